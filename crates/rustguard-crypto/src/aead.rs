@@ -19,7 +19,8 @@ pub const XNONCE_LEN: usize = 24;
 
 /// One packet of a run: where its text lies in the slab, and its counter.
 ///
-/// The text is `slab[offset..offset + len]`; the tag follows it at once, in `slab[offset + len..offset + len + TAG_LEN]`.
+/// The text is `slab[offset..offset + len]`; the tag follows it at once, in
+/// `slab[offset + len..offset + len + TAG_LEN]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// First byte of the text.
@@ -72,8 +73,10 @@ impl Key {
         self.0.seal_run(slab, frames);
     }
 
-    /// Opens every frame in place; `opened[i]` says whether frame `i` was authentic. The text of a forged frame is unspecified,
-    /// but never the decryption. Entries of `opened` past the frames are left alone.
+    /// Opens every frame in place; `opened[i]` says whether frame `i` was authentic.
+    ///
+    /// The text of a forged frame is unspecified, but never the decryption. Entries of `opened` past the frames are left
+    /// alone.
     ///
     /// Frames must not overlap.
     ///

@@ -1,4 +1,5 @@
-//! The two implementations behind [`aead::Key`](crate::aead::Key) and [`x25519::StaticSecret`](crate::x25519::StaticSecret).
+//! The two implementations behind [`aead::Key`](crate::aead::Key) and
+//! [`x25519::StaticSecret`](crate::x25519::StaticSecret).
 //!
 //! A backend is a module with a `Key` that implements [`Aead`] and a `StaticSecret` that implements [`DiffieHellman`].
 //! Code that carries packets never names one; the traits are public so that tests and benchmarks can.
@@ -18,8 +19,8 @@ pub(crate) use portable as preferred;
 
 /// ChaCha20-Poly1305 (RFC 8439) under one key.
 ///
-/// A backend that handles one packet at a time implements the `_packet` methods and inherits the `_run` ones; one that works
-/// on several packets at once overrides the latter.
+/// A backend that handles one packet at a time implements the `_packet` methods and inherits the `_run` ones; one that
+/// works on several packets at once overrides the latter.
 pub trait Aead: Sized {
     /// Expands `key`.
     fn new(key: &[u8; KEY_LEN]) -> Self;

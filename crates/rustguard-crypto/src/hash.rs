@@ -1,7 +1,8 @@
 //! BLAKE2s (RFC 7693), keyed BLAKE2s, HMAC-BLAKE2s and the HKDF of Noise.
 //!
-//! Everything takes its input in parts, so that nobody has to put them together in a buffer first. Hash states, which hold
-//! traces of keys, are zeroized on drop; the results are plain arrays, and wiping those that are secret is the caller's business.
+//! Everything takes its input in parts, so that nobody has to put them together in a buffer first. Hash states, which
+//! hold traces of keys, and intermediate results are zeroized on drop; what is returned is a plain array, and wiping it,
+//! if it is secret, is the caller's business.
 
 use blake2::digest::consts::U16;
 use blake2::digest::{FixedOutput, KeyInit, Update};

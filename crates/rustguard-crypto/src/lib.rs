@@ -6,10 +6,11 @@
 //! | Feature | From | Needs | For |
 //! |---|---|---|---|
 //! | `portable` | RustCrypto and dalek | `core` only | small machines; the oracle of the tests |
-//! | `aws-lc` | aws-lc-rs | `std`, a C compiler to build | everything else: about four times as fast |
+//! | `aws-lc` | aws-lc-rs | `std`, a C compiler to build | everything else; three times as fast on full packets |
 //!
-//! With both, `aws-lc` does the work and both stay reachable under [`backend`], so that tests and benchmarks can hold one
-//! against the other. BLAKE2s and XChaCha20-Poly1305, which only handshakes and cookies use, are RustCrypto's in either case.
+//! With both, `aws-lc` does the work and both stay reachable under [`backend`], so that tests and benchmarks can hold
+//! one against the other. BLAKE2s and XChaCha20-Poly1305, which only handshakes and cookies use, are RustCrypto's in
+//! either case.
 //!
 //! Randomness is an argument everywhere: nothing here asks an operating system for any.
 #![no_std]
@@ -26,5 +27,6 @@ pub mod backend;
 pub mod hash;
 pub mod x25519;
 
-/// Compiles only if `T` is wiped when it is dropped: dependencies do that behind cargo features, which must not get lost.
+/// Compiles only if `T` is wiped when it is dropped: dependencies do that behind cargo features, which must not get
+/// lost.
 const fn wiped_on_drop<T: zeroize::ZeroizeOnDrop>() {}

@@ -21,7 +21,8 @@ pub struct LowOrder;
 impl StaticSecret {
     /// Takes 32 random or stored bytes, and clamps them (RFC 7748, section 5).
     ///
-    /// The public half is computed here, once: this costs a scalar multiplication, and [`public_key`](Self::public_key) nothing.
+    /// The public half is computed here, once: this costs a scalar multiplication, and
+    /// [`public_key`](Self::public_key) nothing.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         let mut scalar = Zeroizing::new(bytes);
         scalar[0] &= 0b1111_1000;

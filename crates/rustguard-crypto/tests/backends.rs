@@ -1,6 +1,6 @@
 //! Each backend against the other: what one seals, the other must have sealed alike, and open.
 //!
-//! Deterministic: the cases come from a fixed seed, which `PROPTEST_RNG_SEED` overrides and `PROPTEST_CASES` multiplies.
+//! Deterministic: the cases come from a fixed seed. `PROPTEST_RNG_SEED` gives another, `PROPTEST_CASES` their number.
 #![cfg(all(feature = "portable", feature = "aws-lc"))]
 
 use proptest::collection::vec;

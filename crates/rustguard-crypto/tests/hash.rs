@@ -1,7 +1,7 @@
 //! BLAKE2s, HMAC and HKDF against published vectors and an independent implementation.
 //!
-//! Where no document has a vector of the needed shape, the expected values were computed with Python's `hashlib.blake2s` (the
-//! reference implementation) and `hmac`. Keys and messages are 00 01 02 03 …, as in the known-answer tests of BLAKE2.
+//! Where no document has a vector of the needed shape, the expected values were computed with Python's `hashlib.blake2s`
+//! (the reference implementation) and `hmac`. Keys and messages are 00 01 02 03 …, as in the known-answer tests of BLAKE2.
 
 use hex_literal::hex;
 use rustguard_crypto::hash::{ct_eq, hash, hmac, kdf, mac};
@@ -28,7 +28,7 @@ fn blake2s_known_answers() {
     assert_eq!(hash(&[&count::<255>()]), hex!("f03f5789d3336b80d002d59fdf918bdb775b00956ed5528e86aa994acb38fe2d"));
 }
 
-/// The first two hashes of every handshake: whitepaper, section 5.4.2, whose constants this pins. Expected: `hashlib.blake2s`.
+/// The first two hashes of every handshake (whitepaper, section 5.4.2). Expected: `hashlib.blake2s`.
 #[test]
 fn wireguard_initial_hashes() {
     let chaining_key = hash(&[b"Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s"]);

@@ -1,8 +1,11 @@
 //! AWS-LC's ChaCha20-Poly1305 and X25519, through aws-lc-rs.
 //!
-//! AWS-LC keeps expanded AEAD keys and X25519 private keys on its own heap, whose `OPENSSL_free` overwrites every block before
-//! it returns it, and wipes its stack copies of keys; aws-lc-rs zeroizes the shared secret it hands out. Making a `Key`
-//! or an exchange allocates; sealing and opening packets does not.
+//! AWS-LC keeps AEAD keys and X25519 private keys on its own heap, whose `OPENSSL_free` overwrites every block before it
+//! returns it, and wipes the copies of a key that sealing and opening leave on the stack; aws-lc-rs zeroizes the shared
+//! secret it hands out.
+//!
+//! Making a key and an exchange allocate. Sealing and opening packets does not, but for the error state that AWS-LC
+//! allocates for a thread when that meets its first forged packet.
 
 use alloc::sync::Arc;
 
@@ -25,7 +28,7 @@ impl Aead for Key {
     }
 
     fn seal_packet(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], text: &mut [u8]) -> [u8; TAG_LEN] {
-        // The scatter form writes the tag where we want it; the form that returns one goes through a variable-length `Tag`.
+        // The scatter form writes the tag into an array; the one that returns it wraps it in a `Tag` of variable length.
         let mut tag = [0; TAG_LEN];
         self.0
             .seal_in_place_scatter(Nonce::assume_unique_for_key(*nonce), Aad::from(aad), text, &[], &mut tag)

@@ -1,7 +1,11 @@
 //! RustCrypto's ChaCha20-Poly1305 and dalek's X25519: `no_std`, no allocation, no C.
 //!
-//! Keys and scalars are zeroized on drop. The one-time Poly1305 key of a packet is not wiped from Poly1305's own state on the
-//! stack: it authenticates that one packet and reveals nothing of the session's key.
+//! Keys and scalars are zeroized on drop. The one-time Poly1305 key of a packet is not wiped from Poly1305's own state on
+//! the stack: it authenticates that one packet and reveals nothing of the session's key.
+//!
+//! Speed on x86-64 depends on how it is built. poly1305 0.9 picks AVX2 when it runs, but the intrinsics are then calls unless
+//! the whole program is compiled for such a processor. Sealing 64 and 1,420 bytes took 1,355 and 2,446 ns so; 286 and 1,618
+//! with `RUSTFLAGS='--cfg poly1305_backend="soft"'`; 320 and 1,225 with `-C target-cpu=native`.
 
 use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit};
 
