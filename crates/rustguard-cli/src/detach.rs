@@ -1,0 +1,74 @@
+//! Going into the background: the same command again as a child of its own session, waited for until it is ready.
+
+use anyhow::{Context as _, Result, bail};
+use std::{
+    fs::OpenOptions,
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    process::{Command, Stdio},
+};
+
+/// Set for the child, which then calls [`ready`] instead of going into the background again.
+const VARIABLE: &str = "RUSTGUARD_DETACHED";
+/// What the child says when it is ready.
+const READY: &str = "ready";
+
+/// Whether this process is the child.
+pub(crate) fn is_child() -> bool {
+    std::env::var_os(VARIABLE).is_some()
+}
+
+/// Starts `arguments` of this program in the background; returns when it is ready, or fails with what it said.
+pub(crate) fn spawn(interface: &str, arguments: &[&str]) -> Result<()> {
+    std::fs::create_dir_all(crate::runfile::DIR)
+        .with_context(|| format!("cannot create {}: run as root, or with sudo", crate::runfile::DIR))?;
+    let log = format!("{}/{interface}.log", crate::runfile::DIR);
+    let stderr = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(&log)
+        .with_context(|| format!("cannot write {log}: run as root, or with sudo"))?;
+    let before = stderr.metadata()?.len();
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(arguments)
+        .env(VARIABLE, "1")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(stderr)
+        .spawn()
+        .context("cannot start the background process")?;
+    let stdout = child.stdout.take().context("the child has no standard output")?;
+    let mut said = String::new();
+    BufReader::new(stdout).read_line(&mut said)?;
+    let text = std::fs::read(&log).unwrap_or_default();
+    let news = String::from_utf8_lossy(text.get(usize::try_from(before)?..).unwrap_or_default()).into_owned();
+    // What it had to say so far is for the one who started it: warnings, or the reason of the failure.
+    std::io::stderr().write_all(news.as_bytes())?;
+    if said.trim_end() == READY {
+        return Ok(());
+    }
+    let status = child.wait()?;
+    if news.trim().is_empty() {
+        bail!("the background process ended before it was ready: {status}");
+    }
+    // It has explained itself.
+    std::process::exit(status.code().unwrap_or(1));
+}
+
+/// In the child: leaves the terminal's session. To be called first.
+pub(crate) fn enter() {
+    if is_child() {
+        // Fails only for a process group leader, which a child that was just started is not.
+        let _ = rustix::process::setsid();
+    }
+}
+
+/// In the child: tells the parent, who then returns.
+pub(crate) fn ready() {
+    if is_child() {
+        // A parent that has gone away does not want to know.
+        let _ = writeln!(std::io::stdout(), "{READY}");
+    }
+}
