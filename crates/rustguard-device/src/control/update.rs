@@ -174,7 +174,7 @@ impl<B: Binder> Control<B> {
     /// Gives the workers a new snapshot.
     fn publish(&self) {
         let peers = self.peers.iter().map(|(&id, entry)| (id, Arc::clone(&entry.shared))).collect();
-        self.shared.table.store(Arc::new(Table { allowed_ips: self.allowed_ips.clone(), peers }));
+        self.shared.table.store(Arc::new(Table { allowed_ips: self.allowed_ips.routes().clone(), peers }));
     }
 
     /// Everything there is to know.

@@ -1,0 +1,40 @@
+//! `rustguard INTERFACE`: a bare interface that `wg` configures, for stock wg-quick
+//! (`WG_QUICK_USERSPACE_IMPLEMENTATION=rustguard`) and whatever else drives wireguard-go.
+
+use crate::{
+    detach,
+    runfile::{Contents, RunFile},
+    up::{Signals, notify},
+};
+use anyhow::{Context as _, Result, bail};
+use rustguard_device::{CloseReason, Device, conf, uapi};
+
+/// Makes the interface and serves its UAPI socket, in the background unless `foreground`.
+pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
+    conf::check_interface_name(interface)?;
+    if !foreground && !detach::is_child() {
+        return detach::spawn(interface, &[interface]);
+    }
+    detach::enter();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let (mut run, _) = RunFile::claim(interface)?;
+        let pid = i32::try_from(std::process::id()).context("a process id beyond 31 bits")?;
+        run.write(&Contents { pid, config: None, host: None })?;
+        let device = Device::builder().start(interface)?;
+        let server = uapi::Server::start(interface, device.handle())?;
+        notify(&[sd_notify::NotifyState::Ready]);
+        detach::ready();
+        let result = tokio::select! {
+            reason = device.closed() => match reason {
+                CloseReason::Shutdown | CloseReason::InterfaceDeleted => Ok(()),
+                reason => bail!("{interface}: {reason}"),
+            },
+            _ = signals.recv() => Ok(()),
+        };
+        drop(server);
+        device.shutdown().await;
+        result
+    })
+}

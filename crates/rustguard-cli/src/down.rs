@@ -1,0 +1,54 @@
+//! `rustguard down`: ends what `up` started, wherever it runs.
+
+use crate::runfile;
+use anyhow::{Context as _, Result, bail};
+use rustguard_device::{conf, host};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+
+/// How long hooks and clean-up of the other process may take, in seconds.
+const PATIENCE: i64 = 60;
+
+/// Ends the tunnel and waits until it has cleaned up.
+pub(crate) fn run(target: &str) -> Result<()> {
+    let (_, interface) = conf::resolve_name(target)?;
+    let Some(contents) = runfile::running(&interface) else {
+        return clean_up(&interface);
+    };
+    let pid = Pid::from_raw(contents.pid).context("the run file names no process")?;
+    // The run file is locked by the process that wrote it: this pid is no other's.
+    let process = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(process) => process,
+        Err(Errno::SRCH) => return clean_up(&interface),
+        Err(error) => return Err(error).with_context(|| format!("cannot reach process {}", contents.pid)),
+    };
+    match pidfd_send_signal(&process, Signal::TERM) {
+        Ok(()) | Err(Errno::SRCH) => {}
+        Err(Errno::PERM) => bail!("{interface} belongs to another user: run as root, or with sudo"),
+        Err(error) => return Err(error).with_context(|| format!("cannot signal process {}", contents.pid)),
+    }
+    let timeout = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
+    if poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout))? == 0 {
+        bail!("process {} has not ended after {PATIENCE} s; a hook may hang (see its log)", contents.pid);
+    }
+    Ok(())
+}
+
+/// Nobody runs it: perhaps somebody was killed and left something.
+fn clean_up(interface: &str) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (_run, left) = runfile::RunFile::claim(interface)?;
+        let Some(left) = left else {
+            bail!("{interface} is not up; `rustguard show` lists what is");
+        };
+        if let Some(record) = left.host {
+            host::cleanup(&record).await?;
+        }
+        tracing::warn!("{interface} was not ended properly: cleaned up what was left");
+        Ok(())
+    })
+}
