@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod memory;
+mod sys;
 pub mod tun;
 pub mod udp;
 pub mod wait;
