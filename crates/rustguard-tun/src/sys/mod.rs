@@ -1,11 +1,25 @@
 //! Every system call std has no name for, wrapped so that it is safe to call: the only place with `unsafe`.
 #![allow(unsafe_code)]
 
+mod interface;
 mod poll;
 
+pub(crate) use interface::{attach_tun, bring_up, index_of, mtu, name_of, set_mtu};
 pub(crate) use poll::{EventFd, PollFd, poll};
 
 use std::{io, time::Duration};
+
+/// Moves this thread into new namespaces (CLONE_NEW… flags).
+pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: takes no pointers; memory and open files of the process stay shared between its threads as they were.
+    check(unsafe { libc::unshare(flags) }).map(drop)
+}
+
+/// Effective user and group.
+pub(crate) fn effective_ids() -> (u32, u32) {
+    // SAFETY: neither can fail, nor do they touch memory.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
 
 /// The result of a system call as Rust has it: negative is an error in `errno`.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
