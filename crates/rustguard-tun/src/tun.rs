@@ -285,7 +285,8 @@ mod tests {
             }
             let good = Span { offset: HEADROOM, len: 31 };
             slab[200] = 0xff;
-            let refused = tun.write(&mut slab, &[Span { offset: 200, len: 40 }, Span { offset: 0, len: 0 }, good]).unwrap();
+            let refused =
+                tun.write(&mut slab, &[Span { offset: 200, len: 40 }, Span { offset: 0, len: 0 }, good]).unwrap();
             assert_eq!(refused, 2, "neither IP nor empty packets are taken, nor do they hold up the next");
             let (len, from) = socket.recv_from(&mut [0; 8]).unwrap();
             assert_eq!((len, from), (3, "10.9.9.2:5000".parse().unwrap()));

@@ -2,9 +2,11 @@
 #![allow(unsafe_code)]
 
 mod interface;
+mod message;
 mod poll;
 
 pub(crate) use interface::{attach_tun, bring_up, index_of, mtu, name_of, set_mtu};
+pub(crate) use message::{Messages, Outgoing, set_option};
 pub(crate) use poll::{EventFd, PollFd, poll};
 
 use std::{io, time::Duration};
@@ -24,11 +26,6 @@ pub(crate) fn effective_ids() -> (u32, u32) {
 /// The result of a system call as Rust has it: negative is an error in `errno`.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
-/// The same for calls that return a number of bytes; never negative where it is `Ok`.
-fn check_len(result: libc::ssize_t) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
 /// CLOCK_BOOTTIME.
