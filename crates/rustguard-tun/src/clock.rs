@@ -1,11 +1,34 @@
 //! The clocks: boottime (counts sleep, never goes back) and wall-clock time.
-use std::time::Duration;
+use crate::sys;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Nanoseconds of CLOCK_BOOTTIME.
+///
+/// WireGuard's timers must see the time a machine was suspended: keys that grew old meanwhile are not used again
+/// (whitepaper section 6.1), and CLOCK_MONOTONIC stands still during sleep.
 pub fn boottime_nanos() -> u64 {
-    todo!()
+    let time = sys::boottime();
+    time.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(time.subsec_nanos()))
 }
-/// Time since the Unix epoch.
+
+/// Time since the Unix epoch; zero when the wall clock stands before it.
 pub fn unix() -> Duration {
-    todo!()
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boottime_advances_and_is_not_behind_uptime() {
+        let first = boottime_nanos();
+        let second = boottime_nanos();
+        assert!(first > 0 && second >= first);
+    }
+
+    #[test]
+    fn unix_time_is_after_this_was_written() {
+        assert!(unix() > Duration::from_secs(1_700_000_000));
+    }
 }

@@ -6,6 +6,8 @@
 
 pub mod clock;
 pub mod memory;
+pub mod namespace;
+mod sys;
 pub mod tun;
 pub mod udp;
 pub mod wait;
@@ -34,6 +36,16 @@ pub struct Segments {
     pub len: usize,
     /// Bytes of the last piece, at most `len`.
     pub last_len: usize,
+}
+
+impl Segments {
+    /// Every piece, in order.
+    pub fn pieces(self) -> impl ExactSizeIterator<Item = Span> {
+        (0..self.count).map(move |i| Span {
+            offset: self.offset + i * self.stride,
+            len: if i + 1 == self.count { self.last_len } else { self.len },
+        })
+    }
 }
 
 /// A stretch of a slab.

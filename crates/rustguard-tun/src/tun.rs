@@ -1,35 +1,153 @@
 //! The kernel's TUN device.
-use crate::{Segments, Span, TunQueue};
-use std::{io, os::fd::BorrowedFd};
+use crate::{HEADROOM, Segments, Span, TAILROOM, TunQueue, sys};
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::{fs::OpenOptionsExt, net::UnixDatagram},
+    },
+};
+
+/// Bytes of the longest name the kernel takes (IFNAMSIZ less the NUL).
+pub const MAX_NAME_LEN: usize = 15;
+/// The longest IP packet.
+const MAX_PACKET: usize = 65_535;
+const DRIVER: &str = "/dev/net/tun";
 
 /// What to create.
 #[derive(Clone, Debug)]
 pub struct TunOptions {
-    /// Interface name, at most 15 bytes.
+    /// Interface name, at most 15 bytes. The kernel puts the first free number in place of a `%d`.
     pub name: String,
     /// MTU to set at creation; `None` leaves the kernel's.
     pub mtu: Option<u32>,
 }
 
 /// One queue.
-pub struct Tun(());
+#[derive(Debug)]
+pub struct Tun {
+    queue: File,
+    name: String,
+    index: u32,
+    /// A socket of the network namespace the interface was made in: threads that ask later may live in another.
+    namespace: UnixDatagram,
+}
 
 impl Tun {
-    /// Creates the interface. It disappears when the last queue is dropped.
-    pub fn create(_options: &TunOptions) -> Result<Self, TunError> {
-        todo!()
+    /// Creates the interface, down and without addresses. It disappears when the last queue is dropped, also when the
+    /// process is killed.
+    ///
+    /// # Errors
+    /// See [`TunError`]; nothing is left behind.
+    pub fn create(options: &TunOptions) -> Result<Self, TunError> {
+        let TunOptions { name, mtu } = options;
+        check_name(name)?;
+        let mut open = OpenOptions::new();
+        let queue = open.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(DRIVER).map_err(|error| {
+            match error.raw_os_error() {
+                // ENODEV and ENXIO: the node is there, the driver behind it is not.
+                Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TunError::NoDriver,
+                Some(libc::EPERM | libc::EACCES) => TunError::NotPermitted { name: name.clone() },
+                _ => TunError::Io(error),
+            }
+        })?;
+        let name = sys::attach_tun(&queue, name).map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => TunError::NotPermitted { name: name.clone() },
+            Some(libc::EBUSY | libc::EEXIST) => TunError::Taken { name: name.clone() },
+            _ => TunError::Io(error),
+        })?;
+        let namespace = UnixDatagram::unbound()?;
+        let index = sys::index_of(&namespace, &name)?;
+        let tun = Self { queue, name, index, namespace };
+        if let Some(mtu) = *mtu {
+            tun.set_mtu(mtu).map_err(|error| match error.raw_os_error() {
+                Some(libc::EINVAL) => TunError::InvalidMtu { name: tun.name.clone(), mtu },
+                _ => TunError::Io(error),
+            })?;
+        }
+        Ok(tun)
     }
+
     /// The name the kernel gave.
     pub fn name(&self) -> &str {
-        todo!()
+        &self.name
     }
+
     /// The interface index.
     pub fn index(&self) -> u32 {
-        todo!()
+        self.index
     }
-    /// The MTU now, from the kernel.
+
+    /// The MTU now, from the kernel. Follows a renamed interface.
     pub fn mtu(&self) -> io::Result<u32> {
-        todo!()
+        sys::mtu(&self.namespace, &sys::name_of(&self.namespace, self.index)?)
+    }
+
+    /// Changes the MTU (the kernel takes 68 to 65,535).
+    pub fn set_mtu(&self, mtu: u32) -> io::Result<()> {
+        sys::set_mtu(&self.namespace, &sys::name_of(&self.namespace, self.index)?, mtu)
+    }
+
+    /// The driver forgets a queue whose interface was deleted, and answers EBADFD from then on (poll: POLLERR).
+    fn surface(&self, error: io::Error) -> io::Error {
+        if error.raw_os_error() == Some(libc::EBADFD) {
+            let message = format!("the interface `{}` is gone: somebody deleted it", self.name);
+            return io::Error::new(io::ErrorKind::NotConnected, message);
+        }
+        error
+    }
+}
+
+impl TunQueue for Tun {
+    /// # Errors
+    /// [`io::ErrorKind::NotConnected`] once the interface was deleted.
+    ///
+    /// # Panics
+    /// When `slab` does not have [`max_read`](TunQueue::max_read) bytes from `at` on.
+    fn read(&mut self, slab: &mut [u8], at: usize) -> io::Result<Option<Segments>> {
+        let offset = at + HEADROOM;
+        loop {
+            match self.queue.read(&mut slab[offset..offset + MAX_PACKET]) {
+                Ok(len) => {
+                    let stride = HEADROOM + len + TAILROOM;
+                    return Ok(Some(Segments { offset, stride, count: 1, len, last_len: len }));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.surface(error)),
+            }
+        }
+    }
+
+    /// The kernel refuses what is no IP packet (EINVAL), everything while the interface is down (EIO), and what it has
+    /// no memory for.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotConnected`] once the interface was deleted.
+    fn write(&mut self, slab: &mut [u8], packets: &[Span]) -> io::Result<usize> {
+        let mut refused = 0;
+        for packet in packets {
+            let packet = &slab[packet.offset..packet.offset + packet.len];
+            loop {
+                match self.queue.write(packet) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) if error.raw_os_error() == Some(libc::EBADFD) => return Err(self.surface(error)),
+                    Err(_) => refused += 1,
+                }
+                break;
+            }
+        }
+        Ok(refused)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
+    }
+
+    fn max_read(&self) -> usize {
+        HEADROOM + MAX_PACKET + TAILROOM
     }
 }
 
@@ -37,22 +155,181 @@ impl Tun {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TunError {
+    /// The kernel has no TUN driver here.
+    #[error(
+        "no {DRIVER}: the kernel's tun driver is missing; load it (modprobe tun), or give the device to the container \
+         (--device {DRIVER})"
+    )]
+    NoDriver,
+    /// CAP_NET_ADMIN is missing.
+    #[error(
+        "not permitted to create the interface `{name}`: it needs CAP_NET_ADMIN; run as root, or grant the capability"
+    )]
+    NotPermitted {
+        /// The interface.
+        name: String,
+    },
+    /// Another interface has the name.
+    #[error("an interface `{name}` exists already: choose another name, or delete it (ip link delete dev {name})")]
+    Taken {
+        /// The interface.
+        name: String,
+    },
+    /// No interface can have this name.
+    #[error("`{name}` is no interface name: {problem}; take up to {MAX_NAME_LEN} letters, digits and `_=+.-`")]
+    InvalidName {
+        /// What was asked for.
+        name: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// Out of the kernel's bounds.
+    #[error("the interface `{name}` cannot have an MTU of {mtu}: the kernel takes 68 to 65535")]
+    InvalidMtu {
+        /// The interface.
+        name: String,
+        /// What was asked for.
+        mtu: u32,
+    },
     /// Anything else.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-impl TunQueue for Tun {
-    fn read(&mut self, _slab: &mut [u8], _at: usize) -> io::Result<Option<Segments>> {
-        todo!()
+/// The kernel's rules (dev_valid_name, dev_alloc_name), checked here because it only says EINVAL.
+fn check_name(name: &str) -> Result<(), TunError> {
+    let problem = if name.is_empty() {
+        "it is empty"
+    } else if name.len() > MAX_NAME_LEN {
+        "it is too long"
+    } else if name == "." || name == ".." {
+        "it would name a directory in /sys/class/net"
+    } else if name.contains(['/', ':']) {
+        "it contains `/` or `:`"
+    } else if name.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        "it contains white space or control characters"
+    } else if name.replacen("%d", "", 1).contains('%') {
+        "`%` only goes with `d`, once, for a number"
+    } else {
+        return Ok(());
+    };
+    Err(TunError::InvalidName { name: name.to_owned(), problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{namespace::isolated, wait::Waiter};
+    use std::{net::UdpSocket, process::Command, time::Duration};
+
+    fn create(name: &str, mtu: Option<u32>) -> Result<Tun, TunError> {
+        Tun::create(&TunOptions { name: name.into(), mtu })
     }
-    fn write(&mut self, _slab: &mut [u8], _packets: &[Span]) -> io::Result<usize> {
-        todo!()
+
+    fn ip(arguments: &str) {
+        let output = Command::new("ip").args(arguments.split(' ')).output().expect("iproute2 is installed");
+        assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
     }
-    fn fd(&self) -> BorrowedFd<'_> {
-        todo!()
+
+    /// Waits for the next packet that is IPv4 (the kernel sends router solicitations of its own).
+    fn next_ipv4(tun: &mut Tun, slab: &mut [u8]) -> Segments {
+        let (mut waiter, _waker) = Waiter::new().unwrap();
+        loop {
+            match tun.read(slab, 0).unwrap() {
+                Some(packet) if slab[packet.offset] >> 4 == 4 => return packet,
+                Some(_) => {}
+                None => {
+                    let mut ready = [false];
+                    waiter.wait(&[tun.fd()], &mut ready, Some(Duration::from_secs(10))).unwrap();
+                    assert!(ready[0], "no packet came");
+                }
+            }
+        }
     }
-    fn max_read(&self) -> usize {
-        todo!()
+
+    #[test]
+    fn names_are_checked_before_the_kernel_is_asked() {
+        for name in ["", "sixteen-bytes-xx", ".", "..", "a/b", "a:b", "a b", "a\tb", "a\0b", "wg%", "%d%d", "%s"] {
+            assert!(matches!(create(name, None), Err(TunError::InvalidName { .. })), "{name:?}");
+        }
+        for name in ["wg0", "fifteen-bytes-x", "wg%d", "a.b", "...", "ü"] {
+            assert!(check_name(name).is_ok(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn packets_pass_through_a_real_interface_both_ways() {
+        isolated("a real TUN", || {
+            let mut tun = create("rg-test%d", Some(1337)).unwrap();
+            assert_eq!(tun.name(), "rg-test0");
+            assert_eq!(tun.mtu().unwrap(), 1337);
+            let mut slab = vec![0; tun.max_read()];
+            slab[0] = 0x45;
+            assert_eq!(tun.write(&mut slab, &[Span { offset: 0, len: 20 }]).unwrap(), 1, "it is down");
+            assert!(tun.read(&mut slab, 0).unwrap().is_none());
+
+            ip("addr add 10.9.9.1/24 dev rg-test0");
+            ip("link set rg-test0 up");
+            let socket = UdpSocket::bind("10.9.9.1:4000").unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            socket.send_to(b"out", "10.9.9.2:5000").unwrap();
+            let sent = next_ipv4(&mut tun, &mut slab);
+            assert_eq!((sent.offset, sent.count, sent.len, sent.last_len), (HEADROOM, 1, 31, 31));
+            assert_eq!(&slab[HEADROOM + 28..HEADROOM + 31], b"out");
+
+            // Reflected: both addresses and both ports change places, which leaves the checksums right.
+            for (a, b, len) in [(12, 16, 4), (20, 22, 2)] {
+                for i in 0..len {
+                    slab.swap(HEADROOM + a + i, HEADROOM + b + i);
+                }
+            }
+            let good = Span { offset: HEADROOM, len: 31 };
+            slab[200] = 0xff;
+            let refused =
+                tun.write(&mut slab, &[Span { offset: 200, len: 40 }, Span { offset: 0, len: 0 }, good]).unwrap();
+            assert_eq!(refused, 2, "neither IP nor empty packets are taken, nor do they hold up the next");
+            let (len, from) = socket.recv_from(&mut [0; 8]).unwrap();
+            assert_eq!((len, from), (3, "10.9.9.2:5000".parse().unwrap()));
+
+            ip("link set rg-test0 down");
+            ip("link set rg-test0 name renamed");
+            tun.set_mtu(65_535).unwrap();
+            assert_eq!(tun.mtu().unwrap(), 65_535);
+            assert_eq!(tun.set_mtu(65_536).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        });
+    }
+
+    #[test]
+    fn an_interface_deleted_from_outside_surfaces_everywhere() {
+        isolated("deleting a TUN", || {
+            let mut tun = create("rg-gone", None).unwrap();
+            let mut slab = vec![0; tun.max_read()];
+            ip("link delete dev rg-gone");
+            let (mut waiter, _waker) = Waiter::new().unwrap();
+            let mut ready = [false];
+            waiter.wait(&[tun.fd()], &mut ready, Some(Duration::from_secs(10))).unwrap();
+            assert!(ready[0], "whoever waits must learn of it");
+            let error = tun.read(&mut slab, 0).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::NotConnected);
+            assert!(error.to_string().contains("rg-gone"));
+            let error = tun.write(&mut slab, &[Span { offset: 0, len: 20 }]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::NotConnected);
+            assert_eq!(tun.mtu().unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        });
+    }
+
+    #[test]
+    fn failures_name_their_cause_and_leave_nothing_behind() {
+        isolated("failures to create a TUN", || {
+            assert!(matches!(create("lo", None), Err(TunError::Taken { name }) if name == "lo"));
+            let first = create("rg-twice", None).unwrap();
+            assert!(matches!(create("rg-twice", None), Err(TunError::Taken { .. })));
+            drop(first);
+            assert!(matches!(create("rg-twice", Some(1)), Err(TunError::InvalidMtu { mtu: 1, .. })));
+            let after = create("rg-twice", None).unwrap();
+            assert_eq!(after.mtu().unwrap(), 1500);
+            ip("tuntap add dev rg-kept mode tun");
+            assert!(matches!(create("rg-kept", None), Err(TunError::Taken { .. })), "a persistent one is not ours");
+        });
     }
 }

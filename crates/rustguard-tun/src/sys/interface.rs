@@ -1,0 +1,86 @@
+//! The ioctls on network interfaces (netdevice(7)) and on /dev/net/tun.
+use super::check;
+use std::{
+    ffi::CStr,
+    io,
+    os::fd::{AsFd, AsRawFd},
+};
+
+/// Turns an open /dev/net/tun into the only queue of a new interface that carries bare IP packets. Returns its name.
+pub(crate) fn attach_tun(tun: impl AsFd, name: &str) -> io::Result<String> {
+    let mut request = Request::named(name)?;
+    // IFF_TUN_EXCL: never attach to an interface somebody else made, it would outlive us.
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_TUN_EXCL;
+    // The kernel reads these as unsigned; the highest of them is the sign bit of a C short.
+    request.0.ifr_ifru.ifru_flags = flags as libc::c_short;
+    request.run(tun, libc::TUNSETIFF as libc::Ioctl)?;
+    request.name()
+}
+
+/// The name an interface has now. `socket` is any socket of the interface's network namespace, here and below.
+pub(crate) fn name_of(socket: impl AsFd, index: u32) -> io::Result<String> {
+    let mut request = Request::named("")?;
+    request.0.ifr_ifru.ifru_ifindex = index.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+    request.run(socket, libc::SIOCGIFNAME as libc::Ioctl)?;
+    request.name()
+}
+
+pub(crate) fn index_of(socket: impl AsFd, name: &str) -> io::Result<u32> {
+    let mut request = Request::named(name)?;
+    request.run(socket, libc::SIOCGIFINDEX as libc::Ioctl)?;
+    // SAFETY: SIOCGIFINDEX has written this member; any bits are an integer anyway.
+    let index = unsafe { request.0.ifr_ifru.ifru_ifindex };
+    u32::try_from(index).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+pub(crate) fn mtu(socket: impl AsFd, name: &str) -> io::Result<u32> {
+    let mut request = Request::named(name)?;
+    request.run(socket, libc::SIOCGIFMTU as libc::Ioctl)?;
+    // SAFETY: SIOCGIFMTU has written this member; any bits are an integer anyway.
+    let mtu = unsafe { request.0.ifr_ifru.ifru_mtu };
+    u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+pub(crate) fn set_mtu(socket: impl AsFd, name: &str, mtu: u32) -> io::Result<()> {
+    let mut request = Request::named(name)?;
+    request.0.ifr_ifru.ifru_mtu = mtu.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+    request.run(socket, libc::SIOCSIFMTU as libc::Ioctl)
+}
+
+pub(crate) fn bring_up(socket: impl AsFd, name: &str) -> io::Result<()> {
+    let mut request = Request::named(name)?;
+    request.run(&socket, libc::SIOCGIFFLAGS as libc::Ioctl)?;
+    // SAFETY: SIOCGIFFLAGS has written this member; any bits are an integer anyway.
+    let flags = unsafe { request.0.ifr_ifru.ifru_flags };
+    request.0.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
+    request.run(&socket, libc::SIOCSIFFLAGS as libc::Ioctl)
+}
+
+/// An `ifreq` whose every byte is initialised, with room for the name's NUL.
+struct Request(libc::ifreq);
+
+impl Request {
+    fn named(name: &str) -> io::Result<Self> {
+        // SAFETY: an ifreq is integers, arrays of them and (in its union) pointers: all zeroes is a value of each.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        if name.len() >= request.ifr_name.len() || name.contains('\0') {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        for (to, &byte) in request.ifr_name.iter_mut().zip(name.as_bytes()) {
+            *to = byte as libc::c_char;
+        }
+        Ok(Self(request))
+    }
+
+    /// One of the requests above, all of which take an `ifreq` and nothing it points to.
+    fn run(&mut self, fd: impl AsFd, request: libc::Ioctl) -> io::Result<()> {
+        // SAFETY: the kernel reads and writes one ifreq, which we own and which holds no pointer these requests use.
+        check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, &raw mut self.0) }).map(drop)
+    }
+
+    fn name(&self) -> io::Result<String> {
+        let bytes = self.0.ifr_name.map(|byte| byte as u8);
+        let name = CStr::from_bytes_until_nul(&bytes).map_err(|_| io::ErrorKind::InvalidData)?;
+        Ok(name.to_str().map_err(|_| io::ErrorKind::InvalidData)?.to_owned())
+    }
+}

@@ -1,0 +1,41 @@
+//! Every system call std has no name for, wrapped so that it is safe to call: the only place with `unsafe`.
+#![allow(unsafe_code)]
+
+mod interface;
+mod message;
+mod poll;
+
+pub(crate) use interface::{attach_tun, bring_up, index_of, mtu, name_of, set_mtu};
+pub(crate) use message::{Messages, Outgoing, set_option};
+pub(crate) use poll::{EventFd, PollFd, poll};
+
+use std::{io, time::Duration};
+
+/// Moves this thread into new namespaces (CLONE_NEW… flags).
+pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: takes no pointers; memory and open files of the process stay shared between its threads as they were.
+    check(unsafe { libc::unshare(flags) }).map(drop)
+}
+
+/// Effective user and group.
+pub(crate) fn effective_ids() -> (u32, u32) {
+    // SAFETY: neither can fail, nor do they touch memory.
+    unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// The result of a system call as Rust has it: negative is an error in `errno`.
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// CLOCK_BOOTTIME.
+pub(crate) fn boottime() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid timespec to write to.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut time) };
+    // Linux has had the clock since 2.6.39, and the pointer is good: there is no other error.
+    debug_assert_eq!(result, 0);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
+    Duration::new(seconds, nanos)
+}
