@@ -80,11 +80,7 @@ pub(crate) fn isolated(what: &str, test: impl FnOnce() + Send + 'static) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{
-        net::UdpSocket,
-        os::unix::{fs::MetadataExt, process::CommandExt},
-        process::Command,
-    };
+    use std::{net::UdpSocket, os::unix::fs::MetadataExt};
 
     fn inode(namespace: OwnedFd) -> u64 {
         File::from(namespace).metadata().unwrap().ino()
@@ -100,36 +96,5 @@ mod tests {
             assert_eq!(there.recv(&mut [0; 2]).unwrap(), 1);
         });
         assert_eq!(inode(current_network().unwrap()), outside, "only that thread has moved");
-    }
-
-    const CHILD: &str = "RUSTGUARD_NAMESPACE_TEST_CHILD";
-
-    /// User namespaces need a process with one thread: the test runs itself again, as nobody where it is root.
-    #[test]
-    fn the_unprivileged_become_root_in_a_namespace_of_their_own() {
-        if std::env::var_os(CHILD).is_some() {
-            return child();
-        }
-        let mut command = Command::new("/proc/self/exe");
-        command.args(["--exact", "namespace::tests::the_unprivileged_become_root_in_a_namespace_of_their_own"]);
-        command.args(["--test-threads=1", "--nocapture"]).env(CHILD, "1");
-        if privileged().unwrap() {
-            command.uid(65_534).gid(65_534);
-        }
-        let output = command.output().unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
-    }
-
-    fn child() {
-        match enter_user_if_needed() {
-            Ok(already) => {
-                assert!(!already);
-                assert_eq!(sys::effective_ids(), (0, 0));
-                assert!(enter_user_if_needed().unwrap(), "privileged now");
-                enter_network().unwrap();
-            }
-            Err(error) => isolated(&format!("user namespaces ({error})"), || {}),
-        }
     }
 }

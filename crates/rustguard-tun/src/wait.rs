@@ -68,8 +68,9 @@ mod tests {
     #[test]
     fn wakes_are_counted_once_and_survive_until_looked_at() {
         let (mut waiter, waker) = Waiter::new().unwrap();
+        let clone = waker.clone();
         waker.wake();
-        waker.clone().wake();
+        clone.wake();
         assert!(waiter.wait(&[], &mut [], None).unwrap());
         assert!(!waiter.wait(&[], &mut [], Some(Duration::ZERO)).unwrap());
     }

@@ -1,0 +1,45 @@
+//! The unprivileged become root in a user namespace of their own. Run by root, it does so as nobody.
+#![forbid(unsafe_code)]
+
+use rustguard_tun::{
+    namespace,
+    tun::{Tun, TunError, TunOptions},
+};
+use std::{fs, io, os::unix::process::CommandExt, process::Command};
+
+const NOBODY: u32 = 65_534;
+const CHILD: &str = "RUSTGUARD_USER_NAMESPACE_CHILD";
+
+fn main() {
+    let options = TunOptions { name: "rg-user".into(), mtu: None };
+    let as_nobody = std::env::var_os(CHILD).is_some();
+    if as_nobody {
+        let error = Tun::create(&options).expect_err("nobody must not create interfaces");
+        assert!(matches!(&error, TunError::NotPermitted { name } if name == "rg-user"), "{error}");
+    }
+    match namespace::enter_user_if_needed() {
+        Ok(true) => {
+            assert!(!as_nobody, "nobody is not privileged");
+            return run_as_nobody();
+        }
+        Ok(false) => {}
+        Err(error) => return println!("skipped: user namespaces are forbidden here: {error}"),
+    }
+    assert!(namespace::enter_user_if_needed().expect("nothing to do"), "privileged now");
+    let status = fs::read_to_string("/proc/self/status").expect("proc is mounted");
+    assert!(status.contains("\nUid:\t0\t0\t0\t0\n") && status.contains("\nGid:\t0\t0\t0\t0\n"), "{status}");
+    namespace::enter_network().expect("root may");
+    Tun::create(&options).expect("root may");
+    println!("ok: a user namespace, a network namespace in it, and an interface in that");
+}
+
+fn run_as_nobody() {
+    println!("privileged already: once more as nobody");
+    // Not by its path, which nobody may be unable to reach.
+    match Command::new("/proc/self/exe").env(CHILD, "1").uid(NOBODY).gid(NOBODY).status() {
+        Ok(status) => assert!(status.success()),
+        // In a namespace whose only user is root, nobody does not exist.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => println!("skipped: nobody is unknown here"),
+        Err(error) => panic!("{error}"),
+    }
+}
