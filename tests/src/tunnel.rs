@@ -252,9 +252,17 @@ impl Up {
 
     /// Takes it down: SIGTERM, or `wg-quick down`.
     pub fn down(self) -> Result<()> {
+        self.down_with(&[])
+    }
+
+    /// As [`Up::down`], with environment variables for `wg-quick down`; a process has its own since it was started.
+    pub fn down_with(self, environment: &[(&str, OsString)]) -> Result<()> {
         let ended = match self.process {
             Some(mut process) => process.stop("TERM")?,
-            None => Ended::of(&mut stock_wg_quick(&self.node, wireguard_go()?, "down", &self.file))?,
+            None => {
+                let mut command = stock_wg_quick(&self.node, wireguard_go()?, "down", &self.file);
+                Ended::of(command.envs(environment.iter().map(|(name, value)| (name, value))))?
+            }
         };
         ensure!(ended.success(), "should come down with status 0: {ended}");
         Ok(())
