@@ -128,13 +128,17 @@ fn read_all(file: &mut File) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Gives the scenario an empty `/run` (control sockets, state files, no D-Bus) and an `/etc/resolv.conf` of its own.
-pub(crate) fn private_run(scratch: &Path) -> Result<()> {
+/// Gives the scenario an empty `/run` (control sockets, state files, no D-Bus), and an `/etc/resolv.conf` and
+/// `/etc/hosts` of its own.
+pub(crate) fn private_files(scratch: &Path) -> Result<()> {
     Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run"]).status_ok()?;
     fs::create_dir_all("/run/netns")?;
-    let resolv_conf = scratch.join("resolv.conf");
-    fs::write(&resolv_conf, "nameserver 192.0.2.53\n")?;
-    Command::new("mount").arg("--bind").arg(&resolv_conf).arg("/etc/resolv.conf").status_ok()
+    for (name, text) in [("resolv.conf", "nameserver 192.0.2.53\n"), ("hosts", "127.0.0.1 localhost\n")] {
+        let ours = scratch.join(name);
+        fs::write(&ours, text)?;
+        Command::new("mount").arg("--bind").arg(&ours).arg(Path::new("/etc").join(name)).status_ok()?;
+    }
+    Ok(())
 }
 
 /// Runs a command for its exit status, with its output in the error.

@@ -7,6 +7,7 @@ use crate::{
 use anyhow::{Context, Result, ensure};
 use std::{
     fs,
+    io::Write,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
@@ -23,7 +24,7 @@ impl Lab {
         let scratch = tempfile::Builder::new().prefix("rustguard-lab-").tempdir()?;
         // Scenarios that run a program as `nobody` need to get in.
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
-        isolate::private_run(scratch.path())?;
+        isolate::private_files(scratch.path())?;
         Ok(Self { scratch })
     }
 
@@ -38,6 +39,13 @@ impl Lab {
         fs::write(&path, text)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
         Ok(path)
+    }
+
+    /// Adds a line to the scenario's `/etc/hosts`.
+    pub fn host(&self, address: &str, name: &str) -> Result<()> {
+        // Written in place: it is bind-mounted.
+        let mut file = fs::File::options().append(true).open("/etc/hosts")?;
+        Ok(writeln!(file, "{address} {name}")?)
     }
 
     /// Writes a shell script into a folder to be put in front of `PATH`: a stand-in for a program of the system.
@@ -190,7 +198,7 @@ impl Node {
         Ok(())
     }
 
-    /// The path of the program under test, for a command line.
+    /// A command that will run the program under test inside.
     pub fn rustguard(&self) -> Result<Command> {
         Ok(self.command(programs::rustguard()?))
     }
