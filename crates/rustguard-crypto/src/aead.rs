@@ -1,9 +1,21 @@
 //! ChaCha20-Poly1305 (RFC 8439) with WireGuard's 64-bit little-endian nonces, and XChaCha20-Poly1305 for cookies.
 
+use core::fmt;
+
+use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
+
+use crate::backend::{Aead, preferred};
+
+const _: () = crate::wiped_on_drop::<XChaCha20Poly1305>();
+
 /// Bytes in a key.
 pub const KEY_LEN: usize = 32;
 /// Bytes in an authentication tag.
 pub const TAG_LEN: usize = 16;
+/// Bytes in a nonce of RFC 8439.
+pub const NONCE_LEN: usize = 12;
+/// Bytes in a nonce of XChaCha20-Poly1305.
+pub const XNONCE_LEN: usize = 24;
 
 /// One packet of a run: where its text lies in the slab, and its counter.
 ///
@@ -18,59 +30,111 @@ pub struct Frame {
     pub counter: u64,
 }
 
+impl Frame {
+    /// The text and the tag.
+    pub(crate) fn split<'slab>(&self, slab: &'slab mut [u8]) -> (&'slab mut [u8], &'slab mut [u8; TAG_LEN]) {
+        // Checked piece by piece, so that no sum can wrap around.
+        slab.get_mut(self.offset..)
+            .and_then(|rest| rest.split_at_mut_checked(self.len))
+            .and_then(|(text, rest)| Some((text, rest.first_chunk_mut()?)))
+            .expect("a frame and its tag lie inside the slab")
+    }
+}
+
 /// Authentication failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forged;
 
-/// A key expanded once per session, used for whole runs of packets.
-pub struct Key(());
+impl fmt::Display for Forged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("authentication failed")
+    }
+}
+
+impl core::error::Error for Forged {}
+
+/// A key expanded once per session, used for whole runs of packets. Zeroized on drop; `Debug` prints nothing of it.
+pub struct Key(preferred::Key);
 
 impl Key {
     /// Expands `key`.
-    pub fn new(_key: &[u8; KEY_LEN]) -> Self {
-        todo!()
+    pub fn new(key: &[u8; KEY_LEN]) -> Self {
+        Self(preferred::Key::new(key))
     }
+
     /// Seals every frame in place and writes its tag.
+    ///
+    /// Frames must not overlap, and no counter may ever be used twice with a key.
     ///
     /// # Panics
     /// When a frame with its tag does not lie inside the slab.
-    pub fn seal(&self, _slab: &mut [u8], _frames: &[Frame]) {
-        todo!()
+    pub fn seal(&self, slab: &mut [u8], frames: &[Frame]) {
+        self.0.seal_run(slab, frames);
     }
-    /// Opens every frame in place; `opened[i]` says whether frame `i` was authentic. The text of a forged frame is unspecified.
+
+    /// Opens every frame in place; `opened[i]` says whether frame `i` was authentic. The text of a forged frame is unspecified,
+    /// but never the decryption. Entries of `opened` past the frames are left alone.
+    ///
+    /// Frames must not overlap.
     ///
     /// # Panics
     /// When a frame with its tag does not lie inside the slab, or `opened` is shorter than `frames`.
-    pub fn open(&self, _slab: &mut [u8], _frames: &[Frame], _opened: &mut [bool]) {
-        todo!()
+    pub fn open(&self, slab: &mut [u8], frames: &[Frame], opened: &mut [bool]) {
+        let opened = opened.get_mut(..frames.len()).expect("there is a result for every frame");
+        self.0.open_run(slab, frames, opened);
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
     }
 }
 
 /// Seals `text` in place under a one-time key (handshake fields) and returns the tag.
-pub fn seal_once(_key: &[u8; KEY_LEN], _counter: u64, _aad: &[u8], _text: &mut [u8]) -> [u8; TAG_LEN] {
-    todo!()
+pub fn seal_once(key: &[u8; KEY_LEN], counter: u64, aad: &[u8], text: &mut [u8]) -> [u8; TAG_LEN] {
+    preferred::Key::new(key).seal_packet(&nonce(counter), aad, text)
 }
+
 /// Opens `text` in place under a one-time key.
+///
+/// # Errors
+/// [`Forged`] when `tag` does not authenticate `aad` and `text`. `text` is then unspecified, but never the decryption.
 pub fn open_once(
-    _key: &[u8; KEY_LEN],
-    _counter: u64,
-    _aad: &[u8],
-    _text: &mut [u8],
-    _tag: &[u8; TAG_LEN],
+    key: &[u8; KEY_LEN],
+    counter: u64,
+    aad: &[u8],
+    text: &mut [u8],
+    tag: &[u8; TAG_LEN],
 ) -> Result<(), Forged> {
-    todo!()
+    preferred::Key::new(key).open_packet(&nonce(counter), aad, text, tag)
 }
-/// XChaCha20-Poly1305 sealing in place (cookie replies).
-pub fn xseal(_key: &[u8; KEY_LEN], _nonce: &[u8; 24], _aad: &[u8], _text: &mut [u8]) -> [u8; TAG_LEN] {
-    todo!()
+
+/// XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha-03) sealing in place (cookie replies).
+pub fn xseal(key: &[u8; KEY_LEN], nonce: &[u8; XNONCE_LEN], aad: &[u8], text: &mut [u8]) -> [u8; TAG_LEN] {
+    let tag = XChaCha20Poly1305::new(key.into()).encrypt_inout_detached(nonce.into(), aad, text.into());
+    tag.expect("ChaCha20-Poly1305 takes texts of up to 256 GiB").into()
 }
+
 /// XChaCha20-Poly1305 opening in place (cookie replies).
+///
+/// # Errors
+/// [`Forged`] when `tag` does not authenticate `aad` and `text`, which then stays as it was.
 pub fn xopen(
-    _key: &[u8; KEY_LEN],
-    _nonce: &[u8; 24],
-    _aad: &[u8],
-    _text: &mut [u8],
-    _tag: &[u8; TAG_LEN],
+    key: &[u8; KEY_LEN],
+    nonce: &[u8; XNONCE_LEN],
+    aad: &[u8],
+    text: &mut [u8],
+    tag: &[u8; TAG_LEN],
 ) -> Result<(), Forged> {
-    todo!()
+    XChaCha20Poly1305::new(key.into())
+        .decrypt_inout_detached(nonce.into(), aad, text.into(), tag.into())
+        .map_err(|_| Forged)
+}
+
+/// The nonce of a counter: 32 zero bits, then the counter in little-endian (whitepaper, section 5.4, "AEAD").
+pub(crate) fn nonce(counter: u64) -> [u8; NONCE_LEN] {
+    let mut nonce = [0; NONCE_LEN];
+    nonce[4..].copy_from_slice(&counter.to_le_bytes());
+    nonce
 }

@@ -1,7 +1,30 @@
 //! The cryptography of WireGuard: ChaCha20-Poly1305 over runs of packets, X25519, BLAKE2s, HKDF.
-#![cfg_attr(not(feature = "aws-lc"), no_std)]
+//!
+//! [`aead`], [`x25519`] and [`hash`] are what the rest of RustGuard calls. The AEAD and X25519 come from one of two
+//! backends, chosen by additive features:
+//!
+//! | Feature | From | Needs | For |
+//! |---|---|---|---|
+//! | `portable` | RustCrypto and dalek | `core` only | small machines; the oracle of the tests |
+//! | `aws-lc` | aws-lc-rs | `std`, a C compiler to build | everything else: about four times as fast |
+//!
+//! With both, `aws-lc` does the work and both stay reachable under [`backend`], so that tests and benchmarks can hold one
+//! against the other. BLAKE2s and XChaCha20-Poly1305, which only handshakes and cookies use, are RustCrypto's in either case.
+//!
+//! Randomness is an argument everywhere: nothing here asks an operating system for any.
+#![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "aws-lc")]
+extern crate alloc;
+
+#[cfg(not(any(feature = "portable", feature = "aws-lc")))]
+compile_error!("rustguard-crypto needs a backend: enable the feature `portable` or `aws-lc`");
+
 pub mod aead;
+pub mod backend;
 pub mod hash;
 pub mod x25519;
+
+/// Compiles only if `T` is wiped when it is dropped: dependencies do that behind cargo features, which must not get lost.
+const fn wiped_on_drop<T: zeroize::ZeroizeOnDrop>() {}

@@ -1,1 +1,40 @@
-//! Under construction.
+//! A running WireGuard tunnel, to embed in a program or to run as a daemon.
+//!
+//! ```no_run
+//! use rustguard_device::{Device, PeerUpdate};
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (private, public): (rustguard_crypto::x25519::StaticSecret, rustguard_crypto::x25519::PublicKey) = todo!();
+//! let device = Device::builder()
+//!     .private_key(private)
+//!     .listen_port(51820)
+//!     .peer(PeerUpdate::new(public).name("laptop").allowed_ip("10.0.0.2/32".parse::<ipnet::IpNet>()?))
+//!     .start("wg0")?;
+//! let mut events = device.events();
+//! println!("{:?}", events.recv().await?);
+//! device.shutdown().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A device is a control thread that owns the protocol ([`rustguard_core::node::Node`]) and a worker that moves the
+//! packets. There is no global state: two devices in one process are independent of each other.
+#![forbid(unsafe_code)]
+
+mod binder;
+mod config;
+mod control;
+mod device;
+mod drops;
+mod event;
+pub mod key;
+mod shared;
+mod status;
+pub mod uapi;
+mod worker;
+
+pub use binder::{Binder, Bound, MemoryBinder, UdpBinder};
+pub use config::{AllowedIp, EndpointSpec, PeerUpdate, Update, UpdateError};
+pub use device::{Builder, CloseReason, DEFAULT_MTU, Device, DeviceHandle, Interface, StartError};
+pub use drops::DropReason;
+pub use event::Event;
+pub use status::{PeerStatus, Status};

@@ -1,0 +1,119 @@
+//! What one packet and one handshake cost in each cryptographic backend.
+//!
+//! `cargo bench -p rustguard-benches --bench crypto`; a part of it with a filter, such as `-- seal/aws-lc`.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use rustguard_crypto::aead::{self, Frame, KEY_LEN, TAG_LEN};
+use rustguard_crypto::backend::{Aead, DiffieHellman, aws_lc, portable};
+use rustguard_crypto::hash;
+
+/// A bare ACK padded, a voice packet, the smallest MTU of IPv4, a full packet through a tunnel, and one of a jumbo link.
+const LENGTHS: [usize; 5] = [64, 256, 576, 1420, 8192];
+/// Packets in a run: few enough for the largest ones to stay inside an L2 cache of 1 MiB.
+const RUN: usize = 32;
+
+criterion_group!(benches, seal, open, x25519, hashes);
+criterion_main!(benches);
+
+fn seal(c: &mut Criterion) {
+    let mut group = c.benchmark_group("seal");
+    seal_with::<aws_lc::Key>(&mut group, "aws-lc");
+    seal_with::<portable::Key>(&mut group, "portable");
+}
+
+fn seal_with<A: Aead>(group: &mut BenchmarkGroup<'_, WallTime>, backend: &str) {
+    let key = A::new(&[7; KEY_LEN]);
+    for len in LENGTHS {
+        let (mut slab, frames) = run(len);
+        group.throughput(Throughput::Bytes(len as u64));
+        group.bench_function(BenchmarkId::new(backend, len), |b| {
+            b.iter_custom(|packets| {
+                per_packet(packets, || {
+                    let start = Instant::now();
+                    key.seal_run(black_box(&mut slab), &frames);
+                    start.elapsed()
+                })
+            });
+        });
+    }
+}
+
+fn open(c: &mut Criterion) {
+    let mut group = c.benchmark_group("open");
+    open_with::<aws_lc::Key>(&mut group, "aws-lc");
+    open_with::<portable::Key>(&mut group, "portable");
+}
+
+fn open_with<A: Aead>(group: &mut BenchmarkGroup<'_, WallTime>, backend: &str) {
+    let key = A::new(&[7; KEY_LEN]);
+    for len in LENGTHS {
+        let (mut sealed, frames) = run(len);
+        key.seal_run(&mut sealed, &frames);
+        let mut slab = sealed.clone();
+        let mut opened = [false; RUN];
+        group.throughput(Throughput::Bytes(len as u64));
+        group.bench_function(BenchmarkId::new(backend, len), |b| {
+            b.iter_custom(|packets| {
+                per_packet(packets, || {
+                    // What the last round opened is sealed again by a copy, off the clock.
+                    slab.copy_from_slice(&sealed);
+                    let start = Instant::now();
+                    key.open_run(black_box(&mut slab), &frames, &mut opened);
+                    let elapsed = start.elapsed();
+                    assert_eq!(opened, [true; RUN]);
+                    elapsed
+                })
+            });
+        });
+    }
+}
+
+/// A slab of `RUN` packets of `len` bytes at a constant stride, with 16 bytes of room for a header before each.
+fn run(len: usize) -> (Vec<u8>, Vec<Frame>) {
+    let stride = 16 + len + TAG_LEN;
+    let frames = (0..RUN).map(|i| Frame { offset: i * stride + 16, len, counter: i as u64 }).collect();
+    (vec![0x45; RUN * stride], frames)
+}
+
+/// The time of `packets` packets, where `round` returns that of a run.
+fn per_packet(packets: u64, mut round: impl FnMut() -> Duration) -> Duration {
+    let runs = packets.div_ceil(RUN as u64);
+    let elapsed: Duration = (0..runs).map(|_| round()).sum();
+    elapsed.mul_f64(packets as f64 / (runs * RUN as u64) as f64)
+}
+
+/// The two halves of a Diffie-Hellman exchange.
+fn x25519(c: &mut Criterion) {
+    let mut group = c.benchmark_group("x25519");
+    x25519_with::<aws_lc::StaticSecret>(&mut group, "aws-lc");
+    x25519_with::<portable::StaticSecret>(&mut group, "portable");
+}
+
+fn x25519_with<D: DiffieHellman>(group: &mut BenchmarkGroup<'_, WallTime>, backend: &str) {
+    let scalar = [0x48; 32];
+    let secret = D::from_clamped(&scalar);
+    let public = D::from_clamped(&[0x50; 32]).public_key();
+    group.bench_function(BenchmarkId::new(backend, "new secret"), |b| b.iter(|| D::from_clamped(black_box(&scalar))));
+    group.bench_function(BenchmarkId::new(backend, "diffie-hellman"), |b| {
+        b.iter(|| secret.diffie_hellman(black_box(&public)).is_ok());
+    });
+}
+
+/// The hashes of a handshake, whichever the backend.
+fn hashes(c: &mut Criterion) {
+    let (key, initiation) = ([3; 32], [5; 148]);
+    // What MAC1 of an initiation covers.
+    c.bench_function("mac/116", |b| b.iter(|| hash::mac(black_box(&key), &[black_box(&initiation[..116])])));
+    // The running hash, and a public key with its tag.
+    c.bench_function("hash/32+48", |b| b.iter(|| hash::hash(&[black_box(&key), black_box(&initiation[..48])])));
+    c.bench_function("kdf/2", |b| b.iter(|| hash::kdf::<2>(black_box(&key), black_box(&key))));
+    c.bench_function("kdf/3", |b| b.iter(|| hash::kdf::<3>(black_box(&key), black_box(&key))));
+    c.bench_function("seal_once/32", |b| {
+        let mut text = [0; 32];
+        b.iter(|| aead::seal_once(black_box(&key), 0, black_box(&key), black_box(&mut text)));
+    });
+}

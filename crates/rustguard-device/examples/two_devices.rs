@@ -1,0 +1,73 @@
+//! A tunnel between two devices in one process, without root: packets and network are in memory.
+//!
+//! ```text
+//! cargo run -p rustguard-device --example two_devices
+//! ```
+
+use rustguard_crypto::x25519::StaticSecret;
+use rustguard_device::{Device, Event, MemoryBinder, PeerUpdate};
+use rustguard_tun::memory::{self, MemoryHost, MemoryNet};
+use std::{error::Error, net::SocketAddr, time::Duration};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let net = MemoryNet::default();
+    let (alice_key, bob_key) = (secret(), secret());
+    let (alice_at, bob_at): (SocketAddr, SocketAddr) = ("192.0.2.1:51820".parse()?, "192.0.2.2:51820".parse()?);
+
+    // Alice knows where Bob is; Bob learns it from her first handshake message.
+    let (alice_tun, alice_host) = memory::tun()?;
+    let alice = Device::builder()
+        .private_key(alice_key.clone())
+        .peer(PeerUpdate::new(bob_key.public_key()).name("bob").endpoint(bob_at).allowed_ip(net_of("10.0.0.2/32")))
+        .start_with(alice_tun, MemoryBinder { net: net.clone(), address: alice_at })?;
+    let (bob_tun, bob_host) = memory::tun()?;
+    let bob = Device::builder()
+        .private_key(bob_key)
+        .peer(PeerUpdate::new(alice_key.public_key()).name("alice").allowed_ip(net_of("10.0.0.1/32")))
+        .start_with(bob_tun, MemoryBinder { net, address: bob_at })?;
+
+    let mut events = alice.events();
+    alice_host.send(&udp_packet([10, 0, 0, 1], [10, 0, 0, 2], b"hello, Bob"))?;
+    println!("Bob's host received    {:?}", payload(&bob_host)?);
+    bob_host.send(&udp_packet([10, 0, 0, 2], [10, 0, 0, 1], b"hello, Alice"))?;
+    println!("Alice's host received  {:?}", payload(&alice_host)?);
+    loop {
+        if let Event::HandshakeComplete { took: Some(took), .. } = events.recv().await? {
+            println!("the handshake took     {took:?}");
+            break;
+        }
+    }
+    alice.shutdown().await;
+    bob.shutdown().await;
+    Ok(())
+}
+
+fn secret() -> StaticSecret {
+    StaticSecret::from_bytes(rand::random())
+}
+
+fn net_of(text: &str) -> ipnet::IpNet {
+    text.parse().expect("the examples' prefixes are valid")
+}
+
+/// An IPv4 packet with UDP in it. The tunnel looks at the addresses and the length only.
+fn udp_packet(from: [u8; 4], to: [u8; 4], payload: &[u8]) -> Vec<u8> {
+    let total = u16::try_from(28 + payload.len()).expect("a short payload");
+    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0];
+    packet[2..4].copy_from_slice(&total.to_be_bytes());
+    packet.extend_from_slice(&from);
+    packet.extend_from_slice(&to);
+    packet.extend_from_slice(&[0x1f, 0x90, 0x1f, 0x90]);
+    packet.extend_from_slice(&(total - 20).to_be_bytes());
+    packet.extend_from_slice(&[0, 0]);
+    packet.extend_from_slice(payload);
+    packet
+}
+
+fn payload(host: &MemoryHost) -> Result<String, Box<dyn Error>> {
+    host.set_timeout(Some(Duration::from_secs(5)))?;
+    let mut buffer = [0; 2048];
+    let n = host.recv(&mut buffer)?;
+    Ok(String::from_utf8(buffer[28..n].to_vec())?)
+}

@@ -1,0 +1,163 @@
+//! Typed configuration: what a device is told, by an embedder, the UAPI or a configuration file, all through one [`Update`].
+
+use ipnet::IpNet;
+use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use std::{fmt, net::SocketAddr, time::Duration};
+use zeroize::Zeroizing;
+
+/// A change to a running device, applied as a whole: either all of it or, when it is refused, nothing but what the
+/// error says.
+#[derive(Clone, Default)]
+pub struct Update {
+    /// Sets (`Some(Some(_))`) or removes (`Some(None)`) the private key.
+    pub private_key: Option<Option<StaticSecret>>,
+    /// The UDP port; 0 lets the system choose.
+    pub listen_port: Option<u16>,
+    /// The firewall mark on everything sent (SO_MARK); 0 for none.
+    pub fwmark: Option<u32>,
+    /// Remove every peer that this update does not list.
+    pub replace_peers: bool,
+    /// Changes to peers, in order.
+    pub peers: Vec<PeerUpdate>,
+}
+
+/// A change to one peer. A peer that does not exist is added.
+#[derive(Clone)]
+pub struct PeerUpdate {
+    /// Whose.
+    pub public_key: PublicKey,
+    /// Remove it.
+    pub remove: bool,
+    /// Change it only if it exists.
+    pub update_only: bool,
+    /// The name it goes by in `show`, logs and events.
+    pub name: Option<String>,
+    /// The preshared key; all zeros removes it.
+    pub preshared_key: Option<Zeroizing<[u8; 32]>>,
+    /// Where it is.
+    pub endpoint: Option<EndpointSpec>,
+    /// Persistent keepalive; `Some(None)` turns it off.
+    pub persistent_keepalive: Option<Option<Duration>>,
+    /// Take all allowed IPs away first.
+    pub replace_allowed_ips: bool,
+    /// Allowed IPs to give or take, in order.
+    pub allowed_ips: Vec<AllowedIp>,
+}
+
+/// One allowed IP to give or take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllowedIp {
+    /// The prefix; host bits are ignored.
+    pub net: IpNet,
+    /// Take it from the peer instead of giving it.
+    pub remove: bool,
+}
+
+/// Where a peer is: an address, or a name that is resolved, and resolved again when handshakes fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndpointSpec {
+    /// An address.
+    Address(SocketAddr),
+    /// A host name and a port.
+    Name(String, u16),
+}
+
+impl PeerUpdate {
+    /// A peer with this key, nothing else said.
+    pub fn new(public_key: PublicKey) -> Self {
+        Self {
+            public_key,
+            remove: false,
+            update_only: false,
+            name: None,
+            preshared_key: None,
+            endpoint: None,
+            persistent_keepalive: None,
+            replace_allowed_ips: false,
+            allowed_ips: Vec::new(),
+        }
+    }
+
+    /// Names it.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Says where it is.
+    #[must_use]
+    pub fn endpoint(mut self, endpoint: impl Into<EndpointSpec>) -> Self {
+        self.endpoint = Some(endpoint.into());
+        self
+    }
+
+    /// Gives it a prefix.
+    #[must_use]
+    pub fn allowed_ip(mut self, net: impl Into<IpNet>) -> Self {
+        self.allowed_ips.push(AllowedIp { net: net.into(), remove: false });
+        self
+    }
+
+    /// Sets the preshared key.
+    #[must_use]
+    pub fn preshared_key(mut self, key: [u8; 32]) -> Self {
+        self.preshared_key = Some(Zeroizing::new(key));
+        self
+    }
+
+    /// Turns persistent keepalive on.
+    #[must_use]
+    pub fn persistent_keepalive(mut self, interval: Duration) -> Self {
+        self.persistent_keepalive = Some(Some(interval));
+        self
+    }
+}
+
+impl From<SocketAddr> for EndpointSpec {
+    fn from(address: SocketAddr) -> Self {
+        Self::Address(address)
+    }
+}
+
+impl fmt::Display for EndpointSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Name(host, port) => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// Why an [`Update`] was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UpdateError {
+    /// The new port could not be bound; the old one stays.
+    #[error("cannot listen on UDP port {port}: {cause}{}", port_remedy(.cause))]
+    Port {
+        /// Which.
+        port: u16,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// The mark could not be set.
+    #[error("cannot set the firewall mark {mark:#x}: {cause}; it needs CAP_NET_ADMIN")]
+    Fwmark {
+        /// Which.
+        mark: u32,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// The device is shutting down.
+    #[error("the device is shutting down")]
+    Closed,
+}
+
+fn port_remedy(cause: &std::io::Error) -> &'static str {
+    match cause.kind() {
+        std::io::ErrorKind::AddrInUse => "; choose another ListenPort, or leave it out to get a free one",
+        std::io::ErrorKind::PermissionDenied => "; ports below 1024 need CAP_NET_BIND_SERVICE",
+        _ => "",
+    }
+}

@@ -1,0 +1,217 @@
+//! Carries out what the node decided.
+
+use super::{Control, count_received, now, resolve::Resolving};
+use crate::{
+    binder::Binder,
+    config::EndpointSpec,
+    drops::DropReason,
+    event::Event,
+    shared::{HandshakeDatagram, PeerShared, RxSession},
+};
+use parking_lot::Mutex;
+use rustguard_core::{
+    node::{Action, Event as NodeEvent, PeerId},
+    session::{HEADER_LEN, ReplayWindow, Sealer},
+    staging::Staged,
+};
+use rustguard_crypto::{
+    aead::{Frame, TAG_LEN},
+    x25519::PublicKey,
+};
+use rustguard_tun::{Endpoint, Network, Segments, Transmit};
+use std::sync::Arc;
+
+/// What control knows of a peer besides the node.
+pub(super) struct Peer {
+    pub(super) shared: Arc<PeerShared>,
+    pub(super) name: Option<String>,
+    /// As configured.
+    pub(super) endpoint: Option<EndpointSpec>,
+    pub(super) resolving: Option<Resolving>,
+    pub(super) staged: Staged,
+}
+
+impl Peer {
+    /// What to call the peer in the log.
+    pub(super) fn label(&self, key: &PublicKey) -> String {
+        self.name.clone().unwrap_or_else(|| crate::key::abbreviate(key))
+    }
+}
+
+impl<B: Binder> Control<B> {
+    /// Carries out all actions, those included that come up meanwhile. `handled` is the datagram that caused them.
+    pub(super) fn apply(&mut self, handled: Option<&HandshakeDatagram>) {
+        while !self.actions.is_empty() {
+            for action in std::mem::take(&mut self.actions) {
+                self.apply_one(action, handled);
+            }
+        }
+    }
+
+    fn apply_one(&mut self, action: Action, handled: Option<&HandshakeDatagram>) {
+        match action {
+            Action::Send { peer, datagram, attempt } => self.send_handshake(peer, &datagram, attempt),
+            Action::Reply { datagram } => {
+                if let Some(handled) = handled {
+                    self.transmit(handled.from, &datagram);
+                }
+            }
+            Action::Endpoint { peer } => {
+                let (Some(handled), Some(entry)) = (handled, self.peers.get(&peer)) else { return };
+                count_received(&entry.shared.activity, handled.len);
+                if entry.shared.seen_at(&handled.from) {
+                    self.roamed(peer);
+                }
+            }
+            Action::AddOpener { peer, opener } => {
+                let Some(entry) = self.peers.get(&peer) else { return };
+                let index = opener.index();
+                let session = RxSession {
+                    opener: *opener,
+                    replay: Mutex::new(ReplayWindow::default()),
+                    peer: Arc::clone(&entry.shared),
+                };
+                self.shared.sessions.pin().insert(index, Arc::new(session));
+            }
+            Action::RemoveOpener { index } => {
+                self.shared.sessions.pin().remove(&index);
+            }
+            Action::SetSealer { peer, sealer } => {
+                if let Some(entry) = self.peers.get(&peer) {
+                    entry.shared.sealer.store(sealer);
+                }
+            }
+            Action::Flush { peer, or_keepalive } => self.flush(peer, or_keepalive),
+            Action::Keepalive { peer } => self.keepalive(peer),
+            Action::DropStaged { peer } => {
+                if let Some(entry) = self.peers.get_mut(&peer) {
+                    self.shared.drops.count(DropReason::StagingFull, entry.staged.clear());
+                }
+            }
+            Action::Event(event) => self.report(&event),
+        }
+    }
+
+    /// Sends an initiation or response to the peer's endpoint, wherever that is now.
+    fn send_handshake(&mut self, peer: PeerId, datagram: &[u8], attempt: u32) {
+        if attempt > 0 {
+            // No answer: perhaps our address has changed, perhaps theirs.
+            if let Some(entry) = self.peers.get(&peer) {
+                entry.shared.forget_source();
+            }
+            self.resolve(peer, attempt);
+        }
+        let Some(entry) = self.peers.get(&peer) else { return };
+        let Some(endpoint) = entry.shared.endpoint.load().as_deref().copied() else {
+            return; // Not resolved yet, or a peer that has to speak first.
+        };
+        entry.shared.activity.tx_bytes.fetch_add(datagram.len() as u64, portable_atomic::Ordering::Relaxed);
+        let shared = Arc::clone(&entry.shared);
+        if self.transmit(endpoint, datagram) {
+            shared.forget_source();
+        }
+    }
+
+    /// Sends one datagram; returns true when it could not leave from the address it should have.
+    fn transmit(&mut self, to: Endpoint, datagram: &[u8]) -> bool {
+        let len = datagram.len();
+        let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
+        let sent = self.network.send(datagram, &[Transmit { to, segments }]);
+        self.shared.drops.count(DropReason::SendFailed, sent.failed);
+        sent.source_lost > 0
+    }
+
+    /// Sends what waited for the session; a keepalive if nothing did and one is wanted.
+    fn flush(&mut self, peer: PeerId, or_keepalive: bool) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        if entry.staged.is_empty() {
+            if or_keepalive {
+                self.keepalive(peer);
+            }
+            return;
+        }
+        let Some(sealer) = entry.shared.sealer.load_full() else { return };
+        while let Some(packet) = self.peers.get_mut(&peer).and_then(|entry| entry.staged.pop()) {
+            if !self.seal_and_send(peer, &sealer, &packet) {
+                // The session has just run out: start over with the packet in hand.
+                self.stage(peer, packet);
+                return;
+            }
+        }
+    }
+
+    fn keepalive(&mut self, peer: PeerId) {
+        if let Some(sealer) = self.peers.get(&peer).and_then(|entry| entry.shared.sealer.load_full()) {
+            self.seal_and_send(peer, &sealer, &[]);
+        }
+    }
+
+    /// Seals one packet (already padded) and sends it; false when the session has run out.
+    fn seal_and_send(&mut self, peer: PeerId, sealer: &Sealer, packet: &[u8]) -> bool {
+        let Some(entry) = self.peers.get(&peer) else { return true };
+        let shared = Arc::clone(&entry.shared);
+        let now = now();
+        let Some(endpoint) = shared.endpoint.load().as_deref().copied() else {
+            self.shared.drops.count(DropReason::NoEndpoint, 1);
+            return true;
+        };
+        let Some(reserved) = sealer.reserve(now.instant, 1) else {
+            self.node.handshake_wanted(peer, now, &mut rand::rng(), &mut self.actions);
+            return false;
+        };
+        if reserved.rekey {
+            self.node.handshake_wanted(peer, now, &mut rand::rng(), &mut self.actions);
+        }
+        let mut slab = std::mem::take(&mut self.scratch);
+        slab.clear();
+        slab.resize(HEADER_LEN, 0);
+        slab.extend_from_slice(packet);
+        slab.resize(HEADER_LEN + packet.len() + TAG_LEN, 0);
+        sealer.seal(&mut slab, &[Frame { offset: HEADER_LEN, len: packet.len(), counter: reserved.first }]);
+        let bytes = slab.len() as u64;
+        if packet.is_empty() {
+            shared.activity.keepalive_sent(now.instant, bytes);
+        } else if shared.activity.data_sent(now.instant, bytes) {
+            self.node.activity(peer, now.instant);
+        }
+        if self.transmit(endpoint, &slab) {
+            shared.forget_source();
+        }
+        self.scratch = slab;
+        true
+    }
+
+    /// The peer's endpoint has moved by an authenticated packet.
+    pub(super) fn roamed(&mut self, peer: PeerId) {
+        let Some(entry) = self.peers.get(&peer) else { return };
+        let Some(public_key) = self.node.peer_config(peer).map(|config| config.public_key) else { return };
+        let Some(endpoint) = entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote) else { return };
+        tracing::info!(peer = entry.label(&public_key), "endpoint is {endpoint}");
+        self.emit(Event::PeerRoamed { peer: public_key, endpoint });
+    }
+
+    /// Translates the node's events, which speak of ids, for embedders, who know keys.
+    fn report(&self, event: &NodeEvent) {
+        let (NodeEvent::HandshakeComplete { peer, .. }
+        | NodeEvent::HandshakeFailed { peer }
+        | NodeEvent::SessionExpired { peer }) = event;
+        let Some(entry) = self.peers.get(peer) else { return };
+        let Some(config) = self.node.peer_config(*peer) else { return };
+        let key = config.public_key;
+        let name = entry.label(&key);
+        match *event {
+            NodeEvent::HandshakeComplete { took, .. } => {
+                tracing::info!(peer = name, "handshake complete");
+                self.emit(Event::HandshakeComplete { peer: key, took });
+            }
+            NodeEvent::HandshakeFailed { .. } => {
+                tracing::warn!(peer = name, "no answer to handshake initiations for 90 s");
+                self.emit(Event::HandshakeFailed { peer: key });
+            }
+            NodeEvent::SessionExpired { .. } => {
+                tracing::info!(peer = name, "session keys erased");
+                self.emit(Event::SessionExpired { peer: key });
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Control: one thread that owns all protocol state, and publishes what the workers need.
+//!
+//! Everything arrives here as a message, is given to the [`Node`], and the node's actions are carried out
+//! ([`apply`]). Nothing in this thread blocks: a name that resolves slowly or a UAPI client that stalls costs a task.
+
+mod apply;
+mod resolve;
+mod timer;
+mod update;
+
+use crate::{
+    binder::{Binder, Bound},
+    config::{Update, UpdateError},
+    device::{CloseReason, Interface, StartError},
+    drops::DropReason,
+    event::Event,
+    shared::{HANDSHAKE_QUEUE, HandshakeDatagram, STAGING_QUEUE, Shared, Signal, ToControl},
+    status::Status,
+    worker::WorkerHandle,
+};
+use resolve::Resolved;
+use rustguard_core::{
+    activity::Activity,
+    allowed_ips::AllowedIps,
+    node::{Action, Dropped, Node, PeerId},
+    time::{Instant, Now},
+};
+use rustguard_tun::{TunQueue, clock, udp::UdpOptions};
+use std::{collections::HashMap, io, sync::Arc, thread::JoinHandle};
+use timer::{BootTimer, SuspendDetector};
+use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
+
+/// What a [`Device`](crate::Device) asks of control.
+pub(crate) enum Command {
+    Update(Update, oneshot::Sender<Result<(), UpdateError>>),
+    Status(oneshot::Sender<Status>),
+    HandshakeNow,
+    Shutdown,
+}
+
+/// What control is started with.
+pub(crate) struct Start {
+    pub(crate) update: Update,
+    pub(crate) mtu: u32,
+    pub(crate) interface: Option<Interface>,
+    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) closed: watch::Sender<Option<CloseReason>>,
+    pub(crate) stop: Arc<Notify>,
+}
+
+/// All state of a running device.
+struct Control<B: Binder> {
+    node: Node,
+    peers: HashMap<PeerId, apply::Peer>,
+    /// The master copy; [`publish`](Self::publish) gives the workers a snapshot.
+    allowed_ips: AllowedIps,
+    shared: Arc<Shared>,
+    binder: B,
+    network: B::Network,
+    worker: WorkerHandle<B::Network>,
+    port: u16,
+    fwmark: u32,
+    /// Where the node leaves its actions; empty between messages.
+    actions: Vec<Action>,
+    /// Where control seals keepalives and staged packets.
+    scratch: Vec<u8>,
+    events: broadcast::Sender<Event>,
+    resolved: mpsc::Sender<Resolved>,
+}
+
+/// Binds, applies the first configuration, starts the threads. What can fail, fails here and not later.
+pub(crate) fn spawn<T: TunQueue, B: Binder>(start: Start, tun: T, mut binder: B) -> Result<JoinHandle<()>, StartError> {
+    let options = UdpOptions {
+        port: start.update.listen_port.unwrap_or(0),
+        fwmark: start.update.fwmark.unwrap_or(0),
+        ..UdpOptions::default()
+    };
+    let bound = binder.bind(&options).map_err(|cause| UpdateError::Port { port: options.port, cause })?;
+    let name = start.interface.as_ref().map_or("device", |interface| &interface.name).to_owned();
+
+    let (handshakes, handshakes_in) = mpsc::channel(HANDSHAKE_QUEUE);
+    let (staging, staging_in) = mpsc::channel(STAGING_QUEUE);
+    let (signals, signals_in) = mpsc::unbounded_channel();
+    let (resolved, resolved_in) = mpsc::channel(STAGING_QUEUE);
+    let shared = Arc::new(Shared {
+        sessions: papaya::HashMap::new(),
+        table: Default::default(),
+        mtu: start.mtu.into(),
+        drops: Default::default(),
+        control: ToControl { handshakes, staging, signals },
+    });
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let entered = runtime.enter();
+    let timer = BootTimer::new()?;
+    let Bound { worker, control: network, port } = bound;
+    let worker = WorkerHandle::start(&name, Arc::clone(&shared), tun, worker)?;
+    let mut control = Control {
+        node: Node::new(now().instant, &mut rand::rng()),
+        peers: HashMap::new(),
+        allowed_ips: AllowedIps::default(),
+        shared,
+        binder,
+        network,
+        worker,
+        port,
+        fwmark: options.fwmark,
+        actions: Vec::new(),
+        scratch: Vec::new(),
+        events: start.events,
+        resolved,
+    };
+    // Port and mark are bound already.
+    control.update(Update { listen_port: None, fwmark: None, ..start.update })?;
+    drop(entered);
+
+    let inbox = Inbox {
+        commands: start.commands,
+        stop: start.stop,
+        handshakes: handshakes_in,
+        staging: staging_in,
+        signals: signals_in,
+        resolved: resolved_in,
+        timer,
+    };
+    let closed = start.closed;
+    Ok(std::thread::Builder::new().name(format!("rg-{name}-ctl")).spawn(move || {
+        let reason = runtime.block_on(control.run(inbox));
+        // The worker has ended and the interface is gone before anybody hears that the device is closed.
+        drop(control);
+        drop(runtime);
+        let _ = closed.send(Some(reason));
+    })?)
+}
+
+/// Everything that can wake control.
+struct Inbox {
+    commands: mpsc::Receiver<Command>,
+    stop: Arc<Notify>,
+    handshakes: mpsc::Receiver<HandshakeDatagram>,
+    staging: mpsc::Receiver<(PeerId, Box<[u8]>)>,
+    signals: mpsc::UnboundedReceiver<Signal>,
+    resolved: mpsc::Receiver<Resolved>,
+    timer: BootTimer,
+}
+
+impl<B: Binder> Control<B> {
+    /// Runs until the device is to end, and says why.
+    async fn run(&mut self, mut inbox: Inbox) -> CloseReason {
+        let mut suspend = SuspendDetector::new();
+        loop {
+            inbox.timer.set(self.node.deadline());
+            // In this order: sessions and timers come before what outsiders can send.
+            tokio::select! {
+                biased;
+                () = inbox.stop.notified() => return CloseReason::Shutdown,
+                Some(signal) = inbox.signals.recv() => {
+                    if let Some(reason) = self.signal(signal) {
+                        return reason;
+                    }
+                }
+                () = inbox.timer.expired() => self.node.tick(now(), &mut rand::rng(), &mut self.actions),
+                Some(command) = inbox.commands.recv() => match command {
+                    Command::Update(update, answer) => { let _ = answer.send(self.update(update)); }
+                    Command::Status(answer) => { let _ = answer.send(self.status()); }
+                    Command::HandshakeNow => self.handshake_now(),
+                    Command::Shutdown => return CloseReason::Shutdown,
+                },
+                Some((peer, packet)) = inbox.staging.recv() => self.stage(peer, packet),
+                Some(resolved) = inbox.resolved.recv() => self.resolved(resolved),
+                Some(datagram) = inbox.handshakes.recv() => self.handshake(&datagram),
+            }
+            self.apply(None);
+            if suspend.resumed() {
+                tracing::info!("the machine was asleep: starting handshakes");
+                self.handshake_now();
+                self.apply(None);
+            }
+        }
+    }
+
+    /// A handshake message or cookie reply from the network.
+    fn handshake(&mut self, datagram: &HandshakeDatagram) {
+        let bytes = &datagram.bytes[..datagram.len];
+        let handled = self.node.handle(datagram.from.remote, bytes, now(), &mut rand::rng(), &mut self.actions);
+        if let Err(dropped) = handled {
+            tracing::debug!(from = %datagram.from.remote, "handshake message refused: {dropped:?}");
+            let reason = match dropped {
+                Dropped::CookieSent | Dropped::RateLimited => DropReason::UnderLoad,
+                _ => DropReason::HandshakeRefused,
+            };
+            self.shared.drops.count(reason, 1);
+        }
+        self.apply(Some(datagram));
+    }
+
+    /// What a worker saw. Returns a reason when the device must end.
+    fn signal(&mut self, signal: Signal) -> Option<CloseReason> {
+        match signal {
+            Signal::HandshakeWanted(peer) => {
+                self.node.handshake_wanted(peer, now(), &mut rand::rng(), &mut self.actions);
+                if let Some(peer) = self.peers.get(&peer) {
+                    peer.shared.handshake_wanted.store(false, std::sync::atomic::Ordering::Relaxed);
+                }
+            }
+            Signal::Confirmed(index) => self.node.confirmed(index, now(), &mut self.actions),
+            Signal::Activity(peer) => self.node.activity(peer, now().instant),
+            Signal::Roamed(peer) => self.roamed(peer),
+            Signal::WorkerEnded(Ok(())) => return Some(CloseReason::Shutdown),
+            Signal::WorkerEnded(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {
+                return Some(CloseReason::InterfaceDeleted);
+            }
+            Signal::WorkerEnded(Err(error)) => return Some(CloseReason::Failed(error.to_string())),
+        }
+        None
+    }
+
+    /// A packet without a session: keep it, and see to it that there will be one.
+    fn stage(&mut self, peer: PeerId, packet: Box<[u8]>) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        if entry.staged.push(packet) {
+            self.shared.drops.count(DropReason::StagingFull, 1);
+        }
+        if entry.shared.sealer.load().is_some() {
+            // The handshake was faster than the packet's way here, or the session has just run out.
+            self.actions.push(Action::Flush { peer, or_keepalive: false });
+        } else {
+            self.node.handshake_wanted(peer, now(), &mut rand::rng(), &mut self.actions);
+        }
+    }
+
+    /// New handshakes with everybody whose place is known.
+    fn handshake_now(&mut self) {
+        for (&peer, entry) in &self.peers {
+            if entry.shared.endpoint.load().is_some() {
+                self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions);
+            }
+        }
+    }
+
+    fn emit(&self, event: Event) {
+        tracing::debug!(?event);
+        // Nobody listens: fine.
+        let _ = self.events.send(event);
+    }
+}
+
+/// Adds handshake messages to the byte counters, which `wg` shows together with the data.
+fn count_received(activity: &Activity, bytes: usize) {
+    activity.rx_bytes.fetch_add(bytes as u64, portable_atomic::Ordering::Relaxed);
+}
+
+/// Both clocks.
+fn now() -> Now {
+    Now { instant: Instant::from_nanos(clock::boottime_nanos()), unix: clock::unix() }
+}

@@ -1,0 +1,110 @@
+//! Endpoints with a name: resolved in a task of their own, again and again until there is an answer.
+
+use super::{Control, now};
+use crate::{binder::Binder, config::EndpointSpec, event::Event};
+use rustguard_core::node::PeerId;
+use rustguard_tun::Endpoint;
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use tokio::sync::mpsc;
+
+/// Waiting times between attempts; the last one repeats.
+const BACKOFF: [Duration; 5] = [
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(5),
+    Duration::from_secs(15),
+    Duration::from_secs(30),
+];
+
+/// What the resolver said.
+pub(super) struct Resolved {
+    peer: PeerId,
+    name: String,
+    /// How often the handshake had failed when this was asked: another address every time.
+    attempt: u32,
+    answer: io::Result<Vec<SocketAddr>>,
+}
+
+/// A resolution under way. Dropping it ends it.
+pub(super) struct Resolving(tokio::task::JoinHandle<()>);
+
+impl Drop for Resolving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Resolving {
+    pub(super) fn finished(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// Resolves until there is an answer; every failure is reported too.
+    fn start(peer: PeerId, host: String, port: u16, attempt: u32, report: mpsc::Sender<Resolved>) -> Self {
+        Self(tokio::spawn(async move {
+            let mut backoff = BACKOFF.iter();
+            loop {
+                let answer = lookup(&host, port).await;
+                let done = answer.is_ok();
+                let name = format!("{host}:{port}");
+                if report.send(Resolved { peer, name, attempt, answer }).await.is_err() || done {
+                    return;
+                }
+                tokio::time::sleep(*backoff.next().unwrap_or(&BACKOFF[BACKOFF.len() - 1])).await;
+            }
+        }))
+    }
+}
+
+/// A and AAAA, in the order that getaddrinfo prefers (RFC 6724).
+async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let addresses: Vec<_> = tokio::net::lookup_host((host, port)).await?.collect();
+    if addresses.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    }
+    Ok(addresses)
+}
+
+impl<B: Binder> Control<B> {
+    /// Resolves the peer's endpoint, if it has a name and that is not under way already.
+    pub(super) fn resolve(&mut self, peer: PeerId, attempt: u32) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let Some(EndpointSpec::Name(host, port)) = &entry.endpoint else { return };
+        if entry.resolving.as_ref().is_none_or(Resolving::finished) {
+            let task = Resolving::start(peer, host.clone(), *port, attempt, self.resolved.clone());
+            entry.resolving = Some(task);
+        }
+    }
+
+    /// Takes an answer.
+    pub(super) fn resolved(&mut self, resolved: Resolved) {
+        let Resolved { peer, name, attempt, answer } = resolved;
+        let Some(entry) = self.peers.get(&peer) else { return };
+        let Some(public_key) = self.node.peer_config(peer).map(|config| config.public_key) else { return };
+        if entry.endpoint.as_ref().map(ToString::to_string).as_deref() != Some(&name) {
+            return; // configured anew in the meantime
+        }
+        match answer {
+            Err(error) => {
+                tracing::warn!(
+                    peer = entry.label(&public_key),
+                    "cannot resolve the endpoint {name}: {error}; trying again"
+                );
+                self.emit(Event::EndpointUnresolved { peer: public_key, name, cause: error.to_string() });
+            }
+            Ok(addresses) => {
+                let endpoint = addresses[attempt as usize % addresses.len()];
+                let known = entry.shared.endpoint.load().as_deref().map(|known| known.remote);
+                if known == Some(endpoint) {
+                    return;
+                }
+                entry.shared.endpoint.store(Some(Arc::new(Endpoint { remote: endpoint, local: None })));
+                self.emit(Event::EndpointResolved { peer: public_key, endpoint });
+                match known {
+                    None => self.node.start(peer, now(), &mut rand::rng(), &mut self.actions),
+                    Some(_) => self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions),
+                }
+            }
+        }
+    }
+}

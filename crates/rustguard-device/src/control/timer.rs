@@ -1,0 +1,120 @@
+//! Time that counts sleep: a timer on CLOCK_BOOTTIME, and noticing that the machine was suspended.
+//!
+//! tokio's own timers run on CLOCK_MONOTONIC, which stands still during suspend: a session would look ten minutes
+//! younger than its peer believes.
+
+use rustguard_core::time::Instant;
+use rustguard_tun::clock;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use std::{io, os::fd::AsFd as _, time::Duration};
+use tokio::net::unix::pipe::Receiver;
+
+/// A timerfd on CLOCK_BOOTTIME; it fires at once after a resume that lies past its time.
+pub(super) struct BootTimer {
+    /// tokio's safe wrapper for a descriptor that becomes readable: it says it is for pipes, and checks nothing.
+    fd: Receiver,
+    set: Option<Instant>,
+}
+
+impl BootTimer {
+    /// Must be called inside a tokio runtime.
+    pub(super) fn new() -> io::Result<Self> {
+        let fd = timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        Ok(Self { fd: Receiver::from_owned_fd_unchecked(fd)?, set: None })
+    }
+
+    /// Sets the time to fire at; costs nothing when it has not changed.
+    pub(super) fn set(&mut self, deadline: Option<Instant>) {
+        if self.set == deadline {
+            return;
+        }
+        self.set = deadline;
+        // Zero would disarm: a deadline in the past is one nanosecond after the start of the clock.
+        let nanos = deadline.map_or(0, |deadline| deadline.as_nanos().max(1));
+        let it_value = Timespec {
+            tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: (nanos % 1_000_000_000) as _,
+        };
+        let spec = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
+        timerfd_settime(self.fd.as_fd(), TimerfdTimerFlags::ABSTIME, &spec)
+            .expect("a valid descriptor and a normalised time cannot be refused (timerfd_settime(2), ERRORS)");
+    }
+
+    /// Waits until the time has come. The timer must be set again afterwards.
+    pub(super) async fn expired(&mut self) {
+        loop {
+            // Fails only when the runtime shuts down, and then nobody polls this any more.
+            if self.fd.readable().await.is_err() {
+                return std::future::pending().await;
+            }
+            let mut expirations = [0; 8];
+            // WouldBlock: the timer was set anew after it had fired.
+            if self.fd.try_read(&mut expirations).is_ok() {
+                self.set = None;
+                return;
+            }
+        }
+    }
+}
+
+/// Sees that CLOCK_BOOTTIME has run ahead of CLOCK_MONOTONIC: the difference between them is sleep.
+pub(super) struct SuspendDetector {
+    monotonic: std::time::Instant,
+    boottime: u64,
+}
+
+impl SuspendDetector {
+    /// A suspend shorter than this changes nothing that a handshake could mend.
+    const WORTH_MENTIONING: Duration = Duration::from_secs(2);
+
+    pub(super) fn new() -> Self {
+        Self { monotonic: std::time::Instant::now(), boottime: clock::boottime_nanos() }
+    }
+
+    /// Whether the machine slept since the last call.
+    pub(super) fn resumed(&mut self) -> bool {
+        let next = Self::new();
+        let awake = next.monotonic.saturating_duration_since(self.monotonic);
+        let elapsed = Duration::from_nanos(next.boottime.saturating_sub(self.boottime));
+        *self = next;
+        elapsed.saturating_sub(awake) > Self::WORTH_MENTIONING
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn fires_when_due_at_once_when_late_and_again_when_set_again() {
+        let mut timer = BootTimer::new().unwrap();
+        timer.set(Some(Instant::from_nanos(0)));
+        timer.expired().await;
+        let deadline = Instant::from_nanos(clock::boottime_nanos()) + Duration::from_millis(5);
+        timer.set(Some(deadline));
+        timer.expired().await;
+        assert!(clock::boottime_nanos() >= deadline.as_nanos());
+        timer.set(Some(Instant::from_nanos(clock::boottime_nanos()) + Duration::from_secs(3600)));
+        timer.set(Some(Instant::from_nanos(1)));
+        timer.expired().await;
+    }
+
+    #[tokio::test]
+    async fn a_timer_without_a_time_stays_silent() {
+        let mut timer = BootTimer::new().unwrap();
+        timer.set(Some(Instant::from_nanos(1)));
+        timer.set(None);
+        assert!(tokio::time::timeout(Duration::from_millis(20), timer.expired()).await.is_err());
+    }
+
+    #[test]
+    fn sleep_is_what_boottime_has_more() {
+        let mut detector = SuspendDetector::new();
+        assert!(!detector.resumed());
+        detector.boottime -= 600_000_000_000;
+        assert!(detector.resumed());
+        assert!(!detector.resumed());
+    }
+}

@@ -1,0 +1,205 @@
+//! Changes to the configuration, and its present state.
+
+use super::{Control, apply::Peer, now};
+use crate::{
+    binder::{Binder, Bound},
+    config::{EndpointSpec, PeerUpdate, Update, UpdateError},
+    event::Event,
+    shared::{PeerShared, Table},
+    status::{PeerStatus, Status},
+};
+use portable_atomic::Ordering;
+use rustguard_core::{
+    node::{AddPeerError, PeerConfig, PeerId},
+    staging::Staged,
+};
+use rustguard_tun::{Endpoint, udp::UdpOptions};
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+impl<B: Binder> Control<B> {
+    /// Applies an update. What the system may refuse comes first, so that a refusal leaves everything else unchanged.
+    pub(super) fn update(&mut self, update: Update) -> Result<(), UpdateError> {
+        if let Some(port) = update.listen_port {
+            self.listen(port, update.fwmark.unwrap_or(self.fwmark))?;
+        }
+        if let Some(mark) = update.fwmark.filter(|&mark| mark != self.fwmark) {
+            self.binder.set_fwmark(&self.network, mark).map_err(|cause| UpdateError::Fwmark { mark, cause })?;
+            self.fwmark = mark;
+        }
+        if update.replace_peers {
+            let all: Vec<_> = self.node.peers().collect();
+            for peer in all {
+                self.remove(peer);
+            }
+        }
+        if let Some(key) = update.private_key
+            && let Some(own) = self.node.set_private_key(key, &mut self.actions)
+        {
+            tracing::warn!("removed the peer that has our own public key");
+            self.forget(own);
+        }
+        for peer in update.peers {
+            self.update_peer(peer);
+        }
+        self.publish();
+        self.apply(None);
+        Ok(())
+    }
+
+    /// Moves to another port. The old sockets are closed only once the new ones are there.
+    fn listen(&mut self, port: u16, fwmark: u32) -> Result<(), UpdateError> {
+        if port == self.port {
+            return Ok(());
+        }
+        let options = UdpOptions { port, fwmark, ..UdpOptions::default() };
+        let Bound { worker, control, port } =
+            self.binder.bind(&options).map_err(|cause| UpdateError::Port { port, cause })?;
+        self.worker.replace_network(worker);
+        self.network = control;
+        self.port = port;
+        self.fwmark = fwmark;
+        for peer in self.peers.values() {
+            peer.shared.forget_source();
+        }
+        Ok(())
+    }
+
+    fn update_peer(&mut self, update: PeerUpdate) {
+        let known = self.node.peer_by_key(&update.public_key);
+        if update.remove {
+            if let Some(peer) = known {
+                self.remove(peer);
+            }
+            return;
+        }
+        let peer = match known {
+            Some(peer) => peer,
+            None if update.update_only => return,
+            None => match self.add(&update) {
+                Some(peer) => peer,
+                None => return,
+            },
+        };
+        if let (Some(_), Some(key)) = (known, &update.preshared_key) {
+            self.node.set_preshared_key(peer, **key);
+        }
+        if update.replace_allowed_ips {
+            self.allowed_ips.remove_peer(peer);
+        }
+        for allowed in &update.allowed_ips {
+            if allowed.remove {
+                self.allowed_ips.remove(allowed.net, peer);
+            } else {
+                self.allowed_ips.insert(allowed.net, peer);
+            }
+        }
+        if let Some(name) = update.name
+            && let Some(entry) = self.peers.get_mut(&peer)
+        {
+            entry.name = Some(name);
+        }
+        if let Some(endpoint) = update.endpoint {
+            self.set_endpoint(peer, endpoint);
+        }
+        if let (Some(_), Some(interval)) = (known, update.persistent_keepalive) {
+            self.node.set_persistent_keepalive(peer, interval, now(), &mut rand::rng(), &mut self.actions);
+        }
+    }
+
+    /// A new peer; `None` when it is ourselves, which the kernel passes over in silence as well.
+    fn add(&mut self, update: &PeerUpdate) -> Option<PeerId> {
+        let config = PeerConfig {
+            public_key: update.public_key,
+            preshared_key: update.preshared_key.as_ref().map_or([0; 32], |key| **key),
+            persistent_keepalive: update.persistent_keepalive.flatten(),
+        };
+        let peer = match self.node.add_peer(config, now()) {
+            Ok(peer) | Err(AddPeerError::Exists(peer)) => peer,
+            Err(AddPeerError::OwnKey) => {
+                tracing::warn!("a peer with our own public key was left out");
+                return None;
+            }
+        };
+        let activity = self.node.activity_of(peer).expect("the node has just added this peer");
+        let entry = Peer {
+            shared: Arc::new(PeerShared::new(peer, activity)),
+            name: None,
+            endpoint: None,
+            resolving: None,
+            staged: Staged::default(),
+        };
+        self.peers.insert(peer, entry);
+        self.emit(Event::PeerAdded { peer: update.public_key });
+        Some(peer)
+    }
+
+    fn set_endpoint(&mut self, peer: PeerId, endpoint: EndpointSpec) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        entry.resolving = None;
+        entry.endpoint = Some(endpoint.clone());
+        match endpoint {
+            EndpointSpec::Address(remote) => {
+                let known = entry.shared.endpoint.load().as_deref().map(|known| known.remote);
+                if known != Some(remote) {
+                    entry.shared.endpoint.store(Some(Arc::new(Endpoint { remote, local: None })));
+                }
+                if known.is_none() {
+                    self.node.start(peer, now(), &mut rand::rng(), &mut self.actions);
+                }
+            }
+            EndpointSpec::Name(..) => self.resolve(peer, 0),
+        }
+    }
+
+    /// Removes a peer with its sessions, handshakes and allowed IPs.
+    fn remove(&mut self, peer: PeerId) {
+        let public_key = self.node.peer_config(peer).map(|config| config.public_key);
+        self.node.remove_peer(peer, &mut self.actions);
+        self.forget(peer);
+        if let Some(peer) = public_key {
+            self.emit(Event::PeerRemoved { peer });
+        }
+    }
+
+    /// Drops what control keeps of a peer that the node has removed.
+    fn forget(&mut self, peer: PeerId) {
+        self.allowed_ips.remove_peer(peer);
+        if let Some(entry) = self.peers.remove(&peer) {
+            // A worker that holds the old table for the rest of its batch must not seal any more.
+            entry.shared.sealer.store(None);
+        }
+    }
+
+    /// Gives the workers a new snapshot.
+    fn publish(&self) {
+        let peers = self.peers.iter().map(|(&id, entry)| (id, Arc::clone(&entry.shared))).collect();
+        self.shared.table.store(Arc::new(Table { allowed_ips: self.allowed_ips.clone(), peers }));
+    }
+
+    /// Everything there is to know.
+    pub(super) fn status(&self) -> Status {
+        let peers = self.node.peers().filter_map(|peer| {
+            let (config, entry) = (self.node.peer_config(peer)?, self.peers.get(&peer)?);
+            Some(PeerStatus {
+                name: entry.name.clone(),
+                public_key: config.public_key,
+                preshared_key: Zeroizing::new(config.preshared_key),
+                endpoint: entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote),
+                persistent_keepalive: config.persistent_keepalive,
+                last_handshake: self.node.last_handshake(peer),
+                rx_bytes: entry.shared.activity.rx_bytes.load(Ordering::Relaxed),
+                tx_bytes: entry.shared.activity.tx_bytes.load(Ordering::Relaxed),
+                allowed_ips: self.allowed_ips.of(peer),
+            })
+        });
+        Status {
+            private_key: self.node.private_key().cloned(),
+            public_key: self.node.public_key(),
+            listen_port: self.port,
+            fwmark: self.fwmark,
+            peers: peers.collect(),
+            drops: self.shared.drops.snapshot(),
+        }
+    }
+}

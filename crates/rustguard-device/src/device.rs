@@ -1,0 +1,257 @@
+//! The handle on a running device, and how one is started.
+
+use crate::{
+    binder::{Binder, UdpBinder},
+    config::{PeerUpdate, Update, UpdateError},
+    control::{self, Command},
+    event::Event,
+    status::Status,
+};
+use rustguard_crypto::x25519::StaticSecret;
+use rustguard_tun::{
+    TunQueue,
+    tun::{Tun, TunError, TunOptions},
+};
+use std::{io, sync::Arc, thread::JoinHandle};
+use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
+
+/// Configuration updates and questions that may wait for control.
+const COMMAND_QUEUE: usize = 64;
+/// Events a slow listener may lag behind before it loses the oldest.
+const EVENT_QUEUE: usize = 1024;
+/// wg-quick's MTU for an Ethernet underlay: 1,500 less IPv6 (40), UDP (8) and WireGuard (32).
+pub const DEFAULT_MTU: u32 = 1420;
+
+/// A running tunnel. Dropping it stops the threads, closes the sockets and erases every key.
+///
+/// The methods are futures that any executor can run; the device itself runs on threads of its own.
+pub struct Device {
+    handle: DeviceHandle,
+    events: broadcast::Sender<Event>,
+    closed: watch::Receiver<Option<CloseReason>>,
+    stop: Arc<Notify>,
+    interface: Option<Interface>,
+    control: Option<JoinHandle<()>>,
+}
+
+/// The kernel interface of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+}
+
+/// Why a device ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// [`Device::shutdown`], or the handle was dropped.
+    #[error("the device was shut down")]
+    Shutdown,
+    /// Somebody deleted the interface.
+    #[error("the interface was deleted")]
+    InterfaceDeleted,
+    /// A system call failed in a way that cannot be mended.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Why a device did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The interface could not be made.
+    #[error(transparent)]
+    Tun(#[from] TunError),
+    /// The first configuration was refused: port, mark, …
+    #[error(transparent)]
+    Update(#[from] UpdateError),
+    /// No thread, no eventfd, no memory.
+    #[error("cannot start the device's threads: {0}")]
+    System(#[from] io::Error),
+}
+
+/// What a device starts with. More can be changed later with [`Device::update`].
+#[derive(Default)]
+pub struct Builder {
+    update: Update,
+    mtu: Option<u32>,
+}
+
+impl Device {
+    /// Begins a device.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Changes the configuration of the running device.
+    ///
+    /// # Errors
+    /// See [`UpdateError`].
+    pub async fn update(&self, update: Update) -> Result<(), UpdateError> {
+        self.handle.update(update).await
+    }
+
+    /// The state now; `None` once the device has ended.
+    pub async fn status(&self) -> Option<Status> {
+        self.handle.status().await
+    }
+
+    /// Starts a handshake with every peer whose endpoint is known: the network has changed under the tunnel.
+    pub async fn handshake_now(&self) {
+        let _ = self.handle.commands.send(Command::HandshakeNow).await;
+    }
+
+    /// What happens from now on. A listener that lags 1,024 events behind loses the oldest.
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.events.subscribe()
+    }
+
+    /// Waits until the device has ended, and says why.
+    pub async fn closed(&self) -> CloseReason {
+        let mut closed = self.closed.clone();
+        let reason = closed.wait_for(Option::is_some).await;
+        reason.ok().and_then(|reason| reason.clone()).unwrap_or(CloseReason::Shutdown)
+    }
+
+    /// The kernel interface; `None` over a transport of the embedder's own.
+    pub fn interface(&self) -> Option<&Interface> {
+        self.interface.as_ref()
+    }
+
+    /// A second way to ask and configure, which does not keep the device alive (the UAPI server has one).
+    pub fn handle(&self) -> DeviceHandle {
+        self.handle.clone()
+    }
+
+    /// Stops everything and waits for it: afterwards the interface, the sockets and the keys are gone.
+    pub async fn shutdown(mut self) {
+        let _ = self.handle.commands.send(Command::Shutdown).await;
+        self.closed().await;
+        self.join();
+    }
+
+    fn join(&mut self) {
+        if let Some(control) = self.control.take() {
+            // A panic there was printed by the panic hook.
+            let _ = control.join();
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if self.control.is_some() {
+            // Never blocks, and cannot be lost to a full queue.
+            self.stop.notify_one();
+            self.join();
+        }
+    }
+}
+
+/// Asks and configures a device without keeping it alive.
+#[derive(Clone)]
+pub struct DeviceHandle {
+    commands: mpsc::Sender<Command>,
+}
+
+impl DeviceHandle {
+    /// As [`Device::update`].
+    ///
+    /// # Errors
+    /// See [`UpdateError`].
+    pub async fn update(&self, update: Update) -> Result<(), UpdateError> {
+        let (answer, answered) = oneshot::channel();
+        self.commands.send(Command::Update(update, answer)).await.map_err(|_| UpdateError::Closed)?;
+        answered.await.map_err(|_| UpdateError::Closed)?
+    }
+
+    /// As [`Device::status`].
+    pub async fn status(&self) -> Option<Status> {
+        let (answer, answered) = oneshot::channel();
+        self.commands.send(Command::Status(answer)).await.ok()?;
+        answered.await.ok()
+    }
+}
+
+impl Builder {
+    /// The private key. Without one nothing is sent or answered.
+    #[must_use]
+    pub fn private_key(mut self, key: StaticSecret) -> Self {
+        self.update.private_key = Some(Some(key));
+        self
+    }
+
+    /// The UDP port; 0, the default, lets the system choose.
+    #[must_use]
+    pub fn listen_port(mut self, port: u16) -> Self {
+        self.update.listen_port = Some(port);
+        self
+    }
+
+    /// The firewall mark on everything sent.
+    #[must_use]
+    pub fn fwmark(mut self, mark: u32) -> Self {
+        self.update.fwmark = Some(mark);
+        self
+    }
+
+    /// Adds a peer.
+    #[must_use]
+    pub fn peer(mut self, peer: PeerUpdate) -> Self {
+        self.update.peers.push(peer);
+        self
+    }
+
+    /// The MTU in bytes; by default 1,420.
+    #[must_use]
+    pub fn mtu(mut self, mtu: u32) -> Self {
+        self.mtu = Some(mtu);
+        self
+    }
+
+    /// Starts on a new kernel interface with this name (it is left down and without addresses:
+    /// see [`host`](crate::host)) and UDP sockets.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(self, interface: &str) -> Result<Device, StartError> {
+        let mtu = self.mtu.unwrap_or(DEFAULT_MTU);
+        let tun = Tun::create(&TunOptions { name: interface.to_owned(), mtu: Some(mtu) })?;
+        let interface = Interface { name: tun.name().to_owned(), index: tun.index() };
+        self.launch(tun, UdpBinder, Some(interface))
+    }
+
+    /// Starts over transports of the embedder's own: packets in memory, a userspace stack, another kind of network.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start_with<T: TunQueue, B: Binder>(self, tun: T, binder: B) -> Result<Device, StartError> {
+        self.launch(tun, binder, None)
+    }
+
+    fn launch<T: TunQueue, B: Binder>(
+        self,
+        tun: T,
+        binder: B,
+        interface: Option<Interface>,
+    ) -> Result<Device, StartError> {
+        let (commands, commands_in) = mpsc::channel(COMMAND_QUEUE);
+        let (events, _) = broadcast::channel(EVENT_QUEUE);
+        let (closed_out, closed) = watch::channel(None);
+        let stop = Arc::new(Notify::new());
+        let start = control::Start {
+            update: self.update,
+            mtu: self.mtu.unwrap_or(DEFAULT_MTU),
+            interface: interface.clone(),
+            commands: commands_in,
+            events: events.clone(),
+            closed: closed_out,
+            stop: Arc::clone(&stop),
+        };
+        let control = control::spawn(start, tun, binder)?;
+        Ok(Device { handle: DeviceHandle { commands }, events, closed, stop, interface, control: Some(control) })
+    }
+}

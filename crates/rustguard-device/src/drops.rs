@@ -1,0 +1,98 @@
+//! Why packets were dropped: one relaxed counter per reason, never touched by a packet that passes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
+        /// Why a packet went nowhere.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum DropReason { $($(#[$doc])* $variant,)* }
+
+        impl DropReason {
+            /// Every reason, in the order of the counters.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The reason's name in `show`, JSON and metrics.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// A datagram that is no WireGuard message: unknown type, wrong length, nonzero reserved bytes.
+    Malformed => "malformed",
+    /// A transport message for an index that no session has.
+    UnknownIndex => "unknown_index",
+    /// A transport message of a session past Reject-After-Time.
+    SessionExpired => "session_expired",
+    /// A transport message that failed authentication.
+    Forged => "forged",
+    /// A counter that was seen before, or lies behind the replay window.
+    Replayed => "replayed",
+    /// An authentic message whose text is no IP packet.
+    NotIp => "not_ip",
+    /// An inner source address outside the peer's allowed IPs.
+    SourceNotAllowed => "source_not_allowed",
+    /// A packet from the host that no peer's allowed IPs hold.
+    NoRoute => "no_route",
+    /// A packet for a peer whose endpoint is not known.
+    NoEndpoint => "no_endpoint",
+    /// The oldest of more than 128 packets waiting for a handshake, or all of them when it was given up.
+    StagingFull => "staging_full",
+    /// The queue of packets on their way to staging was full.
+    StagingBusy => "staging_busy",
+    /// A handshake message that came faster than control could look at it.
+    HandshakeQueueFull => "handshake_queue_full",
+    /// A handshake message that was not acceptable: see the log for which check it failed.
+    HandshakeRefused => "handshake_refused",
+    /// A handshake message answered with a cookie reply, or over the rate limit, under load.
+    UnderLoad => "under_load",
+    /// The kernel did not take a datagram after every remedy.
+    SendFailed => "send_failed",
+    /// The host did not take a packet: the interface is down, or it is malformed.
+    HostRefused => "host_refused",
+}
+
+/// One counter per [`DropReason`].
+#[derive(Debug)]
+pub(crate) struct Drops([AtomicU64; DropReason::ALL.len()]);
+
+impl Default for Drops {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Drops {
+    /// Counts `n` packets.
+    pub(crate) fn count(&self, reason: DropReason, n: usize) {
+        if n > 0 {
+            self.0[reason as usize].fetch_add(n as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// All counters that are not zero.
+    pub(crate) fn snapshot(&self) -> Vec<(DropReason, u64)> {
+        DropReason::ALL
+            .iter()
+            .map(|&reason| (reason, self.0[reason as usize].load(Ordering::Relaxed)))
+            .filter(|&(_, n)| n > 0)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_by_reason_and_shows_only_what_happened() {
+        let drops = Drops::default();
+        drops.count(DropReason::Forged, 3);
+        drops.count(DropReason::NoRoute, 0);
+        assert_eq!(drops.snapshot(), [(DropReason::Forged, 3)]);
+    }
+}

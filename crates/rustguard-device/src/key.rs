@@ -1,0 +1,94 @@
+//! Keys as people and programs write them: base64 in files and on screens, hexadecimal in the UAPI.
+
+use base64ct::{Base64, Encoding};
+use rustguard_crypto::x25519::PublicKey;
+use zeroize::Zeroizing;
+
+/// Why a text is no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// A key has 44 characters of base64.
+    #[error("a key has 44 characters of base64, this has {0}")]
+    Length(usize),
+    /// Not base64, or not 32 bytes.
+    #[error("not base64 of 32 bytes")]
+    Encoding,
+}
+
+/// Reads base64 of 32 bytes, in constant time where the text has the right length.
+///
+/// # Errors
+/// See [`KeyError`].
+pub fn from_base64(text: &str) -> Result<Zeroizing<[u8; 32]>, KeyError> {
+    if text.len() != 44 {
+        return Err(KeyError::Length(text.chars().count()));
+    }
+    let mut key = Zeroizing::new([0; 32]);
+    // The buffer has room for the padding that base64ct decodes before it cuts.
+    let mut buffer = Zeroizing::new([0; 33]);
+    let bytes = Base64::decode(text, &mut *buffer).map_err(|_| KeyError::Encoding)?;
+    if bytes.len() != key.len() {
+        return Err(KeyError::Encoding);
+    }
+    key.copy_from_slice(bytes);
+    Ok(key)
+}
+
+/// Writes base64.
+pub fn to_base64(key: &[u8; 32]) -> Zeroizing<String> {
+    Zeroizing::new(Base64::encode_string(key))
+}
+
+/// Reads 64 hexadecimal digits.
+pub(crate) fn from_hex(text: &str) -> Option<Zeroizing<[u8; 32]>> {
+    let mut key = Zeroizing::new([0; 32]);
+    if text.len() != 2 * key.len() {
+        return None;
+    }
+    for (byte, digits) in key.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        let digit = |digit: u8| char::from(digit).to_digit(16);
+        *byte = u8::try_from(digit(digits[0])? << 4 | digit(digits[1])?).ok()?;
+    }
+    Some(key)
+}
+
+/// Appends 64 hexadecimal digits.
+pub(crate) fn push_hex(out: &mut String, key: &[u8; 32]) {
+    for byte in key {
+        for digit in [byte >> 4, byte & 15] {
+            out.push(char::from_digit(digit.into(), 16).expect("four bits are a hexadecimal digit"));
+        }
+    }
+}
+
+/// The first eight characters of a public key: enough to tell peers apart in a log.
+pub(crate) fn abbreviate(key: &PublicKey) -> String {
+    let text = to_base64(&key.0);
+    format!("{}…", &text[..8])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_and_hex_round_trip() {
+        let key: [u8; 32] = std::array::from_fn(|i| (i * 9) as u8);
+        assert_eq!(*from_base64(&to_base64(&key)).unwrap(), key);
+        let mut hex = String::new();
+        push_hex(&mut hex, &key);
+        assert_eq!(hex.len(), 64);
+        assert_eq!(*from_hex(&hex).unwrap(), key);
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        assert_eq!(from_base64("abc"), Err(KeyError::Length(3)));
+        assert_eq!(from_base64(&"!".repeat(44)), Err(KeyError::Encoding));
+        // 33 bytes have 44 characters too, but no padding.
+        assert_eq!(from_base64(&"A".repeat(44)), Err(KeyError::Encoding));
+        assert!(from_hex(&"g".repeat(64)).is_none());
+        assert!(from_hex("00").is_none());
+        assert!(from_hex(&"é".repeat(32)).is_none());
+    }
+}

@@ -1,0 +1,178 @@
+//! What control and the workers share, and nothing else: see "Two planes" in ARCHITECTURE.md.
+//!
+//! Control writes, workers read; the exceptions are the sealing counter, the replay window, the endpoint and the
+//! activity stamps, each of which is touched once per run of packets.
+
+use crate::drops::Drops;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use parking_lot::Mutex;
+use rustguard_core::{
+    activity::Activity,
+    allowed_ips::AllowedIps,
+    node::PeerId,
+    session::{Opener, ReplayWindow, Sealer},
+};
+use rustguard_tun::Endpoint;
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+use tokio::sync::mpsc;
+
+/// The longest handshake message, an initiation.
+pub(crate) const HANDSHAKE_MAX: usize = 148;
+/// Handshake messages that may wait for control. At 36 µs of X25519 each, a full queue is about 50 ms of work.
+pub(crate) const HANDSHAKE_QUEUE: usize = 512;
+/// Packets that may be on their way to staging, over all peers.
+pub(crate) const STAGING_QUEUE: usize = 1024;
+
+/// One per device.
+pub(crate) struct Shared {
+    /// Receiver index → session.
+    pub(crate) sessions: papaya::HashMap<u32, Arc<RxSession>>,
+    /// Who has which addresses, replaced as a whole.
+    pub(crate) table: ArcSwap<Table>,
+    /// The interface's MTU: packets are padded up to it, never past it.
+    pub(crate) mtu: AtomicU32,
+    /// Everything dropped, by reason.
+    pub(crate) drops: Drops,
+    /// The way to control.
+    pub(crate) control: ToControl,
+}
+
+/// A snapshot of the forwarding decision.
+#[derive(Default)]
+pub(crate) struct Table {
+    /// Prefix → peer.
+    pub(crate) allowed_ips: AllowedIps,
+    /// Peer → what is shared of it.
+    pub(crate) peers: HashMap<PeerId, Arc<PeerShared>>,
+}
+
+/// What is shared of one peer.
+pub(crate) struct PeerShared {
+    pub(crate) id: PeerId,
+    /// Seals for the peer; `None` while there is no session.
+    pub(crate) sealer: ArcSwapOption<Sealer>,
+    /// Where the peer is. Moved only by authenticated packets, configuration and name resolution.
+    pub(crate) endpoint: ArcSwapOption<Endpoint>,
+    /// Stamps for the timers.
+    pub(crate) activity: Arc<Activity>,
+    /// A wish for a handshake is on its way to control: one is enough.
+    pub(crate) handshake_wanted: AtomicBool,
+}
+
+impl PeerShared {
+    pub(crate) fn new(id: PeerId, activity: Arc<Activity>) -> Self {
+        Self {
+            id,
+            sealer: ArcSwapOption::empty(),
+            endpoint: ArcSwapOption::empty(),
+            activity,
+            handshake_wanted: AtomicBool::new(false),
+        }
+    }
+
+    /// An authenticated packet came from `from`. Returns true when that moved the peer.
+    pub(crate) fn seen_at(&self, from: &Endpoint) -> bool {
+        let known = self.endpoint.load();
+        if known.as_deref() == Some(from) {
+            return false;
+        }
+        let moved = known.as_deref().is_none_or(|known| known.remote != from.remote);
+        self.endpoint.store(Some(Arc::new(*from)));
+        moved
+    }
+
+    /// Forgets from which of our addresses the peer is talked to: the kernel chooses anew.
+    pub(crate) fn forget_source(&self) {
+        if let Some(known) = self.endpoint.load().as_deref()
+            && known.local.is_some()
+        {
+            self.endpoint.store(Some(Arc::new(Endpoint { local: None, ..*known })));
+        }
+    }
+}
+
+/// The receiving side of one session.
+pub(crate) struct RxSession {
+    pub(crate) opener: Opener,
+    /// Locked once per run.
+    pub(crate) replay: Mutex<ReplayWindow>,
+    pub(crate) peer: Arc<PeerShared>,
+}
+
+/// The three ways from a worker to control, each bounded.
+#[derive(Clone)]
+pub(crate) struct ToControl {
+    /// Handshake messages: an outsider can fill this one, so it carries nothing else.
+    pub(crate) handshakes: mpsc::Sender<HandshakeDatagram>,
+    /// Packets to stage.
+    pub(crate) staging: mpsc::Sender<(PeerId, Box<[u8]>)>,
+    /// Signals. Bounded by what sends them: one `Confirmed` per session, one `HandshakeWanted` per peer under way,
+    /// one `Activity` per peer and look of the timers.
+    pub(crate) signals: mpsc::UnboundedSender<Signal>,
+}
+
+/// A copy of a handshake message.
+pub(crate) struct HandshakeDatagram {
+    pub(crate) from: Endpoint,
+    pub(crate) bytes: [u8; HANDSHAKE_MAX],
+    pub(crate) len: usize,
+}
+
+/// What a worker saw.
+#[derive(Debug)]
+pub(crate) enum Signal {
+    /// A sealer, or an opener, says that a rekey is due.
+    HandshakeWanted(PeerId),
+    /// The first data of the session with this index was authenticated.
+    Confirmed(u32),
+    /// A stamp started a waiting period.
+    Activity(PeerId),
+    /// Authenticated data moved the peer's endpoint.
+    Roamed(PeerId),
+    /// The worker ended.
+    WorkerEnded(std::io::Result<()>),
+}
+
+impl ToControl {
+    pub(crate) fn signal(&self, signal: Signal) {
+        // Control is gone only while the device shuts down.
+        let _ = self.signals.send(signal);
+    }
+
+    /// Asks for a handshake with `peer`, unless that was asked already.
+    pub(crate) fn want_handshake(&self, peer: &PeerShared) {
+        if !peer.handshake_wanted.swap(true, Ordering::Relaxed) {
+            self.signal(Signal::HandshakeWanted(peer.id));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustguard_tun::LocalAddr;
+
+    fn endpoint(remote: &str, local: Option<&str>) -> Endpoint {
+        Endpoint {
+            remote: remote.parse().unwrap(),
+            local: local.map(|ip| LocalAddr { ip: ip.parse().unwrap(), interface: 0 }),
+        }
+    }
+
+    #[test]
+    fn a_new_source_address_of_ours_is_kept_but_is_no_roaming() {
+        let peer = PeerShared::new(PeerId(1), Arc::default());
+        assert!(peer.seen_at(&endpoint("192.0.2.1:1", None)));
+        assert!(!peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9"))));
+        assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.1:1", Some("192.0.2.9"))));
+        assert!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))));
+        peer.forget_source();
+        assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.2:1", None)));
+    }
+}

@@ -1,0 +1,12 @@
+//! The cross-platform userspace API of WireGuard: the socket by which `wg` sees and sets a device.
+//!
+//! One socket per interface, `/var/run/wireguard/NAME.sock`, for its owner only. A client sends `get=1` or `set=1`, lines
+//! of `key=value`, and a blank line; the answer ends with `errno=N` and a blank line. See
+//! <https://www.wireguard.com/xplatform/>.
+
+mod request;
+mod response;
+mod server;
+
+pub use request::{Errno, Request, parse};
+pub use server::{SOCKET_DIR, Server, ServerError};

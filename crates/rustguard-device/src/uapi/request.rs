@@ -1,0 +1,217 @@
+//! What a client sends. Parsed as a whole before anything is applied: a wrong line changes nothing.
+
+use crate::{
+    config::{AllowedIp, EndpointSpec, PeerUpdate, Update},
+    key,
+};
+use ipnet::IpNet;
+use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use std::{
+    net::{IpAddr, SocketAddr, SocketAddrV6},
+    time::Duration,
+};
+
+/// A request, understood.
+pub enum Request {
+    /// Tell everything. With `names`, also what only our own tools understand: peers' names and drop counters.
+    Get {
+        /// `get=rustguard` instead of `get=1`.
+        names: bool,
+    },
+    /// Change something.
+    Set(Box<Update>),
+}
+
+/// An error number, as errno(3) has them; the answer carries it negated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// A value that cannot be.
+    pub const EINVAL: Self = Self(22);
+    /// Not the protocol.
+    pub const EPROTO: Self = Self(71);
+    /// Something with the system's help went wrong.
+    pub const EIO: Self = Self(5);
+}
+
+/// Understands a request: its lines, without the blank one that ends it.
+///
+/// # Errors
+/// `EPROTO` for an unknown operation or a line without `=`, `EINVAL` for an unknown key or a bad value.
+pub fn parse(text: &str) -> Result<Request, Errno> {
+    let mut lines = text.lines();
+    match lines.next() {
+        Some("get=1") => Ok(Request::Get { names: false }),
+        Some("get=rustguard") => Ok(Request::Get { names: true }),
+        Some("set=1") => parse_set(lines).map(|update| Request::Set(Box::new(update))),
+        _ => Err(Errno::EPROTO),
+    }
+}
+
+fn parse_set<'a>(lines: impl Iterator<Item = &'a str>) -> Result<Update, Errno> {
+    let mut update = Update::default();
+    for line in lines {
+        let (key, value) = line.split_once('=').ok_or(Errno::EPROTO)?;
+        if key == "public_key" {
+            let public_key = PublicKey(*key::from_hex(value).ok_or(Errno::EINVAL)?);
+            update.peers.push(PeerUpdate::new(public_key));
+        } else if let Some(peer) = update.peers.last_mut() {
+            peer_line(peer, key, value).ok_or(Errno::EINVAL)?;
+        } else {
+            device_line(&mut update, key, value).ok_or(Errno::EINVAL)?;
+        }
+    }
+    Ok(update)
+}
+
+fn device_line(update: &mut Update, key: &str, value: &str) -> Option<()> {
+    match key {
+        "private_key" => {
+            let key = key::from_hex(value)?;
+            // All zeros takes the key away.
+            update.private_key = Some((*key != [0; 32]).then(|| StaticSecret::from_bytes(*key)));
+        }
+        "listen_port" => update.listen_port = Some(value.parse().ok()?),
+        "fwmark" => update.fwmark = Some(parse_mark(value)?),
+        "replace_peers" => update.replace_peers = is_true(value)?,
+        _ => return None,
+    }
+    Some(())
+}
+
+fn peer_line(peer: &mut PeerUpdate, key: &str, value: &str) -> Option<()> {
+    match key {
+        "remove" => peer.remove = is_true(value)?,
+        "update_only" => peer.update_only = is_true(value)?,
+        "preshared_key" => peer.preshared_key = Some(key::from_hex(value)?),
+        "endpoint" => peer.endpoint = Some(EndpointSpec::Address(parse_endpoint(value)?)),
+        "persistent_keepalive_interval" => {
+            let seconds: u16 = value.parse().ok()?;
+            peer.persistent_keepalive = Some((seconds > 0).then(|| Duration::from_secs(seconds.into())));
+        }
+        "replace_allowed_ips" => peer.replace_allowed_ips = is_true(value)?,
+        "allowed_ip" => {
+            let (remove, net) = value.strip_prefix('-').map_or((false, value), |net| (true, net));
+            peer.allowed_ips.push(AllowedIp { net: parse_net(net)?, remove });
+        }
+        "protocol_version" if value == "1" => {}
+        _ => return None,
+    }
+    Some(())
+}
+
+fn is_true(value: &str) -> Option<bool> {
+    (value == "true").then_some(true)
+}
+
+/// Decimal, or hexadecimal behind `0x`.
+fn parse_mark(value: &str) -> Option<u32> {
+    match value.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16).ok(),
+        None => value.parse().ok(),
+    }
+}
+
+/// A prefix; an address alone is a host.
+fn parse_net(value: &str) -> Option<IpNet> {
+    value.parse().ok().or_else(|| value.parse::<IpAddr>().ok().map(IpNet::from))
+}
+
+/// `192.0.2.1:51820`, `[2001:db8::1]:51820`, `[fe80::1%3]:51820`, `[fe80::1%eth0]:51820`.
+fn parse_endpoint(value: &str) -> Option<SocketAddr> {
+    if let Ok(address) = value.parse() {
+        return Some(address);
+    }
+    let (host, port) = value.strip_prefix('[')?.split_once("]:")?;
+    let (ip, scope) = host.split_once('%')?;
+    let scope = scope.parse().ok().or_else(|| interface_index(scope))?;
+    Some(SocketAddrV6::new(ip.parse().ok()?, port.parse().ok()?, 0, scope).into())
+}
+
+/// The kernel's index of an interface, from sysfs.
+fn interface_index(name: &str) -> Option<u32> {
+    if name.is_empty() || name.contains(['/', '.']) {
+        return None;
+    }
+    std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn set(text: &str) -> Result<Update, Errno> {
+        match parse(text)? {
+            Request::Set(update) => Ok(*update),
+            Request::Get { .. } => panic!("a get"),
+        }
+    }
+
+    #[test]
+    fn a_whole_set_as_wg_sends_it() {
+        let (key, psk) = ("ab".repeat(32), "cd".repeat(32));
+        let update = set(&format!(
+            "set=1\nprivate_key={key}\nlisten_port=51820\nfwmark=0xca6c\nreplace_peers=true\npublic_key={key}\nremove=true\n\
+             public_key={psk}\nupdate_only=true\npreshared_key={psk}\nendpoint=[2001:db8::1]:7\n\
+             persistent_keepalive_interval=25\nreplace_allowed_ips=true\nallowed_ip=10.0.0.5/8\nallowed_ip=-fd00::/64\n\
+             allowed_ip=192.0.2.1\nprotocol_version=1\n"
+        ))
+        .unwrap();
+        assert_eq!(update.listen_port, Some(51820));
+        assert_eq!(update.fwmark, Some(51820));
+        assert!(update.replace_peers && update.private_key.flatten().is_some());
+        let [first, second] = &update.peers[..] else { panic!("two peers") };
+        assert!(first.remove);
+        assert!(second.update_only && second.replace_allowed_ips);
+        assert_eq!(second.endpoint, Some(EndpointSpec::Address("[2001:db8::1]:7".parse().unwrap())));
+        assert_eq!(second.persistent_keepalive, Some(Some(Duration::from_secs(25))));
+        assert_eq!(second.allowed_ips.iter().filter(|allowed| allowed.remove).count(), 1);
+        assert_eq!(second.allowed_ips[2].net, "192.0.2.1/32".parse().unwrap());
+    }
+
+    #[test]
+    fn zeros_take_the_private_key_away_and_zero_seconds_the_keepalive() {
+        let key = "00".repeat(32);
+        let update =
+            set(&format!("set=1\nprivate_key={key}\npublic_key={key}\npersistent_keepalive_interval=0")).unwrap();
+        assert!(update.private_key.unwrap().is_none());
+        assert_eq!(update.peers[0].persistent_keepalive, Some(None));
+    }
+
+    #[test]
+    fn errors_are_the_ones_wg_expects() {
+        for (text, errno) in [
+            ("", Errno::EPROTO),
+            ("get=2", Errno::EPROTO),
+            ("set=1\nlisten_port", Errno::EPROTO),
+            ("set=1\nlisten_port=70000", Errno::EINVAL),
+            ("set=1\nprivate_key=xyz", Errno::EINVAL),
+            ("set=1\nallowed_ip=10.0.0.0/8", Errno::EINVAL),
+            ("set=1\nnonsense=1", Errno::EINVAL),
+            ("set=1\nreplace_peers=false", Errno::EINVAL),
+        ] {
+            assert_eq!(set(text).err(), Some(errno), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_scoped_endpoint_keeps_its_interface() {
+        let scoped = |text| match parse_endpoint(text) {
+            Some(SocketAddr::V6(address)) => Some(address.scope_id()),
+            _ => None,
+        };
+        assert_eq!(scoped("[fe80::1%7]:51820"), Some(7));
+        assert_eq!(scoped("[fe80::1%lo]:51820"), Some(1));
+        assert_eq!(scoped("[fe80::1%../lo]:51820"), None);
+        assert_eq!(parse_endpoint("example.com:1"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "(set=1\n)?([a-z_]{0,12}=?[-0-9a-fx.:/%\\[\\]]{0,40}\n){0,8}") {
+            let _ = parse(&text);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What a client gets.
+
+use super::Errno;
+use crate::{
+    key::push_hex,
+    status::{PeerStatus, Status},
+};
+use std::{fmt::Write as _, time::Duration};
+use zeroize::Zeroizing;
+
+/// The line that ends every answer, and the blank line behind it.
+pub(super) fn end(result: Result<(), Errno>) -> String {
+    format!("errno={}\n\n", result.err().map_or(0, |Errno(number)| -number))
+}
+
+/// The answer to a `get`, without its end. With `names`, peers' names and drop counters are told as well.
+pub(super) fn status(status: &Status, names: bool) -> Zeroizing<String> {
+    let mut out = Zeroizing::new(String::with_capacity(256 + 512 * status.peers.len()));
+    if let Some(key) = &status.private_key {
+        out.push_str("private_key=");
+        push_hex(&mut out, &Zeroizing::new(key.to_bytes()));
+        out.push('\n');
+    }
+    line(&mut out, "listen_port", status.listen_port);
+    if status.fwmark != 0 {
+        line(&mut out, "fwmark", status.fwmark);
+    }
+    if names {
+        for (reason, count) in &status.drops {
+            line(&mut out, &format!("rustguard_drop_{}", reason.name()), count);
+        }
+    }
+    for peer in &status.peers {
+        self::peer(&mut out, peer, names);
+    }
+    out
+}
+
+fn peer(out: &mut String, peer: &PeerStatus, names: bool) {
+    out.push_str("public_key=");
+    push_hex(out, &peer.public_key.0);
+    out.push_str("\npreshared_key=");
+    push_hex(out, &peer.preshared_key);
+    out.push_str("\nprotocol_version=1\n");
+    if names && let Some(name) = &peer.name {
+        line(out, "rustguard_name", name);
+    }
+    if let Some(endpoint) = peer.endpoint {
+        line(out, "endpoint", endpoint);
+    }
+    let handshake = peer.last_handshake.unwrap_or_default();
+    line(out, "last_handshake_time_sec", handshake.as_secs());
+    line(out, "last_handshake_time_nsec", handshake.subsec_nanos());
+    line(out, "tx_bytes", peer.tx_bytes);
+    line(out, "rx_bytes", peer.rx_bytes);
+    line(out, "persistent_keepalive_interval", peer.persistent_keepalive.as_ref().map_or(0, Duration::as_secs));
+    for net in &peer.allowed_ips {
+        line(out, "allowed_ip", net);
+    }
+}
+
+fn line(out: &mut String, key: &str, value: impl std::fmt::Display) {
+    writeln!(out, "{key}={value}").expect("writing to a String cannot fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drops::DropReason;
+    use rustguard_crypto::x25519::PublicKey;
+
+    fn sample() -> Status {
+        Status {
+            private_key: None,
+            public_key: None,
+            listen_port: 51820,
+            fwmark: 7,
+            peers: vec![PeerStatus {
+                name: Some("laptop".into()),
+                public_key: PublicKey([0xab; 32]),
+                preshared_key: Zeroizing::new([0; 32]),
+                endpoint: Some("[2001:db8::1]:9".parse().unwrap()),
+                persistent_keepalive: Some(Duration::from_secs(25)),
+                last_handshake: Some(Duration::new(1_700_000_000, 5)),
+                rx_bytes: 11,
+                tx_bytes: 22,
+                allowed_ips: vec!["10.0.0.0/8".parse().unwrap()],
+            }],
+            drops: vec![(DropReason::Forged, 3)],
+        }
+    }
+
+    #[test]
+    fn a_device_as_wg_reads_it() {
+        let hex = "ab".repeat(32);
+        let zeros = "00".repeat(32);
+        assert_eq!(
+            *status(&sample(), false),
+            format!(
+                "listen_port=51820\nfwmark=7\npublic_key={hex}\npreshared_key={zeros}\nprotocol_version=1\n\
+                 endpoint=[2001:db8::1]:9\nlast_handshake_time_sec=1700000000\nlast_handshake_time_nsec=5\ntx_bytes=22\n\
+                 rx_bytes=11\npersistent_keepalive_interval=25\nallowed_ip=10.0.0.0/8\n"
+            )
+        );
+    }
+
+    #[test]
+    fn names_and_drops_only_for_those_who_ask() {
+        let text = status(&sample(), true);
+        assert!(text.contains("\nrustguard_name=laptop\n") && text.contains("\nrustguard_drop_forged=3\n"));
+    }
+
+    #[test]
+    fn errors_are_negative() {
+        assert_eq!(end(Ok(())), "errno=0\n\n");
+        assert_eq!(end(Err(Errno::EINVAL)), "errno=-22\n\n");
+    }
+}

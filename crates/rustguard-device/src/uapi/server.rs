@@ -1,0 +1,186 @@
+//! The socket.
+
+use super::{Errno, Request, parse, response};
+use crate::{config::UpdateError, device::DeviceHandle};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::{
+    fs, io,
+    os::unix::{fs::PermissionsExt as _, net::UnixStream as StdUnixStream},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{UnixListener, UnixStream},
+    sync::Semaphore,
+    task::JoinHandle,
+};
+use zeroize::Zeroizing;
+
+/// Where `wg` looks for sockets.
+pub const SOCKET_DIR: &str = "/var/run/wireguard";
+/// Clients at a time; more wait.
+const CLIENTS: usize = 16;
+/// The longest line of a request, in bytes.
+const LINE_MAX: u64 = 1024;
+/// The longest request, in bytes: a million allowed IPs fit.
+const REQUEST_MAX: usize = 64 << 20;
+
+/// A socket that is being served. Dropping it stops that and removes the socket.
+pub struct Server {
+    path: PathBuf,
+    task: JoinHandle<()>,
+}
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// Another process serves an interface of this name.
+    #[error("{0} is in use: another WireGuard process serves this interface; end that one first")]
+    InUse(PathBuf),
+    /// Anything else.
+    #[error("cannot open the control socket {path}: {cause}")]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// Why not.
+        cause: io::Error,
+    },
+}
+
+impl Server {
+    /// Opens the socket of `interface` in [`SOCKET_DIR`] and serves it from a task of the current tokio runtime. A socket
+    /// that a killed process left behind is replaced.
+    ///
+    /// # Errors
+    /// See [`ServerError`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start(interface: &str, device: DeviceHandle) -> Result<Self, ServerError> {
+        Self::start_in(Path::new(SOCKET_DIR), interface, device)
+    }
+
+    /// As [`start`](Self::start), in another folder.
+    ///
+    /// # Errors
+    /// See [`ServerError`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start_in(dir: &Path, interface: &str, device: DeviceHandle) -> Result<Self, ServerError> {
+        let path = dir.join(format!("{interface}.sock"));
+        let io = |cause| ServerError::Io { path: path.clone(), cause };
+        fs::create_dir_all(dir).map_err(io)?;
+        if StdUnixStream::connect(&path).is_ok() {
+            return Err(ServerError::InUse(path));
+        }
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
+            _ => {}
+        }
+        let listener = listen(&path).map_err(io)?;
+        let task = tokio::spawn(accept(listener, device));
+        Ok(Self { path, task })
+    }
+
+    /// Where the socket is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+        // Gone already: somebody cleaned up for us.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Nobody can connect before the mode is right: a connection needs listen(2).
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    socket.listen(128)?;
+    socket.set_nonblocking(true)?;
+    UnixListener::from_std(std::os::unix::net::UnixListener::from(std::os::fd::OwnedFd::from(socket)))
+}
+
+async fn accept(listener: UnixListener, device: DeviceHandle) {
+    let clients = Arc::new(Semaphore::new(CLIENTS));
+    loop {
+        let Ok(permit) = Arc::clone(&clients).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let device = device.clone();
+                tokio::spawn(async move {
+                    // A client that goes away in mid-sentence is no concern of ours.
+                    let _ = serve(stream, &device).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!("the control socket refused a client: {error}");
+                // Out of descriptors, most likely: do not spin.
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Request after request, until the client closes or breaks the protocol.
+async fn serve(stream: UnixStream, device: &DeviceHandle) -> io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut read = BufReader::new(read);
+    while let Some(request) = read_request(&mut read).await? {
+        let (body, result) = match parse(&request) {
+            Ok(Request::Get { names }) => match device.status().await {
+                Some(status) => (response::status(&status, names), Ok(())),
+                None => (Zeroizing::default(), Err(Errno::EIO)),
+            },
+            Ok(Request::Set(update)) => {
+                (Zeroizing::default(), device.update(*update).await.map_err(|error| errno(&error)))
+            }
+            Err(errno) => (Zeroizing::default(), Err(errno)),
+        };
+        write.write_all(body.as_bytes()).await?;
+        write.write_all(response::end(result).as_bytes()).await?;
+    }
+    Ok(())
+}
+
+/// The lines up to a blank one; `None` at the end of the stream.
+async fn read_request(read: &mut (impl tokio::io::AsyncBufRead + Unpin)) -> io::Result<Option<Zeroizing<String>>> {
+    let mut request = Zeroizing::new(String::new());
+    loop {
+        let start = request.len();
+        let n = (&mut *read).take(LINE_MAX).read_line(&mut request).await?;
+        if n == 0 {
+            return Ok(None);
+        }
+        if &request[start..] == "\n" {
+            request.truncate(start);
+            // wg may send a blank line more than needed between requests.
+            if request.is_empty() {
+                continue;
+            }
+            return Ok(Some(request));
+        }
+        if !request.ends_with('\n') || request.len() > REQUEST_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a line or a request is too long"));
+        }
+    }
+}
+
+fn errno(error: &UpdateError) -> Errno {
+    tracing::warn!("{error}");
+    match error {
+        UpdateError::Port { cause, .. } | UpdateError::Fwmark { cause, .. } => {
+            cause.raw_os_error().map_or(Errno::EIO, Errno)
+        }
+        _ => Errno::EIO,
+    }
+}

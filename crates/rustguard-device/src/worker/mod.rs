@@ -1,0 +1,139 @@
+//! A worker: one thread that owns a TUN queue, its sockets and its buffers, and runs each batch to completion.
+//!
+//! [`tx`] and [`rx`] tell the two directions from top to bottom; this file is the loop around them.
+
+mod rx;
+mod tx;
+
+use crate::shared::{Shared, Signal};
+use parking_lot::Mutex;
+use rustguard_core::time::Instant;
+use rustguard_tun::{
+    Network, TunQueue, clock,
+    wait::{Waiter, Waker},
+};
+use std::{
+    io,
+    os::fd::BorrowedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+/// Control's handle on a worker. Dropping it stops the worker and waits for it.
+pub(crate) struct WorkerHandle<N> {
+    mailbox: Arc<Mailbox<N>>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What control leaves for the worker to find when it is woken.
+struct Mailbox<N> {
+    /// New sockets, after the listen port changed.
+    network: Mutex<Option<N>>,
+    stop: AtomicBool,
+}
+
+impl<N: Network> WorkerHandle<N> {
+    /// Starts a worker.
+    ///
+    /// # Errors
+    /// When the thread or its eventfd cannot be made.
+    pub(crate) fn start<T: TunQueue>(name: &str, shared: Arc<Shared>, tun: T, network: N) -> io::Result<Self> {
+        let (waiter, waker) = Waiter::new()?;
+        let mailbox = Arc::new(Mailbox { network: Mutex::new(None), stop: AtomicBool::new(false) });
+        let worker = Worker {
+            tx: tx::Tx::new(&tun),
+            rx: rx::Rx::new(&network),
+            tun,
+            network,
+            waiter,
+            mailbox: Arc::clone(&mailbox),
+            shared,
+        };
+        let thread = std::thread::Builder::new().name(format!("rg-{name}")).spawn(move || worker.run())?;
+        Ok(Self { mailbox, waker, thread: Some(thread) })
+    }
+
+    /// Gives the worker new sockets; the old ones are closed once it has seen them.
+    pub(crate) fn replace_network(&self, network: N) {
+        *self.mailbox.network.lock() = Some(network);
+        self.waker.wake();
+    }
+}
+
+impl<N> Drop for WorkerHandle<N> {
+    fn drop(&mut self) {
+        self.mailbox.stop.store(true, Ordering::Release);
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic there was printed by the panic hook; there is nothing left to do about it here.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Worker<T, N> {
+    tun: T,
+    network: N,
+    tx: tx::Tx,
+    rx: rx::Rx,
+    waiter: Waiter,
+    mailbox: Arc<Mailbox<N>>,
+    shared: Arc<Shared>,
+}
+
+impl<T: TunQueue, N: Network> Worker<T, N> {
+    fn run(mut self) {
+        let result = self.run_until_stopped();
+        let _ = self.shared.control.signals.send(Signal::WorkerEnded(result));
+    }
+
+    fn run_until_stopped(&mut self) -> io::Result<()> {
+        loop {
+            // Both directions in turn, a batch each, so that neither starves the other; wait only when both are dry.
+            let received = self.rx.run(&mut self.network, &mut self.tun, &self.shared)?;
+            let sent = self.tx.run(&mut self.tun, &mut self.network, &self.shared)?;
+            if received || sent {
+                // A flood must not keep control's messages waiting.
+                if self.mailbox.stop.load(Ordering::Acquire) {
+                    return Ok(());
+                }
+                continue;
+            }
+            if self.wait()? && !self.read_mailbox() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for packets or control; returns whether control woke us.
+    fn wait(&mut self) -> io::Result<bool> {
+        /// The TUN, and a socket of each family.
+        const FDS: usize = 3;
+        let mut fds: [BorrowedFd<'_>; FDS] = [self.tun.fd(); FDS];
+        let mut n = 1;
+        for fd in self.network.fds().take(FDS - 1) {
+            fds[n] = fd;
+            n += 1;
+        }
+        let mut ready = [false; FDS];
+        self.waiter.wait(&fds[..n], &mut ready[..n], None)
+    }
+
+    /// Returns false when the worker is to stop.
+    fn read_mailbox(&mut self) -> bool {
+        if let Some(network) = self.mailbox.network.lock().take() {
+            self.rx = rx::Rx::new(&network);
+            self.network = network;
+        }
+        !self.mailbox.stop.load(Ordering::Acquire)
+    }
+}
+
+/// The time of a batch: read once, used for every run in it.
+fn now() -> Instant {
+    Instant::from_nanos(clock::boottime_nanos())
+}

@@ -1,0 +1,181 @@
+//! In: UDP → session by receiver index → opened in place → replay → endpoint → source check → TUN.
+
+use super::now;
+use crate::{
+    drops::DropReason,
+    shared::{HANDSHAKE_MAX, HandshakeDatagram, RxSession, Shared, Signal, Table},
+};
+use rustguard_core::{
+    forwarding::{Forwarding, Origin, Verdict},
+    packet::IpHead,
+    session::{HEADER_LEN, OVERHEAD, Replay},
+    time::Instant,
+    wire::Kind,
+};
+use rustguard_crypto::aead::Frame;
+use rustguard_tun::{Endpoint, Network, Received, Span, TunQueue};
+use std::{io, sync::Arc};
+
+/// The buffers of one worker's receiving direction.
+pub(super) struct Rx {
+    slab: Box<[u8]>,
+    received: Vec<Received>,
+    /// The run being collected: frames of one session from one endpoint.
+    frames: Vec<Frame>,
+    opened: Vec<bool>,
+    deliver: Vec<Span>,
+}
+
+/// What all frames of a run have in common.
+struct Run {
+    session: Arc<RxSession>,
+    index: u32,
+    from: Endpoint,
+}
+
+impl Rx {
+    pub(super) fn new(network: &impl Network) -> Self {
+        Self {
+            slab: vec![0; network.recv_slab_len()].into(),
+            received: Vec::with_capacity(128),
+            frames: Vec::with_capacity(128),
+            opened: Vec::with_capacity(128),
+            deliver: Vec::with_capacity(128),
+        }
+    }
+
+    /// One batch. Returns whether there was anything.
+    ///
+    /// # Errors
+    /// When the sockets or the TUN are gone.
+    pub(super) fn run(
+        &mut self,
+        network: &mut impl Network,
+        tun: &mut impl TunQueue,
+        shared: &Shared,
+    ) -> io::Result<bool> {
+        self.received.clear();
+        network.recv(&mut self.slab, &mut self.received)?;
+        if self.received.is_empty() {
+            return Ok(false);
+        }
+        let table = shared.table.load();
+        let now = now();
+        self.collect(&table, now, shared);
+        if !self.deliver.is_empty() {
+            let refused = tun.write(&mut self.slab, &self.deliver)?;
+            shared.drops.count(DropReason::HostRefused, refused);
+            self.deliver.clear();
+        }
+        Ok(true)
+    }
+
+    /// Sorts datagrams into runs of one session; opens each run when it ends.
+    fn collect(&mut self, table: &Table, now: Instant, shared: &Shared) {
+        let sessions = shared.sessions.pin();
+        let mut run: Option<Run> = None;
+        for i in 0..self.received.len() {
+            let Received { from, segments } = self.received[i];
+            for piece in 0..segments.count {
+                let offset = segments.offset + piece * segments.stride;
+                let len = if piece + 1 == segments.count { segments.last_len } else { segments.len };
+                let datagram = &self.slab[offset..offset + len];
+                match Kind::of(datagram) {
+                    Some(Kind::Data { receiver, counter }) => {
+                        if !run.as_ref().is_some_and(|run| run.index == receiver && run.from == from) {
+                            if let Some(run) = run.take() {
+                                self.open(&run, table, now, shared);
+                            }
+                            let Some(session) = sessions.get(&receiver) else {
+                                shared.drops.count(DropReason::UnknownIndex, 1);
+                                continue;
+                            };
+                            run = Some(Run { session: Arc::clone(session), index: receiver, from });
+                        }
+                        self.frames.push(Frame { offset: offset + HEADER_LEN, len: len - OVERHEAD, counter });
+                    }
+                    Some(_) => to_control(from, datagram, shared),
+                    None => shared.drops.count(DropReason::Malformed, 1),
+                }
+            }
+        }
+        if let Some(run) = run {
+            self.open(&run, table, now, shared);
+        }
+    }
+
+    /// Authenticates a run, lets it move the endpoint, and lists what the host gets.
+    fn open(&mut self, run: &Run, table: &Table, now: Instant, shared: &Shared) {
+        let RxSession { opener, replay, peer } = &*run.session;
+        if !opener.usable(now) {
+            shared.drops.count(DropReason::SessionExpired, self.frames.len());
+            return self.frames.clear();
+        }
+        self.opened.clear();
+        self.opened.resize(self.frames.len(), false);
+        opener.open(&mut self.slab, &self.frames, &mut self.opened);
+
+        let (mut forged, mut replayed, mut data, mut bytes) = (0, 0, false, 0);
+        {
+            let mut window = replay.lock();
+            for (frame, opened) in self.frames.iter().zip(&mut self.opened) {
+                if !*opened {
+                    forged += 1;
+                } else if let Err(Replay::Duplicate | Replay::Outside) = window.accept(frame.counter) {
+                    *opened = false;
+                    replayed += 1;
+                } else {
+                    data |= frame.len > 0;
+                    bytes += (frame.len + OVERHEAD) as u64;
+                }
+            }
+        }
+        shared.drops.count(DropReason::Forged, forged);
+        shared.drops.count(DropReason::Replayed, replayed);
+        if bytes > 0 {
+            if opener.first_use() {
+                shared.control.signal(Signal::Confirmed(run.index));
+            }
+            if peer.seen_at(&run.from) {
+                shared.control.signal(Signal::Roamed(peer.id));
+            }
+            if opener.rekey_on_receive(now) {
+                shared.control.want_handshake(peer);
+            }
+            if !data {
+                peer.activity.keepalive_received(now, bytes);
+            } else if peer.activity.data_received(now, bytes) {
+                shared.control.signal(Signal::Activity(peer.id));
+            }
+        }
+
+        for (frame, _) in self.frames.iter().zip(&self.opened).filter(|&(frame, &opened)| opened && frame.len > 0) {
+            let packet = &self.slab[frame.offset..frame.offset + frame.len];
+            let Some(head) = IpHead::parse(packet) else {
+                shared.drops.count(DropReason::NotIp, 1);
+                continue;
+            };
+            if !table.allowed_ips.permits(peer.id, &head) {
+                shared.drops.count(DropReason::SourceNotAllowed, 1);
+                continue;
+            }
+            match table.allowed_ips.decide(Origin::Peer(peer.id), &head) {
+                // The rest of the text is padding.
+                Verdict::Deliver => self.deliver.push(Span { offset: frame.offset, len: head.len }),
+                Verdict::Forward(_) | Verdict::NoRoute => shared.drops.count(DropReason::NoRoute, 1),
+            }
+        }
+        self.frames.clear();
+    }
+}
+
+/// Copies a handshake message to control. [`Kind::of`] has checked its length.
+#[cold]
+fn to_control(from: Endpoint, datagram: &[u8], shared: &Shared) {
+    let mut bytes = [0; HANDSHAKE_MAX];
+    bytes[..datagram.len()].copy_from_slice(datagram);
+    let message = HandshakeDatagram { from, bytes, len: datagram.len() };
+    if shared.control.handshakes.try_send(message).is_err() {
+        shared.drops.count(DropReason::HandshakeQueueFull, 1);
+    }
+}
