@@ -11,6 +11,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
+    time::Duration,
 };
 use tempfile::TempDir;
 
@@ -106,11 +107,6 @@ pub struct Node {
 }
 
 impl Node {
-    /// The namespace's name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// A command that will run inside. `ip netns exec` replaces itself by it: the process id is the program's own.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
@@ -149,6 +145,17 @@ impl Node {
             }
         }
         anyhow::bail!("{} does not reach {address} in {tries} tries: {last}", self.name)
+    }
+
+    /// Starts sixty echo requests in three seconds and waits until ten are answered: traffic for something to happen to.
+    pub fn keeps_pinging(&self, address: &str) -> Result<Process> {
+        let mut ping =
+            self.spawn("ping", self.command("ping").args(["-n", "-c", "60", "-i", "0.05", "-W", "1", address]))?;
+        let log = self.scratch.join("ping.log");
+        ping.until("ten answers", Duration::from_secs(10), || {
+            Ok(fs::read_to_string(&log)?.contains("icmp_seq=10 ttl"))
+        })?;
+        Ok(ping)
     }
 
     /// That nothing answers from `address`: two echo requests, 300 ms apart, a second of patience.

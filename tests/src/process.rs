@@ -140,6 +140,14 @@ impl Process {
         Ok(Ended { status: status.unwrap_or(ExitStatus::from_raw(0)), stdout: String::new(), stderr: self.log() })
     }
 
+    /// Waits for a [`Node::keeps_pinging`](crate::Node::keeps_pinging) to end, and fails if more than `lost` went unanswered.
+    pub fn lost_at_most(&mut self, lost: usize) -> Result<()> {
+        let ended = self.ended(Duration::from_secs(15))?;
+        let answered = ended.stderr.matches("icmp_seq=").count();
+        ensure!(answered + lost >= 60, "{answered} of 60 answered: {ended}");
+        Ok(())
+    }
+
     /// Signals and waits: at most ten seconds.
     pub fn stop(&mut self, signal: &str) -> Result<Ended> {
         self.signal(signal)?;

@@ -30,9 +30,7 @@ pub struct Conf {
     pub listen_port: Option<u16>,
     /// The addresses inside the tunnel, with prefix length.
     pub addresses: Vec<String>,
-    /// More lines of `[Interface]` that `wg` knows too (`FwMark`).
-    pub wg_lines: Vec<String>,
-    /// More lines of `[Interface]` that only wg-quick knows.
+    /// More lines of `[Interface]`, which only wg-quick knows.
     pub lines: Vec<String>,
     /// The peers.
     pub peers: Vec<PeerConf>,
@@ -61,7 +59,6 @@ impl Conf {
             keys: Keypair::generate()?,
             listen_port: None,
             addresses: Vec::new(),
-            wg_lines: Vec::new(),
             lines: Vec::new(),
             peers: Vec::new(),
         })
@@ -82,7 +79,7 @@ impl Conf {
     fn render(&self, lines: &[String]) -> String {
         let mut text = format!("[Interface]\nPrivateKey = {}\n", self.keys.private);
         let port = self.listen_port.map(|port| format!("ListenPort = {port}"));
-        for line in port.iter().chain(&self.wg_lines).chain(lines) {
+        for line in port.iter().chain(lines) {
             text.push_str(line);
             text.push('\n');
         }
@@ -141,11 +138,6 @@ impl Tunnel {
             by_hand(lab, node, conf)?
         };
         Ok(Self { node: node.clone(), interface: conf.interface.clone(), process })
-    }
-
-    /// The node it runs on.
-    pub fn node(&self) -> &Node {
-        &self.node
     }
 
     /// The interface's name.

@@ -111,10 +111,11 @@ fn initiator_roams(lab: &Lab, initiator: Program, responder: Program) -> Result<
     let (a, b) = pair.start(lab, initiator, responder)?;
     pair.a.reaches(INSIDE_B[0], 10)?;
     let handshake = b.dump()?.peers[0].latest_handshake;
+    let mut traffic = pair.a.keeps_pinging(INSIDE_B[0])?;
     pair.a.sh("ip addr add 10.1.0.3/24 dev eth0
                ip addr del 10.1.0.2/24 dev eth0
                ip route replace default via 10.1.0.1")?;
-    pair.a.reaches(INSIDE_B[0], 5)?;
+    traffic.lost_at_most(5)?;
     let moved = &b.dump()?.peers[0];
     ensure!(moved.endpoint == "10.1.0.3:51801", "b should answer the new address: {moved:?}");
     ensure!(moved.latest_handshake == handshake, "moving needs no handshake");
@@ -132,11 +133,12 @@ fn responder_roams(lab: &Lab, initiator: Program, responder: Program) -> Result<
     let (a, _b) = pair.start(lab, initiator, responder)?;
     pair.a.reaches(INSIDE_B[0], 10)?;
     let handshake = a.dump()?.peers[0].latest_handshake;
+    // The one who moves has to speak: nobody else knows where it is. Its sticky source address goes.
+    let mut traffic = pair.b.keeps_pinging(INSIDE_A[0])?;
     pair.b.sh("ip addr add 10.2.0.3/24 dev eth0
                ip addr del 10.2.0.2/24 dev eth0
                ip route replace default via 10.2.0.1")?;
-    // The one who moved has to speak: nobody else knows where it is. Its sticky source address is gone.
-    pair.b.reaches(INSIDE_A[0], 5)?;
+    traffic.lost_at_most(5)?;
     let moved = &a.dump()?.peers[0];
     ensure!(moved.endpoint == "10.2.0.3:51802", "a should answer the new address: {moved:?}");
     ensure!(moved.latest_handshake == handshake, "moving needs no handshake");
