@@ -26,10 +26,12 @@ both_roles! {
     persistent_keepalive => keepalives_without_traffic;
     /// Received data that nothing answers is answered by one keepalive after ten seconds.
     passive_keepalive => keepalive_in_answer_to_data;
-    /// Across Rekey-After-Time, under traffic; takes 130 s, with RUSTGUARD_LONG=1 only.
+    /// Across Rekey-After-Time, under traffic; takes 140 s, with RUSTGUARD_LONG=1 only.
     rekey_after_time => rekeys_under_traffic;
 }
 
+/// What is in UDP of an empty transport message, for nftables: 8 bytes of UDP, 16 of header, 16 of tag.
+const KEEPALIVE: &str = "udp length 40";
 const SOON: Duration = Duration::from_secs(10);
 
 fn carries_over_ipv4(lab: &Lab, initiator: Program, responder: Program) -> Result<()> {
@@ -118,7 +120,8 @@ fn initiator_roams(lab: &Lab, initiator: Program, responder: Program) -> Result<
     traffic.lost_at_most(5)?;
     let moved = &b.dump()?.peers[0];
     ensure!(moved.endpoint == "10.1.0.3:51801", "b should answer the new address: {moved:?}");
-    ensure!(moved.latest_handshake == handshake, "moving needs no handshake");
+    // wireguard-go may repeat its first handshake after five seconds, answered or not.
+    ensure!(initiator == Program::Reference || moved.latest_handshake == handshake, "moving needs no handshake");
     // And across IP versions: data from an IPv6 address of the same machine.
     let before = b.dump()?.peers[0].rx;
     a.set(&format!("peer {} endpoint [fd02::2]:51802", pair.conf_b.keys.public))?;
@@ -141,7 +144,8 @@ fn responder_roams(lab: &Lab, initiator: Program, responder: Program) -> Result<
     traffic.lost_at_most(5)?;
     let moved = &a.dump()?.peers[0];
     ensure!(moved.endpoint == "10.2.0.3:51802", "a should answer the new address: {moved:?}");
-    ensure!(moved.latest_handshake == handshake, "moving needs no handshake");
+    // wireguard-go may repeat its first handshake after five seconds, answered or not.
+    ensure!(initiator == Program::Reference || moved.latest_handshake == handshake, "moving needs no handshake");
     pair.a.reaches(INSIDE_B[1], 2)
 }
 
@@ -191,11 +195,11 @@ fn keepalives_without_traffic(lab: &Lab, initiator: Program, responder: Program)
     eventually("three keepalives of 32 bytes", SOON, || Ok(b.dump()?.peers[0].rx >= before + 3 * 32))?;
     ensure!(a.dump()?.peers[0].persistent_keepalive == "1", "wg should show the interval");
     a.set(&format!("peer {} persistent-keepalive off", pair.conf_b.keys.public))?;
-    pair.router.count("after", "forward", "udp dport 51802")?;
+    pair.router.count("after", "forward", &format!("udp dport 51802 {KEEPALIVE}"))?;
     std::thread::sleep(Duration::from_millis(2_500));
     let after = pair.router.counted("after")?;
-    // One may have been on its way when it was switched off.
-    ensure!(after <= 1, "{after} packets in 2.5 s after it was switched off");
+    // One may come with a handshake: wireguard-go repeats an initiation that was answered before it set its timer.
+    ensure!(after <= 1, "{after} keepalives in 2.5 s after they were switched off");
     ensure!(a.dump()?.peers[0].persistent_keepalive == "off", "wg should show that it is off");
     Ok(())
 }
@@ -206,29 +210,38 @@ fn keepalive_in_answer_to_data(lab: &Lab, initiator: Program, responder: Program
     pair.a.reaches(INSIDE_B[0], 10)?;
     // The ping's answer was data to `a`: from now on nothing inside is answered.
     pair.b.drop("input", "iifname wgb")?;
-    let sent = || -> Result<u64> { Ok(b.dump()?.peers[0].tx) };
-    let quiet = sent()?;
-    let started = Instant::now();
-    let _ = pair.a.run(&["ping", "-n", "-c", "1", "-W", "1", INSIDE_B[0]]);
-    eventually("one keepalive", Duration::from_secs(14), || Ok(sent()? == quiet + 32))?;
-    let took = started.elapsed();
-    ensure!(took > Duration::from_secs(9), "after {took:?}, expected 10 s");
-    Ok(())
+    pair.router.count("keepalives", "forward", &format!("udp sport 51802 {KEEPALIVE}"))?;
+    for _ in 0..2 {
+        let handshake = b.dump()?.peers[0].latest_handshake;
+        let started = Instant::now();
+        ensure!(pair.a.run(&["ping", "-n", "-c", "1", "-W", "1", INSIDE_B[0]]).is_err(), "nothing should answer");
+        let answered =
+            eventually("one keepalive", Duration::from_secs(14), || Ok(pair.router.counted("keepalives")? > 0));
+        if b.dump()?.peers[0].latest_handshake != handshake {
+            // wireguard-go may repeat its first handshake after five seconds, answered or not; that answers the data too.
+            continue;
+        }
+        answered?;
+        let took = started.elapsed();
+        ensure!(took > Duration::from_secs(9), "after {took:?}, expected 10 s");
+        return Ok(());
+    }
+    anyhow::bail!("a handshake came in between twice")
 }
 
 fn rekeys_under_traffic(lab: &Lab, initiator: Program, responder: Program) -> Result<()> {
     if std::env::var_os("RUSTGUARD_LONG").is_none() {
-        lab.skip("the rekey across Rekey-After-Time: takes 130 s, set RUSTGUARD_LONG=1");
+        lab.skip("the rekey across Rekey-After-Time: takes 140 s, set RUSTGUARD_LONG=1");
         return Ok(());
     }
     let pair = Pair::new(lab, Outside::V4)?;
     let (a, _b) = pair.start(lab, initiator, responder)?;
     pair.a.reaches(INSIDE_B[0], 10)?;
     let first = a.dump()?.peers[0].latest_handshake;
-    let text = pair.a.run(&["ping", "-n", "-q", "-i", "0.1", "-c", "1300", "-W", "1", INSIDE_B[0]])?;
-    ensure!(text.contains(" 1300 received") || text.contains(" 1299 received"), "packets lost over a rekey: {text}");
+    let text = pair.a.run(&["ping", "-n", "-q", "-i", "0.1", "-c", "1350", "-W", "1", INSIDE_B[0]])?;
+    ensure!(text.contains(" 1350 received") || text.contains(" 1349 received"), "packets lost over a rekey: {text}");
     let second = a.dump()?.peers[0].latest_handshake;
-    ensure!((120..130).contains(&(second - first)), "a new session after {} s, expected 120", second - first);
+    ensure!((120..=131).contains(&(second - first)), "a new session after {} s, expected 120", second - first);
     Ok(())
 }
 
