@@ -27,11 +27,11 @@ pub fn messages(input: &[u8]) {
     let mut steps = Steps(input);
     while let Some(step) = steps.byte() {
         match step % 5 {
-            0 => lab.to_victim(steps.datagram()),
+            0 => lab.deliver(steps.datagram()),
             1 => {
                 let mut datagram = steps.datagram().to_vec();
                 lab.sign(&mut datagram);
-                lab.to_victim(&datagram);
+                lab.deliver(&datagram);
             }
             2 => {
                 let (position, change) = (usize::from(steps.byte().unwrap_or(0)), steps.byte().unwrap_or(0));
@@ -42,7 +42,7 @@ pub fn messages(input: &[u8]) {
                     if change & 1 == 0 {
                         lab.sign(&mut datagram);
                     }
-                    lab.to_victim(&datagram);
+                    lab.deliver(&datagram);
                 }
             }
             3 => lab.handshake(),
@@ -100,7 +100,7 @@ impl Lab {
     }
 
     /// Gives the victim a datagram, and the peer what it answers.
-    fn to_victim(&mut self, datagram: &[u8]) {
+    fn deliver(&mut self, datagram: &[u8]) {
         let mut actions = Vec::new();
         // Refusing is what it should do with most of this.
         let _ = self.victim.handle(address(1), datagram, self.now, &mut self.rng, &mut actions);
@@ -120,7 +120,7 @@ impl Lab {
 
     fn handshake(&mut self) {
         for datagram in self.genuine() {
-            self.to_victim(&datagram);
+            self.deliver(&datagram);
         }
     }
 
