@@ -1,1 +1,52 @@
-//! Helpers shared by the workspace-level suites.
+//! The laboratory of the workspace-level suites: real programs, real kernels, no machine to spare.
+//!
+//! Every test is a [`scenario`]: it runs in a process of its own, inside fresh mount, network and PID namespaces with an
+//! empty `/run`. Whatever it starts, creates or breaks (daemons, interfaces, routes, control sockets, `/etc/resolv.conf`)
+//! disappears with that process, however it ends. Scenarios therefore neither see each other nor the machine, and can use
+//! the same interface names in parallel.
+//!
+//! Environment:
+//!
+//! | Variable | Meaning |
+//! |---|---|
+//! | `RUSTGUARD_BIN` | the program to test, instead of building it |
+//! | `RUSTGUARD_WIREGUARD_GO` | wireguard-go, instead of looking for it in `PATH` and Go's `bin` folder |
+//! | `RUSTGUARD_SUBJECT=wireguard-go` | puts the reference (wireguard-go, wg-quick) in our place: what fails then is the laboratory's fault |
+//! | `RUSTGUARD_LONG=1` | runs the scenarios that really wait for Rekey-After-Time |
+//! | `CI=true` | a scenario that cannot run is a failure, not a `SKIPPED` line |
+#![forbid(unsafe_code)]
+
+mod isolate;
+mod lab;
+mod pair;
+mod process;
+mod programs;
+mod tunnel;
+mod wg;
+
+pub use isolate::scenario;
+pub use lab::{Lab, Node};
+pub use pair::{INSIDE_A, INSIDE_B, Outside, Pair};
+pub use process::{Ended, Process, eventually};
+pub use programs::{Program, Subject, subject, wireguard_go};
+pub use tunnel::{Conf, PeerConf, Tunnel, Up};
+pub use wg::{Dump, DumpPeer, Keypair, preshared_key};
+
+/// Makes two tests of one scenario `fn(&Lab, initiator: Program, responder: Program) -> anyhow::Result<()>`: RustGuard
+/// starts the handshake, and RustGuard is called.
+#[macro_export]
+macro_rules! both_roles {
+    ($($(#[$note:meta])* $name:ident => $scenario:ident;)*) => {$(
+        $(#[$note])*
+        mod $name {
+            #[test]
+            fn rustguard_initiates() {
+                $crate::scenario(|lab| super::$scenario(lab, $crate::Program::Subject, $crate::Program::Reference));
+            }
+            #[test]
+            fn rustguard_responds() {
+                $crate::scenario(|lab| super::$scenario(lab, $crate::Program::Reference, $crate::Program::Subject));
+            }
+        }
+    )*};
+}

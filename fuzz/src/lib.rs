@@ -1,0 +1,14 @@
+//! The bodies of the fuzz targets: each takes any bytes and panics if what it says in its documentation does not hold.
+//!
+//! `cargo fuzz run --features libfuzzer TARGET` lets a fuzzer choose the bytes; the suite `tests/tests/corpus.rs` replays the
+//! committed corpus and seeded mutations of it with an ordinary compiler.
+#![forbid(unsafe_code)]
+
+mod messages;
+mod uapi;
+
+pub use messages::messages;
+pub use uapi::uapi;
+
+/// A target's name and body, and the folder of its corpus below `fuzz/corpus`.
+pub const TARGETS: [(&str, fn(&[u8])); 2] = [("messages", messages), ("uapi", uapi)];

@@ -1,0 +1,177 @@
+//! Handshake messages, cookie replies and packet heads.
+use rand::{SeedableRng, rngs::StdRng};
+use rustguard_core::{
+    node::{Action, Event, Node, PeerConfig, PeerId},
+    packet::IpHead,
+    time::{Instant, Now},
+    wire::Kind,
+};
+use rustguard_crypto::{
+    hash::{hash, mac},
+    x25519::{PublicKey, StaticSecret},
+};
+use std::{net::SocketAddr, time::Duration};
+
+const INITIATION_LEN: usize = 148;
+const RESPONSE_LEN: usize = 92;
+
+/// Bytes are read as steps: datagrams as they are, datagrams with a MAC1 that holds, genuine initiations with a byte
+/// changed, and the passing of time. Whatever came, two honest nodes complete a handshake afterwards.
+pub fn messages(input: &[u8]) {
+    // As a whole first: the checks at the door.
+    let _ = Kind::of(input);
+    if let Some(head) = IpHead::parse(input) {
+        assert!(head.len <= input.len(), "an IP packet longer than its bytes");
+    }
+    let mut lab = Lab::new();
+    let mut steps = Steps(input);
+    while let Some(step) = steps.byte() {
+        match step % 5 {
+            0 => lab.deliver(steps.datagram()),
+            1 => {
+                let mut datagram = steps.datagram().to_vec();
+                lab.sign(&mut datagram);
+                lab.deliver(&datagram);
+            }
+            2 => {
+                let (position, change) = (usize::from(steps.byte().unwrap_or(0)), steps.byte().unwrap_or(0));
+                for mut datagram in lab.genuine() {
+                    if let Some(byte) = datagram.get_mut(position) {
+                        *byte ^= change;
+                    }
+                    if change & 1 == 0 {
+                        lab.sign(&mut datagram);
+                    }
+                    lab.deliver(&datagram);
+                }
+            }
+            3 => lab.handshake(),
+            _ => lab.pass(Duration::from_millis(u64::from(steps.byte().unwrap_or(0)) * 100)),
+        }
+    }
+    lab.must_complete();
+}
+
+/// Reads the fuzzer's bytes.
+struct Steps<'a>(&'a [u8]);
+
+impl<'a> Steps<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    /// A length, then that many bytes, or as many as there are.
+    fn datagram(&mut self) -> &'a [u8] {
+        let len = usize::from(self.byte().unwrap_or(0));
+        let (datagram, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        datagram
+    }
+}
+
+/// A node under attack, an honest peer of it, and the clock.
+struct Lab {
+    now: Now,
+    rng: StdRng,
+    victim: Node,
+    peer: Node,
+    victim_key: PublicKey,
+    peer_id: PeerId,
+    completed: u32,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let mut rng = StdRng::seed_from_u64(1);
+        let now = Now { instant: Instant::from_nanos(1 << 40), unix: Duration::from_secs(1_700_000_000) };
+        let (victim_secret, peer_secret) = (StaticSecret::from_bytes([1; 32]), StaticSecret::from_bytes([2; 32]));
+        let (victim_key, peer_key) = (victim_secret.public_key(), peer_secret.public_key());
+        let mut victim = Node::new(now.instant, &mut rng);
+        let mut peer = Node::new(now.instant, &mut rng);
+        victim.set_private_key(Some(victim_secret), &mut Vec::new());
+        peer.set_private_key(Some(peer_secret), &mut Vec::new());
+        let config = |public_key| PeerConfig { public_key, preshared_key: [0; 32], persistent_keepalive: None };
+        victim.add_peer(config(peer_key), now).expect("the peer's key is not the victim's own, and is new");
+        let peer_id =
+            peer.add_peer(config(victim_key), now).expect("the victim's key is not the peer's own, and is new");
+        Self { now, rng, victim, peer, victim_key, peer_id, completed: 0 }
+    }
+
+    /// Gives the victim a datagram, and the peer what it answers.
+    fn deliver(&mut self, datagram: &[u8]) {
+        let mut actions = Vec::new();
+        // Refusing is what it should do with most of this.
+        let _ = self.victim.handle(address(1), datagram, self.now, &mut self.rng, &mut actions);
+        for answer in datagrams(actions, &mut 0) {
+            let mut actions = Vec::new();
+            let _ = self.peer.handle(address(2), &answer, self.now, &mut self.rng, &mut actions);
+            datagrams(actions, &mut self.completed);
+        }
+    }
+
+    /// A fresh initiation of the honest peer.
+    fn genuine(&mut self) -> Vec<Vec<u8>> {
+        let mut actions = Vec::new();
+        self.peer.handshake_now(self.peer_id, self.now, &mut self.rng, &mut actions);
+        datagrams(actions, &mut self.completed)
+    }
+
+    fn handshake(&mut self) {
+        for datagram in self.genuine() {
+            self.deliver(&datagram);
+        }
+    }
+
+    /// Makes MAC1 hold: everybody can who knows the victim's public key (whitepaper 5.4.4).
+    fn sign(&self, datagram: &mut [u8]) {
+        if let INITIATION_LEN | RESPONSE_LEN = datagram.len() {
+            let end = datagram.len() - 32;
+            let key = hash(&[b"mac1----", &self.victim_key.0]);
+            let mac1 = mac(&key, &[&datagram[..end]]);
+            datagram[end..end + 16].copy_from_slice(&mac1);
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = Now { instant: self.now.instant + time, unix: self.now.unix + time };
+        let mut actions = Vec::new();
+        self.victim.tick(self.now, &mut self.rng, &mut actions);
+        datagrams(actions, &mut 0);
+        let mut actions = Vec::new();
+        self.peer.tick(self.now, &mut self.rng, &mut actions);
+        datagrams(actions, &mut self.completed);
+    }
+
+    /// After ten quiet seconds no flood counts any more; one retry answers a cookie.
+    fn must_complete(&mut self) {
+        self.pass(Duration::from_secs(10));
+        self.completed = 0;
+        for _ in 0..3 {
+            self.handshake();
+            if self.completed > 0 {
+                return;
+            }
+            self.pass(Duration::from_secs(6));
+        }
+        panic!("the honest peer gets no session any more");
+    }
+}
+
+fn address(host: u8) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, host], 51_820))
+}
+
+/// What is to be sent; completed handshakes are counted.
+fn datagrams(actions: Vec<Action>, completed: &mut u32) -> Vec<Vec<u8>> {
+    let mut datagrams = Vec::new();
+    for action in actions {
+        match action {
+            Action::Send { datagram, .. } | Action::Reply { datagram } => datagrams.push(datagram),
+            Action::Event(Event::HandshakeComplete { .. }) => *completed += 1,
+            _ => {}
+        }
+    }
+    datagrams
+}

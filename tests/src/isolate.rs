@@ -1,0 +1,155 @@
+//! One process per test, in namespaces of its own.
+//!
+//! The test first runs in the ordinary test process, where it starts the same test binary once more under `unshare`, asking
+//! for exactly this test; there, told apart by an environment variable, the body runs. As root this needs nothing else;
+//! without root a user namespace makes the caller root inside.
+use crate::{Lab, programs};
+use anyhow::{Context, Result, bail, ensure};
+use std::{
+    any::type_name,
+    env,
+    fs::{self, File},
+    io::{self, Read, Seek, Write},
+    path::Path,
+    process::{Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+const INSIDE: &str = "RUSTGUARD_LAB_INSIDE";
+const BODY_RAN: &str = "the scenario's body ran to its end";
+/// Longer than any scenario takes on a busy machine; those of `RUSTGUARD_LONG` included.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Runs `body` in namespaces of its own; to be called with a closure written directly in a `#[test]` function, whose name
+/// it finds out by the closure's type.
+///
+/// # Panics
+/// When the body fails, when it does not end in five minutes, and, with `CI=true`, when it cannot be run at all.
+pub fn scenario<F: FnOnce(&Lab) -> Result<()>>(body: F) {
+    let outcome = if env::var_os(INSIDE).is_some() { inside(body) } else { outside(test_name(type_name::<F>())) };
+    if let Err(error) = outcome {
+        panic!("{error:#}");
+    }
+}
+
+/// `interop::psk::rustguard_responds::{{closure}}` is the test `psk::rustguard_responds` of the binary `interop`.
+fn test_name(closure: &str) -> &str {
+    let path = closure.split_once("::").map_or(closure, |(_, path)| path);
+    path.strip_suffix("::{{closure}}").unwrap_or(path)
+}
+
+fn inside(body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
+    let lab = Lab::new().context("set up the laboratory")?;
+    match body(&lab) {
+        Ok(()) => {}
+        Err(error) => {
+            lab.print_logs();
+            return Err(error);
+        }
+    }
+    println!("{BODY_RAN}");
+    Ok(())
+}
+
+fn outside(name: &str) -> Result<()> {
+    if let Err(missing) = programs::prerequisites().and_then(|()| unshare().arg("true").status_ok()) {
+        return cannot_run(name, &format!("{missing:#}"));
+    }
+    let wireguard_go = programs::wireguard_go()?;
+    let mut command = unshare();
+    command
+        .arg("--")
+        .arg(env::current_exe()?)
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(INSIDE, "1")
+        .env("RUSTGUARD_WIREGUARD_GO", wireguard_go);
+    if programs::subject() == programs::Subject::RustGuard {
+        command.env("RUSTGUARD_BIN", programs::rustguard()?);
+    }
+    // A file, because a pipe would stay open for as long as any forgotten descendant lives.
+    let mut output = tempfile::tempfile()?;
+    let mut child = command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?).spawn()?;
+    let started = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break Some(status);
+        }
+        if started.elapsed() > LIMIT {
+            child.kill()?;
+            child.wait()?;
+            break None;
+        }
+        sleep(Duration::from_millis(20));
+    };
+    let text = read_all(&mut output)?;
+    for line in text.lines().filter(|line| line.starts_with("SKIPPED")) {
+        loudly(line);
+    }
+    println!("{text}");
+    let Some(status) = status else { bail!("{name}: not done after {LIMIT:?}") };
+    ensure!(status.success(), "{name}: failed, see its output above");
+    ensure!(text.contains(BODY_RAN), "{name}: the test binary does not know a test of this name");
+    Ok(())
+}
+
+/// `unshare` with what every scenario needs; `--kill-child` ends the PID namespace, and with it every process in it.
+fn unshare() -> Command {
+    let mut command = Command::new("unshare");
+    if !is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    command
+}
+
+/// Says that a scenario was not run, past libtest's capturing; an error where nobody would read it.
+fn cannot_run(name: &str, reason: &str) -> Result<()> {
+    ensure!(!env::var("CI").is_ok_and(|value| value == "true"), "{name} cannot run: {reason}");
+    loudly(&format!("SKIPPED {name}: {reason}"));
+    Ok(())
+}
+
+fn loudly(line: &str) {
+    // Losing the line because stderr is closed loses nothing that anybody could have read.
+    let _ = writeln!(io::stderr(), "\n{line}");
+}
+
+/// Whether this process is root; the owner of its `/proc` entry says so without a system call of our own.
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self").is_ok_and(|entry| entry.uid() == 0)
+}
+
+fn read_all(file: &mut File) -> Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Gives the scenario an empty `/run` (control sockets, state files, no D-Bus), and an `/etc/resolv.conf` and
+/// `/etc/hosts` of its own.
+pub(crate) fn private_files(scratch: &Path) -> Result<()> {
+    Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run"]).status_ok()?;
+    fs::create_dir_all("/run/netns")?;
+    for (name, text) in [("resolv.conf", "nameserver 192.0.2.53\n"), ("hosts", "127.0.0.1 localhost\n")] {
+        let ours = scratch.join(name);
+        fs::write(&ours, text)?;
+        Command::new("mount").arg("--bind").arg(&ours).arg(Path::new("/etc").join(name)).status_ok()?;
+    }
+    Ok(())
+}
+
+/// Runs a command for its exit status, with its output in the error.
+trait StatusOk {
+    fn status_ok(&mut self) -> Result<()>;
+}
+
+impl StatusOk for Command {
+    fn status_ok(&mut self) -> Result<()> {
+        let output = self.output().with_context(|| format!("run {self:?}"))?;
+        ensure!(output.status.success(), "{self:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        Ok(())
+    }
+}

@@ -1,0 +1,224 @@
+//! Namespaces ("nodes"), the links between them, and commands inside.
+use crate::{
+    isolate,
+    process::{Ended, Process},
+    programs,
+};
+use anyhow::{Context, Result, ensure};
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+use tempfile::TempDir;
+
+/// What one scenario has: a folder for its files and the nodes it makes.
+pub struct Lab {
+    scratch: TempDir,
+}
+
+impl Lab {
+    pub(crate) fn new() -> Result<Self> {
+        let scratch = tempfile::Builder::new().prefix("rustguard-lab-").tempdir()?;
+        // Scenarios that run a program as `nobody` need to get in.
+        fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
+        isolate::private_files(scratch.path())?;
+        Ok(Self { scratch })
+    }
+
+    /// A path in the scenario's own folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    /// Writes a file that only its owner may read, as keys want it, and returns its path.
+    pub fn file(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.path(name);
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        Ok(path)
+    }
+
+    /// Adds a line to the scenario's `/etc/hosts`.
+    pub fn host(&self, address: &str, name: &str) -> Result<()> {
+        // Written in place: it is bind-mounted.
+        let mut file = fs::File::options().append(true).open("/etc/hosts")?;
+        Ok(writeln!(file, "{address} {name}")?)
+    }
+
+    /// Writes a shell script into a folder to be put in front of `PATH`: a stand-in for a program of the system.
+    pub fn stand_in(&self, name: &str, script: &str) -> Result<PathBuf> {
+        let folder = self.path("stand-ins");
+        fs::create_dir_all(&folder)?;
+        let path = folder.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n"))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        Ok(folder)
+    }
+
+    /// Says that (a part of) this scenario is left out; the line reaches the terminal even from a test that passes.
+    pub fn skip(&self, reason: &str) {
+        println!("\nSKIPPED {reason}");
+    }
+
+    /// A new network namespace with its loopback up.
+    pub fn node(&self, name: &str) -> Result<Node> {
+        run(Command::new("ip").args(["netns", "add", name]))?;
+        let node = Node { name: name.to_owned(), scratch: self.scratch.path().to_owned() };
+        // Duplicate address detection would make addresses unusable for a second, and routes appear late. Without
+        // promotion the second address of a network would go with the first.
+        node.sh("ip link set lo up
+                 sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0
+                 sysctl -qw net.ipv4.conf.all.promote_secondaries=1")?;
+        Ok(node)
+    }
+
+    /// Joins two nodes by a veth pair with the given interface names, and brings it up.
+    pub fn link(&self, a: (&Node, &str), b: (&Node, &str)) -> Result<()> {
+        run(Command::new("ip")
+            .args(["link", "add", a.1, "netns", &a.0.name, "type", "veth", "peer", "name", b.1, "netns", &b.0.name]))?;
+        for (node, interface) in [a, b] {
+            node.run(&["ip", "link", "set", interface, "up"])?;
+        }
+        Ok(())
+    }
+
+    /// Prints what the daemons of this scenario wrote: for a scenario that failed.
+    pub(crate) fn print_logs(&self) {
+        let Ok(entries) = fs::read_dir(self.scratch.path()) else { return };
+        let mut logs: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        logs.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
+        logs.sort();
+        for log in logs {
+            println!("---- {}", log.file_name().unwrap_or_default().display());
+            println!("{}", fs::read_to_string(&log).unwrap_or_default());
+        }
+    }
+}
+
+/// A network namespace.
+#[derive(Clone, Debug)]
+pub struct Node {
+    name: String,
+    scratch: PathBuf,
+}
+
+impl Node {
+    /// A command that will run inside. `ip netns exec` replaces itself by it: the process id is the program's own.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(program);
+        command
+    }
+
+    /// Runs a program to its end; its standard output, or an error with all it wrote if it failed.
+    pub fn run(&self, argv: &[&str]) -> Result<String> {
+        run(self.command(argv[0]).args(&argv[1..]))
+    }
+
+    /// Runs a shell script that stops at the first failure; its standard output.
+    pub fn sh(&self, script: &str) -> Result<String> {
+        self.run(&["sh", "-ec", script])
+    }
+
+    /// Runs a command made by [`Node::command`] to its end, whatever that is.
+    pub fn end_of(&self, command: &mut Command) -> Result<Ended> {
+        Ended::of(command)
+    }
+
+    /// Starts a program that goes on; what it writes goes to `NAME.log` in the scenario's folder.
+    pub fn spawn(&self, name: &str, command: &mut Command) -> Result<Process> {
+        Process::spawn(command, &self.scratch.join(format!("{name}.log")))
+    }
+
+    /// One echo request a try, until one is answered; fails after `tries`. A tunnel whose handshake just completes may
+    /// rightly lose the first.
+    pub fn reaches(&self, address: &str, tries: u32) -> Result<()> {
+        let mut last = String::new();
+        for _ in 0..tries {
+            match self.run(&["ping", "-n", "-c", "1", "-W", "1", address]) {
+                Ok(_) => return Ok(()),
+                Err(error) => last = format!("{error:#}"),
+            }
+        }
+        anyhow::bail!("{} does not reach {address} in {tries} tries: {last}", self.name)
+    }
+
+    /// Starts sixty echo requests in three seconds and waits until ten are answered: traffic for something to happen to.
+    pub fn keeps_pinging(&self, address: &str) -> Result<Process> {
+        let mut ping =
+            self.spawn("ping", self.command("ping").args(["-n", "-c", "60", "-i", "0.05", "-W", "1", address]))?;
+        let log = self.scratch.join("ping.log");
+        ping.until("ten answers", Duration::from_secs(10), || {
+            Ok(fs::read_to_string(&log)?.contains("icmp_seq=10 ttl"))
+        })?;
+        Ok(ping)
+    }
+
+    /// That nothing answers from `address`: two echo requests, 300 ms apart, a second of patience.
+    pub fn does_not_reach(&self, address: &str) -> Result<()> {
+        let answered = self.run(&["ping", "-n", "-c", "2", "-i", "0.3", "-W", "1", address]).is_ok();
+        ensure!(!answered, "{} reaches {address} and should not", self.name);
+        Ok(())
+    }
+
+    /// Everything a tunnel could leave behind on this node (interfaces, addresses, rules, routes, nftables) and in the
+    /// scenario's `/run` and `/etc/resolv.conf`, as text to be compared.
+    pub fn traces(&self) -> Result<String> {
+        self.sh(
+            "ip -br addr; ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft list ruleset
+                 for folder in /run/wireguard /run/rustguard; do
+                     if [ -d $folder ]; then find $folder -not -type d; fi
+                 done
+                 cat /etc/resolv.conf",
+        )
+    }
+
+    /// The number of packets that a named nftables counter has seen; see [`Node::count`].
+    pub fn counted(&self, name: &str) -> Result<u64> {
+        let text = self.run(&["nft", "-j", "list", "counter", "inet", "lab", name])?;
+        let json: serde_json::Value = serde_json::from_str(&text)?;
+        json.pointer("/nftables/1/counter/packets").and_then(serde_json::Value::as_u64).context("a counter of nft")
+    }
+
+    /// Counts packets in nftables: `rule` is what they match, `hook` where (`input`, `output`, `forward`).
+    pub fn count(&self, name: &str, hook: &str, rule: &str) -> Result<()> {
+        self.sh(&format!(
+            "nft add table inet lab
+             nft add counter inet lab {name}
+             nft add chain inet lab {hook} '{{ type filter hook {hook} priority 0; }}'
+             nft add rule inet lab {hook} '{rule} counter name {name}'"
+        ))?;
+        Ok(())
+    }
+
+    /// Drops packets that match `rule` at `hook`.
+    pub fn drop(&self, hook: &str, rule: &str) -> Result<()> {
+        self.sh(&format!(
+            "nft add table inet lab
+             nft add chain inet lab {hook} '{{ type filter hook {hook} priority 0; }}'
+             nft add rule inet lab {hook} '{rule} drop'"
+        ))?;
+        Ok(())
+    }
+
+    /// A command that will run the program under test inside.
+    pub fn rustguard(&self) -> Result<Command> {
+        Ok(self.command(programs::rustguard()?))
+    }
+}
+
+/// Runs to the end; standard output, or an error with all that was written.
+pub(crate) fn run(command: &mut Command) -> Result<String> {
+    let ended = Ended::of(command)?;
+    ensure!(ended.success(), "{command:?}: {ended}");
+    Ok(ended.stdout)
+}
+
+/// Whether anything is there, a socket that nobody listens on included.
+pub(crate) fn exists(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
+}

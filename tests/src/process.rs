@@ -1,0 +1,164 @@
+//! Programs that run beside a scenario, and the waiting for what they do.
+use anyhow::{Context, Result, bail, ensure};
+use std::{
+    fmt,
+    fs::{self, File},
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+/// Asks again every 20 ms until `done` says true; an error that names `what` after `limit`.
+pub fn eventually(what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+    let started = Instant::now();
+    while !done()? {
+        ensure!(started.elapsed() < limit, "not within {limit:?}: {what}");
+        sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// How a program ended.
+pub struct Ended {
+    /// Its status.
+    pub status: ExitStatus,
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+}
+
+impl Ended {
+    /// Runs `command` to its end.
+    pub fn of(command: &mut Command) -> Result<Self> {
+        let output = command.stdin(Stdio::null()).output().with_context(|| format!("run {command:?}"))?;
+        Ok(Self {
+            status: output.status,
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+
+    /// Whether it ended with status 0.
+    pub fn success(&self) -> bool {
+        self.status.success()
+    }
+
+    /// That it failed the way a program should: status 1 (not a signal, not 101), and words that name the thing and the
+    /// cause, without a panic or a backtrace in them.
+    pub fn refused(&self, words: &[&str]) -> Result<()> {
+        ensure!(self.status.code() == Some(1), "should end with status 1: {self}");
+        self.says(words)
+    }
+
+    /// That standard error has all of these words, in any case, and no panic.
+    pub fn says(&self, words: &[&str]) -> Result<()> {
+        let text = self.stderr.to_lowercase();
+        for word in words {
+            ensure!(text.contains(&word.to_lowercase()), "should mention \"{word}\": {self}");
+        }
+        for never in ["panicked at", "stack backtrace", "rust_backtrace"] {
+            ensure!(!text.contains(never), "must not reach a user: {self}");
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.status)?;
+        for (name, text) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            if !text.trim().is_empty() {
+                write!(f, "\n{name}: {}", text.trim_end())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A running program; killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    pub(crate) fn spawn(command: &mut Command, log: &Path) -> Result<Self> {
+        let file = File::options().create(true).append(true).open(log)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("start {command:?}"))?;
+        Ok(Self { child, log: log.to_owned() })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it wrote until now.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits for `done`; an error at once if the program ends before.
+    pub fn until(&mut self, what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+        let (child, log) = (&mut self.child, &self.log);
+        eventually(what, limit, || {
+            if done()? {
+                return Ok(true);
+            }
+            if let Some(status) = child.try_wait()? {
+                bail!("ended ({status}) before {what}: {}", fs::read_to_string(log).unwrap_or_default());
+            }
+            Ok(false)
+        })
+    }
+
+    /// Sends a signal (`TERM`, `INT`, `KILL`, `HUP`).
+    pub fn signal(&self, name: &str) -> Result<()> {
+        let sent = Command::new("kill").args(["-s", name, &self.id().to_string()]).status()?;
+        ensure!(sent.success(), "cannot send {name} to process {}", self.id());
+        Ok(())
+    }
+
+    /// Waits for the end, and returns it with all that was written (to either stream) as `stderr`.
+    pub fn ended(&mut self, limit: Duration) -> Result<Ended> {
+        let mut status = None;
+        let child = &mut self.child;
+        eventually("the end of the process", limit, || {
+            status = child.try_wait()?;
+            Ok(status.is_some())
+        })
+        .with_context(|| self.log())?;
+        Ok(Ended { status: status.unwrap_or(ExitStatus::from_raw(0)), stdout: String::new(), stderr: self.log() })
+    }
+
+    /// Waits for a [`Node::keeps_pinging`](crate::Node::keeps_pinging) to end, and fails if more than `lost` went unanswered.
+    pub fn lost_at_most(&mut self, lost: usize) -> Result<()> {
+        let ended = self.ended(Duration::from_secs(15))?;
+        let answered = ended.stderr.matches("icmp_seq=").count();
+        ensure!(answered + lost >= 60, "{answered} of 60 answered: {ended}");
+        Ok(())
+    }
+
+    /// Signals and waits: at most ten seconds.
+    pub fn stop(&mut self, signal: &str) -> Result<Ended> {
+        self.signal(signal)?;
+        self.ended(Duration::from_secs(10))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,106 @@
+//! Where the programs are: ours (built when asked for), wireguard-go, and the tools of the system.
+use anyhow::{Context, Result, bail, ensure};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::OnceLock,
+};
+
+/// A tunnel's place in a scenario, filled by a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// What is tested.
+    Subject,
+    /// wireguard-go.
+    Reference,
+}
+
+/// What is tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// This workspace's program.
+    RustGuard,
+    /// The reference itself: a test of the laboratory.
+    WireguardGo,
+}
+
+/// What is tested, by `RUSTGUARD_SUBJECT`.
+///
+/// # Panics
+/// When the variable names something else.
+pub fn subject() -> Subject {
+    match env::var("RUSTGUARD_SUBJECT").as_deref() {
+        Err(_) | Ok("" | "rustguard") => Subject::RustGuard,
+        Ok("wireguard-go") => Subject::WireguardGo,
+        Ok(other) => panic!("RUSTGUARD_SUBJECT is \"{other}\": rustguard or wireguard-go"),
+    }
+}
+
+/// The program under test: `RUSTGUARD_BIN`, else built once, optimised as users run it.
+pub(crate) fn rustguard() -> Result<PathBuf> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    if let Some(path) = env::var_os("RUSTGUARD_BIN") {
+        return Ok(PathBuf::from(path));
+    }
+    BUILT.get_or_init(|| build().map_err(|error| format!("{error:#}"))).clone().map_err(anyhow::Error::msg)
+}
+
+fn build() -> Result<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace's folder")?;
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--release", "--package", "rustguard-cli", "--message-format=json-render-diagnostics"]);
+    // What cargo set for this test is not meant for another build: it could make build scripts run again.
+    for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_")) {
+        command.env_remove(name);
+    }
+    let output = command.env_remove("CARGO_MANIFEST_DIR").current_dir(workspace).stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "rustguard-cli does not build");
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == "rustguard")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .context("cargo did not say where it put rustguard")
+}
+
+/// wireguard-go: `RUSTGUARD_WIREGUARD_GO`, else `wireguard-go` or `wireguard` (as `go install` names it) in `PATH` or Go's
+/// `bin` folder.
+pub fn wireguard_go() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("RUSTGUARD_WIREGUARD_GO") {
+        let path = PathBuf::from(path);
+        ensure!(path.is_file(), "RUSTGUARD_WIREGUARD_GO: {} is not there", path.display());
+        return Ok(path);
+    }
+    let mut folders: Vec<PathBuf> = env::var_os("PATH").iter().flat_map(env::split_paths).collect();
+    folders.extend(env::var_os("GOBIN").map(PathBuf::from));
+    folders.extend(env::var_os("GOPATH").map(|path| PathBuf::from(path).join("bin")));
+    folders.extend(env::var_os("HOME").map(|path| PathBuf::from(path).join("go/bin")));
+    folders
+        .iter()
+        .flat_map(|folder| ["wireguard-go", "wireguard"].map(|name| folder.join(name)))
+        .find(|path| path.is_file())
+        .context("no wireguard-go: go install golang.zx2c4.com/wireguard@latest, or set RUSTGUARD_WIREGUARD_GO")
+}
+
+/// That everything a scenario uses is installed.
+pub(crate) fn prerequisites() -> Result<()> {
+    wireguard_go()?;
+    for (program, package) in [
+        ("unshare", "util-linux"),
+        ("ip", "iproute2"),
+        ("wg", "wireguard-tools"),
+        ("wg-quick", "wireguard-tools"),
+        ("nft", "nftables"),
+        ("ping", "iputils-ping"),
+        ("iperf3", "iperf3"),
+        ("sysctl", "procps"),
+    ] {
+        let found =
+            env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|dir| dir.join(program).is_file()));
+        if !found {
+            bail!("{program} is not in PATH (Debian package {package})");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,298 @@
+//! Tunnels as a user has them: a configuration file, and a program that carries it out.
+use crate::{
+    Lab, Node,
+    lab::exists,
+    process::{Ended, Process},
+    programs::{self, Program, Subject, subject, wireguard_go},
+    wg::{Dump, Keypair},
+};
+use anyhow::{Context, Result, bail, ensure};
+use std::{
+    ffi::OsString,
+    fmt::Write as _,
+    os::unix::net::{UnixDatagram, UnixStream},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+/// More than a start takes on a busy machine.
+const READY: Duration = Duration::from_secs(20);
+
+/// What is in a configuration file.
+#[derive(Clone, Debug)]
+pub struct Conf {
+    /// The interface's name, which names the file too.
+    pub interface: String,
+    /// Its keys.
+    pub keys: Keypair,
+    /// The UDP port; none means any.
+    pub listen_port: Option<u16>,
+    /// The addresses inside the tunnel, with prefix length.
+    pub addresses: Vec<String>,
+    /// More lines of `[Interface]`, which only wg-quick knows.
+    pub lines: Vec<String>,
+    /// The peers.
+    pub peers: Vec<PeerConf>,
+}
+
+/// A `[Peer]` section.
+#[derive(Clone, Debug)]
+pub struct PeerConf {
+    /// Its public key.
+    pub public_key: String,
+    /// The preshared key.
+    pub preshared_key: Option<String>,
+    /// Where it is.
+    pub endpoint: Option<String>,
+    /// Its allowed IPs, separated by commas.
+    pub allowed_ips: String,
+    /// Persistent keepalive in seconds.
+    pub persistent_keepalive: Option<u16>,
+}
+
+impl Conf {
+    /// An interface without addresses and peers, on any port.
+    pub fn new(interface: &str) -> Result<Self> {
+        Ok(Self {
+            interface: interface.to_owned(),
+            keys: Keypair::generate()?,
+            listen_port: None,
+            addresses: Vec::new(),
+            lines: Vec::new(),
+            peers: Vec::new(),
+        })
+    }
+
+    /// The file as `up` and wg-quick read it.
+    pub fn wg_quick(&self) -> String {
+        let mut lines: Vec<String> = self.addresses.iter().map(|address| format!("Address = {address}")).collect();
+        lines.extend(self.lines.iter().cloned());
+        self.render(&lines)
+    }
+
+    /// The file as `wg setconf` reads it.
+    pub fn wg(&self) -> String {
+        self.render(&[])
+    }
+
+    fn render(&self, lines: &[String]) -> String {
+        let mut text = format!("[Interface]\nPrivateKey = {}\n", self.keys.private);
+        let port = self.listen_port.map(|port| format!("ListenPort = {port}"));
+        for line in port.iter().chain(lines) {
+            text.push_str(line);
+            text.push('\n');
+        }
+        for peer in &self.peers {
+            text.push_str(&peer.section());
+        }
+        text
+    }
+}
+
+impl PeerConf {
+    /// A peer without endpoint.
+    pub fn new(public_key: &str, allowed_ips: &str) -> Self {
+        Self {
+            public_key: public_key.to_owned(),
+            preshared_key: None,
+            endpoint: None,
+            allowed_ips: allowed_ips.to_owned(),
+            persistent_keepalive: None,
+        }
+    }
+
+    /// The `[Peer]` section.
+    pub fn section(&self) -> String {
+        let mut text = format!("\n[Peer]\nPublicKey = {}\nAllowedIPs = {}\n", self.public_key, self.allowed_ips);
+        for (key, value) in [
+            ("PresharedKey", self.preshared_key.clone()),
+            ("Endpoint", self.endpoint.clone()),
+            ("PersistentKeepalive", self.persistent_keepalive.map(|seconds| seconds.to_string())),
+        ] {
+            if let Some(value) = value {
+                // Writing to a String cannot fail.
+                let _ = writeln!(text, "{key} = {value}");
+            }
+        }
+        text
+    }
+}
+
+/// A running interface whose packets are carried by the given program. The subject is started with `rustguard up`, the
+/// reference by hand, with `wg setconf` and `ip`.
+#[derive(Debug)]
+pub struct Tunnel {
+    node: Node,
+    interface: String,
+    process: Process,
+}
+
+impl Tunnel {
+    /// Starts it and waits until it is ready.
+    pub fn start(lab: &Lab, node: &Node, program: Program, conf: &Conf) -> Result<Self> {
+        let process = if program == Program::Subject && subject() == Subject::RustGuard {
+            let file = lab.file(&format!("{}.conf", conf.interface), &conf.wg_quick())?;
+            foreground(lab, node, &file, &[])?
+        } else {
+            by_hand(lab, node, conf)?
+        };
+        Ok(Self { node: node.clone(), interface: conf.interface.clone(), process })
+    }
+
+    /// The interface's name.
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// `wg show INTERFACE dump`.
+    pub fn dump(&self) -> Result<Dump> {
+        Dump::parse(&self.node.run(&["wg", "show", &self.interface, "dump"])?)
+    }
+
+    /// `wg set INTERFACE …`, the arguments separated by blanks.
+    pub fn set(&self, arguments: &str) -> Result<()> {
+        self.node.sh(&format!("wg set {} {arguments}", self.interface)).map(drop)
+    }
+
+    /// Ends it with SIGKILL, as a crash would.
+    pub fn crash(mut self) -> Result<()> {
+        self.process.stop("KILL").map(drop)
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
+
+/// wireguard-go in the foreground, then everything that wg-quick would do.
+fn by_hand(lab: &Lab, node: &Node, conf: &Conf) -> Result<Process> {
+    let name = &conf.interface;
+    let mut daemon = node.command(wireguard_go()?);
+    daemon.args(["-f", name]).env("LOG_LEVEL", "verbose");
+    let mut process = node.spawn(name, &mut daemon)?;
+    let socket = PathBuf::from(format!("/run/wireguard/{name}.sock"));
+    process.until("its control socket", READY, || Ok(exists(&socket) && UnixStream::connect(&socket).is_ok()))?;
+    let file = lab.file(&format!("{name}.wg.conf"), &conf.wg())?;
+    node.run(&["wg", "setconf", name, &file.display().to_string()])?;
+    for address in &conf.addresses {
+        node.run(&["ip", "address", "add", address, "dev", name])?;
+    }
+    node.run(&["ip", "link", "set", name, "mtu", "1420", "up"])?;
+    for allowed_ip in conf.peers.iter().flat_map(|peer| peer.allowed_ips.split(',')) {
+        let allowed_ip = allowed_ip.trim();
+        let family = if allowed_ip.contains(':') { "-6" } else { "-4" };
+        node.run(&["ip", family, "route", "replace", allowed_ip, "dev", name])?;
+    }
+    Ok(process)
+}
+
+/// `rustguard up FILE` in the foreground, until it says READY=1 as sd_notify(3) has it: no polling of side effects, of
+/// which none is the last one.
+fn foreground(lab: &Lab, node: &Node, file: &Path, environment: &[(&str, OsString)]) -> Result<Process> {
+    let name = stem(file)?;
+    let socket = lab.path(&format!("{name}.notify"));
+    if exists(&socket) {
+        std::fs::remove_file(&socket)?;
+    }
+    let notifications = UnixDatagram::bind(&socket)?;
+    notifications.set_nonblocking(true)?;
+    let mut command = node.rustguard()?;
+    command.arg("up").arg(file).env("NOTIFY_SOCKET", &socket).env("RUSTGUARD_LOG", "debug");
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    let mut process = node.spawn(&name, &mut command)?;
+    process.until("READY=1", READY, || {
+        let mut message = [0; 4096];
+        match notifications.recv(&mut message) {
+            Ok(len) => Ok(String::from_utf8_lossy(&message[..len]).lines().any(|line| line == "READY=1")),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    })?;
+    Ok(process)
+}
+
+/// An interface brought up from a file with everything that wg-quick does: by `rustguard up`, or, as the reference, by
+/// wg-quick with wireguard-go beneath it.
+pub struct Up {
+    node: Node,
+    file: PathBuf,
+    process: Option<Process>,
+}
+
+impl Up {
+    /// Brings it up and waits until it is ready.
+    pub fn start(lab: &Lab, node: &Node, conf: &Conf) -> Result<Self> {
+        Self::start_with(lab, node, conf, &[])
+    }
+
+    /// As [`Up::start`], with environment variables.
+    pub fn start_with(lab: &Lab, node: &Node, conf: &Conf, environment: &[(&str, OsString)]) -> Result<Self> {
+        let file = lab.file(&format!("{}.conf", conf.interface), &conf.wg_quick())?;
+        let process = match subject() {
+            Subject::RustGuard => Some(foreground(lab, node, &file, environment)?),
+            Subject::WireguardGo => {
+                let mut command = stock_wg_quick(node, wireguard_go()?, "up", &file);
+                let ended = Ended::of(command.envs(environment.iter().map(|(name, value)| (name, value))))?;
+                ensure!(ended.success(), "wg-quick up: {ended}");
+                None
+            }
+        };
+        Ok(Self { node: node.clone(), file, process })
+    }
+
+    /// Takes it down: SIGTERM, or `wg-quick down`.
+    pub fn down(self) -> Result<()> {
+        self.down_with(&[])
+    }
+
+    /// As [`Up::down`], with environment variables for `wg-quick down`; a process has its own since it was started.
+    pub fn down_with(self, environment: &[(&str, OsString)]) -> Result<()> {
+        let ended = match self.process {
+            Some(mut process) => process.stop("TERM")?,
+            None => {
+                let mut command = stock_wg_quick(&self.node, wireguard_go()?, "down", &self.file);
+                Ended::of(command.envs(environment.iter().map(|(name, value)| (name, value))))?
+            }
+        };
+        ensure!(ended.success(), "should come down with status 0: {ended}");
+        Ok(())
+    }
+
+    /// The foreground process; an error for the reference, which has none.
+    pub fn process(&mut self) -> Result<&mut Process> {
+        self.process.as_mut().context("wg-quick leaves no process that could be waited for")
+    }
+
+    /// `wg show INTERFACE dump`.
+    pub fn dump(&self) -> Result<Dump> {
+        Dump::parse(&self.node.run(&["wg", "show", &stem(&self.file)?, "dump"])?)
+    }
+}
+
+/// Stock wg-quick with `implementation` as its userspace implementation.
+pub(crate) fn stock_wg_quick(node: &Node, implementation: PathBuf, verb: &str, file: &Path) -> Command {
+    let mut command = node.command("wg-quick");
+    command.arg(verb).arg(file).env("WG_QUICK_USERSPACE_IMPLEMENTATION", implementation);
+    command
+}
+
+impl Node {
+    /// Stock wg-quick with the subject as its userspace implementation.
+    pub fn wg_quick(&self, verb: &str, file: &Path) -> Result<Ended> {
+        let implementation = match subject() {
+            Subject::RustGuard => programs::rustguard()?,
+            Subject::WireguardGo => wireguard_go()?,
+        };
+        Ended::of(&mut stock_wg_quick(self, implementation, verb, file))
+    }
+}
+
+/// The interface's name, by the file's.
+fn stem(file: &Path) -> Result<String> {
+    match file.file_stem() {
+        Some(stem) => Ok(stem.to_string_lossy().into_owned()),
+        None => bail!("{}: no file name", file.display()),
+    }
+}

@@ -1,0 +1,385 @@
+//! Bad input and faults: each is answered with the thing, the cause and status 1, and leaves nothing behind.
+use anyhow::{Context, Result, ensure};
+use rustguard_tests::{
+    Conf, Ended, INSIDE_A, INSIDE_B, Keypair, Lab, Node, Outside, Pair, PeerConf, Program, Subject, Up, eventually,
+    scenario, subject,
+};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// A scenario about how `rustguard` itself fails, which cannot be asked of the reference.
+fn fault(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
+    if subject() == Subject::WireguardGo {
+        lab.skip("how rustguard fails: wireguard-go is the subject");
+        return Ok(());
+    }
+    body(lab)
+}
+
+/// `rustguard up FILE` with this text, on a node that must look the same afterwards.
+fn refused(lab: &Lab, node: &Node, text: &str, words: &[&str]) -> Result<Ended> {
+    let file = lab.file("wga.conf", text)?;
+    let before = node.traces()?;
+    let ended = up(node, &file)?;
+    ended.refused(words)?;
+    unchanged(node, &before)?;
+    Ok(ended)
+}
+
+/// `rustguard up FILE`, which is expected to end by itself; `timeout` turns a hang into status 124.
+fn up(node: &Node, file: &Path) -> Result<Ended> {
+    rustguard(node, &["up", &file.display().to_string()])
+}
+
+fn rustguard(node: &Node, arguments: &[&str]) -> Result<Ended> {
+    let program = node.rustguard()?;
+    let mut command = node.command("timeout");
+    // The program's path is the last argument of `ip netns exec NODE`.
+    command.arg("20").args(program.get_args().last()).args(arguments);
+    node.end_of(&mut command)
+}
+
+fn unchanged(node: &Node, before: &str) -> Result<()> {
+    let after = node.traces()?;
+    ensure!(before == after, "something was left behind. Before:\n{before}\nafter:\n{after}");
+    Ok(())
+}
+
+/// An interface with one peer that is nowhere, and every kind of thing to be left behind.
+fn conf() -> Result<Conf> {
+    let mut conf = Conf::new("wga")?;
+    conf.addresses = vec!["10.9.0.1/24".to_owned(), "fd09::1/64".to_owned()];
+    conf.listen_port = Some(51_801);
+    conf.peers = vec![PeerConf::new(&Keypair::generate()?.public, "0.0.0.0/0, ::/0")];
+    Ok(conf)
+}
+
+macro_rules! refused_text {
+    ($($(#[$note:meta])* $name:ident: $change:expr => $words:expr;)*) => {$(
+        $(#[$note])*
+        #[test]
+        fn $name() {
+            scenario(|lab| fault(lab, |lab| {
+                let change: fn(String) -> String = $change;
+                refused(lab, &lab.node("a")?, &change(conf()?.wg_quick()), &$words).map(drop)
+            }));
+        }
+    )*};
+}
+
+refused_text! {
+    /// Named, with its line and the nearest key there is.
+    unknown_key: |text| text.replace("ListenPort", "ListenPrt") => ["ListenPrt", "ListenPort", "wga.conf:3"];
+    wrong_base64: |text| text.replace("PublicKey = ", "PublicKey = !") => ["PublicKey", "base64"];
+    key_too_short: |text| text.replace("[Peer]", "[Peer]\nPresharedKey = AAAA") => ["PresharedKey", "32"];
+    duplicate_peer: |text| {
+        let peer = text[text.find("[Peer]").unwrap_or_default()..].to_owned();
+        text + "\n" + &peer
+    } => ["PublicKey"];
+    bad_port: |text| text.replace("51801", "70000") => ["ListenPort", "70000"];
+    bad_address: |text| text.replace("10.9.0.1/24", "10.9.0.1/33") => ["10.9.0.1/33"];
+    no_private_key: |text| text.replace("PrivateKey", "#") => ["PrivateKey"];
+    not_a_configuration: |_| "\u{0}\u{1}\u{2}nonsense".to_owned() => ["wga.conf"];
+}
+
+#[test]
+fn missing_file() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let node = lab.node("a")?;
+            up(&node, Path::new("/etc/wireguard/no-such.conf"))?
+                .refused(&["/etc/wireguard/no-such.conf", "no such file"])?;
+            // A name is looked up, and the answer says where.
+            rustguard(&node, &["up", "nosuch"])?.refused(&[
+                "nosuch",
+                "/etc/wireguard/nosuch.conf",
+                "/etc/rustguard/nosuch.conf",
+            ])
+        })
+    });
+}
+
+/// A warning, not a refusal: wg-quick's files are often made carelessly.
+#[test]
+fn world_readable_file() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let pair = Pair::new(lab, Outside::V4)?;
+            let file = lab.file("wga.conf", &pair.conf_a.wg_quick())?;
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o644))?;
+            let node = &pair.a;
+            let mut command = node.rustguard()?;
+            let mut process = node.spawn("world", command.arg("up").arg(&file))?;
+            process.until("a warning and the interface", SOON, || {
+                Ok(fs::read_to_string(lab.path("world.log"))?.contains("wga.conf")
+                    && node.run(&["wg", "show", "wga"]).is_ok())
+            })?;
+            let ended = process.stop("TERM")?;
+            ensure!(ended.success(), "{ended}");
+            ended.says(&["wga.conf", "readable"])
+        })
+    });
+}
+
+/// No name server answers: the tunnel starts, says so, and goes on trying; when the name exists, it connects.
+#[test]
+fn unresolvable_endpoint() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let mut pair = Pair::new(lab, Outside::V4)?;
+            let _b = rustguard_tests::Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
+            pair.conf_a.peers[0].endpoint = Some("peer.example.invalid:51802".to_owned());
+            pair.conf_a.peers[0].persistent_keepalive = Some(1);
+            let mut up = Up::start(lab, &pair.a, &pair.conf_a)?;
+            let log = up.process()?.log();
+            ensure!(log.contains("peer.example.invalid"), "the name should be in the log: {log}");
+            lab.host("10.2.0.2", "peer.example.invalid")?;
+            eventually("the name is found and the handshake done", Duration::from_secs(30), || {
+                Ok(up.dump()?.peers[0].latest_handshake > 0)
+            })?;
+            up.down()
+        })
+    });
+}
+
+#[test]
+fn port_in_use() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let node = lab.node("a")?;
+            let mut first = conf()?;
+            first.interface = "wgz".to_owned();
+            first.peers.clear();
+            first.addresses.clear();
+            let first = Up::start(lab, &node, &first)?;
+            refused(lab, &node, &conf()?.wg_quick(), &["51801", "in use"])?;
+            first.down()
+        })
+    });
+}
+
+#[test]
+fn without_permission() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let node = lab.node("a")?;
+            let file = lab.file("wga.conf", &conf()?.wg_quick())?;
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o644))?;
+            let before = node.traces()?;
+            // A copy: the built one may lie in a folder that only its owner may enter.
+            let copy = lab.path("rustguard");
+            let program = node.rustguard()?;
+            fs::copy(program.get_args().last().context("the program's path")?, &copy)?;
+            let mut command = node.command("setpriv");
+            command
+                .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"])
+                .arg(&copy)
+                .arg("up")
+                .arg(&file);
+            let ended = node.end_of(&mut command)?;
+            if ended.stderr.contains("setpriv:") {
+                lab.skip("a start without permission: a user namespace has no second user");
+                return Ok(());
+            }
+            ended.refused(&["wga", "CAP_NET_ADMIN"])?;
+            unchanged(&node, &before)
+        })
+    });
+}
+
+#[test]
+fn interface_exists() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let node = lab.node("a")?;
+            node.sh("ip link add wga type veth peer name wgpeer; ip link set wga up")?;
+            eventually("the link is up", SOON, || {
+                Ok(node.run(&["ip", "-br", "link", "show", "wga"])?.contains("wga"))
+            })?;
+            refused(lab, &node, &conf()?.wg_quick(), &["wga", "exists"]).map(drop)
+        })
+    });
+}
+
+#[test]
+fn second_up_of_the_same_name() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let node = lab.node("a")?;
+            let first = Up::start(lab, &node, &conf()?)?;
+            refused(lab, &node, &fs::read_to_string(lab.path("wga.conf"))?, &["wga"])?;
+            ensure!(first.dump()?.listen_port == 51_801, "the first should not notice");
+            first.down()
+        })
+    });
+}
+
+/// A kernel without IPv6: an IPv4 tunnel runs, an IPv6 address is refused with the reason.
+#[test]
+fn no_ipv6() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let mut pair = Pair::new(lab, Outside::V4)?;
+            let _b = rustguard_tests::Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
+            pair.a.sh("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")?;
+            refused(lab, &pair.a, &pair.conf_a.wg_quick(), &["fd09::1", "IPv6"])?;
+            pair.conf_a.addresses.pop();
+            pair.conf_a.peers[0].allowed_ips = INSIDE_B[0].to_owned();
+            let up = Up::start(lab, &pair.a, &pair.conf_a)?;
+            pair.a.reaches(INSIDE_B[0], 10)?;
+            up.down()
+        })
+    });
+}
+
+/// A hook fails: everything before it is undone, PostUp's included.
+#[test]
+fn failing_hooks() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let node = lab.node("a")?;
+            for key in ["PreUp", "PostUp"] {
+                let mut conf = conf()?;
+                conf.lines = vec![format!("{key} = echo the-hook-speaks >&2; exit 3")];
+                refused(lab, &node, &conf.wg_quick(), &[key, "3", "the-hook-speaks"])?;
+            }
+            Ok(())
+        })
+    });
+}
+
+/// The signals that ask for an end get one: status 0, and nothing left, DNS and hooks included.
+#[test]
+fn signals() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let node = lab.node("a")?;
+            let before = node.traces()?;
+            for signal in ["INT", "TERM"] {
+                let mut conf = conf()?;
+                let record = lab.path(signal);
+                conf.lines = vec![format!("PostDown = touch {}", record.display())];
+                let mut up = Up::start(lab, &node, &conf)?;
+                ensure!(node.traces()? != before, "a running tunnel should show");
+                let ended = up.process()?.stop(signal)?;
+                ensure!(ended.success(), "after SIG{signal}: {ended}");
+                ensure!(record.exists(), "PostDown did not run after SIG{signal}");
+                unchanged(&node, &before)?;
+            }
+            Ok(())
+        })
+    });
+}
+
+/// A crash leaves rules, the guard and a socket; the next `up` takes them away and starts, `down` only takes them away.
+#[test]
+fn killed_and_started_again() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let node = lab.node("a")?;
+            let before = node.traces()?;
+            let mut up = Up::start(lab, &node, &conf()?)?;
+            up.process()?.stop("KILL")?;
+            ensure!(node.traces()? != before, "SIGKILL cannot be cleaned up after: is this test still about anything?");
+            Up::start(lab, &node, &conf()?)?.down()?;
+            unchanged(&node, &before)?;
+
+            let mut up = Up::start(lab, &node, &conf()?)?;
+            up.process()?.stop("KILL")?;
+            let down = rustguard(&node, &["down", &lab.path("wga.conf").display().to_string()])?;
+            ensure!(down.success(), "down after a crash: {down}");
+            unchanged(&node, &before)
+        })
+    });
+}
+
+#[test]
+fn interface_deleted_from_outside() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let node = lab.node("a")?;
+            let before = node.traces()?;
+            let mut conf = conf()?;
+            let record = lab.path("post-down");
+            conf.lines = vec![format!("PostDown = touch {}", record.display())];
+            let mut up = Up::start(lab, &node, &conf)?;
+            node.run(&["ip", "link", "del", "wga"])?;
+            let ended = up.process()?.ended(SOON)?;
+            ended.says(&["wga"])?;
+            ensure!(ended.status.code().is_some(), "ended by a signal: {ended}");
+            ensure!(record.exists(), "PostDown did not run");
+            unchanged(&node, &before)
+        })
+    });
+}
+
+#[test]
+fn down_ends_a_running_one_and_only_that() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let node = lab.node("a")?;
+            let before = node.traces()?;
+            let mut up = Up::start(lab, &node, &conf()?)?;
+            let file = lab.path("wga.conf").display().to_string();
+            let down = rustguard(&node, &["down", &file])?;
+            ensure!(down.success(), "down: {down}");
+            unchanged(&node, &before)?;
+            let ended = up.process()?.ended(SOON)?;
+            ensure!(ended.success(), "the foreground process: {ended}");
+            rustguard(&node, &["down", &file])?.refused(&["wga", "not"])?;
+            // A name that is somebody else's interface is left alone.
+            node.sh("ip link add wga type veth peer name wgpeer")?;
+            rustguard(&node, &["down", &file])?.refused(&["wga"])?;
+            node.run(&["ip", "link", "show", "wga"]).map(drop)
+        })
+    });
+}
+
+/// `--detach` returns when packets can pass, not before; the daemon goes on without the caller.
+#[test]
+fn detach() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let pair = Pair::new(lab, Outside::V4)?;
+            let _b = rustguard_tests::Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
+            let before = pair.a.traces()?;
+            let file = lab.file("wga.conf", &pair.conf_a.wg_quick())?.display().to_string();
+            let started = rustguard(&pair.a, &["up", "--detach", &file])?;
+            ensure!(started.success(), "up --detach: {started}");
+            let routes = pair.a.run(&["ip", "route", "get", INSIDE_B[0]])?;
+            ensure!(routes.contains("dev wga"), "returned before it was ready: {routes}");
+            pair.a.reaches(INSIDE_B[0], 10)?;
+            let down = rustguard(&pair.a, &["down", &file])?;
+            ensure!(down.success(), "down: {down}");
+            unchanged(&pair.a, &before)?;
+            // A start that fails is told to the caller, not to nobody.
+            let broken = lab.file("wga.conf", &pair.conf_a.wg_quick().replace("51801", "99999"))?.display().to_string();
+            rustguard(&pair.a, &["up", "--detach", &broken])?.refused(&["ListenPort"])
+        })
+    });
+}
+
+/// Datagrams of every kind of nonsense and every length do not stop the tunnel.
+#[test]
+fn nonsense_on_the_port() {
+    scenario(|lab| {
+        let pair = Pair::new(lab, Outside::V4)?;
+        let (_a, _b) = pair.start(lab, Program::Reference, Program::Subject)?;
+        pair.a.reaches(INSIDE_B[0], 10)?;
+        pair.b.count("nonsense", "input", "udp dport 51802")?;
+        // The router speaks to b's port: empty, short, long, and with the first bytes of every message type.
+        pair.router.sh("exec 2>/dev/null
+             for size in 1 3 4 31 32 64 92 148 149 1500 9000 60000; do
+                 for kind in 0 1 2 3 4 5 255; do
+                     { printf \"\\\\$(printf %o $kind)\\\\0\\\\0\\\\0\"; head -c $size /dev/urandom; } > /run/nonsense
+                     bash -c 'cat /run/nonsense > /dev/udp/10.2.0.2/51802'
+                     bash -c 'cat /run/nonsense > /dev/udp/fd02::2/51802'
+                 done
+             done")?;
+        let arrived = pair.b.counted("nonsense")?;
+        ensure!(arrived >= 2 * 12 * 7, "{arrived} datagrams arrived: is this test still about anything?");
+        pair.a.reaches(INSIDE_B[0], 1)?;
+        pair.b.reaches(INSIDE_A[1], 1)
+    });
+}

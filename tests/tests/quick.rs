@@ -1,0 +1,351 @@
+//! `rustguard up` does what wg-quick does; with `RUSTGUARD_SUBJECT=wireguard-go` the same is asked of wg-quick itself.
+use anyhow::{Result, ensure};
+use rustguard_tests::{
+    Conf, INSIDE_A, INSIDE_B, Lab, Node, Outside, Pair, PeerConf, Program, Subject, Tunnel, Up, eventually, scenario,
+    subject,
+};
+use std::{ffi::OsString, time::Duration};
+
+/// What stands for the rest of the world behind side `b`.
+const WORLD: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+
+/// A pair whose side `b` (wireguard-go) runs, lets everything of `a` in, and has the world behind it.
+fn with_the_world(lab: &Lab, outside: Outside) -> Result<(Pair, Tunnel)> {
+    let pair = Pair::new(lab, outside)?;
+    pair.b.sh("ip addr add 192.0.2.1/32 dev lo; ip addr add 2001:db8::1/128 dev lo nodad")?;
+    let b = Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
+    Ok((pair, b))
+}
+
+/// Everything through the tunnel, both versions: the underlay stays reachable, strangers do not get in, nothing stays.
+fn default_route(lab: &Lab, outside: Outside) -> Result<()> {
+    let (mut pair, b) = with_the_world(lab, outside)?;
+    pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0, ::/0".to_owned();
+    let before = pair.a.traces()?;
+    let up = Up::start(lab, &pair.a, &pair.conf_a)?;
+    for address in WORLD {
+        pair.a.reaches(address, 10)?;
+    }
+    ensure!(b.dump()?.peers[0].rx > 128 * 2, "the world should have been reached through the tunnel");
+    // More specific routes than the default go on to win: the router is next door.
+    pair.a.reaches("10.1.0.1", 1)?;
+    pair.a.reaches("fd01::1", 1)?;
+    for version in ["-4", "-6"] {
+        let rules = pair.a.run(&["ip", version, "rule"])?;
+        ensure!(rules.contains("suppress_prefixlength 0"), "no rule that keeps the main table's other routes: {rules}");
+        ensure!(rules.contains("not from all fwmark 0xca6c"), "no rule for the mark 51820: {rules}");
+    }
+    ensure!(up.dump()?.fwmark == "0xca6c", "the sockets should carry the mark");
+    ensure!(!pair.a.run(&["nft", "list", "tables"])?.is_empty(), "no nftables guard");
+    // Somebody next door writes the tunnel's inner address on a packet: only the tunnel may bring that.
+    pair.router.sh(&format!("ip route add {}/32 via 10.1.0.2", INSIDE_A[0]))?;
+    pair.router.sh(&format!("ip -6 route add {}/128 via fd01::2", INSIDE_A[1]))?;
+    for address in INSIDE_A {
+        pair.router.does_not_reach(address)?;
+    }
+    up.down()?;
+    same(&before, &pair.a.traces()?)?;
+    let up = Up::start(lab, &pair.a, &pair.conf_a)?;
+    pair.a.reaches(WORLD[0], 10)?;
+    up.down()?;
+    same(&before, &pair.a.traces()?)
+}
+
+/// That a tunnel left nothing behind; which line differs is what somebody will want to know.
+fn same(before: &str, after: &str) -> Result<()> {
+    let extra: Vec<_> = after.lines().filter(|line| !before.lines().any(|other| other == *line)).collect();
+    let missing: Vec<_> = before.lines().filter(|line| !after.lines().any(|other| other == *line)).collect();
+    ensure!(before == after, "left behind: {extra:#?}\nmissing: {missing:#?}");
+    Ok(())
+}
+
+#[test]
+fn default_route_over_ipv4() {
+    scenario(|lab| default_route(lab, Outside::V4));
+}
+
+#[test]
+fn default_route_over_ipv6() {
+    scenario(|lab| default_route(lab, Outside::V6));
+}
+
+/// Only IPv4 through the tunnel: IPv6 is not touched.
+#[test]
+fn default_route_of_one_version() {
+    scenario(|lab| {
+        let (mut pair, _b) = with_the_world(lab, Outside::V4)?;
+        pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0".to_owned();
+        let (before, rules) = (pair.a.traces()?, pair.a.run(&["ip", "-6", "rule"])?);
+        let up = Up::start(lab, &pair.a, &pair.conf_a)?;
+        pair.a.reaches(WORLD[0], 10)?;
+        ensure!(pair.a.run(&["ip", "-6", "rule"])? == rules, "IPv6 rules without an IPv6 default route");
+        up.down()?;
+        same(&before, &pair.a.traces()?)
+    });
+}
+
+/// The halves 0.0.0.0/1 and 128.0.0.0/1 are ordinary routes: no mark, no rules.
+#[test]
+fn split_halves_are_ordinary_routes() {
+    scenario(|lab| {
+        let (mut pair, _b) = with_the_world(lab, Outside::V6)?;
+        pair.conf_a.peers[0].allowed_ips = "0.0.0.0/1, 128.0.0.0/1".to_owned();
+        let (before, rules) = (pair.a.traces()?, pair.a.run(&["ip", "rule"])?);
+        let up = Up::start(lab, &pair.a, &pair.conf_a)?;
+        pair.a.reaches(WORLD[0], 10)?;
+        ensure!(pair.a.run(&["ip", "rule"])? == rules && up.dump()?.fwmark == "off", "policy for ordinary routes");
+        up.down()?;
+        same(&before, &pair.a.traces()?)
+    });
+}
+
+#[test]
+fn table_off_and_table_number() {
+    scenario(|lab| {
+        let (mut pair, _b) = with_the_world(lab, Outside::V4)?;
+        pair.conf_a.peers[0].allowed_ips = "10.9.0.0/24, 192.0.2.0/24, ::/0".to_owned();
+        let before = pair.a.traces()?;
+        pair.conf_a.lines = vec!["Table = off".to_owned()];
+        let up = Up::start(lab, &pair.a, &pair.conf_a)?;
+        let routes = pair.a.run(&["ip", "route", "show", "table", "all", "dev", "wga"])?;
+        ensure!(!routes.contains("192.0.2.0/24"), "routes with Table = off: {routes}");
+        up.down()?;
+        pair.conf_a.lines = vec!["Table = 4711".to_owned()];
+        let up = Up::start(lab, &pair.a, &pair.conf_a)?;
+        let routes = pair.a.run(&["ip", "route", "show", "table", "4711"])?;
+        ensure!(routes.contains("192.0.2.0/24 dev wga"), "no route in table 4711: {routes}");
+        let routes = pair.a.run(&["ip", "-6", "route", "show", "table", "4711"])?;
+        ensure!(routes.contains("default dev wga"), "no default route in table 4711: {routes}");
+        ensure!(!pair.a.run(&["ip", "rule"])?.contains("suppress_prefixlength"), "a number asks for no policy");
+        pair.a.sh("ip rule add to 192.0.2.0/24 lookup 4711")?;
+        pair.a.reaches(WORLD[0], 10)?;
+        pair.a.sh("ip rule del to 192.0.2.0/24 lookup 4711")?;
+        up.down()?;
+        same(&before, &pair.a.traces()?)
+    });
+}
+
+/// Lowest MTU of the routes to the endpoints less 80, or what the file says.
+#[test]
+fn mtu_of_the_path() {
+    scenario(|lab| {
+        let (mut pair, _b) = with_the_world(lab, Outside::V4)?;
+        for (underlay, lines, expected) in [
+            ("ip link set eth0 mtu 1400", vec![], "1320"),
+            ("ip link set eth0 mtu 1500; ip route add 10.2.0.2 via 10.1.0.1 mtu 1380", vec![], "1300"),
+            ("ip route del 10.2.0.2", vec!["MTU = 1350".to_owned()], "1350"),
+            ("true", vec![], "1420"),
+        ] {
+            pair.a.sh(underlay)?;
+            pair.conf_a.lines = lines;
+            let up = Up::start(lab, &pair.a, &pair.conf_a)?;
+            let shown = read_link_mtu(&pair.a)?;
+            ensure!(shown == expected, "MTU {shown}, expected {expected} after: {underlay}");
+            up.down()?;
+        }
+        Ok(())
+    });
+}
+
+fn read_link_mtu(node: &Node) -> Result<String> {
+    Ok(node.sh("ip -o link show dev wga | sed 's/.* mtu \\([0-9]*\\) .*/\\1/'")?.trim().to_owned())
+}
+
+/// DNS goes to resolvconf as wg-quick gives it, and is taken back.
+#[test]
+fn dns_through_resolvconf() {
+    scenario(|lab| {
+        let (mut pair, _b) = with_the_world(lab, Outside::V4)?;
+        pair.conf_a.lines = vec!["DNS = 192.0.2.53, example.org".to_owned(), "DNS = 2001:db8::53".to_owned()];
+        let record = lab.path("resolvconf.txt");
+        let script = format!("echo \"called $*\" >> {0}; [ \"$1\" != -a ] || cat >> {0}", record.display());
+        let folder = lab.stand_in("resolvconf", &script)?;
+        let path = path_with(&folder);
+        let up = Up::start_with(lab, &pair.a, &pair.conf_a, &[("PATH", path.clone())])?;
+        let text = std::fs::read_to_string(&record)?;
+        for line in ["nameserver 192.0.2.53", "nameserver 2001:db8::53", "search example.org", "wga -m 0 -x"] {
+            ensure!(text.contains(line), "\"{line}\" is missing in {text}");
+        }
+        up.down_with(&[("PATH", path)])?;
+        let text = std::fs::read_to_string(&record)?;
+        let deleted = text.lines().any(|line| line.starts_with("called -d") && line.contains("wga"));
+        ensure!(deleted, "not taken back: {text}");
+        Ok(())
+    });
+}
+
+fn path_with(folder: &std::path::Path) -> OsString {
+    let mut path = folder.as_os_str().to_owned();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    path
+}
+
+/// Hooks run in their order, with `%i` replaced, and keep their `#`; what they see is what has been done by then.
+#[test]
+fn hooks() {
+    scenario(|lab| {
+        let (mut pair, _b) = with_the_world(lab, Outside::V4)?;
+        let record = lab.path("hooks.txt").display().to_string();
+        // Debian's wg-quick still cuts hooks at a `#`.
+        let number = if subject() == Subject::RustGuard { "#1" } else { "1" };
+        let link = "$(ip link show dev %i >/dev/null 2>&1 && echo there || echo gone)";
+        let address = "$(ip -br addr show dev %i 2>/dev/null | grep -q 10.9.0.1 && echo there || echo gone)";
+        for (key, word) in [
+            ("PreUp", "pre-up-1"),
+            ("PreUp", "pre-up-2"),
+            ("PostUp", "post-up"),
+            ("PreDown", "pre-down"),
+            ("PostDown", "post-down"),
+        ] {
+            pair.conf_a
+                .lines
+                .push(format!("{key} = echo \"{word} {number} %i link {link} address {address}\" >> {record}"));
+        }
+        let up = Up::start(lab, &pair.a, &pair.conf_a)?;
+        up.down()?;
+        let text = std::fs::read_to_string(&record)?;
+        let lines: Vec<_> = text.lines().map(|line| line.replacen(" #1", " 1", 1)).collect();
+        ensure!(number == "1" || text.matches("#1").count() == 5, "a hook lost its #: {text}");
+        ensure!(
+            lines
+                == [
+                    "pre-up-1 1 wga link gone address gone",
+                    "pre-up-2 1 wga link gone address gone",
+                    "post-up 1 wga link there address there",
+                    "pre-down 1 wga link there address there",
+                    "post-down 1 wga link gone address gone",
+                ],
+            "the hooks wrote: {text}"
+        );
+        Ok(())
+    });
+}
+
+/// SaveConfig writes what is true now into the file when the interface goes down.
+#[test]
+fn save_config() {
+    scenario(|lab| {
+        let (mut pair, _b) = with_the_world(lab, Outside::V4)?;
+        pair.conf_a.lines = vec!["SaveConfig = true".to_owned(), "MTU = 1400".to_owned()];
+        let up = Up::start(lab, &pair.a, &pair.conf_a)?;
+        let added = PeerConf::new(&Conf::new("unused")?.keys.public, "10.80.0.0/16");
+        pair.a.sh(&format!("wg set wga peer {} allowed-ips {}", added.public_key, added.allowed_ips))?;
+        up.down()?;
+        let text = std::fs::read_to_string(lab.path("wga.conf"))?;
+        for line in [
+            "Address = 10.9.0.1/24",
+            "Address = fd09::1/64",
+            "SaveConfig = true",
+            "MTU = 1400",
+            "ListenPort = 51801",
+            &format!("PrivateKey = {}", pair.conf_a.keys.private),
+            &format!("PublicKey = {}", pair.conf_b.keys.public),
+            &format!("PublicKey = {}", added.public_key),
+            "AllowedIPs = 10.80.0.0/16",
+            "Endpoint = 10.2.0.2:51802",
+        ] {
+            ensure!(text.contains(line), "\"{line}\" is missing in\n{text}");
+        }
+        // And the file is one that can be brought up.
+        let up = pair.a.wg_quick("up", &lab.path("wga.conf"))?;
+        ensure!(up.success(), "{up}");
+        pair.a.reaches(INSIDE_B[0], 10)?;
+        let down = pair.a.wg_quick("down", &lab.path("wga.conf"))?;
+        ensure!(down.success(), "{down}");
+        Ok(())
+    });
+}
+
+/// Stock wg-quick with RustGuard beneath it, as with any other userspace implementation.
+#[test]
+fn beneath_stock_wg_quick() {
+    scenario(|lab| {
+        let (mut pair, b) = with_the_world(lab, Outside::V4)?;
+        pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0, ::/0".to_owned();
+        let before = pair.a.traces()?;
+        let file = lab.file("wga.conf", &pair.conf_a.wg_quick())?;
+        let up = pair.a.wg_quick("up", &file)?;
+        ensure!(up.success(), "wg-quick up: {up}");
+        if !up.stderr.contains("userspace implementation") {
+            lab.skip("stock wg-quick with RustGuard beneath it: this kernel has WireGuard, which wg-quick prefers");
+            return Ok(());
+        }
+        for address in WORLD {
+            pair.a.reaches(address, 10)?;
+        }
+        ensure!(b.dump()?.peers[0].rx > 128, "through the tunnel");
+        let down = pair.a.wg_quick("down", &file)?;
+        ensure!(down.success(), "wg-quick down: {down}");
+        // wg-quick deletes the link; the daemon notices and removes its socket in its own time.
+        eventually("nothing is left", Duration::from_secs(5), || Ok(pair.a.traces()? == before))
+    });
+}
+
+/// A second tunnel that wants everything too takes another mark and table; both go without a trace.
+#[test]
+fn two_default_routes() {
+    scenario(|lab| {
+        let (mut pair, _b) = with_the_world(lab, Outside::V4)?;
+        pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0".to_owned();
+        let before = pair.a.traces()?;
+        let first = Up::start(lab, &pair.a, &pair.conf_a)?;
+        let mut conf = Conf::new("wga2")?;
+        conf.addresses = vec!["10.11.0.1/24".to_owned()];
+        conf.peers = vec![PeerConf::new(&Conf::new("unused")?.keys.public, "0.0.0.0/0")];
+        conf.peers[0].endpoint = Some("10.2.0.2:9".to_owned());
+        let second = Up::start(lab, &pair.a, &conf)?;
+        let (one, two) = (first.dump()?.fwmark, second.dump()?.fwmark);
+        ensure!(one != two, "both use the mark {one}");
+        second.down()?;
+        pair.a.reaches(WORLD[0], 10)?;
+        first.down()?;
+        same(&before, &pair.a.traces()?)
+    });
+}
+
+/// The MTU changes under a running tunnel, from the smallest to the largest, and packets of that size pass.
+#[test]
+fn mtu_changes_at_run_time() {
+    scenario(|lab| {
+        let (pair, _b) = with_the_world(lab, Outside::V4)?;
+        let up = Up::start(lab, &pair.a, &pair.conf_a)?;
+        pair.a.reaches(INSIDE_B[0], 10)?;
+        for mtu in [576_u32, 1280, 1420, 9000, 65_535, 577, 1421] {
+            pair.a.sh(&format!("ip link set wga mtu {mtu}"))?;
+            pair.b.sh(&format!("ip link set wgb mtu {mtu}"))?;
+            // 28 bytes of IPv4 and ICMP headers; the largest that fits inside 65,535 bytes of UDP is smaller than the MTU.
+            let size = (mtu - 28).min(65_000).to_string();
+            pair.a.run(&["ping", "-n", "-c", "3", "-i", "0.2", "-W", "2", "-s", &size, INSIDE_B[0]])?;
+        }
+        ensure!(up.dump()?.peers[0].rx > 0, "alive");
+        up.down()
+    });
+}
+
+/// `rustguard up` beside wg-quick's: the same rules, routes and addresses from the same file.
+#[test]
+fn same_result_as_wg_quick() {
+    scenario(|lab| {
+        if subject() == Subject::WireguardGo {
+            lab.skip("the comparison with wg-quick: wg-quick is the subject");
+            return Ok(());
+        }
+        let (mut pair, _b) = with_the_world(lab, Outside::V4)?;
+        pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0, ::/0, 10.9.0.0/24, 10.50.0.0/16, fd50::/64".to_owned();
+        let network = |node: &Node| {
+            node.sh("ip -br addr show dev wga; ip rule; ip -6 rule; ip route show table all dev wga
+                     ip -6 route show table all dev wga; wg show wga fwmark; ip -o link show dev wga | grep -o 'mtu [0-9]*'")
+        };
+        let up = Up::start(lab, &pair.a, &pair.conf_a)?;
+        let ours = network(&pair.a)?;
+        up.down()?;
+        let file = lab.file("wga.conf", &pair.conf_a.wg_quick())?;
+        let stock = pair.a.wg_quick("up", &file)?;
+        ensure!(stock.success(), "{stock}");
+        let theirs = network(&pair.a)?;
+        let down = pair.a.wg_quick("down", &file)?;
+        ensure!(down.success(), "{down}");
+        same(&theirs, &ours)
+    });
+}
