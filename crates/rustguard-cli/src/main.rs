@@ -1,3 +1,74 @@
-fn main() {
-    println!("Hello, world!");
+//! The `rustguard` command.
+#![forbid(unsafe_code)]
+
+mod check;
+mod cli;
+mod keys;
+mod pages;
+mod pending;
+
+use clap::{CommandFactory as _, Parser as _};
+use cli::{Cli, Command};
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    process::ExitCode,
+};
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log(&cli);
+    run(cli).unwrap_or_else(|error| failure(&error))
+}
+
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let Some(command) = cli.command else {
+        return match cli.bare.interface {
+            Some(interface) => pending::daemon(&interface, cli.bare.foreground).map(|()| ExitCode::SUCCESS),
+            // clap asks for one or the other already.
+            None => Cli::command().error(clap::error::ErrorKind::MissingSubcommand, "what shall be done?").exit(),
+        };
+    };
+    match command {
+        Command::Up { target, detach } => pending::up(&target, detach),
+        Command::Down { target } => pending::down(&target),
+        Command::Demo => pending::demo(),
+        Command::Check(arguments) => return check::run(&arguments),
+        Command::Genkey => keys::genkey(),
+        Command::Genpsk => keys::genpsk(),
+        Command::Pubkey => keys::pubkey(),
+        Command::Completions { shell } => pages::completions(shell),
+        Command::Man { dir } => pages::man(dir.as_deref()),
+        Command::Show(_) => Ok(()),
+    }
+    .map(|()| ExitCode::SUCCESS)
+}
+
+/// Logs go to standard error. A tunnel tells what becomes of it; the other commands only what is wrong.
+fn log(cli: &Cli) {
+    let level = match cli.command {
+        Some(Command::Up { .. }) | None => LevelFilter::INFO,
+        _ => LevelFilter::WARN,
+    };
+    let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var("RUSTGUARD_LOG");
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter.from_env_lossy())
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false);
+    // The journal stamps every line itself.
+    if std::env::var_os("JOURNAL_STREAM").is_some() { subscriber.without_time().init() } else { subscriber.init() }
+}
+
+/// Says why it failed, on one line, without a backtrace: it is for people who did not write this program.
+fn failure(error: &anyhow::Error) -> ExitCode {
+    // `rustguard show | head` is no failure to be told of.
+    let broken_pipe = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+    };
+    if !error.chain().any(broken_pipe) && !error.is::<check::Reported>() {
+        // Nobody to tell it to is no reason for another failure.
+        let _ = writeln!(io::stderr(), "rustguard: {error:#}");
+    }
+    ExitCode::FAILURE
 }

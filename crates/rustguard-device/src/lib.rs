@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod binder;
+pub mod conf;
 mod config;
 mod control;
 mod device;

@@ -1,0 +1,66 @@
+//! `genkey`, `genpsk` and `pubkey`: what `wg` has under the same names.
+
+use anyhow::{Context as _, Result, bail};
+use rustguard_crypto::x25519::StaticSecret;
+use rustguard_device::key::{from_base64, to_base64};
+use std::{
+    fs::File,
+    io::{self, Read as _, Write as _},
+    os::{fd::AsFd as _, unix::fs::PermissionsExt as _},
+};
+use zeroize::Zeroizing;
+
+/// Longer than any key with white space around it.
+const MOST_INPUT: u64 = 4096;
+
+/// Prints a new private key.
+pub(crate) fn genkey() -> Result<()> {
+    warn_if_readable();
+    // Clamped, as `wg genkey` prints it.
+    let key = StaticSecret::from_bytes(*random()?);
+    print(&Zeroizing::new(key.to_bytes()))
+}
+
+/// Prints a new preshared key.
+pub(crate) fn genpsk() -> Result<()> {
+    warn_if_readable();
+    print(&*random()?)
+}
+
+/// Reads a private key and prints the public one.
+pub(crate) fn pubkey() -> Result<()> {
+    // With room for everything: growing would leave copies of the key behind.
+    let mut text = Zeroizing::new(String::with_capacity(MOST_INPUT as usize + 1));
+    io::stdin().lock().take(MOST_INPUT).read_to_string(&mut text).context("cannot read a private key from standard input")?;
+    let text = text.trim();
+    if text.is_empty() {
+        bail!("standard input is empty; give it a private key: rustguard genkey | rustguard pubkey");
+    }
+    let key = from_base64(text).context("standard input is no private key")?;
+    print(&StaticSecret::from_bytes(*key).public_key().0)
+}
+
+/// Bytes from the kernel's generator.
+fn random() -> Result<Zeroizing<[u8; 32]>> {
+    use rand::TryRng as _;
+    let mut bytes = Zeroizing::new([0; 32]);
+    rand::rngs::SysRng.try_fill_bytes(&mut *bytes).context("the system has no random numbers")?;
+    Ok(bytes)
+}
+
+fn print(key: &[u8; 32]) -> Result<()> {
+    let mut line = to_base64(key);
+    line.push('\n');
+    // One write to the descriptor itself: io::stdout's buffer would keep the key.
+    let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    out.write_all(line.as_bytes())?;
+    Ok(())
+}
+
+/// A key that goes into a file that others can read is a secret no more.
+fn warn_if_readable() {
+    let Ok(out) = io::stdout().as_fd().try_clone_to_owned() else { return };
+    if File::from(out).metadata().is_ok_and(|out| out.is_file() && out.permissions().mode() & 0o007 != 0) {
+        tracing::warn!("the key goes into a file that everybody can read; `umask 077` before making one prevents that");
+    }
+}

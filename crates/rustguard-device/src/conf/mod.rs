@@ -1,0 +1,162 @@
+//! wg-quick's configuration files: read with every mistake reported at its place, and written again for `SaveConfig`.
+//!
+//! [`parse`] never stops at the first mistake. It returns the configuration when there is no error, and in any case every
+//! [`Diagnostic`], each with the span of the text it is about. What is accepted is what wg-quick(8) and wg(8) accept, and
+//! on top of it a name for a peer, in a comment that both of them skip:
+//!
+//! ```text
+//! # Name = laptop
+//! [Peer]
+//! PublicKey = …
+//! ```
+
+mod diagnostic;
+mod parse;
+mod path;
+#[cfg(test)]
+mod tests;
+mod value;
+mod write;
+
+pub use diagnostic::{Diagnostic, Severity, Span};
+pub use parse::{parse, redact};
+pub use path::{NameError, check_interface_name, readable_by_others, resolve_name};
+pub use write::{to_text, write};
+
+use crate::{
+    config::{AllowedIp, EndpointSpec, PeerUpdate},
+    status::{PeerStatus, Status},
+};
+use ipnet::IpNet;
+use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use std::{fmt, net::IpAddr, time::Duration};
+use zeroize::Zeroizing;
+
+/// A configuration file. Holds the private key: handle it as such.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// The `[Interface]` section, or sections: wg-quick merges them.
+    pub interface: Interface,
+    /// The `[Peer]` sections, in the order of the file.
+    pub peers: Vec<Peer>,
+}
+
+/// What `[Interface]` says.
+#[derive(Clone, Debug, Default)]
+pub struct Interface {
+    /// `PrivateKey`. [`parse`] insists on it.
+    pub private_key: Option<StaticSecret>,
+    /// `ListenPort`; without it the system chooses.
+    pub listen_port: Option<u16>,
+    /// `FwMark`: the mark of the encrypted packets; 0 (`off`) for none.
+    pub fwmark: Option<u32>,
+    /// `Address`, host bits included.
+    pub addresses: Vec<IpNet>,
+    /// The addresses among `DNS`.
+    pub dns: Vec<IpAddr>,
+    /// The search domains among `DNS`.
+    pub dns_search: Vec<String>,
+    /// `MTU`, in bytes.
+    pub mtu: Option<u16>,
+    /// `Table`.
+    pub table: Table,
+    /// `PreUp` commands.
+    pub pre_up: Vec<String>,
+    /// `PostUp` commands.
+    pub post_up: Vec<String>,
+    /// `PreDown` commands.
+    pub pre_down: Vec<String>,
+    /// `PostDown` commands.
+    pub post_down: Vec<String>,
+    /// `SaveConfig`: write the state of the device back into the file on the way down.
+    pub save_config: bool,
+}
+
+/// Where the routes of the allowed IPs go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Table {
+    /// The main table, and one of its own for a default route.
+    #[default]
+    Auto,
+    /// No routes at all.
+    Off,
+    /// This table.
+    Number(u32),
+}
+
+/// What one `[Peer]` says.
+#[derive(Clone)]
+pub struct Peer {
+    /// The name in the comment, if there is one.
+    pub name: Option<String>,
+    /// `PublicKey`.
+    pub public_key: PublicKey,
+    /// `PresharedKey`; all zeros in a file is `None` here, as WireGuard takes it.
+    pub preshared_key: Option<Zeroizing<[u8; 32]>>,
+    /// `Endpoint`.
+    pub endpoint: Option<EndpointSpec>,
+    /// `AllowedIPs`, without host bits.
+    pub allowed_ips: Vec<IpNet>,
+    /// `PersistentKeepalive`, in whole seconds; `None` is `off`.
+    pub persistent_keepalive: Option<Duration>,
+}
+
+impl Config {
+    /// This configuration with what has become of it: keys, port, mark and peers are those of the running device.
+    /// Names, addresses, DNS, MTU, table and hooks are not the device's business and stay, and so does an endpoint's host
+    /// name, which is what the file's owner meant by the address it resolved to.
+    #[must_use]
+    pub fn with_status(&self, status: &Status) -> Self {
+        let mut config = self.clone();
+        config.interface.private_key = status.private_key.clone();
+        config.interface.listen_port = Some(status.listen_port);
+        config.interface.fwmark = (status.fwmark != 0).then_some(status.fwmark);
+        config.peers = status.peers.iter().map(|peer| self.peer_with_status(peer)).collect();
+        config
+    }
+
+    fn peer_with_status(&self, status: &PeerStatus) -> Peer {
+        let before = self.peers.iter().find(|peer| peer.public_key == status.public_key);
+        let by_name = |peer: &Peer| matches!(peer.endpoint, Some(EndpointSpec::Name(..)));
+        Peer {
+            name: status.name.clone().or_else(|| before?.name.clone()),
+            public_key: status.public_key,
+            preshared_key: (*status.preshared_key != [0; 32]).then(|| status.preshared_key.clone()),
+            endpoint: match before {
+                Some(before) if by_name(before) => before.endpoint.clone(),
+                _ => status.endpoint.map(EndpointSpec::Address),
+            },
+            allowed_ips: status.allowed_ips.clone(),
+            persistent_keepalive: status.persistent_keepalive,
+        }
+    }
+}
+
+impl Peer {
+    /// The change that makes a device's peer what this section says, whatever it was before.
+    pub fn to_update(&self) -> PeerUpdate {
+        PeerUpdate {
+            name: self.name.clone(),
+            // All zeros take a key away: a file without one means a peer without one.
+            preshared_key: Some(self.preshared_key.clone().unwrap_or_default()),
+            endpoint: self.endpoint.clone(),
+            persistent_keepalive: Some(self.persistent_keepalive),
+            replace_allowed_ips: true,
+            allowed_ips: self.allowed_ips.iter().map(|&net| AllowedIp { net, remove: false }).collect(),
+            ..PeerUpdate::new(self.public_key)
+        }
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peer")
+            .field("name", &self.name)
+            .field("public_key", &self.public_key)
+            .field("preshared_key", &self.preshared_key.as_ref().map(|_| ".."))
+            .field("endpoint", &self.endpoint)
+            .field("allowed_ips", &self.allowed_ips)
+            .field("persistent_keepalive", &self.persistent_keepalive)
+            .finish()
+    }
+}
