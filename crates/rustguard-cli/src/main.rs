@@ -3,6 +3,7 @@
 
 mod check;
 mod cli;
+mod demo;
 mod keys;
 mod pages;
 mod pending;
@@ -32,7 +33,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match command {
         Command::Up { target, detach } => pending::up(&target, detach),
         Command::Down { target } => pending::down(&target),
-        Command::Demo => pending::demo(),
+        Command::Demo => demo::run(),
         Command::Check(arguments) => return check::run(&arguments),
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),
