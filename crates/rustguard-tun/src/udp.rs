@@ -190,9 +190,6 @@ impl Udp {
             let error = match outgoing.send(socket, slab, rest) {
                 Ok(count) => {
                     sent.sent += count;
-                    if count < rest.len() {
-                        forget_pending_error(socket);
-                    }
                     rest = &mut rest[count..];
                     if let Some(source) = tries.source_lost {
                         sent.source_lost += 1 + forget_source(rest, first.to, source);
@@ -336,8 +333,8 @@ fn enlarge_buffers(socket: &Socket) {
     }
 }
 
-/// recvmmsg, past errors that are not the socket's own. It reports what an earlier datagram, also one that another
-/// handle sent, left behind (`sk_err`), and forgets it thereby.
+/// recvmmsg, past errors that are not the socket's own. It reports what was left on the socket (`sk_err`), also by what
+/// another handle did, and forgets it thereby.
 fn receive(messages: &mut Messages<BATCH>, socket: &Socket, slab: &mut [u8]) -> io::Result<usize> {
     let mut errors = 0;
     loop {
@@ -350,8 +347,8 @@ fn receive(messages: &mut Messages<BATCH>, socket: &Socket, slab: &mut [u8]) -> 
     }
 }
 
-/// sendmmsg that stops in mid-batch leaves the reason on the socket, where it would hit the next datagram, which is
-/// not to blame, or the receiver. What stopped it will say so itself when it is offered again.
+/// What the kernel left on the socket (`sk_err`: of ICMP, of a recvmmsg that stopped in mid-batch) hits the next
+/// datagram, which is not to blame. What is wrong with a datagram itself shows again when it is offered again.
 fn forget_pending_error(socket: &Socket) {
     // Its own failure would only mean that nothing was pending.
     let _ = socket.take_error();
@@ -477,9 +474,16 @@ mod tests {
             let (mut slab, mut received) = (vec![0; theirs.recv_slab_len()], Vec::new());
             theirs.recv(&mut slab, &mut received).unwrap();
             theirs.recv(&mut slab, &mut received).unwrap();
-            let v6 = received.iter().find(|r| r.from.remote.is_ipv6()).expect("a flood of IPv4 must not starve IPv6");
-            assert_eq!(v6.from.remote, here("::1", &ours));
-            assert_eq!(v6.from.local.unwrap().ip, IpAddr::V6(Ipv6Addr::LOCALHOST));
+            assert!(received.iter().any(|r| r.from.remote.is_ipv6()), "a flood of IPv4 must not starve IPv6");
+            receive_all(&mut theirs, batch.len() - received.len());
+            // All places have held IPv4 now, whose addresses are shorter.
+            assert_eq!(ours.send(&[1], &[v6]).sent, 1);
+            for _ in 0..2 {
+                let (from, _) = receive_all(&mut theirs, 1)[0];
+                assert_eq!(from.remote, here("::1", &ours));
+                assert_eq!(from.local.unwrap().ip, IpAddr::V6(Ipv6Addr::LOCALHOST));
+                assert_eq!(ours.send(&[1], &[v6]).sent, 1);
+            }
         });
     }
 
@@ -555,10 +559,19 @@ mod tests {
             let slab = vec![0; 70_000];
             let (good, bad) =
                 (transmit(to, None, Span { offset: 0, len: 1 }), transmit(to, None, Span { offset: 0, len: 65_508 }));
-            for _ in 0..100 {
+            for _ in 0..20 {
                 assert_eq!(control.send(&slab, &[good, bad, good]).sent, 2);
                 assert_eq!(receive_all(&mut worker, 2).len(), 2);
             }
+            // With IP_RECVERR the kernel leaves on the socket that nobody was at port 9.
+            let v4 = control.sockets.v4.as_ref().unwrap();
+            sys::set_option(v4, libc::IPPROTO_IP, libc::IP_RECVERR, 1).unwrap();
+            let nobody = transmit("127.0.0.1:9".parse::<SocketAddr>().unwrap(), None, Span { offset: 0, len: 1 });
+            let one = Sent { sent: 1, ..Sent::default() };
+            assert_eq!(control.send(&slab, &[nobody]), one);
+            assert_eq!(worker.send(&slab, &[good]), one, "the error is not that of another datagram");
+            assert_eq!(control.send(&slab, &[nobody]), one);
+            assert_eq!(receive_all(&mut worker, 1).len(), 1, "nor the receiver's");
         });
     }
 
