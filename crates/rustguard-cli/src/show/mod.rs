@@ -74,7 +74,8 @@ fn colour() -> bool {
     }
 }
 
-/// One field in the format of `wg show INTERFACE FIELD`, byte for byte.
+/// One field in the format of `wg show INTERFACE FIELD`, byte for byte. With `all`, `wg` has the interface in every line
+/// but those of endpoints; here it is in these as well.
 fn print_field(out: &mut impl Write, prefix: &str, device: &Device, field: Field) -> io::Result<()> {
     let mut peers = |value: &dyn Fn(&Peer) -> Zeroizing<String>| {
         device.peers.iter().try_for_each(|peer| {

@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_page() {
-        let public = super::super::public_key(&device());
+        let public = public_key(&device());
         let expected = format!(
             "interface: wg0\n  public key: {}\n  private key: (hidden)\n  listening port: 51820\n  fwmark: 0xca6c\n  dropped: 3 forged\n\n\
              peer: laptop\n  public key: AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n  preshared key: (hidden)\n  \
