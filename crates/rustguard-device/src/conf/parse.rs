@@ -381,6 +381,10 @@ impl<'a> Parser<'a> {
                     }
                 }
             }
+            // For wg-quick, no value is no key.
+            "MTU" | "Table" if value.str().is_empty() => {
+                self.diagnostics.push(Diagnostic::warning(value.span(), format!("{key} has no value")));
+            }
             "MTU" => {
                 self.interface.mtu = self.value(key, value, |text| value::number(text, 576..=65_535));
                 self.mtu = Some(value);
@@ -496,7 +500,7 @@ impl<'a> Parser<'a> {
             None => self
                 .diagnostics
                 .push(Diagnostic::error(start.span(), "there is no `[Interface]`").help("it holds the PrivateKey")),
-            Some(header) if !self.seen[0].contains_key("PrivateKey") => self.diagnostics.push(
+            Some(header) if !self.seen[0].contains_key("PrivateKey") && !self.hook_sets_key() => self.diagnostics.push(
                 Diagnostic::error(header.span(), "`[Interface]` has no PrivateKey")
                     .help("`rustguard genkey` makes one: PrivateKey = …"),
             ),
@@ -511,6 +515,11 @@ impl<'a> Parser<'a> {
                     .help(format!("IPv6 needs {MIN_MTU_IPV6}; below that, Linux takes IPv6 off the interface")),
             );
         }
+    }
+
+    /// Whether the key comes from elsewhere, as in the example of wg-quick(8): `PostUp = wg set %i private-key FILE`.
+    fn hook_sets_key(&self) -> bool {
+        self.interface.pre_up.iter().chain(&self.interface.post_up).any(|hook| hook.contains("private-key"))
     }
 
     fn check_peers(&mut self) {
