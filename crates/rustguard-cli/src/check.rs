@@ -47,7 +47,11 @@ pub(crate) fn run(arguments: &cli::Check) -> Result<ExitCode> {
             Err(error) => {
                 unreadable = true;
                 if arguments.json {
-                    reports.push(Report { file: target.clone(), unreadable: Some(format!("{error:#}")), diagnostics: vec![] });
+                    reports.push(Report {
+                        file: target.clone(),
+                        unreadable: Some(format!("{error:#}")),
+                        diagnostics: vec![],
+                    });
                 } else {
                     writeln!(io::stderr(), "rustguard: {error:#}")?;
                 }
@@ -128,7 +132,7 @@ impl Source {
         if self.readable_by_others {
             let group = Group::with_title(Level::WARNING.primary_title(self.exposure()))
                 .element(Level::HELP.message(self.exposure_help()));
-            writeln!(err, "{}", renderer.render(&[group]))?;
+            writeln!(err, "{}\n", renderer.render(&[group]))?;
         }
         let text = conf::redact(&self.text);
         for Diagnostic { severity, message, span, help } in diagnostics {
@@ -140,7 +144,7 @@ impl Source {
             let snippet = Snippet::source(text.as_str()).path(&*path).annotation(annotation);
             let group = level.primary_title(message.as_str()).element(snippet);
             let help = help.as_deref().map(|help| Level::HELP.message(help));
-            writeln!(err, "{}", renderer.render(&[group.elements(help)]))?;
+            writeln!(err, "{}\n", renderer.render(&[group.elements(help)]))?;
         }
         Ok(())
     }

@@ -104,7 +104,9 @@ Examples:
     Demo,
 
     /// Make a private key
-    #[command(after_help = "Example:\n  (umask 077; rustguard genkey | tee private.key | rustguard pubkey > public.key)")]
+    #[command(
+        after_help = "Example:\n  (umask 077; rustguard genkey | tee private.key | rustguard pubkey > public.key)"
+    )]
     Genkey,
 
     /// Make a preshared key

@@ -31,7 +31,11 @@ pub(crate) fn genpsk() -> Result<()> {
 pub(crate) fn pubkey() -> Result<()> {
     // With room for everything: growing would leave copies of the key behind.
     let mut text = Zeroizing::new(String::with_capacity(MOST_INPUT as usize + 1));
-    io::stdin().lock().take(MOST_INPUT).read_to_string(&mut text).context("cannot read a private key from standard input")?;
+    io::stdin()
+        .lock()
+        .take(MOST_INPUT)
+        .read_to_string(&mut text)
+        .context("cannot read a private key from standard input")?;
     let text = text.trim();
     if text.is_empty() {
         bail!("standard input is empty; give it a private key: rustguard genkey | rustguard pubkey");

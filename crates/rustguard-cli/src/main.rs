@@ -7,11 +7,15 @@ mod demo;
 mod keys;
 mod pages;
 mod pending;
+mod show;
+mod uapi;
 
 use clap::{CommandFactory as _, Parser as _};
 use cli::{Cli, Command};
 use std::{
+    fs::File,
     io::{self, IsTerminal as _, Write as _},
+    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
     process::ExitCode,
 };
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
@@ -35,12 +39,12 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Down { target } => pending::down(&target),
         Command::Demo => demo::run(),
         Command::Check(arguments) => return check::run(&arguments),
+        Command::Show(arguments) => return show::run(&arguments),
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),
         Command::Pubkey => keys::pubkey(),
         Command::Completions { shell } => pages::completions(shell),
         Command::Man { dir } => pages::man(dir.as_deref()),
-        Command::Show(_) => Ok(()),
     }
     .map(|()| ExitCode::SUCCESS)
 }
@@ -58,7 +62,15 @@ fn log(cli: &Cli) {
         .with_ansi(io::stderr().is_terminal())
         .with_target(false);
     // The journal stamps every line itself.
-    if std::env::var_os("JOURNAL_STREAM").is_some() { subscriber.without_time().init() } else { subscriber.init() }
+    if stderr_is_journal() { subscriber.without_time().init() } else { subscriber.init() }
+}
+
+/// Whether standard error is the journal: systemd names the device and the inode of the socket it has made for it
+/// (systemd.exec(5)), which a program that is merely started by a service inherits the name of, but not the socket.
+fn stderr_is_journal() -> bool {
+    let Ok(journal) = std::env::var("JOURNAL_STREAM") else { return false };
+    let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() else { return false };
+    File::from(stderr).metadata().is_ok_and(|stderr| journal == format!("{}:{}", stderr.dev(), stderr.ino()))
 }
 
 /// Says why it failed, on one line, without a backtrace: it is for people who did not write this program.

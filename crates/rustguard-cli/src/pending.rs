@@ -4,6 +4,8 @@ use anyhow::{Result, bail};
 
 /// `up`.
 pub(crate) fn up(target: &str, _detach: bool) -> Result<()> {
+    let (path, _) = rustguard_device::conf::resolve_name(target)?;
+    crate::check::load(&path)?;
     bail!("up {target}: not in this build")
 }
 

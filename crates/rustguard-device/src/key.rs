@@ -39,8 +39,8 @@ pub fn to_base64(key: &[u8; 32]) -> Zeroizing<String> {
     Zeroizing::new(Base64::encode_string(key))
 }
 
-/// Reads 64 hexadecimal digits.
-pub(crate) fn from_hex(text: &str) -> Option<Zeroizing<[u8; 32]>> {
+/// Reads 64 hexadecimal digits; anything else is `None`.
+pub fn from_hex(text: &str) -> Option<Zeroizing<[u8; 32]>> {
     let mut key = Zeroizing::new([0; 32]);
     if text.len() != 2 * key.len() {
         return None;

@@ -44,7 +44,7 @@ pub struct Config {
 /// What `[Interface]` says.
 #[derive(Clone, Debug, Default)]
 pub struct Interface {
-    /// `PrivateKey`. [`parse`] insists on it.
+    /// `PrivateKey`. [`parse`] insists on it, unless a hook sets one.
     pub private_key: Option<StaticSecret>,
     /// `ListenPort`; without it the system chooses.
     pub listen_port: Option<u16>,

@@ -52,24 +52,24 @@ pub fn parse(text: &str) -> (Option<Config>, Vec<Diagnostic>) {
 pub fn redact(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut end = 0;
+    let mut hide = |secret: Piece<'_>| {
+        out.push_str(&text[end..secret.start]);
+        out.extend(std::iter::repeat_n('*', secret.end - secret.start));
+        end = secret.end;
+    };
     for line in lines(text) {
-        let (key, value) = line.split_at_char('=').map_or((None, line), |(key, value)| (Some(key.trim()), value));
-        let public = |known: &&str| {
-            key.is_some_and(|key| key.str().eq_ignore_ascii_case(known))
-                && !matches!(*known, "PrivateKey" | "PresharedKey")
+        let entry = line.split_at_char('=').map(|(key, value)| (key.trim(), value.trim()));
+        let known = |key: Piece<'_>| {
+            INTERFACE_KEYS.iter().chain(&PEER_KEYS).find(|known| known.eq_ignore_ascii_case(key.str())).copied()
         };
-        if INTERFACE_KEYS.iter().chain(&PEER_KEYS).any(|known| public(&known)) {
-            continue;
-        }
-        // Of a secret's own line, the whole value; in misspelt and broken lines, what is long enough for a key.
-        let is = |secret: &str| key.is_some_and(|key| key.str().eq_ignore_ascii_case(secret));
-        let secret = is("PrivateKey") || is("PresharedKey");
-        for word in line.words(|c: char| c.is_whitespace() || c == '=') {
-            if secret && word.start >= value.start || word.end - word.start >= SECRET_LENGTH {
-                out.push_str(&text[end..word.start]);
-                out.extend(std::iter::repeat_n('*', word.end - word.start));
-                end = word.end;
-            }
+        match entry.map(|(key, value)| (known(key), value)) {
+            Some((Some("PrivateKey" | "PresharedKey"), value)) => hide(value),
+            Some((Some(_), _)) => {}
+            // A misspelt key, a broken line: what is long enough for a secret is taken for one.
+            _ => line
+                .words(|c: char| c.is_whitespace() || c == '=')
+                .filter(|word| word.end - word.start >= SECRET_LENGTH)
+                .for_each(&mut hide),
         }
     }
     out.push_str(&text[end..]);
@@ -325,9 +325,9 @@ impl<'a> Parser<'a> {
             );
         }
         if self.section == Section::Peer {
-            self.peer_entry(known, value)
+            self.peer_entry(known, value);
         } else {
-            self.interface_entry(known, value, raw)
+            self.interface_entry(known, value, raw);
         }
     }
 
@@ -380,6 +380,10 @@ impl<'a> Parser<'a> {
                         None => {}
                     }
                 }
+            }
+            // For wg-quick, no value is no key.
+            "MTU" | "Table" if value.str().is_empty() => {
+                self.diagnostics.push(Diagnostic::warning(value.span(), format!("{key} has no value")));
             }
             "MTU" => {
                 self.interface.mtu = self.value(key, value, |text| value::number(text, 576..=65_535));
@@ -496,7 +500,7 @@ impl<'a> Parser<'a> {
             None => self
                 .diagnostics
                 .push(Diagnostic::error(start.span(), "there is no `[Interface]`").help("it holds the PrivateKey")),
-            Some(header) if !self.seen[0].contains_key("PrivateKey") => self.diagnostics.push(
+            Some(header) if !self.seen[0].contains_key("PrivateKey") && !self.hook_sets_key() => self.diagnostics.push(
                 Diagnostic::error(header.span(), "`[Interface]` has no PrivateKey")
                     .help("`rustguard genkey` makes one: PrivateKey = …"),
             ),
@@ -511,6 +515,11 @@ impl<'a> Parser<'a> {
                     .help(format!("IPv6 needs {MIN_MTU_IPV6}; below that, Linux takes IPv6 off the interface")),
             );
         }
+    }
+
+    /// Whether the key comes from elsewhere, as in the example of wg-quick(8): `PostUp = wg set %i private-key FILE`.
+    fn hook_sets_key(&self) -> bool {
+        self.interface.pre_up.iter().chain(&self.interface.post_up).any(|hook| hook.contains("private-key"))
     }
 
     fn check_peers(&mut self) {

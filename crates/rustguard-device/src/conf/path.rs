@@ -69,14 +69,14 @@ pub fn check_interface_name(name: &str) -> Result<(), NameError> {
     }
 }
 
-/// Whether others than the owner may read the file, which holds a private key.
+/// Whether everybody may read the file, which holds a private key. A group that may is meant to.
 ///
 /// # Errors
 /// When there is no such file, or it cannot be looked at.
 pub fn readable_by_others(path: &Path) -> io::Result<bool> {
     let metadata = path.metadata()?;
     // A pipe or a terminal, as in `check /dev/stdin`, is nobody's configuration file.
-    Ok(metadata.is_file() && metadata.permissions().mode() & 0o044 != 0)
+    Ok(metadata.is_file() && metadata.permissions().mode() & 0o004 != 0)
 }
 
 #[cfg(test)]
@@ -102,9 +102,9 @@ mod tests {
     }
 
     #[test]
-    fn readable_by_others_means_group_or_world() {
+    fn readable_by_others_means_everybody() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        for (mode, readable) in [(0o600, false), (0o640, true), (0o604, true), (0o700, false)] {
+        for (mode, readable) in [(0o600, false), (0o640, false), (0o604, true), (0o700, false)] {
             file.as_file().set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(readable_by_others(file.path()).unwrap(), readable, "{mode:o}");
         }

@@ -140,6 +140,7 @@ fn what_only_the_whole_shows() {
         (interface("MTU = 1279\nAddress = ::1"), "warning 3:7 MTU 1279 is too small for the IPv6 address"),
         (interface("MTU = 1\n"), "error 3:7 MTU must be a number from 576 to 65535, not `1`"),
         (interface("ListenPort = 1\nlistenport = 2"), "warning 4:1 ListenPort is given twice, first in line 3"),
+        (interface("MTU ="), "warning 3:6 MTU has no value"),
         (interface("PostUp ="), "warning 3:9 PostUp has no command"),
         (interface("").replace(SECRET, &(["A"; 43].concat() + "=")), "error 2:14 PrivateKey is all zeros"),
         (String::new(), "error 1:1 there is no `[Interface]`"),
@@ -147,6 +148,7 @@ fn what_only_the_whole_shows() {
         let said = said(&text);
         assert!(said.len() == 1 && said[0].starts_with(expected), "{text}\n{said:#?}");
     }
+    good("[Interface]\nPostUp = wg set %i private-key /etc/wireguard/%i.key");
     // A net within another peer's is how routing works.
     good(&peer(&format!("AllowedIPs=10.0.0.0/8\n[Peer]\nPublicKey={OTHER}\nAllowedIPs=10.0.0.0/16")));
 }
@@ -170,14 +172,18 @@ fn written_and_read_again() {
     let config = good(&full());
     let text = to_text(&config);
     assert_eq!(*to_text(&good(&text)), *text);
+    let mut named = config.clone();
+    named.peers[0].name = Some("x\nPostUp = evil".into());
+    assert!(!to_text(&named).contains("evil"));
     assert_eq!(text.capacity(), to_text(&config).capacity());
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("wg0.conf");
     std::fs::write(&path, "old").unwrap();
-    write(&path, &config).unwrap();
+    std::os::unix::fs::symlink(&path, directory.path().join("link")).unwrap();
+    write(&directory.path().join("link"), &config).unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), *text);
     assert!(!readable_by_others(&path).unwrap());
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "no temporary file is left");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2, "no temporary file is left");
 }
 
 #[test]

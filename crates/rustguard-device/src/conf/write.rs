@@ -1,6 +1,6 @@
 //! From a [`Config`] to a file.
 
-use super::{Config, Peer, Table};
+use super::{Config, Peer, Table, parse::is_name};
 use crate::key::to_base64;
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
 use std::{
@@ -17,6 +17,8 @@ use zeroize::Zeroizing;
 /// # Errors
 /// The file cannot be written; the old one is then still there.
 pub fn write(path: &Path, config: &Config) -> io::Result<()> {
+    // A link stays one: what it points to is the configuration.
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let mut file = AtomicWriteFile::options().mode(0o600).preserve_mode(false).open(path)?;
     file.write_all(to_text(config).as_bytes())?;
     file.commit()
@@ -64,7 +66,8 @@ pub fn to_text(config: &Config) -> Zeroizing<String> {
 
 fn push_peer(out: &mut String, peer: &Peer) {
     out.push('\n');
-    maybe(out, "# Name", peer.name.as_ref());
+    // A name may come from an embedder: one that could end the comment it is in stays out of the file.
+    maybe(out, "# Name", peer.name.as_ref().filter(|name| is_name(name)));
     out.push_str("[Peer]\n");
     line(out, "PublicKey", &*to_base64(&peer.public_key.0));
     if let Some(key) = &peer.preshared_key {

@@ -1,0 +1,68 @@
+//! The state of interfaces for programs. Numbers are numbers, what is not there is `null`, times are Unix times.
+
+use super::{Device, to_base64};
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+};
+use zeroize::Zeroizing;
+
+#[derive(Serialize)]
+struct JsonDevice<'a> {
+    interface: &'a str,
+    public_key: Option<Zeroizing<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    private_key: Option<Zeroizing<String>>,
+    listen_port: u16,
+    fwmark: Option<u32>,
+    /// Packets, by reason.
+    dropped: BTreeMap<&'a str, u64>,
+    peers: Vec<JsonPeer<'a>>,
+}
+
+#[derive(Serialize)]
+struct JsonPeer<'a> {
+    name: Option<&'a str>,
+    public_key: Zeroizing<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    preshared_key: Option<Zeroizing<String>>,
+    endpoint: Option<&'a str>,
+    allowed_ips: Vec<String>,
+    latest_handshake: Option<u64>,
+    rx_bytes: u64,
+    tx_bytes: u64,
+    /// In seconds.
+    persistent_keepalive: Option<u16>,
+}
+
+/// Prints an array of interfaces. Without `secrets`, private and preshared keys are left out.
+pub(super) fn print(out: &mut impl Write, devices: &[(String, Device)], secrets: bool) -> io::Result<()> {
+    let devices: Vec<_> = devices.iter().map(|(name, device)| self::device(name, device, secrets)).collect();
+    serde_json::to_writer_pretty(&mut *out, &devices)?;
+    writeln!(out)
+}
+
+fn device<'a>(interface: &'a str, device: &'a Device, secrets: bool) -> JsonDevice<'a> {
+    let shown = |key: &Option<Zeroizing<[u8; 32]>>| key.as_ref().filter(|_| secrets).map(|key| to_base64(key));
+    let peers = device.peers.iter().map(|peer| JsonPeer {
+        name: peer.name.as_deref(),
+        public_key: to_base64(&peer.public_key.0),
+        preshared_key: shown(&peer.preshared_key),
+        endpoint: peer.endpoint.as_deref(),
+        allowed_ips: peer.allowed_ips.iter().map(ToString::to_string).collect(),
+        latest_handshake: Some(peer.last_handshake.as_secs()).filter(|&seconds| seconds > 0),
+        rx_bytes: peer.rx_bytes,
+        tx_bytes: peer.tx_bytes,
+        persistent_keepalive: Some(peer.persistent_keepalive).filter(|&seconds| seconds > 0),
+    });
+    JsonDevice {
+        interface,
+        public_key: device.public_key().map(|key| to_base64(&key.0)),
+        private_key: shown(&device.private_key),
+        listen_port: device.listen_port,
+        fwmark: Some(device.fwmark).filter(|&mark| mark > 0),
+        dropped: device.drops.iter().map(|(reason, count)| (reason.as_str(), *count)).collect(),
+        peers: peers.collect(),
+    }
+}

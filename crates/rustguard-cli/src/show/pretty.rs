@@ -1,0 +1,204 @@
+//! The state of interfaces for people.
+
+use super::{Device, NONE, Peer, allowed_ips, public_key, secret, to_base64};
+use std::{
+    fmt::Display,
+    io::{self, Write},
+    time::{Duration, SystemTime},
+};
+use zeroize::Zeroizing;
+
+const HIDDEN: &str = "(hidden)";
+
+/// Prints a block per interface and one per peer; the peer that was heard of last comes first.
+pub(super) fn print(out: &mut impl Write, devices: &[(String, Device)], secrets: bool, colour: bool) -> io::Result<()> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let mut page = Page { out, colour, secrets, now };
+    for (index, (name, device)) in devices.iter().enumerate() {
+        if index > 0 {
+            writeln!(page.out)?;
+        }
+        page.device(name, device)?;
+    }
+    Ok(())
+}
+
+struct Page<'a, W> {
+    out: &'a mut W,
+    colour: bool,
+    secrets: bool,
+    now: Duration,
+}
+
+impl<W: Write> Page<'_, W> {
+    fn device(&mut self, name: &str, device: &Device) -> io::Result<()> {
+        self.title("interface", name, "32")?;
+        self.line("public key", &*public_key(device))?;
+        self.secret("private key", device.private_key.as_ref())?;
+        self.line("listening port", device.listen_port)?;
+        if device.fwmark != 0 {
+            self.line("fwmark", format!("{:#x}", device.fwmark))?;
+        }
+        if !device.drops.is_empty() {
+            let drops: Vec<_> = device.drops.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+            self.line("dropped", drops.join(", "))?;
+        }
+        let mut peers: Vec<_> = device.peers.iter().collect();
+        peers.sort_by_key(|peer| std::cmp::Reverse(peer.last_handshake));
+        peers.into_iter().try_for_each(|peer| self.peer(peer))
+    }
+
+    fn peer(&mut self, peer: &Peer) -> io::Result<()> {
+        writeln!(self.out)?;
+        let key = to_base64(&peer.public_key.0);
+        match &peer.name {
+            Some(name) => {
+                self.title("peer", name, "33")?;
+                self.line("public key", &*key)?;
+            }
+            None => self.title("peer", &key, "33")?,
+        }
+        if peer.preshared_key.is_some() {
+            self.secret("preshared key", peer.preshared_key.as_ref())?;
+        }
+        if let Some(endpoint) = &peer.endpoint {
+            self.line("endpoint", endpoint)?;
+        }
+        self.line("allowed ips", allowed_ips(peer, ", "))?;
+        if !peer.last_handshake.is_zero() {
+            self.line("latest handshake", ago(self.now, peer.last_handshake))?;
+        }
+        if peer.rx_bytes > 0 || peer.tx_bytes > 0 {
+            self.line("transfer", format!("{} received, {} sent", bytes(peer.rx_bytes), bytes(peer.tx_bytes)))?;
+        }
+        if peer.persistent_keepalive > 0 {
+            self.line("persistent keepalive", format!("every {}", span(peer.persistent_keepalive.into())))?;
+        }
+        Ok(())
+    }
+
+    fn title(&mut self, what: &str, name: &str, colour: &str) -> io::Result<()> {
+        if self.colour {
+            writeln!(self.out, "\x1b[{colour};1m{what}\x1b[0m: \x1b[{colour}m{name}\x1b[0m")
+        } else {
+            writeln!(self.out, "{what}: {name}")
+        }
+    }
+
+    fn line(&mut self, key: &str, value: impl Display) -> io::Result<()> {
+        if self.colour {
+            writeln!(self.out, "  \x1b[1m{key}\x1b[0m: {value}")
+        } else {
+            writeln!(self.out, "  {key}: {value}")
+        }
+    }
+
+    fn secret(&mut self, what: &str, key: Option<&Zeroizing<[u8; 32]>>) -> io::Result<()> {
+        match key {
+            None => self.line(what, NONE),
+            Some(_) if !self.secrets => self.line(what, HIDDEN),
+            key => self.line(what, &*secret(key)),
+        }
+    }
+}
+
+/// How long ago something was.
+fn ago(now: Duration, then: Duration) -> String {
+    match now.as_secs().checked_sub(then.as_secs()) {
+        None => "in the future: the clock has been set back".to_owned(),
+        Some(0) => "now".to_owned(),
+        Some(seconds) => format!("{} ago", span(seconds)),
+    }
+}
+
+/// A length of time in words, its parts that are zero left out.
+fn span(seconds: u64) -> String {
+    let (minutes, seconds) = (seconds / 60, seconds % 60);
+    let (hours, minutes) = (minutes / 60, minutes % 60);
+    let (days, hours) = (hours / 24, hours % 24);
+    let parts = [(days, "day"), (hours, "hour"), (minutes, "minute"), (seconds, "second")];
+    let parts = parts.into_iter().filter(|&(count, _)| count > 0);
+    let words: Vec<_> = parts.map(|(n, unit)| format!("{n} {unit}{}", if n == 1 { "" } else { "s" })).collect();
+    words.join(", ")
+}
+
+/// An amount in binary units, two places.
+fn bytes(n: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if n < 1024 {
+        return format!("{n} B");
+    }
+    // f64 is exact enough for two places, whatever the count.
+    let mut amount = n as f64 / 1024.0;
+    let mut unit = 0;
+    while amount >= 1024.0 && unit + 1 < UNITS.len() {
+        amount /= 1024.0;
+        unit += 1;
+    }
+    format!("{amount:.2} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustguard_crypto::x25519::PublicKey;
+
+    fn device() -> Device {
+        let peer = |byte: u8, name: Option<&str>, handshake| Peer {
+            name: name.map(str::to_owned),
+            preshared_key: Some(Zeroizing::new([byte; 32])),
+            endpoint: Some("[2001:db8::1]:9".to_owned()),
+            allowed_ips: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
+            last_handshake: Duration::from_secs(handshake),
+            rx_bytes: 1536,
+            tx_bytes: 3,
+            persistent_keepalive: 25,
+            ..Peer::new(PublicKey([byte; 32]))
+        };
+        Device {
+            private_key: Some(Zeroizing::new([8; 32])),
+            listen_port: 51_820,
+            fwmark: 0xca6c,
+            drops: vec![("forged".to_owned(), 3)],
+            peers: vec![peer(1, None, 0), peer(2, Some("laptop"), 100)],
+        }
+    }
+
+    fn page(secrets: bool, colour: bool) -> String {
+        let mut out = Vec::new();
+        let mut page = Page { out: &mut out, colour, secrets, now: Duration::from_secs(100 + 3600 + 61) };
+        page.device("wg0", &device()).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_page() {
+        let public = public_key(&device());
+        let expected = format!(
+            "interface: wg0\n  public key: {}\n  private key: (hidden)\n  listening port: 51820\n  fwmark: 0xca6c\n  dropped: 3 forged\n\n\
+             peer: laptop\n  public key: AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n  preshared key: (hidden)\n  \
+             endpoint: [2001:db8::1]:9\n  allowed ips: 10.0.0.0/8, fd00::/8\n  latest handshake: 1 hour, 1 minute, 1 second ago\n  \
+             transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n\n\
+             peer: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n  preshared key: (hidden)\n  endpoint: [2001:db8::1]:9\n  \
+             allowed ips: 10.0.0.0/8, fd00::/8\n  transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n",
+            *public
+        );
+        assert_eq!(page(false, false), expected);
+    }
+
+    #[test]
+    fn secrets_and_colours_only_when_asked_for() {
+        assert!(page(true, false).contains("private key: CAgI") && page(true, false).contains("preshared key: AQEB"));
+        assert!(page(false, true).contains("\x1b[32;1minterface\x1b[0m: \x1b[32mwg0\x1b[0m"));
+    }
+
+    #[test]
+    fn words_for_numbers() {
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1 << 20), "1.00 MiB");
+        assert_eq!(bytes(u64::MAX), "16777216.00 TiB");
+        assert_eq!(span(86_400 + 1), "1 day, 1 second");
+        assert_eq!(ago(Duration::from_secs(5), Duration::from_secs(5)), "now");
+        assert!(ago(Duration::from_secs(5), Duration::from_secs(6)).contains("clock"));
+    }
+}

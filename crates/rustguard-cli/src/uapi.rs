@@ -1,0 +1,257 @@
+//! The other end of the UAPI: asks a device for its state. See <https://www.wireguard.com/xplatform/>.
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use ipnet::IpNet;
+use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use rustguard_device::{conf, key::from_hex, uapi::SOCKET_DIR};
+use std::{
+    fs,
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use zeroize::Zeroizing;
+
+/// A device answers in microseconds, or not at all.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// No line of the protocol is longer: a key's name and 64 digits, or a peer's name.
+const MAX_LINE: u64 = 1024;
+
+/// A device, as it answers `get`.
+#[derive(Default)]
+pub(crate) struct Device {
+    pub(crate) private_key: Option<Zeroizing<[u8; 32]>>,
+    pub(crate) listen_port: u16,
+    pub(crate) fwmark: u32,
+    /// What was dropped, by reason; other implementations do not tell.
+    pub(crate) drops: Vec<(String, u64)>,
+    pub(crate) peers: Vec<Peer>,
+}
+
+/// A peer of it.
+pub(crate) struct Peer {
+    pub(crate) name: Option<String>,
+    pub(crate) public_key: PublicKey,
+    pub(crate) preshared_key: Option<Zeroizing<[u8; 32]>>,
+    /// As the device writes it: an address' zone may be a name, which the standard library's type has no place for.
+    pub(crate) endpoint: Option<String>,
+    pub(crate) allowed_ips: Vec<IpNet>,
+    /// Since the Unix epoch; zero for never.
+    pub(crate) last_handshake: Duration,
+    pub(crate) rx_bytes: u64,
+    pub(crate) tx_bytes: u64,
+    /// In seconds; 0 for off.
+    pub(crate) persistent_keepalive: u16,
+}
+
+/// The interfaces that have a socket with somebody at the other end, by name.
+pub(crate) fn interfaces() -> Result<Vec<String>> {
+    let directory = match fs::read_dir(SOCKET_DIR) {
+        Ok(directory) => directory,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(explain(error, Path::new(SOCKET_DIR))),
+    };
+    let mut names = Vec::new();
+    for entry in directory {
+        let name = entry?.file_name();
+        let name = name.to_str().and_then(|name| name.strip_suffix(".sock"));
+        let Some(name) = name.filter(|name| conf::check_interface_name(name).is_ok()) else { continue };
+        // A process that was killed leaves its socket behind.
+        let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        if !UnixStream::connect(socket(name)).is_err_and(refused) {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Asks for everything; names and drops of a RustGuard device included.
+pub(crate) fn get(interface: &str) -> Result<Device> {
+    conf::check_interface_name(interface)?;
+    let path = socket(interface);
+    // Others refuse the first question with an errno, or hang up on it; the standard's own they all answer.
+    if let Answer::Device(device) = ask(&path, "rustguard")? {
+        return Ok(*device);
+    }
+    match ask(&path, "1")? {
+        Answer::Device(device) => Ok(*device),
+        Answer::Refused(errno) => bail!("{interface} refuses to tell its state: errno {errno}"),
+        Answer::HungUp => bail!("{interface} hung up without telling its state"),
+    }
+}
+
+enum Answer {
+    Device(Box<Device>),
+    Refused(i64),
+    HungUp,
+}
+
+fn socket(interface: &str) -> PathBuf {
+    Path::new(SOCKET_DIR).join(format!("{interface}.sock"))
+}
+
+fn explain(error: io::Error, path: &Path) -> anyhow::Error {
+    let remedy = match error.kind() {
+        io::ErrorKind::PermissionDenied => "; run as root, or with sudo",
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "; it is not up, or not run in userspace",
+        _ => "",
+    };
+    anyhow!("{}: {error}{remedy}", path.display())
+}
+
+fn ask(path: &Path, what: &str) -> Result<Answer> {
+    let mut stream = UnixStream::connect(path).map_err(|error| explain(error, path))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("get={what}\n\n").as_bytes())?;
+    read(BufReader::new(stream)).with_context(|| format!("what {} answers", path.display()))
+}
+
+fn read(mut lines: impl io::BufRead) -> Result<Answer> {
+    let mut device = Box::<Device>::default();
+    loop {
+        let mut line = Zeroizing::new(String::with_capacity(256));
+        let read = lines.by_ref().take(MAX_LINE).read_line(&mut line);
+        match read {
+            Ok(0) => return Ok(Answer::HungUp),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(Answer::HungUp),
+            read => read?,
+        };
+        let Some((key, value)) = line.trim_end_matches('\n').split_once('=') else {
+            bail!("a line without `=`");
+        };
+        if key == "errno" {
+            return match value.parse().with_context(|| format!("errno `{value}`"))? {
+                0 => Ok(Answer::Device(device)),
+                errno => Ok(Answer::Refused(errno)),
+            };
+        }
+        // The values of keys are no business of an error message.
+        device.line(key, value).with_context(|| format!("the value of {key}"))?;
+    }
+}
+
+impl Device {
+    /// The public half of the private key.
+    pub(crate) fn public_key(&self) -> Option<PublicKey> {
+        self.private_key.as_ref().map(|key| StaticSecret::from_bytes(**key).public_key())
+    }
+
+    fn line(&mut self, key: &str, value: &str) -> Result<()> {
+        match key {
+            "private_key" => self.private_key = secret(value)?,
+            "listen_port" => self.listen_port = value.parse()?,
+            "fwmark" => self.fwmark = value.parse()?,
+            "public_key" => {
+                let public_key = PublicKey(*from_hex(value).context("not 64 hexadecimal digits")?);
+                self.peers.push(Peer::new(public_key));
+            }
+            key => {
+                if let Some(reason) = key.strip_prefix("rustguard_drop_") {
+                    self.drops.push((reason.to_owned(), value.parse()?));
+                } else if let Some(peer) = self.peers.last_mut() {
+                    peer.line(key, value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Peer {
+    /// A peer of which nothing else is known.
+    pub(crate) fn new(public_key: PublicKey) -> Self {
+        Self {
+            name: None,
+            public_key,
+            preshared_key: None,
+            endpoint: None,
+            allowed_ips: Vec::new(),
+            last_handshake: Duration::ZERO,
+            rx_bytes: 0,
+            tx_bytes: 0,
+            persistent_keepalive: 0,
+        }
+    }
+
+    fn line(&mut self, key: &str, value: &str) -> Result<()> {
+        match key {
+            "preshared_key" => self.preshared_key = secret(value)?,
+            "endpoint" => self.endpoint = Some(printable(value)),
+            "allowed_ip" => self.allowed_ips.push(value.parse()?),
+            // wireguard-go's own clock decides; one that is before 1970 says never.
+            "last_handshake_time_sec" => {
+                let seconds = u64::try_from(value.parse::<i64>()?).unwrap_or(0);
+                self.last_handshake = Duration::new(seconds, self.last_handshake.subsec_nanos());
+            }
+            "last_handshake_time_nsec" => {
+                let nanoseconds = value.parse::<u32>()?.min(999_999_999);
+                self.last_handshake = Duration::new(self.last_handshake.as_secs(), nanoseconds);
+            }
+            "rx_bytes" => self.rx_bytes = value.parse()?,
+            "tx_bytes" => self.tx_bytes = value.parse()?,
+            "persistent_keepalive_interval" => self.persistent_keepalive = value.parse()?,
+            "rustguard_name" => self.name = Some(printable(value)),
+            // The protocol may grow.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// A terminal will show it.
+fn printable(value: &str) -> String {
+    value.replace(char::is_control, "?")
+}
+
+/// A key; all zeros is none.
+fn secret(value: &str) -> Result<Option<Zeroizing<[u8; 32]>>> {
+    let key = from_hex(value).context("not 64 hexadecimal digits")?;
+    Ok((*key != [0; 32]).then_some(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(text: &str) -> Result<Device> {
+        match read(text.as_bytes())? {
+            Answer::Device(device) => Ok(*device),
+            Answer::Refused(errno) => bail!("refused {errno}"),
+            Answer::HungUp => bail!("hung up"),
+        }
+    }
+
+    #[test]
+    fn an_answer_is_read() {
+        let (key, zeros) = ("ab".repeat(32), "00".repeat(32));
+        let device = device(&format!(
+            "private_key={key}\nlisten_port=51820\nfwmark=7\nrustguard_drop_forged=3\npublic_key={key}\npreshared_key={zeros}\n\
+             protocol_version=1\nrustguard_name=lap\u{1b}top\nendpoint=[2001:db8::1]:9\nlast_handshake_time_sec=5\n\
+             last_handshake_time_nsec=6\ntx_bytes=22\nrx_bytes=11\npersistent_keepalive_interval=25\nallowed_ip=10.0.0.0/8\n\
+             allowed_ip=fd00::/8\nfuture=x\npublic_key={zeros}\nerrno=0\n\n"
+        ))
+        .unwrap();
+        assert_eq!((device.listen_port, device.fwmark, device.peers.len()), (51_820, 7, 2));
+        assert_eq!(device.drops, [("forged".to_owned(), 3)]);
+        let peer = &device.peers[0];
+        assert_eq!(peer.name.as_deref(), Some("lap?top"));
+        assert!(peer.preshared_key.is_none() && device.private_key.is_some());
+        assert_eq!(peer.last_handshake, Duration::new(5, 6));
+        assert_eq!((peer.rx_bytes, peer.tx_bytes, peer.persistent_keepalive), (11, 22, 25));
+        assert_eq!(peer.allowed_ips.len(), 2);
+    }
+
+    #[test]
+    fn what_is_no_answer_is_told_apart() {
+        assert!(matches!(read(&b"errno=-22\n\n"[..]), Ok(Answer::Refused(-22))));
+        assert!(matches!(read(&b""[..]), Ok(Answer::HungUp)));
+        assert!(matches!(read(&b"listen_port=1\n"[..]), Ok(Answer::HungUp)));
+        for text in ["nonsense\n", "listen_port=x\n", "private_key=abcd\n", "errno=\n", &"x".repeat(5000)] {
+            let error = format!("{:#}", read(text.as_bytes()).err().expect("not an answer"));
+            assert!(!error.contains("abcd"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The commands that need no tunnel, as a shell sees them: output, standard error, exit status.
+
+use std::{
+    fs,
+    io::Write as _,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+use tempfile::TempDir;
+
+const SECRET: &str = "YAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+const PEER: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
+
+fn rustguard(directory: &Path, arguments: &[&str]) -> Output {
+    run(Command::new(env!("CARGO_BIN_EXE_rustguard")).args(arguments).current_dir(directory), "")
+}
+
+fn run(command: &mut Command, input: &str) -> Output {
+    let command =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).env_remove("RUSTGUARD_LOG");
+    let mut child = command.spawn().unwrap();
+    // A child that does not read its input may have closed it.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+fn pubkey(program: &str, input: &str) -> Output {
+    run(Command::new(program).arg("pubkey"), input)
+}
+
+/// A directory with `wg0.conf` in it.
+fn file(text: &str, mode: u32) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wg0.conf");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    (directory, path)
+}
+
+fn check(text: &str, arguments: &[&str]) -> Output {
+    let (directory, _) = file(text, 0o600);
+    rustguard(directory.path(), &[&["check", "wg0.conf"], arguments].concat())
+}
+
+#[test]
+fn keys_are_those_of_wg() {
+    let here = Path::new(".");
+    let key = rustguard(here, &["genkey"]);
+    assert!(key.status.success() && key.stdout.len() == 45 && stderr(&key).is_empty(), "{key:?}");
+    assert_ne!(stdout(&key), stdout(&rustguard(here, &["genkey"])));
+    assert_eq!(rustguard(here, &["genpsk"]).stdout.len(), 45);
+    let ours = env!("CARGO_BIN_EXE_rustguard");
+    assert_eq!(stdout(&pubkey(ours, SECRET)), "Y2FD6uTgrq+/bbBAXCNOtE+PGk8Papoh7qaWBpQUXn0=\n");
+    for input in ["", "\n", "nonsense\n", &SECRET.replace('=', "A")] {
+        let output = pubkey(ours, input);
+        assert_eq!(output.status.code(), Some(1), "{input:?}");
+        assert!(stderr(&output).starts_with("rustguard: ") && stdout(&output).is_empty(), "{output:?}");
+    }
+    if Command::new("wg").arg("--version").output().is_err() {
+        println!("SKIPPED: there is no `wg` to compare with");
+        return;
+    }
+    assert_eq!(pubkey(ours, stdout(&key)).stdout, pubkey("wg", stdout(&key)).stdout);
+}
+
+#[test]
+fn a_key_for_everybody_to_read_is_warned_of() {
+    let directory = tempfile::tempdir().unwrap();
+    for (mode, warned) in [(0o644, true), (0o600, false)] {
+        let path = directory.path().join(format!("{mode:o}"));
+        let file = fs::File::create(&path).unwrap();
+        file.set_permissions(fs::Permissions::from_mode(mode)).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_rustguard")).arg("genkey").stdout(file).output().unwrap();
+        assert_eq!(stderr(&output).contains("umask"), warned, "{output:?}");
+        assert_eq!(fs::metadata(path).unwrap().len(), 45);
+    }
+}
+
+#[test]
+fn mistakes_have_carets_and_help() {
+    let text = format!(
+        "[Interface]\nPrivateKey = {}\nListenPrt = 51820\n\n[Peer]\nPublicKey = {PEER}\nAllowedIPs = 10.0.0.0/8, 10.0.0.1/33\n",
+        &SECRET[1..]
+    );
+    let output = check(&text, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stdout(&output), "");
+    assert_eq!(
+        stderr(&output),
+        "\
+error: PrivateKey must be 32 bytes, which is 44 characters of base64; this has 43 characters
+ --> wg0.conf:2:14
+  |
+2 | PrivateKey = *******************************************
+  |              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  |
+  = help: was a part of it lost when it was copied?
+
+error: there is no key `ListenPrt` in [Interface]
+ --> wg0.conf:3:1
+  |
+3 | ListenPrt = 51820
+  | ^^^^^^^^^
+  |
+  = help: did you mean `ListenPort`?
+
+error: AllowedIPs has the prefix length /33 in `10.0.0.1/33`
+ --> wg0.conf:7:26
+  |
+7 | AllowedIPs = 10.0.0.0/8, 10.0.0.1/33
+  |                          ^^^^^^^^^^^
+  |
+  = help: IPv4 prefix lengths are 0 to 32
+
+"
+    );
+}
+
+#[test]
+fn the_exit_status_is_the_verdict() {
+    let good = format!("[Interface]\nPrivateKey = {SECRET}\n");
+    let warned = format!("{good}PostUp =\n");
+    for (text, arguments, code) in [
+        (&good, &[][..], 0),
+        (&good, &["--strict"], 0),
+        (&warned, &[], 0),
+        (&warned, &["--strict"], 1),
+        (&"\0\u{1}nonsense".to_owned(), &[], 1),
+        (&String::new(), &[], 1),
+        (&good, &["./no-such.conf"], 2),
+        (&good, &["rg-no-such"], 2),
+        (&good, &["--no-such"], 2),
+    ] {
+        let output = check(text, arguments);
+        assert_eq!(output.status.code(), Some(code), "{text:?} {arguments:?} {output:?}");
+        assert_eq!(output.stderr.is_empty(), code == 0 && *text == good, "{output:?}");
+        assert!(!stderr(&output).contains("panicked"));
+    }
+}
+
+#[test]
+fn a_file_for_everybody_to_read_is_warned_of() {
+    let (directory, _) = file(&format!("[Interface]\nPrivateKey = {SECRET}\n"), 0o644);
+    let output = rustguard(directory.path(), &["check", "wg0.conf"]);
+    assert!(output.status.success() && stderr(&output).contains("wg0.conf is readable by others"), "{output:?}");
+    assert_eq!(rustguard(directory.path(), &["check", "--strict", "wg0.conf"]).status.code(), Some(1));
+}
+
+#[test]
+fn json_has_the_same_for_programs() {
+    let output = check("[Interface]\nListenPort = é\n", &["--json", "./no-such.conf"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stderr.is_empty());
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let port = &json[0]["diagnostics"][1];
+    assert_eq!(json[0]["file"], "wg0.conf");
+    assert_eq!(
+        (&port["severity"], &port["line"], &port["column"], &port["length"]),
+        (&"error".into(), &2.into(), &14.into(), &1.into())
+    );
+    assert!(json[1]["unreadable"].as_str().unwrap().contains("No such file"));
+}
+
+#[test]
+fn up_with_a_broken_file_says_the_same_and_no_more() {
+    let (directory, path) = file("[Interface]\nListenPrt = 1\n", 0o600);
+    let up = rustguard(directory.path(), &["up", "wg0.conf"]);
+    assert_eq!(
+        (up.status.code(), stderr(&up)),
+        (Some(1), stderr(&rustguard(directory.path(), &["check", "wg0.conf"])))
+    );
+    fs::remove_file(path).unwrap();
+    let up = rustguard(directory.path(), &["up", "./wg0.conf"]);
+    assert_eq!(up.status.code(), Some(1));
+    assert_eq!(stderr(&up), "rustguard: cannot read ./wg0.conf: No such file or directory (os error 2)\n");
+}
+
+#[test]
+fn what_is_not_text_is_no_configuration() {
+    let (directory, path) = file("", 0o600);
+    fs::write(path, b"[Interface]\nPostUp = \xff\n").unwrap();
+    let output = rustguard(directory.path(), &["check", "wg0.conf"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(stderr(&output), "rustguard: wg0.conf:2: not UTF-8, so not a configuration file\n");
+}
+
+#[test]
+fn completions_and_manual() {
+    let directory = tempfile::tempdir().unwrap();
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let output = rustguard(directory.path(), &["completions", shell]);
+        assert!(output.status.success() && stdout(&output).contains("genkey"), "{shell}: {output:?}");
+    }
+    let output = rustguard(directory.path(), &["man"]);
+    assert!(stdout(&output).contains(".TH rustguard 1"), "{output:?}");
+    assert!(rustguard(directory.path(), &["man", "--dir", "a/b"]).status.success());
+    let up = fs::read_to_string(directory.path().join("a/b/rustguard-up.1")).unwrap();
+    assert!(up.contains("Examples") && up.contains("detach"), "{up}");
+    let output = rustguard(directory.path(), &["man", "--dir", "/dev/null/x"]);
+    assert!(output.status.code() == Some(1) && stderr(&output).contains("/dev/null/x"), "{output:?}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure_to_tell_of() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_rustguard")).args(["completions", "bash"]).stdout(writer).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output)), (Some(1), ""));
+}
+
+#[test]
+fn wrong_usage_is_status_2() {
+    for arguments in
+        [&[][..], &["up"], &["-f"], &["check"], &["show", "wg0", "nonsense"], &["show", "--json", "all", "peers"]]
+    {
+        assert_eq!(rustguard(Path::new("."), arguments).status.code(), Some(2), "{arguments:?}");
+    }
+}
