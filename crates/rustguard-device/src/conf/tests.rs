@@ -85,6 +85,9 @@ fn names_belong_to_the_peer_they_stand_at() {
     assert_eq!(names(peer(&format!("# Name = in\n\n# name=above\n{other}"))), [name("in"), name("above")]);
     assert_eq!(names(peer(&format!("# Name = in\n\n# Name = above\n\n{other}"))), [name("in"), name("above")]);
     assert_eq!(names(peer(&format!("## Name = above\n# and more\n{other}"))), [None, name("above")]);
+    // Between two sections, on which side of the blank line it stands decides.
+    assert_eq!(names(peer(&format!("AllowedIPs =\n# Name = in\n\n{other}"))), [name("in"), None]);
+    assert_eq!(names(peer(&format!("AllowedIPs =\n\n# Name = above\n\n{other}"))), [None, name("above")]);
     assert_eq!(names(peer("# Name = in\nAllowedIPs = ::1")), [name("in")]);
     assert_eq!(names(peer("# Name = last line")), [name("last line")]);
     assert_eq!(names(peer("# Name the peer = no").replace("[Peer]", "# Name =\n[Peer]")), [None]);
