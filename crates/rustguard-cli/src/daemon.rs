@@ -3,10 +3,10 @@
 
 use crate::{
     detach,
-    runfile::{Contents, RunFile},
+    runfile::RunFile,
     up::{Signals, notify},
 };
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use rustguard_device::{CloseReason, Device, conf, uapi};
 
 /// Makes the interface and serves its UAPI socket, in the background unless `foreground`.
@@ -19,9 +19,7 @@ pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let (mut run, _) = RunFile::claim(interface)?;
-        let pid = i32::try_from(std::process::id()).context("a process id beyond 31 bits")?;
-        run.write(&Contents { pid, config: None, host: None })?;
+        let _run = RunFile::claim(interface)?;
         let device = Device::builder().start(interface)?;
         let server = uapi::Server::start(interface, device.handle())?;
         notify(&[sd_notify::NotifyState::Ready]);

@@ -102,11 +102,17 @@ fn alice(keys: &[StaticSecret; 2], from_bob: &mpsc::Receiver<FromBob>, to_bob: &
             }
         }
     })?;
-    println!("  handshake     {took:>9.2?}   Noise_IKpsk2, one round trip; the first packet waited and was answered after {first:.2?}");
+    println!(
+        "  handshake     {took:>9.2?}   Noise_IKpsk2, one round trip; the first packet waited and was answered after {first:.2?}"
+    );
 
     let mut times = (0..PINGS).map(|_| echo.ping(PATIENCE)).collect::<Result<Vec<_>>>()?;
     times.sort_unstable();
-    println!("  round trip    {:>9.2?}   median of {PINGS} (99th percentile {:.2?})", times[PINGS / 2], times[PINGS * 99 / 100]);
+    println!(
+        "  round trip    {:>9.2?}   median of {PINGS} (99th percentile {:.2?})",
+        times[PINGS / 2],
+        times[PINGS * 99 / 100]
+    );
 
     let (bytes, elapsed) = stream()?;
     let mbits = bytes as f64 * 8e-6 / elapsed.as_secs_f64();
@@ -182,7 +188,8 @@ fn wait(from_bob: &mpsc::Receiver<FromBob>) -> Result<FromBob> {
 /// The device that `up` runs, with one peer.
 async fn start(name: &str, key: &StaticSecret, address: Ipv4Addr, peer: PeerUpdate) -> Result<Device> {
     let peer = peer.allowed_ip(ipnet::Ipv4Net::new(address, 24)?.trunc());
-    let device = Device::builder().private_key(key.clone()).listen_port(PORT).peer(peer).start(&format!("wg-{name}"))?;
+    let device =
+        Device::builder().private_key(key.clone()).listen_port(PORT).peer(peer).start(&format!("wg-{name}"))?;
     let net = Cable::own_here()?;
     net.address(&format!("wg-{name}"), address).await?;
     Ok(device)
@@ -277,7 +284,8 @@ impl Cable {
     async fn unplug(&self, end: &str, address: Ipv4Addr) -> Result<()> {
         let index = self.index(end).await?;
         self.0.link().set(LinkUnspec::new_with_index(index).down().build()).execute().await?;
-        let mut addresses = self.0.address().get().set_link_index_filter(index).set_address_filter(address.into()).execute();
+        let mut addresses =
+            self.0.address().get().set_link_index_filter(index).set_address_filter(address.into()).execute();
         use futures_util::TryStreamExt as _;
         while let Some(message) = addresses.try_next().await? {
             self.0.address().del(message).execute().await?;

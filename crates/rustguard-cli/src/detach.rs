@@ -20,15 +20,13 @@ pub(crate) fn is_child() -> bool {
 
 /// Starts `arguments` of this program in the background; returns when it is ready, or fails with what it said.
 pub(crate) fn spawn(interface: &str, arguments: &[&str]) -> Result<()> {
-    std::fs::create_dir_all(crate::runfile::DIR)
-        .with_context(|| format!("cannot create {}: run as root, or with sudo", crate::runfile::DIR))?;
-    let log = format!("{}/{interface}.log", crate::runfile::DIR);
+    let log = crate::runfile::path(interface, "log")?;
     let stderr = OpenOptions::new()
         .create(true)
         .append(true)
         .mode(0o600)
         .open(&log)
-        .with_context(|| format!("cannot write {log}: run as root, or with sudo"))?;
+        .with_context(|| format!("cannot write {}", log.display()))?;
     let before = stderr.metadata()?.len();
     let mut child = Command::new(std::env::current_exe()?)
         .args(arguments)

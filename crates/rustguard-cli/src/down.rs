@@ -15,24 +15,24 @@ const PATIENCE: i64 = 60;
 /// Ends the tunnel and waits until it has cleaned up.
 pub(crate) fn run(target: &str) -> Result<()> {
     let (_, interface) = conf::resolve_name(target)?;
-    let Some(contents) = runfile::running(&interface) else {
+    let Some(number) = runfile::running(&interface) else {
         return clean_up(&interface);
     };
-    let pid = Pid::from_raw(contents.pid).context("the run file names no process")?;
+    let pid = Pid::from_raw(number).context("the run file names no process")?;
     // The run file is locked by the process that wrote it: this pid is no other's.
     let process = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(process) => process,
         Err(Errno::SRCH) => return clean_up(&interface),
-        Err(error) => return Err(error).with_context(|| format!("cannot reach process {}", contents.pid)),
+        Err(error) => return Err(error).with_context(|| format!("cannot reach process {}", number)),
     };
     match pidfd_send_signal(&process, Signal::TERM) {
         Ok(()) | Err(Errno::SRCH) => {}
         Err(Errno::PERM) => bail!("{interface} belongs to another user: run as root, or with sudo"),
-        Err(error) => return Err(error).with_context(|| format!("cannot signal process {}", contents.pid)),
+        Err(error) => return Err(error).with_context(|| format!("cannot signal process {}", number)),
     }
     let timeout = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
     if poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout))? == 0 {
-        bail!("process {} has not ended after {PATIENCE} s; a hook may hang (see its log)", contents.pid);
+        bail!("process {} has not ended after {PATIENCE} s; a hook may hang (see its log)", number);
     }
     Ok(())
 }
@@ -41,12 +41,9 @@ pub(crate) fn run(target: &str) -> Result<()> {
 fn clean_up(interface: &str) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let (_run, left) = runfile::RunFile::claim(interface)?;
-        let Some(left) = left else {
+        let _run = runfile::RunFile::claim(interface)?;
+        if !host::cleanup(&host::record_path(interface)).await? {
             bail!("{interface} is not up; `rustguard show` lists what is");
-        };
-        if let Some(record) = left.host {
-            host::cleanup(&record).await?;
         }
         tracing::warn!("{interface} was not ended properly: cleaned up what was left");
         Ok(())

@@ -3,12 +3,18 @@
 
 mod check;
 mod cli;
+mod daemon;
 mod demo;
+mod detach;
+mod down;
+mod hooks;
 mod keys;
 mod pages;
-mod pending;
+mod runfile;
+mod session;
 mod show;
 mod uapi;
+mod up;
 
 use clap::{CommandFactory as _, Parser as _};
 use cli::{Cli, Command};
@@ -29,14 +35,14 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let Some(command) = cli.command else {
         return match cli.bare.interface {
-            Some(interface) => pending::daemon(&interface, cli.bare.foreground).map(|()| ExitCode::SUCCESS),
+            Some(interface) => daemon::run(&interface, cli.bare.foreground).map(|()| ExitCode::SUCCESS),
             // clap asks for one or the other already.
             None => Cli::command().error(clap::error::ErrorKind::MissingSubcommand, "what shall be done?").exit(),
         };
     };
     match command {
-        Command::Up { target, detach } => pending::up(&target, detach),
-        Command::Down { target } => pending::down(&target),
+        Command::Up { target, detach } => up::run(&target, detach),
+        Command::Down { target } => down::run(&target),
         Command::Demo => demo::run(),
         Command::Check(arguments) => return check::run(&arguments),
         Command::Show(arguments) => return show::run(&arguments),

@@ -1,80 +1,55 @@
-//! `/run/rustguard/NAME.json`: who runs an interface, and what must be undone if that process is killed.
+//! `/run/rustguard/NAME.pid`: which process runs an interface.
 //!
 //! The file is locked (flock) as long as its process lives, so that a second `up` of the same name is refused, and one
 //! after a SIGKILL is not: the kernel takes the lock away with the process.
 
 use anyhow::{Context as _, Result, bail};
-use rustguard_device::host;
-use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
-    io::{Read as _, Seek as _, Write as _},
+    io::{Read as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
-/// Where run files are.
-pub(crate) const DIR: &str = "/run/rustguard";
+/// Where run files, host records and the logs of detached tunnels are.
+const DIR: &str = "/run/rustguard";
 
-/// What the file says.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Contents {
-    /// Who runs the interface.
-    pub(crate) pid: i32,
-    /// The configuration it was started with; none for a bare interface.
-    pub(crate) config: Option<PathBuf>,
-    /// What to undo on the host.
-    pub(crate) host: Option<host::Record>,
-}
-
-/// Our own file, locked. Dropping it unlocks and removes it.
+/// Our own file, locked. Dropping it removes and unlocks it.
 pub(crate) struct RunFile {
     path: PathBuf,
-    file: File,
+    _locked: File,
 }
 
 impl RunFile {
-    /// Takes the name for this process. Returns as well what a killed predecessor left to clean up.
-    pub(crate) fn claim(interface: &str) -> Result<(Self, Option<Contents>)> {
-        let path = path(interface);
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(DIR)
-            .with_context(|| format!("cannot create {DIR}: run as root, or with sudo"))?;
+    /// Takes the name for this process.
+    pub(crate) fn claim(interface: &str) -> Result<Self> {
+        let path = path(interface, "pid")?;
         loop {
             let mut file = OpenOptions::new()
                 .read(true)
                 .write(true)
                 .create(true)
                 .truncate(false)
-                .mode(0o600)
+                .mode(0o644)
                 .open(&path)
-                .with_context(|| format!("cannot write {}: run as root, or with sudo", path.display()))?;
+                .with_context(|| not_writable(&path))?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    let by = read(&mut file).map(|contents| format!(" (process {})", contents.pid)).unwrap_or_default();
+                    let by = read(&mut file).map(|pid| format!(" (process {pid})")).unwrap_or_default();
                     bail!("{interface} is up already{by}; `rustguard down {interface}` ends it");
                 }
-                Err(TryLockError::Error(error)) => return Err(error).context(format!("cannot lock {}", path.display())),
+                Err(TryLockError::Error(error)) => {
+                    return Err(error).context(format!("cannot lock {}", path.display()));
+                }
             }
             // The process before us may have removed the file between our open and our lock.
             if fs::metadata(&path).is_ok_and(|now| file.metadata().is_ok_and(|ours| ours.ino() == now.ino())) {
-                let left = read(&mut file);
-                return Ok((Self { path, file }, left));
+                file.set_len(0)?;
+                write!(file, "{}", std::process::id()).with_context(|| not_writable(&path))?;
+                return Ok(Self { path, _locked: file });
             }
         }
-    }
-
-    /// Writes what is to be known from now on.
-    pub(crate) fn write(&mut self, contents: &Contents) -> Result<()> {
-        let text = serde_json::to_vec_pretty(contents)?;
-        // In place: the lock is on this inode. A torn write means a kill in the same microsecond; read() then sees nothing.
-        self.file.set_len(0)?;
-        self.file.rewind()?;
-        self.file.write_all(&text)?;
-        self.file.sync_data().with_context(|| format!("cannot write {}", self.path.display()))
     }
 }
 
@@ -84,23 +59,29 @@ impl Drop for RunFile {
     }
 }
 
-/// The process that runs `interface` now, and what it says of itself; `None` when nobody does.
-pub(crate) fn running(interface: &str) -> Option<Contents> {
-    let mut file = OpenOptions::new().read(true).open(path(interface)).ok()?;
+/// The process that runs `interface` now; `None` when nobody does.
+pub(crate) fn running(interface: &str) -> Option<i32> {
+    let mut file = File::open(Path::new(DIR).join(format!("{interface}.pid"))).ok()?;
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => read(&mut file),
-        // We hold the lock: so nobody runs. Closing the file gives it back.
+        // We have got the lock, so nobody runs. Closing the file gives it back.
         _ => None,
     }
 }
 
-fn path(interface: &str) -> PathBuf {
-    Path::new(DIR).join(format!("{interface}.json"))
+/// Where a file of an interface is; makes the folder.
+pub(crate) fn path(interface: &str, extension: &str) -> Result<PathBuf> {
+    let path = Path::new(DIR).join(format!("{interface}.{extension}"));
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(DIR).with_context(|| not_writable(&path))?;
+    Ok(path)
 }
 
-fn read(file: &mut File) -> Option<Contents> {
+fn not_writable(path: &Path) -> String {
+    format!("cannot write {}; a tunnel needs CAP_NET_ADMIN: run as root, or with sudo", path.display())
+}
+
+fn read(file: &mut File) -> Option<i32> {
     let mut text = String::new();
-    file.rewind().ok()?;
     file.read_to_string(&mut text).ok()?;
-    serde_json::from_str(&text).ok()
+    text.trim().parse().ok()
 }

@@ -1,9 +1,9 @@
 //! A running `up`: what wg-quick does, step by step, and how it is undone, whichever step was the last.
 
-use crate::{hooks, runfile::{Contents, RunFile}};
-use anyhow::{Context as _, Result};
+use crate::{hooks, runfile::RunFile};
+use anyhow::{Context as _, Result, bail};
 use rustguard_device::{
-    Device, DeviceHandle, Update, conf,
+    Device, DeviceHandle, conf,
     host::{self, HostConfig},
     uapi,
 };
@@ -17,7 +17,7 @@ pub(crate) struct Session {
     interface: String,
     path: PathBuf,
     config: conf::Config,
-    run: RunFile,
+    _run: RunFile,
     device: Option<Device>,
     uapi: Option<uapi::Server>,
     host: Option<host::Applied>,
@@ -28,28 +28,26 @@ pub(crate) struct Session {
 impl Session {
     /// Takes the name and cleans up after a predecessor that was killed.
     pub(crate) async fn claim(interface: String, path: PathBuf, config: conf::Config) -> Result<Self> {
-        let (run, left) = RunFile::claim(&interface)?;
-        if let Some(record) = left.and_then(|left| left.host) {
-            tracing::warn!("{interface} was not ended properly: cleaning up what was left");
-            if let Err(error) = host::cleanup(&record).await {
-                tracing::warn!("{error}");
-            }
-        }
-        Ok(Self { interface, path, config, run, device: None, uapi: None, host: None, complete: false })
+        let run = RunFile::claim(&interface)?;
+        host::cleanup(&host::record_path(&interface)).await?;
+        Ok(Self { interface, path, config, _run: run, device: None, uapi: None, host: None, complete: false })
     }
 
     /// Brings everything up. If this fails, call [`stop`](Self::stop).
     pub(crate) async fn start(&mut self) -> Result<()> {
-        let me = i32::try_from(std::process::id()).context("a process id beyond 31 bits")?;
-        let contents = |host| Contents { pid: me, config: Some(self.path.clone()), host };
-        self.run.write(&contents(None))?;
-        let interface = &self.config.interface;
-        if host::exists(&self.interface).await? {
-            anyhow::bail!("{0} exists already and is not ours; choose another name or remove it (ip link delete {0})", self.interface);
+        let name = &self.interface;
+        if host::link_exists(name).await? {
+            bail!(
+                "the interface {name} exists already, and is not ours; choose another name, or remove it: ip link delete {name}"
+            );
         }
-        hooks::run("PreUp", &interface.pre_up, &self.interface).await?;
+        let interface = &self.config.interface;
+        hooks::run("PreUp", &interface.pre_up, name).await?;
 
-        let mut builder = Device::builder().listen_port(interface.listen_port.unwrap_or(0)).fwmark(interface.fwmark.unwrap_or(0));
+        let mut host_config = self.host_config().await;
+        host_config.fwmark = host::choose_fwmark(&host_config).await?;
+        let mut builder =
+            Device::builder().listen_port(interface.listen_port.unwrap_or(0)).fwmark(host_config.fwmark.unwrap_or(0));
         if let Some(mtu) = interface.mtu {
             builder = builder.mtu(mtu.into());
         }
@@ -59,20 +57,18 @@ impl Session {
         for peer in &self.config.peers {
             builder = builder.peer(peer.to_update());
         }
-        let device = builder.start(&self.interface)?;
+        let device = builder.start(name).with_context(|| format!("cannot start {name}"))?;
         let handle = device.handle();
         self.device = Some(device);
-        self.uapi = Some(uapi::Server::start(&self.interface, handle.clone())?);
+        self.uapi = Some(uapi::Server::start(name, handle)?);
 
-        let applied = host::apply(&self.host_config().await).await?;
-        self.run.write(&contents(Some(applied.record().clone())))?;
-        let mark = applied.fwmark();
-        self.host = Some(applied);
-        if let Some(mark) = mark {
-            handle.update(Update { fwmark: Some(mark), ..Update::default() }).await?;
+        let applied = host::apply(&host_config).await?;
+        for warning in applied.warnings() {
+            tracing::warn!("{name}: {warning}");
         }
+        self.host = Some(applied);
         self.complete = true;
-        hooks::run("PostUp", &self.config.interface.post_up, &self.interface).await
+        hooks::run("PostUp", &self.config.interface.post_up, name).await
     }
 
     /// The device, once started.
@@ -113,7 +109,6 @@ impl Session {
     async fn host_config(&self) -> HostConfig {
         let interface = &self.config.interface;
         HostConfig {
-            interface: self.interface.clone(),
             addresses: interface.addresses.clone(),
             mtu: interface.mtu.map(Into::into),
             dns: interface.dns.clone(),
@@ -122,6 +117,8 @@ impl Session {
             allowed_ips: self.config.peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect(),
             fwmark: interface.fwmark,
             endpoints: self.endpoints().await,
+            record: Some(host::record_path(&self.interface)),
+            ..HostConfig::new(&self.interface)
         }
     }
 

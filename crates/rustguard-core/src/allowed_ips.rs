@@ -148,7 +148,8 @@ mod tests {
         // Few distinct bits, so that prefixes nest and collide.
         prop_oneof![
             (0..16_u32, 0..=32_u8).prop_map(|(n, len)| Ipv4Net::new(Ipv4Addr::from(n << 28 | n), len).unwrap().into()),
-            (0..16_u128, 0..=128_u8).prop_map(|(n, len)| Ipv6Net::new(Ipv6Addr::from(n << 124 | n), len).unwrap().into()),
+            (0..16_u128, 0..=128_u8)
+                .prop_map(|(n, len)| Ipv6Net::new(Ipv6Addr::from(n << 124 | n), len).unwrap().into()),
         ]
     }
 

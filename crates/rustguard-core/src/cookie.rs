@@ -88,7 +88,12 @@ impl CookieJar {
 
     /// Whether the message proves that its sender receives at `from`.
     pub(crate) fn verify_mac2(
-        &mut self, from: SocketAddr, message: &[u8], mac2: &[u8; MAC_LEN], now: Instant, rng: &mut impl CryptoRng,
+        &mut self,
+        from: SocketAddr,
+        message: &[u8],
+        mac2: &[u8; MAC_LEN],
+        now: Instant,
+        rng: &mut impl CryptoRng,
     ) -> bool {
         let mut cookie = self.cookie(from, now, rng);
         let valid = hash::ct_eq(&self::mac2(&cookie, message), mac2);
@@ -98,7 +103,12 @@ impl CookieJar {
 
     /// The answer to a message that has to come again with a cookie.
     pub(crate) fn reply(
-        &mut self, keys: &MacKeys, from: SocketAddr, sender: &[u8; 4], mac1: &[u8; MAC_LEN], now: Instant,
+        &mut self,
+        keys: &MacKeys,
+        from: SocketAddr,
+        sender: &[u8; 4],
+        mac1: &[u8; MAC_LEN],
+        now: Instant,
         rng: &mut impl CryptoRng,
     ) -> CookieReply {
         let mut cookie = self.cookie(from, now, rng);
@@ -235,7 +245,8 @@ mod tests {
     #[test]
     fn c07_a_flood_from_one_source_leaves_the_others_alone() {
         let mut load = Load::default();
-        let demands: u32 = (0..100_000).map(|n| u32::from(load.count(v4(1, 1), at(5_000 + n / 100)) == Demand::Cookie)).sum();
+        let demands: u32 =
+            (0..100_000).map(|n| u32::from(load.count(v4(1, 1), at(5_000 + n / 100)) == Demand::Cookie)).sum();
         assert!(demands > 99_000);
         assert_eq!(load.count(v4(2, 1), at(5_999)), Demand::Nothing);
     }

@@ -309,7 +309,12 @@ impl Node {
 
     /// Changes the persistent keepalive; turning it on sends one at once.
     pub fn set_persistent_keepalive(
-        &mut self, id: PeerId, interval: Option<Duration>, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>,
+        &mut self,
+        id: PeerId,
+        interval: Option<Duration>,
+        now: Now,
+        rng: &mut impl CryptoRng,
+        out: &mut Vec<Action>,
     ) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let turned_on = peer.config.persistent_keepalive.is_none() && interval.is_some();
@@ -336,7 +341,12 @@ impl Node {
     /// # Errors
     /// Says why the message was dropped. Nobody else may be told.
     pub fn handle(
-        &mut self, from: SocketAddr, datagram: &[u8], now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>,
+        &mut self,
+        from: SocketAddr,
+        datagram: &[u8],
+        now: Now,
+        rng: &mut impl CryptoRng,
+        out: &mut Vec<Action>,
     ) -> Result<(), Dropped> {
         match Kind::of(datagram) {
             Some(Kind::Initiation) => {
@@ -538,7 +548,13 @@ impl Node {
 
     /// Sends an initiation. `started` is when the first of this series went out.
     fn initiate(
-        &mut self, id: PeerId, started: Instant, attempt: u32, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>,
+        &mut self,
+        id: PeerId,
+        started: Instant,
+        attempt: u32,
+        now: Now,
+        rng: &mut impl CryptoRng,
+        out: &mut Vec<Action>,
     ) {
         self.abandon_handshake(id);
         let index = fresh_index(&self.indices, rng);
@@ -585,8 +601,15 @@ impl Node {
     /// MAC1, load, MAC2: what a message has to pass before it may cost a Diffie-Hellman.
     #[expect(clippy::too_many_arguments, reason = "the fields that initiation and response share")]
     fn admit(
-        &mut self, from: SocketAddr, datagram: &[u8], sender: &[u8; 4], mac1: &[u8; MAC_LEN], mac2: &[u8; MAC_LEN],
-        now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>,
+        &mut self,
+        from: SocketAddr,
+        datagram: &[u8],
+        sender: &[u8; 4],
+        mac1: &[u8; MAC_LEN],
+        mac2: &[u8; MAC_LEN],
+        now: Now,
+        rng: &mut impl CryptoRng,
+        out: &mut Vec<Action>,
     ) -> Result<(), Dropped> {
         let identity = self.identity.as_ref().ok_or(Dropped::NoIdentity)?;
         if !identity.macs.verify_mac1(datagram, mac1) {
@@ -604,7 +627,11 @@ impl Node {
     }
 
     fn initiation(
-        &mut self, message: &Initiation, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>,
+        &mut self,
+        message: &Initiation,
+        now: Now,
+        rng: &mut impl CryptoRng,
+        out: &mut Vec<Action>,
     ) -> Result<(), Dropped> {
         let identity = self.identity.as_ref().ok_or(Dropped::NoIdentity)?;
         let opened = InitiationOpened::open(WIREGUARD, &identity.secret, message)?;
@@ -657,7 +684,14 @@ impl Node {
     /// Puts a new session into its slot.
     #[expect(clippy::too_many_arguments, reason = "what both ends of a handshake know")]
     fn establish(
-        &mut self, id: PeerId, keys: &Keys, index: u32, receiver: u32, role: Role, now: Now, out: &mut Vec<Action>,
+        &mut self,
+        id: PeerId,
+        keys: &Keys,
+        index: u32,
+        receiver: u32,
+        role: Role,
+        now: Now,
+        out: &mut Vec<Action>,
     ) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let sealer = Arc::new(Sealer::new(&keys.send, receiver, role, now.instant));

@@ -131,7 +131,12 @@ pub struct InitiationSent {
 /// # Errors
 /// [`Refused::LowOrder`] when the peer's static key is unusable.
 pub fn initiate(
-    labels: Labels, own: &PublicKey, peer: &PublicKey, static_shared: &SharedSecret, ephemeral: StaticSecret, sender: u32,
+    labels: Labels,
+    own: &PublicKey,
+    peer: &PublicKey,
+    static_shared: &SharedSecret,
+    ephemeral: StaticSecret,
+    sender: u32,
     timestamp: Tai64n,
 ) -> Result<(InitiationSent, Initiation), Refused> {
     let mut message = Initiation::new();
@@ -154,7 +159,10 @@ impl InitiationSent {
     /// # Errors
     /// When the response is not an authentic answer to this initiation.
     pub fn read_response(
-        &self, own: &StaticSecret, preshared_key: &[u8; 32], message: &Response,
+        &self,
+        own: &StaticSecret,
+        preshared_key: &[u8; 32],
+        message: &Response,
     ) -> Result<Keys, Refused> {
         let mut transcript = self.transcript.clone();
         let ephemeral = PublicKey(*message.ephemeral());
@@ -211,7 +219,8 @@ impl InitiationOpened {
     /// When it is somebody else.
     pub fn authenticate(mut self, static_shared: &SharedSecret) -> Result<InitiationReceived, Refused> {
         let key = self.transcript.mix_key_for_field(static_shared.as_bytes());
-        let timestamp = Tai64n::from_bytes(self.transcript.open::<{ tai64n::LEN }, 28>(&key, &self.encrypted_timestamp)?);
+        let timestamp =
+            Tai64n::from_bytes(self.transcript.open::<{ tai64n::LEN }, 28>(&key, &self.encrypted_timestamp)?);
         let Self { transcript, initiator_ephemeral, initiator, .. } = self;
         Ok(InitiationReceived { transcript, initiator_ephemeral, initiator, timestamp })
     }
@@ -228,7 +237,11 @@ impl InitiationReceived {
     /// # Errors
     /// [`Refused::LowOrder`] when a key of the initiator is unusable.
     pub fn respond(
-        mut self, preshared_key: &[u8; 32], ephemeral: &StaticSecret, sender: u32, receiver: [u8; 4],
+        mut self,
+        preshared_key: &[u8; 32],
+        ephemeral: &StaticSecret,
+        sender: u32,
+        receiver: [u8; 4],
     ) -> Result<(Keys, Response), Refused> {
         let transcript = &mut self.transcript;
         let mut message = Response::new();

@@ -97,7 +97,8 @@ mod tests {
 
     #[test]
     fn c19_padding_is_to_16_and_never_past_the_mtu() {
-        for (len, mtu, padded) in [(0, 1420, 0), (1, 1420, 16), (16, 1420, 16), (1410, 1420, 1420), (1420, 1420, 1420)] {
+        for (len, mtu, padded) in [(0, 1420, 0), (1, 1420, 16), (16, 1420, 16), (1410, 1420, 1420), (1420, 1420, 1420)]
+        {
             assert_eq!(padded_len(len, mtu), padded, "{len} of {mtu}");
         }
         assert_eq!(padded_len(1421, 1420), 1436, "longer than the MTU: as if its last part were alone");

@@ -1,5 +1,6 @@
 //! An established session: one half seals, one opens, and a window refuses replays.
 
+pub use crate::time::Instant;
 use crate::{
     timers::{
         REJECT_AFTER_MESSAGES, REJECT_AFTER_TIME, REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME, REKEY_ON_RECEIVE_AFTER,
@@ -7,7 +8,6 @@ use crate::{
     },
     wire,
 };
-pub use crate::time::Instant;
 use core::fmt;
 use portable_atomic::{AtomicBool, AtomicU64, Ordering};
 use rustguard_crypto::aead::{self, Frame};
@@ -157,9 +157,7 @@ impl Opener {
     /// True once: the first authenticated packet of a session that we answered (the caller tells
     /// [`Node::confirmed`](crate::node::Node::confirmed)).
     pub fn first_use(&self) -> bool {
-        self.role == Role::Responder
-            && !self.used.load(Ordering::Relaxed)
-            && !self.used.swap(true, Ordering::Relaxed)
+        self.role == Role::Responder && !self.used.load(Ordering::Relaxed) && !self.used.swap(true, Ordering::Relaxed)
     }
 }
 
@@ -264,10 +262,12 @@ mod tests {
                 .map(|n| {
                     let sealer = &sealer;
                     scope.spawn(move || {
-                        (0..1_000).flat_map(|_| {
-                            let first = sealer.reserve(at(2), n).unwrap().first;
-                            first..first + n as u64
-                        }).collect::<Vec<_>>()
+                        (0..1_000)
+                            .flat_map(|_| {
+                                let first = sealer.reserve(at(2), n).unwrap().first;
+                                first..first + n as u64
+                            })
+                            .collect::<Vec<_>>()
                     })
                 })
                 .collect();

@@ -27,6 +27,7 @@ mod control;
 mod device;
 mod drops;
 mod event;
+pub mod host;
 pub mod key;
 mod shared;
 mod status;

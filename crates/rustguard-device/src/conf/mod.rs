@@ -23,6 +23,7 @@ pub use parse::{parse, redact};
 pub use path::{NameError, check_interface_name, readable_by_others, resolve_name};
 pub use write::{to_text, write};
 
+pub use crate::host::Table;
 use crate::{
     config::{AllowedIp, EndpointSpec, PeerUpdate},
     status::{PeerStatus, Status},
@@ -70,18 +71,6 @@ pub struct Interface {
     pub post_down: Vec<String>,
     /// `SaveConfig`: write the state of the device back into the file on the way down.
     pub save_config: bool,
-}
-
-/// Where the routes of the allowed IPs go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Table {
-    /// The main table, and one of its own for a default route.
-    #[default]
-    Auto,
-    /// No routes at all.
-    Off,
-    /// This table.
-    Number(u32),
 }
 
 /// What one `[Peer]` says.
