@@ -20,7 +20,7 @@
 //! # }
 //! ```
 //!
-//! In order: the addresses ([`link`](self)), the interface up with its [MTU](tunnel_mtu), DNS, a route for each allowed IP, and for
+//! In order: the [MTU](tunnel_mtu), the addresses, the interface up, DNS, a route for each allowed IP, and for
 //! a default route the policy rules and the guard against spoofed addresses. Each change is noted as a [`Step`]; when one fails, those before it are
 //! undone. Changes that would survive the interface are also noted in a file, ahead of being made, so that after SIGKILL
 //! [`cleanup`], or the next [`apply`], can undo them.
@@ -225,12 +225,14 @@ impl Applied {
         self.fwmark = resolve_mark(netlink, config, &plan).await?;
         self.mtu = mtu::compute(netlink, config, self.fwmark).await?;
 
+        // The MTU first: an interface with less than 1,280 bytes takes no IPv6 address.
+        self.journal.record(Step::Link { mtu: link.mtu, up: link.up })?;
+        netlink.set_link(name, link.index, self.mtu, link.up).await?;
         for address in &config.addresses {
             if netlink.add_address(name, link.index, *address).await? {
                 self.journal.record(Step::Address(*address))?;
             }
         }
-        self.journal.record(Step::Link { mtu: link.mtu, up: link.up })?;
         netlink.set_link(name, link.index, self.mtu, true).await?;
 
         dns::add(&mut self.journal, config).await?;

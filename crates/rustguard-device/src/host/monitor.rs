@@ -197,3 +197,48 @@ impl View {
 fn carrier_changed(link: &LinkMessage) -> bool {
     link.header.change_mask.intersects(LinkFlags::Up | LinkFlags::Running | LinkFlags::LowerUp)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rtnetlink::packet_core::NetlinkHeader;
+    use rtnetlink::packet_route::address::AddressMessage;
+
+    fn view() -> View {
+        let link = Some(Link { index: 7, mtu: 1420, up: true });
+        View { index: 7, link, pending: VecDeque::new(), deleted: false }
+    }
+
+    fn message(inner: RouteNetlinkMessage) -> NetlinkMessage<RouteNetlinkMessage> {
+        NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::InnerMessage(inner))
+    }
+
+    #[test]
+    fn a_burst_is_one_event() {
+        let mut view = view();
+        let mut address = AddressMessage::default();
+        for index in [7, 8, 9, 8] {
+            address.header.index = index;
+            assert!(!view.see(&message(RouteNetlinkMessage::NewAddress(address.clone()))));
+        }
+        assert_eq!(view.pending, [HostEvent::NetworkChanged]);
+    }
+
+    #[test]
+    fn lost_messages_are_noticed() {
+        let overrun = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::Overrun(Vec::new()));
+        assert!(view().see(&overrun));
+    }
+
+    #[test]
+    fn only_a_change_of_the_carrier_of_another_link_counts() {
+        let mut view = view();
+        let mut link = LinkMessage::default();
+        link.header.index = 8;
+        assert!(!view.see(&message(RouteNetlinkMessage::NewLink(link.clone()))));
+        assert_eq!(view.pending, []);
+        link.header.change_mask = LinkFlags::LowerUp;
+        assert!(!view.see(&message(RouteNetlinkMessage::NewLink(link))));
+        assert_eq!(view.pending, [HostEvent::NetworkChanged]);
+    }
+}

@@ -93,7 +93,7 @@ pub async fn cleanup(path: &Path) -> Result<bool, HostError> {
         return Ok(false);
     }
     tracing::info!("cleaning up what an earlier `{}` left behind", record.interface);
-    Journal { record, path: Some(path.to_owned()) }.undo(&Netlink::open()?).await?;
+    Journal { record, path: Some(path.to_owned()), written: true }.undo(&Netlink::open()?).await?;
     Ok(true)
 }
 
@@ -102,12 +102,14 @@ pub async fn cleanup(path: &Path) -> Result<bool, HostError> {
 pub(super) struct Journal {
     record: Record,
     path: Option<PathBuf>,
+    /// Whether the file at `path` is this journal's; it may still be that of another network namespace.
+    written: bool,
 }
 
 impl Journal {
     pub(super) fn new(interface: &str, index: u32, path: Option<PathBuf>) -> Self {
         let record = Record { interface: interface.to_owned(), index, namespace: namespace(), steps: Vec::new() };
-        Self { record, path }
+        Self { record, path, written: false }
     }
 
     pub(super) fn interface(&self) -> &str {
@@ -163,7 +165,7 @@ impl Journal {
     }
 
     /// Writes the steps that outlive the interface; the others, up to a hundred thousand routes, need no record.
-    fn save(&self) -> Result<(), HostError> {
+    fn save(&mut self) -> Result<(), HostError> {
         let Some(path) = &self.path else { return Ok(()) };
         let steps = self.record.steps.iter().filter(|step| step.outlives_interface()).cloned().collect();
         let record = Record {
@@ -172,11 +174,13 @@ impl Journal {
             namespace: self.record.namespace.clone(),
             steps,
         };
-        write(path, &record).map_err(|source| HostError::Record { action: "write", path: path.clone(), source })
+        write(path, &record).map_err(|source| HostError::Record { action: "write", path: path.clone(), source })?;
+        self.written = true;
+        Ok(())
     }
 
     fn remove_file(&self) -> Result<(), HostError> {
-        let Some(path) = &self.path else { return Ok(()) };
+        let Some(path) = self.path.as_ref().filter(|_| self.written) else { return Ok(()) };
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(HostError::Record { action: "remove", path: path.clone(), source: error })

@@ -10,8 +10,8 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 
-use super::link::{ipv6_disabled, ipv6_in_kernel, is_v6};
-use super::netlink::{self, EACCES, EEXIST, ENODEV, ENOENT, Netlink};
+use super::link::{ipv6_disabled, ipv6_disabled_on, ipv6_in_kernel, is_v6};
+use super::netlink::{self, EEXIST, ENOENT, Netlink};
 use super::record::{Journal, Step};
 use super::{HostConfig, HostError, Table};
 
@@ -151,9 +151,7 @@ impl Netlink {
             Ok(()) => Ok(()),
             Err(error) => match netlink::errno(&error) {
                 Some(EEXIST) => Err(HostError::RouteExists { interface: name.to_owned(), net, table }),
-                // With IPv6 disabled on an interface it has no IPv6 state, and the kernel finds "no such device" or refuses.
-                Some(EACCES | ENODEV) if is_v6(net) => Err(ipv6_disabled(name, net)),
-                _ if is_v6(net) && !ipv6_in_kernel() => Err(ipv6_disabled(name, net)),
+                _ if is_v6(net) && ipv6_disabled_on(name) => Err(ipv6_disabled(name, net)),
                 _ => Err(HostError::netlink(format!("route {net} through `{name}` in table {table}"), &error)),
             },
         }

@@ -118,6 +118,10 @@ fn config(name: &str, addresses: &[&str], allowed_ips: &[&str]) -> HostConfig {
     config
 }
 
+fn config_without_routes(name: &str) -> HostConfig {
+    config(name, &["10.9.0.2/24"], &[])
+}
+
 fn full_tunnel(name: &str) -> HostConfig {
     config(name, &["10.9.0.2/24", "fd09::2/64"], &["0.0.0.0/0", "::/0"])
 }
@@ -266,6 +270,12 @@ namespaced! {
             assert_eq!(tunnel_mtu(&config).await.unwrap(), expected, "{list:?}");
         }
 
+        // An interface that begins below what IPv6 needs.
+        sh("ip link set wg0 mtu 1000");
+        let mut small = config.clone();
+        small.addresses = nets(&["fd09::2/64"]);
+        apply(&small).await.unwrap().undo().await.unwrap();
+
         // IPv6 inside needs 1,280 whatever the path carries, and whatever the configuration says.
         config.endpoints = endpoints(&["198.51.100.9:1"]);
         config.addresses = nets(&["fd09::2/64"]);
@@ -358,6 +368,7 @@ namespaced! {
         let elsewhere = Record { namespace: "net:[1]".into(), ..record };
         std::fs::write(&path, serde_json::to_vec(&elsewhere).unwrap()).unwrap();
         assert!(!cleanup(&path).await.unwrap());
+        apply(&config_without_routes("wg0")).await.unwrap().undo().await.unwrap();
         assert!(path.exists());
 
         std::fs::write(&path, "{").unwrap();
@@ -433,7 +444,7 @@ namespaced! {
         if std::env::var(INSIDE).unwrap() == "unprivileged" {
             let error = apply(&config("wg0", &["10.9.0.2/24"], &[])).await.unwrap_err();
             assert!(matches!(error, HostError::Permission { .. }), "{error}");
-            assert!(error.to_string().contains("10.9.0.2/24"), "{error}");
+            assert!(error.to_string().contains("`wg0`") && error.to_string().contains("sudo"), "{error}");
             return;
         }
         host();
