@@ -86,10 +86,12 @@ fn sh(commands: &str) -> String {
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
-/// An uplink to 192.0.2.0/24 and 2001:db8::/64 with default routes, and the interface of a tunnel.
+/// An uplink to 192.0.2.0/24 and 2001:db8::/64 with default routes, and the interface of a tunnel. No link-local addresses on the
+/// uplink: they would come a second later, in the middle of a comparison.
 fn host() {
     sh("ip link set lo up
-        ip link add up0 type veth peer name isp0; ip link set isp0 up; ip link set up0 up
+        ip link add up0 type veth peer name isp0
+        ip link set isp0 addrgenmode none up; ip link set up0 addrgenmode none up
         ip addr add 192.0.2.2/24 dev up0; ip addr add 2001:db8::2/64 dev up0 nodad
         ip route add default via 192.0.2.1; ip route add default via 2001:db8::1");
     tun("wg0");
@@ -99,10 +101,10 @@ fn tun(name: &str) {
     sh(&format!("ip tuntap add dev {name} mode tun"));
 }
 
-/// Everything the set-up may touch, to compare before and after.
+/// Everything the set-up may touch, to compare before and after. The kernel adds multicast routes to an interface as it pleases.
 fn snapshot() -> String {
     sh("ip addr show dev wg0 | grep -v -e valid_lft -e wg0: ; ip link show wg0 | grep -o 'mtu [0-9]*'
-        ip rule; ip -6 rule; ip route show table all
+        ip rule; ip -6 rule; ip route show table all | grep -v ff00::/8
         nft list tables | sort | while read -r table; do nft list $table; done")
 }
 
@@ -137,6 +139,7 @@ fn leaves_through(address: &str, mark: u32) -> String {
 namespaced! {
     async fn addresses_and_routes_come_and_go() {
         host();
+        sh("ip link set wg0 up");
         let before = snapshot();
         let config = config("wg0", &["10.9.0.2/24", "10.8.0.2/32", "fd09::2/64"],
             &["10.9.0.7/32", "10.20.0.0/16", "10.20.3.0/24", "fd20::/48", "0.0.0.0/1", "10.20.3.4/24"]);
@@ -294,6 +297,9 @@ namespaced! {
         let applied = apply(&config).await.unwrap();
         config.fwmark = applied.fwmark();
         assert_eq!((applied.mtu(), tunnel_mtu(&config).await.unwrap()), (1320, 1320));
+        sh("ip -6 route change default via 2001:db8::1 mtu 1380");
+        config.endpoints = endpoints(&["[2001:db8:5::9]:1"]);
+        assert_eq!(tunnel_mtu(&config).await.unwrap(), 1300);
         sh("ip route del default; ip -6 route del default");
         assert_eq!(tunnel_mtu(&config).await.unwrap(), 1420);
     }
@@ -503,7 +509,9 @@ namespaced! {
         sh("ip link set wg0 up");
         assert_eq!(monitor.next().await, Some(HostEvent::LinkUp));
         // What happens on the interface itself is not the network; what follows is.
-        sh("ip addr add 10.9.0.2/24 dev wg0; ip route add 10.20.0.0/16 dev wg0; ip route add 10.30.0.0/16 dev up0");
+        sh("ip addr add 10.9.0.2/24 dev wg0; ip route add 10.20.0.0/16 dev wg0; ip link set wg0 mtu 1290");
+        assert_eq!(monitor.next().await, Some(HostEvent::LinkMtu(1290)));
+        sh("ip route add 10.30.0.0/16 dev up0");
         assert_eq!(monitor.next().await, Some(HostEvent::NetworkChanged));
         sh("ip link set wg0 down");
         loop {
