@@ -113,7 +113,8 @@ pub(super) fn ipv6_in_kernel() -> bool {
     std::path::Path::new("/proc/sys/net/ipv6").exists()
 }
 
-/// Whether IPv6 cannot be used on the interface. The kernel answers that with a different errno for each kind of request.
+/// Whether IPv6 cannot be used on the interface. The kernel answers that with a different errno for each kind of
+/// request.
 pub(super) fn ipv6_disabled_on(interface: &str) -> bool {
     let setting = std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"));
     !ipv6_in_kernel() || setting.is_ok_and(|setting| setting.trim() != "0")

@@ -31,9 +31,9 @@ pub enum HostEvent {
     LinkUp,
     /// The interface was set down.
     LinkDown,
-    /// Something around the tunnel changed: another interface came, went or lost its link, an address or a route outside the
-    /// tunnel was added or removed. A burst of such messages is one event. It is a hint: endpoints may be reachable
-    /// another way, source addresses may be gone, the path MTU may differ.
+    /// Something around the tunnel changed: another interface came, went or lost its link, an address or a route
+    /// outside the tunnel was added or removed. A burst of such messages is one event. It is a hint: endpoints may be
+    /// reachable another way, source addresses may be gone, the path MTU may differ.
     NetworkChanged,
 }
 
@@ -46,8 +46,8 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Subscribes for the interface of that index. What changes from now on is reported; if the interface is gone already,
-    /// that is the first event.
+    /// Subscribes for the interface of that index. What changes from now on is reported; if the interface is gone
+    /// already, that is the first event.
     pub async fn new(index: u32) -> Result<Self, HostError> {
         let groups = [
             MulticastGroup::Link,
@@ -69,8 +69,8 @@ impl Monitor {
         Ok(Self { messages: Box::pin(messages.map(|(message, _)| message)), netlink, view, task })
     }
 
-    /// The next event; may be dropped and called again without losing one. `None` when the interface was deleted, or the
-    /// kernel closed the subscription, and nothing more will come.
+    /// The next event; may be dropped and called again without losing one. `None` when the interface was deleted, or
+    /// the kernel closed the subscription, and nothing more will come.
     pub async fn next(&mut self) -> Option<HostEvent> {
         loop {
             if let Some(event) = self.view.pending.pop_front() {

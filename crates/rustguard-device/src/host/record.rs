@@ -1,5 +1,5 @@
-//! What was done to the host, step by step, so that it can be undone: at once when a later step fails, at the end of the tunnel, or
-//! by the next process when this one was killed.
+//! What was done to the host, step by step, so that it can be undone: at once when a later step fails, at the end of
+//! the tunnel, or by the next process when this one was killed.
 
 use std::fs;
 use std::io::{self, Write};
@@ -21,8 +21,8 @@ pub struct Record {
     pub interface: String,
     /// Its index.
     pub index: u32,
-    /// The network namespace this happened in, as /proc names it ("net:\[4026531840\]"): the state directory is usually shared
-    /// between namespaces, what was changed is not.
+    /// The network namespace this happened in, as /proc names it ("net:\[4026531840\]"): the state directory is
+    /// usually shared between namespaces, what was changed is not.
     pub namespace: String,
     /// The steps, first to last.
     pub steps: Vec<Step>,
@@ -68,13 +68,14 @@ impl Step {
     }
 }
 
-/// The default state file of an interface, `/run/rustguard/NAME.json`. `/run` is emptied at boot, as is everything it records.
+/// The default state file of an interface, `/run/rustguard/NAME.json`. `/run` is emptied at boot, as is everything it
+/// records.
 pub fn record_path(interface: &str) -> PathBuf {
     Path::new("/run/rustguard").join(format!("{interface}.json"))
 }
 
-/// Undoes what a process that was killed left behind, and removes its state file. Answers `false` when there is no such file, or
-/// it tells of another network namespace, where this process cannot do anything.
+/// Undoes what a process that was killed left behind, and removes its state file. Answers `false` when there is no
+/// such file, or it tells of another network namespace, where this process cannot do anything.
 ///
 /// To be called when it is certain that no tunnel of that name is running; [`apply`](super::apply) does so itself.
 ///
@@ -124,8 +125,8 @@ impl Journal {
         &self.record
     }
 
-    /// Notes a step. One that outlives the interface is noted, and on disk, *before* it is taken, so that there is no moment at which
-    /// SIGKILL leaves something unknown behind; undoing a step that was never taken does nothing.
+    /// Notes a step. One that outlives the interface is noted, and on disk, *before* it is taken, so that there is no
+    /// moment at which SIGKILL leaves something unknown behind; undoing a step that was never taken does nothing.
     pub(super) fn record(&mut self, step: Step) -> Result<(), HostError> {
         let save = step.outlives_interface();
         self.record.steps.push(step);
