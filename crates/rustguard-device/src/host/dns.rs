@@ -1,7 +1,7 @@
 //! Name servers of a tunnel, handed to systemd-resolved or to resolvconf.
 //!
-//! As wg-quick does, the tunnel's servers take over name resolution as a whole while it is up (`resolvconf -x`; with resolved, the
-//! routing domain `~.`): a server inside the tunnel that is asked only sometimes is of use to nobody.
+//! As wg-quick does, the tunnel's servers take over name resolution as a whole while it is up (`resolvconf -x`; with
+//! resolved, the routing domain `~.`): a server inside the tunnel that is asked only sometimes is of use to nobody.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -68,7 +68,8 @@ pub(super) async fn add(journal: &mut Journal, config: &HostConfig) -> Result<()
     }
 }
 
-/// Withdraws an entry. `index` is that of the interface if it still exists: resolved forgets a link that has gone by itself.
+/// Withdraws an entry. `index` is that of the interface if it still exists: resolved forgets a link that has gone by
+/// itself.
 pub(super) async fn remove(entry: &DnsEntry, interface: &str, index: Option<u32>) -> Result<(), HostError> {
     match entry {
         DnsEntry::Resolved => match (index, within(resolved()).await.flatten()) {
@@ -95,8 +96,8 @@ impl DnsBackend {
     }
 }
 
-/// The system bus, if resolved is running on it. It is not started for this: where it is installed but switched off, it would
-/// take the servers and nobody would ask it.
+/// The system bus, if resolved is running on it. It is not started for this: where it is installed but switched off,
+/// it would take the servers and nobody would ask it.
 async fn resolved() -> Option<Connection> {
     let bus = Connection::system().await.ok()?;
     let answer = bus
@@ -163,7 +164,8 @@ fn resolv_conf(servers: &[IpAddr], search: &[String]) -> String {
     text
 }
 
-/// The first plain `PREFIX*` pattern of Debian's interface-order, with a dot, so that the entry sorts first: "tun." usually.
+/// The first plain `PREFIX*` pattern of Debian's interface-order, with a dot, so that the entry sorts first: "tun."
+/// usually.
 fn entry_prefix(interface_order: &str) -> String {
     let mut prefixes = interface_order.lines().filter_map(|line| line.strip_suffix('*'));
     let plain = |prefix: &&str| {
@@ -178,7 +180,8 @@ mod tests {
 
     #[test]
     fn the_entry_sorts_before_everything_the_system_knows() {
-        let debian = "# interface-order(5)\nlo.inet6\nlo.inet\nlo.@(dnsmasq|pdnsd)\nlo.!(pdns|pdns-recursor)\nlo\ntun*\ntap*\neth*\n";
+        let debian =
+            "# interface-order(5)\nlo.inet6\nlo.@(dnsmasq|pdnsd)\nlo.!(pdns|pdns-recursor)\nlo\ntun*\ntap*\neth*\n";
         assert_eq!(entry_prefix(debian), "tun.");
         assert_eq!(entry_prefix("lo.*\n@(br)?(ath|wlan)*([^.]).wpa\n"), "");
         assert_eq!(entry_prefix(""), "");

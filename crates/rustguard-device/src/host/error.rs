@@ -30,7 +30,8 @@ pub enum HostError {
     /// IPv6 is switched off on the interface or missing from the kernel, and the configuration asks for it.
     #[error(
         "cannot set up {wanted} on `{interface}`: IPv6 is disabled here; enable it \
-         (sysctl net.ipv6.conf.{interface}.disable_ipv6=0, or boot without ipv6.disable=1), or remove {wanted} from the configuration"
+         (sysctl net.ipv6.conf.{interface}.disable_ipv6=0, or boot without ipv6.disable=1), \
+         or remove {wanted} from the configuration"
     )]
     Ipv6Disabled {
         /// The tunnel's interface.
@@ -64,7 +65,8 @@ pub enum HostError {
 
     /// Someone else's policy rules leave no priority free in front of them.
     #[error(
-        "cannot add the policy rules: rule {first} leaves no room for {needed} rules before it; move it to a higher priority"
+        "cannot add the policy rules: rule {first} leaves no room for {needed} rules before it; \
+         move it to a higher priority"
     )]
     NoRuleRoom {
         /// Priority of the first existing rule after the kernel's own at 0.
@@ -93,7 +95,8 @@ pub enum HostError {
 
     /// There is nobody to hand the name servers to.
     #[error(
-        "cannot set DNS for `{interface}`: systemd-resolved does not answer on the system bus and there is no `resolvconf`; \
+        "cannot set DNS for `{interface}`: systemd-resolved does not answer on the system bus, \
+         and there is no `resolvconf`; \
          start systemd-resolved, install openresolv, or remove the DNS line"
     )]
     NoDnsBackend {
@@ -122,7 +125,11 @@ pub enum HostError {
     },
 
     /// The record of what was done could not be read or written.
-    #[error("cannot {action} {}: {source}; check its permissions, or remove it once `ip rule` and `nft list tables` show nothing left over", path.display())]
+    #[error(
+        "cannot {action} {}: {source}; check its permissions, \
+         or remove it once `ip rule` and `nft list tables` show nothing left over",
+        path.display()
+    )]
     Record {
         /// "read", "write" or "remove".
         action: &'static str,

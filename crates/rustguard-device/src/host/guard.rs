@@ -1,8 +1,9 @@
 //! The nftables guard that goes with a default route through the tunnel.
 //!
-//! Two things follow from routing everything by mark. The tunnel's addresses have to be safe from packets that arrive on another
-//! interface and claim to be for them (CVE-2019-14899: somebody on the local network probing connections inside the tunnel), and the
-//! answers to marked packets need the mark back for the reverse path filter. Rules as wg-quick's, in a table of the tunnel's own.
+//! Two things follow from routing everything by mark. The tunnel's addresses have to be safe from packets that arrive
+//! on another interface and claim to be for them (CVE-2019-14899: somebody on the local network probing connections
+//! inside the tunnel), and the answers to marked packets need the mark back for the reverse path filter. Rules as
+//! wg-quick's, in a table of the tunnel's own.
 
 use std::fmt::Write;
 
@@ -13,7 +14,8 @@ use super::link::is_v6;
 use super::record::{Journal, Step};
 use super::{HostError, Warning};
 
-/// Puts the guard up for the families of `defaults`. Without `nft` on this machine there is none, and a warning says so.
+/// Puts the guard up for the families of `defaults`. Without `nft` on this machine there is none, and a warning says
+/// so.
 pub(super) async fn add(
     journal: &mut Journal,
     defaults: &[IpNet],
@@ -33,7 +35,8 @@ pub(super) async fn add(
 
 /// Takes the guard of an interface down, if it is there.
 pub(super) async fn remove(interface: &str, v4: bool, v6: bool) -> Result<(), HostError> {
-    // Without nft now, there was no guard, or it went away with the package; the kernel has no other interface for it here.
+    // Without nft now, there was no guard, or it went away with the package; the kernel has no other interface for it
+    // here.
     let Some(nft) = find_program("nft") else { return Ok(()) };
     let mut script = String::new();
     for family in [v4.then_some("ip"), v6.then_some("ip6")].into_iter().flatten() {
@@ -51,22 +54,31 @@ fn table(interface: &str, v6: bool, mark: u32, addresses: &[IpNet]) -> String {
     let mut spoofed = String::new();
     for address in addresses.iter().filter(|address| is_v6(**address) == v6) {
         let address = address.addr();
-        writeln!(spoofed, "    iifname != \"{interface}\" {family} daddr {address} fib saddr type != local drop")
+        writeln!(spoofed, "        iifname != \"{interface}\" {family} daddr {address} fib saddr type != local drop")
             .expect("writing to a string cannot fail");
     }
     writeln!(
         script,
-        "table {family} {name} {{\n\
-         \x20 chain preraw {{\n    type filter hook prerouting priority -300;\n{spoofed}  }}\n\
-         \x20 chain premangle {{\n    type filter hook prerouting priority -150;\n    meta l4proto udp meta mark set ct mark\n  }}\n\
-         \x20 chain postmangle {{\n    type filter hook postrouting priority -150;\n    meta l4proto udp mark {mark} ct mark set mark\n  }}\n\
-         }}"
+        r#"table {family} {name} {{
+    chain preraw {{
+        type filter hook prerouting priority -300;
+{spoofed}    }}
+    chain premangle {{
+        type filter hook prerouting priority -150;
+        meta l4proto udp meta mark set ct mark
+    }}
+    chain postmangle {{
+        type filter hook postrouting priority -150;
+        meta l4proto udp mark {mark} ct mark set mark
+    }}
+}}"#
     )
     .expect("writing to a string cannot fail");
     script
 }
 
-/// nft has no "delete if it exists" before 1.0.6; adding a table that exists changes nothing, and then there is one to delete.
+/// nft has no "delete if it exists" before 1.0.6; adding a table that exists changes nothing, and then there is one
+/// to delete.
 fn without_table(family: &str, name: &str) -> String {
     format!("add table {family} {name}\ndelete table {family} {name}\n")
 }

@@ -8,7 +8,7 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use rtnetlink::{AddressMessageBuilder, LinkUnspec};
 
-use super::netlink::{self, EACCES, EEXIST, ENODEV, Netlink};
+use super::netlink::{self, EEXIST, ENODEV, Netlink};
 use super::{HostError, HostEvent, Monitor};
 
 /// Whether an interface of that name exists in this network namespace.
@@ -80,12 +80,9 @@ impl Netlink {
     pub(super) async fn set_link(&self, name: &str, index: u32, mtu: u32, up: bool) -> Result<(), HostError> {
         let message = LinkUnspec::new_with_index(index).mtu(mtu);
         let message = if up { message.up() } else { message.down() };
-        self.handle
-            .link()
-            .set(message.build())
-            .execute()
-            .await
-            .map_err(|error| HostError::netlink(format!("set `{name}` up with an MTU of {mtu}"), &error))
+        self.handle.link().set(message.build()).execute().await.map_err(|error| {
+            HostError::netlink(format!("set `{name}` {} with an MTU of {mtu}", if up { "up" } else { "down" }), &error)
+        })
     }
 
     /// Adds an address. Answers `false` when the interface has it already, which is then not ours to remove.
@@ -96,8 +93,7 @@ impl Netlink {
             Ok(()) => Ok(true),
             Err(error) => match netlink::errno(&error) {
                 Some(EEXIST) => Ok(false),
-                Some(EACCES) if is_v6(address) => Err(ipv6_disabled(name, address)),
-                _ if is_v6(address) && !ipv6_in_kernel() => Err(ipv6_disabled(name, address)),
+                _ if is_v6(address) && ipv6_disabled_on(name) => Err(ipv6_disabled(name, address)),
                 _ => Err(HostError::netlink(format!("add the address {address} to `{name}`"), &error)),
             },
         }
@@ -115,6 +111,13 @@ impl Netlink {
 /// Whether the kernel has IPv6 at all: with `ipv6.disable=1` this tree does not exist.
 pub(super) fn ipv6_in_kernel() -> bool {
     std::path::Path::new("/proc/sys/net/ipv6").exists()
+}
+
+/// Whether IPv6 cannot be used on the interface. The kernel answers that with a different errno for each kind of
+/// request.
+pub(super) fn ipv6_disabled_on(interface: &str) -> bool {
+    let setting = std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"));
+    !ipv6_in_kernel() || setting.is_ok_and(|setting| setting.trim() != "0")
 }
 
 pub(super) fn is_v6(net: IpNet) -> bool {

@@ -20,13 +20,14 @@
 //! # }
 //! ```
 //!
-//! In order: the addresses ([`link`](self)), the interface up with its [MTU](tunnel_mtu), DNS, a route for each allowed IP, and for
-//! a default route the policy rules and the guard against spoofed addresses. Each change is noted as a [`Step`]; when one fails, those before it are
-//! undone. Changes that would survive the interface are also noted in a file, ahead of being made, so that after SIGKILL
-//! [`cleanup`], or the next [`apply`], can undo them.
+//! In order: the [MTU](tunnel_mtu), the addresses, the interface up, DNS, a route for each allowed IP, and for a
+//! default route the policy rules and the guard against spoofed addresses. Each change is noted as a [`Step`]; when
+//! one fails, those before it are undone. Changes that would survive the interface are also noted in a file, ahead of
+//! being made, so that after SIGKILL [`cleanup`], or the next [`apply`], can undo them.
 //!
-//! What exists already is left alone, and stays when the tunnel goes: an address the interface has counts as set up, a route to the
-//! same destination through another interface is [an error](HostError::RouteExists), policy rules are always added anew.
+//! What exists already is left alone, and stays when the tunnel goes: an address the interface has counts as set up,
+//! a route to the same destination through another interface is [an error](HostError::RouteExists), policy rules are
+//! always added anew.
 //!
 //! Everything goes through netlink; only the two things that have no stable interface of their own are programs, `nft`
 //! and `resolvconf`. All of it is async, on the caller's tokio runtime (a current-thread one will do, with I/O and time
@@ -81,8 +82,8 @@ pub struct HostConfig {
     pub table: Table,
     /// The allowed IPs of all peers together: the destinations to route into the tunnel.
     pub allowed_ips: Vec<IpNet>,
-    /// The mark the tunnel's sockets carry (SO_MARK), from the configuration or [`choose_fwmark`]. It is also the number of the table for
-    /// default routes. 0 is no mark, as everywhere in WireGuard.
+    /// The mark the tunnel's sockets carry (SO_MARK), from the configuration or [`choose_fwmark`]. It is also the
+    /// number of the table for default routes. 0 is no mark, as everywhere in WireGuard.
     pub fwmark: Option<u32>,
     /// The peers' endpoints as far as they are known, for the MTU.
     pub endpoints: Vec<SocketAddr>,
@@ -136,18 +137,19 @@ impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoNft => f.write_str(
-                "nft is not installed: packets from the local network that claim to come through the tunnel are not filtered, \
+                "nft is not installed: packets from the local network that claim to come through the tunnel \
+                 are not filtered, \
                  and a strict reverse path filter may drop answers; install nftables",
             ),
         }
     }
 }
 
-/// The mark the tunnel's sockets need: the configured one; otherwise, when a default route is to go into the tunnel, the first
-/// number from 51820 that no route and no rule of this host uses as table or mark; otherwise none.
+/// The mark the tunnel's sockets need: the configured one; otherwise, when a default route is to go into the tunnel,
+/// the first number from 51820 that no route and no rule of this host uses as table or mark; otherwise none.
 ///
-/// Set it on the sockets and as [`HostConfig::fwmark`] before [`apply`]: until the sockets carry it, a default route would send their
-/// packets into the tunnel again.
+/// Set it on the sockets and as [`HostConfig::fwmark`] before [`apply`]: until the sockets carry it, a default route
+/// would send their packets into the tunnel again.
 pub async fn choose_fwmark(config: &HostConfig) -> Result<Option<u32>, HostError> {
     resolve_mark(&Netlink::open()?, config, &Plan::new(config)).await
 }
@@ -155,8 +157,8 @@ pub async fn choose_fwmark(config: &HostConfig) -> Result<Option<u32>, HostError
 /// Sets the host up for the tunnel.
 ///
 /// # Errors
-/// When a step fails, what was done before is undone, and the error says what failed. Should undoing fail as well, that is
-/// logged, and what is left stays in the record for [`cleanup`].
+/// When a step fails, what was done before is undone, and the error says what failed. Should undoing fail as well,
+/// that is logged, and what is left stays in the record for [`cleanup`].
 pub async fn apply(config: &HostConfig) -> Result<Applied, HostError> {
     check_name(&config.interface)?;
     // The interface is the caller's and new, so a record under its name is of an earlier process, which is gone.
@@ -211,7 +213,8 @@ impl Applied {
         self.journal.get()
     }
 
-    /// Undoes everything, last to first. Quicker after the interface is deleted, when only what outlives it is left to undo.
+    /// Undoes everything, last to first. Quicker after the interface is deleted, when only what outlives it is left
+    /// to undo.
     ///
     /// # Errors
     /// All that can be undone is undone; the first failure is returned, and the record stays for [`cleanup`].
@@ -225,12 +228,14 @@ impl Applied {
         self.fwmark = resolve_mark(netlink, config, &plan).await?;
         self.mtu = mtu::compute(netlink, config, self.fwmark).await?;
 
+        // The MTU first: an interface with less than 1,280 bytes takes no IPv6 address.
+        self.journal.record(Step::Link { mtu: link.mtu, up: link.up })?;
+        netlink.set_link(name, link.index, self.mtu, link.up).await?;
         for address in &config.addresses {
             if netlink.add_address(name, link.index, *address).await? {
                 self.journal.record(Step::Address(*address))?;
             }
         }
-        self.journal.record(Step::Link { mtu: link.mtu, up: link.up })?;
         netlink.set_link(name, link.index, self.mtu, true).await?;
 
         dns::add(&mut self.journal, config).await?;

@@ -31,9 +31,9 @@ pub enum HostEvent {
     LinkUp,
     /// The interface was set down.
     LinkDown,
-    /// Something around the tunnel changed: another interface came, went or lost its link, an address or a route outside the
-    /// tunnel was added or removed. A burst of such messages is one event. It is a hint: endpoints may be reachable
-    /// another way, source addresses may be gone, the path MTU may differ.
+    /// Something around the tunnel changed: another interface came, went or lost its link, an address or a route
+    /// outside the tunnel was added or removed. A burst of such messages is one event. It is a hint: endpoints may be
+    /// reachable another way, source addresses may be gone, the path MTU may differ.
     NetworkChanged,
 }
 
@@ -46,8 +46,8 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Subscribes for the interface of that index. What changes from now on is reported; if the interface is gone already,
-    /// that is the first event.
+    /// Subscribes for the interface of that index. What changes from now on is reported; if the interface is gone
+    /// already, that is the first event.
     pub async fn new(index: u32) -> Result<Self, HostError> {
         let groups = [
             MulticastGroup::Link,
@@ -69,8 +69,8 @@ impl Monitor {
         Ok(Self { messages: Box::pin(messages.map(|(message, _)| message)), netlink, view, task })
     }
 
-    /// The next event; may be dropped and called again without losing one. `None` when the interface was deleted, or the
-    /// kernel closed the subscription, and nothing more will come.
+    /// The next event; may be dropped and called again without losing one. `None` when the interface was deleted, or
+    /// the kernel closed the subscription, and nothing more will come.
     pub async fn next(&mut self) -> Option<HostEvent> {
         loop {
             if let Some(event) = self.view.pending.pop_front() {
@@ -196,4 +196,49 @@ impl View {
 /// Whether a link came up or went down. Drivers announce much else, wireless ones several times a minute.
 fn carrier_changed(link: &LinkMessage) -> bool {
     link.header.change_mask.intersects(LinkFlags::Up | LinkFlags::Running | LinkFlags::LowerUp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rtnetlink::packet_core::NetlinkHeader;
+    use rtnetlink::packet_route::address::AddressMessage;
+
+    fn view() -> View {
+        let link = Some(Link { index: 7, mtu: 1420, up: true });
+        View { index: 7, link, pending: VecDeque::new(), deleted: false }
+    }
+
+    fn message(inner: RouteNetlinkMessage) -> NetlinkMessage<RouteNetlinkMessage> {
+        NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::InnerMessage(inner))
+    }
+
+    #[test]
+    fn a_burst_is_one_event() {
+        let mut view = view();
+        let mut address = AddressMessage::default();
+        for index in [7, 8, 9, 8] {
+            address.header.index = index;
+            assert!(!view.see(&message(RouteNetlinkMessage::NewAddress(address.clone()))));
+        }
+        assert_eq!(view.pending, [HostEvent::NetworkChanged]);
+    }
+
+    #[test]
+    fn lost_messages_are_noticed() {
+        let overrun = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::Overrun(Vec::new()));
+        assert!(view().see(&overrun));
+    }
+
+    #[test]
+    fn only_a_change_of_the_carrier_of_another_link_counts() {
+        let mut view = view();
+        let mut link = LinkMessage::default();
+        link.header.index = 8;
+        assert!(!view.see(&message(RouteNetlinkMessage::NewLink(link.clone()))));
+        assert_eq!(view.pending, []);
+        link.header.change_mask = LinkFlags::LowerUp;
+        assert!(!view.see(&message(RouteNetlinkMessage::NewLink(link))));
+        assert_eq!(view.pending, [HostEvent::NetworkChanged]);
+    }
 }

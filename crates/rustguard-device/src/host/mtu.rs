@@ -10,8 +10,8 @@ use super::netlink::Netlink;
 use super::routes::{Family, MAIN_TABLE};
 use super::{HostConfig, HostError};
 
-/// Outer IPv6 header (40), UDP (8), WireGuard data header (16) and tag (16), in bytes. An IPv4 header is 20 bytes smaller; the
-/// larger one counts because a peer may roam from one family to the other.
+/// Outer IPv6 header (40), UDP (8), WireGuard data header (16) and tag (16), in bytes. An IPv4 header is 20 bytes
+/// smaller; the larger one counts because a peer may roam from one family to the other.
 const OVERHEAD: u32 = 80;
 
 /// What Ethernet carries, for a host without any route yet.
@@ -23,9 +23,10 @@ const LEAST_FOR_V6: u32 = 1280;
 /// The least every IPv4 host accepts (RFC 791 section 3.1).
 const LEAST_FOR_V4: u32 = 576;
 
-/// The MTU, in bytes, that [`apply`](super::apply) gives the tunnel: the one configured; otherwise the lowest over the routes to
-/// the endpoints (the route's own MTU, or its interface's), less 80; without endpoints, that of the default route; and without
-/// one, 1,420. A computed MTU does not fall below 1,280 when the tunnel has IPv6 addresses, nor below 576.
+/// The MTU, in bytes, that [`apply`](super::apply) gives the tunnel: the one configured; otherwise the lowest over
+/// the routes to the endpoints (the route's own MTU, or its interface's), less 80; without endpoints, that of the
+/// default route; and without one, 1,420. A computed MTU does not fall below 1,280 when the tunnel has IPv6
+/// addresses, nor below 576.
 ///
 /// Ask again when the [`Monitor`](super::Monitor) reports a changed network.
 ///
@@ -35,8 +36,8 @@ pub async fn tunnel_mtu(config: &HostConfig) -> Result<u32, HostError> {
     compute(&Netlink::open()?, config, config.fwmark).await
 }
 
-/// [`tunnel_mtu`] with the mark the tunnel's own packets carry: without it, once a default route leads into the tunnel, the
-/// route to the endpoint would be the tunnel itself.
+/// [`tunnel_mtu`] with the mark the tunnel's own packets carry: without it, once a default route leads into the
+/// tunnel, the route to the endpoint would be the tunnel itself.
 pub(super) async fn compute(netlink: &Netlink, config: &HostConfig, mark: Option<u32>) -> Result<u32, HostError> {
     let has_v6 = config.addresses.iter().any(|address| is_v6(*address));
     if let Some(mtu) = config.mtu {
@@ -96,7 +97,8 @@ impl Netlink {
         Ok(None)
     }
 
-    /// The MTU of a route: its own, or the lowest of the interfaces it leads through. Routes through the tunnel do not count.
+    /// The MTU of a route: its own, or the lowest of the interfaces it leads through. Routes through the tunnel do
+    /// not count.
     async fn route_mtu(&self, route: &RouteMessage, own: Option<u32>) -> Result<Option<u32>, HostError> {
         let mut interfaces = Vec::new();
         for attribute in &route.attributes {

@@ -11,7 +11,6 @@ use super::HostError;
 pub(super) const EPERM: i32 = 1;
 pub(super) const ENOENT: i32 = 2;
 pub(super) const ESRCH: i32 = 3;
-pub(super) const EACCES: i32 = 13;
 pub(super) const EEXIST: i32 = 17;
 pub(super) const ENODEV: i32 = 19;
 

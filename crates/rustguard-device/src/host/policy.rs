@@ -1,17 +1,18 @@
 //! A default route through the tunnel: a table of its own, and the policy rules that choose it.
 //!
-//! A plain default route into the tunnel would catch the tunnel's own encrypted packets as well. So it goes into a table T of its
-//! own, the tunnel's sockets mark what they send with T, and two rules in front of the existing ones decide:
+//! A plain default route into the tunnel would catch the tunnel's own encrypted packets as well. So it goes into a
+//! table T of its own, the tunnel's sockets mark what they send with T, and two rules in front of the existing ones
+//! decide:
 //!
 //! ```text
 //! P      from all lookup main suppress_prefixlength 0     everything the main table knows better than "default"
 //! P + 1  not from all fwmark T lookup T                   the rest, unless it is the tunnel's own
 //! ```
 //!
-//! **Several such tunnels.** The rules of a second tunnel come before those of the first, so what the second sends is routed
-//! through the first: each tunnel rides on whatever was the default when it came up. With the two rules alone, though, the first
-//! tunnel's packets (marked, but not with the second's mark) would then go into the second, and its into the first, forever. A
-//! tunnel that finds others puts two more kinds of rule between its own:
+//! **Several such tunnels.** The rules of a second tunnel come before those of the first, so what the second sends is
+//! routed through the first: each tunnel rides on whatever was the default when it came up. With the two rules alone,
+//! though, the first tunnel's packets (marked, but not with the second's mark) would then go into the second, and its
+//! into the first, forever. A tunnel that finds others puts two more kinds of rule between its own:
 //!
 //! ```text
 //! P      from all lookup main suppress_prefixlength 0
@@ -20,8 +21,8 @@
 //! P + 3  from all nop
 //! ```
 //!
-//! A tunnel's packets thus only ever see the rules of tunnels older than itself, which rules out a circle. The `goto` leads to a rule
-//! of the same tunnel, so it holds no matter which tunnel goes first.
+//! A tunnel's packets thus only ever see the rules of tunnels older than itself, which rules out a circle. The `goto`
+//! leads to a rule of the same tunnel, so it holds no matter which tunnel goes first.
 
 use std::collections::BTreeSet;
 
@@ -50,7 +51,8 @@ const SRC_VALID_MARK: &str = "net.ipv4.conf.all.src_valid_mark";
 pub struct Rule {
     /// IPv6, else IPv4.
     pub v6: bool,
-    /// Its place in the list of rules; smaller is earlier. Always explicit, so that removing it cannot hit anybody else's.
+    /// Its place in the list of rules; smaller is earlier. Always explicit, so that removing it cannot hit anybody
+    /// else's.
     pub priority: u32,
     /// What it says.
     pub kind: RuleKind,
@@ -78,8 +80,8 @@ pub enum RuleKind {
     End,
 }
 
-/// Sets up the default routes of one tunnel under the mark its sockets carry: route, rules, src_valid_mark and the guard
-/// against spoofed local addresses.
+/// Sets up the default routes of one tunnel under the mark its sockets carry: route, rules, src_valid_mark and the
+/// guard against spoofed local addresses.
 pub(super) async fn add(
     netlink: &Netlink,
     journal: &mut Journal,
@@ -100,8 +102,8 @@ pub(super) async fn add(
 
         let family = Family::of(net.addr());
         let existing = netlink.dump_rules(family).await?;
-        // From the last rule to the first: the one that excepts what the main table knows is there before the one that sends
-        // everything into the tunnel takes over, and a goto finds its target.
+        // From the last rule to the first: the one that excepts what the main table knows is there before the one
+        // that sends everything into the tunnel takes over, and a goto finds its target.
         let mut rules = arrange(family, &existing, mark, &others)?;
         rules.sort_by_key(|rule| matches!(rule.kind, RuleKind::IntoTunnel { .. }));
         for rule in rules {
@@ -205,8 +207,8 @@ fn tunnel_mark(rule: &RuleMessage) -> Option<u32> {
     })
 }
 
-/// The tunnel's rules, with the priorities right in front of the first existing one (where the kernel puts a rule without a
-/// priority), last rule first.
+/// The tunnel's rules, with the priorities right in front of the first existing one (where the kernel puts a rule
+/// without a priority), last rule first.
 fn arrange(
     family: Family,
     existing: &[RuleMessage],
@@ -240,8 +242,9 @@ fn arrange(
     Ok(rules.map(|(kind, priority)| Rule { v6: family == Family::V6, priority, kind }).collect())
 }
 
-/// Lets the reverse path filter route the answers to marked packets by their mark; a strict filter would drop them otherwise.
-/// It stays set afterwards, as with wg-quick: other tunnels may count on it, and without marks it changes nothing.
+/// Lets the reverse path filter route the answers to marked packets by their mark; a strict filter would drop them
+/// otherwise. It stays set afterwards, as with wg-quick: other tunnels may count on it, and without marks it changes
+/// nothing.
 fn set_src_valid_mark() -> Result<(), HostError> {
     let path = format!("/proc/sys/{}", SRC_VALID_MARK.replace('.', "/"));
     // Where it is set already, a read-only /proc/sys, as in containers, is no obstacle.

@@ -1,5 +1,5 @@
-//! What was done to the host, step by step, so that it can be undone: at once when a later step fails, at the end of the tunnel, or
-//! by the next process when this one was killed.
+//! What was done to the host, step by step, so that it can be undone: at once when a later step fails, at the end of
+//! the tunnel, or by the next process when this one was killed.
 
 use std::fs;
 use std::io::{self, Write};
@@ -21,8 +21,8 @@ pub struct Record {
     pub interface: String,
     /// Its index.
     pub index: u32,
-    /// The network namespace this happened in, as /proc names it ("net:\[4026531840\]"): the state directory is usually shared
-    /// between namespaces, what was changed is not.
+    /// The network namespace this happened in, as /proc names it ("net:\[4026531840\]"): the state directory is
+    /// usually shared between namespaces, what was changed is not.
     pub namespace: String,
     /// The steps, first to last.
     pub steps: Vec<Step>,
@@ -68,13 +68,14 @@ impl Step {
     }
 }
 
-/// The default state file of an interface, `/run/rustguard/NAME.json`. `/run` is emptied at boot, as is everything it records.
+/// The default state file of an interface, `/run/rustguard/NAME.json`. `/run` is emptied at boot, as is everything it
+/// records.
 pub fn record_path(interface: &str) -> PathBuf {
     Path::new("/run/rustguard").join(format!("{interface}.json"))
 }
 
-/// Undoes what a process that was killed left behind, and removes its state file. Answers `false` when there is no such file, or
-/// it tells of another network namespace, where this process cannot do anything.
+/// Undoes what a process that was killed left behind, and removes its state file. Answers `false` when there is no
+/// such file, or it tells of another network namespace, where this process cannot do anything.
 ///
 /// To be called when it is certain that no tunnel of that name is running; [`apply`](super::apply) does so itself.
 ///
@@ -93,7 +94,7 @@ pub async fn cleanup(path: &Path) -> Result<bool, HostError> {
         return Ok(false);
     }
     tracing::info!("cleaning up what an earlier `{}` left behind", record.interface);
-    Journal { record, path: Some(path.to_owned()) }.undo(&Netlink::open()?).await?;
+    Journal { record, path: Some(path.to_owned()), written: true }.undo(&Netlink::open()?).await?;
     Ok(true)
 }
 
@@ -102,12 +103,14 @@ pub async fn cleanup(path: &Path) -> Result<bool, HostError> {
 pub(super) struct Journal {
     record: Record,
     path: Option<PathBuf>,
+    /// Whether the file at `path` is this journal's; it may still be that of another network namespace.
+    written: bool,
 }
 
 impl Journal {
     pub(super) fn new(interface: &str, index: u32, path: Option<PathBuf>) -> Self {
         let record = Record { interface: interface.to_owned(), index, namespace: namespace(), steps: Vec::new() };
-        Self { record, path }
+        Self { record, path, written: false }
     }
 
     pub(super) fn interface(&self) -> &str {
@@ -122,8 +125,8 @@ impl Journal {
         &self.record
     }
 
-    /// Notes a step. One that outlives the interface is noted, and on disk, *before* it is taken, so that there is no moment at which
-    /// SIGKILL leaves something unknown behind; undoing a step that was never taken does nothing.
+    /// Notes a step. One that outlives the interface is noted, and on disk, *before* it is taken, so that there is no
+    /// moment at which SIGKILL leaves something unknown behind; undoing a step that was never taken does nothing.
     pub(super) fn record(&mut self, step: Step) -> Result<(), HostError> {
         let save = step.outlives_interface();
         self.record.steps.push(step);
@@ -163,7 +166,7 @@ impl Journal {
     }
 
     /// Writes the steps that outlive the interface; the others, up to a hundred thousand routes, need no record.
-    fn save(&self) -> Result<(), HostError> {
+    fn save(&mut self) -> Result<(), HostError> {
         let Some(path) = &self.path else { return Ok(()) };
         let steps = self.record.steps.iter().filter(|step| step.outlives_interface()).cloned().collect();
         let record = Record {
@@ -172,11 +175,13 @@ impl Journal {
             namespace: self.record.namespace.clone(),
             steps,
         };
-        write(path, &record).map_err(|source| HostError::Record { action: "write", path: path.clone(), source })
+        write(path, &record).map_err(|source| HostError::Record { action: "write", path: path.clone(), source })?;
+        self.written = true;
+        Ok(())
     }
 
     fn remove_file(&self) -> Result<(), HostError> {
-        let Some(path) = &self.path else { return Ok(()) };
+        let Some(path) = self.path.as_ref().filter(|_| self.written) else { return Ok(()) };
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(HostError::Record { action: "remove", path: path.clone(), source: error })

@@ -10,16 +10,16 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 
-use super::link::{ipv6_disabled, ipv6_in_kernel, is_v6};
-use super::netlink::{self, EACCES, EEXIST, ENODEV, ENOENT, Netlink};
+use super::link::{ipv6_disabled, ipv6_disabled_on, ipv6_in_kernel, is_v6};
+use super::netlink::{self, EEXIST, ENOENT, Netlink};
 use super::record::{Journal, Step};
 use super::{HostConfig, HostError, Table};
 
 /// The table `ip route` shows, RT_TABLE_MAIN.
 pub(super) const MAIN_TABLE: u32 = 254;
 
-/// How many route requests are in flight at once: enough to hide the round trip to the kernel for a hundred thousand allowed
-/// IPs, few enough that the answers fit into the default socket buffer.
+/// How many route requests are in flight at once: enough to hide the round trip to the kernel for a hundred thousand
+/// allowed IPs, few enough that the answers fit into the default socket buffer.
 const IN_FLIGHT: usize = 64;
 
 /// An address family of routes and rules.
@@ -80,8 +80,9 @@ impl Plan {
 
 /// Adds the ordinary routes of a plan.
 ///
-/// As wg-quick does, the main table gets no route for what one through the tunnel covers already: the address 10.0.0.2/24 brings
-/// a route to 10.0.0.0/24, and an allowed IP of 10.0.0.1/32 adds nothing to it. In a table of the user's own every route is added.
+/// As wg-quick does, the main table gets no route for what one through the tunnel covers already: the address
+/// 10.0.0.2/24 brings a route to 10.0.0.0/24, and an allowed IP of 10.0.0.1/32 adds nothing to it. In a table of the
+/// user's own every route is added.
 pub(super) async fn add(netlink: &Netlink, journal: &mut Journal, plan: &Plan) -> Result<(), HostError> {
     let table = plan.table;
     let covering = match table {
@@ -144,16 +145,15 @@ impl Netlink {
         Ok(destinations)
     }
 
-    /// Adds a route through the tunnel, as `ip route add NET dev NAME table TABLE` does. A route to the same destination that
-    /// is there already, whoever made it, is an error: taking it over would break its owner when the tunnel goes.
+    /// Adds a route through the tunnel, as `ip route add NET dev NAME table TABLE` does. A route to the same
+    /// destination that is there already, whoever made it, is an error: taking it over would break its owner when the
+    /// tunnel goes.
     pub(super) async fn add_route(&self, name: &str, index: u32, net: IpNet, table: u32) -> Result<(), HostError> {
         match self.handle.route().add(route_message(index, net, table)).execute().await {
             Ok(()) => Ok(()),
             Err(error) => match netlink::errno(&error) {
                 Some(EEXIST) => Err(HostError::RouteExists { interface: name.to_owned(), net, table }),
-                // With IPv6 disabled on an interface it has no IPv6 state, and the kernel finds "no such device" or refuses.
-                Some(EACCES | ENODEV) if is_v6(net) => Err(ipv6_disabled(name, net)),
-                _ if is_v6(net) && !ipv6_in_kernel() => Err(ipv6_disabled(name, net)),
+                _ if is_v6(net) && ipv6_disabled_on(name) => Err(ipv6_disabled(name, net)),
                 _ => Err(HostError::netlink(format!("route {net} through `{name}` in table {table}"), &error)),
             },
         }
@@ -201,7 +201,8 @@ fn route_message(index: u32, net: IpNet, table: u32) -> RouteMessage {
     // What `ip route add` marks its routes with, so that other tools see the same as under wg-quick.
     message.header.protocol = RouteProtocol::Boot;
     message.header.kind = RouteType::Unicast;
-    // An IPv4 route straight to an interface, without a gateway, reaches the link and no further. IPv6 has no scopes here.
+    // An IPv4 route straight to an interface, without a gateway, reaches the link and no further. IPv6 has no scopes
+    // here.
     message.header.scope = if is_v6(net) { RouteScope::Universe } else { RouteScope::Link };
     match u8::try_from(table) {
         Ok(table) => message.header.table = table,
