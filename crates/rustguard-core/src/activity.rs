@@ -1,6 +1,14 @@
 //! What the data plane tells the timers of a peer: relaxed atomics, stamped once per run and read lazily.
+//!
+//! The timers of the whitepaper are written as if each packet set and cleared one. Here a packet costs a few stores: the
+//! stamps hold since when an answer is owed, or awaited, and the node looks at them when the first of them could be due.
+//! Only one look is pending at a time, so traffic that goes back and forth wakes the node about once in ten seconds.
 use crate::time::Instant;
-use portable_atomic::{AtomicBool, AtomicU64};
+use portable_atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+    fence,
+};
 
 /// Traffic of one peer. Shared between the data plane, which stamps, and the [`Node`](crate::node::Node), which reads.
 ///
@@ -13,26 +21,113 @@ pub struct Activity {
     pub tx_bytes: AtomicU64,
     /// Transport bytes received.
     pub rx_bytes: AtomicU64,
-    _private: AtomicBool,
+    /// When the first data came that nothing was sent after.
+    owed_since: Stamp,
+    /// When the first data was sent that nothing was heard after.
+    awaited_since: Stamp,
+    /// When anything authentic was last sent or received, handshakes included.
+    last_traversal: Stamp,
+    /// The node has a timer that will look at the stamps, or is about to be told to set one.
+    look_pending: AtomicBool,
 }
 
 impl Activity {
     /// A run with data (not a keepalive) was sealed and sent.
     #[must_use]
-    pub fn data_sent(&self, _now: Instant, _bytes: u64) -> bool {
-        todo!()
+    pub fn data_sent(&self, now: Instant, bytes: u64) -> bool {
+        self.tx_bytes.fetch_add(bytes, Relaxed);
+        self.sent(now);
+        self.awaited_since.start(now) && self.claim_look()
     }
     /// A keepalive was sent.
-    pub fn keepalive_sent(&self, _now: Instant, _bytes: u64) {
-        todo!()
+    pub fn keepalive_sent(&self, now: Instant, bytes: u64) {
+        self.tx_bytes.fetch_add(bytes, Relaxed);
+        self.sent(now);
     }
     /// A run with data was authenticated.
     #[must_use]
-    pub fn data_received(&self, _now: Instant, _bytes: u64) -> bool {
-        todo!()
+    pub fn data_received(&self, now: Instant, bytes: u64) -> bool {
+        self.rx_bytes.fetch_add(bytes, Relaxed);
+        self.received(now);
+        self.owed_since.start(now) && self.claim_look()
     }
     /// A keepalive was authenticated.
-    pub fn keepalive_received(&self, _now: Instant, _bytes: u64) {
-        todo!()
+    pub fn keepalive_received(&self, now: Instant, bytes: u64) {
+        self.rx_bytes.fetch_add(bytes, Relaxed);
+        self.received(now);
+    }
+
+    /// Something authentic was sent; the node calls this for its handshake messages.
+    pub(crate) fn sent(&self, now: Instant) {
+        self.last_traversal.set(now);
+        self.owed_since.clear();
+    }
+    /// Something authentic was received; the node calls this for handshake messages.
+    pub(crate) fn received(&self, now: Instant) {
+        self.last_traversal.set(now);
+        self.awaited_since.clear();
+    }
+
+    /// Since when the peer has heard nothing after its data.
+    pub(crate) fn owed_since(&self) -> Option<Instant> {
+        self.owed_since.get()
+    }
+    /// Since when nothing was heard after our data.
+    pub(crate) fn awaited_since(&self) -> Option<Instant> {
+        self.awaited_since.get()
+    }
+    /// When anything authentic last passed.
+    pub(crate) fn last_traversal(&self) -> Option<Instant> {
+        self.last_traversal.get()
+    }
+    /// The answer is on its way: the node asked for a keepalive.
+    pub(crate) fn settle_owed(&self) {
+        self.owed_since.clear();
+    }
+    /// A new handshake answers the question.
+    pub(crate) fn settle_awaited(&self) {
+        self.awaited_since.clear();
+    }
+
+    /// Ends the look. False when a stamp was set meanwhile by somebody who relied on it: then it goes on.
+    pub(crate) fn end_look(&self) -> bool {
+        self.look_pending.store(false, Relaxed);
+        // Store the flag, then load the stamps; `claim_look` stores a stamp, then loads the flag. With a full fence in
+        // between on both sides at least one of the two sees the other.
+        fence(SeqCst);
+        let quiet = self.owed_since().is_none() && self.awaited_since().is_none();
+        quiet || self.look_pending.swap(true, Relaxed)
+    }
+
+    fn claim_look(&self) -> bool {
+        fence(SeqCst);
+        !self.look_pending.load(Relaxed) && !self.look_pending.swap(true, Relaxed)
+    }
+}
+
+/// A moment or none. Zero is none; the clock's first nanosecond is taken for its second.
+#[derive(Debug, Default)]
+struct Stamp(AtomicU64);
+
+impl Stamp {
+    fn get(&self) -> Option<Instant> {
+        Some(self.0.load(Relaxed)).filter(|&nanos| nanos != 0).map(Instant::from_nanos)
+    }
+    fn set(&self, now: Instant) {
+        self.0.store(now.as_nanos().max(1), Relaxed);
+    }
+    /// Sets unless set; true when it was not. Two threads may both start it: either moment is right.
+    fn start(&self, now: Instant) -> bool {
+        let starts = self.0.load(Relaxed) == 0;
+        if starts {
+            self.set(now);
+        }
+        starts
+    }
+    fn clear(&self) {
+        // A load first: under traffic one way this is zero already, and the line stays shared.
+        if self.0.load(Relaxed) != 0 {
+            self.0.store(0, Relaxed);
+        }
     }
 }

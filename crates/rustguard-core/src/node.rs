@@ -1,23 +1,35 @@
 //! All protocol state of one interface: the static key, the peers, handshakes, keypairs, timers and cookies.
 //!
-//! A `Node` never touches data packets. Whoever moves them (the workers of `rustguard-device`, or [`Tunnel`](crate::tunnel)
-//! in one thread) carries out its [`Action`]s and reports what it saw: [`Node::handshake_wanted`], [`Node::confirmed`],
-//! [`Node::activity`].
+//! A `Node` never touches data packets. Whoever moves them (the workers of `rustguard-device`, or
+//! [`Tunnel`](crate::tunnel) in one thread) carries out its [`Action`]s, each before the next, and reports what it saw:
+//! [`Node::handshake_wanted`], [`Node::confirmed`], [`Node::activity`].
+//!
+//! What the messages do is in `node/handshake.rs`, what the timers do in `node/schedule.rs`.
+mod handshake;
+mod schedule;
+
 use crate::{
     activity::Activity,
+    cookie::{self, Checker},
+    load::Load,
+    noise,
+    peer::{Keypair, Peer},
     session::{Opener, Sealer},
     time::{Instant, Now},
+    timers::{Timer, Timers},
 };
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::{net::SocketAddr, time::Duration};
+use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
+use core::{fmt, net::SocketAddr, time::Duration};
 use rand_core::CryptoRng;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use zeroize::Zeroize;
 
 /// Names a peer for as long as it exists; never reused within a node's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
 /// Something the caller must do, in order.
+#[derive(Debug)]
 pub enum Action {
     /// Send a handshake message to the peer's endpoint (the caller keeps endpoints), with a fresh source address decision if `retry`.
     Send {
@@ -102,28 +114,38 @@ pub enum Event {
 }
 
 /// Why a message was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Dropped {
     /// Not a handshake message of the right length and form.
+    #[error("not a handshake message")]
     Malformed,
     /// No private key is set.
+    #[error("no private key is set")]
     NoIdentity,
     /// MAC1 is wrong: the sender does not know our public key.
+    #[error("MAC1 is wrong")]
     Mac1,
     /// Under load, answered with a cookie reply.
+    #[error("under load: answered with a cookie")]
     CookieSent,
     /// Under load and over the limit even with a cookie.
+    #[error("under load: too many messages from this source")]
     RateLimited,
     /// No handshake waits for this index.
+    #[error("no handshake waits for this index")]
     UnknownIndex,
     /// Decryption of a field failed, or a Diffie-Hellman result was zero.
+    #[error("authentication failed")]
     Forged,
     /// The initiator's static key is no peer.
+    #[error("the static key is no peer's")]
     UnknownPeer,
     /// The timestamp is not newer than the last one.
+    #[error("the timestamp is not newer than the last")]
     Replayed,
     /// More than 50 initiations a second from one peer.
+    #[error("more than 50 initiations a second")]
     Flood,
 }
 
@@ -138,115 +160,242 @@ pub struct PeerConfig {
     pub persistent_keepalive: Option<Duration>,
 }
 
+impl fmt::Debug for PeerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerConfig")
+            .field("public_key", &self.public_key)
+            .field("persistent_keepalive", &self.persistent_keepalive)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for PeerConfig {
+    fn drop(&mut self) {
+        self.preshared_key.zeroize();
+    }
+}
+
 /// Why a peer was not added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddPeerError {
     /// It is our own public key.
+    #[error("the peer has our own public key")]
     OwnKey,
     /// There is a peer with this key already.
+    #[error("there is a peer with this public key already")]
     Exists(PeerId),
 }
 
 /// See the module.
-pub struct Node(());
+pub struct Node {
+    identity: Option<Identity>,
+    peers: BTreeMap<PeerId, Peer>,
+    by_key: BTreeMap<PublicKey, PeerId>,
+    /// Every index that may stand in a message to us: handshakes that wait for an answer, and sessions.
+    indices: BTreeMap<u32, PeerId>,
+    next_peer: u32,
+    timers: Timers,
+    load: Load,
+    cookie_secret: cookie::Secret,
+}
+
+/// The static key and what follows from it.
+struct Identity {
+    secret: StaticSecret,
+    checker: Checker,
+}
 
 impl Node {
-    /// A node without private key or peers. The RNG keys the hash tables and the cookie secret.
-    pub fn new(_now: Instant, _rng: &mut impl CryptoRng) -> Self {
-        todo!()
+    /// A node without private key or peers. The RNG makes the cookie secret; trees, unlike hash tables, need no key.
+    pub fn new(now: Instant, rng: &mut impl CryptoRng) -> Self {
+        Self {
+            identity: None,
+            peers: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            indices: BTreeMap::new(),
+            next_peer: 0,
+            timers: Timers::default(),
+            load: Load::default(),
+            cookie_secret: cookie::Secret::new(now, rng),
+        }
     }
-    /// Sets or removes the static key. A peer that has this public key is removed and returned; sessions stay, handshakes under way end.
-    pub fn set_private_key(&mut self, _key: Option<StaticSecret>, _out: &mut Vec<Action>) -> Option<PeerId> {
-        todo!()
+    /// Sets or removes the static key. A peer that has this public key is removed and returned; sessions stay, handshakes
+    /// under way end: the next initiation of each is made with the new key.
+    pub fn set_private_key(&mut self, key: Option<StaticSecret>, out: &mut Vec<Action>) -> Option<PeerId> {
+        for peer in self.peers.values_mut() {
+            peer.forget_static_static();
+            if let Some(pending) = peer.pending.take() {
+                self.indices.remove(&pending.index);
+            }
+        }
+        self.identity = key.map(|secret| {
+            let checker = Checker::new(&noise::WIREGUARD, &secret.public_key());
+            Identity { secret, checker }
+        });
+        let own = self.public_key().and_then(|key| self.peer_by_key(&key));
+        own.inspect(|&own| {
+            self.remove_peer(own, out);
+        })
     }
     /// The static public key.
     pub fn public_key(&self) -> Option<PublicKey> {
-        todo!()
+        self.private_key().map(StaticSecret::public_key)
     }
     /// The private key, for UAPI `get` and SaveConfig.
     pub fn private_key(&self) -> Option<&StaticSecret> {
-        todo!()
+        self.identity.as_ref().map(|identity| &identity.secret)
     }
-    /// Adds a peer.
-    pub fn add_peer(&mut self, _config: PeerConfig, _now: Now) -> Result<PeerId, AddPeerError> {
-        todo!()
+    /// Adds a peer. Nothing is sent before [`start`](Self::start) or [`handshake_wanted`](Self::handshake_wanted).
+    ///
+    /// # Errors
+    /// [`AddPeerError`], and nothing has changed.
+    pub fn add_peer(&mut self, config: PeerConfig) -> Result<PeerId, AddPeerError> {
+        if self.public_key() == Some(config.public_key) {
+            return Err(AddPeerError::OwnKey);
+        }
+        if let Some(id) = self.peer_by_key(&config.public_key) {
+            return Err(AddPeerError::Exists(id));
+        }
+        let id = PeerId(self.next_peer);
+        self.next_peer = self.next_peer.checked_add(1).expect("nobody adds four billion peers");
+        self.by_key.insert(config.public_key, id);
+        self.peers.insert(id, Peer::new(config));
+        Ok(id)
     }
     /// Removes a peer with its sessions and handshakes.
-    pub fn remove_peer(&mut self, _peer: PeerId, _out: &mut Vec<Action>) -> bool {
-        todo!()
+    pub fn remove_peer(&mut self, peer: PeerId, out: &mut Vec<Action>) -> bool {
+        let Some(mut gone) = self.peers.remove(&peer) else { return false };
+        self.by_key.remove(&gone.config.public_key);
+        self.timers.forget(peer, &mut gone.armed);
+        if let Some(pending) = gone.pending.take() {
+            self.indices.remove(&pending.index);
+        }
+        out.push(Action::SetSealer { peer, sealer: None });
+        retire(&mut self.indices, gone.keypairs.take_all(), out);
+        out.push(Action::DropStaged { peer });
+        true
     }
     /// Finds a peer by key.
-    pub fn peer_by_key(&self, _key: &PublicKey) -> Option<PeerId> {
-        todo!()
+    pub fn peer_by_key(&self, key: &PublicKey) -> Option<PeerId> {
+        self.by_key.get(key).copied()
     }
     /// All peers, in the order they were added.
     pub fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
-        core::iter::empty()
+        self.peers.keys().copied()
     }
     /// The peer's present configuration.
-    pub fn peer_config(&self, _peer: PeerId) -> Option<&PeerConfig> {
-        todo!()
+    pub fn peer_config(&self, peer: PeerId) -> Option<&PeerConfig> {
+        self.peers.get(&peer).map(|peer| &peer.config)
     }
     /// A new preshared key takes effect at the next handshake; the live session stays.
-    pub fn set_preshared_key(&mut self, _peer: PeerId, _key: [u8; 32]) {
-        todo!()
+    pub fn set_preshared_key(&mut self, peer: PeerId, key: [u8; 32]) {
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            peer.config.preshared_key.zeroize();
+            peer.config.preshared_key = key;
+        }
     }
     /// Changes the persistent keepalive; turning it on sends one at once.
     pub fn set_persistent_keepalive(
         &mut self,
-        _peer: PeerId,
-        _interval: Option<Duration>,
-        _now: Now,
-        _rng: &mut impl CryptoRng,
-        _out: &mut Vec<Action>,
+        peer: PeerId,
+        interval: Option<Duration>,
+        now: Now,
+        rng: &mut impl CryptoRng,
+        out: &mut Vec<Action>,
     ) {
-        todo!()
+        let Some(state) = self.peers.get_mut(&peer) else { return };
+        let was_on = state.keepalive_interval().is_some();
+        state.config.persistent_keepalive = interval;
+        self.timers.disarm(peer, &mut state.armed, Timer::Keepalive);
+        let Some(interval) = state.keepalive_interval().filter(|_| state.started) else { return };
+        if was_on {
+            let last = state.activity.last_traversal().unwrap_or(now.instant);
+            self.timers.arm(peer, &mut state.armed, Timer::Keepalive, last + interval);
+        } else {
+            self.send_keepalive(peer, now, rng, out);
+        }
     }
     /// The counters and stamps that the data plane writes for this peer.
-    pub fn activity_of(&self, _peer: PeerId) -> Option<Arc<Activity>> {
-        todo!()
+    pub fn activity_of(&self, peer: PeerId) -> Option<Arc<Activity>> {
+        self.peers.get(&peer).map(|peer| Arc::clone(&peer.activity))
     }
     /// Wall-clock time of the last completed handshake (since the Unix epoch).
-    pub fn last_handshake(&self, _peer: PeerId) -> Option<Duration> {
-        todo!()
+    pub fn last_handshake(&self, peer: PeerId) -> Option<Duration> {
+        self.peers.get(&peer)?.last_handshake
     }
     /// Handles a handshake message or cookie reply from `from`. Only authentic ones change anything.
+    ///
+    /// # Errors
+    /// Why the message was dropped. With [`Dropped::CookieSent`] there is an action nevertheless.
     pub fn handle(
         &mut self,
-        _from: SocketAddr,
-        _datagram: &[u8],
-        _now: Now,
-        _rng: &mut impl CryptoRng,
-        _out: &mut Vec<Action>,
+        from: SocketAddr,
+        datagram: &[u8],
+        now: Now,
+        rng: &mut impl CryptoRng,
+        out: &mut Vec<Action>,
     ) -> Result<(), Dropped> {
-        todo!()
+        self.handle_message(from, datagram, now, rng, out)
     }
     /// The data plane has something for `peer` and no usable sealer, or its sealer said that a rekey is due.
-    pub fn handshake_wanted(&mut self, _peer: PeerId, _now: Now, _rng: &mut impl CryptoRng, _out: &mut Vec<Action>) {
-        todo!()
+    ///
+    /// Does nothing while a handshake is under way. When a fresh session has come meanwhile, what is staged is flushed.
+    pub fn handshake_wanted(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
+        let Some(state) = self.peers.get(&peer) else { return };
+        if state.usable_sealer(now.instant).is_some_and(|sealer| !sealer.aged(now.instant)) {
+            out.push(Action::Flush { peer, or_keepalive: false });
+        } else {
+            self.begin_handshake(peer, now, rng, out);
+        }
     }
-    /// As [`handshake_wanted`](Self::handshake_wanted), at once and whatever was tried before: the machine woke up, a link or an endpoint changed, somebody asks.
-    pub fn handshake_now(&mut self, _peer: PeerId, _now: Now, _rng: &mut impl CryptoRng, _out: &mut Vec<Action>) {
-        todo!()
+    /// As [`handshake_wanted`](Self::handshake_wanted), at once and whatever was tried before: the machine woke up, a link
+    /// or an endpoint changed, somebody asks.
+    pub fn handshake_now(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
+        self.restart_handshake(peer, now, rng, out);
     }
     /// The first data of the session with this local index was authenticated.
-    pub fn confirmed(&mut self, _index: u32, _now: Now, _out: &mut Vec<Action>) {
-        todo!()
+    pub fn confirmed(&mut self, index: u32, now: Now, out: &mut Vec<Action>) {
+        self.confirm_session(index, now, out);
     }
     /// An [`Activity`] stamp returned true.
-    pub fn activity(&mut self, _peer: PeerId, _now: Instant) {
-        todo!()
+    pub fn activity(&mut self, peer: PeerId, now: Instant) {
+        self.schedule_look(peer, now);
     }
     /// The peer's link became usable (an endpoint was configured or the interface came up): persistent keepalive starts.
-    pub fn start(&mut self, _peer: PeerId, _now: Now, _rng: &mut impl CryptoRng, _out: &mut Vec<Action>) {
-        todo!()
+    pub fn start(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
+        let Some(state) = self.peers.get_mut(&peer) else { return };
+        state.started = true;
+        if state.keepalive_interval().is_some() {
+            self.send_keepalive(peer, now, rng, out);
+        }
     }
     /// When [`tick`](Self::tick) wants to be called, at the latest.
     pub fn deadline(&self) -> Option<Instant> {
-        todo!()
+        self.timers.next()
     }
     /// Runs the timers that are due.
-    pub fn tick(&mut self, _now: Now, _rng: &mut impl CryptoRng, _out: &mut Vec<Action>) {
-        todo!()
+    pub fn tick(&mut self, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
+        // As many as are due now: where time saturates, a timer set again would be due at once and for ever.
+        for _ in 0..self.timers.due(now.instant) {
+            let Some((peer, timer)) = self.timers.first() else { break };
+            self.run_timer(peer, timer, now, rng, out);
+        }
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node")
+            .field("public_key", &self.public_key())
+            .field("peers", &self.peers.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Frees the indices of sessions that end.
+fn retire(indices: &mut BTreeMap<u32, PeerId>, keypairs: impl IntoIterator<Item = Keypair>, out: &mut Vec<Action>) {
+    for Keypair { index, .. } in keypairs {
+        indices.remove(&index);
+        out.push(Action::RemoveOpener { index });
     }
 }

@@ -1,11 +1,23 @@
 //! One direction each of an established session: sealing, opening, the replay window.
-use crate::time::Instant;
-use rustguard_crypto::aead::Frame;
+use crate::{
+    noise::SessionKeys,
+    time::Instant,
+    timers::{
+        REJECT_AFTER_MESSAGES, REJECT_AFTER_TIME, REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME, REKEY_ON_RECEIVE_AFTER_TIME,
+        REKEY_TIMEOUT,
+    },
+    wire,
+};
+use core::fmt;
+use portable_atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use rustguard_crypto::aead::{Frame, Key, TAG_LEN};
 
 /// Bytes before the text of a transport message: type, receiver, counter.
 pub const HEADER_LEN: usize = 16;
 /// Bytes a transport message adds to its text: header and tag.
-pub const OVERHEAD: usize = 32;
+pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
+/// Counters below the greatest one seen that are still accepted once.
+pub const REPLAY_WINDOW: u64 = 8192;
 
 /// Who sent the initiation that made a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,77 +37,364 @@ pub struct Reserved {
     pub rekey: bool,
 }
 
+/// Makes both halves of a session: `local` is the index we chose, `remote` the one the peer chose.
+pub fn establish(keys: &SessionKeys, role: Role, local: u32, remote: u32, now: Instant) -> (Sealer, Opener) {
+    let (send, receive) = match role {
+        Role::Initiator => (&keys.from_initiator, &keys.from_responder),
+        Role::Responder => (&keys.from_responder, &keys.from_initiator),
+    };
+    let sealer = Sealer {
+        key: Key::new(send),
+        receiver: remote,
+        role,
+        created: now,
+        counter: AtomicU64::new(0),
+        next_rekey: AtomicU64::new(0),
+    };
+    let opener = Opener {
+        key: Key::new(receive),
+        index: local,
+        created: now,
+        unconfirmed: AtomicBool::new(role == Role::Responder),
+        rekey_hinted: AtomicBool::new(false),
+    };
+    (sealer, opener)
+}
+
 /// The sending half: shared between threads.
-pub struct Sealer(());
+pub struct Sealer {
+    key: Key,
+    receiver: u32,
+    role: Role,
+    created: Instant,
+    counter: AtomicU64,
+    /// When `reserve` may ask for a rekey again, in nanoseconds of [`Instant`].
+    next_rekey: AtomicU64,
+}
 
 impl Sealer {
     /// The index the peer chose, which goes into every header.
     pub fn receiver(&self) -> u32 {
-        todo!()
+        self.receiver
     }
     /// When the session came into being.
     pub fn created(&self) -> Instant {
-        todo!()
+        self.created
     }
+    /// Who sent the initiation.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+    /// Whether anything may still be sent: neither Reject-After-Time nor Reject-After-Messages has come.
+    pub fn usable(&self, now: Instant) -> bool {
+        now.since(self.created) < REJECT_AFTER_TIME && self.counter.load(Relaxed) < REJECT_AFTER_MESSAGES
+    }
+    /// Whether the next handshake is due already (whitepaper §6.2: by time only for the initiator, lest both start one).
+    pub fn aged(&self, now: Instant) -> bool {
+        let age = now.since(self.created);
+        let limit = match self.role {
+            Role::Initiator => REKEY_AFTER_TIME,
+            Role::Responder => REKEY_ON_RECEIVE_AFTER_TIME,
+        };
+        age >= limit || self.counter.load(Relaxed) > REKEY_AFTER_MESSAGES
+    }
+
     /// Takes `n` counters; `None` when the session is past Reject-After-Time or Reject-After-Messages.
-    pub fn reserve(&self, _now: Instant, _n: usize) -> Option<Reserved> {
-        todo!()
+    pub fn reserve(&self, now: Instant, n: usize) -> Option<Reserved> {
+        let age = now.since(self.created);
+        if age >= REJECT_AFTER_TIME {
+            return None;
+        }
+        let n = u64::try_from(n).ok()?;
+        // A plain addition could run past the limit, and at last around to zero, when many threads try at the end.
+        let take = |counter: u64| counter.checked_add(n).filter(|&end| end <= REJECT_AFTER_MESSAGES);
+        let first = self.counter.fetch_update(Relaxed, Relaxed, take).ok()?;
+
+        let due = first + n > REKEY_AFTER_MESSAGES || (self.role == Role::Initiator && age >= REKEY_AFTER_TIME);
+        Some(Reserved { first, rekey: due && self.claim_rekey(now) })
     }
+
     /// Seals each frame's text in place and writes the header into the 16 bytes before it.
     ///
     /// # Panics
     /// When header, text and tag of a frame do not lie inside the slab.
-    pub fn seal(&self, _slab: &mut [u8], _frames: &[Frame]) {
-        todo!()
+    pub fn seal(&self, slab: &mut [u8], frames: &[Frame]) {
+        for frame in frames {
+            let header = frame.offset.checked_sub(HEADER_LEN).and_then(|start| slab.get_mut(start..frame.offset));
+            let header = header.expect("the header lies inside the slab");
+            header.copy_from_slice(&wire::data_header(self.receiver, frame.counter));
+        }
+        self.key.seal(slab, frames);
+    }
+
+    /// True at most once per Rekey-Timeout: a handshake takes a while, and the caller need not be told all along.
+    fn claim_rekey(&self, now: Instant) -> bool {
+        let due = self.next_rekey.load(Relaxed);
+        let next = (now + REKEY_TIMEOUT).as_nanos();
+        now.as_nanos() >= due && self.next_rekey.compare_exchange(due, next, Relaxed, Relaxed).is_ok()
+    }
+}
+
+impl fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sealer").field("receiver", &self.receiver).field("role", &self.role).finish_non_exhaustive()
     }
 }
 
 /// The receiving half, without its replay window: shared between threads.
-pub struct Opener(());
+pub struct Opener {
+    key: Key,
+    index: u32,
+    created: Instant,
+    unconfirmed: AtomicBool,
+    rekey_hinted: AtomicBool,
+}
 
 impl Opener {
     /// The index we chose, by which packets find this session.
     pub fn index(&self) -> u32 {
-        todo!()
+        self.index
     }
     /// When the session came into being.
     pub fn created(&self) -> Instant {
-        todo!()
+        self.created
     }
     /// Whether packets may still be received (Reject-After-Time).
-    pub fn usable(&self, _now: Instant) -> bool {
-        todo!()
+    pub fn usable(&self, now: Instant) -> bool {
+        now.since(self.created) < REJECT_AFTER_TIME
     }
-    /// Whether receiving at this time should start a handshake (paper §6.2: Reject-After-Time − Keepalive-Timeout − Rekey-Timeout). True once.
-    pub fn rekey_on_receive(&self, _now: Instant) -> bool {
-        todo!()
+    /// Whether receiving at this time should start a handshake (paper §6.2: Reject-After-Time − Keepalive-Timeout −
+    /// Rekey-Timeout). True once.
+    ///
+    /// The paper asks this of the initiator. The responder does it too: at this age the initiator's own attempts, due
+    /// since [`REKEY_AFTER_TIME`], have all failed, or it only ever receives.
+    pub fn rekey_on_receive(&self, now: Instant) -> bool {
+        now.since(self.created) >= REKEY_ON_RECEIVE_AFTER_TIME
+            && !self.rekey_hinted.load(Relaxed)
+            && !self.rekey_hinted.swap(true, Relaxed)
     }
     /// Authenticates and decrypts in place; `opened[i]` tells which. Does not look at the replay window.
-    pub fn open(&self, _slab: &mut [u8], _frames: &[Frame], _opened: &mut [bool]) {
-        todo!()
+    ///
+    /// # Panics
+    /// When text and tag of a frame do not lie inside the slab, or `opened` is shorter than `frames`.
+    pub fn open(&self, slab: &mut [u8], frames: &[Frame], opened: &mut [bool]) {
+        self.key.open(slab, frames, opened);
     }
-    /// True once: the first authenticated packet of a session that we answered (the caller tells [`Node::confirmed`](crate::node::Node::confirmed)).
+    /// True once: the first authenticated packet of a session that we answered (the caller tells
+    /// [`Node::confirmed`](crate::node::Node::confirmed)).
     pub fn first_use(&self) -> bool {
-        todo!()
+        // Nearly always false, and then a plain load, which keeps the line shared between threads.
+        self.unconfirmed.load(Relaxed) && self.unconfirmed.swap(false, Relaxed)
+    }
+}
+
+impl fmt::Debug for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opener").field("index", &self.index).finish_non_exhaustive()
     }
 }
 
 /// Why a counter was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Replay {
     /// Seen before.
+    #[error("the counter was seen before")]
     Duplicate,
     /// Older than the window, or past Reject-After-Messages.
+    #[error("the counter is older than the replay window, or past the last allowed one")]
     Outside,
 }
 
+/// One word more than the window holds: it need not begin at a word's first bit.
+const WORDS: usize = REPLAY_WINDOW as usize / 64 + 1;
+
 /// A sliding window of 8,192 counters (RFC 6479's ring of blocks).
-#[derive(Clone, Debug, Default)]
-pub struct ReplayWindow(());
+#[derive(Clone, Debug)]
+pub struct ReplayWindow {
+    /// One more than the greatest counter accepted.
+    next: u64,
+    /// Counter `c` is bit `c % 64` of word `c / 64 % WORDS`. Words above the one of `next - 1` are stale.
+    seen: [u64; WORDS],
+}
+
+impl Default for ReplayWindow {
+    fn default() -> Self {
+        Self { next: 0, seen: [0; WORDS] }
+    }
+}
 
 impl ReplayWindow {
     /// Notes an authenticated counter, or says why it must be dropped.
-    pub fn accept(&mut self, _counter: u64) -> Result<(), Replay> {
-        todo!()
+    ///
+    /// # Errors
+    /// [`Replay`].
+    pub fn accept(&mut self, counter: u64) -> Result<(), Replay> {
+        if counter >= REJECT_AFTER_MESSAGES || counter < self.next.saturating_sub(REPLAY_WINDOW) {
+            return Err(Replay::Outside);
+        }
+        if counter >= self.next {
+            self.advance_to(counter);
+        }
+        let (word, bit) = (&mut self.seen[word_of(counter)], 1 << (counter % 64));
+        if *word & bit != 0 {
+            return Err(Replay::Duplicate);
+        }
+        *word |= bit;
+        Ok(())
+    }
+
+    /// Clears the words that come into use, and moves the window's upper end.
+    fn advance_to(&mut self, counter: u64) {
+        // The words in use end where the word of the greatest counter so far does: round `next` up.
+        let stale = self.next.div_ceil(64)..=counter / 64;
+        for block in stale.take(WORDS) {
+            self.seen[(block % WORDS as u64) as usize] = 0;
+        }
+        self.next = counter + 1;
+    }
+}
+
+fn word_of(counter: u64) -> usize {
+    (counter / 64 % WORDS as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::timers::REJECT_AFTER_MESSAGES;
+    use alloc::{collections::BTreeSet, vec, vec::Vec};
+    use core::time::Duration;
+    use proptest::prelude::*;
+
+    const AT: Instant = Instant::from_nanos(1_000_000_000);
+
+    fn halves(role: Role) -> (Sealer, Opener) {
+        establish(&SessionKeys { from_initiator: [1; 32], from_responder: [2; 32] }, role, 7, 8, AT)
+    }
+
+    #[test]
+    fn one_seals_what_the_other_opens() {
+        let (sealer, _) = halves(Role::Initiator);
+        let (_, opener) = halves(Role::Responder);
+        let mut slab = vec![0; 2 * 64];
+        slab[16..20].copy_from_slice(b"text");
+        let frames = [Frame { offset: 16, len: 32, counter: 5 }, Frame { offset: 80, len: 0, counter: 6 }];
+        sealer.seal(&mut slab, &frames);
+        assert_eq!(slab[..16], wire::data_header(8, 5));
+        assert_eq!(slab[64..80], wire::data_header(8, 6));
+        let mut opened = [false; 2];
+        opener.open(&mut slab, &frames, &mut opened);
+        assert_eq!((opened, &slab[16..20]), ([true; 2], &b"text"[..]));
+        assert!(opener.first_use() && !opener.first_use());
+        assert!(!halves(Role::Initiator).1.first_use());
+    }
+
+    #[test]
+    fn c03_the_counter_stops_at_reject_after_messages() {
+        let (sealer, _) = halves(Role::Initiator);
+        assert_eq!(REJECT_AFTER_MESSAGES, u64::MAX - 8192);
+        sealer.counter.store(REJECT_AFTER_MESSAGES - 5, Relaxed);
+        assert_eq!(sealer.reserve(AT, 3).map(|reserved| reserved.first), Some(REJECT_AFTER_MESSAGES - 5));
+        assert_eq!(sealer.reserve(AT, 3), None, "only two are left");
+        assert_eq!(sealer.reserve(AT, usize::MAX), None);
+        assert!(sealer.usable(AT) && sealer.aged(AT));
+        assert_eq!(sealer.reserve(AT, 2).map(|reserved| reserved.first), Some(REJECT_AFTER_MESSAGES - 2));
+        for _ in 0..100 {
+            assert_eq!(sealer.reserve(AT, 1), None);
+        }
+        assert!(!sealer.usable(AT));
+        assert_eq!(ReplayWindow::default().accept(REJECT_AFTER_MESSAGES - 1), Ok(()));
+        assert_eq!(ReplayWindow::default().accept(REJECT_AFTER_MESSAGES), Err(Replay::Outside));
+        assert_eq!(ReplayWindow::default().accept(u64::MAX), Err(Replay::Outside));
+    }
+
+    #[test]
+    fn c03_threads_never_share_a_counter_nor_pass_the_limit() {
+        const LEFT: u64 = 10_007;
+        let (sealer, _) = halves(Role::Initiator);
+        sealer.counter.store(REJECT_AFTER_MESSAGES - LEFT, Relaxed);
+        let taken: Vec<u64> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|thread| {
+                    let sealer = &sealer;
+                    scope.spawn(move || {
+                        let n = thread + 1;
+                        let runs = core::iter::from_fn(|| sealer.reserve(AT, n));
+                        runs.flat_map(|run| run.first..run.first + n as u64).collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("a thread that counts")).collect()
+        });
+        assert!(taken.iter().all(|&counter| counter < REJECT_AFTER_MESSAGES));
+        assert_eq!(taken.iter().collect::<BTreeSet<_>>().len(), taken.len());
+        assert!(taken.len() as u64 <= LEFT && taken.len() as u64 > LEFT - 4);
+    }
+
+    #[test]
+    fn c14_ages() {
+        let (initiators, opener) = halves(Role::Initiator);
+        let (responders, _) = halves(Role::Responder);
+        let rekey = |sealer: &Sealer, secs| sealer.reserve(AT + Duration::from_secs(secs), 1).map(|taken| taken.rekey);
+        assert_eq!(rekey(&initiators, 119), Some(false));
+        assert_eq!(rekey(&initiators, 120), Some(true));
+        assert_eq!(rekey(&initiators, 124), Some(false), "asked a moment ago");
+        assert_eq!(rekey(&initiators, 125), Some(true));
+        assert_eq!((rekey(&responders, 179), rekey(&responders, 180)), (Some(false), None));
+        responders.counter.store(REKEY_AFTER_MESSAGES, Relaxed);
+        assert_eq!(rekey(&responders, 1), Some(true), "2^60 messages");
+
+        let after = |secs| AT + Duration::from_secs(secs);
+        assert!(!opener.rekey_on_receive(after(164)) && opener.rekey_on_receive(after(165)));
+        assert!(!opener.rekey_on_receive(after(166)), "once");
+        assert!(opener.usable(after(179)) && !opener.usable(after(180)));
+    }
+
+    #[test]
+    fn debug_shows_no_keys() {
+        let (sealer, opener) = halves(Role::Initiator);
+        let shown = std::format!("{sealer:?} {opener:?}");
+        assert_eq!(shown, "Sealer { receiver: 8, role: Initiator, .. } Opener { index: 7, .. }");
+    }
+
+    #[test]
+    fn c04_the_window_is_all_of_8192() {
+        for start in [0, 1, 63, 64, 65, 8_191, 8_192, 1 << 40] {
+            let mut window = ReplayWindow::default();
+            let top = start + REPLAY_WINDOW;
+            assert_eq!(window.accept(top), Ok(()));
+            assert_eq!(window.accept(top - (REPLAY_WINDOW - 1)), Ok(()));
+            assert_eq!(window.accept(top - (REPLAY_WINDOW - 1)), Err(Replay::Duplicate));
+            assert_eq!(window.accept(top - REPLAY_WINDOW), Err(Replay::Outside));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn c04_the_window_agrees_with_a_set(start in prop_oneof![Just(0), 0..100_000_u64, Just(REJECT_AFTER_MESSAGES - 20_000)],
+                                            steps in proptest::collection::vec((0..3_u8, 0..20_000_u64), 1..300)) {
+            let mut window = ReplayWindow::default();
+            let mut seen = BTreeSet::new();
+            let mut top = start;
+            for (kind, by) in steps {
+                let counter = match kind {
+                    0 => top.saturating_sub(by),
+                    1 => top.saturating_add(by % 130),
+                    _ => top.saturating_add(by),
+                };
+                let outside = counter >= REJECT_AFTER_MESSAGES
+                    || seen.last().is_some_and(|&last: &u64| counter + REPLAY_WINDOW <= last);
+                let expected = if outside {
+                    Err(Replay::Outside)
+                } else if seen.insert(counter) {
+                    top = top.max(counter);
+                    Ok(())
+                } else {
+                    Err(Replay::Duplicate)
+                };
+                prop_assert_eq!(window.accept(counter), expected, "{}", counter);
+            }
+        }
     }
 }

@@ -4,29 +4,62 @@ use alloc::{boxed::Box, collections::VecDeque};
 /// At most this many packets wait per peer; the oldest is dropped first.
 pub const LIMIT: usize = 128;
 
-/// A bounded queue of plaintext packets of one peer.
-#[derive(Debug, Default)]
+/// A bounded queue of plaintext packets of one peer. `Debug` prints their number only.
+#[derive(Default)]
 pub struct Staged(VecDeque<Box<[u8]>>);
 
 impl Staged {
     /// Adds a packet; returns true when the oldest had to go.
-    pub fn push(&mut self, _packet: Box<[u8]>) -> bool {
-        todo!()
+    pub fn push(&mut self, packet: Box<[u8]>) -> bool {
+        let full = self.0.len() >= LIMIT;
+        if full {
+            self.0.pop_front();
+        }
+        self.0.push_back(packet);
+        full
     }
     /// Takes the oldest.
     pub fn pop(&mut self) -> Option<Box<[u8]>> {
-        todo!()
+        let packet = self.0.pop_front();
+        if self.0.is_empty() {
+            // Nothing waits for most of a peer's life: keep no room for 128 packets until then.
+            self.0 = VecDeque::new();
+        }
+        packet
     }
     /// How many wait.
     pub fn len(&self) -> usize {
-        todo!()
+        self.0.len()
     }
     /// Whether none waits.
     pub fn is_empty(&self) -> bool {
-        todo!()
+        self.0.is_empty()
     }
     /// Drops all, returns how many.
     pub fn clear(&mut self) -> usize {
-        todo!()
+        core::mem::take(&mut self.0).len()
+    }
+}
+
+impl core::fmt::Debug for Staged {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Staged").field(&self.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c22_bounded_and_the_oldest_goes_first() {
+        let mut staged = Staged::default();
+        for i in 0..=LIMIT + 1 {
+            assert_eq!(staged.push(Box::new([i as u8])), i >= LIMIT);
+        }
+        assert_eq!(staged.len(), LIMIT);
+        assert_eq!(staged.pop().as_deref(), Some(&[2][..]));
+        assert_eq!(staged.clear(), LIMIT - 1);
+        assert!(staged.is_empty() && staged.pop().is_none());
     }
 }

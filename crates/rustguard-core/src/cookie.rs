@@ -1,0 +1,254 @@
+//! MAC1, MAC2 and cookies: who may make us compute, and when they must prove their address first (whitepaper §5.4.4, §5.4.7).
+//!
+//! [`Checker`] is the receiving side, keyed by our public key; [`Maker`] the sending side, keyed by the peer's. Both work
+//! on any message that ends with the two MACs, and under any [`Labels`].
+use crate::{
+    noise::Labels,
+    time::Instant,
+    wire::{COOKIE_REPLY_LEN, CookieReply, MACS_LEN},
+};
+use core::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+use rand_core::CryptoRng;
+use rustguard_crypto::{aead, hash, x25519::PublicKey};
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+/// How long the secret behind our cookies lives, and how long a cookie we were given is used.
+pub const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
+
+/// The secret that our cookies are made of. It outlives the keys of the [`Checker`]: what it says is who owns an address.
+#[derive(Zeroize, ZeroizeOnDrop)]
+pub struct Secret {
+    bytes: [u8; 32],
+    #[zeroize(skip)]
+    since: Instant,
+}
+
+impl Secret {
+    /// A fresh secret.
+    pub fn new(now: Instant, rng: &mut impl CryptoRng) -> Self {
+        let mut secret = Self { bytes: [0; 32], since: now };
+        rng.fill_bytes(&mut secret.bytes);
+        secret
+    }
+
+    fn expired(&self, now: Instant) -> bool {
+        now.since(self.since) >= COOKIE_LIFETIME
+    }
+
+    fn cookie(&self, from: SocketAddr) -> [u8; 16] {
+        let port = from.port().to_be_bytes();
+        match from.ip() {
+            IpAddr::V4(ip) => hash::mac(&self.bytes, &[&ip.octets(), &port]),
+            IpAddr::V6(ip) => hash::mac(&self.bytes, &[&ip.octets(), &port]),
+        }
+    }
+}
+
+/// Checks the MACs of what comes in and hands out cookies.
+#[derive(Zeroize, ZeroizeOnDrop)]
+pub struct Checker {
+    mac1_key: [u8; 32],
+    cookie_key: [u8; 32],
+}
+
+impl Checker {
+    /// For messages to the owner of `public_key`.
+    pub fn new(labels: &Labels, public_key: &PublicKey) -> Self {
+        Self {
+            mac1_key: hash::hash(&[labels.mac1, &public_key.0]),
+            cookie_key: hash::hash(&[labels.cookie, &public_key.0]),
+        }
+    }
+
+    /// Whether the sender knows our public key. Messages shorter than their MACs are not from somebody who does.
+    pub fn mac1_is_valid(&self, message: &[u8]) -> bool {
+        split(message).is_some_and(|(covered, mac1, _)| hash::ct_eq(mac1, &hash::mac(&self.mac1_key, &[covered])))
+    }
+
+    /// Whether the sender has a cookie for the address *and* port it sends from. Says nothing about MAC1.
+    pub fn mac2_is_valid(&self, secret: &Secret, from: SocketAddr, message: &[u8], now: Instant) -> bool {
+        let valid = |(covered, mac1, mac2): (&[u8], &[u8; 16], &[u8; 16])| {
+            hash::ct_eq(mac2, &hash::mac(&secret.cookie(from), &[covered, mac1]))
+        };
+        !secret.expired(now) && split(message).is_some_and(valid)
+    }
+
+    /// Answers a message with valid MAC1 from index `sender` with a cookie for its source; renews `secret` if it is too old.
+    ///
+    /// # Panics
+    /// When the message is shorter than its MACs, which one with a valid MAC1 is not.
+    pub fn reply(
+        &self,
+        secret: &mut Secret,
+        from: SocketAddr,
+        sender: u32,
+        message: &[u8],
+        now: Instant,
+        rng: &mut impl CryptoRng,
+    ) -> [u8; COOKIE_REPLY_LEN] {
+        if secret.expired(now) {
+            *secret = Secret::new(now, rng);
+        }
+        let (_, mac1, _) = split(message).expect("a message with a valid MAC1 has both MACs");
+        let mut nonce = [0; 24];
+        rng.fill_bytes(&mut nonce);
+        let mut cookie = secret.cookie(from);
+        let tag = aead::xseal(&self.cookie_key, &nonce, mac1, &mut cookie);
+        CookieReply::build(sender, &nonce, &cookie, &tag)
+    }
+}
+
+/// Writes the MACs of what goes out to one peer and keeps the cookie it gave us.
+#[derive(Zeroize, ZeroizeOnDrop)]
+pub struct Maker {
+    mac1_key: [u8; 32],
+    cookie_key: [u8; 32],
+    cookie: [u8; 16],
+    #[zeroize(skip)]
+    cookie_since: Option<Instant>,
+    /// MAC1 of the last message: a cookie reply is bound to it. None once one was accepted.
+    last_mac1: Option<[u8; 16]>,
+}
+
+impl Maker {
+    /// For messages to the owner of `public_key`.
+    pub fn new(labels: &Labels, public_key: &PublicKey) -> Self {
+        Self {
+            mac1_key: hash::hash(&[labels.mac1, &public_key.0]),
+            cookie_key: hash::hash(&[labels.cookie, &public_key.0]),
+            cookie: [0; 16],
+            cookie_since: None,
+            last_mac1: None,
+        }
+    }
+
+    /// Fills in the last 32 bytes of `message`: MAC1, and MAC2 if there is a cookie that is still good.
+    ///
+    /// # Panics
+    /// When the message is shorter than its MACs.
+    pub fn sign(&mut self, message: &mut [u8], now: Instant) {
+        let covered = message.len().checked_sub(MACS_LEN).expect("the message has room for its MACs");
+        let (covered, macs) = message.split_at_mut(covered);
+        let (mac1, mac2) = macs.split_at_mut(16);
+        let value = hash::mac(&self.mac1_key, &[covered]);
+        mac1.copy_from_slice(&value);
+        self.last_mac1 = Some(value);
+        if self.cookie_since.is_some_and(|since| now.since(since) < COOKIE_LIFETIME) {
+            mac2.copy_from_slice(&hash::mac(&self.cookie, &[covered, mac1]));
+        }
+    }
+
+    /// Keeps the cookie of an authentic reply to our last message for the messages that follow; false for others.
+    pub fn accept(&mut self, reply: &CookieReply<'_>, now: Instant) -> bool {
+        let Some(mac1) = self.last_mac1 else { return false };
+        let mut cookie = *reply.cookie();
+        let authentic = aead::xopen(&self.cookie_key, reply.nonce(), &mac1, &mut cookie, reply.tag()).is_ok();
+        if authentic {
+            self.cookie = cookie;
+            self.cookie_since = Some(now);
+            // One reply per message: a second one is a replay.
+            self.last_mac1 = None;
+        }
+        authentic
+    }
+}
+
+/// What MAC1 covers, MAC1, MAC2.
+fn split(message: &[u8]) -> Option<(&[u8], &[u8; 16], &[u8; 16])> {
+    let (rest, mac2) = message.split_last_chunk()?;
+    let (covered, mac1) = rest.split_last_chunk()?;
+    Some((covered, mac1, mac2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        noise::WIREGUARD,
+        wire::{Message, Response},
+    };
+    use rand::{SeedableRng, rngs::StdRng};
+
+    const AT: Instant = Instant::from_nanos(1_000_000_000);
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    fn signed(maker: &mut Maker, now: Instant) -> [u8; crate::wire::RESPONSE_LEN] {
+        let mut message = Response::build(7, 8, &[1; 32], &[2; 16]);
+        maker.sign(&mut message, now);
+        message
+    }
+
+    #[test]
+    fn c06_a_cookie_is_bound_to_address_and_port() {
+        let mut rng = StdRng::seed_from_u64(6);
+        let key = PublicKey([9; 32]);
+        let (checker, mut maker) = (Checker::new(&WIREGUARD, &key), Maker::new(&WIREGUARD, &key));
+        let mut secret = Secret::new(AT, &mut rng);
+        let from = address("192.0.2.1:1000");
+
+        let message = signed(&mut maker, AT);
+        assert!(checker.mac1_is_valid(&message) && !checker.mac2_is_valid(&secret, from, &message, AT));
+        let reply = checker.reply(&mut secret, from, 7, &message, AT, &mut rng);
+        let Some(Message::CookieReply(reply)) = Message::parse(&reply) else { panic!("a cookie reply") };
+        assert_eq!(reply.receiver(), 7);
+        assert!(maker.accept(&reply, AT) && !maker.accept(&reply, AT), "taken once");
+
+        let message = signed(&mut maker, AT);
+        assert!(checker.mac2_is_valid(&secret, from, &message, AT));
+        assert!(!checker.mac2_is_valid(&secret, address("192.0.2.1:1001"), &message, AT));
+        assert!(!checker.mac2_is_valid(&secret, address("192.0.2.2:1000"), &message, AT));
+        assert!(!checker.mac2_is_valid(&secret, address("[2001:db8::1]:1000"), &message, AT));
+    }
+
+    #[test]
+    fn cookies_and_secrets_live_120_seconds() {
+        let mut rng = StdRng::seed_from_u64(7);
+        let key = PublicKey([9; 32]);
+        let (checker, mut maker) = (Checker::new(&WIREGUARD, &key), Maker::new(&WIREGUARD, &key));
+        let mut secret = Secret::new(AT, &mut rng);
+        let from = address("192.0.2.1:1000");
+        let message = signed(&mut maker, AT);
+        let reply = checker.reply(&mut secret, from, 7, &message, AT, &mut rng);
+        let Some(Message::CookieReply(reply)) = Message::parse(&reply) else { panic!("a cookie reply") };
+        assert!(maker.accept(&reply, AT));
+
+        let nearly = AT + COOKIE_LIFETIME.checked_sub(Duration::from_nanos(1)).expect("120 s are longer");
+        let message = signed(&mut maker, nearly);
+        assert!(checker.mac2_is_valid(&secret, from, &message, nearly));
+        assert!(!checker.mac2_is_valid(&secret, from, &message, AT + COOKIE_LIFETIME), "the secret is too old");
+        assert_eq!(signed(&mut maker, AT + COOKIE_LIFETIME)[76..], [0; 16], "the cookie is too old");
+    }
+
+    #[test]
+    fn a_reply_to_another_message_or_from_another_key_is_refused() {
+        let mut rng = StdRng::seed_from_u64(8);
+        let key = PublicKey([9; 32]);
+        let mut maker = Maker::new(&WIREGUARD, &key);
+        let message = signed(&mut maker, AT);
+        let mut other = message;
+        other[60] ^= 1;
+        let from = address("192.0.2.1:1000");
+        for (key, message) in [(key, other), (PublicKey([8; 32]), message)] {
+            let mut secret = Secret::new(AT, &mut rng);
+            let reply = Checker::new(&WIREGUARD, &key).reply(&mut secret, from, 7, &message, AT, &mut rng);
+            let Some(Message::CookieReply(reply)) = Message::parse(&reply) else { panic!("a cookie reply") };
+            assert!(!maker.accept(&reply, AT));
+        }
+    }
+
+    #[test]
+    fn short_messages_have_no_macs() {
+        let checker = Checker::new(&WIREGUARD, &PublicKey([9; 32]));
+        let secret = Secret::new(AT, &mut StdRng::seed_from_u64(9));
+        for len in 0..32 {
+            assert!(!checker.mac1_is_valid(&[0; 32][..len]));
+            assert!(!checker.mac2_is_valid(&secret, address("192.0.2.1:1"), &[0; 32][..len], AT));
+        }
+    }
+}
