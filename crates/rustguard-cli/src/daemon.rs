@@ -33,6 +33,9 @@ pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
         };
         drop(server);
         device.shutdown().await;
+        if result.is_ok() {
+            detach::leave(interface);
+        }
         result
     })
 }

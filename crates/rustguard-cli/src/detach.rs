@@ -48,6 +48,7 @@ pub(crate) fn spawn(interface: &str, arguments: &[&str]) -> Result<()> {
         return Ok(());
     }
     let status = child.wait()?;
+    let _ = std::fs::remove_file(&log);
     if news.trim().is_empty() {
         bail!("the background process ended before it was ready: {status}");
     }
@@ -68,5 +69,14 @@ pub(crate) fn ready() {
     if is_child() {
         // A parent that has gone away does not want to know.
         let _ = writeln!(std::io::stdout(), "{READY}");
+    }
+}
+
+/// In the child, at a proper end: nobody needs the log any more.
+pub(crate) fn leave(interface: &str) {
+    if is_child()
+        && let Ok(log) = crate::runfile::path(interface, "log")
+    {
+        let _ = std::fs::remove_file(log);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::runfile;
 use anyhow::{Context as _, Result, bail};
-use rustguard_device::{conf, host};
+use rustguard_device::{conf, host, uapi};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -23,16 +23,16 @@ pub(crate) fn run(target: &str) -> Result<()> {
     let process = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(process) => process,
         Err(Errno::SRCH) => return clean_up(&interface),
-        Err(error) => return Err(error).with_context(|| format!("cannot reach process {}", number)),
+        Err(error) => return Err(error).with_context(|| format!("cannot reach process {number}")),
     };
     match pidfd_send_signal(&process, Signal::TERM) {
         Ok(()) | Err(Errno::SRCH) => {}
         Err(Errno::PERM) => bail!("{interface} belongs to another user: run as root, or with sudo"),
-        Err(error) => return Err(error).with_context(|| format!("cannot signal process {}", number)),
+        Err(error) => return Err(error).with_context(|| format!("cannot signal process {number}")),
     }
     let timeout = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
     if poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout))? == 0 {
-        bail!("process {} has not ended after {PATIENCE} s; a hook may hang (see its log)", number);
+        bail!("process {number} has not ended after {PATIENCE} s; a hook may hang (see its log)");
     }
     Ok(())
 }
@@ -41,10 +41,11 @@ pub(crate) fn run(target: &str) -> Result<()> {
 fn clean_up(interface: &str) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let _run = runfile::RunFile::claim(interface)?;
-        if !host::cleanup(&host::record_path(interface)).await? {
+        let run = runfile::RunFile::claim(interface)?;
+        if !host::cleanup(&host::record_path(interface)).await? && !run.left_behind() {
             bail!("{interface} is not up; `rustguard show` lists what is");
         }
+        uapi::clean_up(interface)?;
         tracing::warn!("{interface} was not ended properly: cleaned up what was left");
         Ok(())
     })

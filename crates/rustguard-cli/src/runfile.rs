@@ -17,6 +17,7 @@ const DIR: &str = "/run/rustguard";
 /// Our own file, locked. Dropping it removes and unlocks it.
 pub(crate) struct RunFile {
     path: PathBuf,
+    left_behind: bool,
     _locked: File,
 }
 
@@ -45,11 +46,19 @@ impl RunFile {
             }
             // The process before us may have removed the file between our open and our lock.
             if fs::metadata(&path).is_ok_and(|now| file.metadata().is_ok_and(|ours| ours.ino() == now.ino())) {
+                let left_behind = file.metadata()?.len() > 0;
                 file.set_len(0)?;
                 write!(file, "{}", std::process::id()).with_context(|| not_writable(&path))?;
-                return Ok(Self { path, _locked: file });
+                return Ok(Self { path, left_behind, _locked: file });
             }
         }
+    }
+}
+
+impl RunFile {
+    /// Whether a process that was killed had this name before.
+    pub(crate) fn left_behind(&self) -> bool {
+        self.left_behind
     }
 }
 

@@ -28,6 +28,9 @@ pub(crate) fn run(target: &str, detached: bool) -> Result<()> {
             (started, _) => started,
         };
         session.stop().await;
+        if result.is_ok() {
+            detach::leave(&interface);
+        }
         result
     })
 }

@@ -1,16 +1,19 @@
 //! What the data plane tells the timers of a peer: relaxed atomics, stamped once per run and read lazily.
 //!
-//! No timer is set or cleared per packet. Two stamps say since when something is due: data received that nothing was sent
-//! after, data sent that nothing was received after. A stamp that starts such a wait reports it once; the node then looks
-//! in time, and goes on looking as long as there is something to wait for. Traffic in both directions thus costs one look
-//! per ten seconds, not one timer per packet.
-
+//! The timers of the whitepaper are written as if each packet set and cleared one. Here a packet costs a few stores: the
+//! stamps hold since when an answer is owed, or awaited, and the node looks at them when the first of them could be due.
+//! Only one look is pending at a time, so traffic that goes back and forth wakes the node about once in ten seconds.
 use crate::time::Instant;
-use portable_atomic::{AtomicBool, AtomicU64, Ordering};
+use portable_atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+    fence,
+};
 
 /// Traffic of one peer. Shared between the data plane, which stamps, and the [`Node`](crate::node::Node), which reads.
 ///
-/// A stamp that starts a waiting period returns `true` when the node has no look ahead of it: the caller then calls
+/// A stamp that starts a waiting period (data received and nothing sent yet, data sent and nothing heard yet) returns
+/// `true` when the node has no timer that would look at it: the caller then calls
 /// [`Node::activity`](crate::node::Node::activity) once (in the device: over the queue to control).
 #[derive(Debug, Default)]
 pub struct Activity {
@@ -18,13 +21,13 @@ pub struct Activity {
     pub tx_bytes: AtomicU64,
     /// Transport bytes received.
     pub rx_bytes: AtomicU64,
-    /// When the first data was received that nothing was sent after; 0 for none.
-    received_unanswered: AtomicU64,
-    /// When the first data was sent that nothing was received after; 0 for none.
-    sent_unanswered: AtomicU64,
-    /// The last authenticated packet either way.
-    traversal: AtomicU64,
-    /// The node will look.
+    /// When the first data came that nothing was sent after.
+    owed_since: Stamp,
+    /// When the first data was sent that nothing was heard after.
+    awaited_since: Stamp,
+    /// When anything authentic was last sent or received, handshakes included.
+    last_traversal: Stamp,
+    /// The node has a timer that will look at the stamps, or is about to be told to set one.
     look_pending: AtomicBool,
 }
 
@@ -32,125 +35,99 @@ impl Activity {
     /// A run with data (not a keepalive) was sealed and sent.
     #[must_use]
     pub fn data_sent(&self, now: Instant, bytes: u64) -> bool {
-        self.keepalive_sent(now, bytes);
-        self.wait(&self.sent_unanswered, now)
+        self.tx_bytes.fetch_add(bytes, Relaxed);
+        self.sent(now);
+        self.awaited_since.start(now) && self.claim_look()
     }
-
     /// A keepalive was sent.
     pub fn keepalive_sent(&self, now: Instant, bytes: u64) {
-        self.tx_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.tx_bytes.fetch_add(bytes, Relaxed);
         self.sent(now);
     }
-
     /// A run with data was authenticated.
     #[must_use]
     pub fn data_received(&self, now: Instant, bytes: u64) -> bool {
-        self.keepalive_received(now, bytes);
-        self.wait(&self.received_unanswered, now)
+        self.rx_bytes.fetch_add(bytes, Relaxed);
+        self.received(now);
+        self.owed_since.start(now) && self.claim_look()
     }
-
     /// A keepalive was authenticated.
     pub fn keepalive_received(&self, now: Instant, bytes: u64) {
-        self.rx_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.rx_bytes.fetch_add(bytes, Relaxed);
         self.received(now);
     }
 
-    /// Anything authenticated was sent, handshake messages included.
+    /// Something authentic was sent; the node calls this for its handshake messages.
     pub(crate) fn sent(&self, now: Instant) {
-        self.traversal.store(now.as_nanos(), Ordering::Relaxed);
-        clear(&self.received_unanswered);
+        self.last_traversal.set(now);
+        self.owed_since.clear();
     }
-
-    /// Anything authenticated was received, handshake messages included.
+    /// Something authentic was received; the node calls this for handshake messages.
     pub(crate) fn received(&self, now: Instant) {
-        self.traversal.store(now.as_nanos(), Ordering::Relaxed);
-        clear(&self.sent_unanswered);
+        self.last_traversal.set(now);
+        self.awaited_since.clear();
     }
 
-    fn wait(&self, since: &AtomicU64, now: Instant) -> bool {
-        if since.load(Ordering::Relaxed) != 0 {
-            return false;
+    /// Since when the peer has heard nothing after its data.
+    pub(crate) fn owed_since(&self) -> Option<Instant> {
+        self.owed_since.get()
+    }
+    /// Since when nothing was heard after our data.
+    pub(crate) fn awaited_since(&self) -> Option<Instant> {
+        self.awaited_since.get()
+    }
+    /// When anything authentic last passed.
+    pub(crate) fn last_traversal(&self) -> Option<Instant> {
+        self.last_traversal.get()
+    }
+    /// The answer is on its way: the node asked for a keepalive.
+    pub(crate) fn settle_owed(&self) {
+        self.owed_since.clear();
+    }
+    /// A new handshake answers the question.
+    pub(crate) fn settle_awaited(&self) {
+        self.awaited_since.clear();
+    }
+
+    /// Ends the look. False when a stamp was set meanwhile by somebody who relied on it: then it goes on.
+    pub(crate) fn end_look(&self) -> bool {
+        self.look_pending.store(false, Relaxed);
+        // Store the flag, then load the stamps; `claim_look` stores a stamp, then loads the flag. With a full fence in
+        // between on both sides at least one of the two sees the other.
+        fence(SeqCst);
+        let quiet = self.owed_since().is_none() && self.awaited_since().is_none();
+        quiet || self.look_pending.swap(true, Relaxed)
+    }
+
+    fn claim_look(&self) -> bool {
+        fence(SeqCst);
+        !self.look_pending.load(Relaxed) && !self.look_pending.swap(true, Relaxed)
+    }
+}
+
+/// A moment or none. Zero is none; the clock's first nanosecond is taken for its second.
+#[derive(Debug, Default)]
+struct Stamp(AtomicU64);
+
+impl Stamp {
+    fn get(&self) -> Option<Instant> {
+        Some(self.0.load(Relaxed)).filter(|&nanos| nanos != 0).map(Instant::from_nanos)
+    }
+    fn set(&self, now: Instant) {
+        self.0.store(now.as_nanos().max(1), Relaxed);
+    }
+    /// Sets unless set; true when it was not. Two threads may both start it: either moment is right.
+    fn start(&self, now: Instant) -> bool {
+        let starts = self.0.load(Relaxed) == 0;
+        if starts {
+            self.set(now);
         }
-        since.store(now.as_nanos().max(1), Ordering::Relaxed);
-        !self.look_pending.swap(true, Ordering::Relaxed)
+        starts
     }
-
-    /// The node looks now. From here on a stamp reports again; if the node finds that it must look once more, it says so
-    /// with [`look_again`](Self::look_again).
-    pub(crate) fn look(&self) -> Look {
-        self.look_pending.store(false, Ordering::Relaxed);
-        let read = |stamp: &AtomicU64| Some(stamp.load(Ordering::Relaxed)).filter(|&n| n != 0).map(Instant::from_nanos);
-        Look { received_unanswered: read(&self.received_unanswered), sent_unanswered: read(&self.sent_unanswered) }
-    }
-
-    pub(crate) fn look_again(&self) {
-        self.look_pending.store(true, Ordering::Relaxed);
-    }
-
-    /// What was waited for has been acted upon; the next data sent starts a new wait.
-    pub(crate) fn forget_sent(&self) {
-        clear(&self.sent_unanswered);
-    }
-
-    /// When the last authenticated packet went either way.
-    pub(crate) fn last_traversal(&self) -> Instant {
-        Instant::from_nanos(self.traversal.load(Ordering::Relaxed))
-    }
-}
-
-/// What is being waited for.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Look {
-    pub(crate) received_unanswered: Option<Instant>,
-    pub(crate) sent_unanswered: Option<Instant>,
-}
-
-/// Reads first: a line that is written for every run would travel between the cores.
-fn clear(stamp: &AtomicU64) {
-    if stamp.load(Ordering::Relaxed) != 0 {
-        stamp.store(0, Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const fn at(n: u64) -> Instant {
-        Instant::from_nanos(n)
-    }
-
-    #[test]
-    fn a_conversation_reports_once_until_the_node_has_looked() {
-        let activity = Activity::default();
-        assert!(activity.data_sent(at(1), 100));
-        for n in 2..100 {
-            assert!(!activity.data_received(at(n), 100));
-            assert!(!activity.data_sent(at(n), 100));
+    fn clear(&self) {
+        // A load first: under traffic one way this is zero already, and the line stays shared.
+        if self.0.load(Relaxed) != 0 {
+            self.0.store(0, Relaxed);
         }
-        let look = activity.look();
-        assert_eq!(look, Look { received_unanswered: None, sent_unanswered: Some(at(99)) });
-        assert!(!activity.data_sent(at(100), 1), "that wait has been reported");
-        assert!(activity.data_received(at(101), 1), "a new one");
-    }
-
-    #[test]
-    fn the_wait_counts_from_the_first_not_the_last() {
-        let activity = Activity::default();
-        assert!(activity.data_received(at(5), 1));
-        let _ = activity.data_received(at(9), 1);
-        assert_eq!(activity.look().received_unanswered, Some(at(5)));
-    }
-
-    #[test]
-    fn keepalives_end_waits_and_start_none() {
-        let activity = Activity::default();
-        activity.keepalive_received(at(3), 32);
-        activity.keepalive_sent(at(4), 32);
-        assert_eq!(activity.look(), Look { received_unanswered: None, sent_unanswered: None });
-        let _ = activity.data_received(at(5), 1);
-        activity.keepalive_sent(at(6), 32);
-        assert_eq!(activity.look().received_unanswered, None);
-        assert_eq!(activity.last_traversal(), at(6));
     }
 }

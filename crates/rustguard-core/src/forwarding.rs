@@ -1,5 +1,5 @@
 //! The seat of the forwarding decision, monomorphised into the data path.
-use crate::{allowed_ips::Routes, node::PeerId, packet::IpHead};
+use crate::{allowed_ips::AllowedIps, node::PeerId, packet::IpHead};
 
 /// Where a plaintext packet came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub trait Forwarding {
 }
 
 /// WireGuard's own rule: the allowed IPs decide both ways, and what comes from a peer goes to the host.
-impl Forwarding for Routes {
+impl Forwarding for AllowedIps {
     fn permits(&self, from: PeerId, packet: &IpHead) -> bool {
         self.lookup(packet.source) == Some(from)
     }

@@ -1,14 +1,29 @@
-//! The WireGuard protocol without I/O: bytes, addresses, the time and randomness come in; bytes, actions and the next deadline come out.
+//! The WireGuard protocol without I/O: bytes, addresses, the time and randomness come in; bytes, actions and the next
+//! deadline come out.
+//!
+//! | Module | What it does |
+//! |---|---|
+//! | [`tunnel`] | everything below in one thread: the place to start |
+//! | [`node`] | all protocol state of an interface: peers, handshakes, keypairs, timers |
+//! | [`session`] | sealing and opening runs of packets, the replay window; shared between threads |
+//! | [`activity`] | what the data path tells the timers |
+//! | [`noise`] | the handshake itself, under any labels |
+//! | [`cookie`] | MAC1, MAC2, cookie replies |
+//! | [`wire`] | the four messages |
+//! | [`allowed_ips`], [`forwarding`], [`packet`] | whose packet is it |
+//! | [`staging`] | packets that wait for a handshake |
+//! | [`time`], [`timers`], [`tai64n`] | moments, the protocol's constants, timestamps |
+//!
+//! `examples/handshake.rs` does a handshake by hand.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
-#[cfg(test)]
-extern crate std;
 
 pub mod activity;
 pub mod allowed_ips;
-mod cookie;
+pub mod cookie;
 pub mod forwarding;
+mod load;
 pub mod node;
 pub mod noise;
 pub mod packet;
@@ -18,4 +33,5 @@ pub mod staging;
 pub mod tai64n;
 pub mod time;
 pub mod timers;
+pub mod tunnel;
 pub mod wire;

@@ -1,261 +1,310 @@
-//! The handshake: Noise_IKpsk2 over X25519, ChaCha20-Poly1305 and BLAKE2s (paper §5.4.2–5.4.5).
+//! The handshake: Noise_IKpsk2 over X25519, ChaCha20-Poly1305 and BLAKE2s (whitepaper §5.4; Noise, revision 34).
 //!
-//! Every state is a type; a transition consumes it. What can fail because of somebody else's message borrows instead: a
-//! forged response must not end the handshake that it pretends to answer.
+//! ```text
+//! initiator                                            responder
+//! initiate ──► Initiated ──── e, es, s, ss, payload ──► Claimed::read ──► verify ──► Received
+//!                  │                                                                    │
+//! verify ──► Answer ◄──────── e, ee, se, psk, payload ────────────────────────────── respond
+//!     Initiated::finish ──► SessionKeys                                             SessionKeys
+//! ```
 //!
-//! The labels are an argument ([`Labels`]), so that other protocols of ours can use this very handshake and can never be
-//! confused with WireGuard.
-
-use crate::{
-    tai64n::{self, Tai64n},
-    wire::{Initiation, Response},
-};
+//! Each arrow that succeeds consumes what it came from. [`Initiated::verify`] alone borrows: a forged answer must not
+//! end a handshake that waits for the true one.
+//!
+//! Payloads are the caller's, and so are the [`Labels`]: another protocol of the same shape uses the same code.
 use rustguard_crypto::{
-    aead::{self, TAG_LEN},
-    hash::{self, HASH_LEN},
+    aead, hash,
     x25519::{PublicKey, SharedSecret, StaticSecret},
 };
-use zeroize::{Zeroize as _, Zeroizing};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// What distinguishes one protocol over this handshake from another.
-#[derive(Clone, Copy, Debug)]
+/// What tells one protocol built on this handshake from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Labels {
     /// The Noise protocol name.
     pub construction: &'static [u8],
-    /// Who uses it.
+    /// The prologue.
     pub identifier: &'static [u8],
+    /// Prefix of the key of MAC1, 8 bytes.
+    pub mac1: &'static [u8; 8],
+    /// Prefix of the key of cookie replies, 8 bytes.
+    pub cookie: &'static [u8; 8],
 }
 
-/// WireGuard's (paper §5.4).
+/// WireGuard's labels (whitepaper §5.4).
 pub const WIREGUARD: Labels = Labels {
     construction: b"Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s",
     identifier: b"WireGuard v1 zx2c4 Jason@zx2c4.com",
+    mac1: b"mac1----",
+    cookie: b"cookie--",
 };
 
-/// Why a message did not become a handshake. Never told to the sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a handshake message was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// A field failed authentication.
+    /// A field did not decrypt.
+    #[error("a field of the handshake message failed authentication")]
     Forged,
-    /// A Diffie-Hellman result was zero: a public key of low order.
+    /// A Diffie-Hellman result was zero.
+    #[error("a public key of the handshake is of low order")]
     LowOrder,
 }
 
-/// The two keys that a handshake leaves.
-pub struct Keys {
-    /// For what this side sends.
-    pub send: Zeroizing<[u8; 32]>,
-    /// For what it receives.
-    pub receive: Zeroizing<[u8; 32]>,
-}
-
-/// Chaining key and hash.
-#[derive(Clone)]
-struct Transcript {
-    chaining_key: Zeroizing<[u8; HASH_LEN]>,
-    hash: [u8; HASH_LEN],
-}
-
-impl Transcript {
-    fn new(labels: Labels, responder: &PublicKey) -> Self {
-        let chaining_key = hash::hash(&[labels.construction]);
-        let hash = hash::hash(&[&hash::hash(&[&chaining_key, labels.identifier]), &responder.0]);
-        Self { chaining_key: Zeroizing::new(chaining_key), hash }
-    }
-
-    fn mix_hash(&mut self, data: &[u8]) {
-        self.hash = hash::hash(&[&self.hash, data]);
-    }
-
-    fn mix_key(&mut self, input: &[u8]) {
-        let [mut chaining_key] = hash::kdf::<1>(&self.chaining_key, input);
-        self.chaining_key.copy_from_slice(&chaining_key);
-        chaining_key.zeroize();
-    }
-
-    /// Mixes, and gives a key for one message field.
-    fn mix_key_for_field(&mut self, input: &[u8]) -> Zeroizing<[u8; 32]> {
-        let mut outputs = Zeroizing::new(hash::kdf::<2>(&self.chaining_key, input));
-        self.chaining_key.copy_from_slice(&outputs[0]);
-        Zeroizing::new(core::mem::take(&mut outputs[1]))
-    }
-
-    /// The `psk2` token (Noise §9).
-    fn mix_preshared_key(&mut self, preshared_key: &[u8; 32]) -> Zeroizing<[u8; 32]> {
-        let mut outputs = Zeroizing::new(hash::kdf::<3>(&self.chaining_key, preshared_key));
-        self.chaining_key.copy_from_slice(&outputs[0]);
-        self.mix_hash(&outputs[1]);
-        Zeroizing::new(core::mem::take(&mut outputs[2]))
-    }
-
-    /// Seals a field of `N` bytes; `M` is `N` and the tag.
-    fn seal<const N: usize, const M: usize>(&mut self, key: &[u8; 32], field: &[u8; N]) -> [u8; M] {
-        const { assert!(N + TAG_LEN == M) };
-        let mut sealed = [0; M];
-        sealed[..N].copy_from_slice(field);
-        let tag = aead::seal_once(key, 0, &self.hash, &mut sealed[..N]);
-        sealed[N..].copy_from_slice(&tag);
-        self.mix_hash(&sealed);
-        sealed
-    }
-
-    fn open<const N: usize, const M: usize>(&mut self, key: &[u8; 32], sealed: &[u8; M]) -> Result<[u8; N], Refused> {
-        const { assert!(N + TAG_LEN == M) };
-        let (mut field, mut tag) = ([0; N], [0; TAG_LEN]);
-        field.copy_from_slice(&sealed[..N]);
-        tag.copy_from_slice(&sealed[N..]);
-        aead::open_once(key, 0, &self.hash, &mut field, &tag).map_err(|_| Refused::Forged)?;
-        self.mix_hash(sealed);
-        Ok(field)
-    }
-
-    /// The last step, for the initiator; the responder swaps the two.
-    fn split(&self) -> (Zeroizing<[u8; 32]>, Zeroizing<[u8; 32]>) {
-        let mut outputs = Zeroizing::new(hash::kdf::<2>(&self.chaining_key, &[]));
-        (Zeroizing::new(core::mem::take(&mut outputs[0])), Zeroizing::new(core::mem::take(&mut outputs[1])))
+impl From<aead::Forged> for Refused {
+    fn from(_: aead::Forged) -> Self {
+        Self::Forged
     }
 }
 
-fn agree(secret: &StaticSecret, public: &PublicKey) -> Result<SharedSecret, Refused> {
-    secret.diffie_hellman(public).map_err(|_| Refused::LowOrder)
+impl From<rustguard_crypto::x25519::LowOrder> for Refused {
+    fn from(_: rustguard_crypto::x25519::LowOrder) -> Self {
+        Self::LowOrder
+    }
 }
 
-/// An initiation is on its way.
-pub struct InitiationSent {
-    transcript: Transcript,
+/// What the first message carries besides its payload.
+#[derive(Clone, Copy, Debug)]
+pub struct InitiationFields {
+    /// The ephemeral public key.
+    pub ephemeral: PublicKey,
+    /// The static public key, sealed, with its tag.
+    pub static_key: [u8; 48],
+    /// The tag of the payload.
+    pub tag: [u8; 16],
+}
+
+/// What the second message carries besides its payload.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseFields {
+    /// The ephemeral public key.
+    pub ephemeral: PublicKey,
+    /// The tag of the payload.
+    pub tag: [u8; 16],
+}
+
+/// Both transport keys of a finished handshake. Zeroized on drop; `Debug` prints nothing of them.
+#[derive(Zeroize, ZeroizeOnDrop)]
+pub struct SessionKeys {
+    /// For what the initiator sends.
+    pub(crate) from_initiator: [u8; 32],
+    /// For what the responder sends.
+    pub(crate) from_responder: [u8; 32],
+}
+
+impl core::fmt::Debug for SessionKeys {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("SessionKeys(..)")
+    }
+}
+
+/// The initiator's side, waiting for the answer.
+pub struct Initiated {
+    symmetric: Symmetric,
     ephemeral: StaticSecret,
 }
 
-/// Makes an initiation, without MACs. `static_shared` is the Diffie-Hellman result of both static keys.
+/// Writes the first message: seals `payload` in place and returns the other fields.
+///
+/// `ephemeral` must be fresh and random, `static_static` is the shared secret of both static keys.
 ///
 /// # Errors
-/// [`Refused::LowOrder`] when the peer's static key is unusable.
+/// [`Refused::LowOrder`] when `peer` is of low order.
 pub fn initiate(
-    labels: Labels,
-    own: &PublicKey,
+    labels: &Labels,
+    identity: &PublicKey,
     peer: &PublicKey,
-    static_shared: &SharedSecret,
+    static_static: &SharedSecret,
     ephemeral: StaticSecret,
-    sender: u32,
-    timestamp: Tai64n,
-) -> Result<(InitiationSent, Initiation), Refused> {
-    let mut message = Initiation::new();
-    let mut transcript = Transcript::new(labels, peer);
-    let public = ephemeral.public_key();
-    message.set(4, &sender.to_le_bytes());
-    message.set(8, &public.0);
-    transcript.mix_hash(&public.0);
-    transcript.mix_key(&public.0);
-    let key = transcript.mix_key_for_field(agree(&ephemeral, peer)?.as_bytes());
-    message.set(40, &transcript.seal::<32, 48>(&key, &own.0));
-    let key = transcript.mix_key_for_field(static_shared.as_bytes());
-    message.set(88, &transcript.seal::<{ tai64n::LEN }, 28>(&key, timestamp.as_bytes()));
-    Ok((InitiationSent { transcript, ephemeral }, message))
+    payload: &mut [u8],
+) -> Result<(Initiated, InitiationFields), Refused> {
+    let mut symmetric = Symmetric::new(labels, peer);
+    let ephemeral_public = ephemeral.public_key();
+    symmetric.mix_ephemeral(&ephemeral_public);
+
+    let key = symmetric.mix_key_for_field(ephemeral.diffie_hellman(peer)?.as_bytes());
+    let mut static_key = [0; 48];
+    let (text, tag) = static_key.split_at_mut(32);
+    text.copy_from_slice(&identity.0);
+    tag.copy_from_slice(&symmetric.seal(&key, text));
+
+    let key = symmetric.mix_key_for_field(static_static.as_bytes());
+    let tag = symmetric.seal(&key, payload);
+
+    let fields = InitiationFields { ephemeral: ephemeral_public, static_key, tag };
+    Ok((Initiated { symmetric, ephemeral }, fields))
 }
 
-impl InitiationSent {
-    /// Reads the response. Borrows: only a caller that has the keys drops the handshake.
+impl Initiated {
+    /// Checks the second message, whose payload is decrypted in place. Changes nothing: a forged message costs no more
+    /// than this call.
     ///
     /// # Errors
-    /// When the response is not an authentic answer to this initiation.
-    pub fn read_response(
+    /// [`Refused`], and the payload is then unspecified.
+    pub fn verify(
         &self,
-        own: &StaticSecret,
+        identity: &StaticSecret,
         preshared_key: &[u8; 32],
-        message: &Response,
-    ) -> Result<Keys, Refused> {
-        let mut transcript = self.transcript.clone();
-        let ephemeral = PublicKey(*message.ephemeral());
-        transcript.mix_hash(&ephemeral.0);
-        transcript.mix_key(&ephemeral.0);
-        transcript.mix_key(agree(&self.ephemeral, &ephemeral)?.as_bytes());
-        transcript.mix_key(agree(own, &ephemeral)?.as_bytes());
-        let key = transcript.mix_preshared_key(preshared_key);
-        let [] = transcript.open::<0, TAG_LEN>(&key, message.encrypted_nothing())?;
-        let (send, receive) = transcript.split();
-        Ok(Keys { send, receive })
+        fields: &ResponseFields,
+        payload: &mut [u8],
+    ) -> Result<Answer, Refused> {
+        let mut symmetric = self.symmetric.clone();
+        symmetric.mix_ephemeral(&fields.ephemeral);
+        symmetric.mix_key(self.ephemeral.diffie_hellman(&fields.ephemeral)?.as_bytes());
+        symmetric.mix_key(identity.diffie_hellman(&fields.ephemeral)?.as_bytes());
+        let key = symmetric.mix_preshared_key(preshared_key);
+        symmetric.open(&key, payload, &fields.tag)?;
+        Ok(Answer(symmetric))
+    }
+
+    /// Ends the handshake with its verified answer.
+    pub fn finish(self, answer: Answer) -> SessionKeys {
+        answer.0.split()
     }
 }
 
-/// An initiation whose sender says who it is; it is not proved yet.
-pub struct InitiationOpened {
-    transcript: Transcript,
-    initiator_ephemeral: PublicKey,
-    initiator: PublicKey,
-    encrypted_timestamp: [u8; 28],
+/// Proof of a verified answer.
+pub struct Answer(Symmetric);
+
+/// The responder's side, after the first half of the first message: somebody claims to be `peer`.
+pub struct Claimed {
+    symmetric: Symmetric,
+    ephemeral: PublicKey,
+    peer: PublicKey,
 }
 
-/// An authentic initiation, ready to be answered.
-pub struct InitiationReceived {
-    transcript: Transcript,
-    initiator_ephemeral: PublicKey,
-    initiator: PublicKey,
-    timestamp: Tai64n,
-}
-
-impl InitiationOpened {
-    /// Opens the initiator's static key: one Diffie-Hellman.
+impl Claimed {
+    /// Reads as far as the initiator's static key, which it takes to find who that is.
     ///
     /// # Errors
-    /// When the message was not made for this public key.
-    pub fn open(labels: Labels, own: &StaticSecret, message: &Initiation) -> Result<Self, Refused> {
-        let mut transcript = Transcript::new(labels, &own.public_key());
-        let initiator_ephemeral = PublicKey(*message.ephemeral());
-        transcript.mix_hash(&initiator_ephemeral.0);
-        transcript.mix_key(&initiator_ephemeral.0);
-        let key = transcript.mix_key_for_field(agree(own, &initiator_ephemeral)?.as_bytes());
-        let initiator = PublicKey(transcript.open::<32, 48>(&key, message.encrypted_static())?);
-        Ok(Self { transcript, initiator_ephemeral, initiator, encrypted_timestamp: *message.encrypted_timestamp() })
+    /// [`Refused`].
+    pub fn read(
+        labels: &Labels,
+        identity: &StaticSecret,
+        ephemeral: &PublicKey,
+        static_key: &[u8; 48],
+    ) -> Result<Self, Refused> {
+        let mut symmetric = Symmetric::new(labels, &identity.public_key());
+        symmetric.mix_ephemeral(ephemeral);
+        let key = symmetric.mix_key_for_field(identity.diffie_hellman(ephemeral)?.as_bytes());
+        let (text, tag) = static_key.split_first_chunk().expect("48 bytes are more than 32");
+        let mut peer = PublicKey(*text);
+        symmetric.open(&key, &mut peer.0, tag.try_into().expect("48 bytes are 32 and 16"))?;
+        Ok(Self { symmetric, ephemeral: *ephemeral, peer })
     }
 
-    /// Who the sender says it is.
-    pub fn initiator(&self) -> &PublicKey {
-        &self.initiator
+    /// Who the initiator claims to be. Only somebody who knows our public key could write it, but that need not be them.
+    pub fn peer(&self) -> &PublicKey {
+        &self.peer
     }
 
-    /// Opens the timestamp with the Diffie-Hellman result of both static keys: this proves who the sender is.
+    /// Opens the payload in place, which proves that the initiator has the private key it claims.
     ///
     /// # Errors
-    /// When it is somebody else.
-    pub fn authenticate(mut self, static_shared: &SharedSecret) -> Result<InitiationReceived, Refused> {
-        let key = self.transcript.mix_key_for_field(static_shared.as_bytes());
-        let timestamp =
-            Tai64n::from_bytes(self.transcript.open::<{ tai64n::LEN }, 28>(&key, &self.encrypted_timestamp)?);
-        let Self { transcript, initiator_ephemeral, initiator, .. } = self;
-        Ok(InitiationReceived { transcript, initiator_ephemeral, initiator, timestamp })
-    }
-}
-
-impl InitiationReceived {
-    /// When the initiator says that it sent this.
-    pub fn timestamp(&self) -> Tai64n {
-        self.timestamp
-    }
-
-    /// Answers: the response, without MACs, and the keys.
-    ///
-    /// # Errors
-    /// [`Refused::LowOrder`] when a key of the initiator is unusable.
-    pub fn respond(
+    /// [`Refused::Forged`].
+    pub fn verify(
         mut self,
+        static_static: &SharedSecret,
+        payload: &mut [u8],
+        tag: &[u8; 16],
+    ) -> Result<Received, Refused> {
+        let key = self.symmetric.mix_key_for_field(static_static.as_bytes());
+        self.symmetric.open(&key, payload, tag)?;
+        Ok(Received { symmetric: self.symmetric, ephemeral: self.ephemeral, peer: self.peer })
+    }
+}
+
+/// The responder's side, with an authentic first message. It may still be a replay: that is for the payload to tell.
+pub struct Received {
+    symmetric: Symmetric,
+    ephemeral: PublicKey,
+    peer: PublicKey,
+}
+
+impl Received {
+    /// Writes the second message: seals `payload` in place, returns the other fields and the keys.
+    ///
+    /// `ephemeral` must be fresh and random.
+    ///
+    /// # Errors
+    /// [`Refused::LowOrder`] when a key of the initiator is of low order.
+    pub fn respond(
+        self,
         preshared_key: &[u8; 32],
-        ephemeral: &StaticSecret,
-        sender: u32,
-        receiver: [u8; 4],
-    ) -> Result<(Keys, Response), Refused> {
-        let transcript = &mut self.transcript;
-        let mut message = Response::new();
-        let public = ephemeral.public_key();
-        message.set(4, &sender.to_le_bytes());
-        message.set(8, &receiver);
-        message.set(12, &public.0);
-        transcript.mix_hash(&public.0);
-        transcript.mix_key(&public.0);
-        transcript.mix_key(agree(ephemeral, &self.initiator_ephemeral)?.as_bytes());
-        transcript.mix_key(agree(ephemeral, &self.initiator)?.as_bytes());
-        let key = transcript.mix_preshared_key(preshared_key);
-        message.set(44, &transcript.seal::<0, TAG_LEN>(&key, &[]));
-        let (receive, send) = transcript.split();
-        Ok((Keys { send, receive }, message))
+        ephemeral: StaticSecret,
+        payload: &mut [u8],
+    ) -> Result<(ResponseFields, SessionKeys), Refused> {
+        let mut symmetric = self.symmetric;
+        let ephemeral_public = ephemeral.public_key();
+        symmetric.mix_ephemeral(&ephemeral_public);
+        symmetric.mix_key(ephemeral.diffie_hellman(&self.ephemeral)?.as_bytes());
+        symmetric.mix_key(ephemeral.diffie_hellman(&self.peer)?.as_bytes());
+        let key = symmetric.mix_preshared_key(preshared_key);
+        let tag = symmetric.seal(&key, payload);
+        Ok((ResponseFields { ephemeral: ephemeral_public, tag }, symmetric.split()))
+    }
+}
+
+/// Noise's symmetric state: the chaining key and the transcript hash. Each field has a key of its own, used once.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+struct Symmetric {
+    chaining_key: [u8; 32],
+    hash: [u8; 32],
+}
+
+type FieldKey = Zeroizing<[u8; 32]>;
+
+impl Symmetric {
+    fn new(labels: &Labels, responder: &PublicKey) -> Self {
+        let chaining_key = hash::hash(&[labels.construction]);
+        let hash = hash::hash(&[&chaining_key, labels.identifier]);
+        let mut symmetric = Self { chaining_key, hash };
+        symmetric.mix_hash(&responder.0, &[]);
+        symmetric
+    }
+
+    fn mix_hash(&mut self, text: &[u8], tag: &[u8]) {
+        self.hash = hash::hash(&[&self.hash, text, tag]);
+    }
+
+    /// With a preshared key in the pattern, Noise mixes an ephemeral key into the chaining key as well.
+    fn mix_ephemeral(&mut self, ephemeral: &PublicKey) {
+        self.mix_hash(&ephemeral.0, &[]);
+        self.mix_key(&ephemeral.0);
+    }
+
+    fn mix_key(&mut self, input: &[u8; 32]) {
+        [self.chaining_key] = hash::kdf(&self.chaining_key, input);
+    }
+
+    fn mix_key_for_field(&mut self, input: &[u8; 32]) -> FieldKey {
+        let key;
+        [self.chaining_key, key] = hash::kdf(&self.chaining_key, input);
+        Zeroizing::new(key)
+    }
+
+    fn mix_preshared_key(&mut self, preshared_key: &[u8; 32]) -> FieldKey {
+        let (mut temporary, key);
+        [self.chaining_key, temporary, key] = hash::kdf(&self.chaining_key, preshared_key);
+        self.mix_hash(&temporary, &[]);
+        temporary.zeroize();
+        Zeroizing::new(key)
+    }
+
+    fn seal(&mut self, key: &FieldKey, text: &mut [u8]) -> [u8; 16] {
+        let tag = aead::seal_once(key, 0, &self.hash, text);
+        self.mix_hash(text, &tag);
+        tag
+    }
+
+    fn open(&mut self, key: &FieldKey, text: &mut [u8], tag: &[u8; 16]) -> Result<(), Refused> {
+        let mixed = hash::hash(&[&self.hash, text, tag]);
+        aead::open_once(key, 0, &self.hash, text, tag)?;
+        self.hash = mixed;
+        Ok(())
+    }
+
+    fn split(self) -> SessionKeys {
+        let [from_initiator, from_responder] = hash::kdf(&self.chaining_key, &[]);
+        SessionKeys { from_initiator, from_responder }
     }
 }

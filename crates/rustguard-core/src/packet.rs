@@ -1,6 +1,10 @@
 //! The head of an inner IP packet: as much as forwarding needs.
+use core::net::IpAddr;
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+/// What padding rounds a text up to (whitepaper §5.4.6).
+const PADDING: usize = 16;
+const IPV4_HEADER_LEN: usize = 20;
+const IPV6_HEADER_LEN: usize = 40;
 
 /// A checked view of an IPv4 or IPv6 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,108 +17,121 @@ pub struct IpHead {
     pub len: usize,
 }
 
-/// Bytes of an IPv6 header, and the least of an IPv4 header.
-const V6_HEADER: usize = 40;
-const V4_HEADER: usize = 20;
-
 impl IpHead {
     /// Reads the head of `packet`; `None` when it is not IP, is cut short or contradicts itself.
     pub fn parse(packet: &[u8]) -> Option<Self> {
-        let version = packet.first()? >> 4;
-        match version {
-            4 => {
-                let header: &[u8; V4_HEADER] = packet.first_chunk()?;
-                let header_len = usize::from(header[0] & 0x0f) * 4;
-                let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
-                let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header;
-                (header_len >= V4_HEADER && header_len <= len && len <= packet.len()).then(|| Self {
-                    source: Ipv4Addr::new(s0, s1, s2, s3).into(),
-                    destination: Ipv4Addr::new(d0, d1, d2, d3).into(),
-                    len,
-                })
-            }
-            6 => {
-                let header: &[u8; V6_HEADER] = packet.first_chunk()?;
-                let len = V6_HEADER + usize::from(u16::from_be_bytes([header[4], header[5]]));
-                let address = |at: usize| {
-                    let octets: &[u8; 16] = header[at..at + 16].first_chunk().expect("a slice of 16 bytes");
-                    IpAddr::from(Ipv6Addr::from(*octets))
-                };
-                (len <= packet.len()).then(|| Self { source: address(8), destination: address(24), len })
-            }
+        match packet.first()? >> 4 {
+            4 => Self::parse_v4(packet),
+            6 => Self::parse_v6(packet),
             _ => None,
         }
     }
+
+    /// RFC 791, section 3.1.
+    fn parse_v4(packet: &[u8]) -> Option<Self> {
+        let header: &[u8; IPV4_HEADER_LEN] = packet.first_chunk()?;
+        let header_len = usize::from(header[0] & 0x0f) * 4;
+        let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        let sound = header_len >= IPV4_HEADER_LEN && header_len <= len && len <= packet.len();
+        sound.then(|| Self { source: address::<4>(header, 12), destination: address::<4>(header, 16), len })
+    }
+
+    /// RFC 8200, section 3. Jumbograms do not exist here: their length of zero makes them a bare header.
+    fn parse_v6(packet: &[u8]) -> Option<Self> {
+        let header: &[u8; IPV6_HEADER_LEN] = packet.first_chunk()?;
+        let len = IPV6_HEADER_LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
+        let sound = len <= packet.len();
+        sound.then(|| Self { source: address::<16>(header, 8), destination: address::<16>(header, 24), len })
+    }
 }
 
-/// The length `len` grows to before sealing: a multiple of 16, but never past `mtu` (paper §5.4.6). A packet longer than
-/// the MTU (it was read before the MTU shrank) is padded as its last part would be.
+/// The length `len` grows to before sealing: a multiple of 16, but never past `mtu` (paper §5.4.6).
+///
+/// A packet longer than the MTU (a super-packet of several segments) is padded by what its last segment needs, as the
+/// kernel does. An `mtu` of 0 means unknown: no limit.
 pub fn padded_len(len: usize, mtu: usize) -> usize {
-    let last = if len > mtu && mtu > 0 { len % mtu } else { len };
-    let padded = last.next_multiple_of(16);
-    len - last + if mtu > 0 { padded.min(mtu.max(last)) } else { padded }
+    let last = if mtu != 0 && len > mtu { len % mtu } else { len };
+    let Some(mut padded) = last.checked_next_multiple_of(PADDING) else { return len };
+    if mtu != 0 {
+        padded = padded.min(mtu);
+    }
+    len.saturating_add(padded - last)
+}
+
+fn address<const N: usize>(header: &[u8], at: usize) -> IpAddr
+where
+    IpAddr: From<[u8; N]>,
+{
+    IpAddr::from(*header[at..].first_chunk::<N>().expect("the header is long enough for its addresses"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::{vec, vec::Vec};
     use proptest::prelude::*;
 
-    const V4: [u8; 20] = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
-
-    #[test]
-    fn heads_of_both_versions() {
-        let head = IpHead::parse(&V4).unwrap();
-        assert_eq!((head.source, head.len), ("10.0.0.1".parse().unwrap(), 20));
-        let mut v6 = [0; 48];
-        v6[0] = 0x60;
-        v6[5] = 8;
-        v6[23] = 1;
-        v6[39] = 2;
-        let head = IpHead::parse(&v6).unwrap();
-        assert_eq!((head.source, head.destination), ("::1".parse().unwrap(), "::2".parse().unwrap()));
-        assert_eq!(head.len, 48);
-        assert_eq!(IpHead::parse(&v6[..47]), None);
+    fn v4(total: u16, bytes: usize) -> Vec<u8> {
+        let mut packet = vec![0; bytes];
+        packet[0] = 0x45;
+        packet[2..4].copy_from_slice(&total.to_be_bytes());
+        packet[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        packet
     }
 
     #[test]
-    fn padding_behind_the_packet_is_not_part_of_it() {
-        let mut padded = [0; 32];
-        padded[..20].copy_from_slice(&V4);
-        assert_eq!(IpHead::parse(&padded).unwrap().len, 20);
+    fn heads_of_both_families() {
+        let head = IpHead::parse(&v4(28, 32)).expect("a packet with padding");
+        assert_eq!(head.source, IpAddr::from([10, 0, 0, 1]));
+        assert_eq!((head.destination, head.len), (IpAddr::from([10, 0, 0, 2]), 28));
+
+        let mut packet = vec![0; 48];
+        packet[0] = 0x60;
+        packet[5] = 3;
+        packet[23] = 1;
+        packet[39] = 2;
+        let head = IpHead::parse(&packet).expect("a packet with padding");
+        assert_eq!(head.source, "::1".parse::<IpAddr>().expect("an address"));
+        assert_eq!((head.destination, head.len), ("::2".parse().expect("an address"), 43));
     }
 
     #[test]
-    fn packets_that_contradict_themselves_are_none() {
-        for (at, value) in [(0, 0x44), (0, 0x46), (3, 19), (3, 21), (0, 0x55)] {
-            let mut packet = V4;
-            packet[at] = value;
-            assert_eq!(IpHead::parse(&packet), None, "byte {at} = {value:#x}");
-        }
-        assert_eq!(IpHead::parse(&[]), None);
+    fn contradictions_are_refused() {
+        assert_eq!(IpHead::parse(&v4(33, 32)), None, "longer than it is");
+        assert_eq!(IpHead::parse(&v4(19, 32)), None, "shorter than its header");
+        assert_eq!(IpHead::parse(&v4(20, 20)[..19]), None, "cut");
+        let mut options = v4(20, 32);
+        options[0] = 0x46;
+        assert_eq!(IpHead::parse(&options), None, "options past the end");
+        options[0] = 0x44;
+        assert_eq!(IpHead::parse(&options), None, "a header of 16 bytes");
         assert_eq!(IpHead::parse(&[0x60; 39]), None);
+        assert_eq!(IpHead::parse(&[0x55; 64]), None);
+        assert_eq!(IpHead::parse(&[]), None);
     }
 
     #[test]
-    fn c19_padding_is_to_16_and_never_past_the_mtu() {
-        for (len, mtu, padded) in [(0, 1420, 0), (1, 1420, 16), (16, 1420, 16), (1410, 1420, 1420), (1420, 1420, 1420)]
-        {
-            assert_eq!(padded_len(len, mtu), padded, "{len} of {mtu}");
-        }
-        assert_eq!(padded_len(1421, 1420), 1436, "longer than the MTU: as if its last part were alone");
-        assert_eq!(padded_len(21, 0), 32);
+    fn c19_padding_to_16_but_never_past_the_mtu() {
+        assert_eq!([0, 1, 16, 17, 1419].map(|len| padded_len(len, 1420)), [0, 16, 16, 32, 1420]);
+        assert_eq!(padded_len(1425, 1420), 1436, "five bytes over, padded to sixteen");
+        assert_eq!(padded_len(2840, 1420), 2840);
+        assert_eq!(padded_len(100, 0), 112);
+        assert_eq!(padded_len(usize::MAX, 0), usize::MAX);
     }
 
     proptest! {
         #[test]
-        fn c27_padding_holds_for_every_length_and_mtu(len in 0..70_000_usize, mtu in 0..66_000_usize) {
-            let padded = padded_len(len, mtu);
-            prop_assert!(padded >= len && padded < len + 16);
-            prop_assert!(len > mtu || mtu == 0 || padded <= mtu);
+        fn padding_never_shrinks_nor_passes_the_mtu(len in any::<usize>(), mtu in any::<usize>(), small in 0..70_000_usize, small_mtu in 0..70_000_usize) {
+            for (len, mtu) in [(len, mtu), (small, small_mtu), (len, small_mtu)] {
+                let padded = padded_len(len, mtu);
+                prop_assert!(padded >= len && padded - len < PADDING);
+                prop_assert!(len > mtu || mtu == 0 || padded <= mtu);
+                prop_assert!(padded % PADDING == 0 || mtu % PADDING != 0 || len > mtu || len > usize::MAX - PADDING);
+            }
         }
 
         #[test]
-        fn no_packet_panics(packet in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn no_bytes_panic_and_the_length_is_within(packet in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Some(head) = IpHead::parse(&packet) {
                 prop_assert!(head.len <= packet.len());
             }

@@ -1,193 +1,202 @@
-//! One peer's protocol state: three keypair slots, a handshake under way, timers.
-
+//! One peer as the node sees it: its configuration, handshakes both ways, and the three keypairs.
 use crate::{
     activity::Activity,
-    cookie::{Cookie, MacKeys},
+    cookie::Maker,
     node::PeerConfig,
-    noise::InitiationSent,
-    session::{Role, Sealer},
-    tai64n::Tai64n,
+    noise::{self, Initiated},
+    session::Sealer,
+    tai64n::Timestamp,
     time::Instant,
-    timers::{COOKIE_LIFE, INITIATIONS_PER_SECOND, REJECT_AFTER_TIME},
-    wire::MAC_LEN,
+    timers::Armed,
 };
-use alloc::sync::Arc;
+use alloc::{boxed::Box, sync::Arc};
 use core::time::Duration;
-use rustguard_crypto::x25519::SharedSecret;
-use zeroize::Zeroizing;
+use rustguard_crypto::x25519::{SharedSecret, StaticSecret};
 
-/// A peer.
+/// Initiations from one peer closer together than this are dropped: fifty a second.
+const MIN_INITIATION_INTERVAL: Duration = Duration::from_millis(20);
+
 pub(crate) struct Peer {
     pub(crate) config: PeerConfig,
-    /// The Diffie-Hellman result of both static keys; `None` without a private key, or for an unusable public one.
-    pub(crate) static_shared: Option<SharedSecret>,
-    pub(crate) macs: MacKeys,
     pub(crate) activity: Arc<Activity>,
-    pub(crate) slots: Slots,
-    pub(crate) handshake: Option<Outgoing>,
-    /// The newest timestamp of an authentic initiation.
-    pub(crate) newest_timestamp: Option<Tai64n>,
-    /// The last timestamp sent.
-    pub(crate) sent_timestamp: Option<Tai64n>,
-    pub(crate) last_initiation: Option<Instant>,
+    /// Signs handshake messages, holds the cookie.
+    pub(crate) maker: Maker,
+    /// We are trying to get a handshake through. With or without [`pending`](Self::pending): the first initiation may have
+    /// to wait, and a change of the private key ends the one under way.
+    pub(crate) attempt: Option<Attempt>,
+    /// Our initiation that waits for its answer.
+    pub(crate) pending: Option<Box<Pending>>,
+    pub(crate) keypairs: Keypairs,
+    /// When an initiation or a response was last sent: no initiation follows within Rekey-Timeout by itself.
+    pub(crate) handshake_sent: Option<Instant>,
+    /// When a handshake was last completed, by the wall clock.
     pub(crate) last_handshake: Option<Duration>,
-    /// MAC1 of the last message sent with our index: a cookie reply must be about it.
-    pub(crate) last_mac1: Option<(u32, [u8; MAC_LEN])>,
-    pub(crate) cookie: Option<(Zeroizing<Cookie>, Instant)>,
-    pub(crate) timers: Timers,
-    /// Where the peer stands in the node's queue.
-    pub(crate) queued: Option<Instant>,
-    bucket: Bucket,
+    /// There is a known way to the peer, so that persistent keepalive makes sense.
+    pub(crate) started: bool,
+    pub(crate) armed: Armed,
+    static_static: StaticStatic,
+    timestamp_sent: Option<Timestamp>,
+    timestamp_seen: Option<Timestamp>,
+    initiation_seen: Option<Instant>,
 }
 
-/// When something is due; `None`: not running.
-#[derive(Default)]
-pub(crate) struct Timers {
-    /// The next initiation: a retry, or the first one after too short a pause.
-    pub(crate) initiate: Option<Instant>,
-    /// A look at the [`Activity`].
-    pub(crate) look: Option<Instant>,
-    pub(crate) persistent_keepalive: Option<Instant>,
-    /// All keys are erased.
-    pub(crate) erase: Option<Instant>,
+/// A row of initiations, until one is answered or the last is given up.
+pub(crate) struct Attempt {
+    pub(crate) since: Instant,
+    pub(crate) first_sent: Option<Instant>,
+    /// Initiations made so far.
+    pub(crate) tries: u32,
 }
 
-impl Timers {
-    pub(crate) fn next(&self) -> Option<Instant> {
-        [self.initiate, self.look, self.persistent_keepalive, self.erase].into_iter().flatten().min()
+impl Attempt {
+    pub(crate) fn new(since: Instant) -> Self {
+        Self { since, first_sent: None, tries: 0 }
     }
 }
 
-/// An initiation that waits for its response.
-pub(crate) struct Outgoing {
-    pub(crate) sent: InitiationSent,
+pub(crate) struct Pending {
     pub(crate) index: u32,
-    /// When the first attempt went out.
-    pub(crate) started: Instant,
-    pub(crate) attempt: u32,
+    pub(crate) initiated: Initiated,
 }
 
-/// What the node keeps of a session; the keys are with whoever moves the data.
-#[derive(Clone)]
-pub(crate) struct Slot {
-    pub(crate) index: u32,
-    pub(crate) sealer: Arc<Sealer>,
-    pub(crate) role: Role,
+/// The shared secret of both static keys: computed when it is first needed, so that ten thousand peers are added quickly.
+enum StaticStatic {
+    Unknown,
+    LowOrder,
+    Known(SharedSecret),
 }
 
-/// The three keypair slots of the kernel's implementation.
-#[derive(Default)]
-pub(crate) struct Slots {
-    /// Still received with.
-    pub(crate) previous: Option<Slot>,
-    /// Sent with.
-    pub(crate) current: Option<Slot>,
-    /// Answered, and not confirmed by data yet.
-    pub(crate) next: Option<Slot>,
-}
-
-impl Slots {
-    /// Takes a new session; returns those that fell out. As initiator it is current at once; as responder it waits for
-    /// the first data, which proves that the response arrived.
-    pub(crate) fn add(&mut self, slot: Slot) -> [Option<Slot>; 2] {
-        match slot.role {
-            Role::Initiator => {
-                let current = self.current.replace(slot);
-                match self.next.take() {
-                    // The peer may be sending with this one already.
-                    Some(next) => [self.previous.replace(next), current],
-                    None => [core::mem::replace(&mut self.previous, current), None],
-                }
-            }
-            Role::Responder => [self.next.replace(slot), self.previous.take()],
-        }
-    }
-
-    /// The first data of `index` came in. `Some` if that made it current, with the one that fell out.
-    pub(crate) fn confirm(&mut self, index: u32) -> Option<Option<Slot>> {
-        let next = self.next.take_if(|next| next.index == index)?;
-        let current = self.current.replace(next);
-        Some(core::mem::replace(&mut self.previous, current))
-    }
-
-    /// Takes everything out.
-    pub(crate) fn clear(&mut self) -> impl Iterator<Item = Slot> + use<> {
-        let Self { previous, current, next } = core::mem::take(self);
-        [previous, current, next].into_iter().flatten()
-    }
+/// Why an authentic initiation is not answered.
+pub(crate) enum Stale {
+    Replayed,
+    Flood,
 }
 
 impl Peer {
-    pub(crate) fn new(config: PeerConfig, static_shared: Option<SharedSecret>) -> Self {
+    pub(crate) fn new(config: PeerConfig) -> Self {
         Self {
-            macs: MacKeys::of(&config.public_key),
+            maker: Maker::new(&noise::WIREGUARD, &config.public_key),
             config,
-            static_shared,
             activity: Arc::default(),
-            slots: Slots::default(),
-            handshake: None,
-            newest_timestamp: None,
-            sent_timestamp: None,
-            last_initiation: None,
+            attempt: None,
+            pending: None,
+            keypairs: Keypairs::default(),
+            handshake_sent: None,
             last_handshake: None,
-            last_mac1: None,
-            cookie: None,
-            timers: Timers::default(),
-            queued: None,
-            bucket: Bucket::default(),
+            started: false,
+            armed: Armed::default(),
+            static_static: StaticStatic::Unknown,
+            timestamp_sent: None,
+            timestamp_seen: None,
+            initiation_seen: None,
         }
     }
 
-    /// The cookie to show, while it is good.
-    pub(crate) fn cookie(&self, now: Instant) -> Option<&Cookie> {
-        self.cookie.as_ref().filter(|(_, since)| now.since(*since) < COOKIE_LIFE).map(|(cookie, _)| &**cookie)
+    /// The interval of persistent keepalive; zero means off.
+    pub(crate) fn keepalive_interval(&self) -> Option<Duration> {
+        self.config.persistent_keepalive.filter(|interval| !interval.is_zero())
     }
 
-    /// A timestamp greater than all that this peer has seen from us, whatever the clock says.
-    pub(crate) fn next_timestamp(&mut self, unix: Duration) -> Tai64n {
-        let now = Tai64n::whitened(unix);
-        let timestamp = match self.sent_timestamp {
-            Some(last) if now <= last => last.successor(),
-            _ => now,
-        };
-        self.sent_timestamp = Some(timestamp);
+    /// The shared secret of both static keys, or `None` when the peer's is of low order.
+    pub(crate) fn static_static(&mut self, identity: &StaticSecret) -> Option<&SharedSecret> {
+        if let StaticStatic::Unknown = self.static_static {
+            self.static_static = match identity.diffie_hellman(&self.config.public_key) {
+                Ok(secret) => StaticStatic::Known(secret),
+                Err(_) => StaticStatic::LowOrder,
+            };
+        }
+        match &self.static_static {
+            StaticStatic::Known(secret) => Some(secret),
+            StaticStatic::Unknown | StaticStatic::LowOrder => None,
+        }
+    }
+
+    /// Our private key is another one.
+    pub(crate) fn forget_static_static(&mut self) {
+        self.static_static = StaticStatic::Unknown;
+    }
+
+    /// The timestamp of the next initiation: greater than that of any before.
+    pub(crate) fn next_timestamp(&mut self, unix: Duration) -> Timestamp {
+        let timestamp = Timestamp::after(self.timestamp_sent, unix);
+        self.timestamp_sent = Some(timestamp);
         timestamp
     }
 
-    /// Whether one more initiation of this peer may be processed.
-    pub(crate) fn admit_initiation(&mut self, now: Instant) -> bool {
-        self.bucket.take(now)
-    }
-
-    /// Whether data can be sealed now.
-    pub(crate) fn can_seal(&self, now: Instant) -> bool {
-        self.slots.current.as_ref().is_some_and(|current| current.sealer.usable(now))
-    }
-
-    /// Whether the current session is so young that a wish for a rekey must be about an older one.
-    pub(crate) fn has_fresh_session(&self, now: Instant) -> bool {
-        self.can_seal(now)
-            && self
-                .slots
-                .current
-                .as_ref()
-                .is_some_and(|current| now.since(current.sealer.created()) < REJECT_AFTER_TIME / 10)
-    }
-}
-
-/// Fifty a second, counted in windows of a second.
-#[derive(Default)]
-struct Bucket {
-    window: Instant,
-    taken: u32,
-}
-
-impl Bucket {
-    fn take(&mut self, now: Instant) -> bool {
-        if now.since(self.window) >= Duration::from_secs(1) {
-            *self = Self { window: now, taken: 0 };
+    /// Notes the timestamp of an authentic initiation, or says why it must be dropped.
+    pub(crate) fn note_initiation(&mut self, timestamp: Timestamp, now: Instant) -> Result<(), Stale> {
+        if self.timestamp_seen.is_some_and(|seen| timestamp <= seen) {
+            return Err(Stale::Replayed);
         }
-        self.taken = self.taken.saturating_add(1);
-        self.taken <= INITIATIONS_PER_SECOND
+        if self.initiation_seen.is_some_and(|seen| now.since(seen) < MIN_INITIATION_INTERVAL) {
+            return Err(Stale::Flood);
+        }
+        self.timestamp_seen = Some(timestamp);
+        self.initiation_seen = Some(now);
+        Ok(())
+    }
+
+    /// The sealer in use, if it may still be used.
+    pub(crate) fn usable_sealer(&self, now: Instant) -> Option<&Arc<Sealer>> {
+        self.keypairs.current.as_ref().map(|keypair| &keypair.sealer).filter(|sealer| sealer.usable(now))
+    }
+}
+
+/// A session: the index of its opener, and its sealer.
+pub(crate) struct Keypair {
+    pub(crate) index: u32,
+    pub(crate) sealer: Arc<Sealer>,
+}
+
+/// The kernel's three slots. What is sealed uses `current`; what is received may use any.
+#[derive(Default)]
+pub(crate) struct Keypairs {
+    previous: Option<Keypair>,
+    current: Option<Keypair>,
+    /// Made by our response: the initiator has to use it first, which proves that it got the response.
+    next: Option<Keypair>,
+}
+
+/// Keypairs that a rotation pushed out.
+pub(crate) type Retired = [Option<Keypair>; 2];
+
+impl Keypairs {
+    /// Our initiation was answered: the new keypair is used at once.
+    ///
+    /// A keypair that waits for its confirmation may get it yet, from an initiator whose packets are on their way: it takes
+    /// the place of the previous one, and the current one goes.
+    pub(crate) fn install_initiated(&mut self, new: Keypair) -> Retired {
+        let current = self.current.replace(new);
+        match self.next.take() {
+            Some(next) => [current, self.previous.replace(next)],
+            None => [core::mem::replace(&mut self.previous, current), None],
+        }
+    }
+
+    /// We answered: the new keypair waits for its confirmation.
+    pub(crate) fn install_responded(&mut self, new: Keypair) -> Retired {
+        [self.previous.take(), self.next.replace(new)]
+    }
+
+    /// Whether this is the keypair that waits for its confirmation.
+    pub(crate) fn awaits(&self, index: u32) -> bool {
+        self.next.as_ref().is_some_and(|next| next.index == index)
+    }
+
+    /// The next keypair is confirmed and becomes the current one.
+    pub(crate) fn confirm(&mut self) -> Option<Keypair> {
+        let next = self.next.take()?;
+        let current = self.current.replace(next);
+        core::mem::replace(&mut self.previous, current)
+    }
+
+    /// The sealer in use, whatever its age.
+    pub(crate) fn sealer(&self) -> Option<&Arc<Sealer>> {
+        self.current.as_ref().map(|keypair| &keypair.sealer)
+    }
+
+    /// Empties all slots.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Keypair> + use<> {
+        [self.previous.take(), self.current.take(), self.next.take()].into_iter().flatten()
     }
 }

@@ -1,21 +1,23 @@
-//! An established session: one half seals, one opens, and a window refuses replays.
-
-pub use crate::time::Instant;
+//! One direction each of an established session: sealing, opening, the replay window.
 use crate::{
+    noise::SessionKeys,
+    time::Instant,
     timers::{
-        REJECT_AFTER_MESSAGES, REJECT_AFTER_TIME, REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME, REKEY_ON_RECEIVE_AFTER,
+        REJECT_AFTER_MESSAGES, REJECT_AFTER_TIME, REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME, REKEY_ON_RECEIVE_AFTER_TIME,
         REKEY_TIMEOUT,
     },
     wire,
 };
 use core::fmt;
-use portable_atomic::{AtomicBool, AtomicU64, Ordering};
-use rustguard_crypto::aead::{self, Frame};
+use portable_atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use rustguard_crypto::aead::{Frame, Key, TAG_LEN};
 
 /// Bytes before the text of a transport message: type, receiver, counter.
 pub const HEADER_LEN: usize = 16;
 /// Bytes a transport message adds to its text: header and tag.
-pub const OVERHEAD: usize = HEADER_LEN + aead::TAG_LEN;
+pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
+/// Counters below the greatest one seen that are still accepted once.
+pub const REPLAY_WINDOW: u64 = 8192;
 
 /// Who sent the initiation that made a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,63 +33,85 @@ pub enum Role {
 pub struct Reserved {
     /// The first of the counters.
     pub first: u64,
-    /// The session is old enough, or has sent enough, that a new handshake is due. Said once per Rekey-Timeout (5 s).
+    /// The session is old enough, or has sent enough, that a new handshake is due. True once in a while, not each time.
     pub rekey: bool,
+}
+
+/// Makes both halves of a session: `local` is the index we chose, `remote` the one the peer chose.
+pub fn establish(keys: &SessionKeys, role: Role, local: u32, remote: u32, now: Instant) -> (Sealer, Opener) {
+    let (send, receive) = match role {
+        Role::Initiator => (&keys.from_initiator, &keys.from_responder),
+        Role::Responder => (&keys.from_responder, &keys.from_initiator),
+    };
+    let sealer = Sealer {
+        key: Key::new(send),
+        receiver: remote,
+        role,
+        created: now,
+        counter: AtomicU64::new(0),
+        next_rekey: AtomicU64::new(0),
+    };
+    let opener = Opener {
+        key: Key::new(receive),
+        index: local,
+        created: now,
+        unconfirmed: AtomicBool::new(role == Role::Responder),
+        rekey_hinted: AtomicBool::new(false),
+    };
+    (sealer, opener)
 }
 
 /// The sending half: shared between threads.
 pub struct Sealer {
-    key: aead::Key,
+    key: Key,
     receiver: u32,
     role: Role,
     created: Instant,
-    /// The next counter to give out.
-    next: AtomicU64,
-    /// Nanoseconds before which a rekey is not asked for once more.
-    ask_again_at: AtomicU64,
+    counter: AtomicU64,
+    /// When `reserve` may ask for a rekey again, in nanoseconds of [`Instant`].
+    next_rekey: AtomicU64,
 }
 
 impl Sealer {
-    pub(crate) fn new(key: &[u8; 32], receiver: u32, role: Role, created: Instant) -> Self {
-        let key = aead::Key::new(key);
-        Self { key, receiver, role, created, next: AtomicU64::new(0), ask_again_at: AtomicU64::new(0) }
-    }
-
     /// The index the peer chose, which goes into every header.
     pub fn receiver(&self) -> u32 {
         self.receiver
     }
-
     /// When the session came into being.
     pub fn created(&self) -> Instant {
         self.created
     }
-
-    /// Whether anything can still be sealed.
+    /// Who sent the initiation.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+    /// Whether anything may still be sent: neither Reject-After-Time nor Reject-After-Messages has come.
     pub fn usable(&self, now: Instant) -> bool {
-        now.since(self.created) < REJECT_AFTER_TIME && self.next.load(Ordering::Relaxed) < REJECT_AFTER_MESSAGES
+        now.since(self.created) < REJECT_AFTER_TIME && self.counter.load(Relaxed) < REJECT_AFTER_MESSAGES
+    }
+    /// Whether the next handshake is due already (whitepaper §6.2: by time only for the initiator, lest both start one).
+    pub fn aged(&self, now: Instant) -> bool {
+        let age = now.since(self.created);
+        let limit = match self.role {
+            Role::Initiator => REKEY_AFTER_TIME,
+            Role::Responder => REKEY_ON_RECEIVE_AFTER_TIME,
+        };
+        age >= limit || self.counter.load(Relaxed) > REKEY_AFTER_MESSAGES
     }
 
-    /// Takes `n` counters; `None` when the session is past Reject-After-Time, or they would go past Reject-After-Messages.
-    /// A counter is given out once, whatever threads ask for.
+    /// Takes `n` counters; `None` when the session is past Reject-After-Time or Reject-After-Messages.
     pub fn reserve(&self, now: Instant, n: usize) -> Option<Reserved> {
-        if now.since(self.created) >= REJECT_AFTER_TIME {
+        let age = now.since(self.created);
+        if age >= REJECT_AFTER_TIME {
             return None;
         }
-        let take = |next: u64| next.checked_add(n as u64).filter(|&end| end <= REJECT_AFTER_MESSAGES);
-        let first = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
-        Some(Reserved { first, rekey: self.rekey_due(now, first) })
-    }
+        let n = u64::try_from(n).ok()?;
+        // A plain addition could run past the limit, and at last around to zero, when many threads try at the end.
+        let take = |counter: u64| counter.checked_add(n).filter(|&end| end <= REJECT_AFTER_MESSAGES);
+        let first = self.counter.fetch_update(Relaxed, Relaxed, take).ok()?;
 
-    /// By time the initiator rekeys; by messages both sides do.
-    fn rekey_due(&self, now: Instant, first: u64) -> bool {
-        let old = self.role == Role::Initiator && now.since(self.created) >= REKEY_AFTER_TIME;
-        if !old && first < REKEY_AFTER_MESSAGES {
-            return false;
-        }
-        let (asked, again) = (self.ask_again_at.load(Ordering::Relaxed), (now + REKEY_TIMEOUT).as_nanos());
-        now.as_nanos() >= asked
-            && self.ask_again_at.compare_exchange(asked, again, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let due = first + n > REKEY_AFTER_MESSAGES || (self.role == Role::Initiator && age >= REKEY_AFTER_TIME);
+        Some(Reserved { first, rekey: due && self.claim_rekey(now) })
     }
 
     /// Seals each frame's text in place and writes the header into the 16 bytes before it.
@@ -96,68 +120,18 @@ impl Sealer {
     /// When header, text and tag of a frame do not lie inside the slab.
     pub fn seal(&self, slab: &mut [u8], frames: &[Frame]) {
         for frame in frames {
-            let header = &mut slab[frame.offset - HEADER_LEN..frame.offset];
-            let header = header.first_chunk_mut().expect("a slice of 16 bytes");
-            wire::write_data_header(header, self.receiver, frame.counter);
+            let header = frame.offset.checked_sub(HEADER_LEN).and_then(|start| slab.get_mut(start..frame.offset));
+            let header = header.expect("the header lies inside the slab");
+            header.copy_from_slice(&wire::data_header(self.receiver, frame.counter));
         }
         self.key.seal(slab, frames);
     }
 
-    #[cfg(test)]
-    pub(crate) fn skip_to(&self, counter: u64) {
-        self.next.store(counter, Ordering::Relaxed);
-    }
-}
-
-/// The receiving half, without its replay window: shared between threads.
-pub struct Opener {
-    key: aead::Key,
-    index: u32,
-    role: Role,
-    created: Instant,
-    used: AtomicBool,
-    rekey_asked: AtomicBool,
-}
-
-impl Opener {
-    pub(crate) fn new(key: &[u8; 32], index: u32, role: Role, created: Instant) -> Self {
-        let key = aead::Key::new(key);
-        Self { key, index, role, created, used: AtomicBool::new(false), rekey_asked: AtomicBool::new(false) }
-    }
-
-    /// The index we chose, by which packets find this session.
-    pub fn index(&self) -> u32 {
-        self.index
-    }
-
-    /// When the session came into being.
-    pub fn created(&self) -> Instant {
-        self.created
-    }
-
-    /// Whether packets may still be received (Reject-After-Time).
-    pub fn usable(&self, now: Instant) -> bool {
-        now.since(self.created) < REJECT_AFTER_TIME
-    }
-
-    /// Whether receiving at this time should start a handshake: 15 s before the session ends, so that one-way traffic
-    /// never stalls (paper §6.2). True once.
-    pub fn rekey_on_receive(&self, now: Instant) -> bool {
-        now.since(self.created) >= REKEY_ON_RECEIVE_AFTER && !self.rekey_asked.swap(true, Ordering::Relaxed)
-    }
-
-    /// Authenticates and decrypts in place; `opened[i]` tells which. Does not look at the replay window.
-    ///
-    /// # Panics
-    /// When text and tag of a frame do not lie inside the slab, or `opened` is shorter than `frames`.
-    pub fn open(&self, slab: &mut [u8], frames: &[Frame], opened: &mut [bool]) {
-        self.key.open(slab, frames, opened);
-    }
-
-    /// True once: the first authenticated packet of a session that we answered (the caller tells
-    /// [`Node::confirmed`](crate::node::Node::confirmed)).
-    pub fn first_use(&self) -> bool {
-        self.role == Role::Responder && !self.used.load(Ordering::Relaxed) && !self.used.swap(true, Ordering::Relaxed)
+    /// True at most once per Rekey-Timeout: a handshake takes a while, and the caller need not be told all along.
+    fn claim_rekey(&self, now: Instant) -> bool {
+        let due = self.next_rekey.load(Relaxed);
+        let next = (now + REKEY_TIMEOUT).as_nanos();
+        now.as_nanos() >= due && self.next_rekey.compare_exchange(due, next, Relaxed, Relaxed).is_ok()
     }
 }
 
@@ -167,37 +141,85 @@ impl fmt::Debug for Sealer {
     }
 }
 
+/// The receiving half, without its replay window: shared between threads.
+pub struct Opener {
+    key: Key,
+    index: u32,
+    created: Instant,
+    unconfirmed: AtomicBool,
+    rekey_hinted: AtomicBool,
+}
+
+impl Opener {
+    /// The index we chose, by which packets find this session.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+    /// When the session came into being.
+    pub fn created(&self) -> Instant {
+        self.created
+    }
+    /// Whether packets may still be received (Reject-After-Time).
+    pub fn usable(&self, now: Instant) -> bool {
+        now.since(self.created) < REJECT_AFTER_TIME
+    }
+    /// Whether receiving at this time should start a handshake (paper §6.2: Reject-After-Time − Keepalive-Timeout −
+    /// Rekey-Timeout). True once.
+    ///
+    /// The paper asks this of the initiator. The responder does it too: at this age the initiator's own attempts, due
+    /// since [`REKEY_AFTER_TIME`], have all failed, or it only ever receives.
+    pub fn rekey_on_receive(&self, now: Instant) -> bool {
+        now.since(self.created) >= REKEY_ON_RECEIVE_AFTER_TIME
+            && !self.rekey_hinted.load(Relaxed)
+            && !self.rekey_hinted.swap(true, Relaxed)
+    }
+    /// Authenticates and decrypts in place; `opened[i]` tells which. Does not look at the replay window.
+    ///
+    /// # Panics
+    /// When text and tag of a frame do not lie inside the slab, or `opened` is shorter than `frames`.
+    pub fn open(&self, slab: &mut [u8], frames: &[Frame], opened: &mut [bool]) {
+        self.key.open(slab, frames, opened);
+    }
+    /// True once: the first authenticated packet of a session that we answered (the caller tells
+    /// [`Node::confirmed`](crate::node::Node::confirmed)).
+    pub fn first_use(&self) -> bool {
+        // Nearly always false, and then a plain load, which keeps the line shared between threads.
+        self.unconfirmed.load(Relaxed) && self.unconfirmed.swap(false, Relaxed)
+    }
+}
+
 impl fmt::Debug for Opener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opener").field("index", &self.index).field("role", &self.role).finish_non_exhaustive()
+        f.debug_struct("Opener").field("index", &self.index).finish_non_exhaustive()
     }
 }
 
 /// Why a counter was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Replay {
     /// Seen before.
+    #[error("the counter was seen before")]
     Duplicate,
     /// Older than the window, or past Reject-After-Messages.
+    #[error("the counter is older than the replay window, or past the last allowed one")]
     Outside,
 }
 
-/// Counters that may arrive late: a packet this many behind the newest still passes.
-pub const REPLAY_WINDOW: u64 = 8_192;
-/// One block more than the window has: the oldest and the newest block never share a place.
-const BLOCKS: usize = (REPLAY_WINDOW / 64) as usize + 1;
+/// One word more than the window holds: it need not begin at a word's first bit.
+const WORDS: usize = REPLAY_WINDOW as usize / 64 + 1;
 
-/// A sliding window of [`REPLAY_WINDOW`] counters: a ring of blocks, of which whole ones are cleared as it moves (RFC 6479).
+/// A sliding window of 8,192 counters (RFC 6479's ring of blocks).
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
-    /// One more than the greatest counter seen.
+    /// One more than the greatest counter accepted.
     next: u64,
-    blocks: [u64; BLOCKS],
+    /// Counter `c` is bit `c % 64` of word `c / 64 % WORDS`. Words above the one of `next - 1` are stale.
+    seen: [u64; WORDS],
 }
 
 impl Default for ReplayWindow {
     fn default() -> Self {
-        Self { next: 0, blocks: [0; BLOCKS] }
+        Self { next: 0, seen: [0; WORDS] }
     }
 }
 
@@ -205,169 +227,174 @@ impl ReplayWindow {
     /// Notes an authenticated counter, or says why it must be dropped.
     ///
     /// # Errors
-    /// See [`Replay`].
+    /// [`Replay`].
     pub fn accept(&mut self, counter: u64) -> Result<(), Replay> {
         if counter >= REJECT_AFTER_MESSAGES || counter < self.next.saturating_sub(REPLAY_WINDOW) {
             return Err(Replay::Outside);
         }
         if counter >= self.next {
-            let (newest, block) = (self.next.saturating_sub(1) / 64, counter / 64);
-            for cleared in (newest + 1..=block).take(BLOCKS) {
-                self.blocks[Self::place(cleared)] = 0;
-            }
-            self.next = counter + 1;
+            self.advance_to(counter);
         }
-        let (block, bit) = (&mut self.blocks[Self::place(counter / 64)], 1 << (counter % 64));
-        if *block & bit != 0 {
+        let (word, bit) = (&mut self.seen[word_of(counter)], 1 << (counter % 64));
+        if *word & bit != 0 {
             return Err(Replay::Duplicate);
         }
-        *block |= bit;
+        *word |= bit;
         Ok(())
     }
 
-    fn place(block: u64) -> usize {
-        usize::try_from(block % BLOCKS as u64).expect("less than BLOCKS")
+    /// Clears the words that come into use, and moves the window's upper end.
+    fn advance_to(&mut self, counter: u64) {
+        // The words in use end where the word of the greatest counter so far does: round `next` up.
+        let stale = self.next.div_ceil(64)..=counter / 64;
+        for block in stale.take(WORDS) {
+            self.seen[(block % WORDS as u64) as usize] = 0;
+        }
+        self.next = counter + 1;
     }
+}
+
+fn word_of(counter: u64) -> usize {
+    (counter / 64 % WORDS as u64) as usize
 }
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
-    use alloc::{collections::BTreeSet, vec::Vec};
+    use crate::timers::REJECT_AFTER_MESSAGES;
+    use alloc::{collections::BTreeSet, vec, vec::Vec};
     use core::time::Duration;
     use proptest::prelude::*;
 
-    fn at(seconds: u64) -> Instant {
-        Instant::from_nanos(seconds * 1_000_000_000)
+    const AT: Instant = Instant::from_nanos(1_000_000_000);
+
+    fn halves(role: Role) -> (Sealer, Opener) {
+        establish(&SessionKeys { from_initiator: [1; 32], from_responder: [2; 32] }, role, 7, 8, AT)
+    }
+
+    #[test]
+    fn one_seals_what_the_other_opens() {
+        let (sealer, _) = halves(Role::Initiator);
+        let (_, opener) = halves(Role::Responder);
+        let mut slab = vec![0; 2 * 64];
+        slab[16..20].copy_from_slice(b"text");
+        let frames = [Frame { offset: 16, len: 32, counter: 5 }, Frame { offset: 80, len: 0, counter: 6 }];
+        sealer.seal(&mut slab, &frames);
+        assert_eq!(slab[..16], wire::data_header(8, 5));
+        assert_eq!(slab[64..80], wire::data_header(8, 6));
+        let mut opened = [false; 2];
+        opener.open(&mut slab, &frames, &mut opened);
+        assert_eq!((opened, &slab[16..20]), ([true; 2], &b"text"[..]));
+        assert!(opener.first_use() && !opener.first_use());
+        assert!(!halves(Role::Initiator).1.first_use());
     }
 
     #[test]
     fn c03_the_counter_stops_at_reject_after_messages() {
-        assert_eq!(REJECT_AFTER_MESSAGES, u64::MAX - (1 << 13));
-        let sealer = Sealer::new(&[1; 32], 7, Role::Initiator, at(1));
-        sealer.skip_to(REJECT_AFTER_MESSAGES - 3);
-        assert_eq!(sealer.reserve(at(2), 4), None, "a run that would go past is refused as a whole");
-        assert_eq!(sealer.reserve(at(2), 3).unwrap().first, REJECT_AFTER_MESSAGES - 3);
-        assert_eq!(sealer.reserve(at(2), 1), None);
-        assert!(!sealer.usable(at(2)));
-        sealer.skip_to(u64::MAX);
-        assert_eq!(sealer.reserve(at(2), 1), None, "no wrap");
+        let (sealer, _) = halves(Role::Initiator);
+        assert_eq!(REJECT_AFTER_MESSAGES, u64::MAX - 8192);
+        sealer.counter.store(REJECT_AFTER_MESSAGES - 5, Relaxed);
+        assert_eq!(sealer.reserve(AT, 3).map(|reserved| reserved.first), Some(REJECT_AFTER_MESSAGES - 5));
+        assert_eq!(sealer.reserve(AT, 3), None, "only two are left");
+        assert_eq!(sealer.reserve(AT, usize::MAX), None);
+        assert!(sealer.usable(AT) && sealer.aged(AT));
+        assert_eq!(sealer.reserve(AT, 2).map(|reserved| reserved.first), Some(REJECT_AFTER_MESSAGES - 2));
+        for _ in 0..100 {
+            assert_eq!(sealer.reserve(AT, 1), None);
+        }
+        assert!(!sealer.usable(AT));
+        assert_eq!(ReplayWindow::default().accept(REJECT_AFTER_MESSAGES - 1), Ok(()));
+        assert_eq!(ReplayWindow::default().accept(REJECT_AFTER_MESSAGES), Err(Replay::Outside));
+        assert_eq!(ReplayWindow::default().accept(u64::MAX), Err(Replay::Outside));
     }
 
     #[test]
-    fn c03_no_counter_is_given_out_twice_to_threads() {
-        let sealer = Sealer::new(&[1; 32], 7, Role::Initiator, at(1));
+    fn c03_threads_never_share_a_counter_nor_pass_the_limit() {
+        const LEFT: u64 = 10_007;
+        let (sealer, _) = halves(Role::Initiator);
+        sealer.counter.store(REJECT_AFTER_MESSAGES - LEFT, Relaxed);
         let taken: Vec<u64> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (1..=4)
-                .map(|n| {
+            let threads: Vec<_> = (0..4)
+                .map(|thread| {
                     let sealer = &sealer;
                     scope.spawn(move || {
-                        (0..1_000)
-                            .flat_map(|_| {
-                                let first = sealer.reserve(at(2), n).unwrap().first;
-                                first..first + n as u64
-                            })
-                            .collect::<Vec<_>>()
+                        let n = thread + 1;
+                        let runs = core::iter::from_fn(|| sealer.reserve(AT, n));
+                        runs.flat_map(|run| run.first..run.first + n as u64).collect::<Vec<_>>()
                     })
                 })
                 .collect();
-            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+            threads.into_iter().flat_map(|thread| thread.join().expect("a thread that counts")).collect()
         });
+        assert!(taken.iter().all(|&counter| counter < REJECT_AFTER_MESSAGES));
         assert_eq!(taken.iter().collect::<BTreeSet<_>>().len(), taken.len());
+        assert!(taken.len() as u64 <= LEFT && taken.len() as u64 > LEFT - 4);
     }
 
     #[test]
-    fn c14_the_initiator_asks_for_a_rekey_after_120_s_every_5_s_and_stops_at_180_s() {
-        let sealer = Sealer::new(&[1; 32], 7, Role::Initiator, at(0));
-        let asked: Vec<u64> = (0..200).filter(|&s| sealer.reserve(at(s), 1).is_some_and(|r| r.rekey)).collect();
-        assert_eq!(asked, (120..180).step_by(5).collect::<Vec<_>>());
-        assert!(sealer.reserve(at(179), 1).is_some());
-        assert!(sealer.reserve(at(180), 1).is_none());
+    fn c14_ages() {
+        let (initiators, opener) = halves(Role::Initiator);
+        let (responders, _) = halves(Role::Responder);
+        let rekey = |sealer: &Sealer, secs| sealer.reserve(AT + Duration::from_secs(secs), 1).map(|taken| taken.rekey);
+        assert_eq!(rekey(&initiators, 119), Some(false));
+        assert_eq!(rekey(&initiators, 120), Some(true));
+        assert_eq!(rekey(&initiators, 124), Some(false), "asked a moment ago");
+        assert_eq!(rekey(&initiators, 125), Some(true));
+        assert_eq!((rekey(&responders, 179), rekey(&responders, 180)), (Some(false), None));
+        responders.counter.store(REKEY_AFTER_MESSAGES, Relaxed);
+        assert_eq!(rekey(&responders, 1), Some(true), "2^60 messages");
+
+        let after = |secs| AT + Duration::from_secs(secs);
+        assert!(!opener.rekey_on_receive(after(164)) && opener.rekey_on_receive(after(165)));
+        assert!(!opener.rekey_on_receive(after(166)), "once");
+        assert!(opener.usable(after(179)) && !opener.usable(after(180)));
     }
 
     #[test]
-    fn c14_the_responder_rekeys_by_messages_only() {
-        let sealer = Sealer::new(&[1; 32], 7, Role::Responder, at(0));
-        assert!((0..180).all(|s| !sealer.reserve(at(s), 1).unwrap().rekey));
-        sealer.skip_to(REKEY_AFTER_MESSAGES);
-        assert!(sealer.reserve(at(10), 1).unwrap().rekey);
-        assert!(!sealer.reserve(at(11), 1).unwrap().rekey);
-        assert!(sealer.reserve(at(15), 1).unwrap().rekey);
+    fn debug_shows_no_keys() {
+        let (sealer, opener) = halves(Role::Initiator);
+        let shown = std::format!("{sealer:?} {opener:?}");
+        assert_eq!(shown, "Sealer { receiver: 8, role: Initiator, .. } Opener { index: 7, .. }");
     }
 
     #[test]
-    fn c14_receiving_asks_for_a_rekey_once_from_165_s_on() {
-        let opener = Opener::new(&[1; 32], 7, Role::Initiator, at(0));
-        assert!(!opener.rekey_on_receive(at(164)));
-        assert!(opener.rekey_on_receive(at(165)));
-        assert!(!opener.rekey_on_receive(at(166)));
-        assert!(opener.usable(at(179)) && !opener.usable(at(180)));
-    }
-
-    #[test]
-    fn c13_a_clock_that_goes_back_neither_panics_nor_ages() {
-        let sealer = Sealer::new(&[1; 32], 7, Role::Initiator, at(1_000));
-        assert_eq!(sealer.reserve(at(0), 1), Some(Reserved { first: 0, rekey: false }));
-    }
-
-    #[test]
-    fn what_is_sealed_opens_and_a_forged_one_does_not() {
-        let (sealer, opener) =
-            (Sealer::new(&[1; 32], 7, Role::Initiator, at(0)), Opener::new(&[1; 32], 7, Role::Responder, at(0)));
-        let mut slab = [5; 2 * (OVERHEAD + 32)];
-        let frames = [0, 1].map(|n| Frame { offset: n * (OVERHEAD + 32) + HEADER_LEN, len: 32, counter: n as u64 });
-        sealer.seal(&mut slab, &frames);
-        assert_eq!(wire::Kind::of(&slab[64..128]), Some(wire::Kind::Data { receiver: 7, counter: 1 }));
-        slab[20] ^= 1;
-        let mut opened = [false; 2];
-        opener.open(&mut slab, &frames, &mut opened);
-        assert_eq!(opened, [false, true]);
-        assert_eq!(slab[80..112], [5; 32]);
-        assert!(opener.first_use() && !opener.first_use());
-    }
-
-    #[test]
-    fn c04_reordering_by_8000_passes_and_anything_older_is_dropped() {
-        let mut window = ReplayWindow::default();
-        for counter in 8_000..16_000 {
-            assert_eq!(window.accept(counter), Ok(()));
+    fn c04_the_window_is_all_of_8192() {
+        for start in [0, 1, 63, 64, 65, 8_191, 8_192, 1 << 40] {
+            let mut window = ReplayWindow::default();
+            let top = start + REPLAY_WINDOW;
+            assert_eq!(window.accept(top), Ok(()));
+            assert_eq!(window.accept(top - (REPLAY_WINDOW - 1)), Ok(()));
+            assert_eq!(window.accept(top - (REPLAY_WINDOW - 1)), Err(Replay::Duplicate));
+            assert_eq!(window.accept(top - REPLAY_WINDOW), Err(Replay::Outside));
         }
-        for counter in 16_000 - REPLAY_WINDOW..8_000 {
-            assert_eq!(window.accept(counter), Ok(()), "{counter}");
-            assert_eq!(window.accept(counter), Err(Replay::Duplicate));
-        }
-        assert_eq!(window.accept(16_000 - REPLAY_WINDOW - 1), Err(Replay::Outside));
-        assert_eq!(window.accept(u64::MAX), Err(Replay::Outside));
-        assert_eq!(window.accept(REJECT_AFTER_MESSAGES - 1), Ok(()));
-        assert_eq!(window.accept(REJECT_AFTER_MESSAGES), Err(Replay::Outside));
     }
 
     proptest! {
-        /// Against the definition: a set of all counters seen.
         #[test]
-        fn c04_the_window_is_what_it_is_defined_as(steps in proptest::collection::vec((any::<bool>(), 0..20_000_u64), 1..400)) {
-            let (mut window, mut seen, mut newest) = (ReplayWindow::default(), BTreeSet::new(), 0_u64);
-            for (ahead, distance) in steps {
-                let counter = if ahead { newest + distance % 9_000 } else { newest.saturating_sub(distance) };
-                let expected = if !seen.is_empty() && newest >= REPLAY_WINDOW && counter < newest + 1 - REPLAY_WINDOW {
-                    Err(Replay::Outside)
-                } else if seen.contains(&counter) {
-                    Err(Replay::Duplicate)
-                } else {
-                    Ok(())
+        fn c04_the_window_agrees_with_a_set(start in prop_oneof![Just(0), 0..100_000_u64, Just(REJECT_AFTER_MESSAGES - 20_000)],
+                                            steps in proptest::collection::vec((0..3_u8, 0..20_000_u64), 1..300)) {
+            let mut window = ReplayWindow::default();
+            let mut seen = BTreeSet::new();
+            let mut top = start;
+            for (kind, by) in steps {
+                let counter = match kind {
+                    0 => top.saturating_sub(by),
+                    1 => top.saturating_add(by % 130),
+                    _ => top.saturating_add(by),
                 };
-                prop_assert_eq!(window.accept(counter), expected);
-                if expected.is_ok() {
-                    seen.insert(counter);
-                    newest = newest.max(counter);
-                }
+                let outside = counter >= REJECT_AFTER_MESSAGES
+                    || seen.last().is_some_and(|&last: &u64| counter + REPLAY_WINDOW <= last);
+                let expected = if outside {
+                    Err(Replay::Outside)
+                } else if seen.insert(counter) {
+                    top = top.max(counter);
+                    Ok(())
+                } else {
+                    Err(Replay::Duplicate)
+                };
+                prop_assert_eq!(window.accept(counter), expected, "{}", counter);
             }
         }
-    }
-
-    #[test]
-    fn times_are_the_papers() {
-        assert_eq!(REKEY_AFTER_TIME, Duration::from_secs(120));
-        assert_eq!(REKEY_ON_RECEIVE_AFTER, Duration::from_secs(165));
     }
 }

@@ -1,48 +1,49 @@
-//! TAI64N timestamps (<https://cr.yp.to/libtai/tai64.html>), whitened: enough to order initiations, too coarse to
-//! fingerprint a clock.
-
+//! TAI64N timestamps, whitened: the replay protection of initiations (whitepaper §5.1).
+use crate::wire::TIMESTAMP_LEN;
 use core::time::Duration;
 
-/// Bytes of a timestamp.
-pub const LEN: usize = 12;
+/// Seconds that TAI64 adds to Unix time: the label's 2^62, and the ten leap seconds before 1972.
+const TAI_OFFSET: u64 = (1 << 62) + 10;
 
-/// Seconds of TAI64's label for the Unix epoch: 2^62, and the ten seconds by which TAI was ahead in 1970.
-const EPOCH: u64 = 0x4000_0000_0000_000a;
-/// Nanoseconds are cut to multiples of 2^24 (16.8 ms), as the kernel does: more than twenty initiations a second from one
-/// peer carry the same timestamp and are refused, which is within the limit of 50.
-const WHITENING: u32 = 1 << 24;
+/// Nanoseconds one step of a whitened timestamp stands for.
+///
+/// The kernel's choice: the greatest power of two in 1/50 s, since no more than 50 initiations a second are processed. A
+/// finer one would tell an observer of the decrypted handshake about the clock of the sender for no benefit.
+const STEP: u32 = 1 << 24;
 
-/// A timestamp. Orders as its bytes do.
+/// A timestamp as it stands in an initiation: big-endian seconds and nanoseconds, so that bytes compare as times do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tai64n([u8; LEN]);
+pub struct Timestamp(pub [u8; TIMESTAMP_LEN]);
 
-impl Tai64n {
-    /// The timestamp of `unix` (since the Unix epoch), whitened.
-    pub fn whitened(unix: Duration) -> Self {
-        Self::new(EPOCH.wrapping_add(unix.as_secs()), unix.subsec_nanos() / WHITENING * WHITENING)
+impl Timestamp {
+    /// The whitened timestamp of a moment, given as time since the Unix epoch.
+    pub fn of(unix: Duration) -> Self {
+        Self::from_parts(TAI_OFFSET.saturating_add(unix.as_secs()), unix.subsec_nanos() & !(STEP - 1))
     }
 
-    /// The least whitened timestamp that is greater.
-    #[must_use]
-    pub fn successor(self) -> Self {
-        let seconds = u64::from_be_bytes(*self.0.first_chunk().expect("twelve bytes"));
-        let nanos = u32::from_be_bytes(*self.0.last_chunk().expect("twelve bytes"));
-        let next = (nanos / WHITENING).saturating_add(1).saturating_mul(WHITENING);
-        if next < 1_000_000_000 { Self::new(seconds, next) } else { Self::new(seconds.wrapping_add(1), 0) }
+    /// The whitened timestamp of a moment, or the one after `last` when that is not later: two initiations can share a
+    /// step, and the clock can be set back, but the other side accepts only what is strictly greater.
+    pub fn after(last: Option<Self>, unix: Duration) -> Self {
+        let now = Self::of(unix);
+        match last {
+            Some(last) if last >= now => last.next(),
+            _ => now,
+        }
     }
 
-    /// From the wire.
-    pub const fn from_bytes(bytes: [u8; LEN]) -> Self {
-        Self(bytes)
+    fn next(self) -> Self {
+        let [seconds @ .., a, b, c, d] = self.0;
+        let seconds = u64::from_be_bytes(seconds);
+        let nanos = u32::from_be_bytes([a, b, c, d]) + STEP;
+        if nanos < 1_000_000_000 {
+            Self::from_parts(seconds, nanos)
+        } else {
+            Self::from_parts(seconds.saturating_add(1), 0)
+        }
     }
 
-    /// For the wire.
-    pub const fn as_bytes(&self) -> &[u8; LEN] {
-        &self.0
-    }
-
-    fn new(seconds: u64, nanos: u32) -> Self {
-        let mut bytes = [0; LEN];
+    fn from_parts(seconds: u64, nanos: u32) -> Self {
+        let mut bytes = [0; TIMESTAMP_LEN];
         bytes[..8].copy_from_slice(&seconds.to_be_bytes());
         bytes[8..].copy_from_slice(&nanos.to_be_bytes());
         Self(bytes)
@@ -55,19 +56,23 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_epoch_and_a_second_of_it() {
-        assert_eq!(Tai64n::whitened(Duration::ZERO).as_bytes(), &[0x40, 0, 0, 0, 0, 0, 0, 0x0a, 0, 0, 0, 0]);
-        assert_eq!(Tai64n::whitened(Duration::from_secs(1)).as_bytes()[7], 0x0b);
+    fn the_epoch_and_a_whitened_moment() {
+        assert_eq!(Timestamp::of(Duration::ZERO).0, [0x40, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0]);
+        let moment = Timestamp::of(Duration::new(1, 0x0123_4567));
+        assert_eq!(moment.0, [0x40, 0, 0, 0, 0, 0, 0, 11, 1, 0, 0, 0]);
     }
 
     proptest! {
         #[test]
-        fn c12_whitened_ordered_and_always_surpassed(secs in 0..1_u64 << 40, nanos in 0..1_000_000_000_u32) {
-            let stamp = Tai64n::whitened(Duration::new(secs, nanos));
-            prop_assert_eq!(&stamp.as_bytes()[9..], &[0; 3]);
-            prop_assert!(stamp.successor() > stamp);
-            prop_assert!(stamp.successor() <= Tai64n::whitened(Duration::new(secs + 1, 0)));
-            prop_assert!(Tai64n::whitened(Duration::new(secs + 1, nanos)) > stamp);
+        fn c12_whitened_and_strictly_increasing(moments in proptest::collection::vec((0..10_u64, 0..1_000_000_000_u32), 1..200)) {
+            let mut last = None;
+            for (seconds, nanos) in moments {
+                let next = Timestamp::after(last, Duration::new(seconds, nanos));
+                prop_assert!(Some(next) > last);
+                prop_assert!(next >= Timestamp::of(Duration::new(seconds, nanos)));
+                prop_assert_eq!(&next.0[9..], &[0; 3]);
+                last = Some(next);
+            }
         }
     }
 }

@@ -134,7 +134,7 @@ impl fmt::Display for EndpointSpec {
 #[non_exhaustive]
 pub enum UpdateError {
     /// The new port could not be bound; the old one stays.
-    #[error("cannot listen on UDP port {port}: {cause}{}", port_remedy(.cause))]
+    #[error("cannot listen on UDP port {port}: {cause}")]
     Port {
         /// Which.
         port: u16,
@@ -152,12 +152,4 @@ pub enum UpdateError {
     /// The device is shutting down.
     #[error("the device is shutting down")]
     Closed,
-}
-
-fn port_remedy(cause: &std::io::Error) -> &'static str {
-    match cause.kind() {
-        std::io::ErrorKind::AddrInUse => "; choose another ListenPort, or leave it out to get a free one",
-        std::io::ErrorKind::PermissionDenied => "; ports below 1024 need CAP_NET_BIND_SERVICE",
-        _ => "",
-    }
 }

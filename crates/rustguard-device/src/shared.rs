@@ -8,7 +8,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use rustguard_core::{
     activity::Activity,
-    allowed_ips::Routes,
+    allowed_ips::AllowedIps,
     node::PeerId,
     session::{Opener, ReplayWindow, Sealer},
 };
@@ -47,7 +47,7 @@ pub(crate) struct Shared {
 #[derive(Default)]
 pub(crate) struct Table {
     /// Prefix → peer.
-    pub(crate) allowed_ips: Routes,
+    pub(crate) allowed_ips: AllowedIps,
     /// Peer → what is shared of it.
     pub(crate) peers: HashMap<PeerId, Arc<PeerShared>>,
 }

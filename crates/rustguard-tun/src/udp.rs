@@ -300,7 +300,8 @@ fn bind(domain: Domain, port: u16, fwmark: u32) -> io::Result<Socket> {
     enlarge_buffers(&socket);
     socket.bind(&any).map_err(|error| match error.raw_os_error() {
         Some(libc::EADDRINUSE) => {
-            let message = format!("UDP port {port} is taken by another program: choose another ListenPort, or stop it");
+            let message =
+                format!("UDP port {port} is in use by another program: choose another ListenPort, or end that program");
             io::Error::new(error.kind(), message)
         }
         Some(libc::EACCES) => io::Error::new(

@@ -99,10 +99,12 @@ impl<B: Binder> Control<B> {
                     return;
                 }
                 entry.shared.endpoint.store(Some(Arc::new(Endpoint { remote: endpoint, local: None })));
+                let waiting = known.is_some() || !entry.staged.is_empty();
                 self.emit(Event::EndpointResolved { peer: public_key, endpoint });
-                match known {
-                    None => self.node.start(peer, now(), &mut rand::rng(), &mut self.actions),
-                    Some(_) => self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions),
+                self.node.start(peer, now(), &mut rand::rng(), &mut self.actions);
+                if waiting {
+                    // Initiations went to the wrong place, or nowhere.
+                    self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions);
                 }
             }
         }

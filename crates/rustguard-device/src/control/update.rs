@@ -114,7 +114,7 @@ impl<B: Binder> Control<B> {
             preshared_key: update.preshared_key.as_ref().map_or([0; 32], |key| **key),
             persistent_keepalive: update.persistent_keepalive.flatten(),
         };
-        let peer = match self.node.add_peer(config, now()) {
+        let peer = match self.node.add_peer(config) {
             Ok(peer) | Err(AddPeerError::Exists(peer)) => peer,
             Err(AddPeerError::OwnKey) => {
                 tracing::warn!("a peer with our own public key was left out");
@@ -174,7 +174,7 @@ impl<B: Binder> Control<B> {
     /// Gives the workers a new snapshot.
     fn publish(&self) {
         let peers = self.peers.iter().map(|(&id, entry)| (id, Arc::clone(&entry.shared))).collect();
-        self.shared.table.store(Arc::new(Table { allowed_ips: self.allowed_ips.routes().clone(), peers }));
+        self.shared.table.store(Arc::new(Table { allowed_ips: self.allowed_ips.clone(), peers }));
     }
 
     /// Everything there is to know.

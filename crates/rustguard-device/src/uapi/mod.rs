@@ -9,4 +9,4 @@ mod response;
 mod server;
 
 pub use request::{Errno, Request, parse};
-pub use server::{SOCKET_DIR, Server, ServerError};
+pub use server::{SOCKET_DIR, Server, ServerError, clean_up};

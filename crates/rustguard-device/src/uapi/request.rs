@@ -31,6 +31,10 @@ impl Errno {
     pub const EINVAL: Self = Self(22);
     /// Not the protocol.
     pub const EPROTO: Self = Self(71);
+    /// The port is taken.
+    pub const EADDRINUSE: Self = Self(98);
+    /// Not permitted.
+    pub const EACCES: Self = Self(13);
     /// Something with the system's help went wrong.
     pub const EIO: Self = Self(5);
 }

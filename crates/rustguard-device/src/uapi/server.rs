@@ -73,12 +73,8 @@ impl Server {
         let path = dir.join(format!("{interface}.sock"));
         let io = |cause| ServerError::Io { path: path.clone(), cause };
         fs::create_dir_all(dir).map_err(io)?;
-        if StdUnixStream::connect(&path).is_ok() {
+        if !remove_dead(&path).map_err(io)? {
             return Err(ServerError::InUse(path));
-        }
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
-            _ => {}
         }
         let listener = listen(&path).map_err(io)?;
         let task = tokio::spawn(accept(listener, device));
@@ -96,6 +92,25 @@ impl Drop for Server {
         self.task.abort();
         // Gone already: somebody cleaned up for us.
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Removes the socket that a killed process left behind for `interface`; one that is served stays.
+///
+/// # Errors
+/// When the socket cannot be removed.
+pub fn clean_up(interface: &str) -> io::Result<()> {
+    remove_dead(&Path::new(SOCKET_DIR).join(format!("{interface}.sock"))).map(drop)
+}
+
+/// Removes a socket that nobody listens to; false when somebody does.
+fn remove_dead(path: &Path) -> io::Result<bool> {
+    if StdUnixStream::connect(path).is_ok() {
+        return Ok(false);
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(true),
     }
 }
 
@@ -178,9 +193,11 @@ async fn read_request(read: &mut (impl tokio::io::AsyncBufRead + Unpin)) -> io::
 fn errno(error: &UpdateError) -> Errno {
     tracing::warn!("{error}");
     match error {
-        UpdateError::Port { cause, .. } | UpdateError::Fwmark { cause, .. } => {
-            cause.raw_os_error().map_or(Errno::EIO, Errno)
-        }
+        UpdateError::Port { cause, .. } | UpdateError::Fwmark { cause, .. } => match cause.kind() {
+            io::ErrorKind::AddrInUse => Errno::EADDRINUSE,
+            io::ErrorKind::PermissionDenied => Errno::EACCES,
+            _ => cause.raw_os_error().map_or(Errno::EIO, Errno),
+        },
         _ => Errno::EIO,
     }
 }

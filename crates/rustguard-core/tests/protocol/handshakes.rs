@@ -1,0 +1,426 @@
+//! Handshakes: cookies and load, keys, timestamps, indices, removal.
+use crate::sim::{A, B, Sim, at, ms, peer_config, secret, secs, seed_or};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use rustguard_core::{
+    cookie::Maker,
+    node::{Action, AddPeerError, Dropped, Event, Node, PeerId},
+    noise::WIREGUARD,
+    tunnel::{Ignored, Tunnel},
+    wire::{Initiation, Kind, Message, Response},
+};
+use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
+
+fn initiations(actions: &[Action]) -> Vec<&[u8]> {
+    actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Send { datagram, .. } if Kind::of(datagram) == Some(Kind::Initiation) => Some(&datagram[..]),
+            _ => None,
+        })
+        .collect()
+}
+
+/// A node with a key of its own and one peer.
+fn node(secret: &StaticSecret, peer: PublicKey, rng: &mut StdRng) -> (Node, PeerId) {
+    let mut node = Node::new(at(Duration::ZERO).instant, rng);
+    node.set_private_key(Some(secret.clone()), &mut Vec::new());
+    let peer = node.add_peer(peer_config(peer)).expect("a new peer");
+    (node, peer)
+}
+
+/// An initiation that `node` would send now.
+fn initiation(node: &mut Node, peer: PeerId, clock: Duration, rng: &mut StdRng) -> Vec<u8> {
+    let mut actions = Vec::new();
+    node.handshake_now(peer, at(clock), rng, &mut actions);
+    initiations(&actions).first().expect("an initiation").to_vec()
+}
+
+#[test]
+fn c06_under_load_a_cookie_lets_one_in_from_the_address_and_port_it_was_made_for() {
+    let mut rng = StdRng::seed_from_u64(seed_or(6));
+    let (ours, theirs) = (secret(&mut rng), secret(&mut rng));
+    let (mut server, _) = node(&ours, theirs.public_key(), &mut rng);
+    let (mut client, peer) = node(&theirs, ours.public_key(), &mut rng);
+    let from = SocketAddr::from(([203, 0, 113, 1], 1000));
+    let other_port = SocketAddr::from(([203, 0, 113, 1], 1001));
+    let handle = |server: &mut Node, from, message: &[u8], clock, rng: &mut StdRng| {
+        let mut out = Vec::new();
+        (server.handle(from, message, at(clock), rng, &mut out), out)
+    };
+
+    // Fifty at once are a source's due; one more comes back in this time; the others get cookies.
+    let mut cookies = Vec::new();
+    for i in 0..60 {
+        let message = initiation(&mut client, peer, ms(i), &mut rng);
+        let (result, out) = handle(&mut server, from, &message, ms(i), &mut rng);
+        if result == Err(Dropped::CookieSent) {
+            cookies.extend(out);
+        }
+    }
+    let [.., Action::Reply { datagram: reply }] = &cookies[..] else { panic!("cookie replies") };
+    assert_eq!(cookies.len(), 9);
+    assert_eq!(client.handle(from, reply, at(ms(60)), &mut rng, &mut Vec::new()), Ok(()));
+
+    let message = initiation(&mut client, peer, ms(100), &mut rng);
+    assert_eq!(handle(&mut server, other_port, &message, ms(100), &mut rng).0, Err(Dropped::CookieSent));
+    assert_eq!(handle(&mut server, from, &message, ms(100), &mut rng).0, Ok(()));
+
+    // Even with a cookie no more than twenty a second.
+    let mut limited = 0;
+    for i in 101..140 {
+        let message = initiation(&mut client, peer, ms(i), &mut rng);
+        limited += usize::from(handle(&mut server, from, &message, ms(i), &mut rng).0 == Err(Dropped::RateLimited));
+    }
+    assert!(limited >= 30, "{limited}");
+}
+
+#[test]
+fn c07_the_cookie_is_used_in_the_next_retry_not_at_once() {
+    let mut sim = Sim::new(seed_or(7));
+    let from = sim.hosts[A].address;
+    flood(&mut sim, from);
+    sim.sent.clear();
+    let start = sim.clock;
+    sim.send(A, 1);
+    // Other messages from the same address keep B under load while A waits for its retry.
+    while sim.clock < start + secs(6) {
+        flood(&mut sim, from);
+        sim.run(ms(500));
+    }
+    assert_eq!(sim.hosts[B].delivered, [1]);
+    let ours: Vec<_> = sim.sent.iter().filter(|sent| sent.by == A && sent.kind == Kind::Initiation).collect();
+    assert_eq!(ours.len(), 2, "the first attempt and the retry");
+    assert_eq!(ours[0].datagram[132..], [0; 16]);
+    assert_ne!(ours[1].datagram[132..], [0; 16], "the retry carries MAC2");
+    assert!(ours[1].at - ours[0].at >= secs(5));
+}
+
+/// Puts B under load as far as `from` is concerned: by messages with a valid MAC1 that nothing comes of.
+fn flood(sim: &mut Sim, from: SocketAddr) {
+    let key = sim.hosts[B].tunnel.node().public_key().expect("B has a key");
+    let mut maker = Maker::new(&WIREGUARD, &key);
+    let now = sim.now();
+    for i in 0..60 {
+        let mut message = Initiation::build(i, &[9; 32], &[0; 48], &[0; 12], &[0; 16]);
+        maker.sign(&mut message, now.instant);
+        // Given without the network: replies to it are of no interest.
+        let host = &mut sim.hosts[B];
+        let result = host.tunnel.receive(from, &message, now, &mut host.rng);
+        assert!(matches!(result, Err(Ignored::Handshake(Dropped::Forged | Dropped::CookieSent))));
+        while host.tunnel.poll().is_some() {}
+    }
+}
+
+#[test]
+fn c07_a_flood_from_one_source_leaves_the_others_alone() {
+    let mut sim = Sim::new(seed_or(71));
+    flood(&mut sim, SocketAddr::from(([203, 0, 113, 5], 5)));
+    sim.send(A, 1);
+    sim.run(secs(1));
+    assert_eq!(sim.hosts[B].delivered, [1]);
+    assert_eq!(sim.count(B, |sent| sent.kind == Kind::CookieReply), 0);
+}
+
+#[test]
+fn c07_a_flood_from_spoofed_sources_asks_everybody_for_cookies() {
+    let mut sim = Sim::new(seed_or(72));
+    for host in 0..40 {
+        flood(&mut sim, SocketAddr::from(([203, 0, 113, host], 5)));
+    }
+    sim.send(A, 1);
+    sim.run(secs(1));
+    assert_eq!(sim.count(B, |sent| sent.kind == Kind::CookieReply), 1);
+    sim.run(secs(5));
+    assert_eq!(sim.hosts[B].delivered, [1]);
+}
+
+#[test]
+fn c08_the_hundredth_handshake_is_treated_like_the_first() {
+    let mut sim = Sim::new(seed_or(8));
+    let from = sim.hosts[A].address;
+    flood(&mut sim, from);
+    sim.run(ms(1_001));
+    for number in 0..100 {
+        sim.with(A, |host, now| host.tunnel.handshake_now(host.peer, now, &mut host.rng));
+        sim.send(A, number);
+        sim.run(ms(100));
+    }
+    assert_eq!(sim.count(B, |sent| sent.kind == Kind::CookieReply), 0);
+    assert_eq!(sim.count(B, |sent| sent.kind == Kind::Response), 100);
+    assert_eq!(sim.hosts[B].delivered, (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn c05_a_cookie_reply_never_moves_an_endpoint() {
+    let mut sim = Sim::new(seed_or(51));
+    let home = sim.hosts[A].address;
+    flood(&mut sim, home);
+    sim.send(A, 1);
+    let initiation = sim.intercept().remove(0);
+    assert_eq!(sim.give(B, home, &initiation), Err(Ignored::Handshake(Dropped::CookieSent)));
+    let reply = sim.intercept().remove(0);
+    let (peer, before) = (sim.hosts[A].peer, sim.hosts[B].address);
+    assert_eq!(sim.give(A, SocketAddr::from(([198, 51, 100, 9], 9)), &reply), Ok(()));
+    assert_eq!(sim.hosts[A].tunnel.endpoint(peer), Some(before));
+    assert_eq!(sim.give(A, before, &reply), Err(Ignored::Handshake(Dropped::Forged)), "a replayed cookie reply");
+}
+
+#[test]
+fn c11_a_new_preshared_key_waits_for_the_next_handshake() {
+    let mut sim = Sim::connected(seed_or(11));
+    let (a, b) = (sim.hosts[A].peer, sim.hosts[B].peer);
+    sim.hosts[A].tunnel.set_preshared_key(a, [5; 32]);
+    sim.send(A, 1);
+    sim.send(B, 2);
+    sim.run(secs(1));
+    assert_eq!((&sim.hosts[B].delivered[..], &sim.hosts[A].delivered[..]), (&[1][..], &[2][..]), "the session lives");
+
+    sim.with(A, |host, now| host.tunnel.handshake_now(host.peer, now, &mut host.rng));
+    sim.run(secs(1));
+    assert_eq!(sim.hosts[A].ignored, [Ignored::Handshake(Dropped::Forged)], "B has the old key");
+    sim.hosts[B].tunnel.set_preshared_key(b, [5; 32]);
+    sim.hosts[A].events.clear();
+    sim.run(secs(6));
+    assert!(matches!(sim.hosts[A].events[..], [(_, Event::HandshakeComplete { .. })]), "the retry succeeds");
+}
+
+#[test]
+fn c11_a_new_private_key_keeps_the_session_and_own_keys_are_refused() {
+    let mut sim = Sim::connected(seed_or(111));
+    let new = secret(&mut StdRng::seed_from_u64(112));
+    sim.with(A, |host, now| host.tunnel.set_private_key(Some(new.clone()), now, &mut host.rng));
+    sim.send(A, 1);
+    sim.send(B, 2);
+    sim.run(secs(1));
+    assert_eq!((&sim.hosts[B].delivered[..], &sim.hosts[A].delivered[..]), (&[1][..], &[2][..]), "the session lives");
+
+    sim.with(A, |host, now| host.tunnel.handshake_now(host.peer, now, &mut host.rng));
+    sim.run(ms(500));
+    assert_eq!(sim.hosts[B].ignored, [Ignored::Handshake(Dropped::UnknownPeer)]);
+
+    sim.with(A, |host, now| {
+        let own = peer_config(new.public_key());
+        assert_eq!(host.tunnel.add_peer(own, None, &[], now, &mut host.rng), Err(AddPeerError::OwnKey));
+        let again = peer_config(host.tunnel.node().peer_config(host.peer).expect("the peer").public_key);
+        let result = host.tunnel.add_peer(again, None, &[], now, &mut host.rng);
+        assert_eq!(result, Err(AddPeerError::Exists(host.peer)));
+    });
+    // The key of a peer becomes our own: that peer goes, with its session.
+    let peers_key = secret(&mut StdRng::seed_from_u64(113));
+    sim.with(A, |host, now| {
+        let peer = host.tunnel.add_peer(peer_config(peers_key.public_key()), None, &[], now, &mut host.rng);
+        let removed = host.tunnel.set_private_key(Some(peers_key), now, &mut host.rng);
+        assert_eq!(removed, peer.ok());
+        assert_eq!(host.tunnel.node().peers().collect::<Vec<_>>(), [host.peer]);
+    });
+}
+
+#[test]
+fn c12_initiations_must_be_newer_and_no_more_than_fifty_a_second() {
+    let mut rng = StdRng::seed_from_u64(seed_or(12));
+    let (ours, theirs) = (secret(&mut rng), secret(&mut rng));
+    let (mut server, _) = node(&ours, theirs.public_key(), &mut rng);
+    let (mut client, peer) = node(&theirs, ours.public_key(), &mut rng);
+    let from = SocketAddr::from(([203, 0, 113, 1], 1000));
+    let mut handle = |message: &[u8], clock: Duration, rng: &mut StdRng| {
+        server.handle(from, message, at(clock), rng, &mut Vec::new())
+    };
+
+    let first = initiation(&mut client, peer, secs(100), &mut rng);
+    let second = initiation(&mut client, peer, secs(100), &mut rng);
+    assert_eq!(handle(&second, secs(100), &mut rng), Ok(()), "greater by one step of the whitened clock");
+    assert_eq!(handle(&second, secs(101), &mut rng), Err(Dropped::Replayed));
+    assert_eq!(handle(&first, secs(102), &mut rng), Err(Dropped::Replayed));
+
+    // The client starts again and its clock is behind.
+    let (mut restarted, peer) = node(&theirs, ours.public_key(), &mut rng);
+    let behind = initiation(&mut restarted, peer, secs(99), &mut rng);
+    assert_eq!(handle(&behind, secs(103), &mut rng), Err(Dropped::Replayed));
+    let caught_up = initiation(&mut restarted, peer, secs(104), &mut rng);
+    assert_eq!(handle(&caught_up, secs(104), &mut rng), Ok(()));
+    // Its clock goes back while it runs: it goes on from where it was.
+    let set_back = initiation(&mut restarted, peer, secs(50), &mut rng);
+    assert_eq!(handle(&set_back, secs(105), &mut rng), Ok(()));
+
+    let mut processed = 0;
+    for i in 0..1_000 {
+        let clock = secs(200) + ms(i);
+        let message = initiation(&mut restarted, peer, clock, &mut rng);
+        // Each from a place of its own, or load by source would come first.
+        let from = SocketAddr::from(([10, 0, (i / 256) as u8, i as u8], 1000));
+        let result = server.handle(from, &message, at(clock), &mut rng, &mut Vec::new());
+        assert!(matches!(result, Ok(()) | Err(Dropped::Flood)), "{result:?}");
+        processed += usize::from(result.is_ok());
+    }
+    assert_eq!(processed, 50);
+}
+
+#[test]
+fn c16_simultaneous_initiation_converges() {
+    let first = seed_or(16_000);
+    for seed in first..first + 1_000 {
+        let mut sim = Sim::new(seed);
+        let home = sim.hosts[A].address;
+        sim.with(B, |host, now| host.tunnel.set_endpoint(host.peer, home, now, &mut host.rng));
+        sim.network.delay = ms(1)..=ms(120);
+        sim.network.loss = 0.1;
+        sim.send(A, 0);
+        sim.send(B, 0);
+        sim.run(secs(40));
+        // The last loss can have left one side with a session that the other has replaced: silence shows that in 15 s.
+        sim.network.loss = 0.0;
+        sim.send(A, 0);
+        sim.send(B, 0);
+        sim.run(secs(20));
+        sim.sent.clear();
+        for host in &mut sim.hosts {
+            host.delivered.clear();
+        }
+        for number in 1..20 {
+            sim.send(A, number);
+            sim.send(B, number);
+            sim.run(secs(1));
+        }
+        for who in [A, B] {
+            let mut delivered = sim.hosts[who].delivered.clone();
+            delivered.sort_unstable();
+            assert_eq!(delivered, (1..20).collect::<Vec<_>>(), "seed {seed}");
+            assert_eq!(sim.initiations(who), 0, "seed {seed}: a settled pair initiates nothing");
+        }
+    }
+}
+
+/// Gives out chosen words first.
+struct Scripted {
+    words: Vec<u32>,
+    rest: StdRng,
+}
+
+impl rand_core::TryRng for Scripted {
+    type Error = core::convert::Infallible;
+    fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
+        Ok(self.words.pop().unwrap_or_else(|| self.rest.random()))
+    }
+    fn try_next_u64(&mut self) -> Result<u64, Self::Error> {
+        Ok(self.rest.random())
+    }
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Self::Error> {
+        self.rest.try_fill_bytes(bytes)
+    }
+}
+
+impl rand_core::TryCryptoRng for Scripted {}
+
+#[test]
+fn c18_indices_are_random_and_a_collision_is_retried() {
+    let mut rng = StdRng::seed_from_u64(seed_or(18));
+    let mut out = Vec::new();
+    let ours = secret(&mut rng);
+    let mut node = Node::new(at(Duration::ZERO).instant, &mut rng);
+    node.set_private_key(Some(ours), &mut out);
+    let mut scripted = Scripted { words: vec![8, 7, 7, 7, 7], rest: rng };
+    for _ in 0..3 {
+        let key = secret(&mut scripted.rest).public_key();
+        let peer = node.add_peer(peer_config(key)).expect("a new peer");
+        node.handshake_now(peer, at(Duration::ZERO), &mut scripted, &mut out);
+    }
+    let senders: Vec<_> = initiations(&out)
+        .into_iter()
+        .map(|message| match Message::parse(message) {
+            Some(Message::Initiation(message)) => message.sender(),
+            _ => panic!("an initiation"),
+        })
+        .collect();
+    assert_eq!(senders[..2], [7, 8], "seven was taken three times over");
+    assert_eq!(senders.iter().collect::<BTreeSet<_>>().len(), 3);
+}
+
+#[test]
+fn c20_low_order_keys_end_the_handshake_in_silence() {
+    let mut rng = StdRng::seed_from_u64(seed_or(20));
+    let (ours, theirs) = (secret(&mut rng), secret(&mut rng));
+    let (mut server, peer) = node(&ours, theirs.public_key(), &mut rng);
+    let from = SocketAddr::from(([203, 0, 113, 1], 1000));
+    let mut maker = Maker::new(&WIREGUARD, &ours.public_key());
+    let now = at(secs(1));
+    // The points of order 1, 2 and 4, and one that is their residue above the prime.
+    let mut one = [0; 32];
+    one[0] = 1;
+    let mut prime_minus_one = [0xff; 32];
+    (prime_minus_one[0], prime_minus_one[31]) = (0xec, 0x7f);
+    let mut prime = prime_minus_one;
+    prime[0] = 0xed;
+    for point in [[0; 32], one, prime_minus_one, prime] {
+        let mut out = Vec::new();
+        let mut message = Initiation::build(1, &point, &[0; 48], &[0; 12], &[0; 16]);
+        maker.sign(&mut message, now.instant);
+        assert_eq!(server.handle(from, &message, now, &mut rng, &mut out), Err(Dropped::Forged));
+        assert!(out.is_empty());
+
+        // The same in a response; the true one still counts afterwards.
+        server.handshake_now(peer, now, &mut rng, &mut out);
+        let sender = match Message::parse(initiations(&out)[0]) {
+            Some(Message::Initiation(message)) => message.sender(),
+            _ => panic!("an initiation"),
+        };
+        out.clear();
+        let mut message = Response::build(1, sender, &point, &[0; 16]);
+        maker.sign(&mut message, now.instant);
+        assert_eq!(server.handle(from, &message, now, &mut rng, &mut out), Err(Dropped::Forged));
+        assert!(out.is_empty());
+    }
+    // A peer with such a static key is never spoken to, and given up like one that does not answer.
+    let mut out = Vec::new();
+    let mut server = Node::new(now.instant, &mut rng);
+    server.set_private_key(Some(ours), &mut out);
+    let peer = server.add_peer(peer_config(PublicKey([0; 32]))).expect("a new peer");
+    server.handshake_wanted(peer, now, &mut rng, &mut out);
+    assert!(out.is_empty());
+    while let Some(deadline) = server.deadline() {
+        let later = deadline.since(at(Duration::ZERO).instant);
+        server.tick(at(later), &mut rng, &mut out);
+    }
+    assert!(matches!(out[..], [Action::DropStaged { .. }, Action::Event(Event::HandshakeFailed { .. })]));
+}
+
+#[test]
+fn c21_a_removed_peer_leaves_nothing_behind() {
+    let mut sim = Sim::new(seed_or(21));
+    sim.send(A, 1);
+    sim.run(ms(15));
+    assert_eq!(sim.count(B, |sent| sent.kind == Kind::Response), 1, "the response is on its way");
+    let a = sim.hosts[A].peer;
+    assert!(sim.with(A, |host, now| host.tunnel.remove_peer(a, now, &mut host.rng)));
+    sim.run(secs(1));
+    assert_eq!(sim.hosts[A].ignored, [Ignored::Handshake(Dropped::UnknownIndex)]);
+    assert_eq!(sim.hosts[A].tunnel.deadline(), None);
+    assert!(sim.hosts[B].delivered.is_empty() && sim.hosts[A].events.is_empty());
+
+    // The responder's side, and with a live session.
+    let mut sim = Sim::connected(seed_or(21));
+    sim.with(A, |host, now| host.tunnel.handshake_now(host.peer, now, &mut host.rng));
+    sim.run(ms(15));
+    let b = sim.hosts[B].peer;
+    assert!(sim.with(B, |host, now| host.tunnel.remove_peer(b, now, &mut host.rng)));
+    sim.send(A, 2);
+    sim.run(secs(1));
+    assert!(sim.hosts[B].delivered.is_empty());
+    assert!(sim.hosts[B].ignored.iter().all(|ignored| *ignored == Ignored::UnknownIndex));
+    assert_eq!(sim.hosts[B].tunnel.deadline(), None);
+    assert!(!sim.with(B, |host, now| host.tunnel.remove_peer(b, now, &mut host.rng)));
+}
+
+#[test]
+fn c29_ten_thousand_peers() {
+    let mut rng = StdRng::seed_from_u64(seed_or(29));
+    let mut tunnel = Tunnel::new(1420, at(Duration::ZERO), &mut rng);
+    tunnel.set_private_key(Some(secret(&mut rng)), at(Duration::ZERO), &mut rng);
+    for i in 0..10_000_u32 {
+        let net = std::net::IpAddr::from((0x0a00_0000 + i).to_be_bytes()).into();
+        let config = peer_config(PublicKey(rng.random()));
+        tunnel.add_peer(config, None, &[net], at(Duration::ZERO), &mut rng).expect("a new peer");
+    }
+    assert_eq!(tunnel.node().peers().count(), 10_000);
+    assert_eq!(tunnel.deadline(), None, "idle peers wait for nothing");
+}

@@ -1,0 +1,10 @@
+//! What must hold of the protocol: two tunnels over a simulated network, time and packets under control.
+//!
+//! Tests are named after the lines of the list of requirements (`c04_…`). A test that fails prints the seed that it
+//! failed with.
+#![allow(clippy::print_stderr, reason = "the seed of a failed test has to be seen")]
+
+mod handshakes;
+mod packets;
+mod sim;
+mod timing;
