@@ -1,22 +1,21 @@
 //! Configuration files.
-use rustguard_device::conf::{Severity, parse_bytes};
+use rustguard_device::conf::{Severity, parse, to_text};
 
-/// Any bytes are a configuration or have an error that says why not; every place reported lies inside the file; and what was
+/// Any text is a configuration or has an error that says why not; every place reported lies inside the file; and what was
 /// understood, written and read again, is written the same.
 pub fn config(input: &[u8]) {
-    let parsed = parse_bytes(input);
-    let refused = parsed.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error);
-    assert_eq!(refused, parsed.config.is_none(), "{:?}", parsed.diagnostics);
-    if let Ok(text) = std::str::from_utf8(input) {
-        for diagnostic in &parsed.diagnostics {
-            let Some(span) = diagnostic.span else { continue };
-            assert!(text.get(span.range()).is_some(), "not a place in the file: {diagnostic:?}");
-        }
+    let text = String::from_utf8_lossy(input);
+    let (config, diagnostics) = parse(&text);
+    let refused = diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error);
+    assert_eq!(refused, config.is_none(), "{diagnostics:?}");
+    for diagnostic in &diagnostics {
+        let bytes = diagnostic.span.bytes.clone();
+        assert!(text.get(bytes).is_some(), "not a place in the file: {diagnostic:?}");
     }
-    if let Some(config) = parsed.config {
-        let written = config.to_text();
-        let again = parse_bytes(written.as_bytes());
-        let read = again.config.unwrap_or_else(|| panic!("refuses its own writing: {:?}", again.diagnostics));
-        assert_eq!(*read.to_text(), *written, "another configuration after writing and reading");
+    if let Some(config) = config {
+        let written = to_text(&config);
+        let (again, diagnostics) = parse(&written);
+        let read = again.unwrap_or_else(|| panic!("refuses its own writing: {diagnostics:?}"));
+        assert_eq!(*to_text(&read), *written, "another configuration after writing and reading");
     }
 }
