@@ -131,3 +131,35 @@ impl Stamp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+
+    const AT: Instant = Instant::from_nanos(1_000_000_000);
+
+    #[test]
+    fn one_look_at_a_time_and_none_for_keepalives() {
+        let activity = Activity::default();
+        activity.keepalive_received(AT, 32);
+        activity.keepalive_sent(AT, 32);
+        assert!(activity.end_look(), "a keepalive is owed nothing");
+        assert!(activity.data_received(AT, 100), "the first to want a look");
+        assert!(!activity.data_received(AT, 100) && !activity.data_sent(AT, 100), "it is pending");
+        assert_eq!((activity.owed_since(), activity.awaited_since()), (None, Some(AT)));
+        assert_eq!((activity.tx_bytes.load(Relaxed), activity.rx_bytes.load(Relaxed)), (132, 232));
+        assert!(!activity.end_look(), "an answer is awaited: the look goes on");
+        activity.keepalive_received(AT + Duration::from_secs(1), 32);
+        assert_eq!(activity.last_traversal(), Some(AT + Duration::from_secs(1)));
+        assert!(activity.end_look());
+        assert!(activity.data_sent(AT, 100), "and the next stamp wants one again");
+    }
+
+    #[test]
+    fn the_first_nanosecond_is_not_never() {
+        let activity = Activity::default();
+        assert!(activity.data_sent(Instant::from_nanos(0), 1));
+        assert_eq!(activity.awaited_since(), Some(Instant::from_nanos(1)));
+    }
+}

@@ -308,3 +308,77 @@ impl Symmetric {
         SessionKeys { from_initiator, from_responder }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hex_literal::hex;
+
+    const OTHER: Labels = Labels { identifier: b"another protocol", ..WIREGUARD };
+    const PSK: [u8; 32] = [7; 32];
+
+    fn secret(fill: u8) -> StaticSecret {
+        StaticSecret::from_bytes([fill; 32])
+    }
+
+    fn begin(payload: &mut [u8]) -> (Initiated, InitiationFields) {
+        let (ours, theirs) = (secret(1), secret(2).public_key());
+        let static_static = ours.diffie_hellman(&theirs).expect("honest keys");
+        initiate(&WIREGUARD, &ours.public_key(), &theirs, &static_static, secret(3), payload).expect("honest keys")
+    }
+
+    fn read(labels: &Labels, fields: &InitiationFields, payload: &mut [u8]) -> Result<Received, Refused> {
+        let responder = secret(2);
+        let claimed = Claimed::read(labels, &responder, &fields.ephemeral, &fields.static_key)?;
+        let static_static = responder.diffie_hellman(claimed.peer())?;
+        claimed.verify(&static_static, payload, &fields.tag)
+    }
+
+    /// The constants every implementation starts from.
+    #[test]
+    fn wireguards_prologue() {
+        let chaining_key = hash::hash(&[WIREGUARD.construction]);
+        let hash = hash::hash(&[&chaining_key, WIREGUARD.identifier]);
+        assert_eq!(chaining_key, hex!("60e26daef327efc02ec335e2a025d2d016eb4206f87277f52d38d1988b78cd36"));
+        assert_eq!(hash, hex!("2211b361081ac566691243db458ad5322d9c6c662293e8b70ee19c65ba079ef3"));
+    }
+
+    #[test]
+    fn both_sides_get_the_same_keys_and_payloads_of_any_length() {
+        let mut payload = *b"a payload of more than twelve bytes";
+        let (initiated, fields) = begin(&mut payload);
+        assert_ne!(&payload, b"a payload of more than twelve bytes");
+        let received = read(&WIREGUARD, &fields, &mut payload).expect("honest");
+        assert_eq!(&payload, b"a payload of more than twelve bytes");
+        assert_eq!(received.peer, secret(1).public_key());
+
+        let mut payload = *b"answer";
+        let (fields, theirs) = received.respond(&PSK, secret(4), &mut payload).expect("honest");
+        let forged = ResponseFields { tag: [0; 16], ..fields };
+        assert!(initiated.verify(&secret(1), &PSK, &forged, &mut payload.clone()).is_err());
+        assert!(initiated.verify(&secret(1), &[8; 32], &fields, &mut payload.clone()).is_err(), "another psk");
+        let answer = initiated.verify(&secret(1), &PSK, &fields, &mut payload).expect("a forgery ends nothing");
+        assert_eq!(&payload, b"answer");
+        let ours = initiated.finish(answer);
+        assert_eq!((ours.from_initiator, ours.from_responder), (theirs.from_initiator, theirs.from_responder));
+        assert_ne!(ours.from_initiator, ours.from_responder);
+    }
+
+    #[test]
+    fn other_labels_and_changed_bytes_are_refused() {
+        let mut payload = [5; 12];
+        let (_, fields) = begin(&mut payload);
+        assert!(read(&OTHER, &fields, &mut payload.clone()).is_err());
+        for i in 0..48 {
+            let mut fields = fields;
+            fields.static_key[i] ^= 1;
+            assert!(read(&WIREGUARD, &fields, &mut payload.clone()).is_err());
+        }
+        for i in 0..12 {
+            let mut payload = payload;
+            payload[i] ^= 1;
+            assert!(read(&WIREGUARD, &fields, &mut payload).is_err());
+        }
+        assert!(read(&WIREGUARD, &fields, &mut payload).is_ok());
+    }
+}

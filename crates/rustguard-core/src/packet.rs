@@ -126,7 +126,7 @@ mod tests {
                 let padded = padded_len(len, mtu);
                 prop_assert!(padded >= len && padded - len < PADDING);
                 prop_assert!(len > mtu || mtu == 0 || padded <= mtu);
-                prop_assert!(padded % PADDING == 0 || mtu % PADDING != 0 || len > mtu || len > usize::MAX - PADDING);
+                prop_assert!(padded.is_multiple_of(PADDING) || !mtu.is_multiple_of(PADDING) || len > mtu || len > usize::MAX - PADDING);
             }
         }
 

@@ -36,6 +36,61 @@ fn initiation(node: &mut Node, peer: PeerId, clock: Duration, rng: &mut StdRng) 
     initiations(&actions).first().expect("an initiation").to_vec()
 }
 
+/// A device that carries the actions out one by one is consistent after each: it can receive before it answers, and seal
+/// before it flushes.
+#[test]
+fn actions_come_in_an_order_that_can_be_carried_out() {
+    let mut rng = StdRng::seed_from_u64(seed_or(1));
+    let (ours, theirs) = (secret(&mut rng), secret(&mut rng));
+    let (mut server, client_peer) = node(&ours, theirs.public_key(), &mut rng);
+    let (mut client, server_peer) = node(&theirs, ours.public_key(), &mut rng);
+    let (from, now) = (SocketAddr::from(([203, 0, 113, 1], 1000)), at(secs(1)));
+
+    let message = initiation(&mut client, server_peer, secs(1), &mut rng);
+    let mut out = Vec::new();
+    assert_eq!(server.handle(from, &message, now, &mut rng, &mut out), Ok(()));
+    let [Action::Endpoint { .. }, Action::AddOpener { opener, .. }, Action::Send { datagram, .. }] = &out[..] else {
+        panic!("{out:?}")
+    };
+
+    let mut answered = Vec::new();
+    assert_eq!(client.handle(from, datagram, now, &mut rng, &mut answered), Ok(()));
+    let [
+        Action::Endpoint { .. },
+        Action::AddOpener { .. },
+        Action::SetSealer { sealer: Some(_), .. },
+        Action::Flush { or_keepalive: true, .. },
+        Action::Event(Event::HandshakeComplete { took: Some(_), .. }),
+    ] = answered[..]
+    else {
+        panic!("{answered:?}")
+    };
+    // Somebody still wants the handshake that has just been completed: what they staged is flushed instead.
+    let mut late = Vec::new();
+    client.handshake_wanted(server_peer, now, &mut rng, &mut late);
+    assert!(matches!(late[..], [Action::Flush { or_keepalive: false, .. }]), "{late:?}");
+
+    let mut confirmed = Vec::new();
+    server.confirmed(opener.index(), now, &mut confirmed);
+    server.confirmed(opener.index(), now, &mut confirmed);
+    let [
+        Action::SetSealer { sealer: Some(_), .. },
+        Action::Flush { or_keepalive: false, .. },
+        Action::Event(Event::HandshakeComplete { took: None, .. }),
+    ] = confirmed[..]
+    else {
+        panic!("{confirmed:?}")
+    };
+    assert_eq!(server.last_handshake(client_peer), Some(now.unix));
+
+    let mut removed = Vec::new();
+    assert!(server.remove_peer(client_peer, &mut removed));
+    let [Action::SetSealer { sealer: None, .. }, Action::RemoveOpener { .. }, Action::DropStaged { .. }] = removed[..]
+    else {
+        panic!("{removed:?}")
+    };
+}
+
 #[test]
 fn c06_under_load_a_cookie_lets_one_in_from_the_address_and_port_it_was_made_for() {
     let mut rng = StdRng::seed_from_u64(seed_or(6));
