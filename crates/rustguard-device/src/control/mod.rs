@@ -222,12 +222,8 @@ impl<B: Binder> Control<B> {
         if entry.staged.push(packet) {
             self.shared.drops.count(DropReason::StagingFull, 1);
         }
-        if entry.shared.sealer.load().is_some() {
-            // The handshake was faster than the packet's way here, or the session has just run out.
-            self.actions.push(Action::Flush { peer, or_keepalive: false });
-        } else {
-            self.node.handshake_wanted(peer, now(), &mut rand::rng(), &mut self.actions);
-        }
+        // Should the handshake have been faster than the packet's way here, this says to flush.
+        self.node.handshake_wanted(peer, now(), &mut rand::rng(), &mut self.actions);
     }
 
     /// New handshakes with everybody whose place is known.
