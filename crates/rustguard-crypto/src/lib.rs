@@ -14,10 +14,13 @@
 //!
 //! Randomness is an argument everywhere: nothing here asks an operating system for any.
 #![no_std]
-#![forbid(unsafe_code)]
+// Only `simd` may.
+#![deny(unsafe_code)]
 
 #[cfg(feature = "aws-lc")]
 extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
 
 #[cfg(not(any(feature = "portable", feature = "aws-lc")))]
 compile_error!("rustguard-crypto needs a backend: enable the feature `portable` or `aws-lc`");
@@ -25,6 +28,8 @@ compile_error!("rustguard-crypto needs a backend: enable the feature `portable` 
 pub mod aead;
 pub mod backend;
 pub mod hash;
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
+mod simd;
 pub mod x25519;
 
 /// Compiles only if `T` is wiped when it is dropped: dependencies do that behind cargo features, which must not get
