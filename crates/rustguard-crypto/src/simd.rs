@@ -17,9 +17,9 @@
 //! [`wipe_stack`] overwrites the stack that the kernels used when a run is done. Registers are left to be reused.
 #![allow(unsafe_code)]
 
+use core::arch::asm;
 use core::marker::PhantomData;
-
-use zeroize::Zeroize;
+use core::mem::MaybeUninit;
 
 use crate::aead::{Frame, TAG_LEN};
 
@@ -155,61 +155,57 @@ impl<'slab> Group<'slab> {
 }
 
 /// The texts of some packets of a group as one stream of ChaCha20 blocks, from block 1 of each.
+#[derive(Clone)]
 struct Blocks<'group> {
-    packets: &'group [Packet],
-    /// The packets to come: bit `i` of it stands for `packets[i]`.
+    packets: &'group [Packet; GROUP],
+    /// The packets to come, none of them empty: bit `i` stands for `packets[i]`.
     wanted: u32,
-    /// Bytes of the first of them that are done.
+    /// Bytes of the first of them that are done: whole blocks.
     done: usize,
 }
 
-/// The next blocks, one per lane. `len` is 0 for lanes that got none.
-#[repr(align(64))]
-struct Lanes<const N: usize> {
-    /// The block counter.
-    block: [u32; N],
-    /// The counter of the packet, low half and high half.
-    low: [u32; N],
-    high: [u32; N],
-    /// The first of `len` bytes inside the slab.
-    text: [*mut u8; N],
-    len: [usize; N],
+/// Some blocks in a row of one packet.
+struct Piece {
+    /// The counter of the first of them.
+    block: u32,
+    /// The packet's counter.
+    counter: u64,
+    /// What they encrypt: `len` bytes inside the slab, at least one.
+    text: *mut u8,
+    len: usize,
 }
 
 impl<'group> Blocks<'group> {
-    fn new(group: &'group Group<'_>, wanted: u32) -> Self {
+    fn new(group: &'group Group<'_>, mut wanted: u32) -> Self {
+        for (i, packet) in group.packets.iter().enumerate() {
+            wanted &= !(u32::from(packet.len == 0) << i);
+        }
         Self { packets: &group.packets, wanted, done: 0 }
     }
 
-    /// Fills the lanes with the next blocks; false when none were left.
+    /// The next blocks, at most `lanes` of them.
     #[inline]
-    fn next<const N: usize>(&mut self, lanes: &mut Lanes<N>) -> bool {
-        let mut lane = 0;
-        while lane < N && self.wanted != 0 {
-            let Packet { text, len, counter } = self.packets[self.wanted.trailing_zeros() as usize];
-            while lane < N && self.done < len {
-                lanes.block[lane] = (self.done / BLOCK) as u32 + 1;
-                lanes.low[lane] = counter as u32;
-                lanes.high[lane] = (counter >> 32) as u32;
-                lanes.text[lane] = text.wrapping_add(self.done);
-                lanes.len[lane] = (len - self.done).min(BLOCK);
-                self.done += BLOCK;
-                lane += 1;
-            }
-            if self.done >= len {
-                self.wanted &= self.wanted - 1;
-                self.done = 0;
-            }
+    fn next(&mut self, lanes: usize) -> Option<Piece> {
+        if self.wanted == 0 || lanes == 0 {
+            return None;
         }
-        lanes.len[lane..].fill(0);
-        lane > 0
+        let Packet { text, len, counter } = self.packets[self.wanted.trailing_zeros() as usize % GROUP];
+        let block = (self.done / BLOCK) as u32 + 1;
+        let text = text.wrapping_add(self.done);
+        let piece = (len - self.done).min(lanes * BLOCK);
+        self.done += piece;
+        if self.done == len {
+            self.wanted &= self.wanted - 1;
+            self.done = 0;
+        }
+        Some(Piece { block, counter, text, len: piece })
     }
 }
 
-impl<const N: usize> Lanes<N> {
-    fn new() -> Self {
-        let text = [core::ptr::null_mut(); N];
-        Self { block: [0; N], low: [0; N], high: [0; N], text, len: [0; N] }
+impl Piece {
+    /// The lanes that it takes.
+    fn lanes(&self) -> usize {
+        self.len.div_ceil(BLOCK)
     }
 }
 
@@ -218,8 +214,12 @@ impl<const N: usize> Lanes<N> {
 /// Nothing obliges a compiler to put frames where this assumes them; every one for x86-64 does.
 #[inline(never)]
 pub(crate) fn wipe_stack() {
-    let mut frames = [0u128; STACK / 16];
-    frames.zeroize();
+    let mut frames = MaybeUninit::<[u8; STACK]>::uninit();
+    let start = frames.as_mut_ptr();
+    // SAFETY: the whole of `frames` is written, and nothing is read.
+    unsafe { start.write_bytes(0, 1) };
+    // SAFETY: no instructions at all. As far as the compiler knows it may read `frames`, which therefore has to be written.
+    unsafe { asm!("/* {} */", in(reg) start, options(nostack, preserves_flags)) };
 }
 
 /// More than the kernels' frames: see the test.

@@ -5,7 +5,7 @@ use core::array;
 
 use zeroize::Zeroize;
 
-use super::{BLOCK, Blocks, CONSTANTS, GROUP, Group, Lanes, Packet};
+use super::{Blocks, CONSTANTS, GROUP, Group, Packet};
 
 /// Packets whose one-time keys are computed at once.
 const HALF: usize = GROUP / 2;
@@ -71,41 +71,55 @@ fn one_time_keys(key: &[u32; 8], group: &Group<'_>, half: usize) -> [__m256i; 8]
 #[target_feature(enable = "avx2")]
 fn apply_keystream(key: &[u32; 8], group: &mut Group<'_>, wanted: u32) {
     let mut blocks = Blocks::new(group, wanted);
-    let mut lanes = Lanes::<8>::new();
-    let mut padded = [0u8; BLOCK];
-    while blocks.next(&mut lanes) {
-        let [front, back] = keystream(key, words(&lanes.block), words(&lanes.low), words(&lanes.high));
+    let mut stream = [[_mm256_setzero_si256(); 2]; 8];
+    while blocks.wanted != 0 {
+        let mut again = blocks.clone();
+        let [mut block, mut low, mut high] = [[0; 8]; 3];
+        let mut lane = 0;
+        while let Some(piece) = blocks.next(8 - lane) {
+            for i in 0..piece.lanes() {
+                block[lane + i] = piece.block + i as u32;
+                low[lane + i] = piece.counter as u32;
+                high[lane + i] = (piece.counter >> 32) as u32;
+            }
+            lane += piece.lanes();
+        }
+        let [front, back] = keystream(key, words(&block), words(&low), words(&high));
         let (front, back) = (transpose(front), transpose(back));
         for lane in 0..8 {
-            let (text, len) = (lanes.text[lane], lanes.len[lane]);
-            if len == BLOCK {
-                // SAFETY: a lane's `len` bytes, 64 here, lie inside the slab that the group borrows mutably.
-                unsafe { mix(text, front[lane], back[lane]) };
-            } else if len > 0 {
-                // SAFETY: as above for `len` bytes of text, fewer than the 64 of `padded`.
-                unsafe {
-                    text.copy_to_nonoverlapping(padded.as_mut_ptr(), len);
-                    mix(padded.as_mut_ptr(), front[lane], back[lane]);
-                    text.copy_from_nonoverlapping(padded.as_ptr(), len);
-                }
-            }
+            stream[lane] = [front[lane], back[lane]];
+        }
+        let mut lane = 0;
+        while let Some(piece) = again.next(8 - lane) {
+            // SAFETY: the text of a piece lies inside the slab that the group borrows mutably; it takes as many lanes as
+            // it has blocks, and the lanes of all pieces together are no more than those of the keystream.
+            unsafe { mix(piece.text, stream.as_ptr().add(lane).cast(), piece.len) };
+            lane += piece.lanes();
         }
     }
-    padded.zeroize();
+    stream.zeroize();
 }
 
-/// Adds 64 bytes of keystream to 64 bytes of text.
+/// Adds keystream to text.
 ///
 /// # Safety
-/// There are 64 bytes to read and write at `text`.
+/// There are `len` bytes at `text` to read and write, and as many at `stream` to read.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn mix(text: *mut u8, front: __m256i, back: __m256i) {
-    let text = text.cast::<__m256i>();
-    // SAFETY: twice 32 bytes, at any alignment.
-    unsafe {
-        _mm256_storeu_si256(text, _mm256_xor_si256(_mm256_loadu_si256(text), front));
-        _mm256_storeu_si256(text.add(1), _mm256_xor_si256(_mm256_loadu_si256(text.add(1)), back));
+unsafe fn mix(text: *mut u8, stream: *const u8, len: usize) {
+    let mut done = 0;
+    while done + 32 <= len {
+        // SAFETY: the 32 bytes from `done` on are among the `len`.
+        unsafe {
+            let text = text.add(done).cast();
+            let mixed = _mm256_xor_si256(_mm256_loadu_si256(text), _mm256_loadu_si256(stream.add(done).cast()));
+            _mm256_storeu_si256(text, mixed);
+        }
+        done += 32;
+    }
+    for i in done..len {
+        // SAFETY: `i` is below `len`.
+        unsafe { *text.add(i) ^= *stream.add(i) };
     }
 }
 

@@ -5,7 +5,7 @@ use core::array;
 
 use zeroize::Zeroize;
 
-use super::{BLOCK, Blocks, CONSTANTS, GROUP, Group, Lanes, Packet};
+use super::{BLOCK, Blocks, CONSTANTS, GROUP, Group, Packet};
 
 /// Packets that Poly1305 takes at once: one per lane of 64 bits.
 const HALF: usize = GROUP / 2;
@@ -50,106 +50,215 @@ fn array_of(packets: &[Packet; GROUP], half: usize) -> &[Packet; HALF] {
 
 // ---------------------------------------------------------------------------------------------------------------- ChaCha20
 
+/// Two rounds of sixteen blocks (RFC 8439, section 2.3), all four quarter rounds step by step: neighbours are independent.
+///
+/// A macro, because the state has to stay in registers, and a function would not be inlined for sure.
+macro_rules! double_round {
+    ($state:ident) => {
+        double_round!($state: [0 4 8 12] [1 5 9 13] [2 6 10 14] [3 7 11 15]);
+        double_round!($state: [0 5 10 15] [1 6 11 12] [2 7 8 13] [3 4 9 14]);
+    };
+    ($state:ident: $([$a:literal $b:literal $c:literal $d:literal])*) => {
+        $(double_round!($state: $a += $b, $d <<<= 16);)*
+        $(double_round!($state: $c += $d, $b <<<= 12);)*
+        $(double_round!($state: $a += $b, $d <<<= 8);)*
+        $(double_round!($state: $c += $d, $b <<<= 7);)*
+    };
+    ($state:ident: $sum:literal += $other:literal, $mixed:literal <<<= $by:literal) => {
+        $state[$sum] = _mm512_add_epi32($state[$sum], $state[$other]);
+        $state[$mixed] = _mm512_rol_epi32::<$by>(_mm512_xor_si512($state[$mixed], $state[$sum]));
+    };
+}
+
 /// Block 0 of every packet: its first eight words, with packet `i` in lane `i`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
 fn one_time_keys(key: &[u32; 8], group: &Group<'_>) -> [__m512i; 8] {
     let (low, high) = group.nonces::<GROUP>(0);
-    let block = keystream(key, _mm512_setzero_si512(), words(&low), words(&high));
-    array::from_fn(|i| block[i])
-}
-
-/// Encrypts, or decrypts, the texts of the `wanted` packets.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
-fn apply_keystream(key: &[u32; 8], group: &mut Group<'_>, wanted: u32) {
-    let mut blocks = Blocks::new(group, wanted);
-    let mut lanes = Lanes::<16>::new();
-    while blocks.next(&mut lanes) {
-        let stream = keystream(key, words(&lanes.block), words(&lanes.low), words(&lanes.high));
-        let stream = transpose(stream);
-        for lane in 0..16 {
-            let text = lanes.text[lane].cast();
-            if lanes.len[lane] == BLOCK {
-                // SAFETY: a lane's `len` bytes, 64 here, lie inside the slab that the group borrows mutably.
-                unsafe { _mm512_storeu_epi8(text, _mm512_xor_si512(_mm512_loadu_epi8(text), stream[lane])) };
-            } else {
-                let mask = (1 << lanes.len[lane]) - 1;
-                // SAFETY: as above; the mask has `len` bits, and bytes outside of it are neither read nor written.
-                unsafe {
-                    let mixed = _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, text), stream[lane]);
-                    _mm512_mask_storeu_epi8(text, mask, mixed);
-                }
-            }
-        }
-    }
-}
-
-/// Sixteen blocks, word `i` of each in vector `i`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
-fn keystream(key: &[u32; 8], block: __m512i, low: __m512i, high: __m512i) -> [__m512i; 16] {
-    let initial: [__m512i; 16] = array::from_fn(|i| match i {
-        0..4 => _mm512_set1_epi32(CONSTANTS[i].cast_signed()),
-        4..12 => _mm512_set1_epi32(key[i - 4].cast_signed()),
-        12 => block,
-        // The 32 zero bits that begin WireGuard's nonces.
-        13 => _mm512_setzero_si512(),
-        14 => low,
-        _ => high,
-    });
-    let mut state = initial;
+    let counters = Counters { block: _mm512_setzero_si512(), low: words(&low), high: words(&high) };
+    let mut state = initial(key, &counters);
     for _ in 0..10 {
-        for [a, b, c, d] in [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15]] {
-            quarter_round(&mut state, a, b, c, d);
-        }
-        for [a, b, c, d] in [[0, 5, 10, 15], [1, 6, 11, 12], [2, 7, 8, 13], [3, 4, 9, 14]] {
-            quarter_round(&mut state, a, b, c, d);
-        }
+        double_round!(state);
     }
+    let initial = initial(key, &counters);
     array::from_fn(|i| _mm512_add_epi32(state[i], initial[i]))
 }
 
-/// RFC 8439, section 2.1.
-#[inline]
+/// Encrypts, or decrypts, the texts of the `wanted` packets.
+///
+/// Shuffles have a single port on Intel's processors, rotations another: while sixteen blocks go through their rounds, the
+/// sixteen before them are transposed. One after the other takes a fifth longer.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
-fn quarter_round(state: &mut [__m512i; 16], a: usize, b: usize, c: usize, d: usize) {
-    state[a] = _mm512_add_epi32(state[a], state[b]);
-    state[d] = _mm512_rol_epi32::<16>(_mm512_xor_si512(state[d], state[a]));
-    state[c] = _mm512_add_epi32(state[c], state[d]);
-    state[b] = _mm512_rol_epi32::<12>(_mm512_xor_si512(state[b], state[c]));
-    state[a] = _mm512_add_epi32(state[a], state[b]);
-    state[d] = _mm512_rol_epi32::<8>(_mm512_xor_si512(state[d], state[a]));
-    state[c] = _mm512_add_epi32(state[c], state[d]);
-    state[b] = _mm512_rol_epi32::<7>(_mm512_xor_si512(state[b], state[c]));
+fn apply_keystream(key: &[u32; 8], group: &mut Group<'_>, wanted: u32) {
+    let mut blocks = Blocks::new(group, wanted);
+    // What is being transposed, and the pieces that it is for: at first nothing, for nobody.
+    let mut transposition = Transposition::new();
+    let mut before = Blocks::new(group, 0);
+    while blocks.wanted != 0 {
+        let here = blocks.clone();
+        let counters = counters(&mut blocks);
+        let mut state = initial(key, &counters);
+        for i in 0..4 {
+            double_round!(state);
+            transposition.first_half(i);
+        }
+        for i in 0..4 {
+            double_round!(state);
+            transposition.second_half(i);
+        }
+        for _ in 0..2 {
+            double_round!(state);
+        }
+        mix_all(before, &transposition.blocks);
+        before = here;
+        let initial = initial(key, &counters);
+        for i in 0..16 {
+            transposition.words[i] = _mm512_add_epi32(state[i], initial[i]);
+        }
+    }
+    for i in 0..4 {
+        transposition.first_half(i);
+    }
+    for i in 0..4 {
+        transposition.second_half(i);
+    }
+    mix_all(before, &transposition.blocks);
+    transposition.wipe();
 }
 
-/// From word `i` of every block in vector `i` to block `i` in vector `i`.
+/// What tells blocks of one key apart.
+#[derive(Clone, Copy)]
+struct Counters {
+    /// The block counter.
+    block: __m512i,
+    /// The packet's counter, low half and high half.
+    low: __m512i,
+    high: __m512i,
+}
+
+/// The counters of the next sixteen blocks. Lanes that are left over repeat the last packet's.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
-fn transpose(word: [__m512i; 16]) -> [__m512i; 16] {
-    // Words 4g to 4g + 3 of blocks c, 4 + c, 8 + c and 12 + c, 128 bits each.
-    let quarters: [[__m512i; 4]; 4] = array::from_fn(|g| {
-        let [a, b, c, d] = array::from_fn(|i| word[4 * g + i]);
+fn counters(blocks: &mut Blocks<'_>) -> Counters {
+    let number = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    let [mut block, mut low, mut high] = [_mm512_setzero_si512(); 3];
+    let mut lane = 0;
+    while let Some(piece) = blocks.next(16 - lane) {
+        // Every piece takes all lanes from its first on, and the next one takes over.
+        let mask = u16::MAX << lane;
+        let first = piece.block.wrapping_sub(lane as u32).cast_signed();
+        block = _mm512_mask_add_epi32(block, mask, number, _mm512_set1_epi32(first));
+        low = _mm512_mask_set1_epi32(low, mask, piece.counter as i32);
+        high = _mm512_mask_set1_epi32(high, mask, (piece.counter >> 32) as i32);
+        lane += piece.lanes();
+    }
+    Counters { block, low, high }
+}
+
+/// Adds sixteen blocks of keystream to the texts of the next pieces.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+fn mix_all(mut blocks: Blocks<'_>, stream: &[__m512i; 16]) {
+    let mut lane = 0;
+    while let Some(piece) = blocks.next(16 - lane) {
+        // SAFETY: the text of a piece lies inside the slab that the group borrows mutably; it takes as many lanes as it has
+        // blocks, and all pieces together no more than sixteen.
+        unsafe { mix(piece.text, stream.as_ptr().add(lane), piece.len) };
+        lane += piece.lanes();
+    }
+}
+
+/// Adds keystream to text.
+///
+/// # Safety
+/// There are `len` bytes at `text` to read and write, and as many whole blocks at `stream` to read as they need.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+unsafe fn mix(text: *mut u8, stream: *const __m512i, len: usize) {
+    for i in 0..len / BLOCK {
+        // SAFETY: block `i` is whole, and so among the `len` bytes.
+        unsafe {
+            let text = text.add(i * BLOCK).cast();
+            _mm512_storeu_epi8(text, _mm512_xor_si512(_mm512_loadu_epi8(text), *stream.add(i)));
+        }
+    }
+    let left = len % BLOCK;
+    if left > 0 {
+        let mask = (1 << left) - 1;
+        // SAFETY: the mask has a bit for each of the bytes left, and others are neither read nor written.
+        unsafe {
+            let text = text.add(len - left).cast();
+            let mixed = _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, text), *stream.add(len / BLOCK));
+            _mm512_mask_storeu_epi8(text, mask, mixed);
+        }
+    }
+}
+
+/// RFC 8439, section 2.3, with WireGuard's nonce: 32 zero bits and the packet's counter.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+fn initial(key: &[u32; 8], counters: &Counters) -> [__m512i; 16] {
+    let mut state = [_mm512_setzero_si512(); 16];
+    for i in 0..4 {
+        state[i] = _mm512_set1_epi32(CONSTANTS[i].cast_signed());
+    }
+    for i in 0..8 {
+        state[4 + i] = _mm512_set1_epi32(key[i].cast_signed());
+    }
+    state[12] = counters.block;
+    state[14] = counters.low;
+    state[15] = counters.high;
+    state
+}
+
+/// From word `i` of every block in vector `i` to block `i` in vector `i`, in eight steps.
+struct Transposition {
+    words: [__m512i; 16],
+    /// `[g][c]`: words 4g to 4g + 3 of blocks c, 4 + c, 8 + c and 12 + c, 128 bits each.
+    quarters: [[__m512i; 4]; 4],
+    blocks: [__m512i; 16],
+}
+
+impl Transposition {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+    fn new() -> Self {
+        let zero = _mm512_setzero_si512();
+        Self { words: [zero; 16], quarters: [[zero; 4]; 4], blocks: [zero; 16] }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+    fn first_half(&mut self, g: usize) {
+        let [a, b, c, d] = [self.words[4 * g], self.words[4 * g + 1], self.words[4 * g + 2], self.words[4 * g + 3]];
         let (ab_low, ab_high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
         let (cd_low, cd_high) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-        [
+        self.quarters[g] = [
             _mm512_unpacklo_epi64(ab_low, cd_low),
             _mm512_unpackhi_epi64(ab_low, cd_low),
             _mm512_unpacklo_epi64(ab_high, cd_high),
             _mm512_unpackhi_epi64(ab_high, cd_high),
-        ]
-    });
-    let mut block = word;
-    for c in 0..4 {
-        let even_low = _mm512_shuffle_i32x4::<0x88>(quarters[0][c], quarters[1][c]);
-        let odd_low = _mm512_shuffle_i32x4::<0xdd>(quarters[0][c], quarters[1][c]);
-        let even_high = _mm512_shuffle_i32x4::<0x88>(quarters[2][c], quarters[3][c]);
-        let odd_high = _mm512_shuffle_i32x4::<0xdd>(quarters[2][c], quarters[3][c]);
-        block[c] = _mm512_shuffle_i32x4::<0x88>(even_low, even_high);
-        block[4 + c] = _mm512_shuffle_i32x4::<0x88>(odd_low, odd_high);
-        block[8 + c] = _mm512_shuffle_i32x4::<0xdd>(even_low, even_high);
-        block[12 + c] = _mm512_shuffle_i32x4::<0xdd>(odd_low, odd_high);
+        ];
     }
-    block
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+    fn second_half(&mut self, c: usize) {
+        let [q0, q1, q2, q3] = [self.quarters[0][c], self.quarters[1][c], self.quarters[2][c], self.quarters[3][c]];
+        let (even_low, odd_low) = (_mm512_shuffle_i32x4::<0x88>(q0, q1), _mm512_shuffle_i32x4::<0xdd>(q0, q1));
+        let (even_high, odd_high) = (_mm512_shuffle_i32x4::<0x88>(q2, q3), _mm512_shuffle_i32x4::<0xdd>(q2, q3));
+        self.blocks[c] = _mm512_shuffle_i32x4::<0x88>(even_low, even_high);
+        self.blocks[4 + c] = _mm512_shuffle_i32x4::<0x88>(odd_low, odd_high);
+        self.blocks[8 + c] = _mm512_shuffle_i32x4::<0xdd>(even_low, even_high);
+        self.blocks[12 + c] = _mm512_shuffle_i32x4::<0xdd>(odd_low, odd_high);
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+    fn wipe(&mut self) {
+        self.words.zeroize();
+        self.quarters.zeroize();
+        self.blocks.zeroize();
+    }
 }
 
 #[inline]
