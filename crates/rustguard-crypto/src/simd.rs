@@ -224,3 +224,71 @@ pub(crate) fn wipe_stack() {
 
 /// More than the kernels' frames: see the test.
 const STACK: usize = 6 * 1024;
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::vec::Vec;
+
+    use poly1305::Poly1305;
+    use poly1305::universal_hash::{KeyInit, UniversalHash};
+
+    use super::*;
+
+    /// Keys and texts at which sums come close to 2^130 - 5, to 2^130 and to 2^128, and carries run through every limb.
+    ///
+    /// ChaCha20 does not give such keys in a lifetime, so that no test of whole packets finds them.
+    fn tags_at_the_edges(tags: impl Fn(&[[u32; GROUP]; 8], &Group<'_>) -> [u128; GROUP]) {
+        const R: [u128; 8] = [0, 1, 2, 4, 5 << 32, 0x0fff_fffc << 96, u128::MAX, u128::MAX - 0xff];
+        const S: [u128; 3] = [0, 1, u128::MAX];
+        const BLOCKS: [u128; 8] = [0, 1, 1 << 127, u128::MAX, u128::MAX - 1, u128::MAX - 4, u128::MAX - 5, u64::MAX as u128];
+        for len in [0, 1, 15, 16, 17, 32, 48, 63, 64, 80, 128, 191, 192, 256, 333] {
+            for (s, shift) in S.into_iter().flat_map(|s| (0..BLOCKS.len()).map(move |shift| (s, shift))) {
+                let stride = len + TAG_LEN;
+                let mut slab = std::vec![0; GROUP * stride];
+                let frames: Vec<Frame> =
+                    (0..GROUP).map(|i| Frame { offset: i * stride, len, counter: 0 }).collect();
+                for (i, packet) in slab.chunks_mut(stride).enumerate() {
+                    for (j, block) in packet[..len].chunks_mut(16).enumerate() {
+                        // In the first half a single block all along, in the second half every one in turn.
+                        let bytes = BLOCKS[(shift + i / 8 * j) % BLOCKS.len()].to_le_bytes();
+                        block.copy_from_slice(&bytes[..block.len()]);
+                    }
+                }
+                let mut keys = [[0; GROUP]; 8];
+                let mut expected = [0; GROUP];
+                for i in 0..GROUP {
+                    let mut key = [0; 32];
+                    key[..16].copy_from_slice(&R[i % R.len()].to_le_bytes());
+                    key[16..].copy_from_slice(&s.to_le_bytes());
+                    for (words, bytes) in keys.iter_mut().zip(key.as_chunks().0) {
+                        words[i] = u32::from_le_bytes(*bytes);
+                    }
+                    let mut poly1305 = Poly1305::new(&key.into());
+                    poly1305.update_padded(&slab[i * stride..][..len]);
+                    poly1305.update_padded(&((len as u128) << 64).to_le_bytes());
+                    expected[i] = u128::from_le_bytes(poly1305.finalize().into());
+                }
+                let group = Group::new(&mut slab, frames.into_iter());
+                assert_eq!(tags(&keys, &group), expected, "{len} bytes, s = {s:#x}, blocks from {shift}");
+            }
+        }
+    }
+
+    #[test]
+    fn avx512_tags_at_the_edges() {
+        if Avx512::detect().is_some() {
+            // SAFETY: every feature was found.
+            tags_at_the_edges(|keys, group| unsafe { avx512::tags_of_all(keys, group) });
+        }
+    }
+
+    #[test]
+    fn avx2_tags_at_the_edges() {
+        if Avx2::detect().is_some() {
+            // SAFETY: the feature was found.
+            tags_at_the_edges(|keys, group| unsafe { avx2::tags_of_all(keys, group) });
+        }
+    }
+}

@@ -399,3 +399,20 @@ fn to_array(lanes: __m256i) -> [u64; QUARTER] {
     unsafe { _mm256_storeu_si256(array.as_mut_ptr().cast(), lanes) };
     array
 }
+
+/// The tags of a full group under given one-time keys, a word of each in every array.
+#[cfg(test)]
+#[target_feature(enable = "avx2")]
+pub(super) fn tags_of_all(keys: &[[u32; GROUP]; 8], group: &Group<'_>) -> [u128; GROUP] {
+    let mut all = [0; GROUP];
+    for quarter in (0..GROUP).step_by(QUARTER) {
+        let first = quarter % HALF;
+        let keys = array::from_fn(|i| words(keys[i][quarter - first..].first_chunk().expect("there are two halves")));
+        let (low, high) = tags(&keys, first, quarter_of(&group.packets, quarter));
+        let (low, high) = (to_array(low), to_array(high));
+        for i in 0..QUARTER {
+            all[quarter + i] = u128::from(high[i]) << 64 | u128::from(low[i]);
+        }
+    }
+    all
+}

@@ -552,3 +552,16 @@ fn to_array(lanes: __m512i) -> [u64; HALF] {
     unsafe { _mm512_storeu_si512(array.as_mut_ptr().cast(), lanes) };
     array
 }
+
+/// The tags of a full group under given one-time keys, a word of each in every array.
+#[cfg(test)]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+pub(super) fn tags_of_all(keys: &[[u32; GROUP]; 8], group: &Group<'_>) -> [u128; GROUP] {
+    let keys = array::from_fn(|i| words(&keys[i]));
+    let halves = [0, 1].map(|half| tags(&keys, half, array_of(&group.packets, half)));
+    let halves = halves.map(|(low, high)| (to_array(low), to_array(high)));
+    array::from_fn(|i| {
+        let (low, high) = &halves[i / HALF];
+        u128::from(high[i % HALF]) << 64 | u128::from(low[i % HALF])
+    })
+}
