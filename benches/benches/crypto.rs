@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rustguard_crypto::aead::{self, Frame, KEY_LEN, TAG_LEN};
-use rustguard_crypto::backend::{Aead, DiffieHellman, aws_lc, portable};
 use rustguard_crypto::backend::simd::{self, Path};
+use rustguard_crypto::backend::{Aead, DiffieHellman, aws_lc, portable};
 use rustguard_crypto::hash;
 
 /// A bare ACK padded, a voice packet, the smallest MTU of IPv4, a full packet through a tunnel, and one of a jumbo link.

@@ -26,7 +26,7 @@ use crate::aead::{Frame, TAG_LEN};
 mod avx2;
 mod avx512;
 
-cpufeatures::new!(has_avx512, "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512ifma", "avx2", "bmi2");
+cpufeatures::new!(has_avx512, "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512ifma", "avx512vbmi2");
 cpufeatures::new!(has_avx2, "avx2");
 
 /// Packets in a group, and lanes of 32 bits in the widest vector.
@@ -39,7 +39,7 @@ const BLOCK: usize = 64;
 /// The first row of every block: "expand 32-byte k".
 const CONSTANTS: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 
-/// Proof that the processor, and the operating system, can do AVX-512 F, BW, VL, DQ and IFMA.
+/// Proof that the processor, and the operating system, can do AVX-512 F, BW, VL, DQ, IFMA and VBMI2: Ice Lake, Zen 4 and later.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512(());
 
@@ -242,13 +242,13 @@ mod tests {
     fn tags_at_the_edges(tags: impl Fn(&[[u32; GROUP]; 8], &Group<'_>) -> [u128; GROUP]) {
         const R: [u128; 8] = [0, 1, 2, 4, 5 << 32, 0x0fff_fffc << 96, u128::MAX, u128::MAX - 0xff];
         const S: [u128; 3] = [0, 1, u128::MAX];
-        const BLOCKS: [u128; 8] = [0, 1, 1 << 127, u128::MAX, u128::MAX - 1, u128::MAX - 4, u128::MAX - 5, u64::MAX as u128];
+        const BLOCKS: [u128; 8] =
+            [0, 1, 1 << 127, u128::MAX, u128::MAX - 1, u128::MAX - 4, u128::MAX - 5, u64::MAX as u128];
         for len in [0, 1, 15, 16, 17, 32, 48, 63, 64, 80, 128, 191, 192, 256, 333] {
             for (s, shift) in S.into_iter().flat_map(|s| (0..BLOCKS.len()).map(move |shift| (s, shift))) {
                 let stride = len + TAG_LEN;
                 let mut slab = std::vec![0; GROUP * stride];
-                let frames: Vec<Frame> =
-                    (0..GROUP).map(|i| Frame { offset: i * stride, len, counter: 0 }).collect();
+                let frames: Vec<Frame> = (0..GROUP).map(|i| Frame { offset: i * stride, len, counter: 0 }).collect();
                 for (i, packet) in slab.chunks_mut(stride).enumerate() {
                     for (j, block) in packet[..len].chunks_mut(16).enumerate() {
                         // In the first half a single block all along, in the second half every one in turn.

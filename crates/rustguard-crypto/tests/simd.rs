@@ -252,7 +252,9 @@ fn random_runs() {
             let (mut slab, mut opened) = (damaged.clone(), vec![false; size]);
             key.open_run(&mut slab, &frames, &mut opened);
             assert_eq!(opened, whole, "{path}, run {round} of seed {SEED:#x}");
-            for Frame { offset, len, .. } in frames.iter().zip(&whole).filter(|(_, whole)| **whole).map(|(frame, _)| frame) {
+            for Frame { offset, len, .. } in
+                frames.iter().zip(&whole).filter(|(_, whole)| **whole).map(|(frame, _)| frame)
+            {
                 assert!(slab[*offset..][..*len] == plain[*offset..][..*len], "{path}, run {round} of seed {SEED:#x}");
             }
         }

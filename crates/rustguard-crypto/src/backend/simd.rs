@@ -121,7 +121,8 @@ impl Plan {
             order.partition_point(|&i| frames[i].len > self.max_len)
         };
         let (long, rest) = order.split_at(long);
-        let groups = rest.chunks(GROUP).map(move |group| (self.kernel.filter(|_| group.len() >= self.min_group), group));
+        let groups =
+            rest.chunks(GROUP).map(move |group| (self.kernel.filter(|_| group.len() >= self.min_group), group));
         iter::once((None, long)).chain(groups)
     }
 

@@ -37,12 +37,10 @@ pub(super) fn open(key: &[u32; 8], group: &mut Group<'_>) -> u32 {
         let mut one_time = one_time_keys(key, group, half);
         for quarter in (half..group.count.min(half + HALF)).step_by(QUARTER) {
             let (low, high) = tags(&one_time, quarter - half, quarter_of(&group.packets, quarter));
-            let mut came = [[0; QUARTER]; 2];
-            for i in 0..QUARTER {
-                (came[0][i], came[1][i]) = group.tag(quarter + i);
-            }
-            let same_low = _mm256_cmpeq_epi64(low, from_array(&came[0]));
-            let same_high = _mm256_cmpeq_epi64(high, from_array(&came[1]));
+            let came: [(u64, u64); QUARTER] = array::from_fn(|i| group.tag(quarter + i));
+            let (came_low, came_high) = (came.map(|(low, _)| low), came.map(|(_, high)| high));
+            let same_low = _mm256_cmpeq_epi64(low, from_array(&came_low));
+            let same_high = _mm256_cmpeq_epi64(high, from_array(&came_high));
             let same = _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_and_si256(same_low, same_high)));
             authentic |= same.cast_unsigned() << quarter;
         }
@@ -153,18 +151,10 @@ fn keystream(key: &[u32; 8], block: __m256i, low: __m256i, high: __m256i) -> [[_
 #[target_feature(enable = "avx2")]
 fn quarter_round(state: &mut [__m256i; 16], a: usize, b: usize, c: usize, d: usize) {
     // Rotations by whole bytes are one shuffle.
-    let by16 = _mm256_set_epi64x(
-        0x0d0c_0f0e_0908_0b0a,
-        0x0504_0706_0100_0302,
-        0x0d0c_0f0e_0908_0b0a,
-        0x0504_0706_0100_0302,
-    );
-    let by8 = _mm256_set_epi64x(
-        0x0e0d_0c0f_0a09_080b,
-        0x0605_0407_0201_0003,
-        0x0e0d_0c0f_0a09_080b,
-        0x0605_0407_0201_0003,
-    );
+    let by16 =
+        _mm256_set_epi64x(0x0d0c_0f0e_0908_0b0a, 0x0504_0706_0100_0302, 0x0d0c_0f0e_0908_0b0a, 0x0504_0706_0100_0302);
+    let by8 =
+        _mm256_set_epi64x(0x0e0d_0c0f_0a09_080b, 0x0605_0407_0201_0003, 0x0e0d_0c0f_0a09_080b, 0x0605_0407_0201_0003);
     state[a] = _mm256_add_epi32(state[a], state[b]);
     state[d] = _mm256_shuffle_epi8(_mm256_xor_si256(state[d], state[a]), by16);
     state[c] = _mm256_add_epi32(state[c], state[d]);
@@ -369,10 +359,7 @@ fn finish(sum: Limbs, s_low: __m256i, s_high: __m256i) -> (__m256i, __m256i) {
     let negative = _mm256_cmpgt_epi64(_mm256_setzero_si256(), g[4]);
     let h: Limbs = array::from_fn(|i| _mm256_blendv_epi8(g[i], h[i], negative));
 
-    let low = _mm256_or_si256(
-        _mm256_or_si256(h[0], _mm256_slli_epi64::<26>(h[1])),
-        _mm256_slli_epi64::<52>(h[2]),
-    );
+    let low = _mm256_or_si256(_mm256_or_si256(h[0], _mm256_slli_epi64::<26>(h[1])), _mm256_slli_epi64::<52>(h[2]));
     let high = _mm256_or_si256(
         _mm256_or_si256(_mm256_srli_epi64::<12>(h[2]), _mm256_slli_epi64::<14>(h[3])),
         _mm256_slli_epi64::<40>(h[4]),

@@ -11,7 +11,7 @@ use super::{BLOCK, Blocks, CONSTANTS, GROUP, Group, Packet};
 const HALF: usize = GROUP / 2;
 
 /// What [`Avx512::seal`](super::Avx512::seal) promises.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 pub(super) fn seal(key: &[u32; 8], group: &mut Group<'_>) {
     let mut one_time = one_time_keys(key, group);
     apply_keystream(key, group, group.everyone());
@@ -26,7 +26,7 @@ pub(super) fn seal(key: &[u32; 8], group: &mut Group<'_>) {
 }
 
 /// What [`Avx512::open`](super::Avx512::open) promises.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 pub(super) fn open(key: &[u32; 8], group: &mut Group<'_>) -> u32 {
     let mut one_time = one_time_keys(key, group);
     let mut authentic = 0;
@@ -71,7 +71,7 @@ macro_rules! double_round {
 }
 
 /// Block 0 of every packet: its first eight words, with packet `i` in lane `i`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn one_time_keys(key: &[u32; 8], group: &Group<'_>) -> [__m512i; 8] {
     let (low, high) = group.nonces::<GROUP>(0);
     let counters = Counters { block: _mm512_setzero_si512(), low: words(&low), high: words(&high) };
@@ -87,7 +87,7 @@ fn one_time_keys(key: &[u32; 8], group: &Group<'_>) -> [__m512i; 8] {
 ///
 /// Shuffles have a single port on Intel's processors, rotations another: while sixteen blocks go through their rounds, the
 /// sixteen before them are transposed. One after the other takes a fifth longer.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn apply_keystream(key: &[u32; 8], group: &mut Group<'_>, wanted: u32) {
     let mut blocks = Blocks::new(group, wanted);
     // What is being transposed, and the pieces that it is for: at first nothing, for nobody.
@@ -137,7 +137,7 @@ struct Counters {
 
 /// The counters of the next sixteen blocks. Lanes that are left over repeat the last packet's.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn counters(blocks: &mut Blocks<'_>) -> Counters {
     let number = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     let [mut block, mut low, mut high] = [_mm512_setzero_si512(); 3];
@@ -156,7 +156,7 @@ fn counters(blocks: &mut Blocks<'_>) -> Counters {
 
 /// Adds sixteen blocks of keystream to the texts of the next pieces.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn mix_all(mut blocks: Blocks<'_>, stream: &[__m512i; 16]) {
     let mut lane = 0;
     while let Some(piece) = blocks.next(16 - lane) {
@@ -172,7 +172,7 @@ fn mix_all(mut blocks: Blocks<'_>, stream: &[__m512i; 16]) {
 /// # Safety
 /// There are `len` bytes at `text` to read and write, and as many whole blocks at `stream` to read as they need.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 unsafe fn mix(text: *mut u8, stream: *const __m512i, len: usize) {
     for i in 0..len / BLOCK {
         // SAFETY: block `i` is whole, and so among the `len` bytes.
@@ -195,7 +195,7 @@ unsafe fn mix(text: *mut u8, stream: *const __m512i, len: usize) {
 
 /// RFC 8439, section 2.3, with WireGuard's nonce: 32 zero bits and the packet's counter.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn initial(key: &[u32; 8], counters: &Counters) -> [__m512i; 16] {
     let mut state = [_mm512_setzero_si512(); 16];
     for i in 0..4 {
@@ -220,14 +220,14 @@ struct Transposition {
 
 impl Transposition {
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     fn new() -> Self {
         let zero = _mm512_setzero_si512();
         Self { words: [zero; 16], quarters: [[zero; 4]; 4], blocks: [zero; 16] }
     }
 
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     fn first_half(&mut self, g: usize) {
         let [a, b, c, d] = [self.words[4 * g], self.words[4 * g + 1], self.words[4 * g + 2], self.words[4 * g + 3]];
         let (ab_low, ab_high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
@@ -241,7 +241,7 @@ impl Transposition {
     }
 
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     fn second_half(&mut self, c: usize) {
         let [q0, q1, q2, q3] = [self.quarters[0][c], self.quarters[1][c], self.quarters[2][c], self.quarters[3][c]];
         let (even_low, odd_low) = (_mm512_shuffle_i32x4::<0x88>(q0, q1), _mm512_shuffle_i32x4::<0xdd>(q0, q1));
@@ -253,7 +253,7 @@ impl Transposition {
     }
 
     #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     fn wipe(&mut self) {
         self.words.zeroize();
         self.quarters.zeroize();
@@ -287,7 +287,7 @@ struct Factor {
 }
 
 /// The tags of half a group, low and high 64 bits: Poly1305 of text, padding and lengths (RFC 8439, section 2.8).
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn tags(one_time: &[__m512i; 8], half: usize, packets: &[Packet; HALF]) -> (__m512i, __m512i) {
     let [r_low, r_high, s_low, s_high] = array::from_fn(|i| pair(one_time[2 * i], one_time[2 * i + 1], half));
     let r = split(
@@ -303,10 +303,15 @@ fn tags(one_time: &[__m512i; 8], half: usize, packets: &[Packet; HALF]) -> (__m5
     if common >= POWERS_PAY {
         let r2 = factor(multiply(r.limbs, &r));
         let mut powers = [factor(multiply(r2.limbs, &r2)), factor(multiply(r2.limbs, &r)), r2, r];
+        let mut tops = zero();
+        for power in &powers {
+            tops =
+                multiply_add(tops, [_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_set1_epi64(1 << 40)], power);
+        }
         for chunk in 0..common {
             // SAFETY: every text has at least `common` chunks, of which this is one.
             let blocks = unsafe { load(array::from_fn(|i| packets[i].text.add(chunk * BLOCK).cast_const())) };
-            sum = absorb_four(sum, blocks, &powers);
+            sum = absorb_four(sum, blocks, &powers, tops);
         }
         for power in &mut powers {
             power.wipe();
@@ -353,7 +358,7 @@ const POWERS_PAY: usize = 3;
 
 /// Two 32-bit words of the packets of a half as 64-bit lanes.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn pair(low: __m512i, high: __m512i, half: usize) -> __m512i {
     let [low, high] = [low, high].map(|words| {
         let words = if half == 0 { _mm512_castsi512_si256(words) } else { _mm512_extracti64x4_epi64::<1>(words) };
@@ -367,7 +372,7 @@ fn pair(low: __m512i, high: __m512i, half: usize) -> __m512i {
 /// # Safety
 /// At each of `texts` there are 64 bytes to read.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 unsafe fn load(texts: [*const u8; HALF]) -> [(__m512i, __m512i); 4] {
     // Inserting from memory spares half the shuffles, for which Intel's have a single port.
     let two = |a: usize, b: usize, offset: usize| {
@@ -384,8 +389,7 @@ unsafe fn load(texts: [*const u8; HALF]) -> [(__m512i, __m512i); 4] {
         let quarter = [two(0, 2, 32 * i), two(1, 3, 32 * i), two(4, 6, 32 * i), two(5, 7, 32 * i)];
         let low = [_mm512_unpacklo_epi64(quarter[0], quarter[1]), _mm512_unpacklo_epi64(quarter[2], quarter[3])];
         let high = [_mm512_unpackhi_epi64(quarter[0], quarter[1]), _mm512_unpackhi_epi64(quarter[2], quarter[3])];
-        blocks[2 * i] =
-            (_mm512_shuffle_i64x2::<0x88>(low[0], low[1]), _mm512_shuffle_i64x2::<0x88>(high[0], high[1]));
+        blocks[2 * i] = (_mm512_shuffle_i64x2::<0x88>(low[0], low[1]), _mm512_shuffle_i64x2::<0x88>(high[0], high[1]));
         blocks[2 * i + 1] =
             (_mm512_shuffle_i64x2::<0xdd>(low[0], low[1]), _mm512_shuffle_i64x2::<0xdd>(high[0], high[1]));
     }
@@ -394,7 +398,7 @@ unsafe fn load(texts: [*const u8; HALF]) -> [(__m512i, __m512i); 4] {
 
 /// A block as a number: 128 bits and the one above them.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn message((low, high): (__m512i, __m512i)) -> Limbs {
     let [m0, m1, m2] = split(low, high);
     [m0, m1, _mm512_or_si512(m2, _mm512_set1_epi64(1 << 40))]
@@ -402,21 +406,21 @@ fn message((low, high): (__m512i, __m512i)) -> Limbs {
 
 /// 128 bits as limbs.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn split(low: __m512i, high: __m512i) -> Limbs {
     let mask = _mm512_set1_epi64(MASK44);
-    let middle = _mm512_or_si512(_mm512_srli_epi64::<44>(low), _mm512_slli_epi64::<20>(high));
+    let middle = _mm512_shrdi_epi64::<44>(low, high);
     [_mm512_and_si512(low, mask), _mm512_and_si512(middle, mask), _mm512_srli_epi64::<24>(high)]
 }
 
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn add(a: Limbs, b: Limbs) -> Limbs {
     array::from_fn(|i| _mm512_add_epi64(a[i], b[i]))
 }
 
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn factor(limbs: Limbs) -> Factor {
     let times20 = |limb| _mm512_add_epi64(_mm512_slli_epi64::<4>(limb), _mm512_slli_epi64::<2>(limb));
     Factor { limbs, times20: [times20(limbs[1]), times20(limbs[2])] }
@@ -437,40 +441,41 @@ struct Product {
 }
 
 /// (sum + b0) r^4 + b1 r^3 + b2 r^2 + b3 r, for one reduction instead of four.
+///
+/// `tops` is what the bits above the 128 of each block contribute, always the same.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
-fn absorb_four(sum: Limbs, blocks: [(__m512i, __m512i); 4], powers: &[Factor; 4]) -> Limbs {
-    let mut product = zero();
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
+fn absorb_four(sum: Limbs, blocks: [(__m512i, __m512i); 4], powers: &[Factor; 4], tops: Product) -> Limbs {
+    let [b0, b1, b2, b3] = blocks.map(|(low, high)| split(low, high));
+    // Two sums side by side: one would wait for its own multiplications.
+    let one = multiply_add(multiply_add(tops, b1, &powers[1]), b2, &powers[2]);
     // Last the one that has to wait for the previous chunk.
-    for i in [1, 2, 3] {
-        product = multiply_add(product, message(blocks[i]), &powers[i]);
-    }
-    product = multiply_add(product, add(sum, message(blocks[0])), &powers[0]);
-    reduce(product)
+    let other = multiply_add(multiply_add(zero(), b3, &powers[3]), add(sum, b0), &powers[0]);
+    reduce(Product { low: add(one.low, other.low), high: add(one.high, other.high) })
 }
 
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn multiply(a: Limbs, b: &Factor) -> Limbs {
     reduce(multiply_add(zero(), a, b))
 }
 
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn zero() -> Product {
     Product { low: [_mm512_setzero_si512(); 3], high: [_mm512_setzero_si512(); 3] }
 }
 
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn multiply_add(mut sum: Product, a: Limbs, b: &Factor) -> Product {
     let [b0, b1, b2] = b.limbs;
     let [b1x20, b2x20] = b.times20;
     // Row i: what a[i] contributes to each limb.
     for (a, row) in a.into_iter().zip([[b0, b1, b2], [b2x20, b0, b1], [b1x20, b2x20, b0]]) {
-        for limb in 0..3 {
-            sum.low[limb] = _mm512_madd52lo_epu64(sum.low[limb], a, row[limb]);
-            sum.high[limb] = _mm512_madd52hi_epu64(sum.high[limb], a, row[limb]);
+        for (limb, b) in row.into_iter().enumerate() {
+            sum.low[limb] = _mm512_madd52lo_epu64(sum.low[limb], a, b);
+            sum.high[limb] = _mm512_madd52hi_epu64(sum.high[limb], a, b);
         }
     }
     sum
@@ -481,7 +486,7 @@ fn multiply_add(mut sum: Product, a: Limbs, b: &Factor) -> Product {
 /// Factors stay below 2^52: a limb of a sum has at most 46 bits, one of a power times 20 at most 49. Four products then leave
 /// the sums below 2^56 and 2^46, and what wraps around below 2^51.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn reduce(Product { low, high }: Product) -> Limbs {
     let (mask44, mask42) = (_mm512_set1_epi64(MASK44), _mm512_set1_epi64(MASK42));
     let carry = _mm512_srli_epi64::<44>(low[0]);
@@ -500,7 +505,7 @@ fn reduce(Product { low, high }: Product) -> Limbs {
 
 /// The sum modulo 2^130 - 5, plus `s`, modulo 2^128.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn finish(sum: Limbs, s_low: __m512i, s_high: __m512i) -> (__m512i, __m512i) {
     let (mask44, mask42) = (_mm512_set1_epi64(MASK44), _mm512_set1_epi64(MASK42));
     // Carries once around, and to the top again: what is left above 2^130 is less than 5.
@@ -555,7 +560,7 @@ fn to_array(lanes: __m512i) -> [u64; HALF] {
 
 /// The tags of a full group under given one-time keys, a word of each in every array.
 #[cfg(test)]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 pub(super) fn tags_of_all(keys: &[[u32; GROUP]; 8], group: &Group<'_>) -> [u128; GROUP] {
     let keys = array::from_fn(|i| words(&keys[i]));
     let halves = [0, 1].map(|half| tags(&keys, half, array_of(&group.packets, half)));
