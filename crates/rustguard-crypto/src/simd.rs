@@ -155,7 +155,6 @@ impl<'slab> Group<'slab> {
 }
 
 /// The texts of some packets of a group as one stream of ChaCha20 blocks, from block 1 of each.
-#[derive(Clone)]
 struct Blocks<'group> {
     packets: &'group [Packet; GROUP],
     /// The packets to come, none of them empty: bit `i` stands for `packets[i]`.
@@ -164,13 +163,27 @@ struct Blocks<'group> {
     done: usize,
 }
 
+/// `N` blocks of a stream, or what was left of it: what each lane computes, and where it goes.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Lanes<const N: usize> {
+    /// The block counters.
+    block: [u32; N],
+    /// The packets' counters, low halves and high halves.
+    low: [u32; N],
+    high: [u32; N],
+    /// The texts, in the order of the lanes.
+    pieces: [Piece; N],
+    /// How many of `pieces` there are.
+    count: usize,
+}
+
 /// Some blocks in a row of one packet.
+#[derive(Clone, Copy)]
 struct Piece {
-    /// The counter of the first of them.
-    block: u32,
-    /// The packet's counter.
-    counter: u64,
-    /// What they encrypt: `len` bytes inside the slab, at least one.
+    /// Its first lane. All pieces together take no more lanes than there are.
+    lane: usize,
+    /// `len` bytes of text inside the slab: a lane for every 64, and one for what is left.
     text: *mut u8,
     len: usize,
 }
@@ -183,29 +196,37 @@ impl<'group> Blocks<'group> {
         Self { packets: &group.packets, wanted, done: 0 }
     }
 
-    /// The next blocks, at most `lanes` of them.
+    /// The next blocks into `lanes`; false if there are none left.
     #[inline]
-    fn next(&mut self, lanes: usize) -> Option<Piece> {
-        if self.wanted == 0 || lanes == 0 {
-            return None;
+    fn next<const N: usize>(&mut self, lanes: &mut Lanes<N>) -> bool {
+        let mut lane = 0;
+        lanes.count = 0;
+        while self.wanted != 0 && lane < N {
+            let Packet { text, len, counter } = self.packets[self.wanted.trailing_zeros() as usize % GROUP];
+            let piece = (len - self.done).min((N - lane) * BLOCK);
+            lanes.pieces[lanes.count] = Piece { lane, text: text.wrapping_add(self.done), len: piece };
+            lanes.count += 1;
+            let first = (self.done / BLOCK) as u32 + 1;
+            for block in first..first + piece.div_ceil(BLOCK) as u32 {
+                lanes.block[lane] = block;
+                lanes.low[lane] = counter as u32;
+                lanes.high[lane] = (counter >> 32) as u32;
+                lane += 1;
+            }
+            self.done += piece;
+            if self.done == len {
+                self.wanted &= self.wanted - 1;
+                self.done = 0;
+            }
         }
-        let Packet { text, len, counter } = self.packets[self.wanted.trailing_zeros() as usize % GROUP];
-        let block = (self.done / BLOCK) as u32 + 1;
-        let text = text.wrapping_add(self.done);
-        let piece = (len - self.done).min(lanes * BLOCK);
-        self.done += piece;
-        if self.done == len {
-            self.wanted &= self.wanted - 1;
-            self.done = 0;
-        }
-        Some(Piece { block, counter, text, len: piece })
+        lane > 0
     }
 }
 
-impl Piece {
-    /// The lanes that it takes.
-    fn lanes(&self) -> usize {
-        self.len.div_ceil(BLOCK)
+impl<const N: usize> Lanes<N> {
+    fn new() -> Self {
+        let piece = Piece { lane: 0, text: core::ptr::null_mut(), len: 0 };
+        Self { block: [0; N], low: [0; N], high: [0; N], pieces: [piece; N], count: 0 }
     }
 }
 

@@ -93,7 +93,8 @@ fn rfc8439_appendix_a_5() {
 /// self-test of Linux. Key, nonce, text, sealed text and tag.
 #[test]
 fn linux_self_test() {
-    let vectors: [([u8; 32], [u8; 8], &[u8], &[u8]); 3] = [
+    type Vector = ([u8; 32], [u8; 8], &'static [u8], &'static [u8]);
+    let vectors: [Vector; 3] = [
         (
             hex!("4cf5968338e6ae7f2d292576d5752786919a277afb46c5ef9481795714594068"),
             hex!("cabf33713245778e"),

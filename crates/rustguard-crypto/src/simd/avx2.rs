@@ -5,7 +5,7 @@ use core::array;
 
 use zeroize::Zeroize;
 
-use super::{Blocks, CONSTANTS, GROUP, Group, Packet};
+use super::{Blocks, CONSTANTS, GROUP, Group, Lanes, Packet};
 
 /// Packets whose one-time keys are computed at once.
 const HALF: usize = GROUP / 2;
@@ -70,29 +70,17 @@ fn one_time_keys(key: &[u32; 8], group: &Group<'_>, half: usize) -> [__m256i; 8]
 fn apply_keystream(key: &[u32; 8], group: &mut Group<'_>, wanted: u32) {
     let mut blocks = Blocks::new(group, wanted);
     let mut stream = [[_mm256_setzero_si256(); 2]; 8];
-    while blocks.wanted != 0 {
-        let mut again = blocks.clone();
-        let [mut block, mut low, mut high] = [[0; 8]; 3];
-        let mut lane = 0;
-        while let Some(piece) = blocks.next(8 - lane) {
-            for i in 0..piece.lanes() {
-                block[lane + i] = piece.block + i as u32;
-                low[lane + i] = piece.counter as u32;
-                high[lane + i] = (piece.counter >> 32) as u32;
-            }
-            lane += piece.lanes();
-        }
-        let [front, back] = keystream(key, words(&block), words(&low), words(&high));
+    let mut lanes = Lanes::<8>::new();
+    while blocks.next(&mut lanes) {
+        let [front, back] = keystream(key, words(&lanes.block), words(&lanes.low), words(&lanes.high));
         let (front, back) = (transpose(front), transpose(back));
         for lane in 0..8 {
             stream[lane] = [front[lane], back[lane]];
         }
-        let mut lane = 0;
-        while let Some(piece) = again.next(8 - lane) {
-            // SAFETY: the text of a piece lies inside the slab that the group borrows mutably; it takes as many lanes as
-            // it has blocks, and the lanes of all pieces together are no more than those of the keystream.
-            unsafe { mix(piece.text, stream.as_ptr().add(lane).cast(), piece.len) };
-            lane += piece.lanes();
+        for piece in &lanes.pieces[..lanes.count] {
+            // SAFETY: the text of a piece lies inside the slab that the group borrows mutably; it has a lane for each of its
+            // blocks.
+            unsafe { mix(piece.text, stream.as_ptr().add(piece.lane).cast(), piece.len) };
         }
     }
     stream.zeroize();

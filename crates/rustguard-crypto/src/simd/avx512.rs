@@ -5,7 +5,7 @@ use core::array;
 
 use zeroize::Zeroize;
 
-use super::{BLOCK, Blocks, CONSTANTS, GROUP, Group, Packet};
+use super::{BLOCK, Blocks, CONSTANTS, GROUP, Group, Lanes, Packet};
 
 /// Packets that Poly1305 takes at once: one per lane of 64 bits.
 const HALF: usize = GROUP / 2;
@@ -90,12 +90,15 @@ fn one_time_keys(key: &[u32; 8], group: &Group<'_>) -> [__m512i; 8] {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn apply_keystream(key: &[u32; 8], group: &mut Group<'_>, wanted: u32) {
     let mut blocks = Blocks::new(group, wanted);
-    // What is being transposed, and the pieces that it is for: at first nothing, for nobody.
+    let [mut before, mut here, mut ahead] = [Lanes::<16>::new(); 3];
+    let [mut before, mut here, mut ahead] = [&mut before, &mut here, &mut ahead];
+    // Of the lanes before: at first there are none.
     let mut transposition = Transposition::new();
-    let mut before = Blocks::new(group, 0);
-    while blocks.wanted != 0 {
-        let here = blocks.clone();
-        let counters = counters(&mut blocks);
+    let mut more = blocks.next(here);
+    while more {
+        let counters = Counters { block: words(&here.block), low: words(&here.low), high: words(&here.high) };
+        // A loop ahead, because reading as vectors what was just stored as words would wait for the stores.
+        more = blocks.next(ahead);
         let mut state = initial(key, &counters);
         for i in 0..4 {
             double_round!(state);
@@ -109,7 +112,7 @@ fn apply_keystream(key: &[u32; 8], group: &mut Group<'_>, wanted: u32) {
             double_round!(state);
         }
         mix_all(before, &transposition.blocks);
-        before = here;
+        (before, here, ahead) = (here, ahead, before);
         let initial = initial(key, &counters);
         for i in 0..16 {
             transposition.words[i] = _mm512_add_epi32(state[i], initial[i]);
@@ -135,35 +138,13 @@ struct Counters {
     high: __m512i,
 }
 
-/// The counters of the next sixteen blocks. Lanes that are left over repeat the last packet's.
+/// Adds sixteen blocks of keystream to the texts that they are for.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
-fn counters(blocks: &mut Blocks<'_>) -> Counters {
-    let number = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    let [mut block, mut low, mut high] = [_mm512_setzero_si512(); 3];
-    let mut lane = 0;
-    while let Some(piece) = blocks.next(16 - lane) {
-        // Every piece takes all lanes from its first on, and the next one takes over.
-        let mask = u16::MAX << lane;
-        let first = piece.block.wrapping_sub(lane as u32).cast_signed();
-        block = _mm512_mask_add_epi32(block, mask, number, _mm512_set1_epi32(first));
-        low = _mm512_mask_set1_epi32(low, mask, piece.counter as i32);
-        high = _mm512_mask_set1_epi32(high, mask, (piece.counter >> 32) as i32);
-        lane += piece.lanes();
-    }
-    Counters { block, low, high }
-}
-
-/// Adds sixteen blocks of keystream to the texts of the next pieces.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
-fn mix_all(mut blocks: Blocks<'_>, stream: &[__m512i; 16]) {
-    let mut lane = 0;
-    while let Some(piece) = blocks.next(16 - lane) {
-        // SAFETY: the text of a piece lies inside the slab that the group borrows mutably; it takes as many lanes as it has
-        // blocks, and all pieces together no more than sixteen.
-        unsafe { mix(piece.text, stream.as_ptr().add(lane), piece.len) };
-        lane += piece.lanes();
+fn mix_all(lanes: &Lanes<16>, stream: &[__m512i; 16]) {
+    for piece in &lanes.pieces[..lanes.count] {
+        // SAFETY: the text of a piece lies inside the slab that the group borrows mutably; it has a lane for each of its blocks.
+        unsafe { mix(piece.text, stream.as_ptr().add(piece.lane), piece.len) };
     }
 }
 
