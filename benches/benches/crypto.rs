@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rustguard_crypto::aead::{self, Frame, KEY_LEN, TAG_LEN};
+use rustguard_crypto::backend::simd::{self, Path};
 use rustguard_crypto::backend::{Aead, DiffieHellman, aws_lc, portable};
 use rustguard_crypto::hash;
 
@@ -15,18 +16,23 @@ use rustguard_crypto::hash;
 const LENGTHS: [usize; 5] = [64, 256, 576, 1420, 8192];
 /// Packets in a run: few enough for the largest ones to stay inside an L2 cache of 1 MiB.
 const RUN: usize = 32;
+const KEY: [u8; KEY_LEN] = [7; KEY_LEN];
 
 criterion_group!(benches, seal, open, x25519, hashes);
 criterion_main!(benches);
 
 fn seal(c: &mut Criterion) {
     let mut group = c.benchmark_group("seal");
-    seal_with::<aws_lc::Key>(&mut group, "aws-lc");
-    seal_with::<portable::Key>(&mut group, "portable");
+    for path in [Path::Avx512, Path::Avx2] {
+        if let Some(key) = simd::Key::with_path(&KEY, path) {
+            seal_with(&mut group, path.name(), &key);
+        }
+    }
+    seal_with(&mut group, "aws-lc", &aws_lc::Key::new(&KEY));
+    seal_with(&mut group, "portable", &portable::Key::new(&KEY));
 }
 
-fn seal_with<A: Aead>(group: &mut BenchmarkGroup<'_, WallTime>, backend: &str) {
-    let key = A::new(&[7; KEY_LEN]);
+fn seal_with(group: &mut BenchmarkGroup<'_, WallTime>, backend: &str, key: &impl Aead) {
     for len in LENGTHS {
         let (mut slab, frames) = run(len);
         group.throughput(Throughput::Bytes(len as u64));
@@ -44,12 +50,16 @@ fn seal_with<A: Aead>(group: &mut BenchmarkGroup<'_, WallTime>, backend: &str) {
 
 fn open(c: &mut Criterion) {
     let mut group = c.benchmark_group("open");
-    open_with::<aws_lc::Key>(&mut group, "aws-lc");
-    open_with::<portable::Key>(&mut group, "portable");
+    for path in [Path::Avx512, Path::Avx2] {
+        if let Some(key) = simd::Key::with_path(&KEY, path) {
+            open_with(&mut group, path.name(), &key);
+        }
+    }
+    open_with(&mut group, "aws-lc", &aws_lc::Key::new(&KEY));
+    open_with(&mut group, "portable", &portable::Key::new(&KEY));
 }
 
-fn open_with<A: Aead>(group: &mut BenchmarkGroup<'_, WallTime>, backend: &str) {
-    let key = A::new(&[7; KEY_LEN]);
+fn open_with(group: &mut BenchmarkGroup<'_, WallTime>, backend: &str, key: &impl Aead) {
     for len in LENGTHS {
         let (mut sealed, frames) = run(len);
         key.seal_run(&mut sealed, &frames);

@@ -4,7 +4,7 @@ use core::fmt;
 
 use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
 
-use crate::backend::{Aead, preferred};
+use crate::backend::{Aead, batch, preferred};
 
 const _: () = crate::wiped_on_drop::<XChaCha20Poly1305>();
 
@@ -55,12 +55,12 @@ impl fmt::Display for Forged {
 impl core::error::Error for Forged {}
 
 /// A key expanded once per session, used for whole runs of packets. Zeroized on drop; `Debug` prints nothing of it.
-pub struct Key(preferred::Key);
+pub struct Key(batch::Key);
 
 impl Key {
     /// Expands `key`.
     pub fn new(key: &[u8; KEY_LEN]) -> Self {
-        Self(preferred::Key::new(key))
+        Self(batch::Key::new(key))
     }
 
     /// Seals every frame in place and writes its tag.

@@ -11,11 +11,19 @@ use crate::x25519::{LowOrder, PublicKey, SharedSecret};
 pub mod aws_lc;
 #[cfg(feature = "portable")]
 pub mod portable;
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
+pub mod simd;
 
 #[cfg(feature = "aws-lc")]
 pub(crate) use aws_lc as preferred;
 #[cfg(all(feature = "portable", not(feature = "aws-lc")))]
 pub(crate) use portable as preferred;
+
+#[cfg(not(all(feature = "simd", target_arch = "x86_64")))]
+pub(crate) use preferred as batch;
+/// What runs of packets go through. Single packets and exchanges are the preferred backend's.
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
+pub(crate) use simd as batch;
 
 /// ChaCha20-Poly1305 (RFC 8439) under one key.
 ///

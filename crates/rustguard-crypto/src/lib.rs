@@ -9,15 +9,19 @@
 //! | `aws-lc` | aws-lc-rs | `std`, a C compiler to build | everything else; three times as fast on full packets |
 //!
 //! With both, `aws-lc` does the work and both stay reachable under [`backend`], so that tests and benchmarks can hold
-//! one against the other. BLAKE2s and XChaCha20-Poly1305, which only handshakes and cookies use, are RustCrypto's in
+//! one against the other. On x86-64 the feature `simd` puts kernels for AVX-512 and AVX2 on top, for runs of packets and where
+//! the processor has them: sixteen packets at a time, more than twice as fast as `aws-lc`. BLAKE2s and XChaCha20-Poly1305, which only handshakes and cookies use, are RustCrypto's in
 //! either case.
 //!
 //! Randomness is an argument everywhere: nothing here asks an operating system for any.
 #![no_std]
-#![forbid(unsafe_code)]
+// Only `simd` may.
+#![deny(unsafe_code)]
 
 #[cfg(feature = "aws-lc")]
 extern crate alloc;
+#[cfg(feature = "std")]
+extern crate std;
 
 #[cfg(not(any(feature = "portable", feature = "aws-lc")))]
 compile_error!("rustguard-crypto needs a backend: enable the feature `portable` or `aws-lc`");
@@ -25,6 +29,8 @@ compile_error!("rustguard-crypto needs a backend: enable the feature `portable` 
 pub mod aead;
 pub mod backend;
 pub mod hash;
+#[cfg(all(feature = "simd", target_arch = "x86_64"))]
+mod simd;
 pub mod x25519;
 
 /// Compiles only if `T` is wiped when it is dropped: dependencies do that behind cargo features, which must not get

@@ -1,0 +1,237 @@
+//! Runs of packets on AVX-512 or AVX2, and the rest one at a time by the backend below.
+//!
+//! What a processor can do is asked once, when it runs. Which packets go where was measured (`cargo bench -p rustguard-benches
+//! --bench crypto`): with AVX-512 everything of which there are two, with AVX2 only packets of up to [`AVX2_MAX_LEN`] bytes where
+//! AWS-LC is there to take the longer ones. Handshake fields and single packets always go below.
+//!
+//! With the feature `std` the environment variable `RUSTGUARD_AEAD`, read once, can take away what was found: `avx2` leaves
+//! AVX-512 out, `single` both. It is for tests and measurements; results are the same on every path.
+
+use core::cmp::Reverse;
+use core::{array, fmt, iter};
+
+use zeroize::Zeroizing;
+
+use super::{Aead, preferred};
+use crate::aead::{Forged, Frame, KEY_LEN, NONCE_LEN, TAG_LEN};
+use crate::simd::{Avx2, Avx512, GROUP, Group, MAX_LEN, wipe_stack};
+
+/// How a run of packets is processed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// 16 blocks at a time with AVX-512 F, BW, VL, DQ and IFMA.
+    Avx512,
+    /// 8 blocks at a time with AVX2.
+    Avx2,
+    /// One packet at a time, by the backend below.
+    Single,
+}
+
+impl Path {
+    /// Every path, the best first.
+    pub const ALL: [Self; 3] = [Self::Avx512, Self::Avx2, Self::Single];
+
+    /// What `RUSTGUARD_AEAD` calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Avx512 => "avx512",
+            Self::Avx2 => "avx2",
+            Self::Single => "single",
+        }
+    }
+
+    /// The path of every key that [`Aead::new`] makes.
+    pub fn detected() -> Self {
+        Plan::detected().path()
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An AEAD key.
+pub struct Key {
+    words: Zeroizing<[u32; 8]>,
+    plan: Plan,
+    single: preferred::Key,
+}
+
+/// What goes to the kernels.
+#[derive(Clone, Copy)]
+struct Plan {
+    kernel: Option<Kernel>,
+    /// Packets longer than this go below.
+    max_len: usize,
+    /// Groups smaller than this go below.
+    min_group: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Kernel {
+    Avx512(Avx512),
+    Avx2(Avx2),
+}
+
+/// Where AWS-LC overtakes AVX2. RustCrypto never does.
+const AVX2_MAX_LEN: usize = if cfg!(feature = "aws-lc") { 576 } else { MAX_LEN };
+
+impl Plan {
+    /// What pays on this processor, or less if `RUSTGUARD_AEAD` says so.
+    fn detected() -> Self {
+        Path::ALL
+            .into_iter()
+            .skip_while(|&path| path != best_allowed())
+            .find_map(|path| {
+                let plan = Self::forced(path)?;
+                let max_len = if path == Path::Avx2 { AVX2_MAX_LEN } else { MAX_LEN };
+                Some(Self { max_len, min_group: 2, ..plan })
+            })
+            .expect("every processor can take packets one at a time")
+    }
+
+    /// Everything the kernels of `path` can do, if the processor has what they need.
+    fn forced(path: Path) -> Option<Self> {
+        let kernel = match path {
+            Path::Avx512 => Some(Kernel::Avx512(Avx512::detect()?)),
+            Path::Avx2 => Some(Kernel::Avx2(Avx2::detect()?)),
+            Path::Single => None,
+        };
+        Some(Self { kernel, max_len: MAX_LEN, min_group: 1 })
+    }
+
+    /// The frames, by their places, in the batches to process them in, and what processes each: None is the backend below.
+    ///
+    /// `order` comes in as 0, 1, 2…, and there are at most as many frames.
+    fn batches<'a>(
+        self,
+        frames: &'a [Frame],
+        order: &'a mut [usize; SORTED],
+    ) -> impl Iterator<Item = (Option<Kernel>, &'a [usize])> {
+        let order = &mut order[..frames.len()];
+        let long = if self.kernel.is_none() {
+            order.len()
+        } else {
+            // Poly1305 takes as long as the longest packet of a group. Most runs come sorted: of one length but for their end.
+            if !frames.is_sorted_by(|a, b| a.len >= b.len) {
+                order.sort_unstable_by_key(|&i| Reverse(frames[i].len));
+            }
+            order.partition_point(|&i| frames[i].len > self.max_len)
+        };
+        let (long, rest) = order.split_at(long);
+        let groups =
+            rest.chunks(GROUP).map(move |group| (self.kernel.filter(|_| group.len() >= self.min_group), group));
+        iter::once((None, long)).chain(groups)
+    }
+
+    fn path(self) -> Path {
+        match self.kernel {
+            Some(Kernel::Avx512(_)) => Path::Avx512,
+            Some(Kernel::Avx2(_)) => Path::Avx2,
+            None => Path::Single,
+        }
+    }
+}
+
+/// The best path that the environment allows.
+#[cfg(feature = "std")]
+fn best_allowed() -> Path {
+    static ALLOWED: std::sync::OnceLock<Path> = std::sync::OnceLock::new();
+    *ALLOWED.get_or_init(|| {
+        let name = std::env::var("RUSTGUARD_AEAD").unwrap_or_default();
+        Path::ALL.into_iter().find(|path| path.name() == name).unwrap_or(Path::ALL[0])
+    })
+}
+
+#[cfg(not(feature = "std"))]
+fn best_allowed() -> Path {
+    Path::ALL[0]
+}
+
+/// Frames that are sorted at a time: a whole run, as a rule.
+const SORTED: usize = 64;
+
+impl Key {
+    /// Expands `key` for a path that takes whatever it can, also where that does not pay: for tests and benchmarks.
+    ///
+    /// None when the processor lacks what it needs.
+    pub fn with_path(key: &[u8; KEY_LEN], path: Path) -> Option<Self> {
+        Some(Self::with_plan(key, Plan::forced(path)?))
+    }
+
+    fn with_plan(key: &[u8; KEY_LEN], plan: Plan) -> Self {
+        let mut words = Zeroizing::new([0; 8]);
+        for (word, bytes) in words.iter_mut().zip(key.as_chunks().0) {
+            *word = u32::from_le_bytes(*bytes);
+        }
+        Self { words, plan, single: preferred::Key::new(key) }
+    }
+
+    /// Leaves nothing of a run on the stack.
+    fn wipe(&self) {
+        if self.plan.kernel.is_some() {
+            wipe_stack();
+        }
+    }
+}
+
+impl Aead for Key {
+    fn new(key: &[u8; KEY_LEN]) -> Self {
+        Self::with_plan(key, Plan::detected())
+    }
+
+    fn seal_packet(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], text: &mut [u8]) -> [u8; TAG_LEN] {
+        self.single.seal_packet(nonce, aad, text)
+    }
+
+    fn open_packet(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        aad: &[u8],
+        text: &mut [u8],
+        tag: &[u8; TAG_LEN],
+    ) -> Result<(), Forged> {
+        self.single.open_packet(nonce, aad, text, tag)
+    }
+
+    fn seal_run(&self, slab: &mut [u8], frames: &[Frame]) {
+        for frames in frames.chunks(SORTED) {
+            let mut order = array::from_fn(|i| i);
+            for (kernel, batch) in self.plan.batches(frames, &mut order) {
+                let Some(kernel) = kernel else {
+                    batch.iter().for_each(|&i| self.single.seal_run(slab, &frames[i..=i]));
+                    continue;
+                };
+                let mut group = Group::new(slab, batch.iter().map(|&i| frames[i]));
+                match kernel {
+                    Kernel::Avx512(avx512) => avx512.seal(&self.words, &mut group),
+                    Kernel::Avx2(avx2) => avx2.seal(&self.words, &mut group),
+                }
+            }
+        }
+        self.wipe();
+    }
+
+    fn open_run(&self, slab: &mut [u8], frames: &[Frame], opened: &mut [bool]) {
+        for (frames, opened) in frames.chunks(SORTED).zip(opened.chunks_mut(SORTED)) {
+            let mut order = array::from_fn(|i| i);
+            for (kernel, batch) in self.plan.batches(frames, &mut order) {
+                let Some(kernel) = kernel else {
+                    batch.iter().for_each(|&i| self.single.open_run(slab, &frames[i..=i], &mut opened[i..=i]));
+                    continue;
+                };
+                let mut group = Group::new(slab, batch.iter().map(|&i| frames[i]));
+                let authentic = match kernel {
+                    Kernel::Avx512(avx512) => avx512.open(&self.words, &mut group),
+                    Kernel::Avx2(avx2) => avx2.open(&self.words, &mut group),
+                };
+                for (bit, &i) in batch.iter().enumerate() {
+                    opened[i] = authentic >> bit & 1 == 1;
+                }
+            }
+        }
+        self.wipe();
+    }
+}
