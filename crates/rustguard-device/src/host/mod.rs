@@ -29,9 +29,9 @@
 //! a route to the same destination through another interface is [an error](HostError::RouteExists), policy rules are
 //! always added anew.
 //!
-//! Everything goes through netlink; only the two things that have no stable interface of their own are programs, `nft`
-//! and `resolvconf`. All of it is async, on the caller's tokio runtime (a current-thread one will do, with I/O and time
-//! enabled), and happens in the network namespace of the calling thread.
+//! Everything goes through netlink, and DNS over D-Bus where systemd-resolved runs; only what has no stable interface
+//! of its own is left to programs, `nft` and `resolvconf`. All of it is async, on the caller's tokio runtime (a
+//! current-thread one will do, with I/O and time enabled), and happens in the network namespace of the calling thread.
 
 mod command;
 mod dns;

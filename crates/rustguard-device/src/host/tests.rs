@@ -99,13 +99,19 @@ fn sh(commands: &str) -> String {
     text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
 }
 
-/// An uplink to 192.0.2.0/24 and 2001:db8::/64 with default routes, and the interface of a tunnel. No link-local
-/// addresses on the uplink: they would come a second later, in the middle of a comparison.
+/// An uplink to 192.0.2.0/24 and 2001:db8::/64 with default routes, and the interface of a tunnel.
+///
+/// The kernel finishes a few things later, in the middle of whatever is compared: link-local addresses, which are
+/// therefore switched off on the uplink, and the carrier and the check for duplicate addresses (scheduled even with
+/// `nodad`), which are therefore awaited. What announces them holds the lock that every change takes, so after one
+/// more change (of `lo`) it is over.
 fn host() {
-    sh("ip link set lo up
-        ip link add up0 type veth peer name isp0
+    sh("ip link add up0 type veth peer name isp0
         ip link set isp0 addrgenmode none up; ip link set up0 addrgenmode none up
+        for end in up0 isp0; do until ip link show $end | grep -q 'state UP'; do :; done; done
         ip addr add 192.0.2.2/24 dev up0; ip addr add 2001:db8::2/64 dev up0 nodad
+        while ip -6 addr show dev up0 tentative | grep -q inet6; do :; done
+        ip link set lo up
         ip route add default via 192.0.2.1; ip route add default via 2001:db8::1");
     tun("wg0");
 }
