@@ -14,6 +14,7 @@ use crate::{
     device::{CloseReason, Interface, StartError},
     drops::DropReason,
     event::Event,
+    host::{HostEvent, Monitor},
     shared::{HANDSHAKE_QUEUE, HandshakeDatagram, STAGING_QUEUE, Shared, Signal, ToControl},
     status::Status,
     worker::WorkerHandle,
@@ -123,6 +124,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(start: Start, tun: T, mut binder: B)
         signals: signals_in,
         resolved: resolved_in,
         timer,
+        interface: start.interface,
     };
     let closed = start.closed;
     Ok(std::thread::Builder::new().name(format!("rg-{name}-ctl")).spawn(move || {
@@ -143,12 +145,18 @@ struct Inbox {
     signals: mpsc::UnboundedReceiver<Signal>,
     resolved: mpsc::Receiver<Resolved>,
     timer: BootTimer,
+    /// Whose MTU is followed.
+    interface: Option<Interface>,
 }
 
 impl<B: Binder> Control<B> {
     /// Runs until the device is to end, and says why.
     async fn run(&mut self, mut inbox: Inbox) -> CloseReason {
         let mut suspend = SuspendDetector::new();
+        let mut monitor = monitor(inbox.interface.as_ref()).await;
+        if let Some(mtu) = monitor.as_ref().and_then(Monitor::mtu) {
+            self.host_event(HostEvent::LinkMtu(mtu));
+        }
         loop {
             inbox.timer.set(self.node.deadline());
             // In this order: sessions and timers come before what outsiders can send.
@@ -169,6 +177,11 @@ impl<B: Binder> Control<B> {
                 },
                 Some((peer, packet)) = inbox.staging.recv() => self.stage(peer, packet),
                 Some(resolved) = inbox.resolved.recv() => self.resolved(resolved),
+                Some(event) = next_event(&mut monitor) => {
+                    if let Some(reason) = self.host_event(event) {
+                        return reason;
+                    }
+                }
                 Some(datagram) = inbox.handshakes.recv() => self.handshake(&datagram),
             }
             self.apply(None);
@@ -216,6 +229,16 @@ impl<B: Binder> Control<B> {
         None
     }
 
+    /// What became of the interface. Returns a reason when the device must end.
+    fn host_event(&self, event: HostEvent) -> Option<CloseReason> {
+        match event {
+            HostEvent::LinkMtu(mtu) => self.shared.mtu.store(mtu, std::sync::atomic::Ordering::Relaxed),
+            HostEvent::LinkDeleted => return Some(CloseReason::InterfaceDeleted),
+            HostEvent::LinkUp | HostEvent::LinkDown | HostEvent::NetworkChanged => {}
+        }
+        None
+    }
+
     /// A packet without a session: keep it, and see to it that there will be one.
     fn stage(&mut self, peer: PeerId, packet: Box<[u8]>) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
@@ -240,6 +263,29 @@ impl<B: Binder> Control<B> {
         // Nobody listens: fine.
         let _ = self.events.send(event);
     }
+}
+
+/// Follows the interface, if there is one.
+async fn monitor(interface: Option<&Interface>) -> Option<Monitor> {
+    match Monitor::new(interface?.index).await {
+        Ok(monitor) => Some(monitor),
+        Err(error) => {
+            tracing::warn!("changes of the MTU will not be noticed: {error}");
+            None
+        }
+    }
+}
+
+/// The next event; never, without a monitor or after its end.
+async fn next_event(monitor: &mut Option<Monitor>) -> Option<HostEvent> {
+    let event = match monitor {
+        Some(monitor) => monitor.next().await,
+        None => std::future::pending().await,
+    };
+    if event.is_none() {
+        *monitor = None;
+    }
+    event
 }
 
 /// Adds handshake messages to the byte counters, which `wg` shows together with the data.

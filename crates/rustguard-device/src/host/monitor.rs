@@ -69,6 +69,11 @@ impl Monitor {
         Ok(Self { messages: Box::pin(messages.map(|(message, _)| message)), netlink, view, task })
     }
 
+    /// The interface's MTU as last announced, bytes; `None` when it is gone.
+    pub fn mtu(&self) -> Option<u32> {
+        self.view.link.as_ref().map(|link| link.mtu)
+    }
+
     /// The next event; may be dropped and called again without losing one. `None` when the interface was deleted, or
     /// the kernel closed the subscription, and nothing more will come.
     pub async fn next(&mut self) -> Option<HostEvent> {
