@@ -2,16 +2,22 @@
 
 use crate::cli;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use rustguard_device::conf::{self, Config, Diagnostic, Severity};
 use serde::Serialize;
 use std::{
-    fmt, fs,
-    io::{self, IsTerminal as _, Write as _},
+    fmt,
+    fs::File,
+    io::{self, IsTerminal as _, Read as _, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 use zeroize::Zeroizing;
+
+/// Far more than 100,000 peers take; /dev/zero ends here.
+const MAX_FILE: u64 = 64 << 20;
+/// So many mistakes are shown of one file: with more, it is another kind of file.
+const MAX_SHOWN: usize = 50;
 
 /// Errors that standard error has shown already: all that is left is to end with status 1.
 #[derive(Debug)]
@@ -113,7 +119,12 @@ struct JsonDiagnostic {
 
 impl Source {
     fn read(path: PathBuf) -> Result<Self> {
-        let bytes = fs::read(&path).map(Zeroizing::new).with_context(|| format!("cannot read {}", path.display()))?;
+        let unreadable = || format!("cannot read {}", path.display());
+        let mut bytes = Zeroizing::new(Vec::new());
+        File::open(&path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes)).with_context(unreadable)?;
+        if bytes.len() as u64 > MAX_FILE {
+            bail!("{} has more than {} MiB: no configuration file", path.display(), MAX_FILE >> 20);
+        }
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             let line = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() + 1;
             anyhow::anyhow!("{}:{line}: not UTF-8, so not a configuration file", path.display())
@@ -135,16 +146,23 @@ impl Source {
             writeln!(err, "{}\n", renderer.render(&[group]))?;
         }
         let text = conf::redact(&self.text);
-        for Diagnostic { severity, message, span, help } in diagnostics {
+        for Diagnostic { severity, message, span, help } in diagnostics.iter().take(MAX_SHOWN) {
             let level = match severity {
                 Severity::Error => Level::ERROR,
                 Severity::Warning => Level::WARNING,
             };
-            let annotation = AnnotationKind::Primary.span(span.bytes.clone());
-            let snippet = Snippet::source(text.as_str()).path(&*path).annotation(annotation);
+            // Only the lines concerned: the renderer looks at every line it is given.
+            let from = text[..span.bytes.start].rfind('\n').map_or(0, |at| at + 1);
+            let to = text[span.bytes.end..].find('\n').map_or(text.len(), |at| span.bytes.end + at);
+            let annotation = AnnotationKind::Primary.span(span.bytes.start - from..span.bytes.end - from);
+            let lines = Snippet::source(&text[from..to]).line_start(span.line);
+            let snippet = lines.path(&*path).annotation(annotation);
             let group = level.primary_title(message.as_str()).element(snippet);
             let help = help.as_deref().map(|help| Level::HELP.message(help));
             writeln!(err, "{}\n", renderer.render(&[group.elements(help)]))?;
+        }
+        if let Some(more) = diagnostics.len().checked_sub(MAX_SHOWN).filter(|&more| more > 0) {
+            writeln!(err, "… and {more} more")?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The command line, as one definition that `--help`, the manual pages and the completions are made of.
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// The exit statuses, for `--help` and the manual.
@@ -173,4 +173,34 @@ pub(crate) struct Check {
     /// Print JSON to standard output instead
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// The command that somebody who wrote `word` probably meant.
+///
+/// Interfaces mostly have a digit, commands never.
+pub(crate) fn similar_command(word: &str) -> Option<String> {
+    if word.contains(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    let commands = Cli::command();
+    let names = commands.get_subcommands().map(|command| command.get_name());
+    let close = names.filter(|name| strsim::damerau_levenshtein(name, word) <= 1 + name.len() / 6);
+    close.min_by_key(|name| strsim::damerau_levenshtein(name, word)).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_command_is_recognised_and_an_interface_is_not() {
+        for (word, meant) in
+            [("shwo", Some("show")), ("dwon", Some("down")), ("genky", Some("genkey")), ("chekc", Some("check"))]
+        {
+            assert_eq!(similar_command(word).as_deref(), meant);
+        }
+        for name in ["wg0", "up0", "office", "wgtest", "tunnel"] {
+            assert_eq!(similar_command(name), None, "{name}");
+        }
+    }
 }

@@ -14,7 +14,12 @@ const PATIENCE: i64 = 60;
 
 /// Ends the tunnel and waits until it has cleaned up.
 pub(crate) fn run(target: &str) -> Result<()> {
-    let (_, interface) = conf::resolve_name(target)?;
+    // A bare interface has no configuration file; it goes by its name.
+    let interface = match conf::resolve_name(target) {
+        Ok((_, interface)) => interface,
+        Err(_) if runfile::running(target).is_some() => target.to_owned(),
+        Err(error) => return Err(error.into()),
+    };
     let Some(number) = runfile::running(&interface) else {
         return clean_up(&interface);
     };

@@ -35,7 +35,17 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let Some(command) = cli.command else {
         return match cli.bare.interface {
-            Some(interface) => daemon::run(&interface, cli.bare.foreground).map(|()| ExitCode::SUCCESS),
+            Some(interface) => {
+                // `rustguard shwo` must not leave a daemon behind; `-f shwo` shows that an interface is meant.
+                if !cli.bare.foreground
+                    && let Some(meant) = cli::similar_command(&interface)
+                {
+                    anyhow::bail!(
+                        "there is no command {interface}; did you mean `rustguard {meant}`? For an interface of this name: rustguard -f {interface}"
+                    );
+                }
+                daemon::run(&interface, cli.bare.foreground).map(|()| ExitCode::SUCCESS)
+            }
             // clap asks for one or the other already.
             None => Cli::command().error(clap::error::ErrorKind::MissingSubcommand, "what shall be done?").exit(),
         };

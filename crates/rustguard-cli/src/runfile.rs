@@ -70,6 +70,7 @@ impl Drop for RunFile {
 
 /// The process that runs `interface` now; `None` when nobody does.
 pub(crate) fn running(interface: &str) -> Option<i32> {
+    // What is no name, a path for example, joins to a file that does not exist.
     let mut file = File::open(Path::new(DIR).join(format!("{interface}.pid"))).ok()?;
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => read(&mut file),
