@@ -54,6 +54,9 @@ impl Session {
         if let Some(key) = &interface.private_key {
             builder = builder.private_key(key.clone());
         }
+        if let Some(retries) = resolution_retries() {
+            builder = builder.resolution_retries(retries);
+        }
         for peer in &self.config.peers {
             builder = builder.peer(peer.to_update());
         }
@@ -136,6 +139,16 @@ impl Session {
         });
         futures_util::future::join_all(lookups).await.into_iter().flatten().collect()
     }
+}
+
+/// wg's variable: a number, or `infinity`, which is what happens without it.
+fn resolution_retries() -> Option<u32> {
+    let text = std::env::var("WG_ENDPOINT_RESOLUTION_RETRIES").ok().filter(|text| text != "infinity")?;
+    let retries = text.parse().ok();
+    if retries.is_none() {
+        tracing::warn!("WG_ENDPOINT_RESOLUTION_RETRIES={text} is neither a number nor `infinity`, and is ignored");
+    }
+    retries
 }
 
 fn report(result: Result<()>) {

@@ -78,6 +78,7 @@ pub enum StartError {
 pub struct Builder {
     update: Update,
     mtu: Option<u32>,
+    resolution_retries: Option<u32>,
 }
 
 impl Device {
@@ -212,6 +213,13 @@ impl Builder {
         self
     }
 
+    /// How often a name that cannot be resolved is tried again, with growing pauses up to 30 s; by default without end.
+    #[must_use]
+    pub fn resolution_retries(mut self, retries: u32) -> Self {
+        self.resolution_retries = Some(retries);
+        self
+    }
+
     /// Starts on a new kernel interface with this name (it is left down and without addresses:
     /// see [`host`](crate::host)) and UDP sockets.
     ///
@@ -245,6 +253,7 @@ impl Builder {
         let start = control::Start {
             update: self.update,
             mtu: self.mtu.unwrap_or(DEFAULT_MTU),
+            resolution_retries: self.resolution_retries,
             interface: interface.clone(),
             commands: commands_in,
             events: events.clone(),

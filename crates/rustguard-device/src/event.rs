@@ -38,7 +38,7 @@ pub enum Event {
         /// To what.
         endpoint: SocketAddr,
     },
-    /// The endpoint's name could not be resolved; it is tried again.
+    /// The endpoint's name could not be resolved.
     EndpointUnresolved {
         /// Whose.
         peer: PublicKey,
@@ -46,6 +46,9 @@ pub enum Event {
         name: String,
         /// What the resolver said.
         cause: String,
+        /// That was the last of [`Builder::resolution_retries`](crate::Builder::resolution_retries); otherwise it is tried
+        /// again.
+        given_up: bool,
     },
     /// A peer was added.
     PeerAdded {

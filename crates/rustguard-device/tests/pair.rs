@@ -1,7 +1,7 @@
 //! Two devices over in-memory transports: what threads, queues and snapshots add to the protocol's own tests.
 
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{AllowedIp, Device, DropReason, Event, MemoryBinder, PeerUpdate, Update, uapi};
+use rustguard_device::{AllowedIp, Device, DropReason, EndpointSpec, Event, MemoryBinder, PeerUpdate, Update, uapi};
 use rustguard_tun::memory::{self, MemoryHost, MemoryNet};
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -247,4 +247,23 @@ async fn a_socket_left_behind_is_replaced() {
     drop(std::os::unix::net::UnixListener::bind(dir.path().join("wgtest.sock")).unwrap());
     let server = uapi::Server::start_in(dir.path(), "wgtest", a.device.handle()).unwrap();
     tokio::net::UnixStream::connect(server.path()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_name_that_is_nobodys_is_reported_and_given_up_when_told_to() {
+    let (tun, _host) = memory::tun().unwrap();
+    let binder = MemoryBinder { net: MemoryNet::default(), address: "192.0.2.1:51820".parse().unwrap() };
+    let device = Device::builder().resolution_retries(0).start_with(tun, binder).unwrap();
+    let mut events = device.events();
+    let peer = PeerUpdate::new(StaticSecret::from_bytes([2; 32]).public_key());
+    // RFC 6761: this name never exists.
+    let peer = peer.endpoint(EndpointSpec::Name("peer.invalid".into(), 51820));
+    device.update(Update { peers: vec![peer], ..Update::default() }).await.unwrap();
+    loop {
+        let event = tokio::time::timeout(LONG, events.recv()).await.expect("an event").unwrap();
+        if let Event::EndpointUnresolved { name, given_up, .. } = event {
+            assert_eq!((name.as_str(), given_up), ("peer.invalid:51820", true));
+            break;
+        }
+    }
 }

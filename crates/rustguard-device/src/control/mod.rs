@@ -43,6 +43,7 @@ pub(crate) enum Command {
 pub(crate) struct Start {
     pub(crate) update: Update,
     pub(crate) mtu: u32,
+    pub(crate) resolution_retries: Option<u32>,
     pub(crate) interface: Option<Interface>,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) events: broadcast::Sender<Event>,
@@ -68,6 +69,7 @@ struct Control<B: Binder> {
     scratch: Vec<u8>,
     events: broadcast::Sender<Event>,
     resolved: mpsc::Sender<Resolved>,
+    resolution_retries: Option<u32>,
 }
 
 /// Binds, applies the first configuration, starts the threads. What can fail, fails here and not later.
@@ -107,6 +109,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(start: Start, tun: T, mut binder: B)
         scratch: Vec::new(),
         events: start.events,
         resolved,
+        resolution_retries: start.resolution_retries,
     };
     // Port and mark are bound already.
     control.update(Update { listen_port: None, fwmark: None, ..start.update })?;

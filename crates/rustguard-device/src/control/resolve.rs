@@ -23,6 +23,8 @@ pub(super) struct Resolved {
     /// How often the handshake had failed when this was asked: another address every time.
     attempt: u32,
     answer: io::Result<Vec<SocketAddr>>,
+    /// It is not tried again before the next handshake fails.
+    last: bool,
 }
 
 /// A resolution under way. Dropping it ends it.
@@ -39,15 +41,22 @@ impl Resolving {
         self.0.is_finished()
     }
 
-    /// Resolves until there is an answer; every failure is reported too.
-    fn start(peer: PeerId, host: String, port: u16, attempt: u32, report: mpsc::Sender<Resolved>) -> Self {
+    /// Resolves until there is an answer, or as often again as `retries` says; every failure is reported too.
+    fn start(
+        peer: PeerId,
+        host: String,
+        port: u16,
+        attempt: u32,
+        retries: Option<u32>,
+        report: mpsc::Sender<Resolved>,
+    ) -> Self {
         Self(tokio::spawn(async move {
             let mut backoff = BACKOFF.iter();
-            loop {
+            for retry in 0.. {
                 let answer = lookup(&host, port).await;
-                let done = answer.is_ok();
+                let last = answer.is_ok() || retries.is_some_and(|retries| retry >= retries);
                 let name = format!("{host}:{port}");
-                if report.send(Resolved { peer, name, attempt, answer }).await.is_err() || done {
+                if report.send(Resolved { peer, name, attempt, answer, last }).await.is_err() || last {
                     return;
                 }
                 tokio::time::sleep(*backoff.next().unwrap_or(&BACKOFF[BACKOFF.len() - 1])).await;
@@ -71,14 +80,15 @@ impl<B: Binder> Control<B> {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let Some(EndpointSpec::Name(host, port)) = &entry.endpoint else { return };
         if entry.resolving.as_ref().is_none_or(Resolving::finished) {
-            let task = Resolving::start(peer, host.clone(), *port, attempt, self.resolved.clone());
+            let (retries, report) = (self.resolution_retries, self.resolved.clone());
+            let task = Resolving::start(peer, host.clone(), *port, attempt, retries, report);
             entry.resolving = Some(task);
         }
     }
 
     /// Takes an answer.
     pub(super) fn resolved(&mut self, resolved: Resolved) {
-        let Resolved { peer, name, attempt, answer } = resolved;
+        let Resolved { peer, name, attempt, answer, last } = resolved;
         let Some(entry) = self.peers.get(&peer) else { return };
         let Some(public_key) = self.node.peer_config(peer).map(|config| config.public_key) else { return };
         if entry.endpoint.as_ref().map(ToString::to_string).as_deref() != Some(&name) {
@@ -86,11 +96,10 @@ impl<B: Binder> Control<B> {
         }
         match answer {
             Err(error) => {
-                tracing::warn!(
-                    peer = entry.label(&public_key),
-                    "cannot resolve the endpoint {name}: {error}; trying again"
-                );
-                self.emit(Event::EndpointUnresolved { peer: public_key, name, cause: error.to_string() });
+                let next = if last { "no further attempt before a handshake fails" } else { "trying again" };
+                tracing::warn!(peer = entry.label(&public_key), "cannot resolve the endpoint {name}: {error}; {next}");
+                let cause = error.to_string();
+                self.emit(Event::EndpointUnresolved { peer: public_key, name, cause, given_up: last });
             }
             Ok(addresses) => {
                 let endpoint = addresses[attempt as usize % addresses.len()];
