@@ -13,7 +13,9 @@ Exit status:
 Environment:
   RUSTGUARD_LOG  what is logged: error, warn, info, debug, trace, or per module (rustguard_device=debug)
   WG_COLOR_MODE  always, never or auto: colours in `show`
-  WG_HIDE_KEYS   never: `show` prints private and preshared keys";
+  WG_HIDE_KEYS   never: `show` prints private and preshared keys
+  WG_ENDPOINT_RESOLUTION_RETRIES
+                 how often `up` tries a name again that cannot be resolved: a number, or infinity (as without it)";
 
 /// RustGuard: a WireGuard tunnel for the command line
 ///
