@@ -37,7 +37,8 @@ pub fn subject() -> Subject {
     }
 }
 
-/// The program under test: `RUSTGUARD_BIN`, else built once, optimised as users run it.
+/// The program under test: `RUSTGUARD_BIN`, else built once, in the tests' own profile: `cargo test` has built it already,
+/// and its debug assertions and overflow checks are on.
 pub(crate) fn rustguard() -> Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     if let Some(path) = env::var_os("RUSTGUARD_BIN") {
@@ -49,7 +50,10 @@ pub(crate) fn rustguard() -> Result<PathBuf> {
 fn build() -> Result<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace's folder")?;
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["build", "--release", "--package", "rustguard-cli", "--message-format=json-render-diagnostics"]);
+    command.args(["build", "--package", "rustguard-cli", "--message-format=json-render-diagnostics"]);
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
     // What cargo set for this test is not meant for another build: it could make build scripts run again.
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_")) {
         command.env_remove(name);
