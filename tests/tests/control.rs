@@ -184,7 +184,8 @@ fn ten_thousand_peers() {
         pair.a.run(&["wg", "setconf", a.interface(), &file])?;
         let took = started.elapsed();
         println!("\n10,000 peers, 100,000 allowed IPs: setconf in {took:?}");
-        ensure!(took < Duration::from_secs(20), "setconf took {took:?}");
+        // No bound on a busy machine, but quadratic work would be minutes.
+        ensure!(took < Duration::from_secs(60), "setconf took {took:?}");
         let started = Instant::now();
         let shown = a.dump()?;
         println!("show dump in {:?}", started.elapsed());
@@ -199,7 +200,7 @@ fn ten_thousand_peers() {
             a.interface(),
             &lab.file("one.conf", &pair.conf_a.wg())?.display().to_string(),
         ])?;
-        ensure!(a.dump()?.peers.len() == 1 && started.elapsed() < Duration::from_secs(20), "and gone as quickly");
+        ensure!(a.dump()?.peers.len() == 1 && started.elapsed() < Duration::from_secs(60), "and gone as quickly");
         pair.a.reaches(INSIDE_B[0], 10)
     });
 }
