@@ -227,7 +227,7 @@ impl Builder {
     /// See [`StartError`].
     pub fn start(self, interface: &str) -> Result<Device, StartError> {
         let mtu = self.mtu.unwrap_or(DEFAULT_MTU);
-        let tun = Tun::create(&TunOptions { name: interface.to_owned(), mtu: Some(mtu) })?;
+        let tun = Tun::create(&TunOptions { name: interface.to_owned(), mtu: Some(mtu), offload: true })?;
         let interface = Interface { name: tun.name().to_owned(), index: tun.index() };
         self.launch(tun, UdpBinder, Some(interface))
     }

@@ -7,6 +7,7 @@
 pub mod clock;
 pub mod memory;
 pub mod namespace;
+mod offload;
 mod sys;
 pub mod tun;
 pub mod udp;
@@ -107,8 +108,9 @@ pub struct Sent {
 /// One queue of an interface that carries IP packets.
 pub trait TunQueue: Send + 'static {
     /// Reads the next packet, or super-packet, and lays its segments out in `slab` from `at` on, each with
-    /// [`HEADROOM`] before and [`TAILROOM`] behind it. `Ok(None)`: nothing there now.
-    fn read(&mut self, slab: &mut [u8], at: usize) -> io::Result<Option<Segments>>;
+    /// [`HEADROOM`] before it. The stride of several leaves room for text padded to 16 bytes, but not beyond `mtu`,
+    /// and its tag: datagrams sealed in place lie end to end. `Ok(None)`: nothing there now.
+    fn read(&mut self, slab: &mut [u8], at: usize, mtu: usize) -> io::Result<Option<Segments>>;
     /// Writes packets to the host, in order. Headers may be changed (coalescing). Returns how many were refused.
     fn write(&mut self, slab: &mut [u8], packets: &[Span]) -> io::Result<usize>;
     /// Becomes readable when [`read`](Self::read) has something.

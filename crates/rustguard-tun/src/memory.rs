@@ -116,7 +116,7 @@ impl Drop for MemoryTun {
 }
 
 impl TunQueue for MemoryTun {
-    fn read(&mut self, slab: &mut [u8], at: usize) -> io::Result<Option<Segments>> {
+    fn read(&mut self, slab: &mut [u8], at: usize, _mtu: usize) -> io::Result<Option<Segments>> {
         let Some(packet) = self.from_host.pop()? else { return Ok(None) };
         let (offset, len) = (at + HEADROOM, packet.len());
         slab[offset..offset + len].copy_from_slice(&packet);
@@ -350,10 +350,10 @@ mod tests {
         let (mut tun, host) = tun().unwrap();
         let mut slab = vec![0; 10 + tun.max_read()];
         assert!(!readable(tun.fd()));
-        assert_eq!(tun.read(&mut slab, 10).unwrap(), None);
+        assert_eq!(tun.read(&mut slab, 10, 1_420).unwrap(), None);
         host.send(b"down").unwrap();
         assert!(readable(tun.fd()));
-        let packet = tun.read(&mut slab, 10).unwrap().unwrap();
+        let packet = tun.read(&mut slab, 10, 1_420).unwrap().unwrap();
         assert_eq!((packet.offset, packet.count, packet.last_len), (10 + HEADROOM, 1, 4));
         assert_eq!(&slab[packet.offset..packet.offset + 4], b"down");
         assert!(!readable(tun.fd()), "taken, so nothing is there");
@@ -372,7 +372,7 @@ mod tests {
         let (mut tun, host) = tun().unwrap();
         let mut slab = vec![0; tun.max_read()];
         host.send(&[7; MAX_PACKET]).unwrap();
-        assert_eq!(tun.read(&mut slab, 0).unwrap().unwrap().len, MAX_PACKET);
+        assert_eq!(tun.read(&mut slab, 0, 1_420).unwrap().unwrap().len, MAX_PACKET);
         assert_eq!(host.send(&[7; MAX_PACKET + 1]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 
@@ -399,9 +399,9 @@ mod tests {
         host.send(b"last").unwrap();
         drop(host);
         let mut slab = vec![0; tun.max_read()];
-        assert_eq!(tun.read(&mut slab, 0).unwrap().unwrap().len, 4);
+        assert_eq!(tun.read(&mut slab, 0, 1_420).unwrap().unwrap().len, 4);
         assert!(readable(tun.fd()), "a closed end must not look idle");
-        assert_eq!(tun.read(&mut slab, 0).unwrap_err().kind(), io::ErrorKind::NotConnected);
+        assert_eq!(tun.read(&mut slab, 0, 1_420).unwrap_err().kind(), io::ErrorKind::NotConnected);
         assert_eq!(tun.write(&mut slab, &[span(0, 1)]).unwrap_err().kind(), io::ErrorKind::NotConnected);
     }
 

@@ -68,7 +68,7 @@ impl Tx {
         let mtu = shared.mtu.load(Ordering::Relaxed) as usize;
         let mut any = false;
         while self.frames.len() < BATCH && self.slab.len() - self.cursor >= tun.max_read() {
-            let Some(segments) = tun.read(&mut self.slab, self.cursor)? else { break };
+            let Some(segments) = tun.read(&mut self.slab, self.cursor, mtu)? else { break };
             any = true;
             self.take(segments, &table, mtu, shared);
         }

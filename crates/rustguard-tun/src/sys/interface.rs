@@ -6,15 +6,23 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
-/// Turns an open /dev/net/tun into the only queue of a new interface that carries bare IP packets. Returns its name.
-pub(crate) fn attach_tun(tun: impl AsFd, name: &str) -> io::Result<String> {
+/// Turns an open /dev/net/tun into the only queue of a new interface that carries IP packets, bare or each behind a
+/// virtio-net header. Returns its name.
+pub(crate) fn attach_tun(tun: impl AsFd, name: &str, vnet: bool) -> io::Result<String> {
     let mut request = Request::named(name)?;
     // IFF_TUN_EXCL: never attach to an interface somebody else made, it would outlive us.
-    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_TUN_EXCL;
+    let vnet = if vnet { libc::IFF_VNET_HDR } else { 0 };
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_TUN_EXCL | vnet;
     // The kernel reads these as unsigned; the highest of them is the sign bit of a C short.
     request.0.ifr_ifru.ifru_flags = flags as libc::c_short;
     request.run(tun, libc::TUNSETIFF as libc::Ioctl)?;
     request.name()
+}
+
+/// Says which packets (TUN_F_…) may come unfinished.
+pub(crate) fn set_tun_offload(tun: impl AsFd, offloads: libc::c_uint) -> io::Result<()> {
+    // SAFETY: the request takes its argument by value.
+    check(unsafe { libc::ioctl(tun.as_fd().as_raw_fd(), libc::TUNSETOFFLOAD as libc::Ioctl, offloads) }).map(drop)
 }
 
 /// The name an interface has now. `socket` is any socket of the interface's network namespace, here and below.

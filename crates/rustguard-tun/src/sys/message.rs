@@ -14,11 +14,15 @@ use std::{
     ptr,
 };
 
-/// Room for one control message of either family, aligned as a `cmsghdr`.
-type Control = [u64; 5];
-// SAFETY: only computes a length.
-const _: () =
-    assert!(size_of::<Control>() >= unsafe { libc::CMSG_SPACE(size_of::<libc::in6_pktinfo>() as u32) } as usize);
+/// Room for two control messages, an address of either family and the size of segments; aligned as a `cmsghdr`.
+type Control = [u64; 8];
+// SAFETY: only computes lengths.
+const _: () = assert!(
+    size_of::<Control>()
+        >= unsafe {
+            libc::CMSG_SPACE(size_of::<libc::in6_pktinfo>() as u32) + libc::CMSG_SPACE(size_of::<libc::c_int>() as u32)
+        } as usize
+);
 
 /// A socket address of either family.
 #[derive(Clone, Copy)]
@@ -29,18 +33,24 @@ union Address {
     v6: libc::sockaddr_in6,
 }
 
-/// A datagram to send: `source` as its sender's address, where given.
+/// Datagrams to send, which lie end to end: `source` as their sender's address, where given.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) span: Span,
     pub(crate) to: SocketAddr,
     pub(crate) source: Option<LocalAddr>,
+    /// Bytes of each datagram but the last.
+    pub(crate) size: usize,
+    /// How many there are.
+    pub(crate) count: usize,
 }
 
-/// A datagram that came.
+/// Datagrams of one sender that came as one (UDP_GRO), or a single one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incoming {
     pub(crate) len: usize,
+    /// Bytes of each datagram but the last, where there are several.
+    pub(crate) size: Option<usize>,
     /// It was longer than the buffer.
     pub(crate) truncated: bool,
     pub(crate) from: SocketAddr,
@@ -104,11 +114,13 @@ impl<const N: usize> Messages<N> {
     /// The `i`th datagram of the last [`recv`](Self::recv); `None` when its sender's address is of no known family.
     pub(crate) fn incoming(&self, i: usize) -> Option<Incoming> {
         let header = &self.0.headers[i];
+        let control = read_control(&self.0.controls[i], header.msg_hdr.msg_controllen as usize);
         Some(Incoming {
             len: header.msg_len as usize,
+            size: control.size,
             truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
             from: self.0.addresses[i].get(header.msg_hdr.msg_namelen as usize)?,
-            local: pktinfo(&self.0.controls[i], header.msg_hdr.msg_controllen as usize),
+            local: control.local,
         })
     }
 
@@ -125,7 +137,11 @@ impl<const N: usize> Messages<N> {
             header.msg_name = (&raw mut addresses[i]).cast();
             header.msg_iov = &raw mut buffers[i];
             header.msg_iovlen = 1;
-            let control = datagram.source.map_or(0, |source| set_pktinfo(&mut controls[i], source));
+            let mut control = datagram.source.map_or(0, |source| set_pktinfo(&mut controls[i], source));
+            if datagram.count > 1 {
+                // A datagram has no more than 65,507 bytes.
+                control += put(&mut controls[i], control, libc::SOL_UDP, libc::UDP_SEGMENT, datagram.size as u16);
+            }
             header.msg_control = if control == 0 { ptr::null_mut() } else { controls[i].as_mut_ptr().cast() };
             header.msg_controllen = control as _;
             header.msg_flags = 0;
@@ -191,25 +207,26 @@ fn set_pktinfo(control: &mut Control, source: LocalAddr) -> usize {
         IpAddr::V4(ip) => {
             let info =
                 libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: in_addr(ip), ipi_addr: libc::in_addr { s_addr: 0 } };
-            put(control, libc::IPPROTO_IP, libc::IP_PKTINFO, info)
+            put(control, 0, libc::IPPROTO_IP, libc::IP_PKTINFO, info)
         }
         // A link-local address means nothing without its interface.
         IpAddr::V6(ip) => {
             let interface = if ip.is_unicast_link_local() { source.interface } else { 0 };
             let info = libc::in6_pktinfo { ipi6_addr: in6_addr(ip), ipi6_ifindex: interface as _ };
-            put(control, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info)
+            put(control, 0, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info)
         }
     }
 }
 
-/// Writes one control message; returns the length for `msg_controllen`. `T` is one of the two pktinfo structs.
-fn put<T: Copy>(control: &mut Control, level: libc::c_int, kind: libc::c_int, value: T) -> usize {
-    *control = [0; 5];
+/// Writes one control message behind `at` bytes of others; returns the bytes it takes. `T` is plain integers.
+fn put<T: Copy>(control: &mut Control, at: usize, level: libc::c_int, kind: libc::c_int, value: T) -> usize {
     let bytes = size_of::<T>() as u32;
     // SAFETY: only computes lengths.
     let (len, space) = unsafe { (libc::CMSG_LEN(bytes), libc::CMSG_SPACE(bytes) as usize) };
-    assert!(space <= size_of::<Control>(), "the buffer was made for the larger of both");
-    let header: *mut libc::cmsghdr = control.as_mut_ptr().cast();
+    // `at` is a sum of spaces, which are multiples of the alignment.
+    control[at / size_of::<u64>()..].fill(0);
+    assert!(at + space <= size_of::<Control>(), "the buffer was made for both");
+    let header: *mut libc::cmsghdr = control[at / size_of::<u64>()..].as_mut_ptr().cast();
     // SAFETY: the buffer is aligned for a cmsghdr and has room for it and the value behind it, as asserted; CMSG_DATA
     // computes where that is.
     unsafe {
@@ -221,30 +238,48 @@ fn put<T: Copy>(control: &mut Control, level: libc::c_int, kind: libc::c_int, va
     space
 }
 
-/// Reads the control message a datagram came with, of which there is at most one: nothing else was asked for.
-fn pktinfo(control: &Control, len: usize) -> Option<LocalAddr> {
-    if len < size_of::<libc::cmsghdr>() {
-        return None;
-    }
-    let header: *const libc::cmsghdr = control.as_ptr().cast();
-    // SAFETY: the buffer is aligned for a cmsghdr, longer than one, and all of its bytes are initialised.
-    let (level, kind, bytes) = unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len as usize) };
-    // SAFETY: only computes lengths, here and below; then reads a value that lies within the buffer (asserted at its
-    // type for the larger one) wherever the kernel says it wrote all of it, and any bits of which are integers.
-    unsafe {
-        let data = libc::CMSG_DATA(header);
-        if (level, kind) == (libc::IPPROTO_IP, libc::IP_PKTINFO) && bytes >= cmsg_len::<libc::in_pktinfo>() {
-            let info = data.cast::<libc::in_pktinfo>().read_unaligned();
-            // Not `ipi_addr`, which is what the packet was addressed to, broadcast included.
-            Some(LocalAddr { ip: ipv4(info.ipi_spec_dst).into(), interface: info.ipi_ifindex as u32 })
-        } else if (level, kind) == (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) && bytes >= cmsg_len::<libc::in6_pktinfo>()
-        {
-            let info = data.cast::<libc::in6_pktinfo>().read_unaligned();
-            Some(LocalAddr { ip: Ipv6Addr::from(info.ipi6_addr.s6_addr).into(), interface: info.ipi6_ifindex as u32 })
-        } else {
-            None
+/// What the control messages of a datagram say.
+#[derive(Default)]
+struct ControlRead {
+    local: Option<LocalAddr>,
+    size: Option<usize>,
+}
+
+/// Reads the `len` bytes of control messages a datagram came with.
+fn read_control(control: &Control, len: usize) -> ControlRead {
+    let mut read = ControlRead::default();
+    let mut words = &control[..len.min(size_of::<Control>()).div_ceil(size_of::<u64>())];
+    while size_of_val(words) >= size_of::<libc::cmsghdr>() {
+        let header: *const libc::cmsghdr = words.as_ptr().cast();
+        // SAFETY: the buffer is aligned for a cmsghdr, longer than one, and all of its bytes are initialised.
+        let (level, kind, bytes) = unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len as usize) };
+        if bytes < size_of::<libc::cmsghdr>() || bytes > size_of_val(words) {
+            break;
         }
+        // SAFETY: only computes where the value begins, behind the header.
+        let data = unsafe { libc::CMSG_DATA(header) };
+        // SAFETY: each reads a value that the message was just seen to be long enough for, within the buffer; any bits
+        // of these types are integers.
+        unsafe {
+            if (level, kind) == (libc::IPPROTO_IP, libc::IP_PKTINFO) && bytes >= cmsg_len::<libc::in_pktinfo>() {
+                let info = data.cast::<libc::in_pktinfo>().read_unaligned();
+                // Not `ipi_addr`, which is what the packet was addressed to, broadcast included.
+                read.local = Some(LocalAddr { ip: ipv4(info.ipi_spec_dst).into(), interface: info.ipi_ifindex as u32 });
+            } else if (level, kind) == (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)
+                && bytes >= cmsg_len::<libc::in6_pktinfo>()
+            {
+                let info = data.cast::<libc::in6_pktinfo>().read_unaligned();
+                read.local = Some(LocalAddr {
+                    ip: Ipv6Addr::from(info.ipi6_addr.s6_addr).into(),
+                    interface: info.ipi6_ifindex as u32,
+                });
+            } else if (level, kind) == (libc::SOL_UDP, libc::UDP_GRO) && bytes >= cmsg_len::<libc::c_int>() {
+                read.size = usize::try_from(data.cast::<libc::c_int>().read_unaligned()).ok();
+            }
+        }
+        words = &words[bytes.div_ceil(size_of::<u64>())..];
     }
+    read
 }
 
 fn cmsg_len<T>() -> usize {
@@ -285,19 +320,22 @@ mod tests {
     proptest! {
         /// What we tell the kernel about addresses is what we would read back from it.
         #[test]
-        fn addresses_survive_the_kernels_format(remote: SocketAddr, ip: IpAddr, interface: u32) {
+        fn addresses_survive_the_kernels_format(remote: SocketAddr, ip: IpAddr, interface: u32, size: u16) {
             let mut address = Messages::<1>::new().0.addresses[0];
             let len = address.set(remote);
             prop_assert_eq!(address.get(len), Some(remote));
             prop_assert_eq!(address.get(len - 1), None);
 
-            let mut control = [u64::MAX; 5];
-            let len = set_pktinfo(&mut control, LocalAddr { ip, interface });
-            let read = pktinfo(&control, len).unwrap();
+            let mut control = [u64::MAX; 8];
+            let mut len = set_pktinfo(&mut control, LocalAddr { ip, interface });
+            len += put(&mut control, len, libc::SOL_UDP, libc::UDP_GRO, libc::c_int::from(size));
+            let both = read_control(&control, len);
+            prop_assert_eq!(both.size, Some(size.into()));
+            let read = both.local.unwrap();
             prop_assert_eq!(read.ip, ip);
             let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
             prop_assert_eq!(read.interface, if link_local { interface } else { 0 });
-            prop_assert_eq!(pktinfo(&control, 0), None);
+            prop_assert_eq!(read_control(&control, 0).local, None);
         }
     }
 }

@@ -1,0 +1,454 @@
+//! To the host: consecutive segments of a flow become one super-packet. Payloads stay where they lie.
+//!
+//! The rules are those of the kernel's own GRO, with one addition: a checksum is verified before its packet joins
+//! others, because the kernel takes the checksum of a super-packet as given. A packet that was corrupt before it
+//! entered the tunnel goes to the host alone, as it came, and is refused there.
+use super::{
+    ACK, PSH, TCP, TCP_CHECKSUM, TCP_HEADER, UDP, UDP_CHECKSUM, UDP_HEADER, VnetHeader, checksum, get16, get32, put16,
+};
+use crate::Span;
+
+/// Segments of one super-packet at most: the kernel refuses more of UDP (UDP_MAX_SEGMENTS), and 64 KiB of TCP is 47
+/// ordinary ones.
+pub(crate) const MAX_SEGMENTS: usize = 64;
+/// The longest packet, by the 16-bit lengths of both IP versions (IPv6 could take 40 bytes more).
+const MAX_LEN: usize = 65_535;
+/// Flows that may be open at once. More take turns: an interleaving of so many has little to coalesce.
+const OPEN_FLOWS: usize = 8;
+
+/// One write to the host: a packet, and the payloads of those that continue it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group {
+    /// Its first packet, an index into the batch.
+    pub(crate) first: usize,
+    last: usize,
+    /// How many packets it consists of.
+    pub(crate) count: usize,
+    /// Bytes of all headers, which only the first packet's count for.
+    pub(crate) headers: usize,
+    /// Bytes of payload of each but the last.
+    gso_size: usize,
+    len: usize,
+    psh: bool,
+    flow: Option<Flow>,
+}
+
+/// What decides whether a packet may join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Flow {
+    tcp: bool,
+    v4: bool,
+    /// Where the TCP or UDP header begins.
+    l4: usize,
+}
+
+/// A packet that could be part of a super-packet, or at least ends one of its flow.
+struct Segment {
+    flow: Flow,
+    headers: usize,
+    joins: bool,
+    psh: bool,
+}
+
+/// Groups the packets of a batch; keeps its memory between batches.
+#[derive(Debug, Default)]
+pub(crate) struct Coalescer {
+    groups: Vec<Group>,
+    /// For each packet, the one that follows it in its group.
+    next: Vec<usize>,
+    /// Groups that are open, the newest last.
+    open: Vec<usize>,
+}
+
+impl Coalescer {
+    /// Groups `packets`, in the order of each group's first. Packets of one flow stay in order. Changes no byte.
+    pub(crate) fn group(&mut self, slab: &[u8], packets: &[Span]) {
+        self.groups.clear();
+        self.open.clear();
+        self.next.clear();
+        self.next.resize(packets.len(), usize::MAX);
+        for i in 0..packets.len() {
+            self.add(slab, packets, i);
+        }
+    }
+
+    /// The groups of the last batch.
+    pub(crate) fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// The packets of a group, in order.
+    pub(crate) fn members(&self, group: &Group) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(group.first), |&i| Some(self.next[i])).take(group.count)
+    }
+
+    fn add(&mut self, slab: &[u8], packets: &[Span], i: usize) {
+        let packet = bytes(slab, packets[i]);
+        let Some(segment) = Segment::parse(packet) else {
+            // A fragment, or one with IP options, may be of any flow: nothing may overtake it.
+            self.open.clear();
+            return self.groups.push(Group::single(i, packet.len()));
+        };
+        let same_flow = |&at: &usize| {
+            let group = &self.groups[at];
+            group.flow == Some(segment.flow) && same_ends(bytes(slab, packets[group.first]), packet, segment.flow)
+        };
+        if let Some(place) = self.open.iter().position(same_flow) {
+            let at = self.open[place];
+            let group = self.groups[at];
+            if segment.joins && self.continues(slab, packets, &group, &segment, packet) {
+                let group = &mut self.groups[at];
+                self.next[group.last] = i;
+                group.last = i;
+                group.count += 1;
+                let payload = packet.len() - segment.headers;
+                group.len += payload;
+                group.psh |= segment.psh;
+                if segment.psh || payload < group.gso_size || group.count == MAX_SEGMENTS {
+                    self.open.swap_remove(place);
+                }
+                return;
+            }
+            // What comes later must not overtake this one.
+            self.open.swap_remove(place);
+        }
+        let opens = segment.joins && !segment.psh;
+        self.groups.push(Group {
+            headers: segment.headers,
+            gso_size: packet.len() - segment.headers,
+            flow: Some(segment.flow),
+            psh: segment.psh,
+            ..Group::single(i, packet.len())
+        });
+        if opens {
+            if self.open.len() == OPEN_FLOWS {
+                self.open.remove(0);
+            }
+            self.open.push(self.groups.len() - 1);
+        }
+    }
+
+    /// Whether `packet`, of the same flow, is what comes next in `group`, and both are intact.
+    fn continues(&self, slab: &[u8], packets: &[Span], group: &Group, segment: &Segment, packet: &[u8]) -> bool {
+        let first = bytes(slab, packets[group.first]);
+        let payload = packet.len() - segment.headers;
+        let Flow { tcp, v4, l4 } = segment.flow;
+        let same_ip = if v4 {
+            // Type of service, do-not-fragment, TTL. The identification only matters where fragmentation may happen.
+            let follows = get16(packet, 4) == get16(first, 4).wrapping_add(group.count as u16);
+            first[1] == packet[1] && first[6..9] == packet[6..9] && (first[6] & 0x40 != 0 || follows)
+        } else {
+            // Traffic class, flow label, hop limit.
+            first[..4] == packet[..4] && first[7] == packet[7]
+        };
+        let same_tcp = || {
+            let (first, packet) = (&first[l4..group.headers], &packet[l4..segment.headers]);
+            let seq = get32(first, 4).wrapping_add((group.len - group.headers) as u32);
+            // Sequence and acknowledgement, data offset, window, options. Flags were looked at.
+            get32(packet, 4) == seq
+                && first[8..13] == packet[8..13]
+                && first[14..16] == packet[14..16]
+                && first[20..] == packet[20..]
+        };
+        group.headers == segment.headers
+            && payload <= group.gso_size
+            && group.len + payload <= MAX_LEN
+            && same_ip
+            && (!tcp || same_tcp())
+            && (group.count > 1 || intact(first, segment.flow))
+            && intact(packet, segment.flow)
+    }
+}
+
+impl Group {
+    fn single(i: usize, len: usize) -> Self {
+        Self { first: i, last: i, count: 1, headers: len, gso_size: 0, len, psh: false, flow: None }
+    }
+
+    /// Makes the headers of `first`, the group's first packet, those of the whole; returns what precedes it on a TUN.
+    pub(crate) fn finish(&self, first: &mut [u8]) -> VnetHeader {
+        let (Some(Flow { tcp, v4, l4 }), 2..) = (self.flow, self.count) else { return VnetHeader::default() };
+        let addresses = if v4 {
+            put16(first, 2, self.len as u16);
+            put16(first, 10, 0);
+            let sum = checksum::sum(&first[..l4]);
+            put16(first, 10, !sum);
+            12..20
+        } else {
+            put16(first, 4, (self.len - l4) as u16);
+            8..40
+        };
+        let (protocol, field) = if tcp { (TCP, TCP_CHECKSUM) } else { (UDP, UDP_CHECKSUM) };
+        let pseudo = checksum::pseudo(&first[addresses], protocol, self.len - l4);
+        put16(first, l4 + field, pseudo);
+        if tcp {
+            first[l4 + 13] |= if self.psh { PSH } else { 0 };
+        } else {
+            put16(first, l4 + 4, (self.len - l4) as u16);
+        }
+        VnetHeader {
+            flags: VnetHeader::NEEDS_CSUM,
+            gso_type: match (tcp, v4) {
+                (true, true) => VnetHeader::TCPV4,
+                (true, false) => VnetHeader::TCPV6,
+                (false, _) => VnetHeader::UDP_L4,
+            },
+            hdr_len: self.headers as u16,
+            gso_size: self.gso_size as u16,
+            csum_start: l4 as u16,
+            csum_offset: field as u16,
+        }
+    }
+}
+
+impl Segment {
+    /// `None` for what is neither TCP nor UDP right behind a plain IP header, or contradicts itself: it goes alone.
+    fn parse(packet: &[u8]) -> Option<Self> {
+        let (v4, l4, protocol) = match packet.first()? >> 4 {
+            // No options, no fragments: more than `headers` would have to agree.
+            4 if packet.len() >= 20
+                && packet[0] == 0x45
+                && usize::from(get16(packet, 2)) == packet.len()
+                && get16(packet, 6) & 0xbfff == 0 =>
+            {
+                (true, 20, packet[9])
+            }
+            6 if packet.len() >= 40 && usize::from(get16(packet, 4)) + 40 == packet.len() => (false, 40, packet[6]),
+            _ => return None,
+        };
+        let transport = &packet[l4..];
+        let (tcp, len, may_join, psh) = match protocol {
+            TCP if transport.len() >= TCP_HEADER => {
+                let flags = transport[13];
+                let plain = flags & !PSH == ACK && transport[18..20] == [0, 0];
+                (true, usize::from(transport[12] >> 4) * 4, plain, flags & PSH != 0)
+            }
+            // A checksum of zero is none: nothing vouches for the packet.
+            UDP if transport.len() >= UDP_HEADER => {
+                let whole = usize::from(get16(transport, 4)) == transport.len();
+                (false, UDP_HEADER, whole && get16(transport, UDP_CHECKSUM) != 0, false)
+            }
+            _ => return None,
+        };
+        if (tcp && len < TCP_HEADER) || transport.len() < len {
+            return None;
+        }
+        let joins = may_join && transport.len() > len;
+        Some(Self { flow: Flow { tcp, v4, l4 }, headers: l4 + len, joins, psh })
+    }
+}
+
+fn bytes(slab: &[u8], span: Span) -> &[u8] {
+    &slab[span.offset..span.offset + span.len]
+}
+
+/// Same addresses and ports.
+fn same_ends(a: &[u8], b: &[u8], Flow { v4, l4, .. }: Flow) -> bool {
+    let addresses = if v4 { 12..20 } else { 8..40 };
+    a[l4..l4 + 4] == b[l4..l4 + 4] && a[addresses.clone()] == b[addresses]
+}
+
+/// Whether the checksums of the IPv4 header and of TCP or UDP are right.
+fn intact(packet: &[u8], Flow { tcp, v4, l4 }: Flow) -> bool {
+    let addresses = if v4 { 12..20 } else { 8..40 };
+    let pseudo = checksum::pseudo(&packet[addresses], if tcp { TCP } else { UDP }, packet.len() - l4);
+    let header = !v4 || checksum::sum(&packet[..l4]) == 0xffff;
+    header && checksum::add(pseudo, checksum::sum(&packet[l4..])) == 0xffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::testing::Packet, *};
+    use crate::offload::split::split;
+    use proptest::prelude::*;
+
+    /// Groups, checks that every group splits into exactly its packets again, and returns which were put together.
+    fn run(packets: &[Vec<u8>]) -> Vec<Vec<usize>> {
+        let (mut slab, mut spans) = (Vec::new(), Vec::new());
+        for packet in packets {
+            spans.push(Span { offset: slab.len() + 16, len: packet.len() });
+            slab.extend([0xee; 16]);
+            slab.extend(packet);
+        }
+        let mut coalescer = Coalescer::default();
+        coalescer.group(&slab, &spans);
+        let mut all = Vec::new();
+        for group in coalescer.groups() {
+            let members: Vec<_> = coalescer.members(group).collect();
+            let mut whole = packets[members[0]].clone();
+            let vnet = group.finish(&mut whole);
+            for &i in &members[1..] {
+                whole.extend(&packets[i][group.headers..]);
+            }
+            assert!(whole.len() <= MAX_LEN && members.len() <= MAX_SEGMENTS);
+            assert_eq!(whole.len(), group.len);
+            let mut area = vec![0; 400_000];
+            area[16..16 + whole.len()].copy_from_slice(&whole);
+            let segments = split(&mut area, 16, whole.len(), vnet, 65_535).unwrap();
+            let split: Vec<_> = segments.pieces().map(|at| area[at.offset..at.offset + at.len].to_vec()).collect();
+            let expected: Vec<_> = members.iter().map(|&i| packets[i].clone()).collect();
+            assert!(split == expected, "{members:?}");
+            all.push(members);
+        }
+        all
+    }
+
+    fn flow(v4: bool, tcp: bool, options: usize, payload: usize) -> Packet {
+        let payload = (0..payload).map(|i| (i % 253) as u8).collect();
+        Packet { v4, tcp, id: 65_000, seq: u32::MAX - 3_000, flags: 0x10, options, payload }
+    }
+
+    const KINDS: [(bool, bool); 4] = [(true, true), (true, false), (false, true), (false, false)];
+
+    #[test]
+    fn c28_what_was_split_comes_together_again() {
+        for (v4, tcp) in KINDS {
+            let whole = flow(v4, tcp, 12, 60_000);
+            let packets = whole.segments(1_000);
+            assert_eq!(run(&packets), [(0..60).collect::<Vec<_>>()], "v4 {v4}, tcp {tcp}");
+            let short_last = flow(v4, tcp, 0, 3_001).segments(1_000);
+            assert_eq!(run(&short_last), [[0, 1, 2, 3]]);
+        }
+    }
+
+    #[test]
+    fn c28_both_limits() {
+        for (v4, tcp) in KINDS {
+            let many = flow(v4, tcp, 0, 65 * 10).segments(10);
+            assert_eq!(run(&many), [(0..64).collect(), vec![64]], "64 segments");
+            let headers = flow(v4, tcp, 0, 0).headers();
+            let fits = flow(v4, tcp, 0, 65_535 - headers).segments(32_000);
+            assert_eq!(run(&fits), [[0, 1, 2]], "65,535 bytes");
+            let mut over = flow(v4, tcp, 0, 65_535 - headers);
+            over.payload.push(0);
+            assert_eq!(run(&over.segments(32_000)), [vec![0, 1], vec![2]], "65,536 bytes");
+        }
+    }
+
+    #[test]
+    fn a_short_segment_and_a_push_end_a_super_packet() {
+        let mut packets = flow(true, true, 12, 2_500).segments(1_000);
+        let mut rest = flow(true, true, 12, 2_000);
+        (rest.seq, rest.id) = (rest.seq.wrapping_add(2_500), rest.id + 3);
+        packets.extend(rest.segments(1_000));
+        assert_eq!(run(&packets), [vec![0, 1, 2], vec![3, 4]]);
+
+        let mut pushed = flow(true, true, 12, 2_000);
+        pushed.flags |= PSH;
+        let mut packets = pushed.segments(1_000);
+        (rest.seq, rest.id) = (pushed.seq.wrapping_add(2_000), pushed.id + 2);
+        packets.extend(rest.segments(1_000));
+        assert_eq!(run(&packets), [vec![0, 1], vec![2, 3]]);
+    }
+
+    #[test]
+    fn interleaved_flows_are_put_together_each() {
+        let (a, b) = (flow(true, true, 12, 3_000).segments(1_000), flow(false, false, 0, 3_000).segments(1_000));
+        let mixed: Vec<_> = a.into_iter().zip(b).flat_map(|(a, b)| [a, b]).collect();
+        assert_eq!(run(&mixed), [[0, 2, 4], [1, 3, 5]]);
+    }
+
+    /// Changes one byte, and makes the checksums right again where `repair` says so.
+    fn changed(packet: &[u8], at: usize, to: u8, repair: bool) -> Vec<u8> {
+        let mut packet = packet.to_vec();
+        packet[at] = to;
+        if repair {
+            let l4 = if packet[0] >> 4 == 4 { 20 } else { 40 };
+            if l4 == 20 {
+                put16(&mut packet, 10, 0);
+                let sum = checksum::sum(&packet[..20]);
+                put16(&mut packet, 10, !sum);
+            }
+            let (protocol, addresses) = if l4 == 20 { (packet[9], 12..20) } else { (packet[6], 8..40) };
+            let field = l4 + if protocol == TCP { 16 } else { 6 };
+            put16(&mut packet, field, 0);
+            let pseudo = checksum::pseudo(&packet[addresses], protocol, packet.len() - l4);
+            let sum = checksum::add(pseudo, checksum::sum(&packet[l4..]));
+            put16(&mut packet, field, !sum);
+        }
+        packet
+    }
+
+    #[test]
+    fn what_differs_stays_apart_and_nothing_overtakes_it() {
+        // Offset and value of what is changed in the second of four segments, checksums right.
+        let v4_tcp = [
+            (1, 0, "type of service"),
+            (6, 0, "fragments allowed"),
+            (8, 63, "TTL"),
+            (27, 0, "sequence"),
+            (31, 0, "acknowledgement"),
+            (33, 0x11, "FIN"),
+            (33, 0x30, "URG"),
+            (33, 0x50, "ECE"),
+            (33, 0x90, "CWR"),
+            (35, 0, "window"),
+            (45, 99, "options"),
+        ];
+        for (at, to, what) in v4_tcp {
+            let mut packets = flow(true, true, 12, 4_000).segments(1_000);
+            packets[1] = changed(&packets[1], at, to, true);
+            assert_eq!(run(&packets), [vec![0], vec![1], vec![2, 3]], "{what}");
+        }
+        for (at, to, what) in [(1, 0, "traffic class"), (3, 0, "flow label"), (7, 3, "hop limit")] {
+            let mut packets = flow(false, false, 0, 4_000).segments(1_000);
+            packets[1] = changed(&packets[1], at, to, true);
+            assert_eq!(run(&packets), [vec![0], vec![1,], vec![2, 3]], "{what}");
+        }
+        for (at, to, what) in [(0, 0x46, "IP options"), (6, 0x60, "a fragment"), (7, 1, "a later fragment")] {
+            let mut packets = flow(true, false, 0, 4_000).segments(1_000);
+            packets[1] = changed(&packets[1], at, to, false);
+            assert!(run(&packets).contains(&vec![1]), "{what}");
+        }
+        let mut packets = flow(false, true, 0, 3_000).segments(1_000);
+        packets[1][6] = 60;
+        assert!(run(&packets).contains(&vec![1]), "an extension header");
+    }
+
+    #[test]
+    fn corrupt_packets_and_unsummed_ones_go_alone() {
+        for (v4, tcp) in KINDS {
+            let good = flow(v4, tcp, 0, 4_000).segments(1_000);
+            for bad in 0..4 {
+                let mut packets = good.clone();
+                packets[bad] = changed(&good[bad], 700, !good[bad][700], false);
+                assert!(run(&packets).contains(&vec![bad]), "{bad}: the host's stack must see the wrong checksum");
+            }
+        }
+        let mut packets = flow(true, false, 0, 3_000).segments(1_000);
+        for packet in &mut packets {
+            put16(packet, 26, 0);
+        }
+        assert_eq!(run(&packets), [[0], [1], [2]]);
+    }
+
+    proptest! {
+        #[test]
+        fn c28_any_mixture_reaches_the_host_as_it_came(
+            flows in proptest::collection::vec((0..4_usize, 0..4_usize, 1..6_000_usize, 1..1_500_usize, 0..64_u8), 1..6),
+            order in proptest::collection::vec(0..6_usize, 0..80),
+        ) {
+            let mut queues: Vec<std::collections::VecDeque<_>> = flows.iter().enumerate().map(|(n, &(kind, options, len, size, flags))| {
+                let (v4, tcp) = KINDS[kind];
+                let mut packet = flow(v4, tcp, 4 * options, len);
+                packet.flags = 0x10 | flags & 9;
+                packet.segments(size.max(len / 60)).into_iter().map(|packet| changed(&packet, packet.len().min(23), n as u8, true)).collect()
+            }).collect();
+            let mut packets: Vec<Vec<u8>> = Vec::new();
+            for at in order {
+                let n = queues.len();
+                packets.extend(queues[at % n].pop_front());
+            }
+            packets.extend(queues.into_iter().flatten());
+            let groups = run(&packets);
+            let mut all: Vec<_> = groups.concat();
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..packets.len()).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn c28_no_packets_panic(packets in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..100), 0..20)) {
+            run(&packets);
+        }
+    }
+}
