@@ -16,6 +16,10 @@ use rustguard_crypto::aead::Frame;
 use rustguard_tun::{Endpoint, Network, Received, Span, TunQueue};
 use std::{io, sync::Arc};
 
+/// Runs of datagrams and frames that one batch brings at most, in the usual case: more only cost an allocation, once.
+const RECEIVED: usize = 64;
+const FRAMES: usize = 512;
+
 /// The buffers of one worker's receiving direction.
 pub(super) struct Rx {
     slab: Box<[u8]>,
@@ -37,10 +41,10 @@ impl Rx {
     pub(super) fn new(network: &impl Network) -> Self {
         Self {
             slab: vec![0; network.recv_slab_len()].into(),
-            received: Vec::with_capacity(128),
-            frames: Vec::with_capacity(128),
-            opened: Vec::with_capacity(128),
-            deliver: Vec::with_capacity(128),
+            received: Vec::with_capacity(RECEIVED),
+            frames: Vec::with_capacity(FRAMES),
+            opened: Vec::with_capacity(FRAMES),
+            deliver: Vec::with_capacity(FRAMES),
         }
     }
 
