@@ -309,9 +309,13 @@ mod tests {
 
     /// Waits for the next packet that is IPv4 (the kernel sends router solicitations of its own).
     fn next_ipv4(tun: &mut Tun, slab: &mut [u8]) -> Segments {
+        next_ipv4_at(tun, slab, 0)
+    }
+
+    fn next_ipv4_at(tun: &mut Tun, slab: &mut [u8], at: usize) -> Segments {
         let (mut waiter, _waker) = Waiter::new().unwrap();
         loop {
-            match tun.read(slab, 0, 1_420).unwrap() {
+            match tun.read(slab, at, 1_420).unwrap() {
                 Some(packet) if slab[packet.offset] >> 4 == 4 => return packet,
                 Some(_) => {}
                 None => {
@@ -373,6 +377,48 @@ mod tests {
             assert_eq!(tun.mtu().unwrap(), 65_535);
             assert_eq!(tun.set_mtu(65_536).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         });
+    }
+
+    /// The kernel itself says whether what we split and put together is right: it checks what comes back.
+    #[test]
+    fn c28_super_packets_pass_through_a_real_interface_both_ways() {
+        for offload in [true, false] {
+            isolated("super-packets", move || {
+                let options = TunOptions { name: "rg-gso".into(), mtu: Some(1_420), offload };
+                let mut tun = Tun::create(&options).unwrap();
+                ip("addr add 10.9.9.1/24 dev rg-gso");
+                ip("link set rg-gso up");
+                let socket = UdpSocket::bind("10.9.9.1:4000").unwrap();
+                socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                sys::set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, 1_001).unwrap();
+                let payload: Vec<u8> = (0..3_503u32).map(|i| (i % 251) as u8).collect();
+                socket.send_to(&payload, "10.9.9.2:5000").unwrap();
+
+                let mut slab = vec![0; tun.max_read() + 10_000];
+                let (mut spans, mut at, mut reads) = (Vec::new(), 0, Vec::new());
+                while spans.len() < 4 {
+                    let segments = next_ipv4_at(&mut tun, &mut slab, at);
+                    reads.push(segments.count);
+                    spans.extend(segments.pieces());
+                    at += segments.count * segments.stride;
+                }
+                assert_eq!(reads, if offload { vec![4] } else { vec![1; 4] });
+                for span in &spans {
+                    let packet = &mut slab[span.offset..span.offset + span.len];
+                    assert_eq!(&packet[12..20], [10, 9, 9, 1, 10, 9, 9, 2]);
+                    packet[12..20].rotate_left(4);
+                    packet[20..24].rotate_left(2);
+                }
+                // One that was corrupted on its way must not hide behind the sum of a super-packet.
+                slab[spans[1].offset + 500] ^= 1;
+                assert_eq!(tun.write(&mut slab, &spans).unwrap(), 0);
+                for piece in [0, 2, 3] {
+                    let mut buffer = [0; 2_000];
+                    let (len, _) = socket.recv_from(&mut buffer).unwrap();
+                    assert!(buffer[..len] == payload[piece * 1_001..payload.len().min((piece + 1) * 1_001)], "{piece}");
+                }
+            });
+        }
     }
 
     #[test]

@@ -6,14 +6,15 @@
 /// matter, nor does their byte order, which is put right at the end.
 pub(super) fn sum(bytes: &[u8]) -> u16 {
     let mut lanes = [0u128; 4];
-    let mut chunks = bytes.chunks_exact(32);
-    for chunk in &mut chunks {
-        for (lane, word) in lanes.iter_mut().zip(chunk.chunks_exact(8)) {
-            *lane += u128::from(u64::from_ne_bytes(word.try_into().expect("chunks of 8")));
+    let (blocks, rest) = bytes.as_chunks::<32>();
+    for block in blocks {
+        let (words, _) = block.as_chunks::<8>();
+        for (lane, word) in lanes.iter_mut().zip(words) {
+            *lane += u128::from(u64::from_ne_bytes(*word));
         }
     }
     let mut total = lanes.iter().sum::<u128>();
-    for word in chunks.remainder().chunks(2) {
+    for word in rest.chunks(2) {
         total += u128::from(u16::from_ne_bytes([word[0], *word.get(1).unwrap_or(&0)]));
     }
     while total > u128::from(u16::MAX) {
