@@ -575,6 +575,17 @@ mod tests {
     }
 
     #[test]
+    fn c28_a_message_has_at_most_64_datagrams_and_65507_bytes() {
+        let longest = |len, stride, last_len| longest_run(&Segments { offset: 0, stride, count: 100, len, last_len });
+        assert_eq!([longest(1, 1, 1), longest(1_023, 1_023, 9), longest(1_024, 1_024, 9)], [64, 64, 63]);
+        assert_eq!([longest(1_452, 1_452, 1), longest(65_507, 65_507, 1)], [45, 1]);
+        assert_eq!([longest(100, 116, 100), longest(7, 7, 0), longest(0, 0, 0)], [1, 1, 1], "gaps, empty datagrams");
+        assert_eq!(run_of(5, 0, None), Segments { offset: 5, stride: 0, count: 1, len: 0, last_len: 0 });
+        assert_eq!(run_of(5, 9, Some(0)).count, 1);
+        assert_eq!(run_of(5, 9, Some(3)), Segments { offset: 5, stride: 3, count: 3, len: 3, last_len: 3 });
+    }
+
+    #[test]
     fn c23_runs_come_in_one_piece_where_the_kernel_does_that() {
         isolated("runs received", || {
             let (mut ours, mut theirs) = (open(), open());
