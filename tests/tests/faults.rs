@@ -340,7 +340,11 @@ fn down_ends_a_running_one_and_only_that() {
 fn detach() {
     scenario(|lab| {
         fault(lab, |lab| {
-            let pair = Pair::new(lab, Outside::V4)?;
+            let mut pair = Pair::new(lab, Outside::V4)?;
+            // Hooks that print must neither pass for the child's word that it is ready nor be killed for it later.
+            let record = lab.path("post-down");
+            pair.conf_a.lines =
+                vec!["PostUp = echo up".to_owned(), format!("PostDown = echo down && touch {}", record.display())];
             let _b = rustguard_tests::Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
             let before = pair.a.traces()?;
             let file = lab.file("wga.conf", &pair.conf_a.wg_quick())?.display().to_string();
@@ -351,6 +355,7 @@ fn detach() {
             pair.a.reaches(INSIDE_B[0], 10)?;
             let down = rustguard(&pair.a, &["down", &file])?;
             ensure!(down.success(), "down: {down}");
+            ensure!(record.exists(), "PostDown did not run to its end");
             unchanged(&pair.a, &before)?;
             // A start that fails is told to the caller, not to nobody.
             let broken = lab.file("wga.conf", &pair.conf_a.wg_quick().replace("51801", "99999"))?.display().to_string();

@@ -5,7 +5,7 @@
 mod rx;
 mod tx;
 
-use crate::shared::{Shared, Signal};
+use crate::shared::{Shared, Signal, ToControl};
 use parking_lot::Mutex;
 use rustguard_core::time::Instant;
 use rustguard_tun::{
@@ -87,8 +87,9 @@ struct Worker<T, N> {
 
 impl<T: TunQueue, N: Network> Worker<T, N> {
     fn run(mut self) {
-        let result = self.run_until_stopped();
-        let _ = self.shared.control.signals.send(Signal::WorkerEnded(result));
+        let panicked = Err(io::Error::other("the worker panicked"));
+        let mut end = End { control: self.shared.control.clone(), result: panicked };
+        end.result = self.run_until_stopped();
     }
 
     fn run_until_stopped(&mut self) -> io::Result<()> {
@@ -130,6 +131,18 @@ impl<T: TunQueue, N: Network> Worker<T, N> {
             self.network = network;
         }
         !self.mailbox.stop.load(Ordering::Acquire)
+    }
+}
+
+/// Tells control how the worker ended, also when that was by unwinding.
+struct End {
+    control: ToControl,
+    result: io::Result<()>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.control.signal(Signal::WorkerEnded(std::mem::replace(&mut self.result, Ok(()))));
     }
 }
 
