@@ -94,8 +94,10 @@ impl Session {
         if let Some(device) = self.device.take() {
             device.shutdown().await;
         }
-        if let Some(host) = self.host.take() {
-            report(host.undo().await.map_err(Into::into));
+        match self.host.take() {
+            Some(host) => report(host.undo().await.map_err(Into::into)),
+            // A signal may have come in the middle of the set-up: the record knows how far it was.
+            None => report(host::cleanup(&host::record_path(&self.interface)).await.map(drop).map_err(Into::into)),
         }
         if self.complete {
             report(hooks::run("PostDown", &interface.post_down, &self.interface).await);

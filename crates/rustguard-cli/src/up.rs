@@ -9,7 +9,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(crate) fn run(target: &str, detached: bool) -> Result<()> {
     let (path, interface) = conf::resolve_name(target)?;
     if detached && !detach::is_child() {
-        let path = std::fs::canonicalize(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        // Absolute, but not canonical: the interface has its name from the link, not from what it points to.
+        let path = std::path::absolute(&path).with_context(|| format!("cannot open {}", path.display()))?;
         let path = path.to_str().context("the path is not UTF-8")?;
         return detach::spawn(&interface, &["up", "--detach", path]);
     }
