@@ -3,7 +3,8 @@
 //! ```no_run
 //! use rustguard_device::{Device, PeerUpdate};
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! # let (private, public): (rustguard_crypto::x25519::StaticSecret, rustguard_crypto::x25519::PublicKey) = todo!();
+//! # let private = rustguard_crypto::x25519::StaticSecret::from_bytes([1; 32]);
+//! # let public = rustguard_crypto::x25519::StaticSecret::from_bytes([2; 32]).public_key();
 //! let device = Device::builder()
 //!     .private_key(private)
 //!     .listen_port(51820)
