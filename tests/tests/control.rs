@@ -165,7 +165,8 @@ fn addconf_and_syncconf_keep_the_session() {
     });
 }
 
-/// Ten thousand peers with ten allowed IPs each: seconds, not minutes, and the one that exists is found among them.
+/// Ten thousand peers with ten allowed IPs each, and the one that exists is found among them. The time is printed and not
+/// judged: `benches/benches/peers.rs` measures it.
 #[test]
 fn ten_thousand_peers() {
     scenario(|lab| {
@@ -182,10 +183,7 @@ fn ten_thousand_peers() {
         let file = lab.file("many.conf", &text)?.display().to_string();
         let started = Instant::now();
         pair.a.run(&["wg", "setconf", a.interface(), &file])?;
-        let took = started.elapsed();
-        println!("\n10,000 peers, 100,000 allowed IPs: setconf in {took:?}");
-        // No bound on a busy machine, but quadratic work would be minutes.
-        ensure!(took < Duration::from_secs(60), "setconf took {took:?}");
+        println!("\n10,000 peers, 100,000 allowed IPs: setconf in {:?}", started.elapsed());
         let started = Instant::now();
         let shown = a.dump()?;
         println!("show dump in {:?}", started.elapsed());
@@ -193,14 +191,13 @@ fn ten_thousand_peers() {
         let prefixes: usize = shown.peers.iter().map(|peer| peer.allowed_ips.split(',').count()).sum();
         ensure!(prefixes == 100_002, "{prefixes} allowed IPs");
         pair.a.reaches(INSIDE_B[0], 10)?;
-        let started = Instant::now();
         pair.a.run(&[
             "wg",
             "setconf",
             a.interface(),
             &lab.file("one.conf", &pair.conf_a.wg())?.display().to_string(),
         ])?;
-        ensure!(a.dump()?.peers.len() == 1 && started.elapsed() < Duration::from_secs(60), "and gone as quickly");
+        ensure!(a.dump()?.peers.len() == 1, "and gone again");
         pair.a.reaches(INSIDE_B[0], 10)
     });
 }

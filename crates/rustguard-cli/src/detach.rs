@@ -26,7 +26,7 @@ pub(crate) fn spawn(interface: &str, arguments: &[&str]) -> Result<()> {
         .append(true)
         .mode(0o600)
         .open(&log)
-        .with_context(|| format!("cannot write {}", log.display()))?;
+        .with_context(|| crate::runfile::not_writable(&log))?;
     let before = stderr.metadata()?.len();
     let mut child = Command::new(std::env::current_exe()?)
         .args(arguments)

@@ -31,7 +31,8 @@ impl RunFile {
                 .write(true)
                 .create(true)
                 .truncate(false)
-                .mode(0o644)
+                // Whoever may open it may lock it, and keep us from starting.
+                .mode(0o600)
                 .open(&path)
                 .with_context(|| not_writable(&path))?;
             match file.try_lock() {
@@ -86,7 +87,8 @@ pub(crate) fn path(interface: &str, extension: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn not_writable(path: &Path) -> String {
+/// Names the file and the remedy.
+pub(crate) fn not_writable(path: &Path) -> String {
     format!("cannot write {}; a tunnel needs CAP_NET_ADMIN: run as root, or with sudo", path.display())
 }
 

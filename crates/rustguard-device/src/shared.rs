@@ -63,6 +63,8 @@ pub(crate) struct PeerShared {
     pub(crate) activity: Arc<Activity>,
     /// A wish for a handshake is on its way to control: one is enough.
     pub(crate) handshake_wanted: AtomicBool,
+    /// So is the news of a new endpoint: a peer that changes its address with every packet must not fill control's queue.
+    pub(crate) roamed: AtomicBool,
 }
 
 impl PeerShared {
@@ -73,6 +75,7 @@ impl PeerShared {
             endpoint: ArcSwapOption::empty(),
             activity,
             handshake_wanted: AtomicBool::new(false),
+            roamed: AtomicBool::new(false),
         }
     }
 
@@ -112,8 +115,8 @@ pub(crate) struct ToControl {
     pub(crate) handshakes: mpsc::Sender<HandshakeDatagram>,
     /// Packets to stage.
     pub(crate) staging: mpsc::Sender<(PeerId, Box<[u8]>)>,
-    /// Signals. Bounded by what sends them: one `Confirmed` per session, one `HandshakeWanted` per peer under way,
-    /// one `Activity` per peer and look of the timers.
+    /// Signals. Bounded by what sends them: one `Confirmed` per session, one `HandshakeWanted` and one
+    /// `Roamed` per peer under way, one `Activity` per peer and look of the timers.
     pub(crate) signals: mpsc::UnboundedSender<Signal>,
 }
 
@@ -145,6 +148,13 @@ impl ToControl {
         let _ = self.signals.send(signal);
     }
 
+    /// Tells that authenticated data moved `peer`, unless that is on its way already: control then finds the newest place.
+    pub(crate) fn roamed(&self, peer: &PeerShared) {
+        if !peer.roamed.swap(true, Ordering::AcqRel) {
+            self.signal(Signal::Roamed(peer.id));
+        }
+    }
+
     /// Asks for a handshake with `peer`, unless that was asked already.
     pub(crate) fn want_handshake(&self, peer: &PeerShared) {
         if !peer.handshake_wanted.swap(true, Ordering::Relaxed) {
@@ -174,5 +184,19 @@ mod tests {
         assert!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))));
         peer.forget_source();
         assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.2:1", None)));
+    }
+
+    #[test]
+    fn a_peer_that_moves_with_every_packet_has_one_signal_in_the_queue() {
+        let (signals, mut queue) = mpsc::unbounded_channel();
+        let control = ToControl { handshakes: mpsc::channel(1).0, staging: mpsc::channel(1).0, signals };
+        let peer = PeerShared::new(PeerId(1), Arc::default());
+        for port in 1..1_000 {
+            if peer.seen_at(&endpoint(&format!("192.0.2.1:{port}"), None)) {
+                control.roamed(&peer);
+            }
+        }
+        assert!(matches!(queue.try_recv(), Ok(Signal::Roamed(PeerId(1)))));
+        assert!(queue.try_recv().is_err());
     }
 }

@@ -218,7 +218,13 @@ impl<B: Binder> Control<B> {
             }
             Signal::Confirmed(index) => self.node.confirmed(index, now(), &mut self.actions),
             Signal::Activity(peer) => self.node.activity(peer, now().instant),
-            Signal::Roamed(peer) => self.roamed(peer),
+            Signal::Roamed(peer) => {
+                // Cleared before the endpoint is read: what moves it afterwards is told again.
+                if let Some(entry) = self.peers.get(&peer) {
+                    entry.shared.roamed.store(false, std::sync::atomic::Ordering::Release);
+                }
+                self.roamed(peer);
+            }
             Signal::WorkerEnded(Ok(())) => return Some(CloseReason::Shutdown),
             Signal::WorkerEnded(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {
                 return Some(CloseReason::InterfaceDeleted);

@@ -141,7 +141,7 @@ impl Rx {
                 shared.control.signal(Signal::Confirmed(run.index));
             }
             if peer.seen_at(&run.from) {
-                shared.control.signal(Signal::Roamed(peer.id));
+                shared.control.roamed(peer);
             }
             if opener.rekey_on_receive(now) {
                 shared.control.want_handshake(peer);
