@@ -6,7 +6,7 @@ use crate::{
         coalesce::{Coalescer, Group, MAX_SEGMENTS},
         split::split,
     },
-    sys,
+    sys::{self, TunFlags},
 };
 use std::{
     fs::{File, OpenOptions},
@@ -21,6 +21,8 @@ use std::{
 pub const MAX_NAME_LEN: usize = 15;
 /// The longest IP packet.
 const MAX_PACKET: usize = 65_535;
+/// Queues of one interface at most (MAX_TAP_QUEUES).
+const MAX_QUEUES: usize = 256;
 const DRIVER: &str = "/dev/net/tun";
 /// Bytes the segments of one super-packet may take. The kernel's smallest segments (TCP_MIN_MSS: 48 bytes, less
 /// options) need the most, and do not occur in practice: memory nobody writes to costs nothing.
@@ -52,41 +54,61 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Creates the interface, down and without addresses. It disappears when the last queue is dropped, also when the
-    /// process is killed.
+    /// Creates the interface, down and without addresses, with a single queue. It disappears when that is dropped,
+    /// also when the process is killed.
     ///
     /// # Errors
     /// See [`TunError`]; nothing is left behind.
     pub fn create(options: &TunOptions) -> Result<Self, TunError> {
+        let mut queues = Self::create_queues(options, 1)?;
+        Ok(queues.pop().expect("as many as were asked for"))
+    }
+
+    /// Creates the interface with several queues, 1 to 256: one for each worker. It disappears with the last of them.
+    ///
+    /// The host's packets are spread over the queues by a hash of their addresses and ports, which is the same both
+    /// ways; the kernel also remembers for three seconds (`TUN_FLOW_EXPIRE`) through which queue a flow's last
+    /// packet came *to* the host, and answers there. Packets of one flow therefore stay in order as long as its packets
+    /// to the host keep to one queue.
+    ///
+    /// # Errors
+    /// See [`TunError`]; nothing is left behind.
+    pub fn create_queues(options: &TunOptions, queues: usize) -> Result<Vec<Self>, TunError> {
         let TunOptions { name, mtu, offload } = options;
         check_name(name)?;
-        let mut open = OpenOptions::new();
-        let queue = open.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(DRIVER).map_err(|error| {
-            match error.raw_os_error() {
-                // ENODEV and ENXIO: the node is there, the driver behind it is not.
-                Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TunError::NoDriver,
-                Some(libc::EPERM | libc::EACCES) => TunError::NotPermitted { name: name.clone() },
-                _ => TunError::Io(error),
-            }
-        })?;
-        let name = sys::attach_tun(&queue, name, *offload).map_err(|error| match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => TunError::NotPermitted { name: name.clone() },
-            Some(libc::EBUSY | libc::EEXIST) => TunError::Taken { name: name.clone() },
-            _ => TunError::Io(error),
-        })?;
+        if !(1..=MAX_QUEUES).contains(&queues) {
+            return Err(TunError::InvalidQueues { name: name.clone(), queues });
+        }
+        // Exclusive: never attach to an interface somebody else made, it would outlive us. Then the name is ours.
+        let first = TunFlags { vnet: *offload, multi_queue: queues > 1, exclusive: true };
+        let (queue, name) = attach(name, first)?;
         let namespace = UnixDatagram::unbound()?;
         let index = sys::index_of(&namespace, &name)?;
         if *offload {
+            // Of the interface, not of one queue.
             enable_offloads(&queue);
         }
-        let tun = Self { queue, vnet: *offload, coalescer: Coalescer::default(), name, index, namespace };
+        let first = Self { queue, vnet: *offload, coalescer: Coalescer::default(), name, index, namespace };
         if let Some(mtu) = *mtu {
-            tun.set_mtu(mtu).map_err(|error| match error.raw_os_error() {
-                Some(libc::EINVAL) => TunError::InvalidMtu { name: tun.name.clone(), mtu },
+            first.set_mtu(mtu).map_err(|error| match error.raw_os_error() {
+                Some(libc::EINVAL) => TunError::InvalidMtu { name: first.name.clone(), mtu },
                 _ => TunError::Io(error),
             })?;
         }
-        Ok(tun)
+        let mut all = vec![first];
+        while all.len() < queues {
+            let next = all[0].attach_next()?;
+            all.push(next);
+        }
+        Ok(all)
+    }
+
+    /// One more queue of this interface.
+    fn attach_next(&self) -> Result<Self, TunError> {
+        let flags = TunFlags { vnet: self.vnet, multi_queue: true, exclusive: false };
+        let (queue, name) = attach(&self.name, flags)?;
+        let namespace = self.namespace.try_clone()?;
+        Ok(Self { queue, vnet: self.vnet, coalescer: Coalescer::default(), name, index: self.index, namespace })
     }
 
     /// The name the kernel gave.
@@ -214,6 +236,26 @@ impl Tun {
     }
 }
 
+/// Opens the driver and makes what was opened a queue of the interface `name`. Returns the name the kernel gave.
+fn attach(name: &str, flags: TunFlags) -> Result<(File, String), TunError> {
+    let not_permitted = || TunError::NotPermitted { name: name.to_owned() };
+    let mut open = OpenOptions::new();
+    let queue = open.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(DRIVER).map_err(|error| {
+        match error.raw_os_error() {
+            // ENODEV and ENXIO: the node is there, the driver behind it is not.
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TunError::NoDriver,
+            Some(libc::EPERM | libc::EACCES) => not_permitted(),
+            _ => TunError::Io(error),
+        }
+    })?;
+    let name = sys::attach_tun(&queue, name, flags).map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => not_permitted(),
+        Some(libc::EBUSY | libc::EEXIST) => TunError::Taken { name: name.to_owned() },
+        _ => TunError::Io(error),
+    })?;
+    Ok((queue, name))
+}
+
 fn bytes(slab: &[u8], span: Span) -> &[u8] {
     &slab[span.offset..span.offset + span.len]
 }
@@ -266,6 +308,14 @@ pub enum TunError {
         name: String,
         /// What was asked for.
         mtu: u32,
+    },
+    /// Out of the kernel's bounds.
+    #[error("the interface `{name}` cannot have {queues} queues: the kernel takes 1 to {MAX_QUEUES}")]
+    InvalidQueues {
+        /// The interface.
+        name: String,
+        /// What was asked for.
+        queues: usize,
     },
     /// Anything else.
     #[error(transparent)]
@@ -437,6 +487,118 @@ mod tests {
             let error = tun.write(&mut slab, &[Span { offset: 0, len: 20 }]).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::NotConnected);
             assert_eq!(tun.mtu().unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        });
+    }
+
+    /// The number a flow's packets carry, and the flow's port.
+    fn flow_and_number(packet: &[u8]) -> (u16, u32) {
+        let number = packet[28..32].try_into().expect("four bytes");
+        (u16::from_be_bytes([packet[20], packet[21]]), u32::from_be_bytes(number))
+    }
+
+    #[test]
+    fn flows_are_spread_over_the_queues_and_each_keeps_its_order() {
+        isolated("several queues", || {
+            let options = TunOptions { name: "rg-many".into(), mtu: Some(1_300), offload: true };
+            let mut queues = Tun::create_queues(&options, 4).unwrap();
+            assert_eq!(queues.len(), 4);
+            for queue in &queues {
+                assert_eq!((queue.name(), queue.index()), ("rg-many", queues[0].index()));
+                assert_eq!(queue.mtu().unwrap(), 1_300);
+            }
+            queues[3].set_mtu(1_280).unwrap();
+            assert_eq!(queues[0].mtu().unwrap(), 1_280);
+
+            ip("addr add 10.9.9.1/24 dev rg-many");
+            ip("link set rg-many up");
+            let (flows, packets) = (32, 20);
+            let sockets: Vec<_> = (0..flows).map(|_| UdpSocket::bind("10.9.9.1:0").unwrap()).collect();
+            for number in 0..packets {
+                for socket in &sockets {
+                    socket.send_to(&u32::to_be_bytes(number), "10.9.9.2:5000").unwrap();
+                }
+            }
+            let mut slab = vec![0; queues[0].max_read()];
+            let mut next = std::collections::HashMap::new();
+            let mut busy = 0;
+            for queue in &mut queues {
+                let before = next.len();
+                // All are waiting already: the kernel queues what is sent before `send_to` returns.
+                while let Some(packet) = queue.read(&mut slab, 0, 1_420).unwrap() {
+                    let packet = &slab[packet.offset..packet.offset + packet.len];
+                    // Router solicitations are the kernel's own.
+                    if packet[0] >> 4 != 4 {
+                        continue;
+                    }
+                    let (flow, number) = flow_and_number(packet);
+                    let expected = next.entry(flow).or_insert(0);
+                    assert_eq!(number, *expected, "flow {flow}: in order, and all in one queue");
+                    *expected += 1;
+                }
+                busy += usize::from(next.len() > before);
+            }
+            assert_eq!(next.len(), flows);
+            assert!(next.values().all(|&count| count == packets), "{next:?}");
+            assert!(busy > 1, "32 flows do not hash to a single queue of four");
+
+            // Whichever queue writes: the packet reaches the host.
+            let socket = &sockets[0];
+            socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            let to_us = reply_packet(socket.local_addr().unwrap().port());
+            for queue in &mut queues {
+                slab[..to_us.len()].copy_from_slice(&to_us);
+                assert_eq!(queue.write(&mut slab, &[Span { offset: 0, len: to_us.len() }]).unwrap(), 0);
+                assert_eq!(socket.recv_from(&mut [0; 8]).unwrap(), (4, "10.9.9.2:5000".parse().unwrap()));
+            }
+            let last = queues.pop().unwrap();
+            drop(queues);
+            assert_eq!(last.mtu().unwrap(), 1_280, "it lives as long as one queue does");
+            drop(last);
+            Tun::create(&options).unwrap();
+        });
+    }
+
+    /// 10.9.9.2:5000 to 10.9.9.1 and `port`, four bytes, without UDP checksum.
+    fn reply_packet(port: u16) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 9, 2, 10, 9, 9, 1];
+        let sum = packet.chunks(2).fold(0, |sum, word| sum + (u32::from(word[0]) << 8 | u32::from(word[1])));
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        packet.extend(5_000_u16.to_be_bytes());
+        packet.extend(port.to_be_bytes());
+        packet.extend([0, 12, 0, 0, 1, 2, 3, 4]);
+        packet
+    }
+
+    #[test]
+    fn an_interface_of_several_queues_is_not_joined_and_its_end_reaches_every_queue() {
+        isolated("several queues taken, and deleted", || {
+            let create = |name: &str, queues| {
+                Tun::create_queues(&TunOptions { name: name.into(), mtu: None, offload: true }, queues)
+            };
+            ip("tuntap add dev rg-theirs mode tun multi_queue");
+            for queues in [1, 2] {
+                assert!(matches!(create("rg-theirs", queues), Err(TunError::Taken { name }) if name == "rg-theirs"));
+            }
+            let mut ours = create("rg-ours%d", 3).unwrap();
+            assert!(ours.iter().all(|queue| queue.name() == "rg-ours0"));
+            assert!(matches!(create("rg-ours0", 2), Err(TunError::Taken { .. })));
+            for queues in [0, 257] {
+                assert!(matches!(create("rg-none", queues), Err(TunError::InvalidQueues { .. })));
+            }
+            assert_eq!(create("rg-most", 256).unwrap().len(), 256);
+
+            ip("link delete dev rg-ours0");
+            let mut slab = vec![0; ours[0].max_read()];
+            let (mut waiter, _waker) = Waiter::new().unwrap();
+            for queue in &mut ours {
+                let mut ready = [false];
+                waiter.wait(&[queue.fd()], &mut ready, Some(Duration::from_secs(10))).unwrap();
+                assert!(ready[0]);
+                assert_eq!(queue.read(&mut slab, 0, 1_420).unwrap_err().kind(), io::ErrorKind::NotConnected);
+                let error = queue.write(&mut slab, &[Span { offset: 0, len: 20 }]).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::NotConnected);
+            }
         });
     }
 

@@ -6,13 +6,26 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
-/// Turns an open /dev/net/tun into the only queue of a new interface that carries IP packets, bare or each behind a
-/// virtio-net header. Returns its name.
-pub(crate) fn attach_tun(tun: impl AsFd, name: &str, vnet: bool) -> io::Result<String> {
+/// How to attach to an interface.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TunFlags {
+    /// Every packet has a virtio-net header.
+    pub(crate) vnet: bool,
+    /// The interface may have several queues.
+    pub(crate) multi_queue: bool,
+    /// It must not exist yet.
+    pub(crate) exclusive: bool,
+}
+
+/// Turns an open /dev/net/tun into a queue of an interface that carries IP packets, which is made unless it exists.
+/// Returns its name.
+pub(crate) fn attach_tun(tun: impl AsFd, name: &str, flags: TunFlags) -> io::Result<String> {
     let mut request = Request::named(name)?;
-    // IFF_TUN_EXCL: never attach to an interface somebody else made, it would outlive us.
-    let vnet = if vnet { libc::IFF_VNET_HDR } else { 0 };
-    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_TUN_EXCL | vnet;
+    let TunFlags { vnet, multi_queue, exclusive } = flags;
+    let flags = [(vnet, libc::IFF_VNET_HDR), (multi_queue, libc::IFF_MULTI_QUEUE), (exclusive, libc::IFF_TUN_EXCL)]
+        .into_iter()
+        .filter(|(wanted, _)| *wanted)
+        .fold(libc::IFF_TUN | libc::IFF_NO_PI, |flags, (_, flag)| flags | flag);
     // The kernel reads these as unsigned; the highest of them is the sign bit of a C short.
     request.0.ifr_ifru.ifru_flags = flags as libc::c_short;
     request.run(tun, libc::TUNSETIFF as libc::Ioctl)?;

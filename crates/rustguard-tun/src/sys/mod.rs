@@ -5,7 +5,7 @@ mod interface;
 mod message;
 mod poll;
 
-pub(crate) use interface::{attach_tun, bring_up, index_of, mtu, name_of, set_mtu, set_tun_offload};
+pub(crate) use interface::{TunFlags, attach_tun, bring_up, index_of, mtu, name_of, set_mtu, set_tun_offload};
 pub(crate) use message::{Messages, Outgoing, set_option};
 pub(crate) use poll::{EventFd, PollFd, poll};
 
