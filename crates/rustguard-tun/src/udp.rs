@@ -77,8 +77,35 @@ impl Udp {
     /// [`io::ErrorKind::AddrInUse`], or [`io::ErrorKind::PermissionDenied`] for a firewall mark without CAP_NET_ADMIN
     /// or a port below 1024; the messages name the port and the remedy.
     pub fn bind(options: &UdpOptions) -> io::Result<Self> {
-        let (pair, port) = bind_pair(options.port, |domain, port| bind(domain, port, options.fwmark))?;
-        Ok(Self::new(pair, port))
+        let mut queues = Self::bind_queues(options, 1)?;
+        Ok(queues.pop().expect("as many as were asked for"))
+    }
+
+    /// Binds as many pairs of sockets to one port, one for each worker (SO_REUSEPORT). The kernel spreads datagrams over
+    /// them by a hash of both addresses and ports: all of one peer come to one worker, and so in order, until the peer
+    /// roams. [`set_fwmark`](Self::set_fwmark) is a matter of each.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind), and [`io::ErrorKind::InvalidInput`] for no queue at all.
+    pub fn bind_queues(options: &UdpOptions, queues: usize) -> io::Result<Vec<Self>> {
+        if queues == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "no UDP socket was asked for: it takes at least one",
+            ));
+        }
+        // The first does not share the port while it binds, or it would join whoever shares it already. Once bound, it
+        // lets others join, and the kernel makes it one of their group (reuseport_add_sock).
+        let (pair, port) = bind_pair(options.port, |domain, port| bind(domain, port, options, Claim::Alone))?;
+        if queues > 1 {
+            pair.iter().try_for_each(|socket| socket.set_reuse_port(true))?;
+        }
+        let mut all = vec![Self::new(pair, port)];
+        while all.len() < queues {
+            let (pair, port) = bind_pair(port, |domain, port| bind(domain, port, options, Claim::Shared))?;
+            all.push(Self::new(pair, port));
+        }
+        Ok(all)
     }
 
     fn new(sockets: Pair, port: u16) -> Self {
@@ -359,7 +386,16 @@ fn port_of(socket: &Socket) -> io::Result<u16> {
     Ok(address.expect("a UDP socket has an IP address").port())
 }
 
-fn bind(domain: Domain, port: u16, fwmark: u32) -> io::Result<Socket> {
+/// How a socket takes its port.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Claim {
+    /// Nobody else may have it.
+    Alone,
+    /// Together with those of the same user who share it.
+    Shared,
+}
+
+fn bind(domain: Domain, port: u16, options: &UdpOptions, claim: Claim) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
     let any: SockAddr = if domain == Domain::IPV6 {
         socket.set_only_v6(true)?;
@@ -369,9 +405,10 @@ fn bind(domain: Domain, port: u16, fwmark: u32) -> io::Result<Socket> {
         sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into()
     };
-    if fwmark != 0 {
-        set_mark(&socket, fwmark)?;
+    if options.fwmark != 0 {
+        set_mark(&socket, options.fwmark)?;
     }
+    socket.set_reuse_port(claim == Claim::Shared)?;
     enlarge_buffers(&socket);
     // Linux 5.0; older kernels deliver every datagram by itself.
     let _ = sys::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
@@ -751,7 +788,7 @@ mod tests {
         let missing = |family| {
             move |domain, port| match domain == family {
                 true => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
-                false => bind(domain, port, 0),
+                false => bind(domain, port, &UdpOptions::default(), Claim::Alone),
             }
         };
         let (pair, port) = bind_pair(0, missing(Domain::IPV6)).unwrap();
@@ -775,13 +812,13 @@ mod tests {
                 refusals -= 1;
                 return Err(io::ErrorKind::AddrInUse.into());
             }
-            bind(domain, port, 0)
+            bind(domain, port, &UdpOptions::default(), Claim::Alone)
         })
         .unwrap();
         assert!(pair.iter().all(|socket| port_of(socket).unwrap() == port));
         let error = bind_pair(0, |domain, port| match domain == Domain::IPV6 {
             true => Err(io::ErrorKind::AddrInUse.into()),
-            false => bind(domain, port, 0),
+            false => bind(domain, port, &UdpOptions::default(), Claim::Alone),
         });
         assert_eq!(error.err().unwrap().kind(), io::ErrorKind::AddrInUse, "it does not go on for ever");
     }
@@ -792,6 +829,71 @@ mod tests {
         let error = Udp::bind(&UdpOptions { port: first.port(), fwmark: 0 }).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         assert!(error.to_string().contains(&first.port().to_string()), "{error}");
+    }
+
+    #[test]
+    fn sources_are_spread_over_the_queues_and_each_keeps_to_one() {
+        isolated("several sockets on a port", || {
+            let mut queues = Udp::bind_queues(&UdpOptions::default(), 4).unwrap();
+            assert_eq!(queues.len(), 4);
+            assert!(queues.iter().all(|queue| queue.port() == queues[0].port() && queue.has_ipv6()));
+            let sources: Vec<_> = (0..64).map(|_| open()).collect();
+            for ip in ["127.0.0.1", "::1"] {
+                let to = transmit(here(ip, &queues[0]), None, Span { offset: 0, len: 1 });
+                for round in 0..8 {
+                    for source in &sources {
+                        let mut source = source.try_clone().unwrap();
+                        assert_eq!(source.send(&[round], &[to]).sent, 1);
+                    }
+                }
+                let mut seen = std::collections::HashMap::new();
+                for queue in &mut queues {
+                    let (before, mut slab) = (seen.len(), vec![0; queue.recv_slab_len()]);
+                    // Over loopback, what was sent has arrived.
+                    loop {
+                        let mut received = Vec::new();
+                        queue.recv(&mut slab, &mut received).unwrap();
+                        if received.is_empty() {
+                            break;
+                        }
+                        for Received { from, segments } in received {
+                            let next = seen.entry(from.remote).or_insert(0);
+                            for piece in segments.pieces() {
+                                assert_eq!(slab[piece.offset], *next, "{}: in order, all to one queue", from.remote);
+                                *next += 1;
+                            }
+                        }
+                    }
+                    // With 64 sources, one of four queues stays idle once in 25 million times.
+                    assert!(seen.len() > before, "an idle queue");
+                }
+                assert_eq!(seen.len(), sources.len());
+                assert!(seen.values().all(|&count| count == 8), "{seen:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_port_of_several_sockets_is_not_shared_with_others() {
+        isolated("a shared port taken", || {
+            let ours = Udp::bind_queues(&UdpOptions::default(), 2).unwrap();
+            for queues in 1..3 {
+                let error = Udp::bind_queues(&UdpOptions { port: ours[0].port(), ..UdpOptions::default() }, queues);
+                let error = error.unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+                assert!(error.to_string().contains(&ours[0].port().to_string()), "{error}");
+            }
+            // Nor does one that others would share become ours.
+            let theirs = bind(Domain::IPV4, 0, &UdpOptions::default(), Claim::Shared).unwrap();
+            let options = UdpOptions { port: port_of(&theirs).unwrap(), ..UdpOptions::default() };
+            assert_eq!(Udp::bind_queues(&options, 2).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+            assert_eq!(Udp::bind_queues(&UdpOptions::default(), 0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            let options = UdpOptions { port: ours[0].port(), fwmark: 7 };
+            drop(ours);
+            for queue in Udp::bind_queues(&options, 3).unwrap() {
+                assert!(queue.sockets.iter().all(|socket| socket.mark().unwrap() == 7), "on every socket");
+            }
+        });
     }
 
     #[test]
