@@ -9,6 +9,8 @@ pub mod memory;
 pub mod namespace;
 mod offload;
 mod sys;
+#[cfg(test)]
+mod testing;
 pub mod tun;
 pub mod udp;
 pub mod wait;

@@ -86,7 +86,7 @@ impl Tun {
         let index = sys::index_of(&namespace, &name)?;
         if *offload {
             // Of the interface, not of one queue.
-            enable_offloads(&queue);
+            enable_offloads(|offloads| sys::set_tun_offload(&queue, offloads));
         }
         let first = Self { queue, vnet: *offload, coalescer: Coalescer::default(), name, index, namespace };
         if let Some(mtu) = *mtu {
@@ -227,7 +227,8 @@ impl Tun {
     fn write_one(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         loop {
             match (&self.queue).write_vectored(slices) {
-                Ok(_) => return Ok(0),
+                // Nothing to write is nothing the driver is even asked about (vfs_writev).
+                Ok(len) => return Ok(usize::from(len == 0)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::EBADFD) => return Err(self.surface(error)),
                 Err(_) => return Ok(1),
@@ -260,13 +261,14 @@ fn bytes(slab: &[u8], span: Span) -> &[u8] {
     &slab[span.offset..span.offset + span.len]
 }
 
-/// Asks for super-packets of TCP and UDP, else (before Linux 6.2) of TCP only, else only for packets whose checksum is
-/// left to us. A kernel that refuses all of them sends whole packets: the header is there, and says so.
-fn enable_offloads(queue: &File) {
+/// Asks (TUNSETOFFLOAD, TUN_F_…) for super-packets of TCP and UDP, else (before Linux 6.2) of TCP only, else only for
+/// packets whose checksum is left to us. A kernel that refuses all of them sends whole packets: the header is there, and
+/// says so.
+fn enable_offloads(mut ask: impl FnMut(libc::c_uint) -> io::Result<()>) {
     let checksum = libc::TUN_F_CSUM;
     let tcp = checksum | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
     let udp = tcp | libc::TUN_F_USO4 | libc::TUN_F_USO6;
-    let _ = [udp, tcp, checksum].into_iter().any(|offloads| sys::set_tun_offload(queue, offloads).is_ok());
+    let _ = [udp, tcp, checksum].into_iter().any(|offloads| ask(offloads).is_ok());
 }
 
 /// Why an interface was not created: each variant's message names the thing, the cause and the remedy.
@@ -345,36 +347,15 @@ fn check_name(name: &str) -> Result<(), TunError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{namespace::isolated, wait::Waiter};
-    use std::{net::UdpSocket, process::Command, time::Duration};
+    use crate::{
+        namespace::isolated,
+        testing::{self, ip},
+        wait::Waiter,
+    };
+    use std::{net::UdpSocket, time::Duration};
 
     fn create(name: &str, mtu: Option<u32>) -> Result<Tun, TunError> {
         Tun::create(&TunOptions { name: name.into(), mtu, offload: true })
-    }
-
-    fn ip(arguments: &str) {
-        let output = Command::new("ip").args(arguments.split(' ')).output().expect("iproute2 is installed");
-        assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    /// Waits for the next packet that is IPv4 (the kernel sends router solicitations of its own).
-    fn next_ipv4(tun: &mut Tun, slab: &mut [u8]) -> Segments {
-        next_ipv4_at(tun, slab, 0)
-    }
-
-    fn next_ipv4_at(tun: &mut Tun, slab: &mut [u8], at: usize) -> Segments {
-        let (mut waiter, _waker) = Waiter::new().unwrap();
-        loop {
-            match tun.read(slab, at, 1_420).unwrap() {
-                Some(packet) if slab[packet.offset] >> 4 == 4 => return packet,
-                Some(_) => {}
-                None => {
-                    let mut ready = [false];
-                    waiter.wait(&[tun.fd()], &mut ready, Some(Duration::from_secs(10))).unwrap();
-                    assert!(ready[0], "no packet came");
-                }
-            }
-        }
     }
 
     #[test]
@@ -388,40 +369,36 @@ mod tests {
     }
 
     #[test]
-    fn packets_pass_through_a_real_interface_both_ways() {
-        isolated("a real TUN", || {
-            let mut tun = create("rg-test%d", Some(1337)).unwrap();
+    fn packets_pass_both_ways() {
+        testing::packets_pass_both_ways::<Tun>();
+    }
+
+    #[test]
+    fn c28_super_packets_of_udp_pass_both_ways() {
+        testing::super_packets_of_udp_pass_both_ways::<Tun>();
+    }
+
+    #[test]
+    fn c28_a_tcp_stream_passes_both_ways() {
+        testing::a_tcp_stream_passes_both_ways::<Tun>();
+    }
+
+    #[test]
+    fn an_interface_deleted_from_outside_surfaces_everywhere() {
+        testing::an_interface_deleted_from_outside_surfaces_everywhere::<Tun>();
+        isolated("a deleted TUN's properties", || {
+            let tun = create("rg-gone", None).unwrap();
+            ip("link delete dev rg-gone");
+            assert_eq!(tun.mtu().unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        });
+    }
+
+    #[test]
+    fn names_and_mtus_are_the_kernels() {
+        isolated("properties of a TUN", || {
+            let tun = create("rg-test%d", Some(1337)).unwrap();
             assert_eq!(tun.name(), "rg-test0");
             assert_eq!(tun.mtu().unwrap(), 1337);
-            let mut slab = vec![0; tun.max_read()];
-            slab[0] = 0x45;
-            assert_eq!(tun.write(&mut slab, &[Span { offset: 0, len: 20 }]).unwrap(), 1, "it is down");
-            assert!(tun.read(&mut slab, 0, 1_420).unwrap().is_none());
-
-            ip("addr add 10.9.9.1/24 dev rg-test0");
-            ip("link set rg-test0 up");
-            let socket = UdpSocket::bind("10.9.9.1:4000").unwrap();
-            socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-            socket.send_to(b"out", "10.9.9.2:5000").unwrap();
-            let sent = next_ipv4(&mut tun, &mut slab);
-            assert_eq!((sent.offset, sent.count, sent.len, sent.last_len), (HEADROOM, 1, 31, 31));
-            assert_eq!(&slab[HEADROOM + 28..HEADROOM + 31], b"out");
-
-            // Reflected: both addresses and both ports change places, which leaves the checksums right.
-            for (a, b, len) in [(12, 16, 4), (20, 22, 2)] {
-                for i in 0..len {
-                    slab.swap(HEADROOM + a + i, HEADROOM + b + i);
-                }
-            }
-            let good = Span { offset: HEADROOM, len: 31 };
-            slab[200] = 0xff;
-            let refused =
-                tun.write(&mut slab, &[Span { offset: 200, len: 40 }, Span { offset: 0, len: 0 }, good]).unwrap();
-            assert_eq!(refused, 2, "neither IP nor empty packets are taken, nor do they hold up the next");
-            let (len, from) = socket.recv_from(&mut [0; 8]).unwrap();
-            assert_eq!((len, from), (3, "10.9.9.2:5000".parse().unwrap()));
-
-            ip("link set rg-test0 down");
             ip("link set rg-test0 name renamed");
             tun.set_mtu(65_535).unwrap();
             assert_eq!(tun.mtu().unwrap(), 65_535);
@@ -429,65 +406,21 @@ mod tests {
         });
     }
 
-    /// The kernel itself says whether what we split and put together is right: it checks what comes back.
+    /// Kernels by the offloads they know: what each is asked for, in order.
     #[test]
-    fn c28_super_packets_pass_through_a_real_interface_both_ways() {
-        for offload in [true, false] {
-            isolated("super-packets", move || {
-                let options = TunOptions { name: "rg-gso".into(), mtu: Some(1_420), offload };
-                let mut tun = Tun::create(&options).unwrap();
-                ip("addr add 10.9.9.1/24 dev rg-gso");
-                ip("link set rg-gso up");
-                let socket = UdpSocket::bind("10.9.9.1:4000").unwrap();
-                socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-                sys::set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, 1_001).unwrap();
-                let payload: Vec<u8> = (0..3_503u32).map(|i| (i % 251) as u8).collect();
-                socket.send_to(&payload, "10.9.9.2:5000").unwrap();
-
-                let mut slab = vec![0; tun.max_read() + 10_000];
-                let (mut spans, mut at, mut reads) = (Vec::new(), 0, Vec::new());
-                while spans.len() < 4 {
-                    let segments = next_ipv4_at(&mut tun, &mut slab, at);
-                    reads.push(segments.count);
-                    spans.extend(segments.pieces());
-                    at += segments.count * segments.stride;
-                }
-                assert_eq!(reads, if offload { vec![4] } else { vec![1; 4] });
-                for span in &spans {
-                    let packet = &mut slab[span.offset..span.offset + span.len];
-                    assert_eq!(&packet[12..20], [10, 9, 9, 1, 10, 9, 9, 2]);
-                    packet[12..20].rotate_left(4);
-                    packet[20..24].rotate_left(2);
-                }
-                // One that was corrupted on its way must not hide behind the sum of a super-packet.
-                slab[spans[1].offset + 500] ^= 1;
-                assert_eq!(tun.write(&mut slab, &spans).unwrap(), 0);
-                for piece in [0, 2, 3] {
-                    let mut buffer = [0; 2_000];
-                    let (len, _) = socket.recv_from(&mut buffer).unwrap();
-                    assert!(buffer[..len] == payload[piece * 1_001..payload.len().min((piece + 1) * 1_001)], "{piece}");
-                }
+    fn older_kernels_are_asked_for_less() {
+        let (checksum, tcp, udp) = (0x01, 0x0f, 0x6f);
+        let (all, no_uso, no_tso, none) = (0x7f, 0x1f, 0x01, 0);
+        for (known, expected) in
+            [(all, &[udp][..]), (no_uso, &[udp, tcp]), (no_tso, &[udp, tcp, checksum]), (none, &[udp, tcp, checksum])]
+        {
+            let mut asked = Vec::new();
+            enable_offloads(|offloads| {
+                asked.push(offloads);
+                if offloads & !known == 0 { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
             });
+            assert_eq!(asked, expected, "a kernel that knows {known:#x}");
         }
-    }
-
-    #[test]
-    fn an_interface_deleted_from_outside_surfaces_everywhere() {
-        isolated("deleting a TUN", || {
-            let mut tun = create("rg-gone", None).unwrap();
-            let mut slab = vec![0; tun.max_read()];
-            ip("link delete dev rg-gone");
-            let (mut waiter, _waker) = Waiter::new().unwrap();
-            let mut ready = [false];
-            waiter.wait(&[tun.fd()], &mut ready, Some(Duration::from_secs(10))).unwrap();
-            assert!(ready[0], "whoever waits must learn of it");
-            let error = tun.read(&mut slab, 0, 1_420).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::NotConnected);
-            assert!(error.to_string().contains("rg-gone"));
-            let error = tun.write(&mut slab, &[Span { offset: 0, len: 20 }]).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::NotConnected);
-            assert_eq!(tun.mtu().unwrap_err().raw_os_error(), Some(libc::ENODEV));
-        });
     }
 
     /// The number a flow's packets carry, and the flow's port.

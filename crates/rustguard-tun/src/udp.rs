@@ -40,12 +40,22 @@ const NOBUFS_ATTEMPTS: usize = 4;
 const PENDING_ERRORS: usize = 16;
 
 /// What to bind.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct UdpOptions {
     /// Port, 0 for a random one, the same for both families.
     pub port: u16,
     /// SO_MARK on everything sent; 0 for none.
     pub fwmark: u32,
+    /// Exchange runs of datagrams with the kernel (UDP_SEGMENT, UDP_GRO), as far as it is able to. Without, every
+    /// datagram passes the kernel by itself; only for measurements and for kernels and devices that get it wrong.
+    pub offload: bool,
+}
+
+impl Default for UdpOptions {
+    /// A random port, no mark, with offload.
+    fn default() -> Self {
+        Self { port: 0, fwmark: 0, offload: true }
+    }
 }
 
 /// Both sockets.
@@ -58,7 +68,7 @@ pub struct Udp {
     queue: Vec<Outgoing>,
     /// The datagrams of a run that the kernel would not segment; empty between calls.
     singly: Vec<Outgoing>,
-    /// Whether the kernel knows UDP_SEGMENT (Linux 4.18).
+    /// Whether the kernel knows UDP_SEGMENT (Linux 4.18), and is to use it.
     segmentation: bool,
     /// Families take turns in being asked first: the other gets what is left of the batch.
     ipv6_first: bool,
@@ -100,18 +110,18 @@ impl Udp {
         if queues > 1 {
             pair.iter().try_for_each(|socket| socket.set_reuse_port(true))?;
         }
-        let mut all = vec![Self::new(pair, port)];
+        let mut all = vec![Self::new(pair, port, options.offload)];
         while all.len() < queues {
             let (pair, port) = bind_pair(port, |domain, port| bind(domain, port, options, Claim::Shared))?;
-            all.push(Self::new(pair, port));
+            all.push(Self::new(pair, port, options.offload));
         }
         Ok(all)
     }
 
-    fn new(sockets: Pair, port: u16) -> Self {
+    fn new(sockets: Pair, port: u16, offload: bool) -> Self {
         // Zero is the default; only a kernel that does not know the option refuses it.
         let segments = |socket| sys::set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
-        let segmentation = sockets.iter().all(segments);
+        let segmentation = offload && sockets.iter().all(segments);
         Self {
             segmentation,
             singly: Vec::with_capacity(MAX_SEGMENTS),
@@ -146,7 +156,7 @@ impl Udp {
     pub fn try_clone(&self) -> io::Result<Self> {
         let clone = |socket: &Option<Socket>| socket.as_ref().map(Socket::try_clone).transpose();
         let Pair { v4, v6 } = &self.sockets;
-        Ok(Self::new(Pair { v4: clone(v4)?, v6: clone(v6)? }, self.port))
+        Ok(Self::new(Pair { v4: clone(v4)?, v6: clone(v6)? }, self.port, self.segmentation))
     }
 }
 
@@ -410,8 +420,10 @@ fn bind(domain: Domain, port: u16, options: &UdpOptions, claim: Claim) -> io::Re
     }
     socket.set_reuse_port(claim == Claim::Shared)?;
     enlarge_buffers(&socket);
-    // Linux 5.0; older kernels deliver every datagram by itself.
-    let _ = sys::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
+    if options.offload {
+        // Linux 5.0; older kernels deliver every datagram by itself.
+        let _ = sys::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
+    }
     socket.bind(&any).map_err(|error| match error.raw_os_error() {
         Some(libc::EADDRINUSE) => {
             let message =
@@ -635,6 +647,38 @@ mod tests {
         });
     }
 
+    #[test]
+    fn without_offload_no_run_is_sent_nor_received() {
+        isolated("datagrams singly", || {
+            let (mut with, mut without) =
+                (open(), Udp::bind(&UdpOptions { offload: false, ..UdpOptions::default() }).unwrap());
+            let mut clone = without.try_clone().unwrap();
+            for ip in ["127.0.0.1", "::1"] {
+                let run = |to: &Udp| [run_to(here(ip, to), 1_000, 9, 500)];
+                let (to_us, to_them) = (run(&without), run(&with));
+                let all = Sent { sent: 9, ..Sent::default() };
+                assert_eq!(with.send(&[1; 9_000], &to_us), all);
+                assert_eq!(counts(&mut without, 9), [1; 9]);
+                assert_eq!(without.send(&[1; 9_000], &to_them), all);
+                assert_eq!(counts(&mut with, 9), [1; 9]);
+                assert_eq!(clone.send(&[1; 9_000], &to_them), all);
+                assert_eq!(counts(&mut with, 9), [1; 9]);
+            }
+        });
+    }
+
+    /// How many datagrams came in each piece; over loopback, what was sent has arrived.
+    fn counts(udp: &mut Udp, datagrams: usize) -> Vec<usize> {
+        let (mut slab, mut received) = (vec![0; udp.recv_slab_len()], Vec::new());
+        while received.iter().map(|r: &Received| r.segments.count).sum::<usize>() < datagrams {
+            let before = received.len();
+            udp.recv(&mut slab, &mut received).unwrap();
+            udp.recv(&mut slab, &mut received).unwrap();
+            assert!(received.len() > before, "datagrams are missing");
+        }
+        received.iter().map(|r| r.segments.count).collect()
+    }
+
     /// The kernel refuses segments that exceed the MTU, and fragments single datagrams that do.
     #[test]
     fn c23_a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again() {
@@ -793,7 +837,7 @@ mod tests {
         };
         let (pair, port) = bind_pair(0, missing(Domain::IPV6)).unwrap();
         assert!(pair.v4.is_some() && pair.v6.is_none() && port != 0);
-        let mut only_v4 = Udp::new(pair, port);
+        let mut only_v4 = Udp::new(pair, port, true);
         let v6 = transmit("[::1]:1".parse::<SocketAddr>().unwrap(), None, Span { offset: 0, len: 1 });
         assert_eq!(only_v4.send(&[0], &[v6, v6]), Sent { sent: 0, failed: 2, source_lost: 0 });
         assert_eq!(only_v4.fds().count(), 1);
@@ -826,7 +870,7 @@ mod tests {
     #[test]
     fn a_taken_port_is_named() {
         let first = open();
-        let error = Udp::bind(&UdpOptions { port: first.port(), fwmark: 0 }).unwrap_err();
+        let error = Udp::bind(&UdpOptions { port: first.port(), ..UdpOptions::default() }).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         assert!(error.to_string().contains(&first.port().to_string()), "{error}");
     }
@@ -888,7 +932,7 @@ mod tests {
             let options = UdpOptions { port: port_of(&theirs).unwrap(), ..UdpOptions::default() };
             assert_eq!(Udp::bind_queues(&options, 2).unwrap_err().kind(), io::ErrorKind::AddrInUse);
             assert_eq!(Udp::bind_queues(&UdpOptions::default(), 0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-            let options = UdpOptions { port: ours[0].port(), fwmark: 7 };
+            let options = UdpOptions { port: ours[0].port(), fwmark: 7, ..UdpOptions::default() };
             drop(ours);
             for queue in Udp::bind_queues(&options, 3).unwrap() {
                 assert!(queue.sockets.iter().all(|socket| socket.mark().unwrap() == 7), "on every socket");
@@ -899,7 +943,7 @@ mod tests {
     #[test]
     fn a_mark_is_set_on_both_families_and_all_handles() {
         isolated("firewall marks", || {
-            let udp = Udp::bind(&UdpOptions { port: 0, fwmark: 0xca6c }).unwrap();
+            let udp = Udp::bind(&UdpOptions { fwmark: 0xca6c, ..UdpOptions::default() }).unwrap();
             let marks = |udp: &Udp| udp.sockets.iter().map(|socket| socket.mark().unwrap()).collect::<Vec<_>>();
             assert_eq!(marks(&udp), [0xca6c; 2]);
             udp.try_clone().unwrap().set_fwmark(0).unwrap();

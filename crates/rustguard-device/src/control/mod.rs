@@ -74,7 +74,11 @@ struct Control<B: Binder> {
 
 /// Binds, applies the first configuration, starts the threads. What can fail, fails here and not later.
 pub(crate) fn spawn<T: TunQueue, B: Binder>(start: Start, tun: T, mut binder: B) -> Result<JoinHandle<()>, StartError> {
-    let options = UdpOptions { port: start.update.listen_port.unwrap_or(0), fwmark: start.update.fwmark.unwrap_or(0) };
+    let options = UdpOptions {
+        port: start.update.listen_port.unwrap_or(0),
+        fwmark: start.update.fwmark.unwrap_or(0),
+        ..UdpOptions::default()
+    };
     let bound = binder.bind(&options).map_err(|cause| UpdateError::Port { port: options.port, cause })?;
     let name = start.interface.as_ref().map_or("device", |interface| &interface.name).to_owned();
 

@@ -52,7 +52,7 @@ impl<B: Binder> Control<B> {
         if port == self.port {
             return Ok(());
         }
-        let options = UdpOptions { port, fwmark };
+        let options = UdpOptions { port, fwmark, ..UdpOptions::default() };
         let Bound { worker, control, port } =
             self.binder.bind(&options).map_err(|cause| UpdateError::Port { port, cause })?;
         self.worker.replace_network(worker);

@@ -1,0 +1,256 @@
+//! What every backend must do on real devices and sockets: bodies of tests, run over each.
+use crate::{
+    HEADROOM, Segments, Span, TunQueue,
+    namespace::isolated,
+    sys,
+    tun::{Tun, TunOptions},
+    wait::{Waiter, Waker},
+};
+use std::{
+    fs,
+    io::{self, Read, Write},
+    net::{IpAddr, TcpListener, TcpStream, UdpSocket},
+    process::Command,
+    thread,
+    time::Duration,
+};
+
+/// Longer than anything here takes: whoever waits so long has lost something.
+const PATIENCE: Duration = Duration::from_secs(10);
+const MTU: usize = 1_420;
+
+/// A backend of a TUN.
+pub(crate) trait TestTun: TunQueue + Sized {
+    fn over(tun: Tun) -> Self;
+}
+
+impl TestTun for Tun {
+    fn over(tun: Tun) -> Self {
+        tun
+    }
+}
+
+pub(crate) fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split(' ')).output().expect("iproute2 is installed");
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Creates the interface, up and with the addresses 10.9.9.1/24 and fd09::1/64.
+fn create<T: TestTun>(name: &str, offload: bool) -> T {
+    let tun = Tun::create(&TunOptions { name: name.into(), mtu: Some(1_420), offload }).unwrap();
+    ip(&format!("addr add 10.9.9.1/24 dev {name}"));
+    ip(&format!("addr add fd09::1/64 dev {name} nodad"));
+    ip(&format!("link set {name} up"));
+    T::over(tun)
+}
+
+/// Waits until the descriptor is readable; `false` when woken first.
+fn wait(tun: &impl TunQueue, waiter: &mut Waiter) -> bool {
+    let mut ready = [false];
+    let woken = waiter.wait(&[tun.fd()], &mut ready, Some(PATIENCE)).unwrap();
+    assert!(woken || ready[0], "no packet came");
+    !woken
+}
+
+/// Waits for the next packet that is IPv4 (the kernel sends router solicitations of its own).
+fn next_ipv4(tun: &mut impl TunQueue, slab: &mut [u8], at: usize) -> Segments {
+    let (mut waiter, _waker) = Waiter::new().unwrap();
+    loop {
+        match tun.read(slab, at, MTU).unwrap() {
+            Some(packet) if slab[packet.offset] >> 4 == 4 => return packet,
+            Some(_) => {}
+            None => assert!(wait(tun, &mut waiter)),
+        }
+    }
+}
+
+pub(crate) fn packets_pass_both_ways<T: TestTun>() {
+    for offload in [true, false] {
+        isolated("packets through a real TUN", move || {
+            let mut tun =
+                T::over(Tun::create(&TunOptions { name: "rg-test".into(), mtu: Some(1_420), offload }).unwrap());
+            let mut slab = vec![0; tun.max_read()];
+            slab[0] = 0x45;
+            assert_eq!(tun.write(&mut slab, &[Span { offset: 0, len: 20 }]).unwrap(), 1, "it is down");
+            assert!(tun.read(&mut slab, 0, MTU).unwrap().is_none());
+
+            ip("addr add 10.9.9.1/24 dev rg-test");
+            ip("link set rg-test up");
+            let socket = UdpSocket::bind("10.9.9.1:4000").unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            // More than one round: whatever is armed must be armed again.
+            for round in 0..3 {
+                socket.send_to(b"out", "10.9.9.2:5000").unwrap();
+                let sent = next_ipv4(&mut tun, &mut slab, 0);
+                assert_eq!((sent.offset, sent.count, sent.len, sent.last_len), (HEADROOM, 1, 31, 31), "{round}");
+                assert_eq!(&slab[HEADROOM + 28..HEADROOM + 31], b"out");
+
+                // Reflected: both addresses and both ports change places, which leaves the checksums right.
+                let packet = &mut slab[HEADROOM..HEADROOM + 31];
+                packet[12..20].rotate_left(4);
+                packet[20..24].rotate_left(2);
+                let good = Span { offset: HEADROOM, len: 31 };
+                slab[200] = 0xff;
+                let batch = [Span { offset: 200, len: 40 }, Span { offset: 0, len: 0 }, good];
+                let refused = tun.write(&mut slab, &batch).unwrap();
+                assert_eq!(refused, 2, "neither IP nor empty packets are taken, nor do they hold up the next");
+                let (len, from) = socket.recv_from(&mut [0; 8]).unwrap();
+                assert_eq!((len, from), (3, "10.9.9.2:5000".parse().unwrap()));
+            }
+        });
+    }
+}
+
+/// The kernel itself says whether what we split and put together is right: it checks what comes back.
+pub(crate) fn super_packets_of_udp_pass_both_ways<T: TestTun>() {
+    for offload in [true, false] {
+        isolated("super-packets", move || {
+            let mut tun: T = create("rg-gso", offload);
+            let socket = UdpSocket::bind("10.9.9.1:4000").unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            sys::set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, 1_001).unwrap();
+            let payload: Vec<u8> = (0..3_503u32).map(|i| (i % 251) as u8).collect();
+            socket.send_to(&payload, "10.9.9.2:5000").unwrap();
+
+            let mut slab = vec![0; tun.max_read() + 10_000];
+            let (mut spans, mut at, mut reads) = (Vec::new(), 0, Vec::new());
+            while spans.len() < 4 {
+                let segments = next_ipv4(&mut tun, &mut slab, at);
+                reads.push(segments.count);
+                spans.extend(segments.pieces());
+                at += segments.count * segments.stride;
+            }
+            assert_eq!(reads, if offload { vec![4] } else { vec![1; 4] });
+            for span in &spans {
+                let packet = &mut slab[span.offset..span.offset + span.len];
+                assert_eq!(&packet[12..20], [10, 9, 9, 1, 10, 9, 9, 2]);
+                packet[12..20].rotate_left(4);
+                packet[20..24].rotate_left(2);
+            }
+            // One that was corrupted on its way must not hide behind the sum of a super-packet.
+            slab[spans[1].offset + 500] ^= 1;
+            assert_eq!(tun.write(&mut slab, &spans).unwrap(), 0);
+            for piece in [0, 2, 3] {
+                let mut buffer = [0; 2_000];
+                let (len, _) = socket.recv_from(&mut buffer).unwrap();
+                assert!(buffer[..len] == payload[piece * 1_001..payload.len().min((piece + 1) * 1_001)], "{piece}");
+            }
+        });
+    }
+}
+
+/// A TCP connection of this host with itself, every packet of it through the TUN and back.
+///
+/// The client talks to an address nobody has; with both addresses exchanged, which leaves the checksums right, its
+/// packets are for this host, and the answers find their way back likewise.
+pub(crate) fn a_tcp_stream_passes_both_ways<T: TestTun>() {
+    for offload in [true, false] {
+        for (here, there) in [("10.9.9.1", "10.9.9.2"), ("fd09::1", "fd09::2")] {
+            isolated("a TCP stream", move || {
+                let mut tun: T = create("rg-tcp", offload);
+                let (here, there): (IpAddr, IpAddr) = (here.parse().unwrap(), there.parse().unwrap());
+                let listener = TcpListener::bind((here, 0)).unwrap();
+                let port = listener.local_addr().unwrap().port();
+                let (mut waiter, waker) = Waiter::new().unwrap();
+                let payload: Vec<u8> = (0..4_000_000u32).map(|i| (i % 251) as u8).collect();
+                let expected = payload.clone();
+                let client = thread::spawn(move || {
+                    let mut stream = TcpStream::connect((there, port)).unwrap();
+                    stream.write_all(&payload).unwrap();
+                });
+                let server = thread::spawn(move || receive(&listener, &expected, &waker));
+
+                let before = taken_by_the_host("rg-tcp");
+                let Reflected { segments, largest } = reflect(&mut tun, &mut waiter);
+                let writes = taken_by_the_host("rg-tcp") - before;
+                client.join().unwrap();
+                server.join().unwrap();
+                if offload {
+                    assert!(largest > 10, "a super-packet has up to 47 segments: {largest}");
+                    assert!(writes * 4 < segments, "{segments} segments in {writes} writes");
+                } else {
+                    assert_eq!((largest, writes), (1, segments));
+                }
+            });
+        }
+    }
+}
+
+/// Takes everything the first client sends, and wakes when that is complete.
+fn receive(listener: &TcpListener, expected: &[u8], waker: &Waker) {
+    let mut stream = listener.accept().unwrap().0;
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap();
+    assert!(received == expected, "{} of {} bytes, or other ones", received.len(), expected.len());
+    waker.wake();
+}
+
+/// What went through.
+struct Reflected {
+    segments: usize,
+    /// Segments of the largest super-packet.
+    largest: usize,
+}
+
+/// Gives all TCP back to the host, with its addresses exchanged, until woken.
+fn reflect(tun: &mut impl TunQueue, waiter: &mut Waiter) -> Reflected {
+    let mut slab = vec![0; 4 * tun.max_read()];
+    let mut reflected = Reflected { segments: 0, largest: 0 };
+    loop {
+        let (mut spans, mut at) = (Vec::new(), 0);
+        while at + tun.max_read() <= slab.len() {
+            let Some(segments) = tun.read(&mut slab, at, MTU).unwrap() else { break };
+            let packet = &slab[segments.offset..segments.offset + segments.len];
+            let (addresses, protocol) = if packet[0] >> 4 == 4 { (12..20, packet[9]) } else { (8..40, packet[6]) };
+            if i32::from(protocol) != libc::IPPROTO_TCP {
+                continue;
+            }
+            for span in segments.pieces() {
+                let addresses = &mut slab[span.offset..][addresses.clone()];
+                addresses.rotate_left(addresses.len() / 2);
+                spans.push(span);
+            }
+            reflected.segments += segments.count;
+            reflected.largest = reflected.largest.max(segments.count);
+            at += segments.count * segments.stride;
+        }
+        if spans.is_empty() {
+            if !wait(tun, waiter) {
+                return reflected;
+            }
+        } else {
+            assert_eq!(tun.write(&mut slab, &spans).unwrap(), 0);
+        }
+    }
+}
+
+/// Packets, or super-packets, that an interface has given to the host.
+fn taken_by_the_host(interface: &str) -> usize {
+    let counters = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let line = counters.lines().find_map(|line| line.trim_start().strip_prefix(&format!("{interface}:"))).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+pub(crate) fn an_interface_deleted_from_outside_surfaces_everywhere<T: TestTun>() {
+    isolated("deleting a TUN", || {
+        let mut tun: T = create("rg-gone", true);
+        let mut slab = vec![0; tun.max_read()];
+        // Whatever the kernel sends of itself, so that the queue is empty and waited for.
+        while tun.read(&mut slab, 0, MTU).unwrap().is_some() {}
+        ip("link delete dev rg-gone");
+        let (mut waiter, _waker) = Waiter::new().unwrap();
+        let error = loop {
+            assert!(wait(&tun, &mut waiter), "whoever waits must learn of it");
+            match tun.read(&mut slab, 0, MTU) {
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::NotConnected);
+        assert!(error.to_string().contains("rg-gone"));
+        let error = tun.write(&mut slab, &[Span { offset: 0, len: 20 }]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotConnected);
+        assert_eq!(tun.read(&mut slab, 0, MTU).unwrap_err().kind(), io::ErrorKind::NotConnected, "and stays so");
+    });
+}
