@@ -7,7 +7,7 @@
 pub mod clock;
 pub mod memory;
 pub mod namespace;
-mod offload;
+pub mod offload;
 mod sys;
 #[cfg(test)]
 mod testing;

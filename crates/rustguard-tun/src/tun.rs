@@ -1,11 +1,7 @@
 //! The kernel's TUN device.
 use crate::{
     HEADROOM, Segments, Span, TAILROOM, TunQueue,
-    offload::{
-        VNET_LEN, VnetHeader,
-        coalesce::{Coalescer, Group, MAX_SEGMENTS},
-        split::split,
-    },
+    offload::{Coalescer, Group, MAX_SEGMENTS, VNET_LEN, VnetHeader, split},
     sys::{self, TunFlags},
 };
 use std::{

@@ -10,7 +10,7 @@ use crate::Span;
 
 /// Segments of one super-packet at most: the kernel refuses more of UDP (UDP_MAX_SEGMENTS), and 64 KiB of TCP is 47
 /// ordinary ones.
-pub(crate) const MAX_SEGMENTS: usize = 64;
+pub const MAX_SEGMENTS: usize = 64;
 /// The longest packet, by the 16-bit lengths of both IP versions (IPv6 could take 40 bytes more).
 const MAX_LEN: usize = 65_535;
 /// Flows that may be open at once. More take turns: an interleaving of so many has little to coalesce.
@@ -18,14 +18,14 @@ const OPEN_FLOWS: usize = 8;
 
 /// One write to the host: a packet, and the payloads of those that continue it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Group {
+pub struct Group {
     /// Its first packet, an index into the batch.
-    pub(crate) first: usize,
+    pub first: usize,
     last: usize,
     /// How many packets it consists of.
-    pub(crate) count: usize,
+    pub count: usize,
     /// Bytes of all headers, which only the first packet's count for.
-    pub(crate) headers: usize,
+    pub headers: usize,
     /// Bytes of payload of each but the last.
     gso_size: usize,
     len: usize,
@@ -52,7 +52,7 @@ struct Segment {
 
 /// Groups the packets of a batch; keeps its memory between batches.
 #[derive(Debug, Default)]
-pub(crate) struct Coalescer {
+pub struct Coalescer {
     groups: Vec<Group>,
     /// For each packet, the one that follows it in its group.
     next: Vec<usize>,
@@ -62,7 +62,7 @@ pub(crate) struct Coalescer {
 
 impl Coalescer {
     /// Groups `packets`, in the order of each group's first. Packets of one flow stay in order. Changes no byte.
-    pub(crate) fn group(&mut self, slab: &[u8], packets: &[Span]) {
+    pub fn group(&mut self, slab: &[u8], packets: &[Span]) {
         self.groups.clear();
         self.open.clear();
         self.next.clear();
@@ -73,12 +73,12 @@ impl Coalescer {
     }
 
     /// The groups of the last batch.
-    pub(crate) fn groups(&self) -> &[Group] {
+    pub fn groups(&self) -> &[Group] {
         &self.groups
     }
 
     /// The packets of a group, in order.
-    pub(crate) fn members(&self, group: &Group) -> impl Iterator<Item = usize> {
+    pub fn members(&self, group: &Group) -> impl Iterator<Item = usize> {
         std::iter::successors(Some(group.first), |&i| Some(self.next[i])).take(group.count)
     }
 
@@ -166,7 +166,7 @@ impl Group {
     }
 
     /// Makes the headers of `first`, the group's first packet, those of the whole; returns what precedes it on a TUN.
-    pub(crate) fn finish(&self, first: &mut [u8]) -> VnetHeader {
+    pub fn finish(&self, first: &mut [u8]) -> VnetHeader {
         let (Some(Flow { tcp, v4, l4 }), 2..) = (self.flow, self.count) else { return VnetHeader::default() };
         let addresses = if v4 {
             put16(first, 2, self.len as u16);
@@ -259,7 +259,7 @@ fn intact(packet: &[u8], Flow { tcp, v4, l4 }: Flow) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{super::testing::Packet, *};
-    use crate::offload::split::split;
+    use crate::offload::split;
     use proptest::prelude::*;
 
     /// Groups, checks that every group splits into exactly its packets again, and returns which were put together.

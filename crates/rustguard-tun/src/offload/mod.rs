@@ -1,14 +1,18 @@
 //! Super-packets: how the kernel hands over many TCP or UDP segments as one packet, and takes them back the same way.
 //!
-//! Pure functions on bytes, no I/O. [`split`] is for what comes from the host, [`coalesce`] for what goes there.
+//! Pure functions on bytes, no I/O: [`split()`] is for what comes from the host, a [`Coalescer`] for what goes there.
+//! [`Tun`](crate::tun::Tun) does both; they are of use by themselves to whoever brings a TUN of their own.
 mod checksum;
-pub(crate) mod coalesce;
-pub(crate) mod split;
+mod coalesce;
+mod split;
 #[cfg(test)]
 mod testing;
 
+pub use coalesce::{Coalescer, Group, MAX_SEGMENTS};
+pub use split::{Malformed, split};
+
 /// Bytes of the header before every packet of a TUN with IFF_VNET_HDR.
-pub(crate) const VNET_LEN: usize = 10;
+pub const VNET_LEN: usize = 10;
 
 /// IP protocol numbers.
 const TCP: u8 = 6;
@@ -27,37 +31,44 @@ const CWR: u8 = 0x80;
 
 /// `struct virtio_net_hdr` (include/uapi/linux/virtio_net.h), in the byte order of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct VnetHeader {
+pub struct VnetHeader {
     /// [`NEEDS_CSUM`](Self::NEEDS_CSUM): the checksum field holds only the sum of the pseudo-header.
-    pub(crate) flags: u8,
+    pub flags: u8,
     /// What a super-packet consists of.
-    pub(crate) gso_type: u8,
+    pub gso_type: u8,
     /// Bytes of all headers: a hint that the kernel does not keep to when it is the writer.
-    pub(crate) hdr_len: u16,
+    pub hdr_len: u16,
     /// Bytes of payload per segment.
-    pub(crate) gso_size: u16,
+    pub gso_size: u16,
     /// Where the checksummed part begins: the TCP or UDP header.
-    pub(crate) csum_start: u16,
+    pub csum_start: u16,
     /// Where the checksum lies in it.
-    pub(crate) csum_offset: u16,
+    pub csum_offset: u16,
 }
 
 impl VnetHeader {
-    pub(crate) const NEEDS_CSUM: u8 = 1;
-    pub(crate) const NONE: u8 = 0;
-    pub(crate) const TCPV4: u8 = 1;
-    pub(crate) const TCPV6: u8 = 4;
-    pub(crate) const UDP_L4: u8 = 5;
+    /// The only flag that matters here (VIRTIO_NET_HDR_F_NEEDS_CSUM).
+    pub const NEEDS_CSUM: u8 = 1;
+    /// No super-packet (VIRTIO_NET_HDR_GSO_NONE).
+    pub const NONE: u8 = 0;
+    /// TCP segments over IPv4.
+    pub const TCPV4: u8 = 1;
+    /// TCP segments over IPv6.
+    pub const TCPV6: u8 = 4;
+    /// UDP datagrams, each with a header of its own, over either IP.
+    pub const UDP_L4: u8 = 5;
     /// A flag beside the type: the first segment carries CWR.
-    pub(crate) const ECN: u8 = 0x80;
+    pub const ECN: u8 = 0x80;
 
-    pub(crate) fn parse(bytes: &[u8; VNET_LEN]) -> Self {
+    /// From the bytes before a packet.
+    pub fn parse(bytes: &[u8; VNET_LEN]) -> Self {
         let [flags, gso_type, rest @ ..] = *bytes;
         let half = |i: usize| u16::from_ne_bytes([rest[2 * i], rest[2 * i + 1]]);
         Self { flags, gso_type, hdr_len: half(0), gso_size: half(1), csum_start: half(2), csum_offset: half(3) }
     }
 
-    pub(crate) fn to_bytes(self) -> [u8; VNET_LEN] {
+    /// The bytes before a packet.
+    pub fn to_bytes(self) -> [u8; VNET_LEN] {
         let Self { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = self;
         let mut bytes = [0; VNET_LEN];
         (bytes[0], bytes[1]) = (flags, gso_type);

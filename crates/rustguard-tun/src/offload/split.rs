@@ -10,7 +10,7 @@ const TAG: usize = 16;
 /// The kernel described a packet in a way that contradicts the packet, or asks for what was not offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a packet from the TUN contradicts its virtio-net header")]
-pub(crate) struct Malformed;
+pub struct Malformed;
 
 /// Lays the segments of the `len` bytes at `offset` out from there on, headers and checksums complete.
 ///
@@ -20,13 +20,7 @@ pub(crate) struct Malformed;
 ///
 /// # Errors
 /// [`Malformed`], also when `slab` is too short for so many segments; the bytes at `offset` are unspecified then.
-pub(crate) fn split(
-    slab: &mut [u8],
-    offset: usize,
-    len: usize,
-    vnet: VnetHeader,
-    mtu: usize,
-) -> Result<Segments, Malformed> {
+pub fn split(slab: &mut [u8], offset: usize, len: usize, vnet: VnetHeader, mtu: usize) -> Result<Segments, Malformed> {
     let packet = slab.get_mut(offset..offset + len).ok_or(Malformed)?;
     if vnet.gso_type == VnetHeader::NONE {
         if vnet.flags & VnetHeader::NEEDS_CSUM != 0 {
