@@ -46,10 +46,9 @@ fn create<T: TestTun>(name: &str, offload: bool) -> T {
 
 /// Waits until the descriptor is readable; `false` when woken first.
 fn wait(tun: &impl TunQueue, waiter: &mut Waiter) -> bool {
-    let mut ready = [false];
-    let woken = waiter.wait(&[tun.fd()], &mut ready, Some(PATIENCE)).unwrap();
-    assert!(woken || ready[0], "no packet came");
-    !woken
+    let wake = waiter.wait([tun.fd()], Some(PATIENCE)).unwrap();
+    assert!(wake.woken || wake.ready, "no packet came");
+    !wake.woken
 }
 
 /// Waits for the next packet that is IPv4 (the kernel sends router solicitations of its own).

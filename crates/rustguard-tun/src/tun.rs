@@ -521,9 +521,7 @@ mod tests {
             let mut slab = vec![0; ours[0].max_read()];
             let (mut waiter, _waker) = Waiter::new().unwrap();
             for queue in &mut ours {
-                let mut ready = [false];
-                waiter.wait(&[queue.fd()], &mut ready, Some(Duration::from_secs(10))).unwrap();
-                assert!(ready[0]);
+                assert!(waiter.wait([queue.fd()], Some(Duration::from_secs(10))).unwrap().ready);
                 assert_eq!(queue.read(&mut slab, 0, 1_420).unwrap_err().kind(), io::ErrorKind::NotConnected);
                 let error = queue.write(&mut slab, &[Span { offset: 0, len: 20 }]).unwrap_err();
                 assert_eq!(error.kind(), io::ErrorKind::NotConnected);

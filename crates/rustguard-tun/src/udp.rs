@@ -533,10 +533,8 @@ mod tests {
             let mut received = Vec::new();
             udp.recv(&mut slab, &mut received).unwrap();
             if received.is_empty() {
-                let fds: Vec<_> = udp.fds().collect();
-                let mut ready = vec![false; fds.len()];
-                waiter.wait(&fds, &mut ready, Some(Duration::from_secs(10))).unwrap();
-                assert!(ready.contains(&true), "{} of {count} datagrams came", all.len());
+                let wake = waiter.wait(udp.fds(), Some(Duration::from_secs(10))).unwrap();
+                assert!(wake.ready, "{} of {count} datagrams came", all.len());
             }
             for Received { from, segments } in received {
                 all.extend(segments.pieces().map(|at| (from, slab[at.offset..at.offset + at.len].to_vec())));

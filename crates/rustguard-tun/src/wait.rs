@@ -18,6 +18,15 @@ impl Waker {
     }
 }
 
+/// What ended a wait; neither when its time was over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wake {
+    /// Somebody called [`Waker::wake`].
+    pub woken: bool,
+    /// One of the descriptors is readable, has an error or was hung up.
+    pub ready: bool,
+}
+
 /// Waits until a descriptor is readable or somebody wakes it.
 #[derive(Debug)]
 pub struct Waiter {
@@ -33,30 +42,26 @@ impl Waiter {
         Ok((Self { event: event.clone(), polled: Vec::new() }, Waker(event)))
     }
 
-    /// Waits (`ppoll`). `ready[i]` says whether `fds[i]` is readable, has an error or was hung up. Returns whether it
-    /// was woken. `None` waits without limit; a signal that interrupts ends the wait early with nothing ready.
-    ///
-    /// # Panics
-    /// When `ready` is shorter than `fds`.
-    pub fn wait(&mut self, fds: &[BorrowedFd<'_>], ready: &mut [bool], timeout: Option<Duration>) -> io::Result<bool> {
-        let ready = &mut ready[..fds.len()];
-        ready.fill(false);
+    /// Waits (`ppoll`) until one of `fds` is readable, has an error or was hung up. `None` waits without limit; a signal that
+    /// interrupts ends the wait early, with neither.
+    pub fn wait<'fd>(
+        &mut self,
+        fds: impl IntoIterator<Item = BorrowedFd<'fd>>,
+        timeout: Option<Duration>,
+    ) -> io::Result<Wake> {
         self.polled.clear();
         self.polled.push(PollFd::readable(self.event.as_fd()));
-        self.polled.extend(fds.iter().map(|&fd| PollFd::readable(fd)));
+        self.polled.extend(fds.into_iter().map(PollFd::readable));
         match sys::poll(&mut self.polled, timeout) {
             // A signal handler may have set a flag the caller wants to look at.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Wake::default()),
             result => result?,
         };
-        for (ready, polled) in ready.iter_mut().zip(&self.polled[1..]) {
-            *ready = polled.is_ready();
-        }
         let woken = self.polled[0].is_ready();
         if woken {
             self.event.clear();
         }
-        Ok(woken)
+        Ok(Wake { woken, ready: self.polled[1..].iter().any(PollFd::is_ready) })
     }
 }
 
@@ -71,27 +76,28 @@ mod tests {
         let clone = waker.clone();
         waker.wake();
         clone.wake();
-        assert!(waiter.wait(&[], &mut [], None).unwrap());
-        assert!(!waiter.wait(&[], &mut [], Some(Duration::ZERO)).unwrap());
+        assert_eq!(waiter.wait([], None).unwrap(), Wake { woken: true, ready: false });
+        assert_eq!(waiter.wait([], Some(Duration::ZERO)).unwrap(), Wake::default());
     }
 
     #[test]
     fn a_wake_from_another_thread_ends_an_endless_wait() {
         let (mut waiter, waker) = Waiter::new().unwrap();
         let other = thread::spawn(move || waker.wake());
-        assert!(waiter.wait(&[], &mut [], None).unwrap());
+        assert!(waiter.wait([], None).unwrap().woken);
         other.join().unwrap();
     }
 
     #[test]
-    fn readiness_is_reported_per_descriptor() {
-        let (mut waiter, _waker) = Waiter::new().unwrap();
+    fn any_of_the_descriptors_ends_a_wait() {
+        let (mut waiter, waker) = Waiter::new().unwrap();
         let (idle, busy) = (EventFd::new().unwrap(), EventFd::new().unwrap());
+        assert_eq!(waiter.wait([idle.as_fd(), busy.as_fd()], Some(Duration::ZERO)).unwrap(), Wake::default());
         busy.signal();
-        let mut ready = [true, false, true];
-        let woken = waiter.wait(&[idle.as_fd(), busy.as_fd()], &mut ready, Some(Duration::from_secs(5))).unwrap();
-        assert!(!woken);
-        assert_eq!(ready, [false, true, true], "places beyond the descriptors are left alone");
+        let ready = Wake { woken: false, ready: true };
+        assert_eq!(waiter.wait([idle.as_fd(), busy.as_fd()], Some(Duration::from_secs(5))).unwrap(), ready);
+        waker.wake();
+        assert_eq!(waiter.wait([busy.as_fd(), idle.as_fd()], None).unwrap(), Wake { woken: true, ready: true });
     }
 
     #[test]
@@ -99,8 +105,6 @@ mod tests {
         let (mut waiter, _waker) = Waiter::new().unwrap();
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         drop(theirs);
-        let mut ready = [false];
-        waiter.wait(&[ours.as_fd()], &mut ready, Some(Duration::from_secs(5))).unwrap();
-        assert!(ready[0]);
+        assert!(waiter.wait([ours.as_fd()], Some(Duration::from_secs(5))).unwrap().ready);
     }
 }

@@ -3,6 +3,7 @@
 //! [`tx`] and [`rx`] tell the two directions from top to bottom; this file is the loop around them.
 
 mod rx;
+mod seal;
 mod tx;
 
 use crate::shared::{Shared, Signal, ToControl};
@@ -13,8 +14,7 @@ use rustguard_tun::{
     wait::{Waiter, Waker},
 };
 use std::{
-    io,
-    os::fd::BorrowedFd,
+    io, iter,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -34,6 +34,8 @@ struct Mailbox<N> {
     /// New sockets, after the listen port changed.
     network: Mutex<Option<N>>,
     stop: AtomicBool,
+    /// There is something to find. Looked at after every batch: a flood must not keep control waiting.
+    mail: AtomicBool,
 }
 
 impl<N: Network> WorkerHandle<N> {
@@ -43,7 +45,7 @@ impl<N: Network> WorkerHandle<N> {
     /// When the thread or its eventfd cannot be made.
     pub(crate) fn start<T: TunQueue>(name: &str, shared: Arc<Shared>, tun: T, network: N) -> io::Result<Self> {
         let (waiter, waker) = Waiter::new()?;
-        let mailbox = Arc::new(Mailbox { network: Mutex::new(None), stop: AtomicBool::new(false) });
+        let mailbox = Arc::new(Mailbox { network: Mutex::new(None), stop: AtomicBool::new(false), mail: AtomicBool::new(false) });
         let worker = Worker {
             tx: tx::Tx::new(&tun),
             rx: rx::Rx::new(&network),
@@ -60,6 +62,13 @@ impl<N: Network> WorkerHandle<N> {
     /// Gives the worker new sockets; the old ones are closed once it has seen them.
     pub(crate) fn replace_network(&self, network: N) {
         *self.mailbox.network.lock() = Some(network);
+        self.notify();
+    }
+}
+
+impl<N> WorkerHandle<N> {
+    fn notify(&self) {
+        self.mailbox.mail.store(true, Ordering::Release);
         self.waker.wake();
     }
 }
@@ -67,7 +76,7 @@ impl<N: Network> WorkerHandle<N> {
 impl<N> Drop for WorkerHandle<N> {
     fn drop(&mut self) {
         self.mailbox.stop.store(true, Ordering::Release);
-        self.waker.wake();
+        self.notify();
         if let Some(thread) = self.thread.take() {
             // A panic there was printed by the panic hook; there is nothing left to do about it here.
             let _ = thread.join();
@@ -96,36 +105,20 @@ impl<T: TunQueue, N: Network> Worker<T, N> {
         loop {
             // Both directions in turn, a batch each, so that neither starves the other; wait only when both are dry.
             let received = self.rx.run(&mut self.network, &mut self.tun, &self.shared)?;
-            let sent = self.tx.run(&mut self.tun, &mut self.network, &self.shared)?;
-            if received || sent {
-                // A flood must not keep control's messages waiting.
-                if self.mailbox.stop.load(Ordering::Acquire) {
-                    return Ok(());
-                }
-                continue;
+            let sent = self.tx.run(&mut self.tun, &mut self.network, !received, &self.shared)?;
+            if !received && !sent {
+                self.waiter.wait(iter::once(self.tun.fd()).chain(self.network.fds()), None)?;
             }
-            if self.wait()? && !self.read_mailbox() {
+            if self.mailbox.mail.load(Ordering::Relaxed) && !self.read_mail() {
                 return Ok(());
             }
         }
     }
 
-    /// Waits for packets or control; returns whether control woke us.
-    fn wait(&mut self) -> io::Result<bool> {
-        /// The TUN, and a socket of each family.
-        const FDS: usize = 3;
-        let mut fds: [BorrowedFd<'_>; FDS] = [self.tun.fd(); FDS];
-        let mut n = 1;
-        for fd in self.network.fds().take(FDS - 1) {
-            fds[n] = fd;
-            n += 1;
-        }
-        let mut ready = [false; FDS];
-        self.waiter.wait(&fds[..n], &mut ready[..n], None)
-    }
-
     /// Returns false when the worker is to stop.
-    fn read_mailbox(&mut self) -> bool {
+    fn read_mail(&mut self) -> bool {
+        // Cleared first: what comes while the rest is looked at is looked at again.
+        self.mailbox.mail.swap(false, Ordering::Acquire);
         if let Some(network) = self.mailbox.network.lock().take() {
             self.rx = rx::Rx::new(&network);
             self.network = network;
