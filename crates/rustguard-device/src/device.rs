@@ -6,6 +6,7 @@ use crate::{
     control::{self, Command},
     event::Event,
     status::Status,
+    worker::LANES,
 };
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_tun::{
@@ -227,9 +228,10 @@ impl Builder {
     /// See [`StartError`].
     pub fn start(self, interface: &str) -> Result<Device, StartError> {
         let mtu = self.mtu.unwrap_or(DEFAULT_MTU);
-        let tun = Tun::create(&TunOptions { name: interface.to_owned(), mtu: Some(mtu), offload: true })?;
-        let interface = Interface { name: tun.name().to_owned(), index: tun.index() };
-        self.launch(tun, UdpBinder, Some(interface))
+        let queues =
+            Tun::create_queues(&TunOptions { name: interface.to_owned(), mtu: Some(mtu), offload: true }, LANES)?;
+        let interface = Interface { name: queues[0].name().to_owned(), index: queues[0].index() };
+        self.launch(queues, UdpBinder, Some(interface))
     }
 
     /// Starts over transports of the embedder's own: packets in memory, a userspace stack, another kind of network.
@@ -237,12 +239,12 @@ impl Builder {
     /// # Errors
     /// See [`StartError`].
     pub fn start_with<T: TunQueue, B: Binder>(self, tun: T, binder: B) -> Result<Device, StartError> {
-        self.launch(tun, binder, None)
+        self.launch(vec![tun], binder, None)
     }
 
     fn launch<T: TunQueue, B: Binder>(
         self,
-        tun: T,
+        queues: Vec<T>,
         binder: B,
         interface: Option<Interface>,
     ) -> Result<Device, StartError> {
@@ -260,7 +262,7 @@ impl Builder {
             closed: closed_out,
             stop: Arc::clone(&stop),
         };
-        let control = control::spawn(start, tun, binder)?;
+        let control = control::spawn(start, queues, binder)?;
         Ok(Device { handle: DeviceHandle { commands }, events, closed, stop, interface, control: Some(control) })
     }
 }

@@ -73,7 +73,11 @@ struct Control<B: Binder> {
 }
 
 /// Binds, applies the first configuration, starts the threads. What can fail, fails here and not later.
-pub(crate) fn spawn<T: TunQueue, B: Binder>(start: Start, tun: T, mut binder: B) -> Result<JoinHandle<()>, StartError> {
+pub(crate) fn spawn<T: TunQueue, B: Binder>(
+    start: Start,
+    queues: Vec<T>,
+    mut binder: B,
+) -> Result<JoinHandle<()>, StartError> {
     let options = UdpOptions {
         port: start.update.listen_port.unwrap_or(0),
         fwmark: start.update.fwmark.unwrap_or(0),
@@ -98,7 +102,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(start: Start, tun: T, mut binder: B)
     let entered = runtime.enter();
     let timer = BootTimer::new()?;
     let Bound { worker, control: network, port } = bound;
-    let worker = WorkerHandle::start(&name, Arc::clone(&shared), tun, worker)?;
+    let worker = WorkerHandle::start(&name, Arc::clone(&shared), queues, worker)?;
     let mut control = Control {
         node: Node::new(now().instant, &mut rand::rng()),
         peers: HashMap::new(),

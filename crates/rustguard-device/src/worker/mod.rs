@@ -2,11 +2,15 @@
 //!
 //! [`tx`] and [`rx`] tell the two directions from top to bottom; this file is the loop around them.
 
+mod lanes;
 mod rx;
 mod seal;
 mod tx;
 
+pub(crate) use lanes::LANES;
+
 use crate::shared::{Shared, Signal, ToControl};
+use lanes::Lanes;
 use parking_lot::Mutex;
 use rustguard_core::time::Instant;
 use rustguard_tun::{
@@ -14,7 +18,7 @@ use rustguard_tun::{
     wait::{Waiter, Waker},
 };
 use std::{
-    io, iter,
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -43,13 +47,15 @@ impl<N: Network> WorkerHandle<N> {
     ///
     /// # Errors
     /// When the thread or its eventfd cannot be made.
-    pub(crate) fn start<T: TunQueue>(name: &str, shared: Arc<Shared>, tun: T, network: N) -> io::Result<Self> {
+    pub(crate) fn start<T: TunQueue>(name: &str, shared: Arc<Shared>, queues: Vec<T>, network: N) -> io::Result<Self> {
+        let lanes = Lanes::new(queues);
         let (waiter, waker) = Waiter::new()?;
-        let mailbox = Arc::new(Mailbox { network: Mutex::new(None), stop: AtomicBool::new(false), mail: AtomicBool::new(false) });
+        let mailbox =
+            Arc::new(Mailbox { network: Mutex::new(None), stop: AtomicBool::new(false), mail: AtomicBool::new(false) });
         let worker = Worker {
-            tx: tx::Tx::new(&tun),
+            tx: tx::Tx::new(&lanes),
             rx: rx::Rx::new(&network),
-            tun,
+            lanes,
             network,
             waiter,
             mailbox: Arc::clone(&mailbox),
@@ -85,7 +91,7 @@ impl<N> Drop for WorkerHandle<N> {
 }
 
 struct Worker<T, N> {
-    tun: T,
+    lanes: Lanes<T>,
     network: N,
     tx: tx::Tx,
     rx: rx::Rx,
@@ -104,10 +110,10 @@ impl<T: TunQueue, N: Network> Worker<T, N> {
     fn run_until_stopped(&mut self) -> io::Result<()> {
         loop {
             // Both directions in turn, a batch each, so that neither starves the other; wait only when both are dry.
-            let received = self.rx.run(&mut self.network, &mut self.tun, &self.shared)?;
-            let sent = self.tx.run(&mut self.tun, &mut self.network, !received, &self.shared)?;
+            let received = self.rx.run(&mut self.network, &mut self.lanes, &self.shared)?;
+            let sent = self.tx.run(&mut self.lanes, &mut self.network, !received, &self.shared)?;
             if !received && !sent {
-                self.waiter.wait(iter::once(self.tun.fd()).chain(self.network.fds()), None)?;
+                self.waiter.wait(self.lanes.fds().chain(self.network.fds()), None)?;
             }
             if self.mailbox.mail.load(Ordering::Relaxed) && !self.read_mail() {
                 return Ok(());

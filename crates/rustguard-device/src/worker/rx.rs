@@ -1,6 +1,6 @@
 //! In: UDP → session by receiver index → opened in place → replay → endpoint → source check → TUN.
 
-use super::now;
+use super::{lanes::Lanes, now};
 use crate::{
     drops::DropReason,
     shared::{HANDSHAKE_MAX, HandshakeDatagram, RxSession, Shared, Signal, Table},
@@ -27,7 +27,6 @@ pub(super) struct Rx {
     /// The run being collected: frames of one session from one endpoint.
     frames: Vec<Frame>,
     opened: Vec<bool>,
-    deliver: Vec<Span>,
 }
 
 /// What all frames of a run have in common.
@@ -44,7 +43,6 @@ impl Rx {
             received: Vec::with_capacity(RECEIVED),
             frames: Vec::with_capacity(FRAMES),
             opened: Vec::with_capacity(FRAMES),
-            deliver: Vec::with_capacity(FRAMES),
         }
     }
 
@@ -55,7 +53,7 @@ impl Rx {
     pub(super) fn run(
         &mut self,
         network: &mut impl Network,
-        tun: &mut impl TunQueue,
+        lanes: &mut Lanes<impl TunQueue>,
         shared: &Shared,
     ) -> io::Result<bool> {
         self.received.clear();
@@ -65,17 +63,14 @@ impl Rx {
         }
         let table = shared.table.load();
         let now = now();
-        self.collect(&table, now, shared);
-        if !self.deliver.is_empty() {
-            let refused = tun.write(&mut self.slab, &self.deliver)?;
-            shared.drops.count(DropReason::HostRefused, refused);
-            self.deliver.clear();
-        }
+        self.collect(lanes, &table, now, shared);
+        let refused = lanes.flush(&mut self.slab)?;
+        shared.drops.count(DropReason::HostRefused, refused);
         Ok(true)
     }
 
     /// Sorts datagrams into runs of one session; opens each run when it ends.
-    fn collect(&mut self, table: &Table, now: Instant, shared: &Shared) {
+    fn collect(&mut self, lanes: &mut Lanes<impl TunQueue>, table: &Table, now: Instant, shared: &Shared) {
         let sessions = shared.sessions.pin();
         let mut run: Option<Run> = None;
         for i in 0..self.received.len() {
@@ -88,7 +83,7 @@ impl Rx {
                     Some(Kind::Data { receiver, counter }) => {
                         if !run.as_ref().is_some_and(|run| run.index == receiver && run.from == from) {
                             if let Some(run) = run.take() {
-                                self.open(&run, table, now, shared);
+                                self.open(&run, lanes, table, now, shared);
                             }
                             let Some(session) = sessions.get(&receiver) else {
                                 shared.drops.count(DropReason::UnknownIndex, 1);
@@ -104,12 +99,12 @@ impl Rx {
             }
         }
         if let Some(run) = run {
-            self.open(&run, table, now, shared);
+            self.open(&run, lanes, table, now, shared);
         }
     }
 
     /// Authenticates a run, lets it move the endpoint, and lists what the host gets.
-    fn open(&mut self, run: &Run, table: &Table, now: Instant, shared: &Shared) {
+    fn open(&mut self, run: &Run, lanes: &mut Lanes<impl TunQueue>, table: &Table, now: Instant, shared: &Shared) {
         let RxSession { opener, replay, peer } = &*run.session;
         if !opener.usable(now) {
             shared.drops.count(DropReason::SessionExpired, self.frames.len());
@@ -165,7 +160,7 @@ impl Rx {
             }
             match table.allowed_ips.decide(Origin::Peer(peer.id), &head) {
                 // The rest of the text is padding.
-                Verdict::Deliver => self.deliver.push(Span { offset: frame.offset, len: head.len }),
+                Verdict::Deliver => lanes.deliver(&self.slab, Span { offset: frame.offset, len: head.len }),
                 Verdict::Forward(_) | Verdict::NoRoute => shared.drops.count(DropReason::NoRoute, 1),
             }
         }

@@ -1,6 +1,6 @@
 //! Out: TUN → forwarding decision → padding → counters → sealed in place → UDP.
 
-use super::{now, seal};
+use super::{lanes::Lanes, now, seal};
 use crate::{
     drops::DropReason,
     shared::{Shared, Table},
@@ -42,9 +42,9 @@ struct Run {
 }
 
 impl Tx {
-    pub(super) fn new(tun: &impl TunQueue) -> Self {
+    pub(super) fn new(lanes: &Lanes<impl TunQueue>) -> Self {
         Self {
-            slab: vec![0; SLAB + tun.max_read()].into(),
+            slab: vec![0; SLAB + lanes.max_read()].into(),
             cursor: 0,
             frames: Vec::with_capacity(4 * BATCH),
             runs: Vec::with_capacity(BATCH),
@@ -58,7 +58,7 @@ impl Tx {
     /// When the TUN is gone.
     pub(super) fn run(
         &mut self,
-        tun: &mut impl TunQueue,
+        lanes: &mut Lanes<impl TunQueue>,
         network: &mut impl Network,
         alone: bool,
         shared: &Shared,
@@ -70,8 +70,9 @@ impl Tx {
         let table = shared.table.load();
         let mtu = shared.mtu.load(Ordering::Relaxed) as usize;
         let (mut reads, mut yields) = (0, 0);
-        while self.frames.len() < BATCH && self.slab.len() - self.cursor >= tun.max_read() {
-            match tun.read(&mut self.slab, self.cursor, mtu)? {
+        lanes.ask_all();
+        while self.frames.len() < BATCH && self.slab.len() - self.cursor >= lanes.max_read() {
+            match lanes.read(&mut self.slab, self.cursor, mtu)? {
                 Some(segments) => {
                     reads += 1;
                     self.take(segments, &table, mtu, shared);
@@ -81,6 +82,7 @@ impl Tx {
                 None if reads > 1 && yields < YIELDS && alone => {
                     yields += 1;
                     thread::yield_now();
+                    lanes.ask_all();
                 }
                 None => break,
             }
