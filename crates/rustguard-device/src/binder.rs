@@ -9,41 +9,55 @@ use std::{io, net::SocketAddr};
 
 /// Makes the sockets of a device.
 pub trait Binder: Send + 'static {
-    /// What it makes.
+    /// What a worker receives with and sends with.
     type Network: Network;
+    /// What control sends with.
+    type Control: Network;
 
-    /// Binds. Port 0 lets the system choose.
+    /// Binds, for as many workers as the device has queues. Port 0 lets the system choose.
     ///
     /// # Errors
     /// Where the port is taken, or the mark not permitted.
-    fn bind(&mut self, options: &UdpOptions) -> io::Result<Bound<Self::Network>>;
+    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<Self::Network, Self::Control>>;
 
     /// Changes the firewall mark of what was bound.
     ///
     /// # Errors
     /// Where the mark is not permitted.
-    fn set_fwmark(&self, network: &Self::Network, mark: u32) -> io::Result<()>;
+    fn set_fwmark(&self, network: &Self::Control, mark: u32) -> io::Result<()>;
 }
 
-/// Sockets, twice: a worker receives and sends, control only sends.
-pub struct Bound<N> {
-    /// For the worker.
-    pub worker: N,
-    /// For control.
-    pub control: N,
+/// Sockets: each worker receives and sends with its own; control only sends.
+pub struct Bound<N, C> {
+    /// One for each worker.
+    pub workers: Vec<N>,
+    /// As many, the same sockets: control sends by the first, and changes the mark of all.
+    pub control: Vec<C>,
     /// The port that was bound.
     pub port: u16,
 }
 
 /// UDP over IPv4 and IPv6.
-pub struct UdpBinder;
+pub struct UdpBinder {
+    /// Exchange runs of datagrams with the kernel, as far as it is able to (UDP_SEGMENT, UDP_GRO).
+    pub offload: bool,
+}
+
+impl Default for UdpBinder {
+    fn default() -> Self {
+        Self { offload: true }
+    }
+}
 
 impl Binder for UdpBinder {
     type Network = Udp;
+    type Control = Udp;
 
-    fn bind(&mut self, options: &UdpOptions) -> io::Result<Bound<Udp>> {
-        let worker = Udp::bind(options)?;
-        Ok(Bound { control: worker.try_clone()?, port: worker.port(), worker })
+    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<Udp, Udp>> {
+        let options = UdpOptions { offload: self.offload, ..options.clone() };
+        let workers = Udp::bind_queues(&options, workers)?;
+        let control = workers.iter().map(Udp::try_clone).collect::<io::Result<_>>()?;
+        Ok(Bound { control, port: workers[0].port(), workers })
     }
 
     fn set_fwmark(&self, network: &Udp, mark: u32) -> io::Result<()> {
@@ -61,10 +75,12 @@ pub struct MemoryBinder {
 
 impl Binder for MemoryBinder {
     type Network = MemorySocket;
+    type Control = MemorySocket;
 
-    fn bind(&mut self, _options: &UdpOptions) -> io::Result<Bound<MemorySocket>> {
-        let worker = self.net.bind(self.address)?;
-        Ok(Bound { control: worker.try_clone()?, port: self.address.port(), worker })
+    fn bind(&mut self, _options: &UdpOptions, workers: usize) -> io::Result<Bound<MemorySocket, MemorySocket>> {
+        let socket = self.net.bind(self.address)?;
+        let clones = || (0..workers).map(|_| socket.try_clone()).collect::<io::Result<_>>();
+        Ok(Bound { workers: clones()?, control: clones()?, port: self.address.port() })
     }
 
     fn set_fwmark(&self, _network: &MemorySocket, _mark: u32) -> io::Result<()> {

@@ -13,7 +13,7 @@ use rustguard_tun::{
     TunQueue,
     tun::{Tun, TunError, TunOptions},
 };
-use std::{io, sync::Arc, thread::JoinHandle};
+use std::{io, num::NonZeroUsize, sync::Arc, thread::JoinHandle};
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 
 /// Configuration updates and questions that may wait for control.
@@ -80,6 +80,25 @@ pub struct Builder {
     update: Update,
     mtu: Option<u32>,
     resolution_retries: Option<u32>,
+    queues: Option<NonZeroUsize>,
+    offload: Offload,
+}
+
+/// Whether whole runs of packets are exchanged with the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offload {
+    /// As far as the kernel is able to.
+    #[default]
+    On,
+    /// Every packet is a system call: for kernels that get it wrong, and to measure what it brings.
+    Off,
+}
+
+/// As many queues as there are pairs of cores, at most 8: a worker moves what its peers send and what goes to them, and
+/// leaves a core for those who make and take the packets.
+pub fn default_queues() -> NonZeroUsize {
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    NonZeroUsize::new((cores / 2).clamp(1, 8)).expect("it is clamped")
 }
 
 impl Device {
@@ -221,6 +240,22 @@ impl Builder {
         self
     }
 
+    /// How many queues the interface has, each with sockets and a thread of its own; by default [`default_queues`]. All
+    /// packets of one peer come in by one queue, and those of a flow go out by one: they stay in order.
+    #[must_use]
+    pub fn queues(mut self, queues: NonZeroUsize) -> Self {
+        self.queues = Some(queues);
+        self
+    }
+
+    /// Whether whole runs of packets are exchanged with the kernel (TUN and UDP segmentation offload); by default they are,
+    /// as far as the kernel is able to.
+    #[must_use]
+    pub fn offload(mut self, offload: Offload) -> Self {
+        self.offload = offload;
+        self
+    }
+
     /// Starts on a new kernel interface with this name (it is left down and without addresses:
     /// see [`host`](crate::host)) and UDP sockets.
     ///
@@ -228,10 +263,14 @@ impl Builder {
     /// See [`StartError`].
     pub fn start(self, interface: &str) -> Result<Device, StartError> {
         let mtu = self.mtu.unwrap_or(DEFAULT_MTU);
-        let queues =
-            Tun::create_queues(&TunOptions { name: interface.to_owned(), mtu: Some(mtu), offload: true }, LANES)?;
-        let interface = Interface { name: queues[0].name().to_owned(), index: queues[0].index() };
-        self.launch(queues, UdpBinder, Some(interface))
+        let workers = self.queues.unwrap_or_else(default_queues).get();
+        let offload = self.offload == Offload::On;
+        let options = TunOptions { name: interface.to_owned(), mtu: Some(mtu), offload };
+        let lanes = Tun::create_queues(&options, workers * LANES)?;
+        let interface = Interface { name: lanes[0].name().to_owned(), index: lanes[0].index() };
+        let mut lanes = lanes.into_iter();
+        let queues = (0..workers).map(|_| lanes.by_ref().take(LANES).collect()).collect();
+        self.launch(queues, UdpBinder { offload }, Some(interface))
     }
 
     /// Starts over transports of the embedder's own: packets in memory, a userspace stack, another kind of network.
@@ -239,12 +278,12 @@ impl Builder {
     /// # Errors
     /// See [`StartError`].
     pub fn start_with<T: TunQueue, B: Binder>(self, tun: T, binder: B) -> Result<Device, StartError> {
-        self.launch(vec![tun], binder, None)
+        self.launch(vec![vec![tun]], binder, None)
     }
 
     fn launch<T: TunQueue, B: Binder>(
         self,
-        queues: Vec<T>,
+        queues: Vec<Vec<T>>,
         binder: B,
         interface: Option<Interface>,
     ) -> Result<Device, StartError> {

@@ -116,7 +116,8 @@ impl<B: Binder> Control<B> {
     fn transmit(&mut self, to: Endpoint, datagram: &[u8]) -> bool {
         let len = datagram.len();
         let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
-        let sent = self.network.send(datagram, &[Transmit { to, segments }]);
+        let [network, ..] = &mut *self.networks else { return false };
+        let sent = network.send(datagram, &[Transmit { to, segments }]);
         self.shared.drops.count(DropReason::SendFailed, sent.failed);
         sent.source_lost > 0
     }

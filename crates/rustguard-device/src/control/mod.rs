@@ -59,8 +59,9 @@ struct Control<B: Binder> {
     allowed_ips: AllowedIps,
     shared: Arc<Shared>,
     binder: B,
-    network: B::Network,
-    worker: WorkerHandle<B::Network>,
+    /// The sockets of all workers: what control has to say leaves by the first.
+    networks: Vec<B::Control>,
+    workers: Vec<WorkerHandle<B::Network>>,
     port: u16,
     fwmark: u32,
     /// Where the node leaves its actions; empty between messages.
@@ -73,9 +74,10 @@ struct Control<B: Binder> {
 }
 
 /// Binds, applies the first configuration, starts the threads. What can fail, fails here and not later.
+/// `queues` are the TUN queues of each worker.
 pub(crate) fn spawn<T: TunQueue, B: Binder>(
     start: Start,
-    queues: Vec<T>,
+    queues: Vec<Vec<T>>,
     mut binder: B,
 ) -> Result<JoinHandle<()>, StartError> {
     let options = UdpOptions {
@@ -83,7 +85,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         fwmark: start.update.fwmark.unwrap_or(0),
         ..UdpOptions::default()
     };
-    let bound = binder.bind(&options).map_err(|cause| UpdateError::Port { port: options.port, cause })?;
+    let bound = binder.bind(&options, queues.len()).map_err(|cause| UpdateError::Port { port: options.port, cause })?;
     let name = start.interface.as_ref().map_or("device", |interface| &interface.name).to_owned();
 
     let (handshakes, handshakes_in) = mpsc::channel(HANDSHAKE_QUEUE);
@@ -101,16 +103,20 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let entered = runtime.enter();
     let timer = BootTimer::new()?;
-    let Bound { worker, control: network, port } = bound;
-    let worker = WorkerHandle::start(&name, Arc::clone(&shared), queues, worker)?;
+    let Bound { workers: networks, control, port } = bound;
+    let workers = queues.into_iter().zip(networks).enumerate().map(|(n, (queues, network))| {
+        let name = if n == 0 { format!("rg-{name}") } else { format!("rg-{name}-{n}") };
+        WorkerHandle::start(name, Arc::clone(&shared), queues, network)
+    });
+    let workers = workers.collect::<io::Result<_>>()?;
     let mut control = Control {
         node: Node::new(now().instant, &mut rand::rng()),
         peers: HashMap::new(),
         allowed_ips: AllowedIps::default(),
         shared,
         binder,
-        network,
-        worker,
+        networks: control,
+        workers,
         port,
         fwmark: options.fwmark,
         actions: Vec::new(),

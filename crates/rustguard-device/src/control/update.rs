@@ -24,7 +24,9 @@ impl<B: Binder> Control<B> {
             self.listen(port, update.fwmark.unwrap_or(self.fwmark))?;
         }
         if let Some(mark) = update.fwmark.filter(|&mark| mark != self.fwmark) {
-            self.binder.set_fwmark(&self.network, mark).map_err(|cause| UpdateError::Fwmark { mark, cause })?;
+            let mut networks = self.networks.iter();
+            let set = networks.try_for_each(|network| self.binder.set_fwmark(network, mark));
+            set.map_err(|cause| UpdateError::Fwmark { mark, cause })?;
             self.fwmark = mark;
         }
         if update.replace_peers {
@@ -53,10 +55,12 @@ impl<B: Binder> Control<B> {
             return Ok(());
         }
         let options = UdpOptions { port, fwmark, ..UdpOptions::default() };
-        let Bound { worker, control, port } =
-            self.binder.bind(&options).map_err(|cause| UpdateError::Port { port, cause })?;
-        self.worker.replace_network(worker);
-        self.network = control;
+        let bound = self.binder.bind(&options, self.workers.len());
+        let Bound { workers, control, port } = bound.map_err(|cause| UpdateError::Port { port, cause })?;
+        for (worker, network) in self.workers.iter().zip(workers) {
+            worker.replace_network(network);
+        }
+        self.networks = control;
         self.port = port;
         self.fwmark = fwmark;
         for peer in self.peers.values() {

@@ -47,7 +47,12 @@ impl<N: Network> WorkerHandle<N> {
     ///
     /// # Errors
     /// When the thread or its eventfd cannot be made.
-    pub(crate) fn start<T: TunQueue>(name: &str, shared: Arc<Shared>, queues: Vec<T>, network: N) -> io::Result<Self> {
+    pub(crate) fn start<T: TunQueue>(
+        name: String,
+        shared: Arc<Shared>,
+        queues: Vec<T>,
+        network: N,
+    ) -> io::Result<Self> {
         let lanes = Lanes::new(queues);
         let (waiter, waker) = Waiter::new()?;
         let mailbox =
@@ -61,7 +66,7 @@ impl<N: Network> WorkerHandle<N> {
             mailbox: Arc::clone(&mailbox),
             shared,
         };
-        let thread = std::thread::Builder::new().name(format!("rg-{name}")).spawn(move || worker.run())?;
+        let thread = std::thread::Builder::new().name(name).spawn(move || worker.run())?;
         Ok(Self { mailbox, waker, thread: Some(thread) })
     }
 
