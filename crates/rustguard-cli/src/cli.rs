@@ -1,7 +1,7 @@
 //! The command line, as one definition that `--help`, the manual pages and the completions are made of.
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
-use std::path::PathBuf;
+use std::{num::NonZeroUsize, path::PathBuf};
 
 /// The exit statuses, for `--help` and the manual.
 const STATUS: &str = "\
@@ -13,6 +13,8 @@ Exit status:
 Environment:
   RUSTGUARD_LOG  what is logged: error, warn, info, debug, trace, or per module (rustguard_device=debug)
   WG_COLOR_MODE  always, never or auto: colours in `show`
+  RUSTGUARD_QUEUES, RUSTGUARD_OFFLOAD, RUSTGUARD_RELAY
+                 as the options of `up` of these names
   WG_HIDE_KEYS   never: `show` prints private and preshared keys
   WG_ENDPOINT_RESOLUTION_RETRIES
                  how often `up` tries a name again that cannot be resolved: a number, or infinity (as without it)";
@@ -63,6 +65,8 @@ Examples:
         /// Go into the background when the tunnel is up
         #[arg(short, long)]
         detach: bool,
+        #[command(flatten)]
+        data_path: DataPath,
     },
 
     /// Bring a tunnel down
@@ -130,6 +134,83 @@ Examples:
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
+}
+
+/// How packets are moved. Each can also be set in the environment, for services.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Data path")]
+pub(crate) struct DataPath {
+    /// Queues of the interface, each with a thread and sockets of its own [default: one for two cores, at most 8]
+    #[arg(long, value_name = "N", env = "RUSTGUARD_QUEUES", hide_env = true, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) queues: Option<u8>,
+    /// Whether whole runs of packets are exchanged with the kernel, as far as it is able to
+    #[arg(long, value_enum, default_value_t, env = "RUSTGUARD_OFFLOAD", hide_env = true, value_name = "ON|OFF")]
+    pub(crate) offload: Offload,
+    /// What becomes of packets from peer to peer
+    ///
+    /// `auto`: where the host forwards packets and would route them back into the interface, they take the short way, past
+    /// its netfilter. `off`: the host gets all of them.
+    #[arg(long, value_enum, default_value_t, env = "RUSTGUARD_RELAY", hide_env = true, value_name = "AUTO|OFF")]
+    pub(crate) relay: Relay,
+}
+
+impl DataPath {
+    /// From the environment alone: wg-quick gives a userspace implementation no options.
+    pub(crate) fn from_environment() -> Self {
+        #[derive(Parser)]
+        struct Environment {
+            #[command(flatten)]
+            data_path: DataPath,
+        }
+        Environment::parse_from(["rustguard"]).data_path
+    }
+
+    /// Tells a device.
+    pub(crate) fn apply(&self, builder: rustguard_device::Builder) -> rustguard_device::Builder {
+        let builder = builder
+            .offload(match self.offload {
+                Offload::On => rustguard_device::Offload::On,
+                Offload::Off => rustguard_device::Offload::Off,
+            })
+            .relay(match self.relay {
+                Relay::Auto => rustguard_device::Relay::Auto,
+                Relay::Off => rustguard_device::Relay::Off,
+            });
+        match self.queues.and_then(|queues| NonZeroUsize::new(queues.into())) {
+            Some(queues) => builder.queues(queues),
+            None => builder,
+        }
+    }
+
+    /// The arguments that say the same, for a process in the background.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let name =
+            |value: Option<clap::builder::PossibleValue>| value.map_or_else(String::new, |v| v.get_name().to_owned());
+        let mut arguments = vec![
+            format!("--offload={}", name(self.offload.to_possible_value())),
+            format!("--relay={}", name(self.relay.to_possible_value())),
+        ];
+        arguments.extend(self.queues.map(|queues| format!("--queues={queues}")));
+        arguments
+    }
+}
+
+/// `--offload`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "the option's help says it")]
+pub(crate) enum Offload {
+    #[default]
+    On,
+    Off,
+}
+
+/// `--relay`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "the option's help says it")]
+pub(crate) enum Relay {
+    #[default]
+    Auto,
+    Off,
 }
 
 /// `rustguard show`.

@@ -2,6 +2,7 @@
 //! (`WG_QUICK_USERSPACE_IMPLEMENTATION=rustguard`) and whatever else drives wireguard-go.
 
 use crate::{
+    cli::DataPath,
     detach,
     runfile::RunFile,
     up::{Signals, notify},
@@ -13,14 +14,14 @@ use rustguard_device::{CloseReason, Device, conf, uapi};
 pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
     conf::check_interface_name(interface)?;
     if !foreground && !detach::is_child() {
-        return detach::spawn(interface, &[interface]);
+        return detach::spawn(interface, &[interface.to_owned()]);
     }
     detach::enter();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let _run = RunFile::claim(interface)?;
-        let device = Device::builder().start(interface)?;
+        let device = DataPath::from_environment().apply(Device::builder()).start(interface)?;
         let server = uapi::Server::start(interface, device.handle())?;
         notify(&[sd_notify::NotifyState::Ready]);
         detach::ready();

@@ -19,7 +19,7 @@ pub(crate) fn is_child() -> bool {
 }
 
 /// Starts `arguments` of this program in the background; returns when it is ready, or fails with what it said.
-pub(crate) fn spawn(interface: &str, arguments: &[&str]) -> Result<()> {
+pub(crate) fn spawn(interface: &str, arguments: &[String]) -> Result<()> {
     let log = crate::runfile::path(interface, "log")?;
     let stderr = OpenOptions::new()
         .create(true)

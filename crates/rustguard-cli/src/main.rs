@@ -51,7 +51,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         };
     };
     match command {
-        Command::Up { target, detach } => up::run(&target, detach),
+        Command::Up { target, detach, data_path } => up::run(&target, detach, &data_path),
         Command::Down { target } => down::run(&target),
         Command::Demo => demo::run(),
         Command::Check(arguments) => return check::run(&arguments),

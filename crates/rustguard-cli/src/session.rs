@@ -1,6 +1,6 @@
 //! A running `up`: what wg-quick does, step by step, and how it is undone, whichever step was the last.
 
-use crate::{hooks, runfile::RunFile};
+use crate::{cli::DataPath, hooks, runfile::RunFile};
 use anyhow::{Context as _, Result, bail};
 use rustguard_device::{
     Device, DeviceHandle, conf,
@@ -34,7 +34,7 @@ impl Session {
     }
 
     /// Brings everything up. If this fails, call [`stop`](Self::stop).
-    pub(crate) async fn start(&mut self) -> Result<()> {
+    pub(crate) async fn start(&mut self, data_path: &DataPath) -> Result<()> {
         let name = &self.interface;
         if host::link_exists(name).await? {
             bail!(
@@ -48,6 +48,7 @@ impl Session {
         host_config.fwmark = host::choose_fwmark(&host_config).await?;
         let mut builder =
             Device::builder().listen_port(interface.listen_port.unwrap_or(0)).fwmark(host_config.fwmark.unwrap_or(0));
+        builder = data_path.apply(builder);
         if let Some(mtu) = interface.mtu {
             builder = builder.mtu(mtu.into());
         }

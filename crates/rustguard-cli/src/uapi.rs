@@ -24,6 +24,8 @@ pub(crate) struct Device {
     pub(crate) private_key: Option<Zeroizing<[u8; 32]>>,
     pub(crate) listen_port: u16,
     pub(crate) fwmark: u32,
+    /// Packets relayed from peer to peer.
+    pub(crate) relayed: u64,
     /// What was dropped, by reason; other implementations do not tell.
     pub(crate) drops: Vec<(String, u64)>,
     pub(crate) peers: Vec<Peer>,
@@ -144,6 +146,7 @@ impl Device {
             "private_key" => self.private_key = secret(value)?,
             "listen_port" => self.listen_port = value.parse()?,
             "fwmark" => self.fwmark = value.parse()?,
+            "rustguard_relayed" => self.relayed = value.parse()?,
             "public_key" => {
                 let public_key = PublicKey(*from_hex(value).context("not 64 hexadecimal digits")?);
                 self.peers.push(Peer::new(public_key));

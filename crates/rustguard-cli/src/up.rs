@@ -1,18 +1,20 @@
 //! `rustguard up`: a tunnel from a configuration file, in the foreground or detached.
 
-use crate::{detach, session::Session};
+use crate::{cli::DataPath, detach, session::Session};
 use anyhow::{Context as _, Result, bail};
 use rustguard_device::{CloseReason, Device, conf};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Brings a tunnel up and keeps it until told otherwise.
-pub(crate) fn run(target: &str, detached: bool) -> Result<()> {
+pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<()> {
     let (path, interface) = conf::resolve_name(target)?;
     if detached && !detach::is_child() {
         // Absolute, but not canonical: the interface has its name from the link, not from what it points to.
         let path = std::path::absolute(&path).with_context(|| format!("cannot open {}", path.display()))?;
         let path = path.to_str().context("the path is not UTF-8")?;
-        return detach::spawn(&interface, &["up", "--detach", path]);
+        let mut arguments = vec!["up".to_owned(), "--detach".to_owned(), path.to_owned()];
+        arguments.extend(data_path.arguments());
+        return detach::spawn(&interface, &arguments);
     }
     detach::enter();
     let config = crate::check::load(&path)?;
@@ -21,7 +23,7 @@ pub(crate) fn run(target: &str, detached: bool) -> Result<()> {
         let mut signals = Signals::new()?;
         let mut session = Session::claim(interface.clone(), path, config).await?;
         let started = tokio::select! {
-            started = session.start() => started,
+            started = session.start(data_path) => started,
             name = signals.recv() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
         };
         let result = match (started, session.device()) {

@@ -5,6 +5,8 @@ use core::net::IpAddr;
 const PADDING: usize = 16;
 const IPV4_HEADER_LEN: usize = 20;
 const IPV6_HEADER_LEN: usize = 40;
+/// The IPv6 next header that every router has to look at.
+const HOP_BY_HOP: u8 = 0;
 
 /// A checked view of an IPv4 or IPv6 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +44,28 @@ impl IpHead {
         let len = IPV6_HEADER_LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
         let sound = len <= packet.len();
         sound.then(|| Self { source: address::<16>(header, 8), destination: address::<16>(header, 24), len })
+    }
+}
+
+/// Takes a hop off a packet that is passed on, as a router does; false, and nothing is changed, where a router has to do more.
+///
+/// That is the case when the time to live ends here (somebody is owed an ICMP message), and where options ask each router
+/// for attention: IPv4 options (RFC 791, section 3.1), IPv6 hop-by-hop options (RFC 8200, section 4.3). The IPv4 checksum is
+/// adjusted by the difference (RFC 1624), so that a wrong one stays wrong.
+pub fn take_hop(packet: &mut [u8]) -> bool {
+    match packet {
+        [0x45, _, _, _, _, _, _, _, ttl @ 2..=255, _, high, low, ..] => {
+            *ttl -= 1;
+            // The time to live is the high byte of its word: the sum's complement grows by 0x0100, end around.
+            let (sum, carry) = u16::from_be_bytes([*high, *low]).overflowing_add(0x0100);
+            [*high, *low] = (sum + u16::from(carry)).to_be_bytes();
+            true
+        }
+        [0x60..=0x6f, _, _, _, _, _, next, hop_limit @ 2..=255, ..] if *next != HOP_BY_HOP => {
+            *hop_limit -= 1;
+            true
+        }
+        _ => false,
     }
 }
 
@@ -119,7 +143,50 @@ mod tests {
         assert_eq!(padded_len(usize::MAX, 0), usize::MAX);
     }
 
+    /// The sum of all words of an IPv4 header, folded: 0xffff for a sound one.
+    fn header_sum(header: &[u8]) -> u16 {
+        let sum: u32 = header[..20].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        ((folded & 0xffff) + (folded >> 16)) as u16
+    }
+
+    #[test]
+    fn the_last_hop_and_options_are_left_to_a_router() {
+        for (first, ttl) in [(0x45, 0), (0x45, 1), (0x46, 64), (0x44, 64), (0x65, 64)] {
+            let mut packet = v4(28, 28);
+            (packet[0], packet[8], packet[7]) = (first, ttl, 1);
+            let before = packet.clone();
+            assert!(!take_hop(&mut packet), "{first:#x} {ttl}");
+            assert_eq!(packet, before);
+        }
+        for (next, hop_limit) in [(0, 64), (6, 0), (6, 1)] {
+            let mut packet = vec![0; 40];
+            (packet[0], packet[6], packet[7]) = (0x6f, next, hop_limit);
+            assert!(!take_hop(&mut packet));
+        }
+        let mut packet = vec![0; 40];
+        (packet[0], packet[6], packet[7]) = (0x6f, 58, 2);
+        assert!(take_hop(&mut packet));
+        assert_eq!(packet[7], 1);
+        assert!(!take_hop(&mut []) && !take_hop(&mut [0x45; 11]) && !take_hop(&mut [0x60; 7]));
+    }
+
     proptest! {
+        #[test]
+        fn a_hop_keeps_a_sound_checksum_sound_and_a_wrong_one_wrong(
+            mut header in proptest::collection::vec(any::<u8>(), 20), ttl in 2..=255_u8, damage in any::<u16>(),
+        ) {
+            header[0] = 0x45;
+            header[8] = ttl;
+            header[10..12].fill(0);
+            let checksum = !header_sum(&header);
+            header[10..12].copy_from_slice(&(checksum ^ damage).to_be_bytes());
+            let sound = header_sum(&header) == 0xffff;
+            prop_assert!(take_hop(&mut header));
+            prop_assert_eq!(header[8], ttl - 1);
+            prop_assert_eq!(header_sum(&header) == 0xffff, sound);
+        }
+
         #[test]
         fn padding_never_shrinks_nor_passes_the_mtu(len in any::<usize>(), mtu in any::<usize>(), small in 0..70_000_usize, small_mtu in 0..70_000_usize) {
             for (len, mtu) in [(len, mtu), (small, small_mtu), (len, small_mtu)] {

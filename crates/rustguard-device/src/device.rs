@@ -5,6 +5,7 @@ use crate::{
     config::{PeerUpdate, Update, UpdateError},
     control::{self, Command},
     event::Event,
+    shared::Relaying,
     status::Status,
     worker::LANES,
 };
@@ -13,7 +14,7 @@ use rustguard_tun::{
     TunQueue,
     tun::{Tun, TunError, TunOptions},
 };
-use std::{io, num::NonZeroUsize, sync::Arc, thread::JoinHandle};
+use std::{io, net::IpAddr, num::NonZeroUsize, sync::Arc, thread::JoinHandle};
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 
 /// Configuration updates and questions that may wait for control.
@@ -82,6 +83,37 @@ pub struct Builder {
     resolution_retries: Option<u32>,
     queues: Option<NonZeroUsize>,
     offload: Offload,
+    relay: Relay,
+}
+
+/// What becomes of a packet that one peer sends to another.
+///
+/// Relayed packets are sealed again where they lie, several times as fast as the host would forward them, and never seen by the
+/// host: its netfilter, its counters and its packet sockets only know of those that it forwards itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Relay {
+    /// It is relayed where the kernel, asked for this destination, would route it back into the interface: forwarding is on
+    /// (`net.ipv4.ip_forward`, `net.ipv6.conf.all.forwarding`), and no route, rule or local address says otherwise. Over
+    /// transports of the embedder's own, nothing is relayed.
+    #[default]
+    Auto,
+    /// The host gets everything.
+    Off,
+    /// It is relayed wherever the allowed IPs give the destination to a peer.
+    Always {
+        /// The host's own addresses, which are never relayed even if they lie within a peer's allowed IPs.
+        local: Vec<IpAddr>,
+    },
+}
+
+impl From<Relay> for Relaying {
+    fn from(relay: Relay) -> Self {
+        match relay {
+            Relay::Auto => Self::AsRouted,
+            Relay::Off => Self::Never,
+            Relay::Always { local } => Self::Always { local: Arc::new(local.into_iter().collect()) },
+        }
+    }
 }
 
 /// Whether whole runs of packets are exchanged with the kernel.
@@ -256,6 +288,13 @@ impl Builder {
         self
     }
 
+    /// What becomes of a packet that one peer sends to another; by default [`Relay::Auto`].
+    #[must_use]
+    pub fn relay(mut self, relay: Relay) -> Self {
+        self.relay = relay;
+        self
+    }
+
     /// Starts on a new kernel interface with this name (it is left down and without addresses:
     /// see [`host`](crate::host)) and UDP sockets.
     ///
@@ -287,6 +326,8 @@ impl Builder {
         binder: B,
         interface: Option<Interface>,
     ) -> Result<Device, StartError> {
+        // Without an interface there are no routes that could say so.
+        let relay = if interface.is_none() && self.relay == Relay::Auto { Relay::Off } else { self.relay };
         let (commands, commands_in) = mpsc::channel(COMMAND_QUEUE);
         let (events, _) = broadcast::channel(EVENT_QUEUE);
         let (closed_out, closed) = watch::channel(None);
@@ -295,6 +336,7 @@ impl Builder {
             update: self.update,
             mtu: self.mtu.unwrap_or(DEFAULT_MTU),
             resolution_retries: self.resolution_retries,
+            relay,
             interface: interface.clone(),
             commands: commands_in,
             events: events.clone(),

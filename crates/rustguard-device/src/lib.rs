@@ -38,7 +38,7 @@ mod worker;
 pub use binder::{Binder, Bound, MemoryBinder, UdpBinder};
 pub use config::{AllowedIp, EndpointSpec, PeerUpdate, Update, UpdateError};
 pub use device::{
-    Builder, CloseReason, DEFAULT_MTU, Device, DeviceHandle, Interface, Offload, StartError, default_queues,
+    Builder, CloseReason, DEFAULT_MTU, Device, DeviceHandle, Interface, Offload, Relay, StartError, default_queues,
 };
 pub use drops::DropReason;
 pub use event::Event;

@@ -10,14 +10,16 @@ use rustguard_core::{
     activity::Activity,
     allowed_ips::AllowedIps,
     node::PeerId,
+    packet::IpHead,
     session::{Opener, ReplayWindow, Sealer},
 };
 use rustguard_tun::Endpoint;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
+    net::IpAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
 };
 use tokio::sync::mpsc;
@@ -26,6 +28,8 @@ use tokio::sync::mpsc;
 pub(crate) const HANDSHAKE_MAX: usize = 148;
 /// Handshake messages that may wait for control. At 36 µs of X25519 each, a full queue is about 50 ms of work.
 pub(crate) const HANDSHAKE_QUEUE: usize = 512;
+/// Questions for routes that may wait.
+pub(crate) const ROUTE_QUEUE: usize = 256;
 /// Packets that may be on their way to staging, over all peers.
 pub(crate) const STAGING_QUEUE: usize = 1024;
 
@@ -37,6 +41,10 @@ pub(crate) struct Shared {
     pub(crate) table: ArcSwap<Table>,
     /// The interface's MTU: packets are padded up to it, never past it.
     pub(crate) mtu: AtomicU32,
+    /// Destination → whether the kernel would route a peer's packet back into the interface. Emptied when its routes change.
+    pub(crate) routed: papaya::HashMap<IpAddr, bool>,
+    /// Packets that went from peer to peer.
+    pub(crate) relayed: AtomicU64,
     /// Everything dropped, by reason.
     pub(crate) drops: Drops,
     /// The way to control.
@@ -50,6 +58,23 @@ pub(crate) struct Table {
     pub(crate) allowed_ips: AllowedIps,
     /// Peer → what is shared of it.
     pub(crate) peers: HashMap<PeerId, Arc<PeerShared>>,
+    /// What may go from peer to peer without the host.
+    pub(crate) relaying: Relaying,
+}
+
+/// What may go from peer to peer without the host.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Relaying {
+    /// Nothing.
+    #[default]
+    Never,
+    /// What the kernel would route back into the interface: see [`Shared::routed`].
+    AsRouted,
+    /// All that is for another peer by the allowed IPs.
+    Always {
+        /// The host's own addresses.
+        local: Arc<HashSet<IpAddr>>,
+    },
 }
 
 /// What is shared of one peer.
@@ -108,16 +133,25 @@ pub(crate) struct RxSession {
     pub(crate) peer: Arc<PeerShared>,
 }
 
-/// The three ways from a worker to control, each bounded.
+/// The ways from a worker to control, each bounded.
 #[derive(Clone)]
 pub(crate) struct ToControl {
     /// Handshake messages: an outsider can fill this one, so it carries nothing else.
     pub(crate) handshakes: mpsc::Sender<HandshakeDatagram>,
+    /// Packets by which the kernel is to be asked for a route; nothing is lost when one does not fit.
+    pub(crate) routes: mpsc::Sender<RouteQuestion>,
     /// Packets to stage.
     pub(crate) staging: mpsc::Sender<(PeerId, Box<[u8]>)>,
     /// Signals. Bounded by what sends them: one `Confirmed` per session, one `HandshakeWanted` and one
     /// `Roamed` per peer under way, one `Activity` per peer and look of the timers.
     pub(crate) signals: mpsc::UnboundedSender<Signal>,
+}
+
+/// Would the kernel route this back into the interface?
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RouteQuestion {
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
 }
 
 /// A copy of a handshake message.
@@ -146,6 +180,14 @@ impl ToControl {
     pub(crate) fn signal(&self, signal: Signal) {
         // Control is gone only while the device shuts down.
         let _ = self.signals.send(signal);
+    }
+
+    /// Asks where the kernel would route this packet of a peer.
+    #[cold]
+    pub(crate) fn ask_route(&self, packet: &IpHead) {
+        let IpHead { source, destination, .. } = *packet;
+        // When too many are under way, one of the next packets asks again.
+        let _ = self.routes.try_send(RouteQuestion { source, destination });
     }
 
     /// Tells that authenticated data moved `peer`, unless that is on its way already: control then finds the newest place.
@@ -189,7 +231,12 @@ mod tests {
     #[test]
     fn a_peer_that_moves_with_every_packet_has_one_signal_in_the_queue() {
         let (signals, mut queue) = mpsc::unbounded_channel();
-        let control = ToControl { handshakes: mpsc::channel(1).0, staging: mpsc::channel(1).0, signals };
+        let control = ToControl {
+            handshakes: mpsc::channel(1).0,
+            routes: mpsc::channel(1).0,
+            staging: mpsc::channel(1).0,
+            signals,
+        };
         let peer = PeerShared::new(PeerId(1), Arc::default());
         for port in 1..1_000 {
             if peer.seen_at(&endpoint(&format!("192.0.2.1:{port}"), None)) {

@@ -18,6 +18,8 @@ pub struct Status {
     pub fwmark: u32,
     /// The peers, in the order they were added.
     pub peers: Vec<PeerStatus>,
+    /// Packets that went from peer to peer without the host: see [`Relay`](crate::Relay).
+    pub relayed: u64,
     /// What was dropped, by reason; reasons that never happened are left out.
     pub drops: Vec<(DropReason, u64)>,
 }

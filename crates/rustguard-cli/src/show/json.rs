@@ -17,6 +17,8 @@ struct JsonDevice<'a> {
     listen_port: u16,
     fwmark: Option<u32>,
     /// Packets, by reason.
+    /// Packets from peer to peer.
+    relayed: u64,
     dropped: BTreeMap<&'a str, u64>,
     peers: Vec<JsonPeer<'a>>,
 }
@@ -62,6 +64,7 @@ fn device<'a>(interface: &'a str, device: &'a Device, secrets: bool) -> JsonDevi
         private_key: shown(&device.private_key),
         listen_port: device.listen_port,
         fwmark: Some(device.fwmark).filter(|&mark| mark > 0),
+        relayed: device.relayed,
         dropped: device.drops.iter().map(|(reason, count)| (reason.as_str(), *count)).collect(),
         peers: peers.collect(),
     }

@@ -39,6 +39,9 @@ impl<W: Write> Page<'_, W> {
         if device.fwmark != 0 {
             self.line("fwmark", format!("{:#x}", device.fwmark))?;
         }
+        if device.relayed > 0 {
+            self.line("relayed", format!("{} packets from peer to peer", device.relayed))?;
+        }
         if !device.drops.is_empty() {
             let drops: Vec<_> = device.drops.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
             self.line("dropped", drops.join(", "))?;
@@ -159,6 +162,7 @@ mod tests {
             private_key: Some(Zeroizing::new([8; 32])),
             listen_port: 51_820,
             fwmark: 0xca6c,
+            relayed: 12,
             drops: vec![("forged".to_owned(), 3)],
             peers: vec![peer(1, None, 0), peer(2, Some("laptop"), 100)],
         }

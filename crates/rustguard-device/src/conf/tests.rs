@@ -208,6 +208,7 @@ fn saving_keeps_what_the_device_does_not_know() {
             tx_bytes: 0,
             allowed_ips: vec!["10.9.0.0/16".parse().unwrap()],
         }],
+        relayed: 0,
         drops: Vec::new(),
     };
     let saved = config.with_status(&status);

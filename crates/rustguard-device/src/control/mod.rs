@@ -4,6 +4,7 @@
 //! ([`apply`]). Nothing in this thread blocks: a name that resolves slowly or a UAPI client that stalls costs a task.
 
 mod apply;
+mod relay;
 mod resolve;
 mod timer;
 mod update;
@@ -11,14 +12,18 @@ mod update;
 use crate::{
     binder::{Binder, Bound},
     config::{Update, UpdateError},
-    device::{CloseReason, Interface, StartError},
+    device::{CloseReason, Interface, Relay, StartError},
     drops::DropReason,
     event::Event,
     host::{HostEvent, Monitor},
-    shared::{HANDSHAKE_QUEUE, HandshakeDatagram, STAGING_QUEUE, Shared, Signal, ToControl},
+    shared::{
+        HANDSHAKE_QUEUE, HandshakeDatagram, ROUTE_QUEUE, Relaying, RouteQuestion, STAGING_QUEUE, Shared, Signal,
+        ToControl,
+    },
     status::Status,
     worker::WorkerHandle,
 };
+use relay::{RouteAnswer, Routing};
 use resolve::Resolved;
 use rustguard_core::{
     activity::Activity,
@@ -44,6 +49,7 @@ pub(crate) struct Start {
     pub(crate) update: Update,
     pub(crate) mtu: u32,
     pub(crate) resolution_retries: Option<u32>,
+    pub(crate) relay: Relay,
     pub(crate) interface: Option<Interface>,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) events: broadcast::Sender<Event>,
@@ -71,6 +77,8 @@ struct Control<B: Binder> {
     events: broadcast::Sender<Event>,
     resolved: mpsc::Sender<Resolved>,
     resolution_retries: Option<u32>,
+    relaying: Relaying,
+    routing: Routing,
 }
 
 /// Binds, applies the first configuration, starts the threads. What can fail, fails here and not later.
@@ -90,14 +98,18 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
 
     let (handshakes, handshakes_in) = mpsc::channel(HANDSHAKE_QUEUE);
     let (staging, staging_in) = mpsc::channel(STAGING_QUEUE);
+    let (routes, routes_in) = mpsc::channel(ROUTE_QUEUE);
     let (signals, signals_in) = mpsc::unbounded_channel();
     let (resolved, resolved_in) = mpsc::channel(STAGING_QUEUE);
+    let (route_answers, route_answers_in) = mpsc::channel(ROUTE_QUEUE);
     let shared = Arc::new(Shared {
         sessions: papaya::HashMap::new(),
         table: Default::default(),
         mtu: start.mtu.into(),
+        routed: papaya::HashMap::new(),
+        relayed: Default::default(),
         drops: Default::default(),
-        control: ToControl { handshakes, staging, signals },
+        control: ToControl { handshakes, routes, staging, signals },
     });
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -124,6 +136,8 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         events: start.events,
         resolved,
         resolution_retries: start.resolution_retries,
+        relaying: start.relay.into(),
+        routing: Routing::new(start.interface.as_ref().map(|interface| interface.index), route_answers),
     };
     // Port and mark are bound already.
     control.update(Update { listen_port: None, fwmark: None, ..start.update })?;
@@ -136,6 +150,8 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         staging: staging_in,
         signals: signals_in,
         resolved: resolved_in,
+        routes: routes_in,
+        route_answers: route_answers_in,
         timer,
         interface: start.interface,
     };
@@ -157,6 +173,8 @@ struct Inbox {
     staging: mpsc::Receiver<(PeerId, Box<[u8]>)>,
     signals: mpsc::UnboundedReceiver<Signal>,
     resolved: mpsc::Receiver<Resolved>,
+    routes: mpsc::Receiver<RouteQuestion>,
+    route_answers: mpsc::Receiver<RouteAnswer>,
     timer: BootTimer,
     /// Whose MTU is followed.
     interface: Option<Interface>,
@@ -195,7 +213,10 @@ impl<B: Binder> Control<B> {
                         return reason;
                     }
                 }
+                () = self.routing.changed() => self.routes_changed(),
+                Some(answer) = inbox.route_answers.recv() => self.route_answered(&answer),
                 Some(datagram) = inbox.handshakes.recv() => self.handshake(&datagram),
+                Some(question) = inbox.routes.recv() => self.ask_route(question),
             }
             self.apply(None);
             if suspend.resumed() {

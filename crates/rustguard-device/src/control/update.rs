@@ -178,7 +178,8 @@ impl<B: Binder> Control<B> {
     /// Gives the workers a new snapshot.
     fn publish(&self) {
         let peers = self.peers.iter().map(|(&id, entry)| (id, Arc::clone(&entry.shared))).collect();
-        self.shared.table.store(Arc::new(Table { allowed_ips: self.allowed_ips.clone(), peers }));
+        let (allowed_ips, relaying) = (self.allowed_ips.clone(), self.relaying.clone());
+        self.shared.table.store(Arc::new(Table { allowed_ips, peers, relaying }));
     }
 
     /// Everything there is to know.
@@ -203,6 +204,7 @@ impl<B: Binder> Control<B> {
             listen_port: self.port,
             fwmark: self.fwmark,
             peers: peers.collect(),
+            relayed: self.shared.relayed.load(Ordering::Relaxed),
             drops: self.shared.drops.snapshot(),
         }
     }

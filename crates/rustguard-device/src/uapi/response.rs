@@ -26,6 +26,9 @@ pub(super) fn status(status: &Status, names: bool) -> Zeroizing<String> {
         line(&mut out, "fwmark", status.fwmark);
     }
     if names {
+        if status.relayed > 0 {
+            line(&mut out, "rustguard_relayed", status.relayed);
+        }
         for (reason, count) in &status.drops {
             line(&mut out, &format!("rustguard_drop_{}", reason.name()), count);
         }
@@ -86,6 +89,7 @@ mod tests {
                 tx_bytes: 22,
                 allowed_ips: vec!["10.0.0.0/8".parse().unwrap()],
             }],
+            relayed: 7,
             drops: vec![(DropReason::Forged, 3)],
         }
     }

@@ -3,6 +3,7 @@
 //! [`tx`] and [`rx`] tell the two directions from top to bottom; this file is the loop around them.
 
 mod lanes;
+mod relay;
 mod rx;
 mod seal;
 mod tx;

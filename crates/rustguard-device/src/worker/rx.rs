@@ -1,9 +1,13 @@
-//! In: UDP → session by receiver index → opened in place → replay → endpoint → source check → TUN.
+//! In: UDP → session by receiver index → opened in place → replay → endpoint → source check → TUN, or another peer.
 
-use super::{lanes::Lanes, now};
+use super::{
+    lanes::Lanes,
+    now,
+    relay::{Decision, Relay},
+};
 use crate::{
     drops::DropReason,
-    shared::{HANDSHAKE_MAX, HandshakeDatagram, RxSession, Shared, Signal, Table},
+    shared::{HANDSHAKE_MAX, HandshakeDatagram, RxSession, Shared, Signal},
 };
 use rustguard_core::{
     forwarding::{Forwarding, Origin, Verdict},
@@ -14,7 +18,10 @@ use rustguard_core::{
 };
 use rustguard_crypto::aead::Frame;
 use rustguard_tun::{Endpoint, Network, Received, Span, TunQueue};
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+};
 
 /// Runs of datagrams and frames that one batch brings at most, in the usual case: more only cost an allocation, once.
 const RECEIVED: usize = 64;
@@ -27,6 +34,7 @@ pub(super) struct Rx {
     /// The run being collected: frames of one session from one endpoint.
     frames: Vec<Frame>,
     opened: Vec<bool>,
+    relay: Relay,
 }
 
 /// What all frames of a run have in common.
@@ -43,6 +51,7 @@ impl Rx {
             received: Vec::with_capacity(RECEIVED),
             frames: Vec::with_capacity(FRAMES),
             opened: Vec::with_capacity(FRAMES),
+            relay: Relay::default(),
         }
     }
 
@@ -63,14 +72,15 @@ impl Rx {
         }
         let table = shared.table.load();
         let now = now();
-        self.collect(lanes, &table, now, shared);
+        self.collect(lanes, &Decision::new(&table, shared), now, shared);
+        self.relay.flush(&mut self.slab, network, &table, now, shared);
         let refused = lanes.flush(&mut self.slab)?;
         shared.drops.count(DropReason::HostRefused, refused);
         Ok(true)
     }
 
     /// Sorts datagrams into runs of one session; opens each run when it ends.
-    fn collect(&mut self, lanes: &mut Lanes<impl TunQueue>, table: &Table, now: Instant, shared: &Shared) {
+    fn collect(&mut self, lanes: &mut Lanes<impl TunQueue>, decision: &Decision<'_>, now: Instant, shared: &Shared) {
         let sessions = shared.sessions.pin();
         let mut run: Option<Run> = None;
         for i in 0..self.received.len() {
@@ -83,7 +93,7 @@ impl Rx {
                     Some(Kind::Data { receiver, counter }) => {
                         if !run.as_ref().is_some_and(|run| run.index == receiver && run.from == from) {
                             if let Some(run) = run.take() {
-                                self.open(&run, lanes, table, now, shared);
+                                self.open(&run, lanes, decision, now, shared);
                             }
                             let Some(session) = sessions.get(&receiver) else {
                                 shared.drops.count(DropReason::UnknownIndex, 1);
@@ -99,12 +109,19 @@ impl Rx {
             }
         }
         if let Some(run) = run {
-            self.open(&run, lanes, table, now, shared);
+            self.open(&run, lanes, decision, now, shared);
         }
     }
 
     /// Authenticates a run, lets it move the endpoint, and lists what the host gets.
-    fn open(&mut self, run: &Run, lanes: &mut Lanes<impl TunQueue>, table: &Table, now: Instant, shared: &Shared) {
+    fn open(
+        &mut self,
+        run: &Run,
+        lanes: &mut Lanes<impl TunQueue>,
+        decision: &Decision<'_>,
+        now: Instant,
+        shared: &Shared,
+    ) {
         let RxSession { opener, replay, peer } = &*run.session;
         if !opener.usable(now) {
             shared.drops.count(DropReason::SessionExpired, self.frames.len());
@@ -148,20 +165,24 @@ impl Rx {
             }
         }
 
+        let mtu = shared.mtu.load(Ordering::Relaxed) as usize;
         for (frame, _) in self.frames.iter().zip(&self.opened).filter(|&(frame, &opened)| opened && frame.len > 0) {
             let packet = &self.slab[frame.offset..frame.offset + frame.len];
             let Some(head) = IpHead::parse(packet) else {
                 shared.drops.count(DropReason::NotIp, 1);
                 continue;
             };
-            if !table.allowed_ips.permits(peer.id, &head) {
+            if !decision.permits(peer.id, &head) {
                 shared.drops.count(DropReason::SourceNotAllowed, 1);
                 continue;
             }
-            match table.allowed_ips.decide(Origin::Peer(peer.id), &head) {
+            match decision.decide(Origin::Peer(peer.id), &head) {
+                Verdict::Forward(to) if self.relay.take(&mut self.slab, to, *frame, &head, mtu) => {}
                 // The rest of the text is padding.
-                Verdict::Deliver => lanes.deliver(&self.slab, Span { offset: frame.offset, len: head.len }),
-                Verdict::Forward(_) | Verdict::NoRoute => shared.drops.count(DropReason::NoRoute, 1),
+                Verdict::Forward(_) | Verdict::Deliver => {
+                    lanes.deliver(&self.slab, Span { offset: frame.offset, len: head.len });
+                }
+                Verdict::NoRoute => shared.drops.count(DropReason::NoRoute, 1),
             }
         }
         self.frames.clear();

@@ -1,0 +1,109 @@
+//! What the kernel would do with a packet, and when it may have changed its mind.
+
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use rtnetlink::MulticastGroup;
+use rtnetlink::packet_core::NetlinkMessage;
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
+use tokio::task::JoinHandle;
+
+use super::HostError;
+use super::netlink::Netlink;
+
+/// IPv6 has one switch that matters for all interfaces.
+const FORWARDING_V6: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
+
+/// Asks the kernel how it would route packets that come in by one interface.
+pub(crate) struct RouteLookup {
+    netlink: Netlink,
+    index: u32,
+}
+
+impl RouteLookup {
+    /// For the interface of that index.
+    pub(crate) fn open(index: u32) -> Result<Self, HostError> {
+        Ok(Self { netlink: Netlink::open()?, index })
+    }
+
+    /// Whether a packet that came in by the interface would leave by it: forwarding is on, no rule and no route says
+    /// otherwise, and the destination is no address of the host's. Any failure is a no: the kernel then decides itself.
+    pub(crate) fn returns(&self, source: IpAddr, destination: IpAddr) -> impl Future<Output = bool> + Send + use<> {
+        let (handle, index) = (self.netlink.handle.clone(), self.index);
+        async move {
+            if destination.is_ipv6() && !is_on(std::fs::read_to_string(FORWARDING_V6)) {
+                return false;
+            }
+            let answers: Result<Vec<RouteMessage>, _> =
+                handle.route().get(question(source, destination, index)).execute().try_collect().await;
+            match answers.as_deref() {
+                Ok([route]) => {
+                    route.header.kind == RouteType::Unicast && route.attributes.contains(&RouteAttribute::Oif(index))
+                }
+                _ => false,
+            }
+        }
+    }
+}
+
+fn is_on(sysctl: io::Result<String>) -> bool {
+    sysctl.is_ok_and(|text| text.trim() != "0")
+}
+
+/// `ip route get DESTINATION from SOURCE iif INTERFACE`.
+fn question(source: IpAddr, destination: IpAddr, index: u32) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    let (family, bits) = if destination.is_ipv4() { (AddressFamily::Inet, 32) } else { (AddressFamily::Inet6, 128) };
+    message.header.address_family = family;
+    message.header.source_prefix_length = bits;
+    message.header.destination_prefix_length = bits;
+    let address = |address| match address {
+        IpAddr::V4(address) => RouteAddress::Inet(address),
+        IpAddr::V6(address) => RouteAddress::Inet6(address),
+    };
+    message.attributes.push(RouteAttribute::Destination(address(destination)));
+    message.attributes.push(RouteAttribute::Source(address(source)));
+    message.attributes.push(RouteAttribute::Iif(index));
+    message
+}
+
+/// Announces everything that can change what [`RouteLookup`] answers.
+pub(crate) struct RouteChanges {
+    messages: Pin<Box<dyn Stream<Item = NetlinkMessage<RouteNetlinkMessage>> + Send>>,
+    task: JoinHandle<()>,
+}
+
+impl RouteChanges {
+    /// From now on.
+    pub(crate) fn subscribe() -> Result<Self, HostError> {
+        let groups = [
+            MulticastGroup::Link,
+            MulticastGroup::Ipv4Ifaddr,
+            MulticastGroup::Ipv6Ifaddr,
+            MulticastGroup::Ipv4Route,
+            MulticastGroup::Ipv6Route,
+            MulticastGroup::Ipv4Rule,
+            MulticastGroup::Ipv6Rule,
+            // The forwarding and rp_filter switches.
+            MulticastGroup::Ipv4Netconf,
+            MulticastGroup::Ipv6Netconf,
+        ];
+        let (connection, _, messages) = rtnetlink::new_multicast_connection(&groups)
+            .map_err(|source| HostError::Netlink { action: "listen to changes of the routes".into(), source })?;
+        Ok(Self { messages: Box::pin(messages.map(|(message, _)| message)), task: tokio::spawn(connection) })
+    }
+
+    /// The next change, whatever it is; `None` when no more will be told.
+    pub(crate) async fn next(&mut self) -> Option<()> {
+        self.messages.next().await.map(drop)
+    }
+}
+
+impl Drop for RouteChanges {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
