@@ -57,7 +57,7 @@ pub fn isolated(
         return with_lab(body);
     }
     programs::tools_of_a_lab()?;
-    unshare().arg("true").status_ok().context("no namespaces here; as root they need nothing")?;
+    unshare().arg("true").status_ok().context("make namespaces: run as root, or allow unprivileged user namespaces")?;
     let mut child = unshare()
         .arg("--")
         .arg(env::current_exe()?)

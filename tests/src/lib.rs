@@ -1,9 +1,9 @@
 //! The laboratory of the workspace-level suites: real programs, real kernels, no machine to spare.
 //!
-//! Every test is a [`scenario`], every benchmark [`isolated`]: it runs in a process of its own, inside fresh mount, network and PID namespaces with an
+//! Every test is a [`scenario`]: it runs in a process of its own, inside fresh mount, network and PID namespaces with an
 //! empty `/run`. Whatever it starts, creates or breaks (daemons, interfaces, routes, control sockets, `/etc/resolv.conf`)
 //! disappears with that process, however it ends. Scenarios therefore neither see each other nor the machine, and can use
-//! the same interface names in parallel.
+//! the same interface names in parallel. Benchmarks run [`isolated`] in the same way.
 //!
 //! Environment:
 //!

@@ -8,13 +8,14 @@ use std::{fmt::Write as _, fs, thread};
 type Figure = fn(&Round) -> f64;
 
 /// The rows: what, and where it stands.
-pub const ROWS: [(&str, Figure); 13] = [
+pub const ROWS: [(&str, Figure); 14] = [
     ("TCP, Mbit/s", |round| round.tcp_mbps),
     ("TCP, CPU of both daemons, s/GB", |round| round.tcp_cpu_s_per_gb),
+    ("UDP 64 bytes, flood, sent, kpps", |round| round.offered_kpps),
     ("UDP 64 bytes, flood, received, kpps", |round| round.flood_kpps),
-    ("UDP 64 bytes, flood, CPU per packet, µs", |round| round.flood_cpu_us),
+    ("UDP 64 bytes, flood, CPU per packet received, µs", |round| round.flood_cpu_us),
     ("UDP 1,200 bytes, 350 Mbit/s, lost, %", |round| round.paced_lost_percent),
-    ("UDP 1,200 bytes, 350 Mbit/s, CPU per packet, µs", |round| round.paced_cpu_us),
+    ("UDP 1,200 bytes, 350 Mbit/s, CPU per packet received, µs", |round| round.paced_cpu_us),
     ("ping, median, µs", |round| round.ping_p50_us),
     ("ping, 99th percentile, µs", |round| round.ping_p99_us),
     ("ping under TCP load, 99th percentile, ms", |round| round.loaded_ping_p99_ms),
