@@ -1,4 +1,4 @@
-//! Traffic inside a namespace: each [`Agent`] is this program once more, with one job to do in one node.
+//! Traffic inside a namespace: each `Agent` is this program once more, with one job to do in one node.
 //!
 //! What it shall do stands in an environment variable, what it found out in a line of its output; there is more output when
 //! the program is a test.

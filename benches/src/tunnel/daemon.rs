@@ -87,7 +87,7 @@ fn rustguard(lab: &Lab, node: &Node, program: &Path, offload: bool, conf: &Conf)
         fs::remove_file(&path)?;
     }
     let notifications = UnixDatagram::bind(&path)?;
-    notifications.set_read_timeout(Some(READY))?;
+    notifications.set_nonblocking(true)?;
     let mut command = node.command(program);
     command.arg("up");
     if !offload {
@@ -95,8 +95,7 @@ fn rustguard(lab: &Lab, node: &Node, program: &Path, offload: bool, conf: &Conf)
     }
     command.arg(file).env("NOTIFY_SOCKET", &path).env("RUSTGUARD_LOG", "error");
     let mut process = node.spawn(name, &mut command)?;
-    // Woken by its end, too: nobody should wait for ten seconds to be told of a wrong option.
-    notifications.set_nonblocking(true)?;
+    // Looks at the process as well: nobody should wait ten seconds to be told of a wrong option.
     process.until("READY=1", READY, || {
         let mut message = [0; 4096];
         match notifications.recv(&mut message) {
