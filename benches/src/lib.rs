@@ -1,1 +1,4 @@
-//! Nothing but a home for the benchmarks in `benches/`.
+//! A home for the benchmarks in `benches/`, and the one of them that is more than a file: whole tunnels.
+#![forbid(unsafe_code)]
+
+pub mod tunnel;

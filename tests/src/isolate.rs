@@ -1,8 +1,8 @@
-//! One process per test, in namespaces of its own.
+//! One process per test, or benchmark, in namespaces of its own.
 //!
 //! The test first runs in the ordinary test process, where it starts the same test binary once more under `unshare`, asking
 //! for exactly this test; there, told apart by an environment variable, the body runs. As root this needs nothing else;
-//! without root a user namespace makes the caller root inside.
+//! without root a user namespace makes the caller root inside. A benchmark does the same with its own arguments.
 use crate::{Lab, programs};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
@@ -10,9 +10,9 @@ use std::{
     env,
     fs::{self, File},
     io::{self, Read, Seek, Write},
-    path::Path,
-    process::{Command, Stdio},
-    thread::sleep,
+    path::{Path, PathBuf},
+    process::{self, Command, Stdio},
+    thread::{self, sleep},
     time::{Duration, Instant},
 };
 
@@ -39,17 +39,50 @@ fn test_name(closure: &str) -> &str {
     path.strip_suffix("::{{closure}}").unwrap_or(path)
 }
 
-fn inside(body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
-    let lab = Lab::new().context("set up the laboratory")?;
-    match body(&lab) {
-        Ok(()) => {}
-        Err(error) => {
-            lab.print_logs();
-            return Err(error);
-        }
+/// Runs `body` in namespaces of its own; to be called by the `main` of a program, which is run once more for it with the
+/// same arguments, and writes where this one does. `prepare` comes before, outside: the environment it returns is added.
+///
+/// # Errors
+/// Those of `body` have been printed by then; else what is missing on this machine, or forbidden.
+pub fn isolated(
+    prepare: impl FnOnce() -> Result<Vec<(&'static str, PathBuf)>>,
+    body: impl FnOnce(&Lab) -> Result<()>,
+) -> Result<()> {
+    if env::var_os(INSIDE).is_some() {
+        // Ctrl-C ends the process outside, but signals do not reach the first of a PID namespace. Their pipe tells.
+        thread::spawn(|| {
+            let _ = io::copy(&mut io::stdin(), &mut io::sink());
+            process::exit(130);
+        });
+        return with_lab(body);
     }
+    programs::tools_of_a_lab()?;
+    unshare().arg("true").status_ok().context("make namespaces: run as root, or allow unprivileged user namespaces")?;
+    let mut child = unshare()
+        .arg("--")
+        .arg(env::current_exe()?)
+        .args(env::args_os().skip(1))
+        .env(INSIDE, "1")
+        .envs(prepare()?)
+        .stdin(Stdio::piped())
+        .spawn()?;
+    // Not Child::wait, which would close the pipe first.
+    let pipe = child.stdin.take();
+    let status = child.wait()?;
+    drop(pipe);
+    ensure!(status.success(), "see above");
+    Ok(())
+}
+
+fn inside(body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
+    with_lab(body)?;
     println!("{BODY_RAN}");
     Ok(())
+}
+
+fn with_lab(body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
+    let lab = Lab::new().context("set up the laboratory")?;
+    body(&lab).inspect_err(|_| lab.print_logs())
 }
 
 fn outside(name: &str) -> Result<()> {
@@ -128,11 +161,14 @@ fn read_all(file: &mut File) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Gives the scenario an empty `/run` (control sockets, state files, no D-Bus), and an `/etc/resolv.conf` and
-/// `/etc/hosts` of its own.
-pub(crate) fn private_files(scratch: &Path) -> Result<()> {
+/// Gives the scenario an empty `/run` (control sockets, state files, no D-Bus).
+pub(crate) fn private_run() -> Result<()> {
     Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run"]).status_ok()?;
-    fs::create_dir_all("/run/netns")?;
+    Ok(fs::create_dir_all("/run/netns")?)
+}
+
+/// Gives the scenario an `/etc/resolv.conf` and `/etc/hosts` of its own.
+pub(crate) fn private_files(scratch: &Path) -> Result<()> {
     for (name, text) in [("resolv.conf", "nameserver 192.0.2.53\n"), ("hosts", "127.0.0.1 localhost\n")] {
         let ours = scratch.join(name);
         fs::write(&ours, text)?;

@@ -22,7 +22,9 @@ pub struct Lab {
 
 impl Lab {
     pub(crate) fn new() -> Result<Self> {
-        let scratch = tempfile::Builder::new().prefix("rustguard-lab-").tempdir()?;
+        isolate::private_run()?;
+        // In there, because it vanishes with the mount namespace, however this process ends.
+        let scratch = tempfile::Builder::new().prefix("rustguard-lab-").tempdir_in("/run")?;
         // Scenarios that run a program as `nobody` need to get in.
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
         isolate::private_files(scratch.path())?;

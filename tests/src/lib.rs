@@ -3,7 +3,7 @@
 //! Every test is a [`scenario`]: it runs in a process of its own, inside fresh mount, network and PID namespaces with an
 //! empty `/run`. Whatever it starts, creates or breaks (daemons, interfaces, routes, control sockets, `/etc/resolv.conf`)
 //! disappears with that process, however it ends. Scenarios therefore neither see each other nor the machine, and can use
-//! the same interface names in parallel.
+//! the same interface names in parallel. Benchmarks run [`isolated`] in the same way.
 //!
 //! Environment:
 //!
@@ -24,11 +24,11 @@ mod programs;
 mod tunnel;
 mod wg;
 
-pub use isolate::scenario;
+pub use isolate::{isolated, scenario};
 pub use lab::{Lab, Node};
 pub use pair::{INSIDE_A, INSIDE_B, Outside, Pair};
 pub use process::{Ended, Process, eventually};
-pub use programs::{Program, Subject, subject, wireguard_go};
+pub use programs::{Program, Subject, rustguard, subject, wireguard_go};
 pub use tunnel::{Conf, PeerConf, Tunnel, Up};
 pub use wg::{Dump, DumpPeer, Keypair, preshared_key};
 

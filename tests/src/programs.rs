@@ -39,7 +39,7 @@ pub fn subject() -> Subject {
 
 /// The program under test: `RUSTGUARD_BIN`, else built once, in the tests' own profile: `cargo test` has built it already,
 /// and its debug assertions and overflow checks are on.
-pub(crate) fn rustguard() -> Result<PathBuf> {
+pub fn rustguard() -> Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     if let Some(path) = env::var_os("RUSTGUARD_BIN") {
         return Ok(PathBuf::from(path));
@@ -90,16 +90,18 @@ pub fn wireguard_go() -> Result<PathBuf> {
 /// That everything a scenario uses is installed.
 pub(crate) fn prerequisites() -> Result<()> {
     wireguard_go()?;
-    for (program, package) in [
-        ("unshare", "util-linux"),
-        ("ip", "iproute2"),
-        ("wg", "wireguard-tools"),
-        ("wg-quick", "wireguard-tools"),
-        ("nft", "nftables"),
-        ("ping", "iputils-ping"),
-        ("iperf3", "iperf3"),
-        ("sysctl", "procps"),
-    ] {
+    tools_of_a_lab()?;
+    in_path(&[("wg-quick", "wireguard-tools"), ("nft", "nftables"), ("ping", "iputils-ping"), ("iperf3", "iperf3")])
+}
+
+/// That what makes the nodes and their keys is installed.
+pub(crate) fn tools_of_a_lab() -> Result<()> {
+    in_path(&[("unshare", "util-linux"), ("ip", "iproute2"), ("wg", "wireguard-tools"), ("sysctl", "procps")])
+}
+
+/// Each program with its Debian package.
+fn in_path(programs: &[(&str, &str)]) -> Result<()> {
+    for (program, package) in programs {
         let found =
             env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|dir| dir.join(program).is_file()));
         if !found {

@@ -1,0 +1,350 @@
+//! Traffic inside a namespace: each `Agent` is this program once more, with one job to do in one node.
+//!
+//! What it shall do stands in an environment variable, what it found out in a line of its output; there is more output when
+//! the program is a test.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rustguard_tests::Node;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::{
+    env,
+    io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
+    marker::PhantomData,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    process::{Child, ChildStdout, Command, Stdio},
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+const JOB: &str = "RUSTGUARD_BENCH_AGENT";
+const PORT: u16 = 5_201;
+/// Bytes per write to a TCP stream, and read from one.
+const CHUNK: usize = 128 << 10;
+/// What a job may take beyond its own time: no agent outlives it.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A receiver of datagrams takes this for the end.
+const SILENCE: Duration = Duration::from_millis(300);
+/// ICMP data, as ping sends it.
+const PING_DATA: usize = 56;
+
+/// A process with a job whose result is a `T`; killed when dropped.
+pub(super) struct Agent<T> {
+    job: String,
+    child: Child,
+    output: BufReader<ChildStdout>,
+    result: PhantomData<T>,
+}
+
+/// Round trips.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ping {
+    /// Their median.
+    pub(super) p50: Duration,
+    /// All but one in a hundred are shorter.
+    pub(super) p99: Duration,
+}
+
+/// The time since 1970: what two processes can compare.
+pub(super) fn unix_time() -> Duration {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
+}
+
+impl Agent<(u64, Duration)> {
+    /// Accepts a connection and reads it to its end: bytes, and how long that took. Listens when this returns.
+    pub(super) fn tcp_sink(node: &Node, at: IpAddr) -> Result<Self> {
+        Self::start(node, &format!("tcp-sink {at}"))
+    }
+
+    /// Counts datagrams until there are none any more: their number, and the time from first to last.
+    pub(super) fn udp_sink(node: &Node, at: IpAddr) -> Result<Self> {
+        Self::start(node, &format!("udp-sink {at}"))
+    }
+}
+
+impl Agent<u64> {
+    /// Writes to a connection for so long; bytes.
+    pub(super) fn tcp_source(node: &Node, to: IpAddr, time: Duration) -> Result<Self> {
+        Self::start(node, &format!("tcp-source {to} {}", time.as_nanos()))
+    }
+
+    /// Sends datagrams of `size` for so long, `rate` in a second or as fast as it can; their number.
+    pub(super) fn udp_source(node: &Node, to: IpAddr, size: usize, rate: Option<u64>, time: Duration) -> Result<Self> {
+        Self::start(node, &format!("udp-source {to} {} {size} {}", time.as_nanos(), rate.unwrap_or(0)))
+    }
+}
+
+impl Agent<Ping> {
+    /// So many echo requests, each after the reply to the last and not sooner than `interval` after it was sent.
+    pub(super) fn ping(node: &Node, to: IpAddr, count: u32, interval: Duration) -> Result<Self> {
+        Self::start(node, &format!("ping {to} {count} {}", interval.as_nanos()))
+    }
+}
+
+impl Agent<Duration> {
+    /// Sends echo requests, a millisecond apart, until one is answered: when, since 1970. Has begun when this returns.
+    pub(super) fn first_ping(node: &Node, to: IpAddr) -> Result<Self> {
+        Self::start(node, &format!("first-ping {to}"))
+    }
+}
+
+impl<T: FromNumbers> Agent<T> {
+    fn start(node: &Node, job: &str) -> Result<Self> {
+        let mut command: Command = node.command(env::current_exe()?);
+        command.args(env::args_os().skip(1)).env(JOB, job).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("start {job}"))?;
+        let output = BufReader::new(child.stdout.take().context("a pipe from the agent")?);
+        let mut agent = Self { job: job.to_owned(), child, output, result: PhantomData };
+        agent.line("ready")?;
+        Ok(agent)
+    }
+
+    /// Waits for the end.
+    pub(super) fn result(mut self) -> Result<T> {
+        let numbers: Vec<u64> = self.line("result")?.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+        T::from_numbers(&numbers).context("an agent's result with too few numbers")
+    }
+
+    /// What follows `agent WORD` in the next line that begins so. An agent's patience limits how long that takes.
+    fn line(&mut self, word: &str) -> Result<String> {
+        let mut line = String::new();
+        while self.output.read_line(&mut line)? > 0 {
+            // libtest ends no line before it runs a test.
+            if let Some((_, rest)) = line.split_once("agent ") {
+                let rest = rest.trim_end();
+                return rest.strip_prefix(word).map(str::to_owned).with_context(|| format!("{}: {rest}", self.job));
+            }
+            line.clear();
+        }
+        bail!("{}: ended without a word", self.job)
+    }
+}
+
+impl<T> Drop for Agent<T> {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How results come back.
+pub(super) trait FromNumbers: Sized {
+    fn from_numbers(numbers: &[u64]) -> Option<Self>;
+}
+
+impl FromNumbers for u64 {
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        numbers.first().copied()
+    }
+}
+
+impl FromNumbers for Duration {
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        numbers.first().copied().map(Self::from_nanos)
+    }
+}
+
+impl FromNumbers for (u64, Duration) {
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        let &[count, nanos] = numbers else { return None };
+        Some((count, Duration::from_nanos(nanos)))
+    }
+}
+
+impl FromNumbers for Ping {
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        let &[p50, p99] = numbers else { return None };
+        Some(Self { p50: Duration::from_nanos(p50), p99: Duration::from_nanos(p99) })
+    }
+}
+
+/// Does the job that this process was started for, if it was started as an agent: then there is nothing else to do.
+pub fn ran_as_agent() -> bool {
+    let Ok(job) = env::var(JOB) else { return false };
+    let time = job.split(' ').nth(2).and_then(|nanos| nanos.parse().ok()).map_or(Duration::ZERO, Duration::from_nanos);
+    thread::spawn(move || {
+        thread::sleep(PATIENCE + time);
+        say("gave up");
+        std::process::exit(1);
+    });
+    match work(&job) {
+        Ok(numbers) => {
+            let numbers: Vec<_> = numbers.iter().map(u64::to_string).collect();
+            say(&format!("result {}", numbers.join(" ")));
+        }
+        Err(error) => say(&format!("failed: {error:#}")),
+    }
+    true
+}
+
+fn say(line: &str) {
+    // Without a parent to read it there is nobody to tell.
+    let _ = writeln!(std::io::stdout(), "agent {line}");
+}
+
+fn work(job: &str) -> Result<Vec<u64>> {
+    let mut words = job.split(' ');
+    let (kind, address) = (words.next().unwrap_or_default(), words.next().context("an address")?.parse()?);
+    let numbers: Vec<u64> = words.map(str::parse).collect::<Result<_, _>>()?;
+    let at = SocketAddr::new(address, PORT);
+    match (kind, &*numbers) {
+        ("tcp-sink", []) => tcp_sink(at),
+        ("tcp-source", &[nanos]) => tcp_source(at, Duration::from_nanos(nanos)),
+        ("udp-sink", []) => udp_sink(at),
+        ("udp-source", &[nanos, size, rate]) => udp_source(at, Duration::from_nanos(nanos), size.try_into()?, rate),
+        ("ping", &[count, nanos]) => ping(address, count, Duration::from_nanos(nanos)),
+        ("first-ping", []) => first_ping(address),
+        _ => bail!("not a job"),
+    }
+}
+
+fn tcp_sink(at: SocketAddr) -> Result<Vec<u64>> {
+    let listener = TcpListener::bind(at)?;
+    say("ready");
+    let (mut stream, _) = listener.accept()?;
+    let started = Instant::now();
+    let (mut buffer, mut bytes) = (vec![0; CHUNK], 0);
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(vec![bytes, nanos(started.elapsed())]),
+            n => bytes += n as u64,
+        }
+    }
+}
+
+fn tcp_source(to: SocketAddr, time: Duration) -> Result<Vec<u64>> {
+    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    say("ready");
+    let (started, chunk, mut bytes) = (Instant::now(), vec![0x5a; CHUNK], 0);
+    while started.elapsed() < time {
+        bytes += stream.write(&chunk)? as u64;
+    }
+    Ok(vec![bytes])
+}
+
+fn udp_sink(at: SocketAddr) -> Result<Vec<u64>> {
+    let socket = Socket::new(Domain::for_address(at), Type::DGRAM, Some(Protocol::UDP))?;
+    // As large as the system permits: what the tunnel delivers shall be counted, not lost behind it.
+    let _ = socket.set_recv_buffer_size(4 << 20);
+    socket.bind(&at.into())?;
+    let socket = UdpSocket::from(socket);
+    say("ready");
+    let mut buffer = [0; 2048];
+    socket.recv(&mut buffer)?;
+    let started = Instant::now();
+    let (mut count, mut last) = (1, started);
+    socket.set_read_timeout(Some(SILENCE))?;
+    loop {
+        match socket.recv(&mut buffer) {
+            Ok(_) => (count, last) = (count + 1, Instant::now()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(vec![count, nanos(last - started)]),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn udp_source(to: SocketAddr, time: Duration, size: usize, rate: u64) -> Result<Vec<u64>> {
+    let socket = UdpSocket::bind(if to.is_ipv4() {
+        SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))
+    } else {
+        (Ipv6Addr::UNSPECIFIED, 0).into()
+    })?;
+    socket.connect(to)?;
+    say("ready");
+    let (started, datagram, mut sent) = (Instant::now(), vec![0x5a; size], 0);
+    loop {
+        let elapsed = started.elapsed();
+        if elapsed >= time {
+            return Ok(vec![sent]);
+        }
+        if rate > 0 && sent >= u64::try_from(elapsed.as_nanos() * u128::from(rate) / 1_000_000_000)? {
+            // The next few at once: a timer for each would take the core that the daemons need.
+            thread::sleep(Duration::from_micros(500));
+            continue;
+        }
+        match socket.send(&datagram) {
+            Ok(_) => sent += 1,
+            // A full queue on the way, as a flood may find.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn ping(to: IpAddr, count: u64, interval: Duration) -> Result<Vec<u64>> {
+    let mut echo = Echo::new(to)?;
+    echo.socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+    say("ready");
+    let mut times = Vec::new();
+    for _ in 0..count {
+        let sent = Instant::now();
+        echo.request()?;
+        if echo.reply()? {
+            times.push(nanos(sent.elapsed()));
+        }
+        thread::sleep(interval.saturating_sub(sent.elapsed()));
+    }
+    ensure!(times.len() as u64 * 10 >= count * 9, "{} of {count} echo requests answered", times.len());
+    times.sort_unstable();
+    let quantile = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
+    Ok(vec![quantile(50), quantile(99)])
+}
+
+fn first_ping(to: IpAddr) -> Result<Vec<u64>> {
+    const LOOKS: u32 = 5;
+    let mut echo = Echo::new(to)?;
+    echo.socket.set_nonblocking(true)?;
+    say("ready");
+    loop {
+        // There is no way to the address yet, or nobody: that is what is waited for.
+        let _ = echo.request();
+        for _ in 0..LOOKS {
+            if matches!(echo.reply(), Ok(true)) {
+                return Ok(vec![nanos(unix_time())]);
+            }
+            thread::sleep(Duration::from_millis(1) / LOOKS);
+        }
+    }
+}
+
+/// Echo requests by a ping socket (`net.ipv4.ping_group_range`): the kernel sets identifier and checksum, and hands over
+/// the replies to this socket alone.
+struct Echo {
+    socket: UdpSocket,
+    to: SocketAddr,
+    sequence: u16,
+}
+
+impl Echo {
+    fn new(to: IpAddr) -> Result<Self> {
+        let to = SocketAddr::new(to, 0);
+        let protocol = if to.is_ipv4() { Protocol::ICMPV4 } else { Protocol::ICMPV6 };
+        let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(protocol))?;
+        Ok(Self { socket: socket.into(), to, sequence: 0 })
+    }
+
+    fn request(&mut self) -> std::io::Result<usize> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut message = [0; 8 + PING_DATA];
+        message[0] = if self.to.is_ipv4() { 8 } else { 128 };
+        message[6..8].copy_from_slice(&self.sequence.to_be_bytes());
+        self.socket.send_to(&message, self.to)
+    }
+
+    /// Whether a reply to the last request came in time; older ones are passed over.
+    fn reply(&mut self) -> std::io::Result<bool> {
+        let mut message = [0; 8 + PING_DATA];
+        loop {
+            match self.socket.recv(&mut message) {
+                Ok(n) if n >= 8 && message[6..8] == self.sequence.to_be_bytes() => return Ok(true),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,136 @@
+//! A running implementation, and what it costs.
+
+use anyhow::{Context as _, Result, ensure};
+use rustguard_tests::{Conf, Lab, Node, Process};
+use std::{
+    fs,
+    os::unix::net::{UnixDatagram, UnixStream},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// More than a start takes on a busy machine.
+const READY: Duration = Duration::from_secs(10);
+
+/// What is measured.
+pub(super) enum Implementation {
+    /// `rustguard up`.
+    RustGuard {
+        /// The program.
+        program: PathBuf,
+        /// TUN offloads.
+        offload: bool,
+    },
+    /// wireguard-go, configured by `wg` and `ip`.
+    WireguardGo {
+        /// The program.
+        program: PathBuf,
+    },
+}
+
+impl Implementation {
+    /// Its name.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::RustGuard { .. } => "RustGuard",
+            Self::WireguardGo { .. } => "wireguard-go",
+        }
+    }
+}
+
+/// One tunnel's process; killed when dropped.
+pub(super) struct Daemon {
+    process: Process,
+}
+
+impl Daemon {
+    /// Starts it as a user has it, with nothing but errors logged, and waits until it is ready.
+    pub(super) fn start(lab: &Lab, node: &Node, implementation: &Implementation, conf: &Conf) -> Result<Self> {
+        let process = match implementation {
+            Implementation::RustGuard { program, offload } => rustguard(lab, node, program, *offload, conf)?,
+            Implementation::WireguardGo { program } => wireguard_go(lab, node, program, conf)?,
+        };
+        Ok(Self { process })
+    }
+
+    /// CPU time of all its threads until now, in seconds: by the scheduler's own clock, where `stat` has ticks of 10 ms.
+    pub(super) fn cpu_seconds(&self) -> Result<f64> {
+        let mut nanos = 0;
+        for thread in fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
+            let stat = fs::read_to_string(thread?.path().join("schedstat"))?;
+            nanos += stat.split_whitespace().next().context("an empty schedstat")?.parse::<u64>()?;
+        }
+        Ok(nanos as f64 / 1e9)
+    }
+
+    /// The most memory it has had resident, in MB.
+    pub(super) fn peak_rss_mb(&self) -> Result<f64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM in its status")?;
+        let kib: u64 = line.split_whitespace().next().context("VmHWM without a number")?.parse()?;
+        Ok(kib as f64 * 1024.0 / 1e6)
+    }
+
+    /// Ends it as Ctrl-C would, and waits.
+    pub(super) fn stop(mut self) -> Result<()> {
+        self.process.stop("TERM").map(drop)
+    }
+}
+
+/// `rustguard up FILE`, until it says READY=1 as sd_notify(3) has it.
+fn rustguard(lab: &Lab, node: &Node, program: &Path, offload: bool, conf: &Conf) -> Result<Process> {
+    let name = &conf.interface;
+    let file = lab.file(&format!("{name}.conf"), &conf.wg_quick())?;
+    let path = lab.path(&format!("{name}.notify"));
+    if path.exists() {
+        fs::remove_file(&path)?;
+    }
+    let notifications = UnixDatagram::bind(&path)?;
+    notifications.set_nonblocking(true)?;
+    let mut command = node.command(program);
+    command.arg("up");
+    if !offload {
+        command.args(["--offload", "off"]);
+    }
+    command.arg(file).env("NOTIFY_SOCKET", &path).env("RUSTGUARD_LOG", "error");
+    let mut process = node.spawn(name, &mut command)?;
+    // Looks at the process as well: nobody should wait ten seconds to be told of a wrong option.
+    process.until("READY=1", READY, || {
+        let mut message = [0; 4096];
+        match notifications.recv(&mut message) {
+            Ok(len) => Ok(String::from_utf8_lossy(&message[..len]).lines().any(|line| line == "READY=1")),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    })?;
+    Ok(process)
+}
+
+/// wireguard-go, then what wg-quick would do, in as few commands as it takes: its start is measured as well.
+fn wireguard_go(lab: &Lab, node: &Node, program: &Path, conf: &Conf) -> Result<Process> {
+    let name = &conf.interface;
+    let mut script = format!("wg setconf {name} {}\n", lab.file(&format!("{name}.wg.conf"), &conf.wg())?.display());
+    let mut batch = String::new();
+    for address in &conf.addresses {
+        batch += &format!("address add {address} dev {name}\n");
+    }
+    batch += &format!("link set {name} mtu 1420 up\n");
+    for allowed_ip in conf.peers.iter().flat_map(|peer| peer.allowed_ips.split(", ")) {
+        batch += &format!("route replace {allowed_ip} dev {name}\n");
+    }
+    script += &format!("ip -batch {}\n", lab.file(&format!("{name}.batch"), &batch)?.display());
+
+    let socket = PathBuf::from(format!("/run/wireguard/{name}.sock"));
+    if socket.exists() {
+        fs::remove_file(&socket)?;
+    }
+    let process = node.spawn(name, node.command(program).args(["-f", name]).env("LOG_LEVEL", "error"))?;
+    let started = Instant::now();
+    while UnixStream::connect(&socket).is_err() {
+        ensure!(started.elapsed() < READY, "{name}: no control socket within {READY:?}: {}", process.log());
+        thread::sleep(Duration::from_micros(500));
+    }
+    node.sh(&script)?;
+    Ok(process)
+}

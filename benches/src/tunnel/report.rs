@@ -1,0 +1,111 @@
+//! The table.
+
+use super::{Options, Round, daemon::Implementation};
+use anyhow::Result;
+use std::{fmt::Write as _, fs, thread};
+
+/// How a row is found in what a round gave.
+type Figure = fn(&Round) -> f64;
+
+/// The rows: what, and where it stands.
+pub const ROWS: [(&str, Figure); 14] = [
+    ("TCP, Mbit/s", |round| round.tcp_mbps),
+    ("TCP, CPU of both daemons, s/GB", |round| round.tcp_cpu_s_per_gb),
+    ("UDP 64 bytes, flood, sent, kpps", |round| round.offered_kpps),
+    ("UDP 64 bytes, flood, received, kpps", |round| round.flood_kpps),
+    ("UDP 64 bytes, flood, CPU per packet received, µs", |round| round.flood_cpu_us),
+    ("UDP 1,200 bytes, 350 Mbit/s, lost, %", |round| round.paced_lost_percent),
+    ("UDP 1,200 bytes, 350 Mbit/s, CPU per packet received, µs", |round| round.paced_cpu_us),
+    ("ping, median, µs", |round| round.ping_p50_us),
+    ("ping, 99th percentile, µs", |round| round.ping_p99_us),
+    ("ping under TCP load, 99th percentile, ms", |round| round.loaded_ping_p99_ms),
+    ("peak memory, MB", |round| round.rss_mb),
+    ("from start to first ping, ms", |round| round.first_ping_ms),
+    ("relay A–B–C, TCP, Mbit/s", |round| round.relay_mbps),
+    ("relay A–B–C, CPU of the daemons, s/GB", |round| round.relay_cpu_s_per_gb),
+];
+
+/// Medians with the lowest and highest beside them; the ratio of the first implementation to the second.
+pub(super) fn table(results: &[(Implementation, Vec<Round>)], options: &Options) -> Result<String> {
+    let mut text = machine(options, results.first().map_or(0, |(_, rounds)| rounds.len()));
+    text += "\n|  |";
+    for (implementation, _) in results {
+        write!(text, " {} |", implementation.name())?;
+    }
+    let compared = results.len() > 1;
+    text += if compared { " ratio |\n|---|---|---|---|\n" } else { "\n|---|---|\n" };
+    for (name, figure) in ROWS {
+        write!(text, "| {name} |")?;
+        let mut medians = Vec::new();
+        for (_, rounds) in results {
+            let mut values: Vec<f64> = rounds.iter().map(figure).collect();
+            values.sort_by(f64::total_cmp);
+            let (Some(low), Some(high)) = (values.first(), values.last()) else { continue };
+            let median = median(&values);
+            medians.push(median);
+            if values.len() > 1 {
+                write!(text, " **{}** ({}–{}) |", number(median), number(*low), number(*high))?;
+            } else {
+                write!(text, " **{}** |", number(median))?;
+            }
+        }
+        match *medians {
+            [ours, theirs] if theirs > 0.0 => writeln!(text, " {} |", number(ours / theirs))?,
+            _ if compared => text += " – |\n",
+            _ => text += "\n",
+        }
+    }
+    Ok(text)
+}
+
+/// What was measured, on what.
+fn machine(options: &Options, rounds: usize) -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let cpuinfo = read("/proc/cpuinfo");
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("an unknown CPU");
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    format!(
+        "{}, {cores} core{} for everything; Linux {}; {}{}; {}\n",
+        model.trim_start_matches(['\t', ':', ' ']),
+        if cores == 1 { "" } else { "s" },
+        read("/proc/sys/kernel/osrelease").trim(),
+        if options.ipv6 { "IPv6" } else { "IPv4" },
+        if options.no_offload { ", RustGuard without offloads" } else { "" },
+        if rounds == 1 { "one round".to_owned() } else { format!("medians of {rounds} rounds (lowest–highest)") },
+    )
+}
+
+/// Of values in order, at least one.
+fn median(values: &[f64]) -> f64 {
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
+}
+
+/// Three digits, or all before the point.
+fn number(value: f64) -> String {
+    let decimals = if value >= 99.95 {
+        0
+    } else if value >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_medians_spread_and_ratios() {
+        let rounds = |values: &[f64]| values.iter().map(|&v| Round { tcp_mbps: v, ..Round::default() }).collect();
+        let go = Implementation::WireguardGo { program: "wireguard-go".into() };
+        let ours = Implementation::RustGuard { program: "rustguard".into(), offload: true };
+        let options = Options { rounds: 3, ipv6: false, no_offload: false, quick: false, bench: true };
+        let table = table(&[(ours, rounds(&[7000.0, 6000.0, 6500.4])), (go, rounds(&[3250.0]))], &options).unwrap();
+        assert!(table.contains("| TCP, Mbit/s | **6500** (6000–7000) | **3250** | 2.00 |"), "{table}");
+        assert!(table.contains("| peak memory, MB | **0.00** (0.00–0.00) | **0.00** | – |"), "{table}");
+        assert_eq!(median(&[1.0, 2.0, 4.0, 5.0]), 3.0);
+    }
+}

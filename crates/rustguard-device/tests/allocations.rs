@@ -1,0 +1,371 @@
+//! The steady state allocates nothing: workers of connected devices move many packets each way, and their threads' memory
+//! allocations are counted meanwhile.
+//!
+//! Transports in memory of this test's own, because those of `rustguard_tun::memory` allocate each packet: datagrams cross
+//! in rings made beforehand, the TUN invents packets and looks at what it is given. All of it runs on the worker's thread,
+//! which lets the TUN start and end the count: [`alloc_tracker`] counts for each thread apart. The control threads are not
+//! counted: they allocate for every handshake and question, never for a packet. Memory that aws-lc would take in C would
+//! not be seen; the AEAD works in place.
+
+use alloc_tracker::{Allocator, Operation, Session, ThreadSpan};
+use rustguard_crypto::x25519::StaticSecret;
+use rustguard_device::{Binder, Bound, Device, Event, PeerUpdate, Update};
+use rustguard_tun::{
+    Endpoint, HEADROOM, LocalAddr, Network, Received, Segments, Sent, Span, TAILROOM, Transmit, TunQueue,
+    udp::UdpOptions,
+};
+use std::{
+    alloc::System,
+    cell::RefCell,
+    io::{self, PipeReader, PipeWriter, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr},
+    os::fd::{AsFd as _, BorrowedFd},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
+#[global_allocator]
+static ALLOCATOR: Allocator<System> = Allocator::system();
+
+/// What has passed each way before the count begins: sessions are confirmed, endpoints learned, vectors grown.
+const WARM_UP: u64 = 20_000;
+/// What passes each way while allocations are counted.
+const COUNTED: u64 = 100_000;
+/// Far beyond anything that is waited for; only a hang meets it.
+const LONG: Duration = Duration::from_secs(120);
+
+const MTU: usize = 1_420;
+/// Packets in a super-packet, at most: what 64 KiB have of the shortest that is a full segment.
+const SEGMENTS: usize = 46;
+/// A full packet as a datagram: header and tag.
+const DATAGRAM: usize = 16 + MTU + 16;
+/// Datagrams a ring holds.
+const RING: usize = 512;
+/// Datagrams one `recv` takes: as many as make a worker's usual batch even when each is a run of its own. (A worker that
+/// once meets more grows its lists, once.)
+const RECEIVE: usize = 64;
+
+#[tokio::test]
+async fn packets_one_at_a_time() {
+    steady_state(2, &[1]).await;
+}
+
+#[tokio::test]
+async fn super_packets() {
+    steady_state(2, &[SEGMENTS]).await;
+}
+
+#[tokio::test]
+async fn all_sizes_and_several_peers() {
+    steady_state(4, &[1, 1, 3, SEGMENTS, 1, 17]).await;
+}
+
+/// Connects `nodes` devices, the first with all others, and lets each send reads of as many packets as `shape` says in
+/// turn. Fails unless every worker counted no allocation.
+async fn steady_state(nodes: u8, shape: &'static [usize]) {
+    let rings: Arc<[Ring]> = (0..nodes).map(|_| Ring::new()).collect();
+    let session = Session::new().no_stdout().no_file();
+    let (done, all_done) = mpsc::channel();
+    let keys: Vec<_> = (0..nodes).map(|n| StaticSecret::from_bytes([n + 1; 32])).collect();
+    let gate = Arc::new(Gate::default());
+    let (fd, mut opened) = io::pipe().unwrap();
+    let mut devices = Vec::new();
+    for n in 0..nodes {
+        let others = if n == 0 { (1..nodes).collect() } else { vec![0] };
+        let tun = Tun {
+            node: n,
+            others: others.clone(),
+            shape,
+            gate: Arc::clone(&gate),
+            fd: fd.try_clone().unwrap(),
+            reads: 0,
+            sent: 0,
+            received: vec![0; nodes.into()],
+            count: session.operation(format!("worker {n}")),
+            counted: false,
+            done: done.clone(),
+        };
+        let device = Device::builder()
+            .private_key(keys[usize::from(n)].clone())
+            .start_with(tun, RingBinder { node: n, rings: Arc::clone(&rings) })
+            .unwrap();
+        let peers = others.iter().map(|&other| {
+            let peer =
+                PeerUpdate::new(keys[usize::from(other)].public_key()).allowed_ip(ipnet::Ipv4Net::from(inner(other)));
+            // The first knows where the others are, and starts the handshakes.
+            if n == 0 { peer.endpoint(outer(other)) } else { peer }
+        });
+        device.update(Update { peers: peers.collect(), ..Update::default() }).await.unwrap();
+        devices.push(device);
+    }
+
+    let mut events = devices[0].events();
+    devices[0].handshake_now().await;
+    for _ in 1..nodes {
+        while !matches!(
+            tokio::time::timeout(LONG, events.recv()).await.expect("a handshake").unwrap(),
+            Event::HandshakeComplete { .. }
+        ) {}
+    }
+    gate.open.store(true, Ordering::Release);
+    opened.write_all(&[1]).unwrap();
+    for _ in 0..nodes {
+        all_done.recv_timeout(LONG).expect("every worker moves its packets");
+    }
+    let report = session.to_report();
+    for (worker, measured) in report.operations() {
+        assert_eq!(measured.total_iterations(), 1, "{worker} counted once");
+        assert_eq!(
+            (measured.total_allocations_count(), measured.total_bytes_allocated()),
+            (0, 0),
+            "allocations, and bytes, of {worker} while more than {COUNTED} packets passed each way"
+        );
+    }
+    assert_eq!(report.operations().count(), usize::from(nodes));
+    assert_eq!(gate.wrong.load(Ordering::Relaxed), 0, "every packet arrives as it was sent");
+    for device in devices {
+        device.shutdown().await;
+    }
+}
+
+fn inner(node: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, node)
+}
+
+fn outer(node: u8) -> SocketAddr {
+    (Ipv4Addr::new(192, 0, 2, node), 51_820).into()
+}
+
+thread_local! {
+    /// The count of this worker while it runs; the span may not leave its thread, as a [`TunQueue`] might.
+    static SPAN: RefCell<Option<ThreadSpan>> = const { RefCell::new(None) };
+}
+
+/// What the test and all its TUNs share.
+#[derive(Default)]
+struct Gate {
+    /// The sources may begin; they never dry up after that.
+    open: AtomicBool,
+    /// Packets that arrived as something else than was sent.
+    wrong: AtomicU64,
+}
+
+/// Invents packets for `others` in turn, and counts those that come from them.
+struct Tun {
+    node: u8,
+    others: Vec<u8>,
+    shape: &'static [usize],
+    gate: Arc<Gate>,
+    /// Readable, for good, once the gate is open.
+    fd: PipeReader,
+    reads: usize,
+    sent: u64,
+    /// By sender.
+    received: Vec<u64>,
+    count: Operation,
+    counted: bool,
+    done: mpsc::Sender<()>,
+}
+
+impl TunQueue for Tun {
+    fn read(&mut self, slab: &mut [u8], at: usize, mtu: usize) -> io::Result<Option<Segments>> {
+        assert_eq!(mtu, MTU);
+        if !self.gate.open.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let to = self.others[self.reads % self.others.len()];
+        let count = self.shape[self.reads / self.others.len() % self.shape.len()];
+        // Single packets of every size, whole segments with a last one of any size.
+        let last_len = 40 + self.reads * 7 % (MTU - 39);
+        let len = if count == 1 { last_len } else { MTU };
+        self.reads += 1;
+        self.sent += count as u64;
+        let segments = Segments { offset: at + HEADROOM, stride: DATAGRAM, count, len, last_len };
+        for piece in segments.pieces() {
+            fill(&mut slab[piece.offset..piece.offset + piece.len], self.node, to);
+        }
+        Ok(Some(segments))
+    }
+
+    fn write(&mut self, slab: &mut [u8], packets: &[Span]) -> io::Result<usize> {
+        for packet in packets {
+            let packet = &slab[packet.offset..packet.offset + packet.len];
+            let from = packet[15];
+            self.received[usize::from(from)] += 1;
+            if !intact(packet, from, self.node) {
+                self.gate.wrong.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        // Not the sum: each of several peers has to be warm.
+        let each = self.others.iter().map(|&other| self.received[usize::from(other)]).min().unwrap_or(0);
+        let passed = self.sent.min(each * self.others.len() as u64);
+        SPAN.with_borrow_mut(|span| match span {
+            None if passed >= WARM_UP && !self.counted => *span = Some(self.count.measure_thread().iterations(1)),
+            Some(_) if passed >= WARM_UP + COUNTED => {
+                // The source goes on: the others may still be counting.
+                drop(span.take());
+                self.counted = true;
+                // The receiver may have left: with the failure of another worker.
+                let _ = self.done.send(());
+            }
+            _ => {}
+        });
+        Ok(0)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn max_read(&self) -> usize {
+        HEADROOM + SEGMENTS * DATAGRAM + TAILROOM
+    }
+}
+
+/// An IPv4 packet as the worker looks at it: version, length, addresses; the rest is the same everywhere.
+fn fill(packet: &mut [u8], from: u8, to: u8) {
+    packet.fill(0x5a);
+    packet[0] = 0x45;
+    let len = u16::try_from(packet.len()).unwrap();
+    packet[2..4].copy_from_slice(&len.to_be_bytes());
+    packet[12..16].copy_from_slice(&inner(from).octets());
+    packet[16..20].copy_from_slice(&inner(to).octets());
+}
+
+fn intact(packet: &[u8], from: u8, to: u8) -> bool {
+    let mut expected = [0; MTU];
+    let expected = &mut expected[..packet.len()];
+    fill(expected, from, to);
+    packet == expected
+}
+
+/// Datagrams on their way to one node. What finds it full is lost, as in any network.
+struct Ring {
+    queue: Mutex<Queue>,
+    /// Readable while there are datagrams: a byte in a pipe, written and taken with the queue locked.
+    arrived: PipeReader,
+    signal: PipeWriter,
+}
+
+struct Queue {
+    slots: Box<[Slot]>,
+    first: usize,
+    len: usize,
+}
+
+#[derive(Clone)]
+struct Slot {
+    from: u8,
+    len: usize,
+    bytes: [u8; DATAGRAM],
+}
+
+impl Ring {
+    fn new() -> Self {
+        let (arrived, signal) = io::pipe().unwrap();
+        let slots = vec![Slot { from: 0, len: 0, bytes: [0; DATAGRAM] }; RING].into();
+        Self { queue: Mutex::new(Queue { slots, first: 0, len: 0 }), arrived, signal }
+    }
+
+    fn push(&self, from: u8, datagram: &[u8]) {
+        let mut queue = self.queue.lock().unwrap();
+        if queue.len == RING {
+            return;
+        }
+        let at = (queue.first + queue.len) % RING;
+        let slot = &mut queue.slots[at];
+        slot.bytes[..datagram.len()].copy_from_slice(datagram);
+        (slot.from, slot.len) = (from, datagram.len());
+        queue.len += 1;
+        if queue.len == 1 {
+            (&self.signal).write_all(&[1]).unwrap();
+        }
+    }
+}
+
+/// The socket of one node.
+struct RingSocket {
+    node: u8,
+    rings: Arc<[Ring]>,
+}
+
+impl Network for RingSocket {
+    /// Datagrams of one sender and size come as one run, the last maybe shorter: as GRO hands them over.
+    fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
+        let ring = &self.rings[usize::from(self.node)];
+        let mut queue = ring.queue.lock().unwrap();
+        let (mut offset, mut run_goes_on) = (0, false);
+        for _ in 0..queue.len.min(RECEIVE) {
+            let slot = &queue.slots[queue.first];
+            slab[offset..offset + slot.len].copy_from_slice(&slot.bytes[..slot.len]);
+            let from = Endpoint {
+                remote: outer(slot.from),
+                local: Some(LocalAddr { ip: outer(self.node).ip(), interface: 0 }),
+            };
+            let len = slot.len;
+            match out.last_mut() {
+                Some(Received { from: last, segments }) if run_goes_on && *last == from && len <= segments.len => {
+                    segments.count += 1;
+                    segments.last_len = len;
+                    run_goes_on = len == segments.len;
+                }
+                _ => {
+                    let segments = Segments { offset, stride: len, count: 1, len, last_len: len };
+                    out.push(Received { from, segments });
+                    run_goes_on = true;
+                }
+            }
+            offset += len;
+            queue.first = (queue.first + 1) % RING;
+            queue.len -= 1;
+            if queue.len == 0 {
+                (&ring.arrived).read_exact(&mut [0]).unwrap();
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
+        let mut sent = 0;
+        for Transmit { to, segments } in batch {
+            let SocketAddr::V4(to) = to.remote else { panic!("{to:?} is none of ours") };
+            for piece in segments.pieces() {
+                let datagram = &slab[piece.offset..piece.offset + piece.len];
+                self.rings[usize::from(to.ip().octets()[3])].push(self.node, datagram);
+                sent += 1;
+            }
+        }
+        Sent { sent, ..Sent::default() }
+    }
+
+    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.rings[usize::from(self.node)].arrived.as_fd())
+    }
+
+    fn recv_slab_len(&self) -> usize {
+        RECEIVE * DATAGRAM
+    }
+}
+
+/// Gives a device its place at the rings.
+struct RingBinder {
+    node: u8,
+    rings: Arc<[Ring]>,
+}
+
+impl Binder for RingBinder {
+    type Network = RingSocket;
+
+    fn bind(&mut self, _options: &UdpOptions) -> io::Result<Bound<RingSocket>> {
+        let socket = || RingSocket { node: self.node, rings: Arc::clone(&self.rings) };
+        Ok(Bound { worker: socket(), control: socket(), port: 51_820 })
+    }
+
+    fn set_fwmark(&self, _network: &RingSocket, _mark: u32) -> io::Result<()> {
+        Ok(())
+    }
+}
