@@ -16,7 +16,7 @@ use std::{
 };
 
 /// Messages per system call that sends; each may be a run of datagrams.
-const BATCH: usize = 64;
+pub(crate) const BATCH: usize = 64;
 /// Messages per system call that receives: measured, throughput does not grow beyond 8 where each is a run (1: 0.81 of
 /// it, 4: 0.94), and they bound the memory a flood touches to half a megabyte.
 const RECV_BATCH: usize = 8;
@@ -27,7 +27,7 @@ const MAX_PAYLOAD: usize = 65_507;
 /// Bytes between the places of received datagrams. Any UDP payload or run fits, so that none can stop reception. The 1,536 bytes beyond
 /// 64 KiB keep the beginnings of all slots out of each other's cache sets: in the caches, ordinary packets lie as
 /// if end to end.
-const SLOT: usize = 65_536 + 1_536;
+pub(crate) const SLOT: usize = 65_536 + 1_536;
 /// A full send queue of the peer's TCP must fit: with the default 208 KiB single TCP loses a sixth of its throughput.
 const SOCKET_BUFFER: usize = 7 << 20;
 /// How often a random port is drawn until both families agree.
@@ -37,7 +37,7 @@ const SEND_PATIENCE: Duration = Duration::from_millis(100);
 /// How often a datagram is offered again when the network device's queue is full.
 const NOBUFS_ATTEMPTS: usize = 4;
 /// Errors in a row that [`Network::recv`] takes for those of datagrams sent earlier.
-const PENDING_ERRORS: usize = 16;
+pub(crate) const PENDING_ERRORS: usize = 16;
 
 /// What to bind.
 #[derive(Clone, Debug)]
@@ -202,6 +202,24 @@ impl Network for Udp {
 
     /// Waits at most 100 ms in all, and only where a socket's buffer is full.
     fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
+        self.send_by(slab, batch, &mut |messages, socket, slab, datagrams| messages.send(socket, slab, datagrams))
+    }
+
+    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sockets.iter().map(AsFd::as_fd)
+    }
+
+    fn recv_slab_len(&self) -> usize {
+        RECV_BATCH * SLOT
+    }
+}
+
+/// Gives the first of some messages to the kernel; returns how many it took, or the error of the first.
+pub(crate) type SendBy<'a> = dyn FnMut(&mut Messages<BATCH>, &Socket, &[u8], &[Outgoing]) -> io::Result<usize> + 'a;
+
+impl Udp {
+    /// [`send`](Network::send), by this way to the kernel.
+    pub(crate) fn send_by(&mut self, slab: &[u8], batch: &[Transmit], by: &mut SendBy<'_>) -> Sent {
         let (mut sent, mut deadline) = (Sent::default(), None);
         for Transmit { to: Endpoint { remote, local }, segments } in batch {
             let source = local.filter(|local| local.ip.is_ipv4() == remote.is_ipv4());
@@ -214,30 +232,21 @@ impl Network for Udp {
                 let span = Span { offset, len: (count - 1) * segments.stride + last };
                 let other_family = self.queue.first().is_some_and(|first| first.to.is_ipv4() != remote.is_ipv4());
                 if other_family || self.queue.len() == BATCH {
-                    self.flush(slab, &mut sent, &mut deadline);
+                    self.flush(slab, by, &mut sent, &mut deadline);
                 }
                 self.queue.push(Outgoing { span, to: *remote, source, size: segments.stride, count });
                 first += count;
             }
         }
-        self.flush(slab, &mut sent, &mut deadline);
+        self.flush(slab, by, &mut sent, &mut deadline);
         sent
     }
 
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.sockets.iter().map(AsFd::as_fd)
-    }
-
-    fn recv_slab_len(&self) -> usize {
-        RECV_BATCH * SLOT
-    }
-}
-
-impl Udp {
     /// Sends the queue, all of one family, and empties it.
-    fn flush(&mut self, slab: &[u8], sent: &mut Sent, deadline: &mut Option<Instant>) {
+    fn flush(&mut self, slab: &[u8], by: &mut SendBy<'_>, sent: &mut Sent, deadline: &mut Option<Instant>) {
         let Self { sockets, outgoing, queue, singly, .. } = self;
-        send_all(sockets, outgoing, slab, queue, singly, sent, deadline);
+        let mut give = |socket: &Socket, datagrams: &[Outgoing]| by(outgoing, socket, slab, datagrams);
+        send_all(sockets, &mut give, queue, singly, sent, deadline);
         queue.clear();
     }
 }
@@ -247,8 +256,7 @@ impl Udp {
 /// below the datagrams' size (EINVAL, EMSGSIZE), which fragmentation would carry. Next time may be another route.
 fn send_all(
     sockets: &Pair,
-    outgoing: &mut Messages<BATCH>,
-    slab: &[u8],
+    give: &mut dyn FnMut(&Socket, &[Outgoing]) -> io::Result<usize>,
     mut rest: &mut [Outgoing],
     singly: &mut Vec<Outgoing>,
     sent: &mut Sent,
@@ -261,7 +269,7 @@ fn send_all(
             sent.failed += datagrams(rest);
             break;
         };
-        let error = match outgoing.send(socket, slab, rest) {
+        let error = match give(socket, rest) {
             Ok(count) => {
                 sent.sent += datagrams(&rest[..count]);
                 rest = &mut rest[count..];
@@ -296,7 +304,7 @@ fn send_all(
                 if let Some(source) = tries.source_lost {
                     sent.source_lost += first.count + forget_source(rest, first.to, source);
                 }
-                send_all(sockets, outgoing, slab, singly, &mut Vec::new(), sent, deadline);
+                send_all(sockets, give, singly, &mut Vec::new(), sent, deadline);
                 singly.clear();
                 rest = &mut rest[1..];
                 tries = Tries::default();
@@ -317,7 +325,7 @@ fn send_all(
 }
 
 /// The pieces of a received buffer: of `size` bytes each where the kernel put several together.
-fn run_of(offset: usize, len: usize, size: Option<usize>) -> Segments {
+pub(crate) fn run_of(offset: usize, len: usize, size: Option<usize>) -> Segments {
     let size = size.filter(|size| (1..len).contains(size)).unwrap_or(len);
     let count = if size == 0 { 1 } else { len.div_ceil(size) };
     Segments { offset, stride: size, count, len: size, last_len: len - (count - 1) * size }
