@@ -360,7 +360,7 @@ mod tests {
     use super::*;
     use crate::{
         namespace::isolated,
-        testing::{self, ip},
+        testing::tun::{self as testing, ip},
         wait::Waiter,
     };
     use std::{net::UdpSocket, time::Duration};

@@ -242,7 +242,10 @@ const CACHE_LINE: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{self, TestTun};
+    use crate::testing::{
+        tun::{self, TestTun},
+        udp::{self, TestUdp},
+    };
 
     impl TestTun for UringTun {
         fn over(tun: Tun) -> Self {
@@ -252,21 +255,86 @@ mod tests {
 
     #[test]
     fn packets_pass_both_ways() {
-        testing::packets_pass_both_ways::<UringTun>();
+        tun::packets_pass_both_ways::<UringTun>();
     }
 
     #[test]
     fn c28_super_packets_of_udp_pass_both_ways() {
-        testing::super_packets_of_udp_pass_both_ways::<UringTun>();
+        tun::super_packets_of_udp_pass_both_ways::<UringTun>();
     }
 
     #[test]
     fn c28_a_tcp_stream_passes_both_ways() {
-        testing::a_tcp_stream_passes_both_ways::<UringTun>();
+        tun::a_tcp_stream_passes_both_ways::<UringTun>();
     }
 
     #[test]
     fn an_interface_deleted_from_outside_surfaces_everywhere() {
-        testing::an_interface_deleted_from_outside_surfaces_everywhere::<UringTun>();
+        tun::an_interface_deleted_from_outside_surfaces_everywhere::<UringTun>();
+    }
+
+    impl TestUdp for UringUdp {
+        fn over(udp: Udp) -> Self {
+            Self::new(udp).unwrap()
+        }
+
+        fn udp(&self) -> &Udp {
+            self.udp()
+        }
+    }
+
+    #[test]
+    fn datagrams_of_every_length_pass() {
+        udp::datagrams_of_every_length_pass::<UringUdp>();
+    }
+
+    #[test]
+    fn pieces_of_many_transmits_arrive_in_order() {
+        udp::pieces_of_many_transmits_arrive_in_order::<UringUdp>();
+    }
+
+    #[test]
+    fn c23_runs_of_every_shape_arrive_as_they_were_cut() {
+        udp::runs_of_every_shape_arrive_as_they_were_cut::<UringUdp>();
+    }
+
+    #[test]
+    fn c23_runs_come_in_one_piece_where_the_kernel_does_that() {
+        udp::runs_come_in_one_piece_where_the_kernel_does_that::<UringUdp>();
+    }
+
+    #[test]
+    fn both_families_share_a_port_and_are_drained_fairly() {
+        udp::both_families_share_a_port_and_are_drained_fairly::<UringUdp>();
+    }
+
+    #[test]
+    fn a_bad_datagram_in_mid_batch_fails_alone() {
+        udp::a_bad_datagram_in_mid_batch_fails_alone::<UringUdp>();
+    }
+
+    #[test]
+    fn replies_leave_from_the_address_that_was_addressed() {
+        udp::replies_leave_from_the_address_that_was_addressed::<UringUdp>();
+    }
+
+    #[test]
+    fn a_source_that_moved_away_is_left_out() {
+        udp::a_source_that_moved_away_is_left_out::<UringUdp>();
+    }
+
+    #[test]
+    fn hosts_with_ipv6_disabled_run_on_ipv4() {
+        udp::hosts_with_ipv6_disabled_run_on_ipv4::<UringUdp>();
+    }
+
+    #[test]
+    fn a_full_socket_buffer_holds_up_for_a_bounded_time() {
+        udp::a_full_socket_buffer_holds_up_for_a_bounded_time::<UringUdp>();
+    }
+
+    #[test]
+    fn c23_a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again() {
+        udp::a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again::<UringUdp>();
     }
 }
