@@ -359,10 +359,11 @@ struct RingBinder {
 
 impl Binder for RingBinder {
     type Network = RingSocket;
+    type Control = RingSocket;
 
-    fn bind(&mut self, _options: &UdpOptions) -> io::Result<Bound<RingSocket>> {
+    fn bind(&mut self, _options: &UdpOptions, _workers: usize) -> io::Result<Bound<RingSocket, RingSocket>> {
         let socket = || RingSocket { node: self.node, rings: Arc::clone(&self.rings) };
-        Ok(Bound { worker: socket(), control: socket(), port: 51_820 })
+        Ok(Bound { workers: vec![socket()], control: vec![socket()], port: 51_820 })
     }
 
     fn set_fwmark(&self, _network: &RingSocket, _mark: u32) -> io::Result<()> {

@@ -13,6 +13,7 @@ mod sys;
 mod testing;
 pub mod tun;
 pub mod udp;
+pub mod uring;
 pub mod wait;
 
 use std::{

@@ -42,7 +42,7 @@ pub struct Tun {
     queue: File,
     /// Whether every packet has a virtio-net header.
     vnet: bool,
-    coalescer: Coalescer,
+    pub(crate) coalescer: Coalescer,
     name: String,
     index: u32,
     /// A socket of the network namespace the interface was made in: threads that ask later may live in another.
@@ -128,7 +128,7 @@ impl Tun {
     }
 
     /// The driver forgets a queue whose interface was deleted, and answers EBADFD from then on (poll: POLLERR).
-    fn surface(&self, error: io::Error) -> io::Error {
+    pub(crate) fn surface(&self, error: io::Error) -> io::Error {
         if error.raw_os_error() == Some(libc::EBADFD) {
             let message = format!("the interface `{}` is gone: somebody deleted it", self.name);
             return io::Error::new(io::ErrorKind::NotConnected, message);
@@ -147,25 +147,16 @@ impl TunQueue for Tun {
     /// # Panics
     /// When `slab` does not have [`max_read`](TunQueue::max_read) bytes from `at` on.
     fn read(&mut self, slab: &mut [u8], at: usize, mtu: usize) -> io::Result<Option<Segments>> {
-        let offset = at + HEADROOM;
-        // The virtio-net header ends where the packet begins: the WireGuard header overwrites it later.
-        let begin = if self.vnet { offset - VNET_LEN } else { offset };
+        let begin = self.begin(at);
         let len = loop {
-            match self.queue.read(&mut slab[begin..offset + MAX_PACKET]) {
+            match self.queue.read(&mut slab[begin..at + HEADROOM + MAX_PACKET]) {
                 Ok(len) => break len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.surface(error)),
             }
         };
-        let vnet = match slab[begin..offset].first_chunk() {
-            Some(header) if self.vnet => VnetHeader::parse(header),
-            _ => VnetHeader::default(),
-        };
-        let len = len.saturating_sub(offset - begin);
-        let area = &mut slab[..at + self.max_read()];
-        let malformed = Segments { offset, stride: HEADROOM + TAILROOM, count: 1, len: 0, last_len: 0 };
-        Ok(Some(split(area, offset, len, vnet, mtu).unwrap_or(malformed)))
+        Ok(Some(self.lay_out(slab, at, len, mtu)))
     }
 
     /// The kernel refuses what is no IP packet (EINVAL), everything while the interface is down (EIO), and what it has
@@ -201,6 +192,30 @@ impl TunQueue for Tun {
 }
 
 impl Tun {
+    /// Whether every packet has a virtio-net header.
+    pub(crate) fn has_vnet(&self) -> bool {
+        self.vnet
+    }
+
+    /// Where to put what is read for `at`: the virtio-net header ends where the packet begins, the WireGuard header
+    /// overwrites it later.
+    pub(crate) fn begin(&self, at: usize) -> usize {
+        at + HEADROOM - if self.vnet { VNET_LEN } else { 0 }
+    }
+
+    /// Makes segments of the `len` bytes that were read to [`begin`](Self::begin).
+    pub(crate) fn lay_out(&self, slab: &mut [u8], at: usize, len: usize, mtu: usize) -> Segments {
+        let (begin, offset) = (self.begin(at), at + HEADROOM);
+        let vnet = match slab[begin..offset].first_chunk() {
+            Some(header) if self.vnet => VnetHeader::parse(header),
+            _ => VnetHeader::default(),
+        };
+        let len = len.saturating_sub(offset - begin);
+        let area = &mut slab[..at + self.max_read()];
+        let malformed = Segments { offset, stride: HEADROOM + TAILROOM, count: 1, len: 0, last_len: 0 };
+        split(area, offset, len, vnet, mtu).unwrap_or(malformed)
+    }
+
     /// Writes a group of packets with one system call; returns how many were refused.
     fn write_group(
         &self,
@@ -345,7 +360,7 @@ mod tests {
     use super::*;
     use crate::{
         namespace::isolated,
-        testing::{self, ip},
+        testing::tun::{self as testing, ip},
         wait::Waiter,
     };
     use std::{net::UdpSocket, time::Duration};

@@ -127,6 +127,19 @@ impl<const N: usize> Messages<N> {
     /// Sends the first of `datagrams`, at most `N`, from `slab`, without waiting. Returns how many the kernel took; an
     /// error is about the first one, or left over from an earlier one (see `Udp`).
     pub(crate) fn send(&mut self, socket: impl AsFd, slab: &[u8], datagrams: &[Outgoing]) -> io::Result<usize> {
+        let headers = self.fill(slab, datagrams);
+        // SAFETY: each header was filled by `fill` and names an address and a control buffer that `self` owns with their
+        // true lengths, and a part of `slab`, which the kernel only reads; all outlive the call.
+        let sent = check(unsafe {
+            let (count, headers) = (headers.len(), headers.as_mut_ptr());
+            libc::sendmmsg(socket.as_fd().as_raw_fd(), headers, count as _, libc::MSG_DONTWAIT as _)
+        })?;
+        Ok(sent.try_into().expect("check() lets nothing negative through"))
+    }
+
+    /// Describes the first of `datagrams`, at most `N`, to the kernel: each header leads to memory of `self`, and to its
+    /// part of `slab`, for reading.
+    pub(super) fn fill(&mut self, slab: &[u8], datagrams: &[Outgoing]) -> &mut [libc::mmsghdr] {
         let Arrays { headers, buffers, addresses, controls } = &mut *self.0;
         let datagrams = &datagrams[..datagrams.len().min(N)];
         for (i, datagram) in datagrams.iter().enumerate() {
@@ -146,18 +159,40 @@ impl<const N: usize> Messages<N> {
             header.msg_controllen = control as _;
             header.msg_flags = 0;
         }
-        let count = datagrams.len();
-        // SAFETY: `count` headers were filled above; each names an address and a control buffer that `self` owns with
-        // their true lengths, and a part of `slab`, which the kernel only reads; all outlive the call.
-        let sent = check(unsafe {
-            let headers = headers.as_mut_ptr();
-            libc::sendmmsg(socket.as_fd().as_raw_fd(), headers, count as _, libc::MSG_DONTWAIT as _)
-        })?;
-        Ok(sent.try_into().expect("check() lets nothing negative through"))
+        &mut headers[..datagrams.len()]
+    }
+}
+
+impl Incoming {
+    /// Room for the sender's address, and for control messages.
+    pub(super) const NAME_LEN: usize = size_of::<Address>();
+    pub(super) const CONTROL_LEN: usize = size_of::<Control>();
+
+    /// From the bytes of the sender's address and of the control messages; `None` when the address is of no known family.
+    pub(super) fn parse(name: &[u8], control_bytes: &[u8], len: usize) -> Option<Self> {
+        let address = Address::from_bytes(name);
+        let mut control: Control = [0; 8];
+        for (word, bytes) in control.iter_mut().zip(control_bytes.chunks(size_of::<u64>())) {
+            let mut whole = [0; size_of::<u64>()];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_ne_bytes(whole);
+        }
+        let control = read_control(&control, control_bytes.len());
+        Some(Self { len, size: control.size, truncated: false, from: address.get(name.len())?, local: control.local })
     }
 }
 
 impl Address {
+    /// As the kernel wrote it elsewhere.
+    fn from_bytes(bytes: &[u8]) -> Self {
+        // SAFETY: all of it is integers, for which zeroes are values.
+        let mut address: Self = unsafe { zeroed() };
+        let len = bytes.len().min(size_of::<Self>());
+        // SAFETY: both are valid for `len` bytes and distinct; any bytes are a value of the integers in the union.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut address).cast(), len) };
+        address
+    }
+
     /// Returns the length of what was set.
     fn set(&mut self, address: SocketAddr) -> usize {
         match address {

@@ -4,10 +4,12 @@
 mod interface;
 mod message;
 mod poll;
+mod uring;
 
 pub(crate) use interface::{TunFlags, attach_tun, bring_up, index_of, mtu, name_of, set_mtu, set_tun_offload};
 pub(crate) use message::{Messages, Outgoing, set_option};
 pub(crate) use poll::{EventFd, PollFd, poll};
+pub(crate) use uring::{BATCH as OUTBOX_BATCH, Inbox, Outbox};
 
 use std::{io, time::Duration};
 

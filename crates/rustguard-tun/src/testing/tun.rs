@@ -1,4 +1,5 @@
-//! What every backend must do on real devices and sockets: bodies of tests, run over each.
+//! TUN queues on real interfaces.
+use super::PATIENCE;
 use crate::{
     HEADROOM, Segments, Span, TunQueue,
     namespace::isolated,
@@ -12,11 +13,8 @@ use std::{
     net::{IpAddr, TcpListener, TcpStream, UdpSocket},
     process::Command,
     thread,
-    time::Duration,
 };
 
-/// Longer than anything here takes: whoever waits so long has lost something.
-const PATIENCE: Duration = Duration::from_secs(10);
 const MTU: usize = 1_420;
 
 /// A backend of a TUN.

@@ -1,0 +1,290 @@
+//! Sockets, over loopback.
+use super::PATIENCE;
+use crate::{
+    Endpoint, LocalAddr, Network, Received, Segments, Sent, Span, Transmit,
+    namespace::isolated,
+    sys,
+    tun::{Tun, TunOptions},
+    udp::{BATCH, SEND_PATIENCE, Udp, UdpOptions},
+    wait::Waiter,
+};
+use std::{
+    fs,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    process::Command,
+    time::Instant,
+};
+
+/// A backend of sockets.
+pub(crate) trait TestUdp: Network + Sized {
+    fn over(udp: Udp) -> Self;
+    fn udp(&self) -> &Udp;
+}
+
+impl TestUdp for Udp {
+    fn over(udp: Udp) -> Self {
+        udp
+    }
+
+    fn udp(&self) -> &Udp {
+        self
+    }
+}
+
+pub(crate) fn open<N: TestUdp>() -> N {
+    N::over(Udp::bind(&UdpOptions::default()).unwrap())
+}
+
+pub(crate) fn transmit(remote: impl Into<SocketAddr>, local: Option<LocalAddr>, span: Span) -> Transmit {
+    let Span { offset, len } = span;
+    let segments = Segments { offset, stride: len, count: 1, len, last_len: len };
+    Transmit { to: Endpoint { remote: remote.into(), local }, segments }
+}
+
+/// Receives until `count` datagrams are there: where each came from, and its bytes.
+pub(crate) fn receive_all(udp: &mut impl Network, count: usize) -> Vec<(Endpoint, Vec<u8>)> {
+    let mut slab = vec![0; udp.recv_slab_len()];
+    let (mut waiter, _waker) = Waiter::new().unwrap();
+    let mut all = Vec::new();
+    while all.len() < count {
+        let mut received = Vec::new();
+        udp.recv(&mut slab, &mut received).unwrap();
+        if received.is_empty() {
+            let wake = waiter.wait(udp.fds(), Some(PATIENCE)).unwrap();
+            assert!(wake.ready, "{} of {count} datagrams came", all.len());
+        }
+        for Received { from, segments } in received {
+            all.extend(segments.pieces().map(|at| (from, slab[at.offset..at.offset + at.len].to_vec())));
+        }
+    }
+    all
+}
+
+pub(crate) fn here(ip: &str, udp: &impl TestUdp) -> SocketAddr {
+    SocketAddr::new(ip.parse().unwrap(), udp.udp().port())
+}
+
+pub(crate) fn local(ip: &str) -> Option<LocalAddr> {
+    Some(LocalAddr { ip: ip.parse().unwrap(), interface: 0 })
+}
+
+pub(crate) fn sysctl(path: &str, value: &str) {
+    fs::write(format!("/proc/sys/net/{path}"), value).unwrap();
+}
+
+pub(crate) fn run_to(to: SocketAddr, len: usize, count: usize, last_len: usize) -> Transmit {
+    let segments = Segments { offset: 0, stride: len, count, len, last_len };
+    Transmit { to: Endpoint { remote: to, local: None }, segments }
+}
+
+pub(crate) fn datagrams_of_every_length_pass<N: TestUdp>() {
+    let (mut ours, mut theirs) = (open::<N>(), open::<N>());
+    let slab: Vec<u8> = (0..65_507u32).map(|i| (i % 251) as u8).collect();
+    let to = here("127.0.0.1", &theirs);
+    // All short ones, then every 97th, then the longest.
+    let lengths: Vec<_> = (0..2_000).chain((2_000..65_507).step_by(97)).chain([65_506, 65_507]).collect();
+    for lengths in lengths.chunks(50) {
+        let batch: Vec<_> = lengths.iter().map(|&len| transmit(to, None, Span { offset: 0, len })).collect();
+        assert_eq!(ours.send(&slab, &batch), Sent { sent: lengths.len(), ..Sent::default() });
+        for (&len, (from, bytes)) in lengths.iter().zip(receive_all(&mut theirs, lengths.len())) {
+            assert_eq!(from.remote, here("127.0.0.1", &ours));
+            assert_eq!(from.local.unwrap().ip, to.ip());
+            assert!(bytes == slab[..len], "{len} bytes arrived as {}", bytes.len());
+        }
+    }
+}
+
+pub(crate) fn pieces_of_many_transmits_arrive_in_order<N: TestUdp>() {
+    let (mut ours, mut theirs) = (open::<N>(), open::<N>());
+    let slab: Vec<u8> = (0..200).collect();
+    let to = Endpoint { remote: here("127.0.0.1", &theirs), local: None };
+    let segments = |offset, count| Segments { offset, stride: 2, count, len: 2, last_len: 1 };
+    let batch = [Transmit { to, segments: segments(0, 70) }, Transmit { to, segments: segments(140, 30) }];
+    assert_eq!(ours.send(&slab, &batch).sent, 100);
+    let received = receive_all(&mut theirs, 100);
+    for (i, (_, bytes)) in received.iter().enumerate() {
+        let len = if i == 69 || i == 99 { 1 } else { 2 };
+        assert_eq!(*bytes, slab[2 * i..2 * i + len]);
+    }
+}
+
+pub(crate) fn runs_of_every_shape_arrive_as_they_were_cut<N: TestUdp>() {
+    isolated("runs of datagrams", || {
+        let (mut ours, mut theirs) = (open::<N>(), open::<N>());
+        let slab: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
+        for ip in ["127.0.0.1", "::1"] {
+            for (len, count, last) in [
+                (1, 200, 1),
+                (100, 64, 99),
+                (100, 65, 100),
+                (1_452, 45, 3),
+                (1_452, 46, 1_452),
+                (30_000, 5, 1),
+                (65_507, 2, 9),
+                (7, 3, 0),
+            ] {
+                let run = run_to(here(ip, &theirs), len, count, last);
+                assert_eq!(ours.send(&slab, &[run]), Sent { sent: count, ..Sent::default() }, "{len} x {count}");
+                let received = receive_all(&mut theirs, count);
+                for ((from, bytes), at) in received.iter().zip(run.segments.pieces()) {
+                    assert_eq!(from.remote, here(ip, &ours));
+                    assert!(*bytes == slab[at.offset..at.offset + at.len], "{len} x {count}");
+                }
+            }
+        }
+    });
+}
+
+pub(crate) fn runs_come_in_one_piece_where_the_kernel_does_that<N: TestUdp>() {
+    isolated("runs received", || {
+        let (mut ours, mut theirs) = (open::<N>(), open::<N>());
+        ours.send(&[1; 9_000], &[run_to(here("127.0.0.1", &theirs), 1_000, 9, 500)]);
+        let (mut slab, mut received) = (vec![0; theirs.recv_slab_len()], Vec::new());
+        theirs.recv(&mut slab, &mut received).unwrap();
+        let segments = Segments { offset: 0, stride: 1_000, count: 9, len: 1_000, last_len: 500 };
+        assert_eq!(received.iter().map(|r| r.segments).collect::<Vec<_>>(), [segments]);
+    });
+}
+
+pub(crate) fn both_families_share_a_port_and_are_drained_fairly<N: TestUdp>() {
+    isolated("both families", || {
+        let (mut ours, mut theirs) = (open::<N>(), open::<N>());
+        assert!(theirs.udp().has_ipv6());
+        let one = Span { offset: 0, len: 1 };
+        let v4 = transmit(here("127.0.0.1", &theirs), None, one);
+        let v6 = transmit(here("::1", &theirs), None, one);
+        let mut batch = vec![v4; 2 * BATCH];
+        batch.push(v6);
+        assert_eq!(ours.send(&[1], &batch).sent, batch.len());
+        let (mut slab, mut received) = (vec![0; theirs.recv_slab_len()], Vec::new());
+        theirs.recv(&mut slab, &mut received).unwrap();
+        theirs.recv(&mut slab, &mut received).unwrap();
+        assert!(received.iter().any(|r| r.from.remote.is_ipv6()), "a flood of IPv4 must not starve IPv6");
+        receive_all(&mut theirs, batch.len() - received.len());
+        // All places have held IPv4 now, whose addresses are shorter.
+        assert_eq!(ours.send(&[1], &[v6]).sent, 1);
+        for _ in 0..2 {
+            let (from, _) = receive_all(&mut theirs, 1)[0];
+            assert_eq!(from.remote, here("::1", &ours));
+            assert_eq!(from.local.unwrap().ip, IpAddr::V6(Ipv6Addr::LOCALHOST));
+            assert_eq!(ours.send(&[1], &[v6]).sent, 1);
+        }
+    });
+}
+
+pub(crate) fn a_bad_datagram_in_mid_batch_fails_alone<N: TestUdp>() {
+    isolated("a bad destination", || {
+        // The namespace has no route but loopback's: 192.0.2.1 is unreachable. Nobody is at port 9: refused (ICMP).
+        let (mut ours, mut theirs) = (open::<N>(), open::<N>());
+        let to = here("127.0.0.1", &theirs);
+        let slab = vec![7; 70_000];
+        let one = |i| transmit(to, None, Span { offset: 0, len: i });
+        let nowhere = transmit("192.0.2.1:1".parse::<SocketAddr>().unwrap(), None, Span { offset: 0, len: 1 });
+        let too_long = transmit(to, None, Span { offset: 0, len: 65_508 });
+        let refused = transmit("127.0.0.1:9".parse::<SocketAddr>().unwrap(), None, Span { offset: 0, len: 1 });
+        let batch = [one(1), nowhere, one(2), too_long, too_long, one(3), refused, one(4), nowhere];
+        for _ in 0..3 {
+            assert_eq!(ours.send(&slab, &batch), Sent { sent: 5, failed: 4, source_lost: 0 });
+            let lengths: Vec<_> = receive_all(&mut theirs, 4).iter().map(|(_, bytes)| bytes.len()).collect();
+            assert_eq!(lengths, [1, 2, 3, 4]);
+        }
+        // What failed does not come up again where somebody receives.
+        let mut received = Vec::new();
+        ours.recv(&mut vec![0; ours.recv_slab_len()], &mut received).unwrap();
+        assert_eq!(received, []);
+    });
+}
+
+pub(crate) fn replies_leave_from_the_address_that_was_addressed<N: TestUdp>() {
+    isolated("sticky source", || {
+        let (mut ours, mut theirs) = (open::<N>(), open::<N>());
+        let empty = Span { offset: 0, len: 0 };
+        assert_eq!(ours.send(&[], &[transmit(here("127.0.0.2", &theirs), None, empty)]).sent, 1);
+        let (from, _) = receive_all(&mut theirs, 1)[0];
+        assert_eq!(from.local.unwrap().ip, "127.0.0.2".parse::<IpAddr>().unwrap());
+        assert_eq!(theirs.send(&[], &[transmit(from.remote, from.local, empty)]).sent, 1);
+        let (reply, _) = receive_all(&mut ours, 1)[0];
+        assert_eq!(reply.remote, here("127.0.0.2", &theirs));
+    });
+}
+
+pub(crate) fn a_source_that_moved_away_is_left_out<N: TestUdp>() {
+    isolated("a lost source", || {
+        let (mut ours, mut theirs) = (open::<N>(), open::<N>());
+        let one = |i| Span { offset: 0, len: i };
+        for (ip, gone) in [("127.0.0.1", "192.0.2.7"), ("::1", "2001:db8::7")] {
+            let to = here(ip, &theirs);
+            let with = transmit(to, local(gone), Span { offset: 0, len: 2 });
+            let batch = [transmit(to, None, one(1)), with, with, transmit(to, local(ip), one(3)), with];
+            let expected = Sent { sent: 5, failed: 0, source_lost: 3 };
+            assert_eq!(ours.send(&[0; 4], &batch), expected, "{ip}");
+            for (from, _) in receive_all(&mut theirs, 5) {
+                assert_eq!(from.remote, here(ip, &ours));
+            }
+        }
+        // No source helps where there is no route.
+        let nowhere = transmit("198.51.100.1:1".parse::<SocketAddr>().unwrap(), local("192.0.2.7"), one(1));
+        assert_eq!(ours.send(&[0], &[nowhere]), Sent { sent: 0, failed: 1, source_lost: 0 });
+        // A source of the other family means nothing.
+        let odd = transmit(here("127.0.0.1", &theirs), local("::1"), one(1));
+        assert_eq!(ours.send(&[0], &[odd]), Sent { sent: 1, failed: 0, source_lost: 0 });
+    });
+}
+
+pub(crate) fn hosts_with_ipv6_disabled_run_on_ipv4<N: TestUdp>() {
+    isolated("IPv6 disabled", || {
+        sysctl("ipv6/conf/all/disable_ipv6", "1");
+        sysctl("ipv6/conf/default/disable_ipv6", "1");
+        let (mut ours, mut theirs) = (open::<N>(), open::<N>());
+        let one = Span { offset: 0, len: 1 };
+        let v6 = transmit("[2001:db8::1]:1".parse::<SocketAddr>().unwrap(), None, one);
+        let v4 = transmit(here("127.0.0.1", &theirs), None, one);
+        assert_eq!(ours.send(&[0], &[v6, v4]), Sent { sent: 1, failed: 1, source_lost: 0 });
+        assert_eq!(receive_all(&mut theirs, 1).len(), 1);
+    });
+}
+
+pub(crate) fn a_full_socket_buffer_holds_up_for_a_bounded_time<N: TestUdp>() {
+    isolated("a full buffer", || {
+        // An interface whose queue never drains: one byte per second.
+        let _tun = Tun::create(&TunOptions { name: "slow".into(), mtu: None, offload: true }).unwrap();
+        for command in [
+            "tc qdisc add dev slow root tbf rate 8bit burst 2000 limit 100000000",
+            "ip address add 10.7.0.1/24 dev slow",
+            "ip link set slow up",
+        ] {
+            let (program, arguments) = command.split_once(' ').expect("it has arguments");
+            let status = Command::new(program).args(arguments.split(' ')).status().expect("iproute2 is installed");
+            assert!(status.success(), "{command}");
+        }
+        let mut udp = open::<N>();
+        let small = 4_096;
+        for socket in udp.udp().fds() {
+            sys::set_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, small).unwrap();
+        }
+        let to = "10.7.0.2:1".parse::<SocketAddr>().unwrap();
+        let batch = [transmit(to, None, Span { offset: 0, len: 1_000 }); 2 * BATCH];
+        let start = Instant::now();
+        let sent = udp.send(&[0; 1_000], &batch);
+        let took = start.elapsed();
+        assert_eq!(sent.sent + sent.failed, batch.len());
+        assert!(sent.failed > 0 && sent.sent > 0, "{sent:?}");
+        assert!(took >= SEND_PATIENCE && took < 20 * SEND_PATIENCE, "{took:?}");
+    });
+}
+
+/// The kernel refuses segments that exceed the MTU, and fragments single datagrams that do.
+pub(crate) fn a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again<N: TestUdp>() {
+    isolated("a small MTU", || {
+        fs::write("/sys/class/net/lo/mtu", "1400").unwrap();
+        let (mut ours, mut theirs) = (open::<N>(), open::<N>());
+        let to = here("127.0.0.1", &theirs);
+        let batch = [run_to(to, 100, 3, 50), run_to(to, 2_000, 5, 7), run_to(to, 100, 4, 100)];
+        assert_eq!(ours.send(&[3; 10_000], &batch), Sent { sent: 12, ..Sent::default() });
+        let lengths: Vec<_> = receive_all(&mut theirs, 12).iter().map(|(_, bytes)| bytes.len()).collect();
+        assert_eq!(lengths, [100, 100, 50, 2_000, 2_000, 2_000, 2_000, 7, 100, 100, 100, 100]);
+        let mut ours = N::over(Udp::bind(&UdpOptions { offload: false, ..UdpOptions::default() }).unwrap());
+        assert_eq!(ours.send(&[3; 10_000], &batch), Sent { sent: 12, ..Sent::default() });
+        assert_eq!(receive_all(&mut theirs, 12).len(), 12, "a kernel without segmentation");
+    });
+}

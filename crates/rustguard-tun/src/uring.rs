@@ -1,0 +1,340 @@
+//! The same TUN and the same sockets by io_uring, for Linux 6.7 and newer: reads that go on by themselves into buffers
+//! the kernel picks, and whole batches of sends and writes with one system call.
+//!
+//! A ring belongs to the thread that first reads or writes through it: everything else may happen on others, creation and
+//! dropping, too.
+use crate::{
+    Endpoint, Network, Received, Segments, Sent, Span, Transmit, TunQueue,
+    offload::{Group, VNET_LEN},
+    sys::{Inbox, OUTBOX_BATCH, Outbox},
+    tun::Tun,
+    udp::{PENDING_ERRORS, SLOT, Udp, run_of},
+};
+use std::{fmt, io, os::fd::BorrowedFd};
+
+/// A queue of a TUN, driven by io_uring.
+pub struct UringTun {
+    /// Rings go first: their reads are of this descriptor.
+    inbox: Inbox,
+    outbox: Outbox,
+    tun: Tun,
+    batch: Batch,
+}
+
+/// Writes that are submitted together; empty between calls.
+#[derive(Default)]
+struct Batch {
+    headers: Vec<[u8; VNET_LEN]>,
+    spans: Vec<Span>,
+    /// How many of the spans each write gathers.
+    counts: Vec<usize>,
+    /// How many packets each write consists of.
+    packets: Vec<usize>,
+}
+
+impl UringTun {
+    /// Drives `tun` by io_uring.
+    ///
+    /// # Errors
+    /// Where the kernel has no io_uring, too old a one, or forbids it: the message says which, and what to do.
+    pub fn new(tun: Tun) -> io::Result<Self> {
+        Ok(Self { inbox: Inbox::packets()?, outbox: Outbox::new()?, tun, batch: Batch::default() })
+    }
+
+    /// The queue itself, for its name, index and MTU.
+    pub fn tun(&self) -> &Tun {
+        &self.tun
+    }
+}
+
+impl fmt::Debug for UringTun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UringTun").field("tun", &self.tun).finish_non_exhaustive()
+    }
+}
+
+impl TunQueue for UringTun {
+    /// As [`Tun`] does; the packet is copied once more, from the kernel's choice of buffer into `slab`.
+    fn read(&mut self, slab: &mut [u8], at: usize, mtu: usize) -> io::Result<Option<Segments>> {
+        let Self { inbox, tun, .. } = self;
+        let begin = tun.begin(at);
+        let copy = |bytes: &[u8]| {
+            // No IP packet is longer than what `max_read` counts in; if one were, it is cut off and refused as malformed.
+            let room = &mut slab[begin..];
+            let len = bytes.len().min(room.len());
+            room[..len].copy_from_slice(&bytes[..len]);
+            len
+        };
+        match inbox.next(&[tun.fd()], 0, copy) {
+            Ok(len) => Ok(len.map(|len| tun.lay_out(slab, at, len, mtu))),
+            Err(error) => Err(tun.surface(error)),
+        }
+    }
+
+    fn write(&mut self, slab: &mut [u8], packets: &[Span]) -> io::Result<usize> {
+        let mut refused = 0;
+        if !self.tun.has_vnet() {
+            for packets in packets.chunks(OUTBOX_BATCH) {
+                packets.iter().for_each(|&packet| self.batch.push_single(packet));
+                refused += self.flush(slab)?;
+            }
+            return Ok(refused);
+        }
+        let mut coalescer = std::mem::take(&mut self.tun.coalescer);
+        coalescer.group(slab, packets);
+        let result = coalescer.groups().chunks(OUTBOX_BATCH).try_fold(0, |refused, groups| {
+            for group in groups {
+                self.batch.push_group(slab, packets, group, coalescer.members(group));
+            }
+            Ok(refused + self.flush(slab)?)
+        });
+        self.tun.coalescer = coalescer;
+        result
+    }
+
+    /// Before the first `read` there is nothing to wait for but the TUN itself.
+    fn fd(&self) -> BorrowedFd<'_> {
+        if self.inbox.is_running() { self.inbox.fd() } else { self.tun.fd() }
+    }
+
+    fn max_read(&self) -> usize {
+        self.tun.max_read()
+    }
+}
+
+impl UringTun {
+    /// Writes the batch and empties it; returns how many packets were refused.
+    fn flush(&mut self, slab: &[u8]) -> io::Result<usize> {
+        let Self { outbox, tun, batch, .. } = self;
+        let Batch { headers, spans, counts, packets } = &*batch;
+        let mut refused = 0;
+        let result = outbox.write(tun.fd(), slab, headers, spans, counts).and_then(|results| {
+            for (&result, packets) in results.iter().zip(packets) {
+                match result {
+                    1.. => {}
+                    _ if result == -libc::EBADFD => return Err(tun.surface(io::Error::from_raw_os_error(-result))),
+                    _ => refused += packets,
+                }
+            }
+            Ok(refused)
+        });
+        batch.clear();
+        result
+    }
+}
+
+impl Batch {
+    fn push_single(&mut self, packet: Span) {
+        self.spans.push(packet);
+        self.counts.push(1);
+        self.packets.push(1);
+    }
+
+    /// The first packet whole, with its headers made those of the group, and the payloads of the others.
+    fn push_group(&mut self, slab: &mut [u8], packets: &[Span], group: &Group, members: impl Iterator<Item = usize>) {
+        let first = packets[group.first];
+        self.headers.push(group.finish(&mut slab[first.offset..first.offset + first.len]).to_bytes());
+        self.spans.push(first);
+        self.spans.extend(members.skip(1).map(|i| {
+            let Span { offset, len } = packets[i];
+            Span { offset: offset + group.headers, len: len - group.headers }
+        }));
+        self.counts.push(group.count);
+        self.packets.push(group.count);
+    }
+
+    fn clear(&mut self) {
+        let Self { headers, spans, counts, packets } = self;
+        headers.clear();
+        spans.clear();
+        counts.clear();
+        packets.clear();
+    }
+}
+
+/// The sockets of one worker, driven by io_uring.
+pub struct UringUdp {
+    inbox: Inbox,
+    outbox: Outbox,
+    udp: Udp,
+    /// Families take turns in being asked first.
+    turn: usize,
+}
+
+impl UringUdp {
+    /// Drives `udp` by io_uring. [`Udp::try_clone`] gives plain handles for others, before or after.
+    ///
+    /// # Errors
+    /// Where the kernel has no io_uring, too old a one, or forbids it: the message says which, and what to do.
+    pub fn new(udp: Udp) -> io::Result<Self> {
+        Ok(Self { inbox: Inbox::datagrams(udp.fds().count())?, outbox: Outbox::new()?, udp, turn: 0 })
+    }
+
+    /// The sockets themselves, for their port, their mark and further handles.
+    pub fn udp(&self) -> &Udp {
+        &self.udp
+    }
+}
+
+impl fmt::Debug for UringUdp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UringUdp").field("udp", &self.udp).finish_non_exhaustive()
+    }
+}
+
+impl Network for UringUdp {
+    /// As [`Udp`] does. Datagrams are copied once more, from the kernel's choice of buffers, and so lie close together: as
+    /// many are received as fit.
+    fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
+        let Self { inbox, udp, turn, .. } = self;
+        // Both families, or the only one twice.
+        let mut files = udp.fds();
+        let Some(first) = files.next() else { return Ok(()) };
+        let files = [first, files.next().unwrap_or(first)];
+        *turn = (*turn + 1) % files.len();
+        let (mut offset, mut errors) = (0, 0);
+        while slab.len() - offset >= SLOT {
+            let room = &mut slab[offset..];
+            match inbox.next_datagram(&files, *turn, room) {
+                Ok(None) => break,
+                // No UDP payload is longer than a slot; if one were, what is cut off could not be authentic.
+                Ok(Some(None)) => {}
+                Ok(Some(Some(datagram))) => {
+                    let from = Endpoint { remote: datagram.from, local: datagram.local };
+                    out.push(Received { from, segments: run_of(offset, datagram.len, datagram.size) });
+                    offset += datagram.len.next_multiple_of(CACHE_LINE);
+                }
+                // Left on the socket by ICMP or an earlier `send`, and forgotten thereby.
+                Err(_) if errors < PENDING_ERRORS => errors += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
+        let Self { outbox, udp, .. } = self;
+        udp.send_by(slab, batch, &mut |messages, socket, slab, datagrams| {
+            // Another thread's: the plain way is always there.
+            if outbox.is_usable() {
+                outbox.send(messages, socket, slab, datagrams)
+            } else {
+                messages.send(socket, slab, datagrams)
+            }
+        })
+    }
+
+    /// Before the first `recv` there is nothing to wait for but the sockets themselves.
+    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let running = self.inbox.is_running();
+        let ring = running.then(|| self.inbox.fd());
+        ring.into_iter().chain(self.udp.fds().filter(move |_| !running))
+    }
+
+    fn recv_slab_len(&self) -> usize {
+        self.udp.recv_slab_len()
+    }
+}
+
+/// Datagrams begin on lines of their own.
+const CACHE_LINE: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{
+        tun::{self, TestTun},
+        udp::{self, TestUdp},
+    };
+
+    impl TestTun for UringTun {
+        fn over(tun: Tun) -> Self {
+            Self::new(tun).unwrap()
+        }
+    }
+
+    #[test]
+    fn packets_pass_both_ways() {
+        tun::packets_pass_both_ways::<UringTun>();
+    }
+
+    #[test]
+    fn c28_super_packets_of_udp_pass_both_ways() {
+        tun::super_packets_of_udp_pass_both_ways::<UringTun>();
+    }
+
+    #[test]
+    fn c28_a_tcp_stream_passes_both_ways() {
+        tun::a_tcp_stream_passes_both_ways::<UringTun>();
+    }
+
+    #[test]
+    fn an_interface_deleted_from_outside_surfaces_everywhere() {
+        tun::an_interface_deleted_from_outside_surfaces_everywhere::<UringTun>();
+    }
+
+    impl TestUdp for UringUdp {
+        fn over(udp: Udp) -> Self {
+            Self::new(udp).unwrap()
+        }
+
+        fn udp(&self) -> &Udp {
+            self.udp()
+        }
+    }
+
+    #[test]
+    fn datagrams_of_every_length_pass() {
+        udp::datagrams_of_every_length_pass::<UringUdp>();
+    }
+
+    #[test]
+    fn pieces_of_many_transmits_arrive_in_order() {
+        udp::pieces_of_many_transmits_arrive_in_order::<UringUdp>();
+    }
+
+    #[test]
+    fn c23_runs_of_every_shape_arrive_as_they_were_cut() {
+        udp::runs_of_every_shape_arrive_as_they_were_cut::<UringUdp>();
+    }
+
+    #[test]
+    fn c23_runs_come_in_one_piece_where_the_kernel_does_that() {
+        udp::runs_come_in_one_piece_where_the_kernel_does_that::<UringUdp>();
+    }
+
+    #[test]
+    fn both_families_share_a_port_and_are_drained_fairly() {
+        udp::both_families_share_a_port_and_are_drained_fairly::<UringUdp>();
+    }
+
+    #[test]
+    fn a_bad_datagram_in_mid_batch_fails_alone() {
+        udp::a_bad_datagram_in_mid_batch_fails_alone::<UringUdp>();
+    }
+
+    #[test]
+    fn replies_leave_from_the_address_that_was_addressed() {
+        udp::replies_leave_from_the_address_that_was_addressed::<UringUdp>();
+    }
+
+    #[test]
+    fn a_source_that_moved_away_is_left_out() {
+        udp::a_source_that_moved_away_is_left_out::<UringUdp>();
+    }
+
+    #[test]
+    fn hosts_with_ipv6_disabled_run_on_ipv4() {
+        udp::hosts_with_ipv6_disabled_run_on_ipv4::<UringUdp>();
+    }
+
+    #[test]
+    fn a_full_socket_buffer_holds_up_for_a_bounded_time() {
+        udp::a_full_socket_buffer_holds_up_for_a_bounded_time::<UringUdp>();
+    }
+
+    #[test]
+    fn c23_a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again() {
+        udp::a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again::<UringUdp>();
+    }
+}
