@@ -242,9 +242,19 @@ const CACHE_LINE: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{
-        tun::{self, TestTun},
-        udp::{self, TestUdp},
+    use crate::{
+        namespace::isolated,
+        testing::{
+            tun::{self, TestTun},
+            udp::{self, TestUdp},
+        },
+        wait::Waiter,
+    };
+    use std::{
+        net::{SocketAddr, UdpSocket},
+        ops::Range,
+        thread,
+        time::Duration,
     };
 
     impl TestTun for UringTun {
@@ -336,5 +346,92 @@ mod tests {
     #[test]
     fn c23_a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again() {
         udp::a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again::<UringUdp>();
+    }
+
+    /// Sends numbered datagrams, each by itself.
+    fn send_numbers(ours: &mut UringUdp, to: SocketAddr, numbers: Range<u32>) {
+        let slab: Vec<u8> = numbers.clone().flat_map(u32::to_be_bytes).collect();
+        let spans = (0..numbers.len()).map(|i| Span { offset: 4 * i, len: 4 });
+        let batch: Vec<_> = spans.map(|span| udp::transmit(to, None, span)).collect();
+        assert_eq!(ours.send(&slab, &batch), Sent { sent: batch.len(), ..Sent::default() });
+    }
+
+    fn is_ready(fds: &[BorrowedFd<'_>]) -> bool {
+        let (mut waiter, _waker) = Waiter::new().unwrap();
+        let mut ready = vec![false; fds.len()];
+        waiter.wait(fds, &mut ready, Some(Duration::ZERO)).unwrap();
+        ready.contains(&true)
+    }
+
+    /// There are 32 buffers: the endless read ends whenever all are full.
+    #[test]
+    fn datagrams_beyond_the_buffers_come_later_and_in_order() {
+        isolated("more datagrams than buffers", || {
+            let (mut ours, mut theirs) = (udp::open::<UringUdp>(), udp::open::<UringUdp>());
+            for ip in ["127.0.0.1", "::1"] {
+                send_numbers(&mut ours, udp::here(ip, &theirs), 0..500);
+                let received = udp::receive_all(&mut theirs, 500);
+                let expected = (0..500_u32).map(|number| number.to_be_bytes().to_vec());
+                assert!(received.into_iter().map(|(_, bytes)| bytes).eq(expected));
+            }
+        });
+    }
+
+    #[test]
+    fn packets_beyond_the_buffers_come_later_and_in_order() {
+        isolated("more packets than buffers", || {
+            let mut queue: UringTun = tun::create("rg-many", true);
+            let socket = UdpSocket::bind("10.9.9.1:0").unwrap();
+            for number in 0..400_u32 {
+                socket.send_to(&number.to_be_bytes(), "10.9.9.2:5000").unwrap();
+            }
+            let mut slab = vec![0; queue.max_read()];
+            for number in 0..400_u32 {
+                assert!(number == 0 || is_ready(&[queue.fd()]), "{number}: readable for as long as there is something");
+                let packet = tun::next_ipv4(&mut queue, &mut slab, 0);
+                assert_eq!(slab[packet.offset + 28..][..4], number.to_be_bytes());
+            }
+            while queue.read(&mut slab, 0, 1_420).unwrap().is_some() {}
+            assert!(!is_ready(&[queue.fd()]));
+        });
+    }
+
+    #[test]
+    fn whoever_waits_is_woken_before_and_after_the_first_call() {
+        isolated("waiting for io_uring", || {
+            let (mut ours, mut theirs) = (udp::open::<UringUdp>(), udp::open::<UringUdp>());
+            let mut slab = vec![0; theirs.recv_slab_len()];
+            for round in 0..20 {
+                let fds: Vec<_> = theirs.fds().collect();
+                assert!(!is_ready(&fds), "{round}");
+                send_numbers(&mut ours, udp::here("127.0.0.1", &theirs), 0..3);
+                let fds: Vec<_> = theirs.fds().collect();
+                assert!(is_ready(&fds), "{round}");
+                let mut received = Vec::new();
+                theirs.recv(&mut slab, &mut received).unwrap();
+                assert_eq!(received.len(), 3);
+            }
+        });
+    }
+
+    #[test]
+    fn a_ring_is_its_threads_and_sending_goes_on_without() {
+        isolated("a ring on two threads", || {
+            let (mut ours, mut theirs) = (udp::open::<UringUdp>(), udp::open::<UringUdp>());
+            let to = udp::here("127.0.0.1", &theirs);
+            send_numbers(&mut ours, to, 0..3);
+            assert_eq!(udp::receive_all(&mut theirs, 3).len(), 3);
+            let (ours, mut theirs) = thread::spawn(move || {
+                send_numbers(&mut ours, to, 3..6);
+                let mut slab = vec![0; theirs.recv_slab_len()];
+                let error = theirs.recv(&mut slab, &mut Vec::new()).unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
+                (ours, theirs)
+            })
+            .join()
+            .unwrap();
+            drop(ours);
+            assert_eq!(udp::receive_all(&mut theirs, 3).len(), 3);
+        });
     }
 }

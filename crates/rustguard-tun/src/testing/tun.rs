@@ -34,7 +34,7 @@ pub(crate) fn ip(arguments: &str) {
 }
 
 /// Creates the interface, up and with the addresses 10.9.9.1/24 and fd09::1/64.
-fn create<T: TestTun>(name: &str, offload: bool) -> T {
+pub(crate) fn create<T: TestTun>(name: &str, offload: bool) -> T {
     let tun = Tun::create(&TunOptions { name: name.into(), mtu: Some(1_420), offload }).unwrap();
     ip(&format!("addr add 10.9.9.1/24 dev {name}"));
     ip(&format!("addr add fd09::1/64 dev {name} nodad"));
@@ -50,7 +50,7 @@ fn wait(tun: &impl TunQueue, waiter: &mut Waiter) -> bool {
 }
 
 /// Waits for the next packet that is IPv4 (the kernel sends router solicitations of its own).
-fn next_ipv4(tun: &mut impl TunQueue, slab: &mut [u8], at: usize) -> Segments {
+pub(crate) fn next_ipv4(tun: &mut impl TunQueue, slab: &mut [u8], at: usize) -> Segments {
     let (mut waiter, _waker) = Waiter::new().unwrap();
     loop {
         match tun.read(slab, at, MTU).unwrap() {
