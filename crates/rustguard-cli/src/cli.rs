@@ -13,7 +13,7 @@ Exit status:
 Environment:
   RUSTGUARD_LOG  what is logged: error, warn, info, debug, trace, or per module (rustguard_device=debug)
   WG_COLOR_MODE  always, never or auto: colours in `show`
-  RUSTGUARD_QUEUES, RUSTGUARD_OFFLOAD, RUSTGUARD_RELAY
+  RUSTGUARD_QUEUES, RUSTGUARD_OFFLOAD, RUSTGUARD_IO, RUSTGUARD_RELAY
                  as the options of `up` of these names
   WG_HIDE_KEYS   never: `show` prints private and preshared keys
   WG_ENDPOINT_RESOLUTION_RETRIES
@@ -146,6 +146,9 @@ pub(crate) struct DataPath {
     /// Whether whole runs of packets are exchanged with the kernel, as far as it is able to
     #[arg(long, value_enum, default_value_t, env = "RUSTGUARD_OFFLOAD", hide_env = true, value_name = "ON|OFF")]
     pub(crate) offload: Offload,
+    /// How to talk to the kernel: `poll` measures best; `uring` is io_uring, for Linux 6.7 or newer
+    #[arg(long, value_enum, default_value_t, env = "RUSTGUARD_IO", hide_env = true, value_name = "POLL|URING")]
+    pub(crate) io: Io,
     /// What becomes of packets from peer to peer
     ///
     /// `auto`: where the host forwards packets and would route them back into the interface, they take the short way, past
@@ -172,6 +175,10 @@ impl DataPath {
                 Offload::On => rustguard_device::Offload::On,
                 Offload::Off => rustguard_device::Offload::Off,
             })
+            .io(match self.io {
+                Io::Poll => rustguard_device::Io::Poll,
+                Io::Uring => rustguard_device::Io::Uring,
+            })
             .relay(match self.relay {
                 Relay::Auto => rustguard_device::Relay::Auto,
                 Relay::Off => rustguard_device::Relay::Off,
@@ -188,6 +195,7 @@ impl DataPath {
             |value: Option<clap::builder::PossibleValue>| value.map_or_else(String::new, |v| v.get_name().to_owned());
         let mut arguments = vec![
             format!("--offload={}", name(self.offload.to_possible_value())),
+            format!("--io={}", name(self.io.to_possible_value())),
             format!("--relay={}", name(self.relay.to_possible_value())),
         ];
         arguments.extend(self.queues.map(|queues| format!("--queues={queues}")));
@@ -202,6 +210,15 @@ pub(crate) enum Offload {
     #[default]
     On,
     Off,
+}
+
+/// `--io`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "the option's help says it")]
+pub(crate) enum Io {
+    #[default]
+    Poll,
+    Uring,
 }
 
 /// `--relay`.

@@ -4,6 +4,7 @@ use rustguard_tun::{
     Network,
     memory::{MemoryNet, MemorySocket},
     udp::{Udp, UdpOptions},
+    uring::UringUdp,
 };
 use std::{io, net::SocketAddr};
 
@@ -62,6 +63,25 @@ impl Binder for UdpBinder {
 
     fn set_fwmark(&self, network: &Udp, mark: u32) -> io::Result<()> {
         network.set_fwmark(mark)
+    }
+}
+
+/// The same, with io_uring between the workers and the kernel.
+#[derive(Default)]
+pub struct UringBinder(pub UdpBinder);
+
+impl Binder for UringBinder {
+    type Network = UringUdp;
+    type Control = Udp;
+
+    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<UringUdp, Udp>> {
+        let Bound { workers, control, port } = self.0.bind(options, workers)?;
+        let workers = workers.into_iter().map(UringUdp::new).collect::<io::Result<_>>()?;
+        Ok(Bound { workers, control, port })
+    }
+
+    fn set_fwmark(&self, network: &Udp, mark: u32) -> io::Result<()> {
+        self.0.set_fwmark(network, mark)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The handle on a running device, and how one is started.
 
 use crate::{
-    binder::{Binder, UdpBinder},
+    binder::{Binder, UdpBinder, UringBinder},
     config::{PeerUpdate, Update, UpdateError},
     control::{self, Command},
     event::Event,
@@ -13,6 +13,7 @@ use rustguard_crypto::x25519::StaticSecret;
 use rustguard_tun::{
     TunQueue,
     tun::{Tun, TunError, TunOptions},
+    uring::UringTun,
 };
 use std::{io, net::IpAddr, num::NonZeroUsize, sync::Arc, thread::JoinHandle};
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
@@ -70,6 +71,9 @@ pub enum StartError {
     /// The first configuration was refused: port, mark, …
     #[error(transparent)]
     Update(#[from] UpdateError),
+    /// The kernel has no io_uring for us.
+    #[error(transparent)]
+    Uring(io::Error),
     /// No thread, no eventfd, no memory.
     #[error("cannot start the device's threads: {0}")]
     System(#[from] io::Error),
@@ -83,7 +87,18 @@ pub struct Builder {
     resolution_retries: Option<u32>,
     queues: Option<NonZeroUsize>,
     offload: Offload,
+    io: Io,
     relay: Relay,
+}
+
+/// How workers talk to the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Io {
+    /// A system call for each batch, and ppoll where there is nothing to do.
+    #[default]
+    Poll,
+    /// io_uring: reads that go on by themselves, and whole batches of writes at once. Linux 6.7 or newer.
+    Uring,
 }
 
 /// What becomes of a packet that one peer sends to another.
@@ -124,6 +139,16 @@ pub enum Offload {
     On,
     /// Every packet is a system call: for kernels that get it wrong, and to measure what it brings.
     Off,
+}
+
+/// The queues of each worker.
+fn by_worker<T>(lanes: Vec<T>) -> Vec<Vec<T>> {
+    let mut lanes = lanes.into_iter().peekable();
+    let mut workers = Vec::new();
+    while lanes.peek().is_some() {
+        workers.push(lanes.by_ref().take(LANES).collect());
+    }
+    workers
 }
 
 /// As many queues as there are pairs of cores, at most 8: a worker moves what its peers send and what goes to them, and
@@ -288,6 +313,13 @@ impl Builder {
         self
     }
 
+    /// How workers talk to the kernel; by default [`Io::Poll`], which is at least as fast (README, "Speed").
+    #[must_use]
+    pub fn io(mut self, io: Io) -> Self {
+        self.io = io;
+        self
+    }
+
     /// What becomes of a packet that one peer sends to another; by default [`Relay::Auto`].
     #[must_use]
     pub fn relay(mut self, relay: Relay) -> Self {
@@ -307,9 +339,14 @@ impl Builder {
         let options = TunOptions { name: interface.to_owned(), mtu: Some(mtu), offload };
         let lanes = Tun::create_queues(&options, workers * LANES)?;
         let interface = Interface { name: lanes[0].name().to_owned(), index: lanes[0].index() };
-        let mut lanes = lanes.into_iter();
-        let queues = (0..workers).map(|_| lanes.by_ref().take(LANES).collect()).collect();
-        self.launch(queues, UdpBinder { offload }, Some(interface))
+        let binder = UdpBinder { offload };
+        match self.io {
+            Io::Poll => self.launch(by_worker(lanes), binder, Some(interface)),
+            Io::Uring => {
+                let lanes = lanes.into_iter().map(UringTun::new).collect::<io::Result<_>>();
+                self.launch(by_worker(lanes.map_err(StartError::Uring)?), UringBinder(binder), Some(interface))
+            }
+        }
     }
 
     /// Starts over transports of the embedder's own: packets in memory, a userspace stack, another kind of network.
