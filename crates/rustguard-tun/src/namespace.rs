@@ -67,14 +67,17 @@ pub(crate) fn isolated(what: &str, test: impl FnOnce() + Send + 'static) {
     });
     match thread.join() {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            use std::io::Write as _;
-            // Not eprintln!, which the test harness captures.
-            let line = format!("skipped: {what}: no network namespace ({error}); run as root or under `unshare -Ur`\n");
-            io::stderr().write_all(line.as_bytes()).expect("standard error is open");
-        }
+        Ok(Err(error)) => skipped(&format!("{what}: no network namespace, for want of root or `unshare -Ur`"), &error),
         Err(panic) => std::panic::resume_unwind(panic),
     }
+}
+
+/// For this crate's tests: says that something was not tested, and why.
+#[cfg(test)]
+pub(crate) fn skipped(what: &str, why: &io::Error) {
+    use std::io::Write as _;
+    // Not eprintln!, which the test harness captures.
+    io::stderr().write_all(format!("skipped: {what} ({why})\n").as_bytes()).expect("standard error is open");
 }
 
 #[cfg(test)]

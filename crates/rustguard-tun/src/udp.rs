@@ -20,6 +20,9 @@ pub(crate) const BATCH: usize = 64;
 /// Messages per system call that receives: measured, throughput does not grow beyond 8 where each is a run (1: 0.81 of
 /// it, 4: 0.94), and they bound the memory a flood touches to half a megabyte.
 const RECV_BATCH: usize = 8;
+/// Every how many batches the family is asked first that had nothing the last time: a system call in vain each time, and
+/// the longest that a flood of the one keeps the other waiting.
+const OTHER_FIRST: usize = 8;
 /// Datagrams in one message at most (UDP_MAX_SEGMENTS of kernels before 6.9).
 const MAX_SEGMENTS: usize = 64;
 /// The longest UDP payload over IPv4, which also bounds a run.
@@ -70,8 +73,10 @@ pub struct Udp {
     singly: Vec<Outgoing>,
     /// Whether the kernel knows UDP_SEGMENT (Linux 4.18), and is to use it.
     segmentation: bool,
-    /// Families take turns in being asked first: the other gets what is left of the batch.
+    /// The family that had datagrams the last time, and is asked first.
     ipv6_first: bool,
+    /// Calls of `recv`, for the other family's turn.
+    turn: usize,
 }
 
 /// At least one of both is there.
@@ -131,6 +136,7 @@ impl Udp {
             outgoing: Messages::new(),
             queue: Vec::with_capacity(BATCH),
             ipv6_first: false,
+            turn: 0,
         }
     }
 
@@ -168,22 +174,16 @@ impl fmt::Debug for Udp {
 }
 
 impl Network for Udp {
-    /// What is waiting of either family, up to 8 runs of datagrams. An error that ICMP or an earlier `send` left on the socket
+    /// What is waiting of one family, up to 8 runs of datagrams. An error that ICMP or an earlier `send` left on the socket
     /// is passed over.
     ///
     /// # Errors
     /// Only those that come again and again: the socket is of no use any more.
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
-        self.ipv6_first = !self.ipv6_first;
-        let Pair { v4, v6 } = &self.sockets;
-        let order = if self.ipv6_first { [v6, v4] } else { [v4, v6] };
-        let mut offset = 0;
-        for socket in order.into_iter().flatten() {
-            let room = (slab.len() - offset) / SLOT;
-            if room == 0 {
-                break;
-            }
-            let count = receive(&mut self.incoming, socket, &mut slab[offset..])?;
+        self.turn = (self.turn + 1) % OTHER_FIRST;
+        for ipv6 in [self.ipv6_first ^ (self.turn == 0), !self.ipv6_first ^ (self.turn == 0)] {
+            let Some(socket) = (if ipv6 { &self.sockets.v6 } else { &self.sockets.v4 }) else { continue };
+            let count = receive(&mut self.incoming, socket, slab)?;
             for i in 0..count {
                 let Some(datagram) = self.incoming.incoming(i) else { continue };
                 // No UDP payload is longer than a slot; if one were, what is cut off could not be authentic.
@@ -192,10 +192,13 @@ impl Network for Udp {
                 }
                 out.push(Received {
                     from: Endpoint { remote: datagram.from, local: datagram.local },
-                    segments: run_of(offset + i * SLOT, datagram.len, datagram.size),
+                    segments: run_of(i * SLOT, datagram.len, datagram.size),
                 });
             }
-            offset += count * SLOT;
+            if count > 0 {
+                self.ipv6_first = ipv6;
+                break;
+            }
         }
         Ok(())
     }

@@ -1,6 +1,10 @@
 //! The same TUN and the same sockets by io_uring, for Linux 6.7 and newer: reads that go on by themselves into buffers
 //! the kernel picks, and whole batches of sends and writes with one system call.
 //!
+//! It works, and is not faster: measured in a virtual machine with two cores (Zen 5, Linux 6.18) by `benches/io.rs`, 64 small
+//! datagrams sent and received take 79 µs instead of 68, a run of 45 full ones 7.4 instead of 4.9 (its copy is 2.5 of them),
+//! 64 small packets through a TUN and back 85 instead of 79. Where system calls are dearer that may be otherwise.
+//!
 //! A ring belongs to the thread that first reads or writes through it: everything else may happen on others, creation and
 //! dropping, too.
 use crate::{
@@ -243,7 +247,7 @@ const CACHE_LINE: usize = 64;
 mod tests {
     use super::*;
     use crate::{
-        namespace::isolated,
+        namespace::{isolated, skipped},
         testing::{
             tun::{self, TestTun},
             udp::{self, TestUdp},
@@ -263,26 +267,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn packets_pass_both_ways() {
-        tun::packets_pass_both_ways::<UringTun>();
-    }
-
-    #[test]
-    fn c28_super_packets_of_udp_pass_both_ways() {
-        tun::super_packets_of_udp_pass_both_ways::<UringTun>();
-    }
-
-    #[test]
-    fn c28_a_tcp_stream_passes_both_ways() {
-        tun::a_tcp_stream_passes_both_ways::<UringTun>();
-    }
-
-    #[test]
-    fn an_interface_deleted_from_outside_surfaces_everywhere() {
-        tun::an_interface_deleted_from_outside_surfaces_everywhere::<UringTun>();
-    }
-
     impl TestUdp for UringUdp {
         fn over(udp: Udp) -> Self {
             Self::new(udp).unwrap()
@@ -293,60 +277,44 @@ mod tests {
         }
     }
 
-    #[test]
-    fn datagrams_of_every_length_pass() {
-        udp::datagrams_of_every_length_pass::<UringUdp>();
+    /// Whether this host lets us; says so aloud where not.
+    fn allowed() -> bool {
+        Inbox::packets().map_err(|error| skipped("io_uring", &error)).is_ok()
     }
 
-    #[test]
-    fn pieces_of_many_transmits_arrive_in_order() {
-        udp::pieces_of_many_transmits_arrive_in_order::<UringUdp>();
+    macro_rules! over {
+        ($backend:ty: $($module:ident::$test:ident),* $(,)?) => {
+            $(
+                #[test]
+                fn $test() {
+                    if allowed() {
+                        $module::$test::<$backend>();
+                    }
+                }
+            )*
+        };
     }
 
-    #[test]
-    fn c23_runs_of_every_shape_arrive_as_they_were_cut() {
-        udp::runs_of_every_shape_arrive_as_they_were_cut::<UringUdp>();
-    }
+    over!(UringTun:
+        tun::packets_pass_both_ways,
+        tun::super_packets_of_udp_pass_both_ways,
+        tun::a_tcp_stream_passes_both_ways,
+        tun::an_interface_deleted_from_outside_surfaces_everywhere,
+    );
 
-    #[test]
-    fn c23_runs_come_in_one_piece_where_the_kernel_does_that() {
-        udp::runs_come_in_one_piece_where_the_kernel_does_that::<UringUdp>();
-    }
-
-    #[test]
-    fn both_families_share_a_port_and_are_drained_fairly() {
-        udp::both_families_share_a_port_and_are_drained_fairly::<UringUdp>();
-    }
-
-    #[test]
-    fn a_bad_datagram_in_mid_batch_fails_alone() {
-        udp::a_bad_datagram_in_mid_batch_fails_alone::<UringUdp>();
-    }
-
-    #[test]
-    fn replies_leave_from_the_address_that_was_addressed() {
-        udp::replies_leave_from_the_address_that_was_addressed::<UringUdp>();
-    }
-
-    #[test]
-    fn a_source_that_moved_away_is_left_out() {
-        udp::a_source_that_moved_away_is_left_out::<UringUdp>();
-    }
-
-    #[test]
-    fn hosts_with_ipv6_disabled_run_on_ipv4() {
-        udp::hosts_with_ipv6_disabled_run_on_ipv4::<UringUdp>();
-    }
-
-    #[test]
-    fn a_full_socket_buffer_holds_up_for_a_bounded_time() {
-        udp::a_full_socket_buffer_holds_up_for_a_bounded_time::<UringUdp>();
-    }
-
-    #[test]
-    fn c23_a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again() {
-        udp::a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again::<UringUdp>();
-    }
+    over!(UringUdp:
+        udp::datagrams_of_every_length_pass,
+        udp::pieces_of_many_transmits_arrive_in_order,
+        udp::runs_of_every_shape_arrive_as_they_were_cut,
+        udp::runs_come_in_one_piece_where_the_kernel_does_that,
+        udp::both_families_share_a_port_and_are_drained_fairly,
+        udp::a_bad_datagram_in_mid_batch_fails_alone,
+        udp::replies_leave_from_the_address_that_was_addressed,
+        udp::a_source_that_moved_away_is_left_out,
+        udp::hosts_with_ipv6_disabled_run_on_ipv4,
+        udp::a_full_socket_buffer_holds_up_for_a_bounded_time,
+        udp::a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again,
+    );
 
     /// Sends numbered datagrams, each by itself.
     fn send_numbers(ours: &mut UringUdp, to: SocketAddr, numbers: Range<u32>) {
@@ -361,10 +329,16 @@ mod tests {
         waiter.wait(fds.iter().copied(), Some(Duration::ZERO)).unwrap().ready
     }
 
+    fn isolated_if_allowed(what: &str, test: impl FnOnce() + Send + 'static) {
+        if allowed() {
+            isolated(what, test);
+        }
+    }
+
     /// There are 32 buffers: the endless read ends whenever all are full.
     #[test]
     fn datagrams_beyond_the_buffers_come_later_and_in_order() {
-        isolated("more datagrams than buffers", || {
+        isolated_if_allowed("more datagrams than buffers", || {
             let (mut ours, mut theirs) = (udp::open::<UringUdp>(), udp::open::<UringUdp>());
             for ip in ["127.0.0.1", "::1"] {
                 send_numbers(&mut ours, udp::here(ip, &theirs), 0..500);
@@ -377,7 +351,7 @@ mod tests {
 
     #[test]
     fn packets_beyond_the_buffers_come_later_and_in_order() {
-        isolated("more packets than buffers", || {
+        isolated_if_allowed("more packets than buffers", || {
             let mut queue: UringTun = tun::create("rg-many", true);
             let socket = UdpSocket::bind("10.9.9.1:0").unwrap();
             for number in 0..400_u32 {
@@ -396,7 +370,7 @@ mod tests {
 
     #[test]
     fn whoever_waits_is_woken_before_and_after_the_first_call() {
-        isolated("waiting for io_uring", || {
+        isolated_if_allowed("waiting for io_uring", || {
             let (mut ours, mut theirs) = (udp::open::<UringUdp>(), udp::open::<UringUdp>());
             let mut slab = vec![0; theirs.recv_slab_len()];
             for round in 0..20 {
@@ -414,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_ring_is_its_threads_and_sending_goes_on_without() {
-        isolated("a ring on two threads", || {
+        isolated_if_allowed("a ring on two threads", || {
             let (mut ours, mut theirs) = (udp::open::<UringUdp>(), udp::open::<UringUdp>());
             let to = udp::here("127.0.0.1", &theirs);
             send_numbers(&mut ours, to, 0..3);

@@ -35,6 +35,10 @@ fn dropping_frees_everything_at_once() {
     if let Err(error) = namespace::enter_network() {
         return println!("skipped: no network namespace ({error}); run as root or under `unshare -Ur`");
     }
+    let udp = Udp::bind(&UdpOptions::default()).expect("a port");
+    if let Err(error) = UringUdp::new(udp) {
+        return println!("skipped: {error}");
+    }
     round(0);
     let (fds, size) = (descriptors(), mapped());
     for _ in 0..50 {
