@@ -2,9 +2,8 @@
 //! the kernel picks, and whole batches of sends and writes with one system call.
 //!
 //! It works, and is not faster: measured in a virtual machine with two cores (Zen 5, Linux 6.18) by `benches/io.rs`, 64
-//! small datagrams sent and received take 79 µs instead of 68, a run of 45 full ones 7.4 instead of 4.9 (its copy is
-//! 2.5 of them), 64 small packets through a TUN and back 85 instead of 79. Where system calls are dearer that may be
-//! otherwise.
+//! small datagrams sent and received take 79 µs instead of 68, a run of 45 full ones 7.4 instead of 4.9, 64 small packets
+//! through a TUN and back 85 instead of 79. Where system calls are dearer, that may be otherwise.
 //!
 //! A ring belongs to the thread that first reads or writes through it: everything else may happen on others, creation
 //! and dropping, too.

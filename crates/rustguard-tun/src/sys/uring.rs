@@ -431,8 +431,7 @@ impl Buffers {
     fn filled(&self, id: u16, len: usize) -> &[u8] {
         assert!(id < BUFFERS && len <= BUFFER, "the kernel fills what it was offered");
         // SAFETY: within the mapping, whose pages began as zeroes; it was filled, and until it is given back, which
-        // takes
-        // `&mut self`, the kernel leaves it alone.
+        // takes `&mut self`, the kernel leaves it alone.
         unsafe { std::slice::from_raw_parts(self.memory.start.add(usize::from(id) * BUFFER), len) }
     }
 
