@@ -51,7 +51,7 @@ pub(crate) struct Inbox {
     /// Declared, and so dropped, before the buffers it knows.
     ring: Ring,
     /// Signalled by the kernel whenever there is a completion, or work for the ring's thread. Polling the ring itself
-    /// would not do: with DEFER_TASKRUN, work that arrives does not wake whoever sleeps there (Linux 6.18).
+    /// did not do: with DEFER_TASKRUN, sleepers there were not woken by packets that came (seen on Linux 6.18).
     event: EventFd,
     kind: Kind,
     sources: Vec<Source>,
