@@ -273,8 +273,8 @@ fn bytes(slab: &[u8], span: Span) -> &[u8] {
 }
 
 /// Asks (TUNSETOFFLOAD, TUN_F_…) for super-packets of TCP and UDP, else (before Linux 6.2) of TCP only, else only for
-/// packets whose checksum is left to us. A kernel that refuses all of them sends whole packets: the header is there, and
-/// says so.
+/// packets whose checksum is left to us. A kernel that refuses all of them sends whole packets: the header is there,
+/// and says so.
 fn enable_offloads(mut ask: impl FnMut(libc::c_uint) -> io::Result<()>) {
     let checksum = libc::TUN_F_CSUM;
     let tcp = checksum | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;

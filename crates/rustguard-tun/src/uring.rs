@@ -1,12 +1,12 @@
 //! The same TUN and the same sockets by io_uring, for Linux 6.7 and newer: reads that go on by themselves into buffers
 //! the kernel picks, and whole batches of sends and writes with one system call.
 //!
-//! It works, and is not faster: measured in a virtual machine with two cores (Zen 5, Linux 6.18) by `benches/io.rs`, 64 small
-//! datagrams sent and received take 79 µs instead of 68, a run of 45 full ones 7.4 instead of 4.9 (its copy is 2.5 of them),
-//! 64 small packets through a TUN and back 85 instead of 79. Where system calls are dearer that may be otherwise.
+//! It works, and is not faster: measured in a virtual machine with two cores (Zen 5, Linux 6.18) by `benches/io.rs`, 64
+//! small datagrams sent and received take 79 µs instead of 68, a run of 45 full ones 7.4 instead of 4.9, 64 small packets
+//! through a TUN and back 85 instead of 79. Where system calls are dearer, that may be otherwise.
 //!
-//! A ring belongs to the thread that first reads or writes through it: everything else may happen on others, creation and
-//! dropping, too.
+//! A ring belongs to the thread that first reads or writes through it: everything else may happen on others, creation
+//! and dropping, too.
 use crate::{
     Endpoint, Network, Received, Segments, Sent, Span, Transmit, TunQueue,
     offload::{Group, VNET_LEN},
@@ -63,7 +63,8 @@ impl TunQueue for UringTun {
         let Self { inbox, tun, .. } = self;
         let begin = tun.begin(at);
         let copy = |bytes: &[u8]| {
-            // No IP packet is longer than what `max_read` counts in; if one were, it is cut off and refused as malformed.
+            // No IP packet is longer than what `max_read` counts in; if one were, it is cut off and refused as
+            // malformed.
             let room = &mut slab[begin..];
             let len = bytes.len().min(room.len());
             room[..len].copy_from_slice(&bytes[..len]);
@@ -187,8 +188,8 @@ impl fmt::Debug for UringUdp {
 }
 
 impl Network for UringUdp {
-    /// As [`Udp`] does. Datagrams are copied once more, from the kernel's choice of buffers, and so lie close together: as
-    /// many are received as fit.
+    /// As [`Udp`] does. Datagrams are copied once more, from the kernel's choice of buffers, and so lie close together:
+    /// as many are received as fit.
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
         let Self { inbox, udp, turn, .. } = self;
         // Both families, or the only one twice.

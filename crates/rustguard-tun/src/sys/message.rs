@@ -128,8 +128,8 @@ impl<const N: usize> Messages<N> {
     /// error is about the first one, or left over from an earlier one (see `Udp`).
     pub(crate) fn send(&mut self, socket: impl AsFd, slab: &[u8], datagrams: &[Outgoing]) -> io::Result<usize> {
         let headers = self.fill(slab, datagrams);
-        // SAFETY: each header was filled by `fill` and names an address and a control buffer that `self` owns with their
-        // true lengths, and a part of `slab`, which the kernel only reads; all outlive the call.
+        // SAFETY: each header was filled by `fill` and names an address and a control buffer that `self` owns with
+        // their true lengths, and a part of `slab`, which the kernel only reads; all outlive the call.
         let sent = check(unsafe {
             let (count, headers) = (headers.len(), headers.as_mut_ptr());
             libc::sendmmsg(socket.as_fd().as_raw_fd(), headers, count as _, libc::MSG_DONTWAIT as _)
@@ -137,8 +137,8 @@ impl<const N: usize> Messages<N> {
         Ok(sent.try_into().expect("check() lets nothing negative through"))
     }
 
-    /// Describes the first of `datagrams`, at most `N`, to the kernel: each header leads to memory of `self`, and to its
-    /// part of `slab`, for reading.
+    /// Describes the first of `datagrams`, at most `N`, to the kernel: each header leads to memory of `self`, and to
+    /// its part of `slab`, for reading.
     pub(super) fn fill(&mut self, slab: &[u8], datagrams: &[Outgoing]) -> &mut [libc::mmsghdr] {
         let Arrays { headers, buffers, addresses, controls } = &mut *self.0;
         let datagrams = &datagrams[..datagrams.len().min(N)];
@@ -168,7 +168,8 @@ impl Incoming {
     pub(super) const NAME_LEN: usize = size_of::<Address>();
     pub(super) const CONTROL_LEN: usize = size_of::<Control>();
 
-    /// From the bytes of the sender's address and of the control messages; `None` when the address is of no known family.
+    /// From the bytes of the sender's address and of the control messages; `None` when the address is of no known
+    /// family.
     pub(super) fn parse(name: &[u8], control_bytes: &[u8], len: usize) -> Option<Self> {
         let address = Address::from_bytes(name);
         let mut control: Control = [0; 8];

@@ -1,9 +1,10 @@
 //! io_uring: endless reads into buffers the kernel picks, and batches of sends and writes with one system call.
 //!
 //! Two kinds of ring, one for each direction, so that neither waits for the other's completions. Both are made with
-//! SINGLE_ISSUER and DEFER_TASKRUN: they belong to the thread that uses them first, and **the kernel works on them, and so
-//! touches memory they name, only during that thread's `io_uring_enter`**. The safety arguments below rest on that: whoever
-//! holds `&mut` of a ring, and is not inside such a call, has its memory to themselves. That includes dropping it.
+//! SINGLE_ISSUER and DEFER_TASKRUN: they belong to the thread that uses them first, and **the kernel works on them, and
+//! so touches memory they name, only during that thread's `io_uring_enter`**. The safety arguments below rest on that:
+//! whoever holds `&mut` of a ring, and is not inside such a call, has its memory to themselves. That includes dropping
+//! it.
 use super::{
     check,
     message::{Incoming, Messages, Outgoing},
@@ -21,8 +22,8 @@ use std::{
     sync::atomic::{AtomicU16, Ordering},
 };
 
-/// Bytes of a buffer: the longest packet or datagram (65,535) and what the kernel says about it; the 1,536 bytes beyond a
-/// power of two keep the beginnings of buffers out of each other's cache sets.
+/// Bytes of a buffer: the longest packet or datagram (65,535) and what the kernel says about it; the 1,536 bytes beyond
+/// a power of two keep the beginnings of buffers out of each other's cache sets.
 const BUFFER: usize = 65_536 + 1_536;
 /// Buffers of each source, a power of two: how much may come before we look. Only those that were used take memory.
 const BUFFERS: u16 = 32;
@@ -50,7 +51,7 @@ pub(crate) struct Inbox {
     /// Declared, and so dropped, before the buffers it knows.
     ring: Ring,
     /// Signalled by the kernel whenever there is a completion, or work for the ring's thread. Polling the ring itself
-    /// would not do: with DEFER_TASKRUN, work that arrives does not wake whoever sleeps there (Linux 6.18).
+    /// did not do: with DEFER_TASKRUN, sleepers there were not woken by packets that came (seen on Linux 6.18).
     event: EventFd,
     kind: Kind,
     sources: Vec<Source>,
@@ -64,8 +65,8 @@ struct Source {
     armed: bool,
 }
 
-// SAFETY: the raw pointers inside lead to memory that the inbox owns (mappings) or are null (the msghdr's). The kernel's
-// rule that one thread uses the ring is kept by the kernel itself: it refuses others (EEXIST).
+// SAFETY: the raw pointers inside lead to memory that the inbox owns (mappings) or are null (the msghdr's). The
+// kernel's rule that one thread uses the ring is kept by the kernel itself: it refuses others (EEXIST).
 unsafe impl Send for Inbox {}
 
 impl Inbox {
@@ -108,8 +109,9 @@ impl Inbox {
         self.event.as_fd()
     }
 
-    /// Gives the next packet to `take`, and its buffer back to the kernel afterwards. `files` are those of the sources, the
-    /// same each time, and `first` the one to begin with where several wait for buffers. `Ok(None)`: nothing there now.
+    /// Gives the next packet to `take`, and its buffer back to the kernel afterwards. `files` are those of the sources,
+    /// the same each time, and `first` the one to begin with where several wait for buffers. `Ok(None)`: nothing there
+    /// now.
     ///
     /// # Errors
     /// What a source answered: its next read begins with the next call.
@@ -142,7 +144,8 @@ impl Inbox {
             let buffer = cqueue::buffer_select(completion.flags());
             let result = match usize::try_from(completion.result()) {
                 Ok(len) => buffer.map(|id| Ok(take(source.buffers.filled(id, len)))),
-                // All buffers are full, or were until just now: what is there is taken first, then the read begins anew.
+                // All buffers are full, or were until just now: what is there is taken first, then the read begins
+                // anew.
                 Err(_) if completion.result() == -libc::ENOBUFS => None,
                 Err(_) => Some(Err(io::Error::from_raw_os_error(-completion.result()))),
             };
@@ -156,8 +159,8 @@ impl Inbox {
         }
     }
 
-    /// Copies the next datagram to the beginning of `room`. `Ok(Some(None))`: one that was longer than a buffer, or from an
-    /// address of no known family.
+    /// Copies the next datagram to the beginning of `room`. `Ok(Some(None))`: one that was longer than a buffer, or
+    /// from an address of no known family.
     pub(crate) fn next_datagram(
         &mut self,
         files: &[BorrowedFd<'_>],
@@ -178,7 +181,6 @@ impl Inbox {
     /// Begins the reads that have ended, or never began, and lets the kernel work on what came. `false` when there is
     /// nothing to do.
     fn begin_reads(&mut self, files: &[BorrowedFd<'_>], first: usize) -> io::Result<bool> {
-        let mut work = self.ring.io.submission().taskrun();
         for i in 0..self.sources.len() {
             let i = (first + i) % self.sources.len();
             if self.sources[i].armed {
@@ -191,14 +193,14 @@ impl Inbox {
                 Kind::Datagrams => opcode::RecvMsgMulti::new(file, &raw const *self.header, group).build(),
             };
             // SAFETY: reads go to the buffers of the group, which live as long as the ring; the header does, too.
-            if unsafe { self.ring.io.submission().push(&entry.user_data(i as u64)) }.is_err() {
-                // Entries of an earlier call that failed are still there, this source's among them.
-                work = true;
-                break;
-            }
+            let pushed = unsafe { self.ring.io.submission().push(&entry.user_data(i as u64)) };
+            pushed.expect("there is a place for each source, and none is pushed again before its completion");
             self.sources[i].armed = true;
-            work = true;
         }
+        let submission = self.ring.io.submission();
+        // Entries may also be those of an earlier call that failed.
+        let work = submission.taskrun() || !submission.is_empty();
+        drop(submission);
         if work {
             self.ring.enter(0)?;
         }
@@ -207,8 +209,8 @@ impl Inbox {
 }
 
 impl Drop for Inbox {
-    /// Ends the reads, so that the kernel lets go of their files now and not some time after the ring was closed. It does
-    /// that then where this is not the ring's thread, which alone may do this.
+    /// Ends the reads, so that the kernel lets go of their files now and not some time after the ring was closed. It
+    /// does that then where this is not the ring's thread, which alone may do this.
     fn drop(&mut self) {
         if !self.ring.enabled || self.ring.io.submitter().register_sync_cancel(None, CancelBuilder::any()).is_err() {
             return;
@@ -312,8 +314,8 @@ impl Outbox {
             pieces = rest;
             opcode::Writev::new(file, first.as_ptr(), first.len() as u32).offset(u64::MAX).rw_flags(RWF_NOWAIT).build()
         });
-        // SAFETY: each entry names pieces that were just set to parts of `headers` and `slab`, all borrowed for longer than
-        // the call takes. `pieces` does not grow meanwhile.
+        // SAFETY: each entry names pieces that were just set to parts of `headers` and `slab`, all borrowed for longer
+        // than the call takes. `pieces` does not grow meanwhile.
         unsafe { submit(&mut self.ring, &mut self.results, &mut self.broken, entries) }
     }
 }
@@ -428,8 +430,8 @@ impl Buffers {
     /// The first `len` bytes of a buffer that the kernel has filled.
     fn filled(&self, id: u16, len: usize) -> &[u8] {
         assert!(id < BUFFERS && len <= BUFFER, "the kernel fills what it was offered");
-        // SAFETY: within the mapping, whose pages began as zeroes; it was filled, and until it is given back, which takes
-        // `&mut self`, the kernel leaves it alone.
+        // SAFETY: within the mapping, whose pages began as zeroes; it was filled, and until it is given back, which
+        // takes `&mut self`, the kernel leaves it alone.
         unsafe { std::slice::from_raw_parts(self.memory.start.add(usize::from(id) * BUFFER), len) }
     }
 
@@ -437,8 +439,8 @@ impl Buffers {
     fn give_back(&mut self, id: u16) {
         assert!(id < BUFFERS, "a buffer of these");
         let entries: *mut types::BufRingEntry = self.ring.start.cast();
-        // SAFETY: both places are within their mappings, which are aligned to pages; the kernel reads entries only up to
-        // the tail, which moves past this one afterwards.
+        // SAFETY: both places are within their mappings, which are aligned to pages; the kernel reads entries only up
+        // to the tail, which moves past this one afterwards.
         unsafe {
             let entry = &mut *entries.add(usize::from(self.offered % BUFFERS));
             entry.set_addr(self.memory.start.add(usize::from(id) * BUFFER) as u64);
