@@ -20,6 +20,7 @@
 use core::arch::asm;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 
 use crate::aead::{Frame, TAG_LEN};
 
@@ -157,6 +158,8 @@ impl<'slab> Group<'slab> {
 /// The texts of some packets of a group as one stream of ChaCha20 blocks, from block 1 of each.
 struct Blocks<'group> {
     packets: &'group [Packet; GROUP],
+    /// Where they start and end in each packet that is not shorter.
+    bytes: Range<usize>,
     /// The packets to come, none of them empty: bit `i` stands for `packets[i]`.
     wanted: u32,
     /// Bytes of the first of them that are done: whole blocks.
@@ -189,11 +192,12 @@ struct Piece {
 }
 
 impl<'group> Blocks<'group> {
-    fn new(group: &'group Group<'_>, mut wanted: u32) -> Self {
+    /// Of the `wanted` packets' texts those `bytes` that they have. They start with a block.
+    fn new(group: &'group Group<'_>, mut wanted: u32, bytes: Range<usize>) -> Self {
         for (i, packet) in group.packets.iter().enumerate() {
-            wanted &= !(u32::from(packet.len == 0) << i);
+            wanted &= !(u32::from(packet.len.min(bytes.end) <= bytes.start) << i);
         }
-        Self { packets: &group.packets, wanted, done: 0 }
+        Self { packets: &group.packets, wanted, done: bytes.start, bytes }
     }
 
     /// The next blocks into `lanes`; false if there are none left.
@@ -203,6 +207,7 @@ impl<'group> Blocks<'group> {
         lanes.count = 0;
         while self.wanted != 0 && lane < N {
             let Packet { text, len, counter } = self.packets[self.wanted.trailing_zeros() as usize % GROUP];
+            let len = len.min(self.bytes.end);
             let piece = (len - self.done).min((N - lane) * BLOCK);
             lanes.pieces[lanes.count] = Piece { lane, text: text.wrapping_add(self.done), len: piece };
             lanes.count += 1;
@@ -216,7 +221,7 @@ impl<'group> Blocks<'group> {
             self.done += piece;
             if self.done == len {
                 self.wanted &= self.wanted - 1;
-                self.done = 0;
+                self.done = self.bytes.start;
             }
         }
         lane > 0
