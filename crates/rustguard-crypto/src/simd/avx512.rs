@@ -24,16 +24,8 @@ pub(super) fn seal(key: &[u32; 8], group: &mut Group<'_>) {
     let (blocks, chunks) = group.together();
     let mut hashed = 0;
     if chunks >= POWERS_PAY {
-        let mut powers = [hashes[0].powers(), hashes[1].powers()];
-        // SAFETY: the group has that many blocks together, and of them `chunks`, more than two, are whole.
-        unsafe { seal_together(&together, group, &mut hashes, &powers, blocks) };
-        for (half, (hash, powers)) in hashes.iter_mut().zip(&mut powers).enumerate() {
-            for chunk in blocks - 2..chunks {
-                // SAFETY: every packet has `chunks` whole chunks.
-                unsafe { hash.absorb(powers, group.half(half), chunk) };
-            }
-            powers.wipe();
-        }
+        // SAFETY: the group has that many blocks together, at least three.
+        unsafe { seal_together(&together, group, &mut hashes, (blocks, chunks)) };
         hashed = chunks;
     } else {
         // SAFETY: the group has that many blocks together.
@@ -62,10 +54,8 @@ pub(super) fn open(key: &[u32; 8], group: &mut Group<'_>) -> u32 {
     let mut last = None;
     let mut hashed = 0;
     if chunks >= POWERS_PAY {
-        let mut powers = [hashes[0].powers(), hashes[1].powers()];
-        // SAFETY: the group has that many blocks together, and of them `chunks`, more than two, are whole.
-        last = Some(unsafe { open_together(&together, group, &mut hashes, &powers, (blocks, chunks)) });
-        powers.iter_mut().for_each(|powers| powers.wipe());
+        // SAFETY: the group has that many blocks together, at least three.
+        last = Some(unsafe { open_together(&together, group, &mut hashes, (blocks, chunks)) });
         hashed = chunks;
     }
     let mut authentic = 0;
@@ -81,7 +71,7 @@ pub(super) fn open(key: &[u32; 8], group: &mut Group<'_>) -> u32 {
     authentic &= group.everyone();
     let forged = group.everyone() & !authentic;
     let mut decrypted = 0;
-    if let Some(last) = last {
+    if let Some(last) = &mut last {
         // SAFETY: the group has that many blocks together.
         unsafe { mix_last(group, authentic, last, blocks - 1) };
         // The same keystream once more: a forged text is again what came.

@@ -122,7 +122,7 @@ impl Together {
             unsafe { mix_four(group, i, before.second_half(i), number as usize - 2) };
         }
         double_round!(state);
-        before.words = self.end(number, state);
+        before.0 = self.end(number, state);
     }
 
     /// The same, and each half of the group takes in a chunk.
@@ -177,7 +177,7 @@ impl Together {
         unsafe { mix_four(group, 3, before.second_half(3), mixed) };
         double_round!(state);
         hash1.add(powers1, chunk1);
-        before.words = self.end(number, state);
+        before.0 = self.end(number, state);
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
@@ -197,64 +197,78 @@ pub(super) unsafe fn apply_together(together: &Together, group: &mut Group<'_>, 
     if blocks == 0 {
         return;
     }
-    let mut before = Transposition::new(together.block(1));
+    let mut before = Transposition(together.block(1));
     for number in 2..=blocks as u32 {
         // SAFETY: as the caller promises.
         unsafe { together.block_and_mix(number, &mut before, group) };
     }
     // SAFETY: as the caller promises.
-    unsafe { mix_last(group, group.everyone(), before, blocks - 1) };
+    unsafe { mix_last(group, group.everyone(), &mut before, blocks - 1) };
 }
 
-/// The same, and takes in the first `blocks - 2` chunks that result.
+/// The same, and takes in the whole chunks that result: `blocks`, or one less.
 ///
 /// In every step block n is computed, block n - 1 added to its chunk, and the chunk before that one taken in.
 ///
 /// # Safety
 /// As above, and `blocks` is at least 2.
+#[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 pub(super) unsafe fn seal_together(
     together: &Together,
     group: &mut Group<'_>,
     hashes: &mut [Poly1305; 2],
-    powers: &[Powers; 2],
-    blocks: usize,
+    (blocks, chunks): (usize, usize),
 ) {
-    let mut before = Transposition::new(together.block(1));
+    let mut powers = [hashes[0].powers(), hashes[1].powers()];
+    let mut before = Transposition(together.block(1));
     // SAFETY: as the caller promises.
     unsafe { together.block_and_mix(2, &mut before, group) };
     for number in 3..=blocks as u32 {
         // SAFETY: as the caller promises.
-        unsafe { together.block_and_all(number, &mut before, group, (hashes, powers), number as usize - 3) };
+        unsafe { together.block_and_all(number, &mut before, group, (hashes, &powers), number as usize - 3) };
     }
     // SAFETY: as the caller promises.
-    unsafe { mix_last(group, group.everyone(), before, blocks - 1) };
+    unsafe { mix_last(group, group.everyone(), &mut before, blocks - 1) };
+    for (half, (hash, powers)) in hashes.iter_mut().zip(&mut powers).enumerate() {
+        for chunk in blocks - 2..chunks {
+            // SAFETY: as the caller promises.
+            unsafe { hash.absorb(powers, group.half(half), chunk) };
+        }
+        powers.wipe();
+    }
 }
 
-/// The same but for the last block, which is returned, and takes in the first `chunks` chunks before they are decrypted.
+/// Takes in the whole chunks among the first `blocks`, all or all but the last, and decrypts all but the last.
+///
+/// The last block is computed, but not added: it is returned. Every chunk is taken in before it is decrypted.
 ///
 /// # Safety
-/// As above, and every packet has `chunks` whole chunks: `blocks` or one less, and at least 1.
+/// As above.
+#[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 pub(super) unsafe fn open_together(
     together: &Together,
     group: &mut Group<'_>,
     hashes: &mut [Poly1305; 2],
-    powers: &[Powers; 2],
     (blocks, chunks): (usize, usize),
 ) -> Transposition {
-    for (half, (hash, powers)) in hashes.iter_mut().zip(powers).enumerate() {
+    let mut powers = [hashes[0].powers(), hashes[1].powers()];
+    for (half, (hash, powers)) in hashes.iter_mut().zip(&powers).enumerate() {
         // SAFETY: as the caller promises.
         unsafe { hash.absorb(powers, group.half(half), 0) };
     }
-    let mut before = Transposition::new(together.block(1));
+    let mut before = Transposition(together.block(1));
     for number in 2..=chunks as u32 {
         // SAFETY: as the caller promises.
-        unsafe { together.block_and_all(number, &mut before, group, (hashes, powers), number as usize - 1) };
+        unsafe { together.block_and_all(number, &mut before, group, (hashes, &powers), number as usize - 1) };
     }
     if blocks > chunks {
         // SAFETY: as the caller promises.
         unsafe { together.block_and_mix(blocks as u32, &mut before, group) };
+    }
+    for powers in &mut powers {
+        powers.wipe();
     }
     before
 }
@@ -280,9 +294,9 @@ unsafe fn mix_four(group: &mut Group<'_>, c: usize, stream: [__m512i; 4], chunk:
 /// # Safety
 /// Every packet of the group, which is full, has more than `chunk` whole chunks, or that many and some bytes more.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
-pub(super) unsafe fn mix_last(group: &mut Group<'_>, wanted: u32, mut before: Transposition, chunk: usize) {
+pub(super) unsafe fn mix_last(group: &mut Group<'_>, wanted: u32, before: &mut Transposition, chunk: usize) {
     before.run();
-    for (i, (packet, block)) in group.packets.iter().zip(&before.blocks).enumerate() {
+    for (i, (packet, block)) in group.packets.iter().zip(&before.0).enumerate() {
         if wanted >> i & 1 == 0 {
             continue;
         }
@@ -303,7 +317,7 @@ pub(super) fn apply_keystream(key: &[u32; 8], group: &mut Group<'_>, wanted: u32
     let [mut before, mut here, mut ahead] = [Lanes::<16>::new(); 3];
     let [mut before, mut here, mut ahead] = [&mut before, &mut here, &mut ahead];
     // Of the lanes before: at first there are none.
-    let mut transposition = Transposition::new([_mm512_setzero_si512(); 16]);
+    let mut transposition = Transposition([_mm512_setzero_si512(); 16]);
     let mut more = blocks.next(here);
     if !more {
         return;
@@ -324,15 +338,15 @@ pub(super) fn apply_keystream(key: &[u32; 8], group: &mut Group<'_>, wanted: u32
         for _ in 0..2 {
             double_round!(state);
         }
-        mix_all(before, &transposition.blocks);
+        mix_all(before, &transposition.0);
         (before, here, ahead) = (here, ahead, before);
         let initial = initial(key, &counters);
         for i in 0..16 {
-            transposition.words[i] = _mm512_add_epi32(state[i], initial[i]);
+            transposition.0[i] = _mm512_add_epi32(state[i], initial[i]);
         }
     }
     transposition.run();
-    mix_all(before, &transposition.blocks);
+    mix_all(before, &transposition.0);
     transposition.wipe();
 }
 
@@ -399,41 +413,30 @@ fn initial(key: &[u32; 8], counters: &Counters) -> [__m512i; 16] {
     state
 }
 
-/// From word `i` of every block in vector `i` to block `i` in vector `i`, in eight steps.
-pub(super) struct Transposition {
-    words: [__m512i; 16],
-    /// `[g][c]`: words 4g to 4g + 3 of blocks c, 4 + c, 8 + c and 12 + c, 128 bits each.
-    quarters: [[__m512i; 4]; 4],
-    blocks: [__m512i; 16],
-}
+/// From word `i` of every block in vector `i` to block `i` in vector `i`, in place, in eight steps.
+pub(super) struct Transposition(
+    /// In between, `4g + c` has words 4g to 4g + 3 of blocks c, 4 + c, 8 + c and 12 + c, 128 bits each.
+    [__m512i; 16],
+);
 
 impl Transposition {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
-    fn new(words: [__m512i; 16]) -> Self {
-        let zero = _mm512_setzero_si512();
-        Self { words, quarters: [[zero; 4]; 4], blocks: [zero; 16] }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     fn first_half(&mut self, g: usize) {
-        let [a, b, c, d] = [self.words[4 * g], self.words[4 * g + 1], self.words[4 * g + 2], self.words[4 * g + 3]];
+        let [a, b, c, d] = array::from_fn(|i| self.0[4 * g + i]);
         let (ab_low, ab_high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
         let (cd_low, cd_high) = (_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-        self.quarters[g] = [
-            _mm512_unpacklo_epi64(ab_low, cd_low),
-            _mm512_unpackhi_epi64(ab_low, cd_low),
-            _mm512_unpacklo_epi64(ab_high, cd_high),
-            _mm512_unpackhi_epi64(ab_high, cd_high),
-        ];
+        self.0[4 * g] = _mm512_unpacklo_epi64(ab_low, cd_low);
+        self.0[4 * g + 1] = _mm512_unpackhi_epi64(ab_low, cd_low);
+        self.0[4 * g + 2] = _mm512_unpacklo_epi64(ab_high, cd_high);
+        self.0[4 * g + 3] = _mm512_unpackhi_epi64(ab_high, cd_high);
     }
 
     /// Blocks c, 4 + c, 8 + c and 12 + c.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     fn second_half(&self, c: usize) -> [__m512i; 4] {
-        let [q0, q1, q2, q3] = [self.quarters[0][c], self.quarters[1][c], self.quarters[2][c], self.quarters[3][c]];
+        let [q0, q1, q2, q3] = array::from_fn(|g| self.0[4 * g + c]);
         let (even_low, odd_low) = (_mm512_shuffle_i32x4::<0x88>(q0, q1), _mm512_shuffle_i32x4::<0xdd>(q0, q1));
         let (even_high, odd_high) = (_mm512_shuffle_i32x4::<0x88>(q2, q3), _mm512_shuffle_i32x4::<0xdd>(q2, q3));
         [
@@ -448,7 +451,7 @@ impl Transposition {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     fn store_second_half(&mut self, c: usize) {
         for (i, block) in self.second_half(c).into_iter().enumerate() {
-            self.blocks[4 * i + c] = block;
+            self.0[4 * i + c] = block;
         }
     }
 
@@ -461,9 +464,7 @@ impl Transposition {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
-    fn wipe(&mut self) {
-        self.words.zeroize();
-        self.quarters.zeroize();
-        self.blocks.zeroize();
+    pub(super) fn wipe(&mut self) {
+        self.0.zeroize();
     }
 }
