@@ -40,6 +40,7 @@ pub(super) fn seal(key: &[u32; 8], group: &mut Group<'_>) {
         }
     }
     one_time.zeroize();
+    hashes.iter_mut().for_each(|hash| hash.wipe());
     together.wipe();
 }
 
@@ -68,6 +69,7 @@ pub(super) fn open(key: &[u32; 8], group: &mut Group<'_>) -> u32 {
         authentic |= u32::from(same) << (half * HALF);
     }
     one_time.zeroize();
+    hashes.iter_mut().for_each(|hash| hash.wipe());
     authentic &= group.everyone();
     let forged = group.everyone() & !authentic;
     let mut decrypted = 0;

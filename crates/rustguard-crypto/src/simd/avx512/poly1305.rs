@@ -146,14 +146,12 @@ impl Poly1305 {
         // No additional data, and the length of the text.
         let lengths = (_mm512_setzero_si512(), from_array(from_fn_usize(|i| packets[i].len)));
         let sum = multiply(add(self.sum, message(lengths)), &self.r);
-        let tags = add_s(sum, self.s);
-        self.wipe();
-        tags
+        add_s(sum, self.s)
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
-    fn wipe(&mut self) {
+    pub(super) fn wipe(&mut self) {
         self.sum.zeroize();
         self.r.wipe();
         self.s.0.zeroize();
