@@ -4,13 +4,16 @@
 //! committed corpus and seeded mutations of it with an ordinary compiler.
 #![forbid(unsafe_code)]
 
+mod aead;
 mod config;
 mod messages;
 mod uapi;
 
+pub use aead::aead;
 pub use config::config;
 pub use messages::messages;
 pub use uapi::uapi;
 
 /// A target's name and body, and the folder of its corpus below `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 3] = [("config", config), ("messages", messages), ("uapi", uapi)];
+pub const TARGETS: [(&str, fn(&[u8])); 4] =
+    [("aead", aead), ("config", config), ("messages", messages), ("uapi", uapi)];

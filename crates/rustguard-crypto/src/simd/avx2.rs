@@ -68,7 +68,7 @@ fn one_time_keys(key: &[u32; 8], group: &Group<'_>, half: usize) -> [__m256i; 8]
 /// Encrypts, or decrypts, the texts of the `wanted` packets.
 #[target_feature(enable = "avx2")]
 fn apply_keystream(key: &[u32; 8], group: &mut Group<'_>, wanted: u32) {
-    let mut blocks = Blocks::new(group, wanted);
+    let mut blocks = Blocks::new(group, wanted, 0..usize::MAX);
     let mut stream = [[_mm256_setzero_si256(); 2]; 8];
     let mut lanes = Lanes::<8>::new();
     while blocks.next(&mut lanes) {
