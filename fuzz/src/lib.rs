@@ -7,13 +7,15 @@
 mod aead;
 mod config;
 mod messages;
+mod offload;
 mod uapi;
 
 pub use aead::aead;
 pub use config::config;
 pub use messages::messages;
+pub use offload::offload;
 pub use uapi::uapi;
 
 /// A target's name and body, and the folder of its corpus below `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 4] =
-    [("aead", aead), ("config", config), ("messages", messages), ("uapi", uapi)];
+pub const TARGETS: [(&str, fn(&[u8])); 5] =
+    [("aead", aead), ("config", config), ("messages", messages), ("offload", offload), ("uapi", uapi)];
