@@ -16,6 +16,7 @@
 //! | `CI=true` | a scenario that cannot run is a failure, not a `SKIPPED` line |
 #![forbid(unsafe_code)]
 
+mod hub;
 mod isolate;
 mod lab;
 mod pair;
@@ -24,6 +25,7 @@ mod programs;
 mod tunnel;
 mod wg;
 
+pub use hub::{HUB_A, HUB_B, HUB_C, Hub};
 pub use isolate::{isolated, scenario};
 pub use lab::{Lab, Node};
 pub use pair::{INSIDE_A, INSIDE_B, Outside, Pair};
