@@ -42,9 +42,8 @@ impl Hub {
             b.sh(&format!("ip addr add 10.{net}.0.1/24 dev {interface}"))?;
             node.sh(&format!("ip addr add 10.{net}.0.2/24 dev eth0"))?;
         }
-        // What the kernel forwards need not come back by the interface it came from; ICMP errors are not to be limited.
-        b.sh("sysctl -qw net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.default.send_redirects=0
-              sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0")?;
+        // The kernel forwards back into the interface that packets came by, and need not tell anybody of shorter ways.
+        b.sh("sysctl -qw net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.default.send_redirects=0")?;
         let (mut conf_a, mut conf_b, mut conf_c) = (Conf::new("wga")?, Conf::new("wgb")?, Conf::new("wgc")?);
         for (conf, inside, port) in
             [(&mut conf_a, HUB_A, 51_801), (&mut conf_b, HUB_B, 51_802), (&mut conf_c, HUB_C, 51_803)]

@@ -6,7 +6,6 @@ use std::{
     env,
     io::{Read, Write},
     net::{Ipv6Addr, TcpListener, TcpStream, UdpSocket},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -71,25 +70,17 @@ impl Bytes {
     }
 }
 
-/// Sends datagrams as fast as the system takes them, from two sockets, and says how many that were. The first byte of each is
-/// no type of WireGuard's.
+/// Sends datagrams as fast as the system takes them, and says how many that were. The first byte of each is no type of
+/// WireGuard's.
 fn flood(address: &str, port: u16, len: usize, seconds: u64) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(seconds);
-    let floods: Vec<_> = (0..2)
-        .map(|_| {
-            let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).or_else(|_| UdpSocket::bind("0.0.0.0:0"))?;
-            connect(&socket, address, port)?;
-            Ok(thread::spawn(move || {
-                let (datagram, mut sent) = (vec![0xff; len], 0_u64);
-                while Instant::now() < end {
-                    // Full queues and ICMP's answers are what a flood is about.
-                    sent += u64::from(socket.send(&datagram).is_ok());
-                }
-                sent
-            }))
-        })
-        .collect::<Result<_>>()?;
-    let sent: u64 = floods.into_iter().map(|flood| flood.join().unwrap_or_default()).sum();
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).or_else(|_| UdpSocket::bind("0.0.0.0:0"))?;
+    connect(&socket, address, port)?;
+    let (datagram, mut sent) = (vec![0xff; len], 0_u64);
+    while Instant::now() < end {
+        // Full queues and ICMP's answers are what a flood is about.
+        sent += u64::from(socket.send(&datagram).is_ok());
+    }
     println!("{sent} datagrams of {len} bytes sent in {seconds} s");
     Ok(())
 }
