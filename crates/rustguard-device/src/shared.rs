@@ -204,6 +204,39 @@ impl ToControl {
     }
 }
 
+/// For tests of the workers: what they share with a control that is not there.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// The other ends of [`ToControl`].
+    pub(crate) struct Inbox {
+        pub(crate) handshakes: mpsc::Receiver<HandshakeDatagram>,
+        pub(crate) staging: mpsc::Receiver<(PeerId, Box<[u8]>)>,
+        _routes: mpsc::Receiver<RouteQuestion>,
+        _signals: mpsc::UnboundedReceiver<Signal>,
+    }
+
+    /// With an MTU of 1,420, and `room` in each of the queues.
+    pub(crate) fn shared(room: usize) -> (Shared, Inbox) {
+        let (handshakes, handshakes_in) = mpsc::channel(room);
+        let (routes, routes_in) = mpsc::channel(room);
+        let (staging, staging_in) = mpsc::channel(room);
+        let (signals, signals_in) = mpsc::unbounded_channel();
+        let shared = Shared {
+            sessions: papaya::HashMap::new(),
+            table: ArcSwap::default(),
+            mtu: AtomicU32::new(1_420),
+            routed: papaya::HashMap::new(),
+            relayed: AtomicU64::new(0),
+            drops: Drops::default(),
+            control: ToControl { handshakes, routes, staging, signals },
+        };
+        let inbox = Inbox { handshakes: handshakes_in, staging: staging_in, _routes: routes_in, _signals: signals_in };
+        (shared, inbox)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
