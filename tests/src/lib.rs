@@ -13,9 +13,11 @@
 //! | `RUSTGUARD_WIREGUARD_GO` | wireguard-go, instead of looking for it in `PATH` and Go's `bin` folder |
 //! | `RUSTGUARD_SUBJECT=wireguard-go` | puts the reference (wireguard-go, wg-quick) in our place: what fails then is the laboratory's fault |
 //! | `RUSTGUARD_LONG=1` | runs the scenarios that really wait for Rekey-After-Time |
+//! | `RUSTGUARD_FLOOD=1` | runs the floods in a debug build as well, for a `RUSTGUARD_BIN` that is none |
 //! | `CI=true` | a scenario that cannot run is a failure, not a `SKIPPED` line |
 #![forbid(unsafe_code)]
 
+mod hub;
 mod isolate;
 mod lab;
 mod pair;
@@ -24,6 +26,7 @@ mod programs;
 mod tunnel;
 mod wg;
 
+pub use hub::{HUB_A, HUB_B, HUB_C, Hub};
 pub use isolate::{isolated, scenario};
 pub use lab::{Lab, Node};
 pub use pair::{INSIDE_A, INSIDE_B, Outside, Pair};

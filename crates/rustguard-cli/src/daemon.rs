@@ -13,6 +13,8 @@ use rustguard_device::{CloseReason, Device, conf, uapi};
 /// Makes the interface and serves its UAPI socket, in the background unless `foreground`.
 pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
     conf::check_interface_name(interface)?;
+    // First: a value that is none ends the process.
+    let data_path = DataPath::from_environment();
     if !foreground && !detach::is_child() {
         return detach::spawn(interface, &[interface.to_owned()]);
     }
@@ -21,7 +23,7 @@ pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let _run = RunFile::claim(interface)?;
-        let device = DataPath::from_environment().apply(Device::builder()).start(interface)?;
+        let device = data_path.apply(Device::builder()).start(interface)?;
         let server = uapi::Server::start(interface, device.handle())?;
         notify(&[sd_notify::NotifyState::Ready]);
         detach::ready();

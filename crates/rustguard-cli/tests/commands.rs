@@ -226,3 +226,39 @@ fn wrong_usage_is_status_2() {
         assert_eq!(rustguard(Path::new("."), arguments).status.code(), Some(2), "{arguments:?}");
     }
 }
+
+#[test]
+fn a_wrong_value_on_the_data_path_is_wrong_usage_and_names_the_option() {
+    let here = Path::new(".");
+    for (arguments, option, value) in [
+        (&["up", "--queues", "0", "wg0"][..], "--queues", "0"),
+        (&["up", "--queues", "65", "wg0"], "--queues", "65"),
+        (&["up", "--queues", "x", "wg0"], "--queues", "x"),
+        (&["up", "--queues=", "wg0"], "--queues", ""),
+        (&["up", "--relay", "maybe", "wg0"], "--relay", "maybe"),
+        (&["up", "--offload", "wg0"], "--offload", "wg0"),
+        (&["up", "wg0", "--offload"], "--offload", ""),
+        (&["up", "wg0", "--relay"], "--relay", ""),
+    ] {
+        let output = rustguard(here, arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        let said = stderr(&output);
+        assert!(said.contains(option) && said.contains(value), "{arguments:?}: {said}");
+    }
+    for (variable, value, option) in [
+        ("RUSTGUARD_QUEUES", "0", "--queues"),
+        ("RUSTGUARD_OFFLOAD", "perhaps", "--offload"),
+        ("RUSTGUARD_RELAY", "always", "--relay"),
+    ] {
+        for arguments in [&["up", "wg0"][..], &["rgnone0"], &["-f", "rgnone0"]] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_rustguard"));
+            let output = run(command.args(arguments).env(variable, value), "");
+            assert_eq!(output.status.code(), Some(2), "{variable}={value} {arguments:?}: {output:?}");
+            let said = stderr(&output);
+            assert!(said.contains(option) && said.contains(value), "{variable}={value} {arguments:?}: {said}");
+        }
+    }
+    // Elsewhere they mean nothing and hurt nobody.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rustguard"));
+    assert!(run(command.arg("genkey").env("RUSTGUARD_QUEUES", "0"), "").status.success());
+}

@@ -107,7 +107,7 @@ pub enum Io {
 /// host: its netfilter, its counters and its packet sockets only know of those that it forwards itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Relay {
-    /// It is relayed where the kernel, asked for this destination, would route it back into the interface: forwarding is on
+    /// It is relayed where the kernel, asked for this source and destination, would route it back into the interface: forwarding is on
     /// (`net.ipv4.ip_forward`, `net.ipv6.conf.all.forwarding`), and no route, rule or local address says otherwise. Over
     /// transports of the embedder's own, nothing is relayed.
     #[default]

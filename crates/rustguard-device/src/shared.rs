@@ -10,7 +10,6 @@ use rustguard_core::{
     activity::Activity,
     allowed_ips::AllowedIps,
     node::PeerId,
-    packet::IpHead,
     session::{Opener, ReplayWindow, Sealer},
 };
 use rustguard_tun::Endpoint;
@@ -41,8 +40,8 @@ pub(crate) struct Shared {
     pub(crate) table: ArcSwap<Table>,
     /// The interface's MTU: packets are padded up to it, never past it.
     pub(crate) mtu: AtomicU32,
-    /// Destination → whether the kernel would route a peer's packet back into the interface. Emptied when its routes change.
-    pub(crate) routed: papaya::HashMap<IpAddr, bool>,
+    /// What was asked of the kernel, and whether it would. Emptied when its routes change.
+    pub(crate) routed: papaya::HashMap<RouteQuestion, bool>,
     /// Packets that went from peer to peer.
     pub(crate) relayed: AtomicU64,
     /// Everything dropped, by reason.
@@ -147,8 +146,9 @@ pub(crate) struct ToControl {
     pub(crate) signals: mpsc::UnboundedSender<Signal>,
 }
 
-/// Would the kernel route this back into the interface?
-#[derive(Clone, Copy, Debug)]
+/// Would the kernel route a peer's packet with these addresses back into the interface? The source matters too: rules may
+/// be about it, and reverse-path filters are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RouteQuestion {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
@@ -182,12 +182,11 @@ impl ToControl {
         let _ = self.signals.send(signal);
     }
 
-    /// Asks where the kernel would route this packet of a peer.
+    /// Asks the kernel.
     #[cold]
-    pub(crate) fn ask_route(&self, packet: &IpHead) {
-        let IpHead { source, destination, .. } = *packet;
+    pub(crate) fn ask_route(&self, question: RouteQuestion) {
         // When too many are under way, one of the next packets asks again.
-        let _ = self.routes.try_send(RouteQuestion { source, destination });
+        let _ = self.routes.try_send(question);
     }
 
     /// Tells that authenticated data moved `peer`, unless that is on its way already: control then finds the newest place.
@@ -202,6 +201,39 @@ impl ToControl {
         if !peer.handshake_wanted.swap(true, Ordering::Relaxed) {
             self.signal(Signal::HandshakeWanted(peer.id));
         }
+    }
+}
+
+/// For tests of the workers: what they share with a control that is not there.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// The other ends of [`ToControl`].
+    pub(crate) struct Inbox {
+        pub(crate) handshakes: mpsc::Receiver<HandshakeDatagram>,
+        pub(crate) staging: mpsc::Receiver<(PeerId, Box<[u8]>)>,
+        _routes: mpsc::Receiver<RouteQuestion>,
+        _signals: mpsc::UnboundedReceiver<Signal>,
+    }
+
+    /// With an MTU of 1,420, and `room` in each of the queues.
+    pub(crate) fn shared(room: usize) -> (Shared, Inbox) {
+        let (handshakes, handshakes_in) = mpsc::channel(room);
+        let (routes, routes_in) = mpsc::channel(room);
+        let (staging, staging_in) = mpsc::channel(room);
+        let (signals, signals_in) = mpsc::unbounded_channel();
+        let shared = Shared {
+            sessions: papaya::HashMap::new(),
+            table: ArcSwap::default(),
+            mtu: AtomicU32::new(1_420),
+            routed: papaya::HashMap::new(),
+            relayed: AtomicU64::new(0),
+            drops: Drops::default(),
+            control: ToControl { handshakes, routes, staging, signals },
+        };
+        let inbox = Inbox { handshakes: handshakes_in, staging: staging_in, _routes: routes_in, _signals: signals_in };
+        (shared, inbox)
     }
 }
 

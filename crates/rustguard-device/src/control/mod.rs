@@ -282,6 +282,11 @@ impl<B: Binder> Control<B> {
     /// A packet without a session: keep it, and see to it that there will be one.
     fn stage(&mut self, peer: PeerId, packet: Box<[u8]>) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
+        // Nowhere to send an initiation, and no name that could still be resolved: only the peer can begin, and by then
+        // this packet would be stale.
+        if entry.endpoint.is_none() && entry.shared.endpoint.load().is_none() {
+            return self.shared.drops.count(DropReason::NoEndpoint, 1);
+        }
         if entry.staged.push(packet) {
             self.shared.drops.count(DropReason::StagingFull, 1);
         }

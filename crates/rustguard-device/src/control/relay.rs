@@ -1,6 +1,6 @@
-//! Which destinations are relayed from peer to peer: the ones that the kernel would route back into the interface.
+//! What is relayed from peer to peer: that which the kernel would route back into the interface.
 //!
-//! A worker relays only what the kernel, asked for that very destination, would forward to another peer anyway: routes, rules,
+//! A worker relays only what the kernel, asked for that very source and destination, would forward to another peer anyway: routes, rules,
 //! local addresses and the forwarding switches keep their meaning. Until the answer is there the kernel forwards the packets
 //! itself. Every change of any of these empties the table.
 
@@ -10,11 +10,12 @@ use crate::{
     host::{RouteChanges, RouteLookup},
     shared::RouteQuestion,
 };
-use std::{collections::HashSet, net::IpAddr};
+use std::collections::HashSet;
 use tokio::sync::mpsc;
 
-/// Destinations that are remembered. A peer can make the table as large as it likes by asking for many, so it has an end.
-const ROUTED_MAX: usize = 4_096;
+/// Pairs of addresses that are remembered. A peer can make the table as large as it likes by asking for many, so it has an
+/// end: a megabyte or two, and a hundred peers that all talk to each other.
+const ROUTED_MAX: usize = 16_384;
 
 /// Asks the kernel, and keeps its answers only as long as they hold.
 pub(super) struct Routing {
@@ -24,7 +25,7 @@ pub(super) struct Routing {
     index: Option<u32>,
     /// Counts changes of the routes: an answer to an older question is worth nothing.
     generation: u64,
-    pending: HashSet<IpAddr>,
+    pending: HashSet<RouteQuestion>,
     answers: mpsc::Sender<RouteAnswer>,
 }
 
@@ -36,7 +37,7 @@ struct Kernel {
 /// What the kernel said.
 pub(super) struct RouteAnswer {
     generation: u64,
-    destination: IpAddr,
+    question: RouteQuestion,
     returns: bool,
 }
 
@@ -78,20 +79,19 @@ impl Routing {
 impl<B: Binder> Control<B> {
     /// A worker has a packet for another peer.
     pub(super) fn ask_route(&mut self, question: RouteQuestion) {
-        let RouteQuestion { source, destination } = question;
         let routing = &mut self.routing;
         if routing.pending.len() >= ROUTED_MAX
-            || routing.pending.contains(&destination)
-            || self.shared.routed.pin().contains_key(&destination)
+            || routing.pending.contains(&question)
+            || self.shared.routed.pin().contains_key(&question)
         {
             return;
         }
         let Some(kernel) = routing.kernel() else { return };
-        let returns = kernel.lookup.returns(source, destination);
+        let returns = kernel.lookup.returns(question.source, question.destination);
         let (generation, answers) = (routing.generation, routing.answers.clone());
-        routing.pending.insert(destination);
+        routing.pending.insert(question);
         tokio::spawn(async move {
-            let answer = RouteAnswer { generation, destination, returns: returns.await };
+            let answer = RouteAnswer { generation, question, returns: returns.await };
             // Control is gone only while the device shuts down.
             let _ = answers.send(answer).await;
         });
@@ -101,15 +101,18 @@ impl<B: Binder> Control<B> {
         if answer.generation != self.routing.generation {
             return;
         }
-        self.routing.pending.remove(&answer.destination);
+        self.routing.pending.remove(&answer.question);
         let routed = self.shared.routed.pin();
         if routed.len() >= ROUTED_MAX {
             routed.clear();
         }
         if answer.returns {
-            tracing::debug!("packets for {} go from peer to peer without the host's netfilter", answer.destination);
+            let RouteQuestion { source, destination } = answer.question;
+            tracing::debug!(
+                "packets from {source} for {destination} go from peer to peer without the host's netfilter"
+            );
         }
-        routed.insert(answer.destination, answer.returns);
+        routed.insert(answer.question, answer.returns);
     }
 
     pub(super) fn routes_changed(&mut self) {

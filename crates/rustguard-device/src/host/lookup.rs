@@ -2,14 +2,12 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::pin::Pin;
 
-use futures_util::{Stream, StreamExt, TryStreamExt};
+use futures_util::TryStreamExt;
 use rtnetlink::MulticastGroup;
-use rtnetlink::packet_core::NetlinkMessage;
+use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
-use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
-use tokio::task::JoinHandle;
+use rtnetlink::sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket, protocols::NETLINK_ROUTE};
 
 use super::HostError;
 use super::netlink::Netlink;
@@ -72,8 +70,9 @@ fn question(source: IpAddr, destination: IpAddr, index: u32) -> RouteMessage {
 
 /// Announces everything that can change what [`RouteLookup`] answers.
 pub(crate) struct RouteChanges {
-    messages: Pin<Box<dyn Stream<Item = NetlinkMessage<RouteNetlinkMessage>> + Send>>,
-    task: JoinHandle<()>,
+    /// A socket of its own, whose messages are not read but for their coming: rtnetlink cannot decode those of the forwarding
+    /// switches (RTM_NEWNETCONF), and drops what it cannot decode.
+    socket: TokioSocket,
 }
 
 impl RouteChanges {
@@ -91,19 +90,25 @@ impl RouteChanges {
             MulticastGroup::Ipv4Netconf,
             MulticastGroup::Ipv6Netconf,
         ];
-        let (connection, _, messages) = rtnetlink::new_multicast_connection(&groups)
-            .map_err(|source| HostError::Netlink { action: "listen to changes of the routes".into(), source })?;
-        Ok(Self { messages: Box::pin(messages.map(|(message, _)| message)), task: tokio::spawn(connection) })
+        let open = || {
+            let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
+            socket.socket_mut().bind(&SocketAddr::new(0, 0))?;
+            groups.iter().try_for_each(|&group| socket.socket_mut().add_membership(group as u32))?;
+            Ok(socket)
+        };
+        let socket =
+            open().map_err(|source| HostError::Netlink { action: "listen to changes of the routes".into(), source })?;
+        Ok(Self { socket })
     }
 
     /// The next change, whatever it is; `None` when no more will be told.
     pub(crate) async fn next(&mut self) -> Option<()> {
-        self.messages.next().await.map(drop)
-    }
-}
-
-impl Drop for RouteChanges {
-    fn drop(&mut self) {
-        self.task.abort();
+        let mut unread = [0; 64];
+        match self.socket.recv(&mut &mut unread[..]).await {
+            Ok(()) => Some(()),
+            // More came than the socket holds: that is many changes.
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => Some(()),
+            Err(_) => None,
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! leaves in the shape it came in: runs of datagrams stay runs.
 
 use super::seal;
-use crate::shared::{Relaying, Shared, Table};
+use crate::shared::{Relaying, RouteQuestion, Shared, Table};
 use rustguard_core::{
     forwarding::{Forwarding, Origin, Verdict},
     node::PeerId,
@@ -11,14 +11,14 @@ use rustguard_core::{
 };
 use rustguard_crypto::aead::Frame;
 use rustguard_tun::{Network, Transmit};
-use std::{cell::Cell, net::IpAddr, sync::atomic::Ordering};
+use std::{cell::Cell, sync::atomic::Ordering};
 
 /// The forwarding decision for one batch: allowed IPs, and for what peers send, whether it is relayed.
 pub(super) struct Decision<'a> {
     table: &'a Table,
     shared: &'a Shared,
-    /// The last answer: the packets of a run mostly have one destination.
-    last: Cell<Option<(IpAddr, Verdict)>>,
+    /// The last answer: the packets of a run mostly have the same addresses.
+    last: Cell<Option<(RouteQuestion, Verdict)>>,
 }
 
 impl<'a> Decision<'a> {
@@ -26,8 +26,8 @@ impl<'a> Decision<'a> {
         Self { table, shared, last: Cell::new(None) }
     }
 
-    fn relayed(&self, packet: &IpHead) -> Verdict {
-        let destination = packet.destination;
+    fn relayed(&self, packet: &IpHead, question: RouteQuestion) -> Verdict {
+        let destination = question.destination;
         let Verdict::Forward(peer) = self.table.allowed_ips.decide(Origin::Host, packet) else {
             return Verdict::Deliver;
         };
@@ -35,10 +35,10 @@ impl<'a> Decision<'a> {
             Relaying::Never => false,
             // Is it for this host? Asked first: else packets would go back and forth until their hops are used up.
             Relaying::Always { local } => !local.contains(&destination) && !destination.is_multicast(),
-            Relaying::AsRouted => match self.shared.routed.pin().get(&destination) {
+            Relaying::AsRouted => match self.shared.routed.pin().get(&question) {
                 Some(&routed) => routed,
                 None => {
-                    self.shared.control.ask_route(packet);
+                    self.shared.control.ask_route(question);
                     false
                 }
             },
@@ -59,11 +59,12 @@ impl Forwarding for Decision<'_> {
         if matches!(self.table.relaying, Relaying::Never) {
             return Verdict::Deliver;
         }
+        let question = RouteQuestion { source: packet.source, destination: packet.destination };
         match self.last.get() {
-            Some((destination, verdict)) if destination == packet.destination => verdict,
+            Some((last, verdict)) if last == question => verdict,
             _ => {
-                let verdict = self.relayed(packet);
-                self.last.set(Some((packet.destination, verdict)));
+                let verdict = self.relayed(packet, question);
+                self.last.set(Some((question, verdict)));
                 verdict
             }
         }

@@ -199,3 +199,6 @@ fn to_control(from: Endpoint, datagram: &[u8], shared: &Shared) {
         shared.drops.count(DropReason::HandshakeQueueFull, 1);
     }
 }
+
+#[cfg(test)]
+mod tests;

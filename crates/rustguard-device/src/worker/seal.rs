@@ -89,6 +89,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_does_not_fit_on_its_way_to_staging_is_counted() {
+        let (shared, mut inbox) = crate::shared::testing::shared(2);
+        let peer = PeerShared::new(PeerId(1), std::sync::Arc::default());
+        let mut slab = *b"one two three four";
+        let frame = |offset, len| Frame { offset, len, counter: 0 };
+        let mut frames = [frame(0, 3), frame(4, 3), frame(8, 5), frame(14, 4)];
+        let mut transmits = Vec::new();
+        seal(&peer, &mut slab, &mut frames, Instant::from_nanos(0), &mut transmits, &shared);
+        assert!(transmits.is_empty(), "there is no session");
+        assert_eq!(shared.drops.snapshot(), [(DropReason::StagingBusy, 2)]);
+        let staged: Vec<_> = std::iter::from_fn(|| inbox.staging.try_recv().ok()).collect();
+        assert_eq!(staged, [(PeerId(1), (*b"one").into()), (PeerId(1), (*b"two").into())]);
+    }
+
+    #[test]
     fn equal_datagrams_side_by_side_become_one_transmit_and_a_short_one_ends_it() {
         let a = Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None };
         let b = Endpoint { remote: "192.0.2.2:1".parse().unwrap(), local: None };

@@ -1,0 +1,191 @@
+//! What a worker does not take, and the counter of each reason; time and datagrams are the test's.
+
+use super::*;
+use crate::shared::{PeerShared, Table, testing};
+use rustguard_core::{
+    allowed_ips::AllowedIps,
+    node::PeerId,
+    noise::{Claimed, WIREGUARD, initiate},
+    session::{Opener, Role, Sealer, establish},
+    wire::INITIATION_LEN,
+};
+use rustguard_crypto::{aead::TAG_LEN, x25519::StaticSecret};
+use rustguard_tun::{
+    Segments,
+    memory::{self, MemoryHost, MemoryNet, MemoryTun},
+};
+use std::time::Duration;
+
+/// When the session was made.
+const MADE: Instant = Instant::from_nanos(1_000_000_000);
+const INDEX: u32 = 0x1234_5678;
+
+/// A worker's receiving half, with one session, and the peer at the other end of it.
+struct Lab {
+    rx: Rx,
+    lanes: Lanes<MemoryTun>,
+    host: MemoryHost,
+    table: Table,
+    shared: Shared,
+    inbox: testing::Inbox,
+    peer: Sealer,
+}
+
+impl Lab {
+    /// With room for two handshake messages on their way to control.
+    fn new() -> Self {
+        let (tun, host) = memory::tun().unwrap();
+        host.set_timeout(Some(Duration::ZERO)).unwrap();
+        let (shared, inbox) = testing::shared(2);
+        let (peer, opener) = session();
+        let from = Arc::new(PeerShared::new(PeerId(1), Arc::default()));
+        let session = RxSession { opener, replay: Default::default(), peer: Arc::clone(&from) };
+        shared.sessions.pin().insert(INDEX, Arc::new(session));
+        let mut allowed_ips = AllowedIps::default();
+        allowed_ips.insert("10.0.0.1/32".parse().unwrap(), PeerId(1));
+        let table = Table { allowed_ips, peers: [(PeerId(1), from)].into(), ..Table::default() };
+        let network = MemoryNet::default().bind("192.0.2.2:2".parse().unwrap()).unwrap();
+        Self { rx: Rx::new(&network), lanes: Lanes::new(vec![tun]), host, table, shared, inbox, peer }
+    }
+
+    /// A transport message of the peer's.
+    fn sealed(&self, text: &[u8]) -> Vec<u8> {
+        let counter = self.peer.reserve(MADE, 1).unwrap().first;
+        let mut datagram = [&[0; HEADER_LEN][..], text, &[0; TAG_LEN]].concat();
+        self.peer.seal(&mut datagram, &[Frame { offset: HEADER_LEN, len: text.len(), counter }]);
+        datagram
+    }
+
+    /// A batch of these, `after` the session was made. Returns what the host gets, and what was dropped in all.
+    fn receive(&mut self, datagrams: &[&[u8]], after: Duration) -> (Vec<Vec<u8>>, Vec<(DropReason, u64)>) {
+        let from = Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None };
+        self.rx.received.clear();
+        let mut offset = 0;
+        for datagram in datagrams {
+            let len = datagram.len();
+            self.rx.slab[offset..offset + len].copy_from_slice(datagram);
+            let segments = Segments { offset, stride: len, count: 1, len, last_len: len };
+            self.rx.received.push(Received { from, segments });
+            offset += len;
+        }
+        let decision = Decision::new(&self.table, &self.shared);
+        self.rx.collect(&mut self.lanes, &decision, MADE + after, &self.shared);
+        self.lanes.flush(&mut self.rx.slab).unwrap();
+        let mut buffer = [0; 2_048];
+        let got = std::iter::from_fn(|| self.host.recv(&mut buffer).ok().map(|n| buffer[..n].to_vec()));
+        (got.collect(), self.shared.drops.snapshot())
+    }
+}
+
+/// The sending half of one side, the receiving half of the other, by a handshake between them.
+fn session() -> (Sealer, Opener) {
+    let [initiator, responder, first, second] = [1, 2, 3, 4].map(|n| StaticSecret::from_bytes([n; 32]));
+    let shared = initiator.diffie_hellman(&responder.public_key()).unwrap();
+    let mut payload = [0; 12];
+    let (initiated, fields) =
+        initiate(&WIREGUARD, &initiator.public_key(), &responder.public_key(), &shared, first, &mut payload).unwrap();
+    let claimed = Claimed::read(&WIREGUARD, &responder, &fields.ephemeral, &fields.static_key).unwrap();
+    let received = claimed.verify(&shared, &mut payload, &fields.tag).unwrap();
+    let (response, theirs) = received.respond(&[0; 32], second, &mut []).unwrap();
+    let answer = initiated.verify(&initiator, &[0; 32], &response, &mut []).unwrap();
+    let (sealer, _) = establish(&initiated.finish(answer), Role::Initiator, 7, INDEX, MADE);
+    let (_, opener) = establish(&theirs, Role::Responder, INDEX, 7, MADE);
+    (sealer, opener)
+}
+
+/// An IPv4 packet from the last byte of 10.0.0.0/24, as long as padding would make it.
+fn packet(from: u8) -> [u8; 32] {
+    let mut packet = [0; 32];
+    packet[0] = 0x45;
+    packet[3] = 32;
+    packet[12..20].copy_from_slice(&[10, 0, 0, from, 10, 0, 0, 2]);
+    packet
+}
+
+const NOW: Duration = Duration::ZERO;
+
+#[test]
+fn a_good_packet_reaches_the_host_and_no_counter() {
+    let mut lab = Lab::new();
+    let good = lab.sealed(&packet(1));
+    assert_eq!(lab.receive(&[&good], NOW), (vec![packet(1).to_vec()], vec![]));
+}
+
+#[test]
+fn what_is_no_message_is_malformed_and_stops_nothing() {
+    let mut lab = Lab::new();
+    let good = lab.sealed(&packet(1));
+    let nonsense: [&[u8]; 6] = [&[], &[4], &[4, 0, 0], &[5; 64], &[0xff; 1_200], &[4, 0, 1, 0, 0, 0, 0, 0]];
+    let batch = [&nonsense[..3], &[&good], &nonsense[3..]].concat();
+    assert_eq!(lab.receive(&batch, NOW), (vec![packet(1).to_vec()], vec![(DropReason::Malformed, 6)]));
+}
+
+#[test]
+fn an_index_that_nobody_has_is_unknown() {
+    let mut lab = Lab::new();
+    let good = lab.sealed(&packet(1));
+    let mut other = good.clone();
+    other[4] ^= 1;
+    assert_eq!(lab.receive(&[&other, &good, &other], NOW).1, [(DropReason::UnknownIndex, 2)]);
+}
+
+#[test]
+fn a_session_is_expired_at_reject_after_time_and_not_before() {
+    let mut lab = Lab::new();
+    let reject_after = Duration::from_secs(180);
+    let (last, late) = (lab.sealed(&packet(1)), lab.sealed(&packet(1)));
+    assert_eq!(lab.receive(&[&last], reject_after - Duration::from_nanos(1)).0.len(), 1);
+    assert_eq!(lab.receive(&[&late, &late], reject_after), (vec![], vec![(DropReason::SessionExpired, 2)]));
+}
+
+#[test]
+fn one_bit_anywhere_is_a_forgery() {
+    let mut lab = Lab::new();
+    let good = lab.sealed(&packet(1));
+    // The counter, the text, the tag.
+    for at in 8..good.len() {
+        let mut forged = good.clone();
+        forged[at] ^= 0x10;
+        lab.receive(&[&forged], NOW);
+    }
+    let forged = good.len() as u64 - 8;
+    assert_eq!(lab.receive(&[&good], NOW), (vec![packet(1).to_vec()], vec![(DropReason::Forged, forged)]));
+}
+
+#[test]
+fn a_counter_of_before_is_replayed() {
+    let mut lab = Lab::new();
+    let first = lab.sealed(&packet(1));
+    let second = lab.sealed(&packet(1));
+    assert_eq!(lab.receive(&[&second, &first, &first, &second], NOW).0.len(), 2);
+    assert_eq!(lab.receive(&[&first], NOW), (vec![], vec![(DropReason::Replayed, 3)]));
+}
+
+#[test]
+fn text_that_is_no_ip_is_counted_and_a_keepalive_is_not() {
+    let mut lab = Lab::new();
+    let texts: [&[u8]; 4] = [b"not IP at all...", &packet(1)[..16], &[0; 16], &[]];
+    let datagrams = texts.map(|text| lab.sealed(text));
+    let batch = datagrams.each_ref().map(Vec::as_slice);
+    assert_eq!(lab.receive(&batch, NOW), (vec![], vec![(DropReason::NotIp, 3)]));
+}
+
+#[test]
+fn a_source_of_somebody_else_is_not_allowed() {
+    let mut lab = Lab::new();
+    let (honest, other) = (lab.sealed(&packet(1)), lab.sealed(&packet(9)));
+    let expected = (vec![packet(1).to_vec()], vec![(DropReason::SourceNotAllowed, 1)]);
+    assert_eq!(lab.receive(&[&other, &honest], NOW), expected);
+}
+
+#[test]
+fn handshakes_beyond_what_control_can_take_are_counted_and_data_passes() {
+    let mut lab = Lab::new();
+    let mut initiation = [0; INITIATION_LEN];
+    initiation[0] = 1;
+    let good = lab.sealed(&packet(1));
+    let (got, drops) = lab.receive(&[&initiation, &initiation, &initiation, &initiation, &good], NOW);
+    assert_eq!((got.len(), drops), (1, vec![(DropReason::HandshakeQueueFull, 2)]));
+    let waiting = std::iter::from_fn(|| lab.inbox.handshakes.try_recv().ok());
+    assert_eq!(waiting.map(|message| message.len).collect::<Vec<_>>(), [INITIATION_LEN; 2]);
+}

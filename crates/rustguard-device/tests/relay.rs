@@ -1,0 +1,430 @@
+//! Three devices over in-memory transports, A – B – C: what B passes on from peer to peer, what it leaves to its host, and that
+//! C cannot tell the difference.
+
+use ipnet::IpNet;
+use rustguard_crypto::x25519::StaticSecret;
+use rustguard_device::{Device, DropReason, Event, MemoryBinder, PeerUpdate, Relay, Update};
+use rustguard_tun::memory::{self, MemoryHost, MemoryNet};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+/// Far beyond anything that is waited for; only a hang meets it.
+const LONG: Duration = Duration::from_secs(20);
+const MTU: u32 = 1_420;
+/// UDP, IPv6's hop-by-hop options, and a protocol for experiments (RFC 3692).
+const UDP: u8 = 17;
+const HOP_BY_HOP: u8 = 0;
+const EXPERIMENT: u8 = 253;
+
+/// A device, its host and its place in the network.
+struct Node {
+    device: Device,
+    host: MemoryHost,
+    key: StaticSecret,
+    at: SocketAddr,
+    n: u8,
+}
+
+impl Node {
+    fn start(net: &MemoryNet, n: u8, relay: Relay, mtu: u32) -> Self {
+        let (tun, host) = memory::tun().unwrap();
+        host.set_timeout(Some(LONG)).unwrap();
+        let key = StaticSecret::from_bytes([n; 32]);
+        let at = SocketAddr::from(([192, 0, 2, n], 51820));
+        let binder = MemoryBinder { net: net.clone(), address: at };
+        let device = Device::builder().private_key(key.clone()).relay(relay).mtu(mtu).start_with(tun, binder).unwrap();
+        Self { device, host, key, at, n }
+    }
+
+    fn v4(&self) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, self.n).into()
+    }
+
+    fn v6(&self) -> IpAddr {
+        Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, self.n.into()).into()
+    }
+
+    /// Adds `other`, who has `nets`.
+    async fn knows(&self, other: &Self, nets: &[IpNet], with_endpoint: bool) {
+        let mut peer = PeerUpdate::new(other.key.public_key());
+        peer = nets.iter().fold(peer, |peer, &net| peer.allowed_ip(net));
+        if with_endpoint {
+            peer = peer.endpoint(other.at);
+        }
+        self.device.update(Update { peers: vec![peer], ..Update::default() }).await.unwrap();
+    }
+
+    /// The next packet for the host.
+    fn next(&self) -> Vec<u8> {
+        let mut buffer = [0; 65_535];
+        let n = self.host.recv(&mut buffer).unwrap();
+        buffer[..n].to_vec()
+    }
+
+    async fn dropped(&self, reason: DropReason) -> u64 {
+        let drops = self.device.status().await.unwrap().drops;
+        drops.into_iter().find(|&(r, _)| r == reason).map_or(0, |(_, n)| n)
+    }
+
+    /// Control counts on its own thread, a moment later.
+    async fn has_dropped(&self, reason: DropReason, packets: u64) {
+        let counted = async {
+            while self.dropped(reason).await < packets {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(LONG, counted).await.expect("a drop is counted");
+        assert_eq!(self.dropped(reason).await, packets);
+    }
+
+    /// Received from, and sent to `other`.
+    async fn bytes(&self, other: &Self) -> (u64, u64) {
+        let status = self.device.status().await.unwrap();
+        let peer = status.peers.iter().find(|peer| peer.public_key == other.key.public_key()).unwrap();
+        (peer.rx_bytes, peer.tx_bytes)
+    }
+}
+
+/// A and C know B, B knows both.
+struct Three {
+    a: Node,
+    b: Node,
+    c: Node,
+}
+
+fn one(address: IpAddr) -> IpNet {
+    address.into()
+}
+
+fn any() -> [IpNet; 2] {
+    ["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()]
+}
+
+impl Three {
+    async fn new(relay: Relay) -> Self {
+        Self::with_mtus(relay, [MTU; 3]).await
+    }
+
+    async fn with_mtus(relay: Relay, [a, b, c]: [u32; 3]) -> Self {
+        let net = MemoryNet::default();
+        let a = Node::start(&net, 1, Relay::default(), a);
+        let b = Node::start(&net, 2, relay, b);
+        let c = Node::start(&net, 3, Relay::default(), c);
+        a.knows(&b, &any(), true).await;
+        c.knows(&b, &any(), true).await;
+        b.knows(&a, &[one(a.v4()), one(a.v6())], true).await;
+        b.knows(&c, &[one(c.v4()), one(c.v6())], true).await;
+        Self { a, b, c }
+    }
+
+    /// The relay has nothing in hand: a packet that A sent last is at B's host, and is the only one.
+    fn nothing_but_this_reaches_b(&self) {
+        let last = packet(self.a.v4(), self.b.v4(), 64, EXPERIMENT, b"the last");
+        self.a.host.send(&last).unwrap();
+        assert_eq!(self.b.next(), last, "B's host sees something else");
+    }
+
+    async fn relayed(&self) -> u64 {
+        self.b.device.status().await.unwrap().relayed
+    }
+}
+
+/// Everything is for another peer but B's own addresses.
+fn always() -> Relay {
+    Relay::Always { local: vec![[10, 0, 0, 2].into(), "fd00::2".parse().unwrap()] }
+}
+
+/// An IP packet with a right header checksum.
+fn packet(from: IpAddr, to: IpAddr, hops: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut packet = match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let [high, low] = u16::try_from(20 + payload.len()).unwrap().to_be_bytes();
+            let mut packet = vec![0x45, 0, high, low, 0x12, 0x34, 0x40, 0, hops, protocol, 0, 0];
+            packet.extend(from.octets().iter().chain(&to.octets()));
+            let sum = !sum(&packet);
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+            packet
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let [high, low] = u16::try_from(payload.len()).unwrap().to_be_bytes();
+            let mut packet = vec![0x60, 0, 0, 0, high, low, protocol, hops];
+            packet.extend(from.octets().iter().chain(&to.octets()));
+            packet
+        }
+        _ => unreachable!("of one family"),
+    };
+    packet.extend(payload);
+    packet
+}
+
+/// The one's complement sum of all 16-bit words: 0xffff over a header with a right checksum (RFC 1071).
+fn sum(header: &[u8]) -> u16 {
+    let words = header.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+    let sum: u32 = words.sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap()
+}
+
+/// What a router makes of `packet`, written down anew: a hop less, and the checksum of that.
+fn a_hop_later(packet: &[u8]) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    if packet[0] == 0x45 {
+        packet[8] -= 1;
+        packet[10..12].fill(0);
+        let sum = !sum(&packet[..20]);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        packet[7] -= 1;
+    }
+    packet
+}
+
+#[tokio::test]
+async fn a_relayed_packet_loses_a_hop_and_nothing_else() {
+    let lab = Three::new(always()).await;
+    let (a, c) = (&lab.a, &lab.c);
+    // All of one byte's values, so that the checksum carries in every way there is.
+    for hops in 2..=255 {
+        for (from, to) in [(a.v4(), c.v4()), (a.v6(), c.v6())] {
+            let sent = packet(from, to, hops, EXPERIMENT, &[hops; 33]);
+            a.host.send(&sent).unwrap();
+            let got = c.next();
+            assert_eq!(got, a_hop_later(&sent), "{from}, {hops} hops");
+            assert!(from.is_ipv6() || sum(&got[..20]) == 0xffff, "the header's checksum");
+        }
+    }
+    let back = packet(c.v4(), a.v4(), 64, EXPERIMENT, b"back");
+    c.host.send(&back).unwrap();
+    assert_eq!(a.next(), a_hop_later(&back));
+    lab.nothing_but_this_reaches_b();
+    assert_eq!(lab.relayed().await, 2 * 254 + 1);
+}
+
+#[tokio::test]
+async fn what_takes_a_router_goes_to_the_host_untouched() {
+    // What A sends may be longer than what B's interface takes: B's kernel knows what is to be done then.
+    let lab = Three::with_mtus(always(), [MTU, 1_280, 1_280]).await;
+    let (a, b, c) = (&lab.a, &lab.b, &lab.c);
+    let with_options = {
+        let plain = packet(a.v4(), c.v4(), 64, EXPERIMENT, &[1, 1, 1, 0, b'o', b'p', b't']);
+        let mut packet = plain;
+        packet[0] = 0x46;
+        packet[10..12].fill(0);
+        let sum = !sum(&packet[..24]);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        packet
+    };
+    for (what, sent) in [
+        ("IPv4, its last hop", packet(a.v4(), c.v4(), 1, EXPERIMENT, b"one")),
+        ("IPv4, no hop left", packet(a.v4(), c.v4(), 0, EXPERIMENT, b"none")),
+        ("IPv6, its last hop", packet(a.v6(), c.v6(), 1, EXPERIMENT, b"one")),
+        ("IPv4 options", with_options),
+        ("IPv6 hop-by-hop options", packet(a.v6(), c.v6(), 64, HOP_BY_HOP, &[EXPERIMENT, 0, 1, 4, 0, 0, 0, 0])),
+        ("IPv4, too long", packet(a.v4(), c.v4(), 64, EXPERIMENT, &[7; 1_261])),
+        ("IPv6, too long", packet(a.v6(), c.v6(), 64, EXPERIMENT, &[7; 1_241])),
+        ("multicast, though C has all addresses", packet(a.v4(), [224, 0, 0, 5].into(), 64, EXPERIMENT, b"all")),
+        ("multicast, though C has all addresses", packet(a.v6(), "ff05::2".parse().unwrap(), 64, EXPERIMENT, b"all")),
+    ] {
+        if what.starts_with("multicast") {
+            b.knows(c, &any(), false).await;
+        }
+        a.host.send(&sent).unwrap();
+        assert_eq!(b.next(), sent, "{what}");
+    }
+    // The longest that fits takes the short way still.
+    let fits = packet(a.v4(), c.v4(), 64, EXPERIMENT, &[7; 1_260]);
+    a.host.send(&fits).unwrap();
+    assert_eq!(c.next(), a_hop_later(&fits));
+    lab.nothing_but_this_reaches_b();
+    assert_eq!(lab.relayed().await, 1);
+}
+
+#[tokio::test]
+async fn the_hosts_own_addresses_are_never_relayed() {
+    let lab = Three::new(always()).await;
+    let (a, b, c) = (&lab.a, &lab.b, &lab.c);
+    b.knows(c, &[any()[0], any()[1], one(b.v4()), one(b.v6())], true).await;
+    for (from, to) in [(a.v4(), b.v4()), (a.v6(), b.v6())] {
+        let sent = packet(from, to, 64, UDP, b"for B");
+        a.host.send(&sent).unwrap();
+        assert_eq!(b.next(), sent, "{to}");
+    }
+    let sent = packet(a.v4(), [198, 51, 100, 7].into(), 64, UDP, b"for somebody behind C");
+    a.host.send(&sent).unwrap();
+    assert_eq!(c.next(), a_hop_later(&sent));
+    assert_eq!(lab.relayed().await, 1);
+}
+
+#[tokio::test]
+async fn a_source_of_somebody_else_is_not_relayed_but_counted() {
+    let lab = Three::new(always()).await;
+    let (a, b, c) = (&lab.a, &lab.b, &lab.c);
+    for (from, to) in [(c.v4(), c.v4()), ([10, 9, 9, 9].into(), c.v4()), (b.v6(), c.v6())] {
+        a.host.send(&packet(from, to, 64, UDP, b"not mine")).unwrap();
+    }
+    let honest = packet(a.v4(), c.v4(), 64, UDP, b"mine");
+    a.host.send(&honest).unwrap();
+    assert_eq!(c.next(), a_hop_later(&honest));
+    lab.nothing_but_this_reaches_b();
+    assert_eq!(b.dropped(DropReason::SourceNotAllowed).await, 3);
+    assert_eq!(lab.relayed().await, 1);
+}
+
+#[tokio::test]
+async fn a_destination_of_nobody_goes_to_the_host() {
+    let lab = Three::new(always()).await;
+    let sent = packet(lab.a.v4(), [203, 0, 113, 1].into(), 64, UDP, b"the Internet");
+    lab.a.host.send(&sent).unwrap();
+    assert_eq!(lab.b.next(), sent);
+    assert_eq!(lab.relayed().await, 0);
+}
+
+#[tokio::test]
+async fn packets_wait_for_the_session_of_the_next_peer_and_arrive_in_order() {
+    let net = MemoryNet::default();
+    let (a, b) = (Node::start(&net, 1, Relay::default(), MTU), Node::start(&net, 2, always(), MTU));
+    a.knows(&b, &any(), true).await;
+    b.knows(&a, &[one(a.v4())], false).await;
+    // C is not there yet, so that all are staged before a session begins.
+    let to: IpAddr = [10, 0, 0, 3].into();
+    let absent = PeerUpdate::new(StaticSecret::from_bytes([3; 32]).public_key());
+    let absent = absent.allowed_ip(one(to)).endpoint(SocketAddr::from(([192, 0, 2, 3], 51820)));
+    b.device.update(Update { peers: vec![absent], ..Update::default() }).await.unwrap();
+    // A's own session begins.
+    let first = packet(a.v4(), b.v4(), 64, UDP, b"here I am");
+    a.host.send(&first).unwrap();
+    assert_eq!(b.next(), first);
+    let packets: Vec<_> = (0..100).map(|n| packet(a.v4(), to, 64, UDP, &[n; 40])).collect();
+    for packet in &packets {
+        a.host.send(packet).unwrap();
+    }
+    let last = packet(a.v4(), b.v4(), 64, UDP, b"the relay has had them all");
+    a.host.send(&last).unwrap();
+    assert_eq!(b.next(), last);
+    let c = Node::start(&net, 3, Relay::default(), MTU);
+    c.knows(&b, &any(), true).await;
+    c.host.send(&packet(c.v4(), b.v4(), 64, UDP, b"here I am")).unwrap();
+    for packet in &packets {
+        assert_eq!(c.next(), a_hop_later(packet));
+    }
+    assert_eq!(b.device.status().await.unwrap().relayed, 100);
+}
+
+#[tokio::test]
+async fn a_next_peer_that_is_nowhere_loses_packets_that_are_counted() {
+    let lab = Three::new(always()).await;
+    let (a, b) = (&lab.a, &lab.b);
+    let nowhere = PeerUpdate::new(StaticSecret::from_bytes([9; 32]).public_key()).allowed_ip(one([10, 0, 0, 9].into()));
+    b.device.update(Update { peers: vec![nowhere], ..Update::default() }).await.unwrap();
+    for _ in 0..3 {
+        a.host.send(&packet(a.v4(), [10, 0, 0, 9].into(), 64, UDP, b"where?")).unwrap();
+    }
+    lab.nothing_but_this_reaches_b();
+    b.has_dropped(DropReason::NoEndpoint, 3).await;
+    // The host's own packets are told apart in the same way.
+    b.host.send(&packet(b.v4(), [10, 0, 0, 9].into(), 64, UDP, b"where?")).unwrap();
+    b.has_dropped(DropReason::NoEndpoint, 4).await;
+}
+
+#[tokio::test]
+async fn many_datagrams_keep_their_order_and_their_content() {
+    let lab = Three::new(always()).await;
+    let (a, b, c) = (&lab.a, &lab.b, &lab.c);
+    // Both sessions, each way: while one begins, its first packets may be overtaken on their way through control.
+    for (from, to) in [(a, c), (c, a)] {
+        from.host.send(&packet(from.v4(), to.v4(), 64, UDP, b"first")).unwrap();
+        to.next();
+    }
+    // As far as the queues in memory go, with all three busy at once: from A for C, from C for A, some for B in between.
+    let length = |n: u16| usize::from(n) * 7_919 % 1_380;
+    let made = |from: &Node, to: &Node, n: u16| {
+        let payload: Vec<u8> = n.to_be_bytes().into_iter().cycle().take(2 + length(n)).collect();
+        packet(from.v4(), to.v4(), 64, UDP, &payload)
+    };
+    for round in 0..10 {
+        for n in 40 * round..40 * (round + 1) {
+            a.host.send(&made(a, c, n)).unwrap();
+            c.host.send(&made(c, a, n)).unwrap();
+            if n % 4 == 0 {
+                a.host.send(&made(a, b, n)).unwrap();
+            }
+        }
+        for n in 40 * round..40 * (round + 1) {
+            assert_eq!(c.next(), a_hop_later(&made(a, c, n)), "A to C, number {n}");
+            assert_eq!(a.next(), a_hop_later(&made(c, a, n)), "C to A, number {n}");
+            if n % 4 == 0 {
+                assert_eq!(b.next(), made(a, b, n), "A to B, number {n}");
+            }
+        }
+    }
+    lab.nothing_but_this_reaches_b();
+    assert_eq!(lab.relayed().await, 802);
+}
+
+#[tokio::test]
+async fn without_relay_the_host_gets_everything() {
+    // Over transports of the embedder's own, Auto has no routes to ask for.
+    for relay in [Relay::Off, Relay::Auto] {
+        let lab = Three::new(relay.clone()).await;
+        let (a, b, c) = (&lab.a, &lab.b, &lab.c);
+        for (from, to) in [(a.v4(), c.v4()), (a.v6(), c.v6())] {
+            let sent = packet(from, to, 64, UDP, b"by the host");
+            a.host.send(&sent).unwrap();
+            assert_eq!(b.next(), sent, "{relay:?}");
+            // The host forwards it, or not; if it does, it goes on.
+            b.host.send(&a_hop_later(&sent)).unwrap();
+            assert_eq!(c.next(), a_hop_later(&sent), "{relay:?}");
+        }
+        assert_eq!(lab.relayed().await, 0, "{relay:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_padding_of_the_sender_is_kept() {
+    // A pads up to 1,400 and no further, B would have padded some of these to more.
+    let lab = Three::with_mtus(always(), [1_400, MTU, MTU]).await;
+    let (a, b, c) = (&lab.a, &lab.b, &lab.c);
+    let first = packet(a.v4(), c.v4(), 64, UDP, b"makes the sessions");
+    a.host.send(&first).unwrap();
+    c.next();
+    for len in (0..=64).chain(1_330..=1_380) {
+        let (_, before_a) = a.bytes(b).await;
+        let (before_c, _) = c.bytes(b).await;
+        a.host.send(&packet(a.v4(), c.v4(), 64, UDP, &vec![1; len])).unwrap();
+        assert_eq!(c.next().len(), 20 + len);
+        let (_, sent) = a.bytes(b).await;
+        let (received, _) = c.bytes(b).await;
+        let padded = (20 + len).next_multiple_of(16).min(1_400);
+        assert_eq!(sent - before_a, padded as u64 + 32, "A's own padding of {len} bytes");
+        assert_eq!(received - before_c, sent - before_a, "{len} bytes");
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_is_removed_is_no_longer_relayed_to() {
+    let lab = Three::new(always()).await;
+    let (a, b, c) = (&lab.a, &lab.b, &lab.c);
+    // C begins: two initiations of B's to it within the 16 ms that timestamps are rounded to would be one too many.
+    c.host.send(&packet(c.v4(), b.v4(), 64, UDP, b"I am here")).unwrap();
+    b.next();
+    let sent = packet(a.v4(), c.v4(), 64, UDP, b"is C there?");
+    a.host.send(&sent).unwrap();
+    assert_eq!(c.next(), a_hop_later(&sent));
+    let mut events = b.device.events();
+    let remove = PeerUpdate { remove: true, ..PeerUpdate::new(c.key.public_key()) };
+    b.device.update(Update { peers: vec![remove], ..Update::default() }).await.unwrap();
+    a.host.send(&sent).unwrap();
+    assert_eq!(b.next(), sent, "its addresses are nobody's now");
+    // And when it comes back, so does the short way.
+    b.knows(c, &[one(c.v4())], true).await;
+    a.host.send(&sent).unwrap();
+    assert_eq!(c.next(), a_hop_later(&sent));
+    let complete = async {
+        while !matches!(events.recv().await.unwrap(), Event::HandshakeComplete { peer, .. } if peer == c.key.public_key())
+        {
+        }
+    };
+    tokio::time::timeout(LONG, complete).await.expect("by a new session");
+}
