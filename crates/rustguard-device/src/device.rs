@@ -107,8 +107,9 @@ pub enum Io {
 /// host: its netfilter, its counters and its packet sockets only know of those that it forwards itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Relay {
-    /// It is relayed where the kernel, asked for this source and destination, would route it back into the interface: forwarding is on
-    /// (`net.ipv4.ip_forward`, `net.ipv6.conf.all.forwarding`), and no route, rule or local address says otherwise. Over
+    /// It is relayed where the kernel, asked for this source and destination, would route it back into the interface:
+    /// forwarding is on (`net.ipv4.ip_forward`, `net.ipv6.conf.all.forwarding`), and no route, rule or local address says
+    /// otherwise. Rules that choose by port, protocol, mark or type of service are not asked about: they do not hold. Over
     /// transports of the embedder's own, nothing is relayed.
     #[default]
     Auto,
