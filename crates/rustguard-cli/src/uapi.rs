@@ -231,13 +231,15 @@ mod tests {
     fn an_answer_is_read() {
         let (key, zeros) = ("ab".repeat(32), "00".repeat(32));
         let device = device(&format!(
-            "private_key={key}\nlisten_port=51820\nfwmark=7\nrustguard_drop_forged=3\npublic_key={key}\npreshared_key={zeros}\n\
+            "private_key={key}\nlisten_port=51820\nfwmark=7\nrustguard_relayed=12\n\
+             rustguard_drop_forged=3\npublic_key={key}\npreshared_key={zeros}\n\
              protocol_version=1\nrustguard_name=lap\u{1b}top\nendpoint=[2001:db8::1]:9\nlast_handshake_time_sec=5\n\
              last_handshake_time_nsec=6\ntx_bytes=22\nrx_bytes=11\npersistent_keepalive_interval=25\nallowed_ip=10.0.0.0/8\n\
              allowed_ip=fd00::/8\nfuture=x\npublic_key={zeros}\nerrno=0\n\n"
         ))
         .unwrap();
         assert_eq!((device.listen_port, device.fwmark, device.peers.len()), (51_820, 7, 2));
+        assert_eq!(device.relayed, 12);
         assert_eq!(device.drops, [("forged".to_owned(), 3)]);
         let peer = &device.peers[0];
         assert_eq!(peer.name.as_deref(), Some("lap?top"));

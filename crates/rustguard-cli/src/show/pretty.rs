@@ -179,7 +179,8 @@ mod tests {
     fn a_page() {
         let public = public_key(&device());
         let expected = format!(
-            "interface: wg0\n  public key: {}\n  private key: (hidden)\n  listening port: 51820\n  fwmark: 0xca6c\n  dropped: 3 forged\n\n\
+            "interface: wg0\n  public key: {}\n  private key: (hidden)\n  listening port: 51820\n  fwmark: 0xca6c\n  \
+             relayed: 12 packets from peer to peer\n  dropped: 3 forged\n\n\
              peer: laptop\n  public key: AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n  preshared key: (hidden)\n  \
              endpoint: [2001:db8::1]:9\n  allowed ips: 10.0.0.0/8, fd00::/8\n  latest handshake: 1 hour, 1 minute, 1 second ago\n  \
              transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n\n\

@@ -111,6 +111,7 @@ mod tests {
     #[test]
     fn names_and_drops_only_for_those_who_ask() {
         let text = status(&sample(), true);
+        assert!(text.contains("\nrustguard_relayed=7\n"));
         assert!(text.contains("\nrustguard_name=laptop\n") && text.contains("\nrustguard_drop_forged=3\n"));
     }
 
