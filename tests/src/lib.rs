@@ -32,7 +32,7 @@ pub use lab::{Lab, Node};
 pub use pair::{INSIDE_A, INSIDE_B, Outside, Pair};
 pub use process::{Ended, Process, eventually};
 pub use programs::{Program, Subject, rustguard, subject, wireguard_go};
-pub use tunnel::{Conf, PeerConf, Tunnel, Up};
+pub use tunnel::{Conf, PeerConf, Tunnel, Up, spawn_until_ready};
 pub use wg::{Dump, DumpPeer, Keypair, preshared_key};
 
 /// Makes two tests of one scenario `fn(&Lab, initiator: Program, responder: Program) -> anyhow::Result<()>`: RustGuard

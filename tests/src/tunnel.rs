@@ -191,17 +191,21 @@ fn by_hand(lab: &Lab, node: &Node, conf: &Conf) -> Result<Process> {
 /// `rustguard up FILE` in the foreground, until it says READY=1 as sd_notify(3) has it: no polling of side effects, of
 /// which none is the last one.
 fn foreground(lab: &Lab, node: &Node, file: &Path, environment: &[(&str, OsString)]) -> Result<Process> {
-    let name = stem(file)?;
+    let mut command = node.rustguard()?;
+    command.arg("up").arg(file).env("RUSTGUARD_LOG", "debug");
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    spawn_until_ready(lab, node, &stem(file)?, &mut command)
+}
+
+/// Starts a program that goes on, and waits until it says READY=1 as sd_notify(3) has it.
+pub fn spawn_until_ready(lab: &Lab, node: &Node, name: &str, command: &mut Command) -> Result<Process> {
     let socket = lab.path(&format!("{name}.notify"));
     if exists(&socket) {
         std::fs::remove_file(&socket)?;
     }
     let notifications = UnixDatagram::bind(&socket)?;
     notifications.set_nonblocking(true)?;
-    let mut command = node.rustguard()?;
-    command.arg("up").arg(file).env("NOTIFY_SOCKET", &socket).env("RUSTGUARD_LOG", "debug");
-    command.envs(environment.iter().map(|(name, value)| (name, value)));
-    let mut process = node.spawn(&name, &mut command)?;
+    let mut process = node.spawn(name, command.env("NOTIFY_SOCKET", &socket))?;
     process.until("READY=1", READY, || {
         let mut message = [0; 4096];
         match notifications.recv(&mut message) {

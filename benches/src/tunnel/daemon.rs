@@ -1,10 +1,10 @@
 //! A running implementation, and what it costs.
 
 use anyhow::{Context as _, Result, ensure};
-use rustguard_tests::{Conf, Lab, Node, Process};
+use rustguard_tests::{Conf, Lab, Node, Process, spawn_until_ready};
 use std::{
     fs,
-    os::unix::net::{UnixDatagram, UnixStream},
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -82,29 +82,12 @@ impl Daemon {
 fn rustguard(lab: &Lab, node: &Node, program: &Path, offload: bool, conf: &Conf) -> Result<Process> {
     let name = &conf.interface;
     let file = lab.file(&format!("{name}.conf"), &conf.wg_quick())?;
-    let path = lab.path(&format!("{name}.notify"));
-    if path.exists() {
-        fs::remove_file(&path)?;
-    }
-    let notifications = UnixDatagram::bind(&path)?;
-    notifications.set_nonblocking(true)?;
     let mut command = node.command(program);
     command.arg("up");
     if !offload {
         command.args(["--offload", "off"]);
     }
-    command.arg(file).env("NOTIFY_SOCKET", &path).env("RUSTGUARD_LOG", "error");
-    let mut process = node.spawn(name, &mut command)?;
-    // Looks at the process as well: nobody should wait ten seconds to be told of a wrong option.
-    process.until("READY=1", READY, || {
-        let mut message = [0; 4096];
-        match notifications.recv(&mut message) {
-            Ok(len) => Ok(String::from_utf8_lossy(&message[..len]).lines().any(|line| line == "READY=1")),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) => Err(error.into()),
-        }
-    })?;
-    Ok(process)
+    spawn_until_ready(lab, node, name, command.arg(file).env("RUSTGUARD_LOG", "error"))
 }
 
 /// wireguard-go, then what wg-quick would do, in as few commands as it takes: its start is measured as well.

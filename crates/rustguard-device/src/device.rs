@@ -314,7 +314,7 @@ impl Builder {
         self
     }
 
-    /// How workers talk to the kernel; by default [`Io::Poll`], which is at least as fast (README, "Speed").
+    /// How workers talk to the kernel; by default [`Io::Poll`]: ARCHITECTURE.md has the figures.
     #[must_use]
     pub fn io(mut self, io: Io) -> Self {
         self.io = io;

@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     pub(crate) mtu: AtomicU32,
     /// What was asked of the kernel, and whether it would. Emptied when its routes change.
     pub(crate) routed: papaya::HashMap<RouteQuestion, bool>,
-    /// Packets that went from peer to peer.
+    /// Packets taken to go from peer to peer, also those that then wait for a session or have nowhere to go.
     pub(crate) relayed: AtomicU64,
     /// Everything dropped, by reason.
     pub(crate) drops: Drops,

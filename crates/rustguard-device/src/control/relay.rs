@@ -1,14 +1,14 @@
 //! What is relayed from peer to peer: that which the kernel would route back into the interface.
 //!
-//! A worker relays only what the kernel, asked for that very source and destination, would forward to another peer anyway: routes, rules,
-//! local addresses and the forwarding switches keep their meaning. Until the answer is there the kernel forwards the packets
-//! itself. Every change of any of these empties the table.
+//! A worker relays only what the kernel, asked for that very source and destination, would forward to another peer anyway:
+//! routes, rules, local addresses and the forwarding switches keep their meaning. Until the answer is there the kernel
+//! forwards the packets itself. Every change of any of these empties the table.
 
 use super::Control;
 use crate::{
     binder::Binder,
     host::{RouteChanges, RouteLookup},
-    shared::RouteQuestion,
+    shared::{ROUTE_QUEUE, RouteQuestion},
 };
 use std::collections::HashSet;
 use tokio::sync::mpsc;
@@ -26,6 +26,8 @@ pub(super) struct Routing {
     /// Counts changes of the routes: an answer to an older question is worth nothing.
     generation: u64,
     pending: HashSet<RouteQuestion>,
+    /// Questions the kernel has not answered, those of older generations included.
+    asked: usize,
     answers: mpsc::Sender<RouteAnswer>,
 }
 
@@ -43,7 +45,7 @@ pub(super) struct RouteAnswer {
 
 impl Routing {
     pub(super) fn new(index: Option<u32>, answers: mpsc::Sender<RouteAnswer>) -> Self {
-        Self { kernel: None, index, generation: 0, pending: HashSet::new(), answers }
+        Self { kernel: None, index, generation: 0, pending: HashSet::new(), asked: 0, answers }
     }
 
     /// Waits for a change of the kernel's routes; for ever, where nobody asked for any.
@@ -80,7 +82,8 @@ impl<B: Binder> Control<B> {
     /// A worker has a packet for another peer.
     pub(super) fn ask_route(&mut self, question: RouteQuestion) {
         let routing = &mut self.routing;
-        if routing.pending.len() >= ROUTED_MAX
+        // What finds no room is asked by one of the next packets: routes that flap must not pile up tasks.
+        if routing.asked >= ROUTE_QUEUE
             || routing.pending.contains(&question)
             || self.shared.routed.pin().contains_key(&question)
         {
@@ -90,6 +93,7 @@ impl<B: Binder> Control<B> {
         let returns = kernel.lookup.returns(question.source, question.destination);
         let (generation, answers) = (routing.generation, routing.answers.clone());
         routing.pending.insert(question);
+        routing.asked += 1;
         tokio::spawn(async move {
             let answer = RouteAnswer { generation, question, returns: returns.await };
             // Control is gone only while the device shuts down.
@@ -98,6 +102,7 @@ impl<B: Binder> Control<B> {
     }
 
     pub(super) fn route_answered(&mut self, answer: &RouteAnswer) {
+        self.routing.asked -= 1;
         if answer.generation != self.routing.generation {
             return;
         }

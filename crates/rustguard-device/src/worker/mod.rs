@@ -1,4 +1,4 @@
-//! A worker: one thread that owns a TUN queue, its sockets and its buffers, and runs each batch to completion.
+//! A worker: one thread that owns its TUN queues, its sockets and its buffers, and runs each batch to completion.
 //!
 //! [`tx`] and [`rx`] tell the two directions from top to bottom; this file is the loop around them.
 
