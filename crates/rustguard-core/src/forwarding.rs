@@ -19,6 +19,8 @@ pub enum Verdict {
     Forward(PeerId),
     /// Nowhere: nobody has the destination.
     NoRoute,
+    /// Nowhere: somebody has the destination, and this origin must not reach them.
+    Prohibited,
 }
 
 /// Decides about packets, once per run where neighbours agree.

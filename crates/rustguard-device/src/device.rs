@@ -5,13 +5,13 @@ use crate::{
     config::{PeerUpdate, Update, UpdateError},
     control::{self, Command},
     event::Event,
-    shared::Relaying,
+    shared::{OtherProtocol, Relaying},
     status::Status,
     worker::LANES,
 };
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_tun::{
-    TunQueue,
+    Endpoint, TunQueue,
     tun::{Tun, TunError, TunOptions},
     uring::UringTun,
 };
@@ -89,6 +89,17 @@ pub struct Builder {
     offload: Offload,
     io: Io,
     relay: Relay,
+    datagrams: Option<OtherProtocol>,
+}
+
+/// A datagram of another protocol on the tunnel's port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Where it came from, and by which of our addresses, or where it is to go. An answer goes to where the question came from,
+    /// from the address that was asked.
+    pub endpoint: Endpoint,
+    /// What is in it.
+    pub bytes: Box<[u8]>,
 }
 
 /// How workers talk to the kernel.
@@ -120,6 +131,8 @@ pub enum Relay {
         /// The host's own addresses, which are never relayed even if they lie within a peer's allowed IPs.
         local: Vec<IpAddr>,
     },
+    /// It is dropped: peers reach the host and what lies behind it, but not each other.
+    Isolate,
 }
 
 impl From<Relay> for Relaying {
@@ -127,6 +140,7 @@ impl From<Relay> for Relaying {
         match relay {
             Relay::Auto => Self::AsRouted,
             Relay::Off => Self::Never,
+            Relay::Isolate => Self::Isolated,
             Relay::Always { local } => Self::Always { local: Arc::new(local.into_iter().collect()) },
         }
     }
@@ -247,6 +261,13 @@ impl DeviceHandle {
         answered.await.map_err(|_| UpdateError::Closed)?
     }
 
+    /// Sends a datagram of another protocol from the tunnel's port: see [`Builder::datagrams`]. Like any datagram, it may be
+    /// lost.
+    pub async fn send(&self, datagram: Datagram) {
+        // A device that has ended sends nothing any more.
+        let _ = self.commands.send(Command::Send(datagram)).await;
+    }
+
     /// As [`Device::status`].
     pub async fn status(&self) -> Option<Status> {
         let (answer, answered) = oneshot::channel();
@@ -328,6 +349,18 @@ impl Builder {
         self
     }
 
+    /// Lets another protocol share the tunnel's port: what is no WireGuard message, and `recognises` says is the protocol's own,
+    /// is queued here; [`DeviceHandle::send`] answers. `recognises` runs on the data path, for every such datagram of
+    /// anybody's: it has to be quick, and cheap in doubt. Stock peers drop what they do not know in silence.
+    ///
+    /// The receiver has at most `queued` datagrams waiting; more are dropped and counted.
+    #[must_use]
+    pub fn datagrams(mut self, recognises: fn(&[u8]) -> bool, queued: usize) -> (Self, mpsc::Receiver<Datagram>) {
+        let (queue, receiver) = mpsc::channel(queued);
+        self.datagrams = Some(OtherProtocol { recognises, queue });
+        (self, receiver)
+    }
+
     /// Starts on a new kernel interface with this name (it is left down and without addresses:
     /// see [`host`](crate::host)) and UDP sockets.
     ///
@@ -375,6 +408,7 @@ impl Builder {
             mtu: self.mtu.unwrap_or(DEFAULT_MTU),
             resolution_retries: self.resolution_retries,
             relay,
+            datagrams: self.datagrams,
             interface: interface.clone(),
             commands: commands_in,
             events: events.clone(),

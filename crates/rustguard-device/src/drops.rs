@@ -22,7 +22,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// A datagram that is no WireGuard message: unknown type, wrong length, nonzero reserved bytes.
+    /// A datagram that nobody knows: unknown type, wrong length, nonzero reserved bytes.
     Malformed => "malformed",
     /// A transport message for an index that no session has.
     UnknownIndex => "unknown_index",
@@ -38,6 +38,8 @@ reasons! {
     SourceNotAllowed => "source_not_allowed",
     /// A packet from the host that no peer's allowed IPs hold.
     NoRoute => "no_route",
+    /// A packet of one peer for another, where [`Relay::Isolate`](crate::Relay::Isolate) keeps them apart.
+    Isolated => "isolated",
     /// A packet for a peer whose endpoint is not known.
     NoEndpoint => "no_endpoint",
     /// The oldest of more than 128 packets waiting for a handshake, or all of them when it was given up.
@@ -46,6 +48,9 @@ reasons! {
     StagingBusy => "staging_busy",
     /// A handshake message that came faster than control could look at it.
     HandshakeQueueFull => "handshake_queue_full",
+    /// A datagram of another protocol on the tunnel's port ([`Builder::datagrams`](crate::Builder::datagrams)) that came faster
+    /// than it was taken.
+    DatagramQueueFull => "datagram_queue_full",
     /// A handshake message that was not acceptable: see the log for which check it failed.
     HandshakeRefused => "handshake_refused",
     /// A handshake message answered with a cookie reply, or over the rate limit, under load.

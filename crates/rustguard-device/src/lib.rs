@@ -38,7 +38,8 @@ mod worker;
 pub use binder::{Binder, Bound, MemoryBinder, UdpBinder, UringBinder};
 pub use config::{AllowedIp, EndpointSpec, PeerUpdate, Update, UpdateError};
 pub use device::{
-    Builder, CloseReason, DEFAULT_MTU, Device, DeviceHandle, Interface, Io, Offload, Relay, StartError, default_queues,
+    Builder, CloseReason, DEFAULT_MTU, Datagram, Device, DeviceHandle, Interface, Io, Offload, Relay, StartError,
+    default_queues,
 };
 pub use drops::DropReason;
 pub use event::Event;

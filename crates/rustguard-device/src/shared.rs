@@ -3,7 +3,10 @@
 //! Control writes, workers read; the exceptions are the sealing counter, the replay window, the endpoint and the
 //! activity stamps, each of which is touched once per run of packets.
 
-use crate::drops::Drops;
+use crate::{
+    device::Datagram,
+    drops::{DropReason, Drops},
+};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use rustguard_core::{
@@ -48,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) drops: Drops,
     /// The way to control.
     pub(crate) control: ToControl,
+    /// Who speaks another protocol on our port.
+    pub(crate) datagrams: Option<OtherProtocol>,
 }
 
 /// A snapshot of the forwarding decision.
@@ -74,6 +79,8 @@ pub(crate) enum Relaying {
         /// The host's own addresses.
         local: Arc<HashSet<IpAddr>>,
     },
+    /// Nothing, and the host does not get it either.
+    Isolated,
 }
 
 /// What is shared of one peer.
@@ -130,6 +137,24 @@ pub(crate) struct RxSession {
     /// Locked once per run.
     pub(crate) replay: Mutex<ReplayWindow>,
     pub(crate) peer: Arc<PeerShared>,
+}
+
+/// Another protocol on the tunnel's port: which datagrams are its own, and where they go.
+pub(crate) struct OtherProtocol {
+    pub(crate) recognises: fn(&[u8]) -> bool,
+    pub(crate) queue: mpsc::Sender<Datagram>,
+}
+
+impl OtherProtocol {
+    /// Copies a datagram for those who speak the protocol.
+    #[cold]
+    pub(crate) fn take(&self, from: Endpoint, datagram: &[u8], drops: &Drops) {
+        // Reserved first: a flood must not make copies that nobody takes.
+        match self.queue.try_reserve() {
+            Ok(place) => place.send(Datagram { endpoint: from, bytes: datagram.into() }),
+            Err(_) => drops.count(DropReason::DatagramQueueFull, 1),
+        }
+    }
 }
 
 /// The ways from a worker to control, each bounded.
@@ -231,6 +256,7 @@ pub(crate) mod testing {
             relayed: AtomicU64::new(0),
             drops: Drops::default(),
             control: ToControl { handshakes, routes, staging, signals },
+            datagrams: None,
         };
         let inbox = Inbox { handshakes: handshakes_in, staging: staging_in, _routes: routes_in, _signals: signals_in };
         (shared, inbox)

@@ -182,6 +182,21 @@ fn a_hop_later(packet: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
+async fn isolated_peers_reach_the_host_and_not_each_other() {
+    let lab = Three::new(Relay::Isolate).await;
+    for (from, to) in [(lab.a.v4(), lab.c.v4()), (lab.a.v6(), lab.c.v6()), (lab.a.v4(), lab.a.v4())] {
+        lab.a.host.send(&packet(from, to, 64, EXPERIMENT, b"psst")).unwrap();
+    }
+    // What lies behind the host is its own affair.
+    let out = packet(lab.a.v4(), [198, 51, 100, 1].into(), 64, EXPERIMENT, b"out");
+    lab.a.host.send(&out).unwrap();
+    assert_eq!(lab.b.next(), out);
+    lab.nothing_but_this_reaches_b();
+    lab.b.has_dropped(DropReason::Isolated, 3).await;
+    assert_eq!(lab.relayed().await, 0);
+}
+
+#[tokio::test]
 async fn a_relayed_packet_loses_a_hop_and_nothing_else() {
     let lab = Three::new(always()).await;
     let (a, c) = (&lab.a, &lab.c);

@@ -113,7 +113,7 @@ impl<B: Binder> Control<B> {
     }
 
     /// Sends one datagram; returns true when it could not leave from the address it should have.
-    fn transmit(&mut self, to: Endpoint, datagram: &[u8]) -> bool {
+    pub(super) fn transmit(&mut self, to: Endpoint, datagram: &[u8]) -> bool {
         let len = datagram.len();
         let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
         let [network, ..] = &mut *self.networks else { return false };

@@ -12,13 +12,13 @@ mod update;
 use crate::{
     binder::{Binder, Bound},
     config::{Update, UpdateError},
-    device::{CloseReason, Interface, Relay, StartError},
+    device::{CloseReason, Datagram, Interface, Relay, StartError},
     drops::DropReason,
     event::Event,
     host::{HostEvent, Monitor},
     shared::{
-        HANDSHAKE_QUEUE, HandshakeDatagram, ROUTE_QUEUE, Relaying, RouteQuestion, STAGING_QUEUE, Shared, Signal,
-        ToControl,
+        HANDSHAKE_QUEUE, HandshakeDatagram, OtherProtocol, ROUTE_QUEUE, Relaying, RouteQuestion, STAGING_QUEUE, Shared,
+        Signal, ToControl,
     },
     status::Status,
     worker::WorkerHandle,
@@ -41,6 +41,7 @@ pub(crate) enum Command {
     Update(Update, oneshot::Sender<Result<(), UpdateError>>),
     Status(oneshot::Sender<Status>),
     HandshakeNow,
+    Send(Datagram),
     Shutdown,
 }
 
@@ -50,6 +51,7 @@ pub(crate) struct Start {
     pub(crate) mtu: u32,
     pub(crate) resolution_retries: Option<u32>,
     pub(crate) relay: Relay,
+    pub(crate) datagrams: Option<OtherProtocol>,
     pub(crate) interface: Option<Interface>,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) events: broadcast::Sender<Event>,
@@ -110,6 +112,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         relayed: Default::default(),
         drops: Default::default(),
         control: ToControl { handshakes, routes, staging, signals },
+        datagrams: start.datagrams,
     });
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -204,6 +207,7 @@ impl<B: Binder> Control<B> {
                     Command::Update(update, answer) => { let _ = answer.send(self.update(update)); }
                     Command::Status(answer) => { let _ = answer.send(self.status()); }
                     Command::HandshakeNow => self.handshake_now(),
+                    Command::Send(Datagram { endpoint, bytes }) => { self.transmit(endpoint, &bytes); }
                     Command::Shutdown => return CloseReason::Shutdown,
                 },
                 Some((peer, packet)) = inbox.staging.recv() => self.stage(peer, packet),

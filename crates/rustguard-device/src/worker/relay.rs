@@ -33,6 +33,7 @@ impl<'a> Decision<'a> {
         };
         let relayed = match &self.table.relaying {
             Relaying::Never => false,
+            Relaying::Isolated => return Verdict::Prohibited,
             // Is it for this host? Asked first: else packets would go back and forth until their hops are used up.
             Relaying::Always { local } => !local.contains(&destination) && !destination.is_multicast(),
             Relaying::AsRouted => match self.shared.routed.pin().get(&question) {

@@ -104,7 +104,10 @@ impl Rx {
                         self.frames.push(Frame { offset: offset + HEADER_LEN, len: len - OVERHEAD, counter });
                     }
                     Some(_) => to_control(from, datagram, shared),
-                    None => shared.drops.count(DropReason::Malformed, 1),
+                    None => match &shared.datagrams {
+                        Some(other) if (other.recognises)(datagram) => other.take(from, datagram, &shared.drops),
+                        _ => shared.drops.count(DropReason::Malformed, 1),
+                    },
                 }
             }
         }
@@ -183,6 +186,7 @@ impl Rx {
                     lanes.deliver(&self.slab, Span { offset: frame.offset, len: head.len });
                 }
                 Verdict::NoRoute => shared.drops.count(DropReason::NoRoute, 1),
+                Verdict::Prohibited => shared.drops.count(DropReason::Isolated, 1),
             }
         }
         self.frames.clear();
