@@ -1,0 +1,47 @@
+//! What the server wants done. The embedder carries it out, in order.
+use crate::audit::AuditRecord;
+use ipnet::IpNet;
+use rustguard_crypto::x25519::PublicKey;
+use std::{fmt, net::SocketAddr};
+use zeroize::Zeroizing;
+
+/// Something to be done by whoever runs the server. What has to be durable is so already when an action comes out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// A datagram for the tunnel's own UDP socket.
+    Send {
+        /// To whom.
+        to: SocketAddr,
+        /// At most [`wire::MAX_DATAGRAM`](crate::wire::MAX_DATAGRAM) bytes.
+        bytes: Vec<u8>,
+    },
+    /// Add a WireGuard peer, or change the one with this public key.
+    SetPeer(PeerConfig),
+    /// Remove a WireGuard peer, its sessions at once.
+    RemovePeer(PublicKey),
+    /// A line for the audit log.
+    Audit(AuditRecord),
+}
+
+/// A peer as the device must have it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PeerConfig {
+    /// Its WireGuard public key.
+    pub public_key: PublicKey,
+    /// The preshared key of this peer alone.
+    pub preshared_key: Zeroizing<[u8; 32]>,
+    /// The addresses of its lease, each with the whole address as prefix.
+    pub allowed_ips: Vec<IpNet>,
+    /// What it is called.
+    pub name: Option<String>,
+}
+
+impl fmt::Debug for PeerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerConfig")
+            .field("public_key", &self.public_key)
+            .field("allowed_ips", &self.allowed_ips)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,101 @@
+//! What a client is told, in the end or on the way.
+use crate::server::ApprovalCode;
+use core::{fmt, net::IpAddr, time::Duration};
+use ipnet::IpNet;
+use rustguard_crypto::x25519::PublicKey;
+use zeroize::Zeroizing;
+
+/// All that a machine needs to bring its tunnel up, now and after each boot. `Debug` leaves the preshared key out.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Joined {
+    /// The server's WireGuard public key, which is authentic.
+    pub server: PublicKey,
+    /// The preshared key of this machine and the server, which no quantum computer finds in what was recorded.
+    pub preshared_key: Zeroizing<[u8; 32]>,
+    /// This machine's addresses, each with the whole address as prefix.
+    pub addresses: Vec<IpNet>,
+    /// What goes into the tunnel: what the server advises, and the server itself. Also the allowed IPs of the server.
+    pub routes: Vec<IpNet>,
+    /// The server's addresses inside the tunnel.
+    pub server_addresses: Vec<IpAddr>,
+    /// Name servers.
+    pub dns: Vec<IpAddr>,
+    /// Search domains.
+    pub search: Vec<String>,
+    /// The tunnel's MTU, in bytes.
+    pub mtu: Option<u16>,
+    /// The server's WireGuard port, when it is not the one that enrolment used.
+    pub port: Option<u16>,
+    /// Seconds between keepalives that the server advises.
+    pub keepalive: Option<u16>,
+    /// When the lease ends, as time since the Unix epoch, unless handshakes renew it.
+    pub expires: Option<Duration>,
+    /// Whether the server forgets this machine when it is silent for long.
+    pub ephemeral: bool,
+}
+
+impl fmt::Debug for Joined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Joined")
+            .field("server", &self.server)
+            .field("addresses", &self.addresses)
+            .field("routes", &self.routes)
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What came of a datagram.
+#[derive(Debug)]
+pub enum Heard {
+    /// Nothing: not for us, not authentic, or heard before.
+    Nothing,
+    /// The joining went a step further. There is something to send: [`Client::poll`](super::Client::poll).
+    Progress,
+    /// An administrator has to approve, and sees the same six digits. Told again whenever the server says so.
+    Waiting(ApprovalCode),
+    /// Done.
+    Joined(Box<Joined>),
+    /// Over: trying again with the same token is of no use until the cause is gone.
+    Failed(JoinError),
+}
+
+/// Why joining failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// The server answered, but did not take the code or passphrase.
+    #[error(
+        "the server did not accept the code or passphrase, or its window has closed; compare it with what the server shows and join again"
+    )]
+    NotAccepted,
+    /// No address is free.
+    #[error("the server has no free address; its administrator can enlarge the pool, or remove peers{}", Self::next_free(.0))]
+    PoolExhausted(Option<Duration>),
+    /// The address that the invite promises is not free.
+    #[error("the address that the invite names is taken; ask for a new invite")]
+    AddressTaken,
+    /// The server's administrator removed this machine.
+    #[error("this machine was removed from the network; ask for a new invite")]
+    Removed,
+    /// The token was used up by others, or its time is over, between the first message and the last.
+    #[error("the token is no longer good; ask for a new one")]
+    TokenSpent,
+    /// The server could not write its state.
+    #[error("the server could not store the lease; its log says why")]
+    ServerFailed,
+    /// The queue of those who wait for approval is full.
+    #[error("too many machines wait for approval; try again when the administrator has approved some")]
+    QueueFull,
+    /// The approval did not come in time, or the window was closed.
+    #[error("the administrator did not approve in time; join again while a window is open")]
+    NotApproved,
+    /// The token's server key, or this machine's, is no key.
+    #[error("the public key in the token is of low order; the token is not genuine")]
+    BadKey,
+}
+
+impl JoinError {
+    fn next_free(wait: &Option<Duration>) -> String {
+        wait.map_or_else(String::new, |wait| format!("; the next address comes free in {} s", wait.as_secs()))
+    }
+}

@@ -1,0 +1,13 @@
+//! Enrolment: how a machine joins a network with one command.
+#![forbid(unsafe_code)]
+
+pub mod action;
+pub mod audit;
+pub mod client;
+pub mod lease;
+pub mod ledger;
+pub mod pool;
+pub mod server;
+pub mod store;
+pub mod token;
+pub mod wire;
