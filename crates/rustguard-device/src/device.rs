@@ -90,7 +90,11 @@ pub struct Builder {
     io: Io,
     relay: Relay,
     datagrams: Option<OtherProtocol>,
+    counters: Option<Counters>,
 }
+
+/// Counters of the embedder's own: see [`Builder::counters`].
+pub(crate) type Counters = Box<dyn Fn() -> Vec<(&'static str, u64)> + Send>;
 
 /// A datagram of another protocol on the tunnel's port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,9 +196,9 @@ impl Device {
         self.handle.status().await
     }
 
-    /// Starts a handshake with every peer whose endpoint is known: the network has changed under the tunnel.
+    /// As [`DeviceHandle::handshake_now`].
     pub async fn handshake_now(&self) {
-        let _ = self.handle.commands.send(Command::HandshakeNow).await;
+        self.handle.handshake_now().await;
     }
 
     /// What happens from now on. A listener that lags 1,024 events behind loses the oldest.
@@ -259,6 +263,11 @@ impl DeviceHandle {
         let (answer, answered) = oneshot::channel();
         self.commands.send(Command::Update(update, answer)).await.map_err(|_| UpdateError::Closed)?;
         answered.await.map_err(|_| UpdateError::Closed)?
+    }
+
+    /// Starts a handshake with every peer whose endpoint is known: the network has changed under the tunnel.
+    pub async fn handshake_now(&self) {
+        let _ = self.commands.send(Command::HandshakeNow).await;
     }
 
     /// Sends a datagram of another protocol from the tunnel's port: see [`Builder::datagrams`]. Like any datagram, it may be
@@ -361,6 +370,14 @@ impl Builder {
         (self, receiver)
     }
 
+    /// Counters of the embedder's own, which are shown with the device's: [`Status::counters`], `show`. Names are of
+    /// lower-case letters and `_`. Asked for with each status, from the control thread: it must not block.
+    #[must_use]
+    pub fn counters(mut self, counters: impl Fn() -> Vec<(&'static str, u64)> + Send + 'static) -> Self {
+        self.counters = Some(Box::new(counters));
+        self
+    }
+
     /// Starts on a new kernel interface with this name (it is left down and without addresses:
     /// see [`host`](crate::host)) and UDP sockets.
     ///
@@ -409,6 +426,7 @@ impl Builder {
             resolution_retries: self.resolution_retries,
             relay,
             datagrams: self.datagrams,
+            counters: self.counters,
             interface: interface.clone(),
             commands: commands_in,
             events: events.clone(),

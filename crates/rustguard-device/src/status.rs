@@ -22,6 +22,8 @@ pub struct Status {
     pub relayed: u64,
     /// What was dropped, by reason; reasons that never happened are left out.
     pub drops: Vec<(DropReason, u64)>,
+    /// The embedder's own: see [`Builder::counters`](crate::Builder::counters).
+    pub counters: Vec<(&'static str, u64)>,
 }
 
 /// Everything about a peer.

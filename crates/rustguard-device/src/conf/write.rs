@@ -17,9 +17,18 @@ use zeroize::Zeroizing;
 /// # Errors
 /// The file cannot be written; the old one is then still there.
 pub fn write(path: &Path, config: &Config) -> io::Result<()> {
+    write_with_comment(path, "", config)
+}
+
+/// As [`write`], with a comment at the beginning: whole lines, each with its `#`. When this returns, the file is on the disk.
+///
+/// # Errors
+/// The file cannot be written; the old one is then still there.
+pub fn write_with_comment(path: &Path, comment: &str, config: &Config) -> io::Result<()> {
     // A link stays one: what it points to is the configuration.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let mut file = AtomicWriteFile::options().mode(0o600).preserve_mode(false).open(path)?;
+    file.write_all(comment.as_bytes())?;
     file.write_all(to_text(config).as_bytes())?;
     file.commit()
 }

@@ -12,7 +12,7 @@ mod update;
 use crate::{
     binder::{Binder, Bound},
     config::{Update, UpdateError},
-    device::{CloseReason, Datagram, Interface, Relay, StartError},
+    device::{CloseReason, Counters, Datagram, Interface, Relay, StartError},
     drops::DropReason,
     event::Event,
     host::{HostEvent, Monitor},
@@ -52,6 +52,7 @@ pub(crate) struct Start {
     pub(crate) resolution_retries: Option<u32>,
     pub(crate) relay: Relay,
     pub(crate) datagrams: Option<OtherProtocol>,
+    pub(crate) counters: Option<Counters>,
     pub(crate) interface: Option<Interface>,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) events: broadcast::Sender<Event>,
@@ -81,6 +82,7 @@ struct Control<B: Binder> {
     resolution_retries: Option<u32>,
     relaying: Relaying,
     routing: Routing,
+    counters: Option<Counters>,
 }
 
 /// Binds, applies the first configuration, starts the threads. What can fail, fails here and not later.
@@ -140,6 +142,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         resolved,
         resolution_retries: start.resolution_retries,
         relaying: start.relay.into(),
+        counters: start.counters,
         routing: Routing::new(start.interface.as_ref().map(|interface| interface.index), route_answers),
     };
     // Port and mark are bound already.

@@ -206,6 +206,7 @@ impl<B: Binder> Control<B> {
             peers: peers.collect(),
             relayed: self.shared.relayed.load(Ordering::Relaxed),
             drops: self.shared.drops.snapshot(),
+            counters: self.counters.as_ref().map(|counters| counters()).unwrap_or_default(),
         }
     }
 }

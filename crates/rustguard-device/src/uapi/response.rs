@@ -13,7 +13,7 @@ pub(super) fn end(result: Result<(), Errno>) -> String {
     format!("errno={}\n\n", result.err().map_or(0, |Errno(number)| -number))
 }
 
-/// The answer to a `get`, without its end. With `names`, peers' names and drop counters are told as well.
+/// The answer to a `get`, without its end. With `names`, peers' names and counters are told as well.
 pub(super) fn status(status: &Status, names: bool) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::with_capacity(256 + 512 * status.peers.len()));
     if let Some(key) = &status.private_key {
@@ -31,6 +31,9 @@ pub(super) fn status(status: &Status, names: bool) -> Zeroizing<String> {
         }
         for (reason, count) in &status.drops {
             line(&mut out, &format!("rustguard_drop_{}", reason.name()), count);
+        }
+        for (name, count) in &status.counters {
+            line(&mut out, &format!("rustguard_counter_{name}"), count);
         }
     }
     for peer in &status.peers {
@@ -91,6 +94,7 @@ mod tests {
             }],
             relayed: 7,
             drops: vec![(DropReason::Forged, 3)],
+            counters: vec![("admitted", 4)],
         }
     }
 
@@ -113,6 +117,7 @@ mod tests {
         let text = status(&sample(), true);
         assert!(text.contains("\nrustguard_relayed=7\n"));
         assert!(text.contains("\nrustguard_name=laptop\n") && text.contains("\nrustguard_drop_forged=3\n"));
+        assert!(text.contains("\nrustguard_counter_admitted=4\n"));
     }
 
     #[test]

@@ -1,0 +1,306 @@
+//! The command line, as one definition that `--help`, the manual pages and the completions are made of.
+
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use std::{num::NonZeroUsize, path::PathBuf};
+
+/// The exit statuses, for `--help` and the manual.
+const STATUS: &str = "\
+Exit status:
+  0  done
+  1  failed; standard error says why
+  2  wrong usage
+
+Environment:
+  RUSTGUARD_LOG  what is logged: error, warn, info, debug, trace, or per module (rustguard_device=debug)
+  WG_COLOR_MODE  always, never or auto: colours in `show`
+  RUSTGUARD_QUEUES, RUSTGUARD_OFFLOAD, RUSTGUARD_IO, RUSTGUARD_RELAY
+                 as the options of `up` of these names
+  WG_HIDE_KEYS   never: `show` prints private and preshared keys
+  WG_ENDPOINT_RESOLUTION_RETRIES
+                 how often `up` tries a name again that cannot be resolved: a number, or infinity (as without it)";
+
+/// RustGuard: a WireGuard tunnel for the command line
+///
+/// RustGuard runs WireGuard tunnels from wg-quick's configuration files, without a kernel module. `wg` sees and changes
+/// its interfaces as it does any other.
+#[derive(Debug, Parser)]
+#[command(name = "rustguard", version, after_help = STATUS, args_conflicts_with_subcommands = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
+    #[command(flatten)]
+    pub(crate) bare: Bare,
+}
+
+/// `rustguard INTERFACE`.
+#[derive(Args, Debug)]
+pub(crate) struct Bare {
+    /// Make this interface without configuring it, for `wg` or wg-quick to do so
+    ///
+    /// This is how wg-quick runs a userspace implementation: WG_QUICK_USERSPACE_IMPLEMENTATION=rustguard wg-quick up wg0
+    pub(crate) interface: Option<String>,
+
+    /// Stay in the foreground instead of going into the background when the interface is there
+    #[arg(short, long, requires = "interface")]
+    pub(crate) foreground: bool,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Bring a tunnel up
+    ///
+    /// Makes the interface, with the addresses, routes, DNS servers and hooks of the configuration, as wg-quick does, and
+    /// runs it until SIGINT, SIGTERM or `rustguard down`. Whatever was changed on the host is then undone.
+    #[command(after_help = "\
+Examples:
+  rustguard up wg0                 /etc/wireguard/wg0.conf, or /etc/rustguard/wg0.conf
+  rustguard up ./home.conf         that file, and an interface `home`
+  rustguard up --detach wg0        in the background; returns when packets can pass")]
+    Up {
+        /// A configuration file, or the name of one in /etc/wireguard or /etc/rustguard
+        #[arg(value_name = "FILE|NAME")]
+        target: String,
+        /// Go into the background when the tunnel is up
+        #[arg(short, long)]
+        detach: bool,
+        #[command(flatten)]
+        data_path: DataPath,
+    },
+
+    /// Bring a tunnel down
+    ///
+    /// Ends what `rustguard up` started and waits until everything is undone. After a crash, undoes what was left.
+    Down {
+        /// What `up` was given
+        #[arg(value_name = "FILE|NAME")]
+        target: String,
+    },
+
+    /// Show the state of interfaces
+    ///
+    /// Without arguments, everything about all interfaces, for people. With a field, as `wg show` prints it, for scripts.
+    /// Interfaces of other userspace implementations are shown as well.
+    #[command(after_help = "\
+Examples:
+  rustguard show
+  rustguard show wg0 latest-handshakes
+  rustguard show --json | jq '.[].peers[] | {name, rx_bytes}'")]
+    Show(Show),
+
+    /// Check configuration files
+    ///
+    /// Reports every mistake with its line, its column and what to do about it. Nothing is changed.
+    #[command(after_help = "\
+Exit status:
+  0  no errors (with --strict: no warnings either)
+  1  errors
+  2  a file cannot be read
+
+Examples:
+  rustguard check wg0
+  rustguard check --strict --json *.conf")]
+    Check(Check),
+
+    /// Show what a tunnel is, on this machine alone and without root
+    ///
+    /// Two nodes in network namespaces of their own: a handshake, round trips, throughput, and a change of address while
+    /// the tunnel is in use. Takes a few seconds and leaves nothing behind.
+    Demo,
+
+    /// Make a private key
+    #[command(
+        after_help = "Example:\n  (umask 077; rustguard genkey | tee private.key | rustguard pubkey > public.key)"
+    )]
+    Genkey,
+
+    /// Make a preshared key
+    Genpsk,
+
+    /// Read a private key and print its public key
+    Pubkey,
+
+    /// Print the completions for a shell
+    #[command(after_help = "Example:\n  rustguard completions bash > /etc/bash_completion.d/rustguard")]
+    Completions {
+        /// Which
+        shell: clap_complete::Shell,
+    },
+
+    /// Print the manual, or write its pages
+    Man {
+        /// Write a page per command into this directory instead
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+}
+
+/// How packets are moved. Each can also be set in the environment, for services.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Data path")]
+pub(crate) struct DataPath {
+    /// Queues of the interface, each with a thread and sockets of its own [default: one for two cores, at most 8]
+    #[arg(long, value_name = "N", env = "RUSTGUARD_QUEUES", hide_env = true, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) queues: Option<u8>,
+    /// Whether whole runs of packets are exchanged with the kernel, as far as it is able to
+    #[arg(long, value_enum, default_value_t, env = "RUSTGUARD_OFFLOAD", hide_env = true, value_name = "ON|OFF")]
+    pub(crate) offload: Offload,
+    /// How to talk to the kernel: `poll` measures best; `uring` is io_uring, for Linux 6.7 or newer
+    #[arg(long, value_enum, default_value_t, env = "RUSTGUARD_IO", hide_env = true, value_name = "POLL|URING")]
+    pub(crate) io: Io,
+    /// What becomes of packets from peer to peer
+    ///
+    /// `auto`: where the host forwards packets and would route them back into the interface, they take the short way, past
+    /// its netfilter. `off`: the host gets all of them.
+    #[arg(long, value_enum, default_value_t, env = "RUSTGUARD_RELAY", hide_env = true, value_name = "AUTO|OFF")]
+    pub(crate) relay: Relay,
+}
+
+impl DataPath {
+    /// From the environment alone: wg-quick gives a userspace implementation no options.
+    pub(crate) fn from_environment() -> Self {
+        #[derive(Parser)]
+        struct Environment {
+            #[command(flatten)]
+            data_path: DataPath,
+        }
+        Environment::parse_from(["rustguard"]).data_path
+    }
+
+    /// Tells a device.
+    pub(crate) fn apply(&self, builder: rustguard_device::Builder) -> rustguard_device::Builder {
+        let builder = builder
+            .offload(match self.offload {
+                Offload::On => rustguard_device::Offload::On,
+                Offload::Off => rustguard_device::Offload::Off,
+            })
+            .io(match self.io {
+                Io::Poll => rustguard_device::Io::Poll,
+                Io::Uring => rustguard_device::Io::Uring,
+            })
+            .relay(match self.relay {
+                Relay::Auto => rustguard_device::Relay::Auto,
+                Relay::Off => rustguard_device::Relay::Off,
+            });
+        match self.queues.and_then(|queues| NonZeroUsize::new(queues.into())) {
+            Some(queues) => builder.queues(queues),
+            None => builder,
+        }
+    }
+
+    /// The arguments that say the same, for a process in the background.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let name =
+            |value: Option<clap::builder::PossibleValue>| value.map_or_else(String::new, |v| v.get_name().to_owned());
+        let mut arguments = vec![
+            format!("--offload={}", name(self.offload.to_possible_value())),
+            format!("--io={}", name(self.io.to_possible_value())),
+            format!("--relay={}", name(self.relay.to_possible_value())),
+        ];
+        arguments.extend(self.queues.map(|queues| format!("--queues={queues}")));
+        arguments
+    }
+}
+
+/// `--offload`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "the option's help says it")]
+pub(crate) enum Offload {
+    #[default]
+    On,
+    Off,
+}
+
+/// `--io`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "the option's help says it")]
+pub(crate) enum Io {
+    #[default]
+    Poll,
+    Uring,
+}
+
+/// `--relay`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "the option's help says it")]
+pub(crate) enum Relay {
+    #[default]
+    Auto,
+    Off,
+}
+
+/// `rustguard show`.
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    /// An interface, `all`, or `interfaces` for a list of their names
+    #[arg(default_value = "all", hide_default_value = true)]
+    pub(crate) interface: String,
+    /// Print this alone, for scripts
+    pub(crate) field: Option<Field>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "field")]
+    pub(crate) json: bool,
+}
+
+/// What `show` can print alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs, reason = "the names say it, and their help would be their names again")]
+pub(crate) enum Field {
+    PublicKey,
+    PrivateKey,
+    ListenPort,
+    Fwmark,
+    Peers,
+    PresharedKeys,
+    Endpoints,
+    AllowedIps,
+    LatestHandshakes,
+    Transfer,
+    PersistentKeepalive,
+    Dump,
+}
+
+/// `rustguard check`.
+#[derive(Args, Debug)]
+pub(crate) struct Check {
+    /// Configuration files, or names of some in /etc/wireguard or /etc/rustguard
+    #[arg(value_name = "FILE|NAME", required = true)]
+    pub(crate) targets: Vec<String>,
+    /// Let warnings fail the check as well
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Print JSON to standard output instead
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The command that somebody who wrote `word` probably meant.
+///
+/// Interfaces mostly have a digit, commands never.
+pub(crate) fn similar_command(word: &str) -> Option<String> {
+    if word.contains(|c: char| c.is_ascii_digit()) {
+        return None;
+    }
+    let commands = Cli::command();
+    let names = commands.get_subcommands().map(|command| command.get_name());
+    let close = names.filter(|name| strsim::damerau_levenshtein(name, word) <= 1 + name.len() / 6);
+    close.min_by_key(|name| strsim::damerau_levenshtein(name, word)).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_command_is_recognised_and_an_interface_is_not() {
+        for (word, meant) in
+            [("shwo", Some("show")), ("dwon", Some("down")), ("genky", Some("genkey")), ("chekc", Some("check"))]
+        {
+            assert_eq!(similar_command(word).as_deref(), meant);
+        }
+        for name in ["wg0", "up0", "office", "wgtest", "tunnel"] {
+            assert_eq!(similar_command(name), None, "{name}");
+        }
+    }
+}
