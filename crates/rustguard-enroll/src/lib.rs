@@ -4,6 +4,8 @@
 pub mod action;
 pub mod audit;
 pub mod client;
+pub mod cpace;
+mod kem;
 pub mod lease;
 pub mod ledger;
 pub mod pool;
