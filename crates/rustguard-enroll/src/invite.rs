@@ -41,7 +41,7 @@ pub(crate) fn initiate(
     joiner: &Joiner,
     timestamp: Timestamp,
     rng: &mut impl CryptoRng,
-) -> Result<Initiated, Refused> {
+) -> Result<Box<Initiated>, Refused> {
     let key = invite.secret();
     let static_static = key.diffie_hellman(invite.server())?;
     let mut sender = [0; 8];
@@ -52,12 +52,16 @@ pub(crate) fn initiate(
     let macs = [0; MACS_LEN];
     let message =
         wire::build(INITIATION, &[&sender, &fields.ephemeral.0, &fields.static_key, &text, &fields.tag, &macs]);
-    Ok(Initiated { noise, key, sender, message })
+    Ok(Box::new(Initiated { noise, key, sender, message }))
 }
 
 impl Initiated {
     /// Reads the answer, `datagram` being all of it. A forged one changes nothing, and `self` comes back.
-    pub(crate) fn finish(self, response: &Response<'_>, datagram: &[u8]) -> Result<(Keys, Index, Greeting), Self> {
+    pub(crate) fn finish(
+        self: Box<Self>,
+        response: &Response<'_>,
+        datagram: &[u8],
+    ) -> Result<(Keys, Index, Greeting), Box<Self>> {
         if response.receiver != self.sender {
             return Err(self);
         }

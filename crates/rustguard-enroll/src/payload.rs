@@ -3,7 +3,7 @@ use crate::{
     client::JoinError,
     lease::{MAX_NAME, clean_name},
     server::{ServerConfig, ServerError},
-    wire::{GRANT_TEXT, INITIATION_TEXT, MAX_DATAGRAM, PROOF_TEXT, RESPONSE_OVERHEAD, Reader},
+    wire::{GRANT_TEXT, INITIATION_TEXT, MAX_DATAGRAM, PROOF_TEXT, RESPONSE_OVERHEAD, Reader, WELCOME_OVERHEAD},
 };
 use core::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -14,8 +14,9 @@ use rustguard_core::wire::TIMESTAMP_LEN;
 use rustguard_crypto::x25519::PublicKey;
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// Bytes the settings may take: what fits into the larger of the two messages that carry them.
+/// Bytes the settings may take: what fits into the one with more around it of the two messages that carry them.
 pub(crate) const MAX_SETTINGS: usize = MAX_DATAGRAM - RESPONSE_OVERHEAD;
+const _: () = assert!(WELCOME_OVERHEAD <= RESPONSE_OVERHEAD);
 
 const FLAG_EPHEMERAL: u8 = 1;
 
