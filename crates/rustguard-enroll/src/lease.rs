@@ -20,7 +20,7 @@ pub type UnixSeconds = u64;
 pub struct TokenId(pub [u8; 8]);
 
 /// The preshared key of one lease: on the heap, so that moving a lease leaves no copy behind, and wiped on drop.
-/// Compared in constant time; `Debug` prints nothing of it.
+/// Compared in constant time; `Debug` prints nothing of it, and no text format takes it.
 #[derive(Clone)]
 pub struct PresharedKey(Box<Zeroizing<[u8; 32]>>);
 
@@ -173,14 +173,19 @@ impl fmt::Debug for PresharedKey {
 
 impl Serialize for PresharedKey {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.as_bytes().serialize(serializer)
+        // Stores write bytes; logs and answers are text, and a preshared key has no business there.
+        if serializer.is_human_readable() {
+            return Err(serde::ser::Error::custom("a preshared key is not for people to read"));
+        }
+        serializer.serialize_bytes(self.as_bytes())
     }
 }
 
 impl<'de> Deserialize<'de> for PresharedKey {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = Zeroizing::new(<[u8; 32]>::deserialize(deserializer)?);
-        Ok(Self::from_bytes(&bytes))
+        let bytes = <&[u8]>::deserialize(deserializer)?;
+        let bytes = bytes.try_into().map_err(|_| serde::de::Error::invalid_length(bytes.len(), &"32 bytes"))?;
+        Ok(Self::from_bytes(bytes))
     }
 }
 
@@ -217,15 +222,17 @@ pub fn clean_name(name: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// Public keys as 32 plain bytes.
+/// Public keys as byte strings, which are copied at once where an array would be encoded byte by byte.
 pub(crate) mod key_bytes {
     use super::*;
 
     pub(crate) fn serialize<S: serde::Serializer>(key: &PublicKey, serializer: S) -> Result<S::Ok, S::Error> {
-        key.0.serialize(serializer)
+        serializer.serialize_bytes(&key.0)
     }
 
     pub(crate) fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<PublicKey, D::Error> {
-        <[u8; 32]>::deserialize(deserializer).map(PublicKey)
+        let bytes = <&[u8]>::deserialize(deserializer)?;
+        let key = bytes.try_into().map_err(|_| serde::de::Error::invalid_length(bytes.len(), &"32 bytes"))?;
+        Ok(PublicKey(key))
     }
 }

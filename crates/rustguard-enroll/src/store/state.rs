@@ -8,19 +8,23 @@ use serde::{Deserialize, Serialize};
 use crate::lease::{InviteRecord, Lease, TokenId, UnixSeconds, key_bytes};
 
 /// Everything the ledger keeps.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// The highest time the ledger has seen.
     pub time: UnixSeconds,
     /// The next serial of invites and removals.
     pub serial: u64,
     /// All leases, pending ones too.
+    #[serde(with = "values")]
     pub leases: BTreeMap<PublicKey, Lease>,
     /// All invites, also those that admit nobody any more, for a while.
+    #[serde(with = "values")]
     pub invites: BTreeMap<TokenId, InviteRecord>,
     /// Addresses in quarantine, by whose they were.
+    #[serde(with = "values")]
     pub released: BTreeMap<PublicKey, Released>,
     /// Peers that were removed, and that older invites must not bring back.
+    #[serde(with = "values")]
     pub removed: BTreeMap<PublicKey, Tombstone>,
 }
 
@@ -122,5 +126,80 @@ impl State {
                 }
             }
         }
+    }
+}
+
+impl Change {
+    /// Whose leases, quarantine or tombstone it is about.
+    pub fn peer(&self) -> Option<PublicKey> {
+        match self {
+            Self::Lease(lease) => Some(lease.public_key),
+            Self::Released(released) => Some(released.public_key),
+            Self::Removed(tombstone) => Some(tombstone.public_key),
+            Self::LeaseGone(key) | Self::ReleasedGone(key) | Self::RemovedGone(key) => Some(*key),
+            Self::Renewed { public_key, .. } => Some(*public_key),
+            Self::Time(_) | Self::Serial(_) | Self::Invite(_) | Self::InviteGone(_) => None,
+        }
+    }
+
+    /// Which invite it is about.
+    pub fn invite(&self) -> Option<TokenId> {
+        match self {
+            Self::Invite(invite) => Some(invite.id),
+            Self::InviteGone(id) => Some(*id),
+            _ => None,
+        }
+    }
+}
+
+/// Values that say by themselves under which key they go.
+trait Keyed<K> {
+    fn key(&self) -> K;
+}
+
+impl Keyed<PublicKey> for Lease {
+    fn key(&self) -> PublicKey {
+        self.public_key
+    }
+}
+
+impl Keyed<TokenId> for InviteRecord {
+    fn key(&self) -> TokenId {
+        self.id
+    }
+}
+
+impl Keyed<PublicKey> for Released {
+    fn key(&self) -> PublicKey {
+        self.public_key
+    }
+}
+
+impl Keyed<PublicKey> for Tombstone {
+    fn key(&self) -> PublicKey {
+        self.public_key
+    }
+}
+
+/// Maps as sequences of their values.
+mod values {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Keyed;
+
+    pub(super) fn serialize<K, V: Serialize, S: Serializer>(
+        map: &BTreeMap<K, V>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(map.values())
+    }
+
+    pub(super) fn deserialize<'de, K: Ord, V: Keyed<K> + Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<K, V>, D::Error> {
+        let values = Vec::<V>::deserialize(deserializer)?;
+        Ok(values.into_iter().map(|value| (value.key(), value)).collect())
     }
 }

@@ -1,0 +1,139 @@
+//! Why not.
+use core::fmt;
+use core::net::IpAddr;
+
+use ipnet::IpNet;
+use rustguard_crypto::x25519::PublicKey;
+
+use crate::lease::{MAX_NAME, MAX_USES, TokenId, UnixSeconds};
+use crate::store::StoreError;
+
+/// Why somebody was not admitted. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// No such invite, or it ended long ago.
+    #[error("the invite {0} is not known; make a new one")]
+    Unknown(TokenId),
+    /// It is too old.
+    #[error("the invite {0} has expired; make a new one")]
+    Expired(TokenId),
+    /// It was withdrawn.
+    #[error("the invite {0} was revoked; make a new one")]
+    Revoked(TokenId),
+    /// It has admitted as many as it may, and this key is not among them.
+    #[error("the invite {0} was used by another key; make a new one")]
+    Used(TokenId),
+    /// The peer was removed after the invite was made or the window opened.
+    #[error("this peer was removed; a new invite or a new window lets it in again")]
+    Removed,
+    /// No window is open.
+    #[error("no window is open; open one, or make an invite")]
+    Closed,
+    /// No address is left in this pool.
+    #[error("no address is left in {pool}; remove a peer or take a larger pool")]
+    Exhausted {
+        /// The pool.
+        pool: IpNet,
+        /// When one may come free at the earliest, if that is known.
+        next_free: Option<UnixSeconds>,
+    },
+    /// There are as many leases as [`Policy::max_leases`](super::Policy::max_leases) allows.
+    #[error("there are {0} leases, which is the most allowed; remove a peer")]
+    Full(usize),
+    /// The fixed address is another peer's.
+    #[error("the address {address} is leased to {holder}; choose another, or remove that peer")]
+    AddressTaken {
+        /// The address.
+        address: IpAddr,
+        /// Who has it.
+        holder: Peer,
+    },
+    /// The fixed address is not one that can be leased.
+    #[error("the address {0} is not in the pool, or kept for the network or the server; choose another")]
+    AddressUnusable(IpAddr),
+    /// Two fixed addresses of one family.
+    #[error("{0} and {1} are of one family; a peer gets one address of each")]
+    TwoAddresses(IpAddr, IpAddr),
+    /// The tag is too long, or has characters that a name cannot have.
+    #[error("{0:?} cannot be a tag; use at most {MAX_NAME} letters, digits, '-', '_' and '.'")]
+    Tag(String),
+    /// The state could not be kept.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What went wrong with the ledger or an administrator's request. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// The state could not be read or kept.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// No lease of this key.
+    #[error("no peer has the key {0:?}")]
+    UnknownPeer(PublicKey),
+    /// No such invite.
+    #[error("there is no invite {0}")]
+    UnknownInvite(TokenId),
+    /// There is one of this id already.
+    #[error("there is an invite {0} already; draw another id")]
+    InviteExists(TokenId),
+    /// The number of uses makes no sense.
+    #[error("an invite admits 1 to {MAX_USES} keys, and 1 if it has a fixed address, not {0}")]
+    Uses(u32),
+    /// These terms cannot be kept.
+    #[error(transparent)]
+    Terms(Refusal),
+    /// This is no name.
+    #[error("{0:?} cannot be a name; use at most {MAX_NAME} letters, digits, '-', '_' and '.'")]
+    Name(String),
+    /// Leases of the kept state that the pools have no room for. The state is as it was.
+    #[error(
+        "{} outside of the address pool: {}; start with a pool that has them, remove those peers, then change the pool",
+        count(.0), some(.0)
+    )]
+    OutsidePool(Vec<(IpAddr, Peer)>),
+    /// The kept state gives one address to two peers. The state is as it was.
+    #[error(
+        "the kept state leases {address} to both {} and {}; restore the state from a backup",
+        peers[0], peers[1]
+    )]
+    LeasedTwice {
+        /// The address.
+        address: IpAddr,
+        /// To whom.
+        peers: Box<[Peer; 2]>,
+    },
+}
+
+/// A peer in a message: its name if it has one, and the beginning of its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its key.
+    pub public_key: PublicKey,
+    /// Its name.
+    pub name: Option<String>,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "{name} ({:?})", self.public_key),
+            None => write!(f, "{:?}", self.public_key),
+        }
+    }
+}
+
+/// How many leases a message names.
+const NAMED: usize = 10;
+
+fn count(leases: &[(IpAddr, Peer)]) -> String {
+    if leases.len() == 1 { "1 lease is".to_owned() } else { format!("{} leases are", leases.len()) }
+}
+
+fn some(leases: &[(IpAddr, Peer)]) -> String {
+    let mut named: Vec<_> = leases.iter().take(NAMED).map(|(address, peer)| format!("{address} of {peer}")).collect();
+    if leases.len() > NAMED {
+        named.push(format!("and {} more", leases.len() - NAMED));
+    }
+    named.join(", ")
+}

@@ -1,0 +1,183 @@
+//! What the ledger looks things up by: all of it follows from the state.
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use rustguard_core::time::Instant;
+use rustguard_crypto::x25519::PublicKey;
+
+use super::RETENTION;
+use crate::lease::{InviteRecord, Lease, TokenId, UnixSeconds};
+use crate::pool::{Pools, Space};
+use crate::store::State;
+
+/// Addresses and due times of a state.
+#[derive(Debug)]
+pub(super) struct Index {
+    /// The IPv4 pool.
+    pub(super) v4: Option<Space>,
+    /// The IPv6 pool.
+    pub(super) v6: Option<Space>,
+    /// Who has an address, by a lease or from quarantine.
+    holders: BTreeMap<IpAddr, PublicKey>,
+    /// Until when a pending lease waits. These are on the monotonic clock: a wall clock that is set while somebody
+    /// joins costs nobody the place.
+    pending: BTreeMap<PublicKey, Instant>,
+    pending_due: BTreeSet<(Instant, PublicKey)>,
+    /// When leases end.
+    expiry: BTreeSet<(UnixSeconds, PublicKey)>,
+    /// When quarantines end.
+    quarantine: BTreeSet<(UnixSeconds, PublicKey)>,
+    /// When the records of invites that admit nobody any more may go.
+    ended: BTreeSet<(UnixSeconds, TokenId)>,
+}
+
+impl Index {
+    /// Of an empty state.
+    pub(super) fn new(pools: &Pools) -> Self {
+        Self {
+            v4: pools.v4().map(Space::v4),
+            v6: pools.v6().map(Space::v6),
+            holders: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            pending_due: BTreeSet::new(),
+            expiry: BTreeSet::new(),
+            quarantine: BTreeSet::new(),
+            ended: BTreeSet::new(),
+        }
+    }
+
+    /// Enters what the state says about a peer. A lease that is new and pending waits until `pending_until`.
+    pub(super) fn enter_peer(&mut self, state: &State, key: PublicKey, pending_until: Instant) {
+        let lease = state.leases.get(&key);
+        let released = state.released.get(&key);
+        for address in addresses(state, &key) {
+            self.take(address, key);
+        }
+        if let Some(released) = released {
+            self.quarantine.insert((released.until, key));
+        }
+        if let Some(expires) = lease.and_then(|lease| lease.expires) {
+            self.expiry.insert((expires, key));
+        }
+        if lease.is_some_and(Lease::is_pending) {
+            let until = *self.pending.entry(key).or_insert(pending_until);
+            self.pending_due.insert((until, key));
+        } else if let Some(until) = self.pending.remove(&key) {
+            self.pending_due.remove(&(until, key));
+        }
+    }
+
+    /// Takes out what the state says about a peer, before that changes.
+    pub(super) fn leave_peer(&mut self, state: &State, key: PublicKey) {
+        for address in addresses(state, &key) {
+            self.give_back(address, key);
+        }
+        if let Some(released) = state.released.get(&key) {
+            self.quarantine.remove(&(released.until, key));
+        }
+        if let Some(expires) = state.leases.get(&key).and_then(|lease| lease.expires) {
+            self.expiry.remove(&(expires, key));
+        }
+    }
+
+    /// Enters an invite.
+    pub(super) fn enter_invite(&mut self, invite: &InviteRecord) {
+        self.ended.extend(forgotten_at(invite).map(|at| (at, invite.id)));
+    }
+
+    /// Takes an invite out, before it changes.
+    pub(super) fn leave_invite(&mut self, invite: &InviteRecord) {
+        if let Some(at) = forgotten_at(invite) {
+            self.ended.remove(&(at, invite.id));
+        }
+    }
+
+    /// Who has an address, by a lease or from quarantine.
+    pub(super) fn holder(&self, address: IpAddr) -> Option<PublicKey> {
+        self.holders.get(&address).copied()
+    }
+
+    /// When the next pending lease, lease, quarantine and record end.
+    pub(super) fn next_pending(&self) -> Option<Instant> {
+        self.pending_due.first().map(|due| due.0)
+    }
+    pub(super) fn next_expiry(&self) -> Option<UnixSeconds> {
+        self.expiry.first().map(|due| due.0)
+    }
+    pub(super) fn next_quarantine(&self) -> Option<UnixSeconds> {
+        self.quarantine.first().map(|due| due.0)
+    }
+    pub(super) fn next_ended(&self) -> Option<UnixSeconds> {
+        self.ended.first().map(|due| due.0)
+    }
+
+    /// Those that are due, the earliest first.
+    pub(super) fn pending_due(&self, now: Instant) -> impl Iterator<Item = PublicKey> {
+        self.pending_due.iter().take_while(move |due| due.0 <= now).map(|due| due.1)
+    }
+    pub(super) fn expiry_due(&self, time: UnixSeconds) -> impl Iterator<Item = PublicKey> {
+        self.expiry.iter().take_while(move |due| due.0 <= time).map(|due| due.1)
+    }
+    pub(super) fn quarantine_due(&self, time: UnixSeconds) -> impl Iterator<Item = PublicKey> {
+        self.quarantine.iter().take_while(move |due| due.0 <= time).map(|due| due.1)
+    }
+    pub(super) fn ended_due(&self, time: UnixSeconds) -> impl Iterator<Item = TokenId> {
+        self.ended.iter().take_while(move |due| due.0 <= time).map(|due| due.1)
+    }
+
+    /// Quarantines in the order in which they end.
+    pub(super) fn quarantines(&self) -> impl Iterator<Item = (UnixSeconds, PublicKey)> {
+        self.quarantine.iter().copied()
+    }
+
+    /// Pending leases in the order in which they end.
+    pub(super) fn pendings(&self) -> impl Iterator<Item = (Instant, PublicKey)> {
+        self.pending_due.iter().copied()
+    }
+
+    /// The pool that has the address among those to give.
+    pub(super) fn space_of(&self, address: IpAddr) -> Option<&Space> {
+        let space = if address.is_ipv4() { &self.v4 } else { &self.v6 };
+        space.as_ref().filter(|space| space.contains(address))
+    }
+
+    fn space_mut(&mut self, address: IpAddr) -> Option<&mut Space> {
+        let space = if address.is_ipv4() { &mut self.v4 } else { &mut self.v6 };
+        space.as_mut().filter(|space| space.contains(address))
+    }
+
+    /// Addresses outside of the pools have no holder: what is left of a former pool in quarantine is in nobody's way.
+    fn take(&mut self, address: IpAddr, key: PublicKey) {
+        let Some(space) = self.space_mut(address) else { return };
+        if space.is_free(address) {
+            space.take(address);
+            self.holders.insert(address, key);
+        }
+    }
+
+    fn give_back(&mut self, address: IpAddr, key: PublicKey) {
+        if self.holder(address) == Some(key) {
+            self.holders.remove(&address);
+            if let Some(space) = self.space_mut(address) {
+                space.give_back(address);
+            }
+        }
+    }
+}
+
+/// All addresses that are a peer's, by a lease or from quarantine; some of them twice.
+fn addresses(state: &State, key: &PublicKey) -> impl Iterator<Item = IpAddr> + use<> {
+    let leased = state.leases.get(key).map(Lease::addresses);
+    let released = state
+        .released
+        .get(key)
+        .map(|released| released.v4.map(IpAddr::V4).into_iter().chain(released.v6.map(IpAddr::V6)).collect::<Vec<_>>());
+    leased.into_iter().flatten().chain(released.into_iter().flatten())
+}
+
+/// When an invite's record may go: some time after it has admitted for the last time.
+fn forgotten_at(invite: &InviteRecord) -> Option<UnixSeconds> {
+    let used_up = invite.last_used.filter(|_| invite.uses_left == 0);
+    let ended = [invite.revoked, invite.expires, used_up].into_iter().flatten().min()?;
+    Some(ended.saturating_add(RETENTION.as_secs()))
+}

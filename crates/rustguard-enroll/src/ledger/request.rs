@@ -1,0 +1,68 @@
+//! What the ledger is asked, and by which rules it answers.
+use core::time::Duration;
+
+use rustguard_crypto::x25519::PublicKey;
+
+use crate::lease::{Lease, PresharedKey, Terms, TokenId};
+
+/// How long things last.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// How long a lease lives after the last handshake; `None`: for ever. Peers an administrator added do not expire.
+    pub lease_time: Option<Duration>,
+    /// How long an ephemeral peer may be silent: 30 minutes by default, some handshakes of a tunnel with keepalives.
+    pub ephemeral: Duration,
+    /// How long an address rests before anybody else gets it: 24 hours by default.
+    pub quarantine: Duration,
+    /// How long a new peer has for its first handshake: 60 seconds by default.
+    pub pending: Duration,
+    /// Most leases at a time, 65,536 by default: what bounds memory where the pool does not, as with an IPv6 /64.
+    pub max_leases: usize,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            lease_time: None,
+            ephemeral: Duration::from_secs(30 * 60),
+            quarantine: Duration::from_secs(24 * 3600),
+            pending: Duration::from_secs(60),
+            max_leases: 65_536,
+        }
+    }
+}
+
+/// What lets a peer in.
+#[derive(Clone, Debug)]
+pub enum Grant {
+    /// This invite. Its terms hold.
+    Invite(TokenId),
+    /// The open window ([`Ledger::window_opened`](super::Ledger::window_opened)).
+    Window,
+    /// An administrator's word: the lease is active at once, and it does not matter that the peer was removed before.
+    Admin(Terms),
+}
+
+/// Somebody wants in, and has proved that it may.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The peer's WireGuard key.
+    pub public_key: PublicKey,
+    /// What it calls itself, as it came: the ledger keeps what [`clean_name`](crate::lease::clean_name) makes of it.
+    pub name: Option<String>,
+    /// The preshared key of a fresh lease; one that exists keeps its own.
+    pub preshared_key: PresharedKey,
+    /// The peer itself asks for an ephemeral lease.
+    pub ephemeral: bool,
+    /// What lets it in.
+    pub grant: Grant,
+}
+
+/// The answer to a [`Request`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// The lease, durable.
+    pub lease: Lease,
+    /// Whether it is new; otherwise this key had it already, and nothing was counted or changed.
+    pub fresh: bool,
+}

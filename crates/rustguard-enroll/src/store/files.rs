@@ -1,0 +1,165 @@
+//! The files of one folder: what the log needs of a file system, so that tests can cut its power.
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use zeroize::Zeroizing;
+
+use super::StoreError;
+
+/// What the log asks of the files in its folder. What was written lasts after `sync`, what was created, renamed or removed
+/// after `sync_folder`; before, power may take any of it.
+pub(super) trait Files {
+    /// Where a file is, for messages.
+    fn path(&self, name: &str) -> PathBuf;
+    /// The names of all files.
+    fn list(&mut self) -> io::Result<Vec<String>>;
+    /// All of a file.
+    fn read(&mut self, name: &str) -> io::Result<Zeroizing<Vec<u8>>>;
+    /// Makes a file, or empties it.
+    fn create(&mut self, name: &str) -> io::Result<()>;
+    /// Writes at the end of a file.
+    fn append(&mut self, name: &str, bytes: &[u8]) -> io::Result<()>;
+    /// Cuts a file off.
+    fn truncate(&mut self, name: &str, len: u64) -> io::Result<()>;
+    /// Makes a file's contents last.
+    fn sync(&mut self, name: &str) -> io::Result<()>;
+    /// Gives a file another name, which may be another file's: that one is gone then.
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&mut self, name: &str) -> io::Result<()>;
+    /// Makes the names last.
+    fn sync_folder(&mut self) -> io::Result<()>;
+}
+
+/// A locked folder on disk.
+#[derive(Debug)]
+pub(super) struct Disk {
+    folder: PathBuf,
+    handle: File,
+    /// Files that have been written to.
+    open: BTreeMap<String, File>,
+    /// Locked as long as this is open, by the kernel: a killed process holds nothing.
+    _lock: File,
+}
+
+/// The file that is locked. It has the number of the process in it.
+const LOCK: &str = "lock";
+
+impl Disk {
+    /// Opens the folder, makes it if need be (mode 0700), and locks it.
+    pub(super) fn open(folder: &Path) -> Result<Self, StoreError> {
+        let io = |action: &'static str, path: &Path| {
+            let path = path.to_owned();
+            move |source| StoreError::Io { action, path, source }
+        };
+        if !folder.exists() {
+            DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(io("create", folder))?;
+            // So that the folder itself is still there after a power cut.
+            let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            File::open(parent).and_then(|parent| parent.sync_all()).map_err(io("sync", parent))?;
+        }
+        let handle = File::open(folder).map_err(io("open", folder))?;
+        let metadata = handle.metadata().map_err(io("look at", folder))?;
+        let (owner, us) = (metadata.uid(), rustix::process::geteuid().as_raw());
+        if owner != us {
+            return Err(StoreError::Owner { path: folder.to_owned(), owner, us });
+        }
+        let mode = metadata.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(StoreError::Exposed { path: folder.to_owned(), mode });
+        }
+        let path = folder.join(LOCK);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut lock = options.open(&path).map_err(io("open", &path))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut by = String::new();
+                // What it says helps, and is not needed.
+                let _ = lock.read_to_string(&mut by);
+                let by = by.trim().parse::<u32>().map_or("another process".to_owned(), |pid| format!("process {pid}"));
+                return Err(StoreError::Locked { path: folder.to_owned(), by });
+            }
+            Err(error) => return Err(io("lock", &path)(error.into())),
+        }
+        lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).map_err(io("write", &path))?;
+        Ok(Self { folder: folder.to_owned(), handle, open: BTreeMap::new(), _lock: lock })
+    }
+
+    fn file(&mut self, name: &str) -> io::Result<&mut File> {
+        if !self.open.contains_key(name) {
+            let file = OpenOptions::new().append(true).open(self.folder.join(name))?;
+            self.open.insert(name.to_owned(), file);
+        }
+        Ok(self.open.get_mut(name).expect("it was just put there"))
+    }
+}
+
+impl Files for Disk {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn list(&mut self) -> io::Result<Vec<String>> {
+        let names = fs::read_dir(&self.folder)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
+        names.filter_map(Result::transpose).collect()
+    }
+
+    fn read(&mut self, name: &str) -> io::Result<Zeroizing<Vec<u8>>> {
+        let mut file = File::open(self.folder.join(name))?;
+        // As long as it has to be: a vector that grows leaves copies of keys behind.
+        let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        let mut bytes = Zeroizing::new(vec![0; len]);
+        file.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn create(&mut self, name: &str) -> io::Result<()> {
+        let path = self.folder.join(name);
+        // One that is there could be open for others, by modes it had before.
+        if let Err(error) = fs::remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+        self.open.insert(name.to_owned(), file);
+        Ok(())
+    }
+
+    fn append(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        self.file(name)?.write_all(bytes)
+    }
+
+    fn truncate(&mut self, name: &str, len: u64) -> io::Result<()> {
+        self.file(name)?.set_len(len)
+    }
+
+    fn sync(&mut self, name: &str) -> io::Result<()> {
+        // The length counts as data where it is needed to read them (fdatasync(2)).
+        self.file(name)?.sync_data()
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.folder.join(from), self.folder.join(to))?;
+        self.open.remove(to);
+        if let Some(file) = self.open.remove(from) {
+            self.open.insert(to.to_owned(), file);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &str) -> io::Result<()> {
+        self.open.remove(name);
+        fs::remove_file(self.folder.join(name))
+    }
+
+    fn sync_folder(&mut self) -> io::Result<()> {
+        self.handle.sync_all()
+    }
+}

@@ -1,0 +1,256 @@
+//! Snapshot and journals: what is written when, so that a power cut at any moment loses nothing that was acknowledged.
+//!
+//! A commit appends one record to the newest journal and syncs it. When the journals have grown as long as the snapshot, the
+//! next commit begins a new journal, and encodes the state as it is at that moment: the next snapshot. That is
+//! written in slices, one with each commit, so that no commit pays for all of it; when the last one is synced the file is
+//! renamed over the old snapshot, and the journals before it go. Until then the old snapshot and all journals are what counts.
+use std::io;
+
+use zeroize::Zeroizing;
+
+use super::files::Files;
+use super::format::{self, Fault, JOURNAL_HEADER, Snapshot};
+use super::{Change, LeaseStore, State, StoreError};
+
+const SNAPSHOT: &str = "snapshot";
+const SNAPSHOT_NEW: &str = "snapshot.new";
+const JOURNAL_NEW: &str = "journal.new";
+const JOURNAL: &str = "journal-";
+
+/// Below this length of the journals, in bytes, no snapshot is worth it.
+const MIN_JOURNALS: u64 = 1 << 20;
+/// How much of a snapshot goes with one commit, in bytes: one to two milliseconds on the disks of virtual machines.
+const SLICE: usize = 256 << 10;
+
+/// The log in its files.
+#[derive(Debug)]
+pub(super) struct Log<F> {
+    files: F,
+    /// The snapshot's generation, and that of the newest journal.
+    oldest: u64,
+    newest: u64,
+    /// Length of the newest journal and of all journals, in bytes.
+    journal_len: u64,
+    journals_len: u64,
+    /// How long the journals may get before a snapshot is made.
+    bound: u64,
+    min_journals: u64,
+    slice: usize,
+    next_serial: u64,
+    image: Option<Image>,
+    broken: bool,
+}
+
+/// A snapshot on its way to the disk.
+#[derive(Debug)]
+struct Image {
+    generation: u64,
+    bytes: Zeroizing<Vec<u8>>,
+    written: usize,
+    /// Length of the journals that it makes needless.
+    covers: u64,
+}
+
+impl<F: Files> Log<F> {
+    /// In these files.
+    pub(super) fn new(files: F) -> Self {
+        Self::with_sizes(files, MIN_JOURNALS, SLICE)
+    }
+
+    /// With sizes that let tests see several snapshots.
+    pub(super) fn with_sizes(files: F, min_journals: u64, slice: usize) -> Self {
+        Self {
+            files,
+            oldest: 0,
+            newest: 0,
+            journal_len: 0,
+            journals_len: 0,
+            bound: min_journals,
+            min_journals,
+            slice,
+            next_serial: 0,
+            image: None,
+            broken: false,
+        }
+    }
+
+    /// Begins the journal after the newest one. Its name appears only when its header is on the disk.
+    fn begin_journal(&mut self, generation: u64) -> Result<(), StoreError> {
+        let write = self
+            .files
+            .create(JOURNAL_NEW)
+            .and_then(|()| self.files.append(JOURNAL_NEW, &format::journal_header(generation)))
+            .and_then(|()| self.files.sync(JOURNAL_NEW));
+        write.map_err(|error| self.io("write", JOURNAL_NEW, error))?;
+        let name = journal(generation);
+        // From here on it may be there after a power cut: what is appended to the one before would be lost in between.
+        self.broken = true;
+        let rename = self.files.rename(JOURNAL_NEW, &name).and_then(|()| self.files.sync_folder());
+        rename.map_err(|error| self.io("create", &name, error))?;
+        self.broken = false;
+        self.newest = generation;
+        self.journal_len = JOURNAL_HEADER as u64;
+        self.journals_len += self.journal_len;
+        Ok(())
+    }
+
+    /// Begins a snapshot of the state as of now, and the journal that follows it.
+    fn begin_snapshot(&mut self, state: &State) -> Result<(), StoreError> {
+        let (generation, covers) = (self.newest + 1, self.journals_len);
+        self.begin_journal(generation)?;
+        let bytes = format::snapshot(generation, self.next_serial, state);
+        self.image = Some(Image { generation, bytes, written: 0, covers });
+        Ok(())
+    }
+
+    /// Goes on without the snapshot that could not be begun or written: the old one and the journals still hold
+    /// everything. Another is tried when they have grown some more.
+    fn without_snapshot(&mut self, error: StoreError) -> Result<(), StoreError> {
+        self.image = None;
+        self.bound = self.journals_len + self.min_journals;
+        if self.broken { Err(error) } else { Ok(()) }
+    }
+
+    /// Writes the next slice of the snapshot.
+    fn continue_snapshot(&mut self) {
+        let Some(mut image) = self.image.take() else { return };
+        match self.write_slice(&mut image) {
+            Ok(false) => self.image = Some(image),
+            Ok(true) => {
+                for generation in self.oldest..image.generation {
+                    // Those that stay are removed by the next start.
+                    let _ = self.files.remove(&journal(generation));
+                }
+                self.oldest = image.generation;
+                self.journals_len -= image.covers;
+                self.bound = self.min_journals.max(image.bytes.len() as u64);
+            }
+            Err(_) => self.bound = self.journals_len + self.min_journals,
+        }
+    }
+
+    /// True when the snapshot is in its place.
+    fn write_slice(&mut self, image: &mut Image) -> io::Result<bool> {
+        if image.written == 0 {
+            self.files.create(SNAPSHOT_NEW)?;
+        }
+        let rest = &image.bytes[image.written..];
+        let slice = &rest[..rest.len().min(self.slice)];
+        self.files.append(SNAPSHOT_NEW, slice)?;
+        self.files.sync(SNAPSHOT_NEW)?;
+        image.written += slice.len();
+        if image.written < image.bytes.len() {
+            return Ok(false);
+        }
+        self.files.rename(SNAPSHOT_NEW, SNAPSHOT)?;
+        self.files.sync_folder()?;
+        Ok(true)
+    }
+
+    fn append(&mut self, record: &[u8]) -> Result<(), StoreError> {
+        let name = journal(self.newest);
+        let Err(error) = self.files.append(&name, record).and_then(|()| self.files.sync(&name)) else {
+            self.journal_len += record.len() as u64;
+            self.journals_len += record.len() as u64;
+            self.next_serial += 1;
+            return Ok(());
+        };
+        // What was not acknowledged must not be found later, in front of what will be.
+        let undone = self.files.truncate(&name, self.journal_len).and_then(|()| self.files.sync(&name));
+        self.broken = undone.is_err();
+        Err(self.io("write", &name, error))
+    }
+
+    fn io(&self, action: &'static str, name: &str, source: io::Error) -> StoreError {
+        StoreError::Io { action, path: self.files.path(name), source }
+    }
+
+    fn read(&mut self, name: &str) -> Result<Zeroizing<Vec<u8>>, StoreError> {
+        self.files.read(name).map_err(|error| self.io("read", name, error))
+    }
+
+    fn fault(&self, name: &str, fault: Fault) -> StoreError {
+        let path = self.files.path(name);
+        match fault {
+            Fault::Damaged(offset, cause) => StoreError::Damaged { path, offset: offset as u64, cause },
+            Fault::Version(found) => StoreError::Version { path, found, known: format::VERSION },
+        }
+    }
+}
+
+impl<F: Files> LeaseStore for Log<F> {
+    fn load(&mut self) -> Result<Option<State>, StoreError> {
+        let names = self.files.list().map_err(|error| self.io("list", "", error))?;
+        let has_snapshot = names.iter().any(|name| name == SNAPSHOT);
+        let snapshot = if has_snapshot {
+            let bytes = self.read(SNAPSHOT)?;
+            format::read_snapshot(&bytes).map_err(|fault| self.fault(SNAPSHOT, fault))?
+        } else {
+            Snapshot { generation: 0, next_serial: 0, state: State::default() }
+        };
+        let Snapshot { generation: oldest, next_serial, mut state } = snapshot;
+        (self.oldest, self.newest, self.next_serial) = (oldest, oldest, next_serial);
+        let newest = names.iter().filter_map(|name| name.strip_prefix(JOURNAL)?.parse().ok()).max();
+        let newest = match newest {
+            None if !has_snapshot => {
+                self.begin_journal(0)?;
+                return Ok(None);
+            }
+            newest => newest.unwrap_or(oldest).max(oldest),
+        };
+        for generation in oldest..=newest {
+            let name = journal(generation);
+            if !names.contains(&name) {
+                let missing = if has_snapshot || generation > 0 { &name } else { SNAPSHOT };
+                return Err(StoreError::Missing { path: self.files.path(missing) });
+            }
+            let bytes = self.read(&name)?;
+            let tail = format::read_journal(&bytes, generation, self.next_serial, &mut state)
+                .map_err(|fault| self.fault(&name, fault))?;
+            if tail.end < bytes.len() {
+                if generation < newest {
+                    let fault = Fault::Damaged(tail.end, "a record is broken, and a later journal follows");
+                    return Err(self.fault(&name, fault));
+                }
+                let cut = self.files.truncate(&name, tail.end as u64).and_then(|()| self.files.sync(&name));
+                cut.map_err(|error| self.io("write", &name, error))?;
+            }
+            self.newest = generation;
+            self.next_serial = tail.next_serial;
+            self.journal_len = tail.end as u64;
+            self.journals_len += self.journal_len;
+        }
+        for name in &names {
+            let old = name.strip_prefix(JOURNAL).and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n < oldest);
+            if old || name == SNAPSHOT_NEW || name == JOURNAL_NEW {
+                // In nobody's way; the next start tries again.
+                let _ = self.files.remove(name);
+            }
+        }
+        // Here nobody waits for an answer.
+        if self.journals_len > self.bound {
+            self.begin_snapshot(&state).or_else(|error| self.without_snapshot(error))?;
+            while self.image.is_some() {
+                self.continue_snapshot();
+            }
+        }
+        Ok((has_snapshot || self.next_serial > 0).then_some(state))
+    }
+
+    fn commit(&mut self, changes: &[Change], before: &State) -> Result<(), StoreError> {
+        if self.broken {
+            return Err(StoreError::Broken { path: self.files.path("") });
+        }
+        let record = format::record(self.next_serial, changes).map_err(StoreError::TooLarge)?;
+        if self.image.is_none() && self.journals_len > self.bound {
+            self.begin_snapshot(before).or_else(|error| self.without_snapshot(error))?;
+        }
+        self.append(&record)?;
+        self.continue_snapshot();
+        Ok(())
+    }
+}
+
+fn journal(generation: u64) -> String {
+    format!("{JOURNAL}{generation}")
+}
