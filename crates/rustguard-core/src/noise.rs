@@ -91,6 +91,17 @@ pub struct SessionKeys {
     pub(crate) from_responder: [u8; 32],
 }
 
+impl SessionKeys {
+    /// For what the initiator sends: a protocol with transport messages of its own seals them with this.
+    pub fn from_initiator(&self) -> &[u8; 32] {
+        &self.from_initiator
+    }
+    /// For what the responder sends.
+    pub fn from_responder(&self) -> &[u8; 32] {
+        &self.from_responder
+    }
+}
+
 impl core::fmt::Debug for SessionKeys {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("SessionKeys(..)")

@@ -1,19 +1,98 @@
-//! The joiner's side.
+//! The joiner's side: sends, waits, sends again, until it has a lease or knows that it gets none.
+//!
+//! ```text
+//! invite: Initiated ─────────────────► Claiming ──► done
+//! code:   Sharing ──► Proving ────────►   │
+//!            ▲            (waits)         │ the server forgot us: once more from the start,
+//!            └────────────────────────────┘ with the same WireGuard key, for the same lease
+//! ```
+//!
+//! A server that is not there, not open, or does not know the token is silent, and the client does not give up by itself:
+//! windows open, servers come back. What is final is told: [`JoinError`].
 mod joined;
 
-use crate::token::Token;
+use crate::{
+    invite::{self, Initiated},
+    kem,
+    pake::{self, Proving, Secret, Shared},
+    payload::{GrantText, Greeting, Joiner, Verdict},
+    schedule::{ClaimKeys, Keys, open, seal},
+    server::ServerConfig,
+    token::{Invite, Token},
+    wire::{self, CLAIM, Cookie, Grant, Index, Message},
+};
+use core::{fmt, time::Duration};
+use ipnet::IpNet;
 pub use joined::{Heard, JoinError, Joined};
 use rand_core::CryptoRng;
-use rustguard_core::time::{Instant, Now};
-use rustguard_crypto::x25519::StaticSecret;
+use rustguard_core::{
+    cookie::Maker,
+    tai64n::Timestamp,
+    time::{Instant, Now},
+};
+use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 
-/// Joins a network. It speaks to one server, whose address is the embedder's business.
-#[derive(Debug)]
-pub struct Client {}
+/// After the first try of a message, until the second; then twice as long, and so on.
+pub const FIRST_RETRY: Duration = Duration::from_millis(250);
+/// The longest pause between first messages, to a server that may not be there.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The longest pause between messages to a server that has just answered.
+pub const SESSION_PAUSE: Duration = Duration::from_secs(1);
+/// The pause between questions whether we are approved.
+pub const APPROVAL_PAUSE: Duration = Duration::from_millis(1500);
+/// Proofs without an answer, after which the secret is taken to be wrong. The server waits for them as long.
+const PROOF_TRIES: u32 = 11;
+/// Claims without an answer, after which we begin again.
+const CLAIM_TRIES: u32 = 12;
+/// Questions without an answer, after which nobody will approve us.
+const APPROVAL_TRIES: u32 = 20;
 
-#[expect(clippy::todo, unused_variables, reason = "the bodies follow")]
+/// Joins a network. It speaks to one server; where that is, is the embedder's business, as is asking the DNS again.
+pub struct Client {
+    identity: StaticSecret,
+    joiner: Joiner,
+    credential: Credential,
+    maker: Maker,
+    /// Of the last initiation: the next one has to be later, whatever the clock says.
+    timestamp: Option<Timestamp>,
+    stage: Stage,
+    /// Times the message of this stage was sent since it was last answered.
+    tries: u32,
+    next: Instant,
+}
+
+enum Credential {
+    Invite(Invite),
+    Secret(Secret),
+}
+
+enum Stage {
+    /// Nothing is under way.
+    Begin,
+    Initiated(Box<Initiated>),
+    Sharing(Box<Shared>),
+    Proving {
+        proving: Box<Proving>,
+        /// The server said that it waits for an administrator.
+        waiting: bool,
+    },
+    Claiming(Box<Claiming>),
+    /// Joined or failed.
+    Over,
+}
+
+struct Claiming {
+    sender: Index,
+    keys: ClaimKeys,
+    kem: kem::Secret,
+    server: PublicKey,
+    config: ServerConfig,
+    message: Vec<u8>,
+}
+
 impl Client {
-    /// Begins to join. `identity` is this machine's WireGuard key, which the embedder has stored already.
+    /// Begins to join, at once. `identity` is this machine's WireGuard key, which the embedder has stored: whoever comes
+    /// back with it gets the same lease. `ephemeral` asks to be forgotten when this machine is silent for long.
     ///
     /// # Errors
     /// [`JoinError::BadKey`].
@@ -21,21 +100,290 @@ impl Client {
         token: Token,
         identity: StaticSecret,
         name: Option<&str>,
+        ephemeral: bool,
+        now: Now,
+    ) -> Result<Self, JoinError> {
+        let joiner = Joiner { public_key: identity.public_key(), name: name.map(str::to_owned), ephemeral };
+        let credential = match token {
+            Token::Invite(invite) => Credential::Invite(invite),
+            Token::Code(code) => Credential::Secret(Secret::Code(code)),
+            Token::Passphrase(passphrase) => Credential::Secret(Secret::Passphrase(passphrase)),
+        };
+        let maker = match &credential {
+            Credential::Invite(invite) => {
+                // Before anything is sent: no low-order key, and not our own.
+                let own = *invite.server() == joiner.public_key;
+                identity.diffie_hellman(invite.server()).ok().filter(|_| !own).ok_or(JoinError::BadKey)?;
+                Maker::new(&invite::LABELS, invite.server())
+            }
+            Credential::Secret(secret) => Maker::new(&pake::LABELS, &secret.mac_key()),
+        };
+        Ok(Self {
+            identity,
+            joiner,
+            credential,
+            maker,
+            timestamp: None,
+            stage: Stage::Begin,
+            tries: 0,
+            next: now.instant,
+        })
+    }
+
+    /// The datagram to send now, if it is time for one.
+    ///
+    /// # Errors
+    /// [`JoinError::NotAccepted`] when the server answered the first message of a code or passphrase, but not the proof of it;
+    /// [`JoinError::NotApproved`] when it stopped answering while it waited for an administrator. Once; then the client
+    /// is over.
+    pub fn poll(&mut self, now: Now, rng: &mut impl CryptoRng) -> Result<Option<Vec<u8>>, JoinError> {
+        if now.instant < self.next || matches!(self.stage, Stage::Over) {
+            return Ok(None);
+        }
+        let waiting = match &self.stage {
+            Stage::Proving { waiting: false, .. } if self.tries >= PROOF_TRIES => {
+                return self.fail(JoinError::NotAccepted);
+            }
+            Stage::Proving { waiting: true, .. } if self.tries >= APPROVAL_TRIES => {
+                return self.fail(JoinError::NotApproved);
+            }
+            Stage::Claiming(_) if self.tries >= CLAIM_TRIES => {
+                self.enter(Stage::Begin, now.instant);
+                false
+            }
+            Stage::Proving { waiting, .. } => *waiting,
+            _ => false,
+        };
+        if matches!(self.stage, Stage::Begin) {
+            self.begin(now, rng)?;
+        }
+        let (mut message, signed, longest) = match &self.stage {
+            Stage::Initiated(initiated) => (initiated.message.clone(), true, LONGEST_PAUSE),
+            Stage::Sharing(shared) => (shared.message.clone(), true, LONGEST_PAUSE),
+            Stage::Proving { proving, .. } => (proving.message.clone(), false, SESSION_PAUSE),
+            Stage::Claiming(claiming) => (claiming.message.clone(), false, SESSION_PAUSE),
+            Stage::Begin | Stage::Over => return Ok(None),
+        };
+        if signed {
+            self.maker.sign(&mut message, now.instant);
+        }
+        let pause = if waiting { APPROVAL_PAUSE } else { (FIRST_RETRY * 2_u32.pow(self.tries.min(8))).min(longest) };
+        self.next = now.instant + jittered(pause, rng);
+        self.tries = self.tries.saturating_add(1);
+        Ok(Some(message))
+    }
+
+    /// When [`Client::poll`] has something to send; `None` when the client is over.
+    pub fn deadline(&self) -> Option<Instant> {
+        (!matches!(self.stage, Stage::Over)).then_some(self.next)
+    }
+
+    /// Takes a datagram, from wherever it came: only an authentic one moves anything.
+    pub fn handle(&mut self, datagram: &[u8], now: Now, rng: &mut impl CryptoRng) -> Heard {
+        let stage = core::mem::replace(&mut self.stage, Stage::Over);
+        match (Message::parse(datagram), stage) {
+            (Some(Message::Cookie(cookie)), stage) => {
+                self.stage = stage;
+                self.take_cookie(&cookie, now)
+            }
+            (Some(Message::Response(response)), Stage::Initiated(initiated)) => {
+                match initiated.finish(&response, datagram) {
+                    Ok((keys, sender, greeting)) => self.greeted(&keys, sender, response.session, greeting, now, rng),
+                    Err(initiated) => self.stay(Stage::Initiated(initiated)),
+                }
+            }
+            (Some(Message::ShareReply(reply)), Stage::Sharing(shared)) if reply.receiver == shared.sender() => {
+                match shared.prove(&reply, datagram) {
+                    Ok(proving) => {
+                        self.enter(Stage::Proving { proving: Box::new(proving), waiting: false }, now.instant);
+                        Heard::Progress
+                    }
+                    Err(_) => {
+                        // No genuine server sends such a share. The exchange is used up; the next one is a new one.
+                        self.stage = Stage::Begin;
+                        Heard::Nothing
+                    }
+                }
+            }
+            (Some(Message::Welcome(welcome)), Stage::Proving { proving, waiting })
+                if welcome.receiver == proving.sender =>
+            {
+                let header = &datagram[..datagram.len() - welcome.text.len() - welcome.tag.len()];
+                let text = open(proving.keys.to_client(), welcome.counter, header, welcome.text, welcome.tag);
+                let session = session_of(&proving.message);
+                match (text.and_then(|text| Greeting::read(&text)), session) {
+                    (Some(Greeting::Wait), _) => self.wait(proving),
+                    (Some(greeting), Some(session)) => {
+                        self.greeted(&proving.keys, proving.sender, session, greeting, now, rng)
+                    }
+                    _ => self.stay(Stage::Proving { proving, waiting }),
+                }
+            }
+            (Some(Message::Grant(grant)), Stage::Claiming(claiming)) if grant.receiver == claiming.sender => {
+                self.granted(claiming, &grant, datagram)
+            }
+            (_, stage) => self.stay(stage),
+        }
+    }
+
+    /// A new first message, of a new exchange.
+    fn begin(&mut self, now: Now, rng: &mut impl CryptoRng) -> Result<(), JoinError> {
+        let stage = match &self.credential {
+            Credential::Invite(invite) => {
+                let timestamp = Timestamp::after(self.timestamp, now.unix);
+                self.timestamp = Some(timestamp);
+                match invite::initiate(invite, &self.joiner, timestamp, rng) {
+                    Ok(initiated) => Stage::Initiated(initiated),
+                    Err(_) => return self.fail(JoinError::BadKey).map(|_| ()),
+                }
+            }
+            Credential::Secret(secret) => Stage::Sharing(Box::new(pake::share(secret, &self.joiner, rng))),
+        };
+        self.enter(stage, now.instant);
+        Ok(())
+    }
+
+    /// An authentic cookie is used at once, in the message it answers.
+    fn take_cookie(&mut self, cookie: &Cookie<'_>, now: Now) -> Heard {
+        let index = match &self.stage {
+            Stage::Initiated(initiated) => wire::cookie_index(initiated.sender()),
+            Stage::Sharing(shared) => wire::cookie_index(&shared.sender()),
+            _ => return Heard::Nothing,
+        };
+        let accepted = cookie.receiver() == index
+            && cookie.with_core(|reply| self.maker.accept(reply, now.instant)).unwrap_or(false);
+        if !accepted {
+            return Heard::Nothing;
+        }
+        self.next = now.instant;
+        Heard::Progress
+    }
+
+    /// The server is authentic: it told its settings, or why not.
+    fn greeted(
+        &mut self,
+        keys: &Keys,
+        sender: Index,
+        session: Index,
+        greeting: Greeting,
         now: Now,
         rng: &mut impl CryptoRng,
-    ) -> Result<Self, JoinError> {
-        todo!()
+    ) -> Heard {
+        let (server, config) = match greeting {
+            Greeting::Settings(server, config) => (server, config),
+            Greeting::Refused(error) => return Heard::Failed(error),
+            // Of no use here; the next message asks again.
+            Greeting::Wait => {
+                self.enter(Stage::Begin, now.instant);
+                return Heard::Nothing;
+            }
+        };
+        let pinned = match &self.credential {
+            Credential::Invite(invite) => *invite.server() == server,
+            Credential::Secret(_) => server != self.joiner.public_key,
+        };
+        let Some(keys) = keys.claim(&self.identity, &server).ok().filter(|_| pinned) else {
+            return Heard::Failed(JoinError::BadKey);
+        };
+        let (kem, key) = kem::generate(rng);
+        let mut message = wire::build(CLAIM, &[&session]);
+        seal(keys.key(), 0, &mut message, &key);
+        let claiming = Claiming { sender, keys, kem, server, config, message };
+        self.enter(Stage::Claiming(Box::new(claiming)), now.instant);
+        Heard::Progress
     }
-    /// The datagram to send now, if any.
-    pub fn poll(&mut self, now: Now, rng: &mut impl CryptoRng) -> Option<Vec<u8>> {
-        todo!()
+
+    fn wait(&mut self, proving: Box<Proving>) -> Heard {
+        let code = proving.keys.approval_code(&proving.proof_text);
+        // Answered: the count of questions begins anew, the pace stays.
+        self.tries = 0;
+        self.stage = Stage::Proving { proving, waiting: true };
+        Heard::Waiting(code)
     }
-    /// When [`Client::poll`] has something to send.
-    pub fn deadline(&self) -> Option<Instant> {
-        todo!()
+
+    fn granted(&mut self, claiming: Box<Claiming>, grant: &Grant<'_>, datagram: &[u8]) -> Heard {
+        let shared = claiming.kem.decapsulate(grant.ciphertext);
+        let keys = claiming.keys.grant(&claiming.message, grant.ciphertext, &shared);
+        let header = &datagram[..datagram.len() - grant.text.len() - grant.tag.len()];
+        let text = open(&keys.grant, 0, header, grant.text, grant.tag).and_then(|text| GrantText::read(&text));
+        match text {
+            Some(text @ GrantText { verdict: Verdict::Accepted, .. }) => {
+                Heard::Joined(Box::new(joined(&claiming, text)))
+            }
+            Some(GrantText { verdict: Verdict::Refused(error), .. }) => Heard::Failed(error),
+            _ => self.stay(Stage::Claiming(claiming)),
+        }
     }
-    /// Takes a datagram from the server's address.
-    pub fn handle(&mut self, datagram: &[u8], now: Now, rng: &mut impl CryptoRng) -> Heard {
-        todo!()
+
+    fn enter(&mut self, stage: Stage, now: Instant) {
+        self.stage = stage;
+        self.tries = 0;
+        self.next = now;
     }
+
+    fn stay(&mut self, stage: Stage) -> Heard {
+        self.stage = stage;
+        Heard::Nothing
+    }
+
+    fn fail(&mut self, error: JoinError) -> Result<Option<Vec<u8>>, JoinError> {
+        self.stage = Stage::Over;
+        Err(error)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stage = match self.stage {
+            Stage::Begin => "begin",
+            Stage::Initiated(_) => "initiated",
+            Stage::Sharing(_) => "sharing",
+            Stage::Proving { .. } => "proving",
+            Stage::Claiming(_) => "claiming",
+            Stage::Over => "over",
+        };
+        f.debug_struct("Client").field("public_key", &self.joiner.public_key).field("stage", &stage).finish()
+    }
+}
+
+/// The session's index in one of our own messages.
+fn session_of(message: &[u8]) -> Option<Index> {
+    match Message::parse(message)? {
+        Message::Proof(proof) => Some(proof.session),
+        _ => None,
+    }
+}
+
+fn joined(claiming: &Claiming, text: GrantText) -> Joined {
+    let config = claiming.config.clone();
+    let mut routes = config.routes;
+    // The server itself is reached through the tunnel even if nothing else is.
+    for address in &config.addresses {
+        if !routes.iter().any(|route| route.contains(address)) {
+            routes.push(IpNet::from(*address));
+        }
+    }
+    let v4 = text.v4.map(|address| IpNet::from(core::net::IpAddr::V4(address)));
+    let v6 = text.v6.map(|address| IpNet::from(core::net::IpAddr::V6(address)));
+    Joined {
+        server: claiming.server,
+        preshared_key: text.preshared_key,
+        addresses: v4.into_iter().chain(v6).collect(),
+        routes,
+        server_addresses: config.addresses,
+        dns: config.dns,
+        search: config.search,
+        mtu: config.mtu,
+        port: config.port,
+        keepalive: config.keepalive,
+        expires: text.expires.map(Duration::from_secs),
+        ephemeral: text.ephemeral,
+    }
+}
+
+/// Three to five quarters of a pause: clients that began together, as after a power cut, drift apart.
+fn jittered(pause: Duration, rng: &mut impl CryptoRng) -> Duration {
+    let mut byte = [0];
+    rng.fill_bytes(&mut byte);
+    pause * 3 / 4 + pause / 2 * u32::from(byte[0]) / 256
 }

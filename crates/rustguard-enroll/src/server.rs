@@ -1,44 +1,111 @@
-//! The server's side.
+//! The server's side: who may join, by invite, code or passphrase.
+//!
+//! [`Server`] knows no sockets and no clock. Datagrams, moments and commands go in; [`Action`]s come out, to be carried out in
+//! order. What an answer promises is durable before the answer comes out.
+//!
+//! | File | What it does |
+//! |---|---|
+//! | `first` | messages of strangers: invites and shares |
+//! | `finish` | messages of a session: proofs and claims |
+//! | `admin` | commands |
+//! | `session`, `window` | what is remembered for seconds or minutes |
+mod admin;
+mod finish;
+mod first;
 mod options;
+mod session;
+mod window;
 
 use crate::{
     action::{Action, PeerConfig},
-    lease::{Lease, Terms, TokenId},
+    audit::{AuditEvent, AuditRecord, Reason, Refusals},
+    invite,
+    lease::{Lease, TokenId},
     ledger::Ledger,
+    limits::{Bucket, Door},
+    payload,
     store::LeaseStore,
-    token::Invite,
+    wire::Message,
 };
+use core::{fmt, time::Duration};
+pub use finish::MAX_WAITING;
+use finish::about;
 pub use options::{
     ApprovalCode, DEFAULT_INVITE, DEFAULT_WINDOW, InviteOptions, MAX_WINDOW, OpenOptions, Opened, PendingApproval,
     ServerConfig, ServerError, WindowStatus,
 };
 use rand_core::CryptoRng;
-use rustguard_core::time::{Instant, Now};
+use rustguard_core::{
+    cookie::{Checker, Secret},
+    time::{Instant, Now},
+};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use session::Sessions;
 use std::net::SocketAddr;
+pub use window::MAX_ATTEMPTS;
+use window::Window;
+
+/// After a failure of the store, expiry is tried again this much later.
+const RETRY_STORE: Duration = Duration::from_secs(5);
 
 /// Enrols machines.
-#[derive(Debug)]
 pub struct Server<S> {
+    identity: StaticSecret,
+    public_key: PublicKey,
     ledger: Ledger<S>,
+    /// What joiners are told, as it goes into messages.
+    settings: Vec<u8>,
+    checker: Checker,
+    cookies: Secret,
+    door: Door,
+    shares: Bucket,
+    sessions: Sessions,
+    window: Option<Window>,
+    /// Windows opened so far.
+    windows: u64,
+    /// Whether the ledger still lets people in by a window: those who proved its secret in time may finish after it.
+    ledger_window: bool,
+    refusals: Refusals,
+    /// When expiry is tried again, after a failure.
+    retry: Option<Instant>,
 }
 
-#[expect(clippy::todo, unused_variables, reason = "the bodies follow")]
 impl<S: LeaseStore> Server<S> {
-    /// A server without an open window. `identity` is the WireGuard key of the tunnel.
+    /// A server without an open window. `identity` is the WireGuard key of the tunnel, which the embedder keeps apart from
+    /// the store: neither alone enrols anybody.
     ///
     /// # Errors
     /// [`ServerError::SettingsTooLong`].
     pub fn new(
         identity: StaticSecret,
         ledger: Ledger<S>,
-        config: ServerConfig,
+        config: &ServerConfig,
         now: Now,
         rng: &mut impl CryptoRng,
     ) -> Result<Self, ServerError> {
-        Ok(Self { ledger })
+        let public_key = identity.public_key();
+        Ok(Self {
+            settings: payload::settings(&public_key, config)?,
+            checker: Checker::new(&invite::LABELS, &public_key),
+            cookies: Secret::new(now.instant, rng),
+            identity,
+            public_key,
+            ledger,
+            door: Door::default(),
+            shares: Bucket::default(),
+            sessions: Sessions::default(),
+            window: None,
+            windows: 0,
+            ledger_window: false,
+            refusals: Refusals::default(),
+            retry: None,
+        })
     }
-    /// Takes a datagram.
+
+    /// Takes a datagram for which [`is_enrolment`](crate::wire::is_enrolment) holds; others are nothing to it.
+    ///
+    /// Nothing unauthenticated changes what is durable, gets an answer longer than itself, or ends an exchange of somebody
+    /// else.
     pub fn handle(
         &mut self,
         from: SocketAddr,
@@ -47,108 +114,147 @@ impl<S: LeaseStore> Server<S> {
         rng: &mut impl CryptoRng,
         actions: &mut Vec<Action>,
     ) {
+        match Message::parse(datagram) {
+            Some(Message::Initiation(message)) => {
+                self.handle_initiation(from, datagram, &message, now, rng, actions);
+            }
+            Some(Message::Share(message)) => self.handle_share(from, datagram, &message, now, rng, actions),
+            Some(Message::Proof(message)) => self.handle_proof(from, datagram, &message, now, actions),
+            Some(Message::Claim(message)) => self.handle_claim(from, datagram, &message, now, rng, actions),
+            // What a server sends is not for a server.
+            Some(
+                Message::Response(_)
+                | Message::Cookie(_)
+                | Message::ShareReply(_)
+                | Message::Welcome(_)
+                | Message::Grant(_),
+            )
+            | None => return,
+        }
+        self.settle_window(now, actions);
     }
-    /// A peer completed a WireGuard handshake.
-    pub fn handshake_completed(&mut self, peer: &PublicKey, now: Now, actions: &mut Vec<Action>) {}
-    /// Does what is due by the time.
-    pub fn tick(&mut self, now: Now, actions: &mut Vec<Action>) {}
+
+    /// A peer completed a WireGuard handshake: its lease is confirmed, and renewed.
+    pub fn handshake_completed(&mut self, peer: &PublicKey, now: Now, actions: &mut Vec<Action>) {
+        match self.ledger.confirm(peer, now) {
+            Ok(true) => {
+                let lease = self.ledger.lease(peer);
+                actions.extend(lease.map(|lease| Action::Audit(about(AuditEvent::Confirmed, lease, now))));
+            }
+            Ok(false) | Err(crate::ledger::LedgerError::UnknownPeer(_)) => {}
+            Err(_) => {
+                let record = AuditRecord::new(AuditEvent::Refused, now).reason(Reason::StoreFailed).peer(peer);
+                actions.extend(self.refusals.note(record, now.instant).map(Action::Audit));
+            }
+        }
+    }
+
+    /// Does what is due by the time. To be called at [`Server::deadline`]; more often does no harm.
+    pub fn tick(&mut self, now: Now, actions: &mut Vec<Action>) {
+        self.settle(now, actions);
+        if self.retry.is_none_or(|retry| now.instant >= retry) {
+            self.retry = None;
+            match self.ledger.expire(now) {
+                Ok(ended) => {
+                    for lease in ended {
+                        actions.push(Action::RemovePeer(lease.public_key));
+                        let record = about(AuditEvent::Removed, &lease, now).reason(why_ended(&lease));
+                        actions.push(Action::Audit(record));
+                    }
+                }
+                Err(_) => {
+                    self.retry = Some(now.instant + RETRY_STORE);
+                    let record = AuditRecord::new(AuditEvent::Refused, now).reason(Reason::StoreFailed);
+                    actions.extend(self.refusals.note(record, now.instant).map(Action::Audit));
+                }
+            }
+        }
+        actions.extend(self.refusals.due(now.instant).into_iter().map(Action::Audit));
+    }
+
     /// When [`Server::tick`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
-        None
+        let ledger = self.ledger.deadline().map(|at| self.retry.map_or(at, |retry| at.max(retry)));
+        let window = self.window.as_ref().map(|window| window.until);
+        [ledger, window, self.sessions.deadline(), self.refusals.deadline()].into_iter().flatten().min()
     }
-    /// The peers the device must have: to install at start.
+
+    /// The peers the device must have: to install when it starts.
     pub fn peers(&self) -> impl Iterator<Item = PeerConfig> {
-        core::iter::empty()
+        self.ledger.leases().map(finish::peer_config)
     }
-    /// Invites and leases.
+
+    /// Invites and leases, for `status` and lists.
     pub fn ledger(&self) -> &Ledger<S> {
         &self.ledger
     }
-    /// Opens a window.
-    ///
-    /// # Errors
-    /// [`ServerError::WindowDuration`], [`ServerError::WindowOpen`].
-    pub fn open(
+
+    /// Ends the server and gives the ledger back.
+    pub fn into_ledger(self) -> Ledger<S> {
+        self.ledger
+    }
+
+    /// The server's public key, as invites and welcomes name it.
+    pub fn public_key(&self) -> &PublicKey {
+        &self.public_key
+    }
+
+    /// Ends sessions and windows whose time is over.
+    fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
+        // Those who wait in vain are told so before they are forgotten.
+        self.turn_away(|until| now.instant >= until, now.instant);
+        self.sessions.retain(|session| now.instant < session.until);
+        self.settle_window(now, actions);
+    }
+
+    fn settle_window(&mut self, now: Now, actions: &mut Vec<Action>) {
+        if let Some(window) = &self.window {
+            let serial = window.serial;
+            if now.instant >= window.until {
+                self.close_window(Reason::Time, now, actions);
+            } else if window.attempts_left == 0
+                && !self.sessions.iter().any(|session| session.is_guess_of(serial) && now.instant < session.until)
+            {
+                self.close_window(Reason::Attempts, now, actions);
+            }
+        }
+        if self.ledger_window && self.window.is_none() && !self.sessions.iter().any(session::Session::needs_window) {
+            self.ledger_window = false;
+            self.ledger.window_closed();
+        }
+    }
+
+    /// Takes note of a refusal of which the sender hears nothing, at least not by this.
+    fn refuse_silently(
         &mut self,
-        options: OpenOptions,
-        now: Now,
-        rng: &mut impl CryptoRng,
-        actions: &mut Vec<Action>,
-    ) -> Result<Opened, ServerError> {
-        todo!()
-    }
-    /// Closes the window. False if none is open.
-    pub fn close(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
-        todo!()
-    }
-    /// The open window.
-    pub fn window(&self) -> Option<WindowStatus> {
-        todo!()
-    }
-    /// Who waits for approval.
-    pub fn pending_approvals(&self) -> Vec<PendingApproval> {
-        todo!()
-    }
-    /// Lets in who shows this code.
-    ///
-    /// # Errors
-    /// [`ServerError::NobodyWaits`].
-    pub fn approve(&mut self, code: ApprovalCode, now: Now, actions: &mut Vec<Action>) -> Result<(), ServerError> {
-        todo!()
-    }
-    /// Makes an invite.
-    ///
-    /// # Errors
-    /// [`ServerError::Token`], [`ServerError::Ledger`].
-    pub fn new_invite(
-        &mut self,
-        options: InviteOptions,
-        now: Now,
-        rng: &mut impl CryptoRng,
-        actions: &mut Vec<Action>,
-    ) -> Result<Invite, ServerError> {
-        todo!()
-    }
-    /// Withdraws an invite; who came in by it stays.
-    ///
-    /// # Errors
-    /// [`ServerError::Ledger`].
-    pub fn revoke_invite(&mut self, id: &TokenId, now: Now, actions: &mut Vec<Action>) -> Result<(), ServerError> {
-        todo!()
-    }
-    /// Adds a peer by hand, for a config of a stock WireGuard app. Its lease has the preshared key.
-    ///
-    /// # Errors
-    /// [`ServerError::Refused`].
-    pub fn add_peer(
-        &mut self,
-        public_key: PublicKey,
-        name: Option<&str>,
-        terms: Terms,
-        now: Now,
-        rng: &mut impl CryptoRng,
-        actions: &mut Vec<Action>,
-    ) -> Result<Lease, ServerError> {
-        todo!()
-    }
-    /// Removes a peer: nothing older than this lets it in again.
-    ///
-    /// # Errors
-    /// [`ServerError::Ledger`].
-    pub fn remove_peer(&mut self, peer: &PublicKey, now: Now, actions: &mut Vec<Action>) -> Result<(), ServerError> {
-        todo!()
-    }
-    /// Gives a peer another name.
-    ///
-    /// # Errors
-    /// [`ServerError::Ledger`].
-    pub fn rename_peer(
-        &mut self,
-        peer: &PublicKey,
-        name: &str,
+        reason: Reason,
+        from: SocketAddr,
+        token: Option<TokenId>,
+        joiner: Option<&PublicKey>,
         now: Now,
         actions: &mut Vec<Action>,
-    ) -> Result<(), ServerError> {
-        todo!()
+    ) {
+        let mut record = AuditRecord::new(AuditEvent::Refused, now).reason(reason).source(from).token(token);
+        if let Some(joiner) = joiner {
+            record = record.peer(joiner);
+        }
+        actions.extend(self.refusals.note(record, now.instant).map(Action::Audit));
+    }
+}
+
+impl<S> fmt::Debug for Server<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("public_key", &self.public_key).finish_non_exhaustive()
+    }
+}
+
+/// Why a lease ended by itself.
+fn why_ended(lease: &Lease) -> Reason {
+    if lease.is_pending() {
+        Reason::NeverConfirmed
+    } else if lease.ephemeral {
+        Reason::Silent
+    } else {
+        Reason::Time
     }
 }

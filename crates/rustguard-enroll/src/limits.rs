@@ -1,0 +1,173 @@
+//! What strangers may make the server compute: buckets by source and in total, in bounded memory.
+//!
+//! The first message of an invite costs one X25519 multiplication before the server knows whether the invite is one of its
+//! own. So a source, and all of them together, have an allowance; above it a message needs a cookie, which proves its
+//! source; and those with cookies have an allowance again, so that there is an upper bound whoever sends.
+use core::{net::IpAddr, time::Duration};
+use rustguard_core::time::Instant;
+use std::collections::BTreeMap;
+
+/// Sources remembered at most, of each kind.
+const MAX_SOURCES: usize = 4096;
+/// Idle sources are looked for at most this often, lest a flood sweep with each message.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// First messages of one source without a cookie: 10 a second.
+const PER_SOURCE: Rate = Rate { interval: Duration::from_millis(100), burst: 20 };
+/// First messages of all sources without a cookie: 200 a second, 1 % of a core.
+const IN_TOTAL: Rate = Rate { interval: Duration::from_millis(5), burst: 200 };
+/// First messages of one source with a cookie: 5 a second.
+const COOKIE_PER_SOURCE: Rate = Rate { interval: Duration::from_millis(200), burst: 10 };
+/// First messages of all sources with a cookie: 1,000 a second, about 5 % of a core.
+const COOKIE_IN_TOTAL: Rate = Rate { interval: Duration::from_millis(1), burst: 1000 };
+
+/// An IPv4 address or an IPv6 /64: what one host or household can send from at will. Ordered, not hashed: a tree cannot be
+/// attacked through collisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Source(u8, u64);
+
+impl Source {
+    pub(crate) fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(ip) => Self(4, u64::from(ip.to_bits())),
+            IpAddr::V6(ip) => Self(6, (ip.to_bits() >> 64) as u64),
+        }
+    }
+}
+
+/// What to do with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admit {
+    /// Look at it.
+    Yes,
+    /// Ask for a cookie.
+    WithCookie,
+    /// Nothing.
+    No,
+}
+
+/// The door for first messages of invites.
+#[derive(Debug, Default)]
+pub(crate) struct Door {
+    unproven: Side,
+    proven: Side,
+}
+
+impl Door {
+    /// Counts a message; `proven` is whether it has a valid cookie.
+    pub(crate) fn knock(&mut self, from: IpAddr, proven: bool, now: Instant) -> Admit {
+        let source = Source::of(from);
+        if proven {
+            // Sources without a place in the table are real, but thousands of real ones are busy already.
+            let within = self.proven.take(source, COOKIE_PER_SOURCE, COOKIE_IN_TOTAL, now) == Some(true);
+            if within { Admit::Yes } else { Admit::No }
+        } else if self.unproven.take(source, PER_SOURCE, IN_TOTAL, now) == Some(false) {
+            Admit::WithCookie
+        } else {
+            Admit::Yes
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Side {
+    total: Bucket,
+    sources: BTreeMap<Source, Bucket>,
+    swept: Instant,
+}
+
+impl Side {
+    /// Whether the message is within both allowances; `None` when it is within the total, and nothing can be said about its source.
+    fn take(&mut self, source: Source, each: Rate, all: Rate, now: Instant) -> Option<bool> {
+        if self.sources.len() >= MAX_SOURCES
+            && !self.sources.contains_key(&source)
+            && now.since(self.swept) >= SWEEP_EVERY
+        {
+            self.swept = now;
+            self.sources.retain(|_, bucket| !bucket.is_full(now));
+        }
+        let known = self.sources.len() < MAX_SOURCES || self.sources.contains_key(&source);
+        // What a source sends above its own allowance does not count for the total: a flood from one place leaves the
+        // others as they were.
+        if known && !self.sources.entry(source).or_default().take(each, now) {
+            return Some(false);
+        }
+        if !self.total.take(all, now) {
+            return Some(false);
+        }
+        known.then_some(true)
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Rate {
+    /// From one message to the next in the long run.
+    pub(crate) interval: Duration,
+    /// Messages at once after a rest.
+    pub(crate) burst: u32,
+}
+
+/// A token bucket, kept as the moment at which it is full again.
+#[derive(Debug, Default)]
+pub(crate) struct Bucket(Instant);
+
+impl Bucket {
+    pub(crate) fn take(&mut self, rate: Rate, now: Instant) -> bool {
+        let full_again = self.0.max(now) + rate.interval;
+        let allowed = full_again.since(now) <= rate.interval * rate.burst;
+        if allowed {
+            self.0 = full_again;
+        }
+        allowed
+    }
+
+    fn is_full(&self, now: Instant) -> bool {
+        self.0 <= now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Instant = Instant::from_nanos(5_000_000_000);
+
+    fn v4(i: u32) -> IpAddr {
+        IpAddr::from((0x0a00_0000 + i).to_be_bytes())
+    }
+
+    #[test]
+    fn one_flooding_source_is_alone_with_it() {
+        let mut door = Door::default();
+        assert_eq!((0..10_000).filter(|_| door.knock(v4(0), false, AT) == Admit::Yes).count(), 20);
+        assert_eq!(door.knock(v4(0), false, AT), Admit::WithCookie);
+        assert_eq!(door.knock(v4(1), false, AT), Admit::Yes);
+        assert_eq!(door.knock(v4(0), true, AT), Admit::Yes, "with a cookie it is heard");
+        assert_eq!((0..100).filter(|_| door.knock(v4(0), true, AT) == Admit::Yes).count(), 9);
+        assert_eq!(door.knock(v4(0), true, AT), Admit::No);
+    }
+
+    #[test]
+    fn spoofed_sources_exhaust_the_total_in_bounded_memory_and_cookies_still_work() {
+        let mut door = Door::default();
+        assert_eq!((0..100_000).filter(|&i| door.knock(v4(i), false, AT) == Admit::Yes).count(), 200);
+        assert_eq!(door.unproven.sources.len(), MAX_SOURCES);
+        assert_eq!(door.knock(v4(200_000), false, AT), Admit::WithCookie);
+        assert_eq!(door.knock(v4(200_000), true, AT), Admit::Yes);
+        // An upper bound even for those with cookies.
+        assert_eq!((0..100_000).filter(|&i| door.knock(v4(i), true, AT) == Admit::Yes).count(), 999);
+        assert_eq!(door.proven.sources.len(), MAX_SOURCES);
+        let later = AT + Duration::from_secs(10);
+        assert_eq!(door.knock(v4(300_000), false, later), Admit::Yes);
+        assert_eq!(door.knock(v4(300_000), true, later), Admit::Yes);
+        assert_eq!((door.unproven.sources.len(), door.proven.sources.len()), (1, 1));
+    }
+
+    #[test]
+    fn an_ipv6_prefix_is_one_source_and_a_mapped_address_its_ipv4_one() {
+        let of = |text: &str| Source::of(text.parse().expect("an address"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+    }
+}

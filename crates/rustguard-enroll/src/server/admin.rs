@@ -1,0 +1,240 @@
+//! An administrator's commands.
+use super::{
+    Server,
+    finish::{about, peer_config, welcome},
+    options::{
+        ApprovalCode, InviteOptions, MAX_WINDOW, OpenOptions, Opened, PendingApproval, ServerError, WindowStatus,
+    },
+    session::{SESSION_TIME, Stage, Via},
+    window::{MAX_ATTEMPTS, Window},
+};
+use crate::{
+    action::Action,
+    audit::{AuditEvent, AuditRecord, Reason},
+    client::JoinError,
+    lease::{Lease, NewInvite, PresharedKey, Terms, TokenId},
+    ledger::{Grant, Request},
+    pake::{self, Secret},
+    payload::{Verdict, short_greeting},
+    store::LeaseStore,
+    token::{Code, Invite},
+};
+use core::time::Duration;
+use rand_core::CryptoRng;
+use rustguard_core::{
+    cookie::Checker,
+    time::{Instant, Now},
+};
+use rustguard_crypto::x25519::PublicKey;
+use zeroize::Zeroizing;
+
+/// Windows.
+impl<S: LeaseStore> Server<S> {
+    /// Opens a window. Of several a server has one at a time, whose secret is in memory only.
+    ///
+    /// # Errors
+    /// [`ServerError::WindowDuration`], [`ServerError::WindowOpen`].
+    pub fn open(
+        &mut self,
+        options: OpenOptions,
+        now: Now,
+        rng: &mut impl CryptoRng,
+        actions: &mut Vec<Action>,
+    ) -> Result<Opened, ServerError> {
+        let OpenOptions { duration, passphrase, approve } = options;
+        if !(Duration::from_secs(1)..=MAX_WINDOW).contains(&duration) {
+            return Err(ServerError::WindowDuration);
+        }
+        self.settle(now, actions);
+        if self.window.is_some() {
+            return Err(ServerError::WindowOpen);
+        }
+        let (secret, code) = match passphrase {
+            Some(passphrase) => (Secret::Passphrase(passphrase), None),
+            None => {
+                let code = Code::generate(rng);
+                (Secret::Code(code.clone()), Some(code))
+            }
+        };
+        let until = now.instant + duration;
+        self.windows += 1;
+        self.window = Some(Window {
+            serial: self.windows,
+            checker: Checker::new(&pake::LABELS, &secret.mac_key()),
+            secret,
+            until,
+            approve,
+            attempts_left: MAX_ATTEMPTS,
+            joined: 0,
+        });
+        self.ledger.window_opened();
+        self.ledger_window = true;
+        actions.push(Action::Audit(AuditRecord::new(AuditEvent::WindowOpened, now)));
+        Ok(Opened { code, until })
+    }
+
+    /// Closes the window, and turns those away who wait for approval. False if none is open and nobody waits.
+    pub fn close(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
+        self.settle(now, actions);
+        let waited = self.turn_away(|_| true, now.instant);
+        let open = self.window.is_some();
+        if open {
+            self.close_window(Reason::Command, now, actions);
+        }
+        // Nothing of a window goes on after this; what was granted can still be heard again.
+        self.sessions.retain(|session| {
+            matches!(session.via, Via::Invite { .. }) || matches!(session.stage, Stage::Granted(..) | Stage::Refused)
+        });
+        self.settle(now, actions);
+        open || waited
+    }
+
+    /// The open window.
+    pub fn window(&self) -> Option<WindowStatus> {
+        self.window.as_ref().map(Window::status)
+    }
+
+    /// Who waits for approval.
+    pub fn pending_approvals(&self) -> Vec<PendingApproval> {
+        let waiting = self.sessions.iter().filter_map(|session| {
+            let (Stage::Waiting { code, from }, Some(joiner)) = (&session.stage, &session.joiner) else { return None };
+            Some(PendingApproval {
+                code: *code,
+                name: joiner.name.clone(),
+                public_key: joiner.public_key,
+                source: *from,
+                until: session.until,
+            })
+        });
+        waiting.collect()
+    }
+
+    /// Lets in who shows this code.
+    ///
+    /// # Errors
+    /// [`ServerError::NobodyWaits`].
+    pub fn approve(&mut self, code: ApprovalCode, now: Now, actions: &mut Vec<Action>) -> Result<(), ServerError> {
+        if self.approve_session(code, now, actions) { Ok(()) } else { Err(ServerError::NobodyWaits(code)) }
+    }
+
+    pub(super) fn close_window(&mut self, reason: Reason, now: Now, actions: &mut Vec<Action>) {
+        let Some(window) = self.window.take() else { return };
+        // Guesses end with it: closed means silent.
+        self.sessions.retain(|session| !session.is_guess_of(window.serial));
+        actions.push(Action::Audit(AuditRecord::new(AuditEvent::WindowClosed, now).reason(reason)));
+    }
+
+    /// Tells those who wait that it was in vain; they ask every second or two. Whether there were any.
+    pub(super) fn turn_away(&mut self, whom: impl Fn(Instant) -> bool, now: Instant) -> bool {
+        let mut any = false;
+        for session in self.sessions.iter_mut() {
+            if matches!(session.stage, Stage::Waiting { .. }) && whom(session.until) {
+                session.stage = Stage::Refused;
+                session.until = now + SESSION_TIME;
+                if let Some((proof, _)) = session.welcome {
+                    welcome(session, proof, &short_greeting(Verdict::Refused(JoinError::NotApproved)));
+                }
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+/// Invites.
+impl<S: LeaseStore> Server<S> {
+    /// Makes an invite. The server keeps the public half of its key; who loses the text makes another.
+    ///
+    /// # Errors
+    /// [`ServerError::Token`], [`ServerError::Ledger`].
+    pub fn new_invite(
+        &mut self,
+        options: InviteOptions,
+        now: Now,
+        rng: &mut impl CryptoRng,
+        actions: &mut Vec<Action>,
+    ) -> Result<Invite, ServerError> {
+        let InviteOptions { uses, expires, terms, endpoint } = options;
+        let invite = Invite::generate(self.public_key, endpoint, rng)?;
+        let id = invite.id();
+        let new = NewInvite { id, public_key: invite.public_key(), lifetime: expires, uses, terms };
+        self.ledger.add_invite(new, now)?;
+        actions.push(Action::Audit(AuditRecord::new(AuditEvent::InviteMade, now).token(Some(id))));
+        Ok(invite)
+    }
+
+    /// Withdraws an invite; who came in by it stays.
+    ///
+    /// # Errors
+    /// [`ServerError::Ledger`].
+    pub fn revoke_invite(&mut self, id: &TokenId, now: Now, actions: &mut Vec<Action>) -> Result<(), ServerError> {
+        self.ledger.revoke_invite(id, now)?;
+        actions.push(Action::Audit(AuditRecord::new(AuditEvent::InviteRevoked, now).token(Some(*id))));
+        Ok(())
+    }
+}
+
+/// Peers.
+impl<S: LeaseStore> Server<S> {
+    /// Adds a peer by hand, for a config of a stock WireGuard app. The lease has its addresses and preshared key.
+    ///
+    /// # Errors
+    /// [`ServerError::Refused`].
+    pub fn add_peer(
+        &mut self,
+        public_key: PublicKey,
+        name: Option<&str>,
+        terms: Terms,
+        now: Now,
+        rng: &mut impl CryptoRng,
+        actions: &mut Vec<Action>,
+    ) -> Result<Lease, ServerError> {
+        let mut preshared_key = Zeroizing::new([0; 32]);
+        rng.fill_bytes(&mut *preshared_key);
+        let request = Request {
+            public_key,
+            name: name.map(str::to_owned),
+            preshared_key: PresharedKey::from_bytes(&preshared_key),
+            ephemeral: terms.ephemeral,
+            grant: Grant::Admin(terms),
+        };
+        let admission = self.ledger.admit(request, now)?;
+        if admission.fresh {
+            actions.push(Action::SetPeer(peer_config(&admission.lease)));
+        }
+        actions.push(Action::Audit(about(AuditEvent::PeerAdded, &admission.lease, now)));
+        Ok(admission.lease)
+    }
+
+    /// Removes a peer: nothing older than this lets it in again.
+    ///
+    /// # Errors
+    /// [`ServerError::Ledger`].
+    pub fn remove_peer(&mut self, peer: &PublicKey, now: Now, actions: &mut Vec<Action>) -> Result<(), ServerError> {
+        let lease = self.ledger.remove(peer, now)?;
+        // An exchange of its that is under way would meet the tombstone; the answer to a finished one must not be heard again.
+        self.sessions.retain(|session| session.joiner.as_ref().is_none_or(|joiner| joiner.public_key != *peer));
+        actions.push(Action::RemovePeer(*peer));
+        actions.push(Action::Audit(about(AuditEvent::Removed, &lease, now).reason(Reason::Command)));
+        Ok(())
+    }
+
+    /// Gives a peer another name.
+    ///
+    /// # Errors
+    /// [`ServerError::Ledger`].
+    pub fn rename_peer(
+        &mut self,
+        peer: &PublicKey,
+        name: &str,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), ServerError> {
+        self.ledger.rename(peer, name, now)?;
+        if let Some(lease) = self.ledger.lease(peer) {
+            actions.push(Action::SetPeer(peer_config(lease)));
+            actions.push(Action::Audit(about(AuditEvent::Renamed, lease, now)));
+        }
+        Ok(())
+    }
+}

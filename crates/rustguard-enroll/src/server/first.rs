@@ -1,0 +1,176 @@
+//! First messages: what a stranger may send. In the order in which they cost more: form, MAC1, what was answered before, the
+//! allowance or a cookie, and only then a multiplication.
+use super::{
+    Server,
+    session::{MAX_PER_INVITE, SESSION_TIME, SHARE_TIME, Session, Stage, Via},
+    window::SHARES,
+};
+use crate::{
+    action::Action,
+    audit::Reason,
+    invite,
+    lease::{InviteRecord, Origin, TokenId},
+    limits::{Admit, Source},
+    pake,
+    payload::Joiner,
+    store::LeaseStore,
+    token::token_id,
+    wire::{self, Cookie, Initiation, Share},
+};
+use rand_core::CryptoRng;
+use rustguard_core::time::Now;
+use rustguard_crypto::{hash, x25519::PublicKey};
+use std::net::SocketAddr;
+
+impl<S: LeaseStore> Server<S> {
+    /// Protocol A. Silence for everybody without an invite that is good.
+    pub(super) fn handle_initiation(
+        &mut self,
+        from: SocketAddr,
+        datagram: &[u8],
+        initiation: &Initiation<'_>,
+        now: Now,
+        rng: &mut impl CryptoRng,
+        actions: &mut Vec<Action>,
+    ) {
+        if !self.checker.mac1_is_valid(datagram) {
+            return;
+        }
+        // To wherever it came from: the answer is no longer than the message, and of use to its first sender only.
+        let first = hash::hash(&[wire::without_macs(datagram)]);
+        if let Some(answer) = self.sessions.answer(&first, now.instant) {
+            actions.push(Action::Send { to: from, bytes: answer.to_vec() });
+            return;
+        }
+        let proven = self.checker.mac2_is_valid(&self.cookies, from, datagram, now.instant);
+        match self.door.knock(from.ip(), proven, now.instant) {
+            Admit::No => return,
+            Admit::WithCookie => {
+                let index = wire::cookie_index(&initiation.sender);
+                let reply = self.checker.reply(&mut self.cookies, from, index, datagram, now.instant, rng);
+                actions.push(Action::Send { to: from, bytes: Cookie::from_core(reply) });
+                return;
+            }
+            Admit::Yes => {}
+        }
+
+        let Ok(claimed) = invite::read(&self.identity, initiation) else { return };
+        let id = token_id(claimed.peer());
+        if let Err(reason) = self.good_invite(&id, claimed.peer(), now) {
+            self.refuse_silently(reason, from, Some(id), None, now, actions);
+            return;
+        }
+        // From here on it is the holder of a good invite.
+        let Ok((received, text)) = invite::verify(claimed, &self.identity, initiation) else { return };
+        let joiner = Joiner::from_initiation(&text).filter(|(_, joiner)| joiner.public_key != self.public_key);
+        let Some((timestamp, joiner)) = joiner else {
+            self.refuse_silently(Reason::Malformed, from, Some(id), None, now, actions);
+            return;
+        };
+        if self.is_used_by_others(&id, &joiner.public_key) {
+            self.refuse_silently(Reason::UsedToken, from, Some(id), Some(&joiner.public_key), now, actions);
+            return;
+        }
+        // One session for each machine. An initiation older than the one being answered is a replay, and must not end it.
+        match self.sessions.of_invite(&id, &joiner.public_key, now.instant) {
+            Some((_, last)) if timestamp <= last => return,
+            Some((index, _)) => drop(self.sessions.remove(&index)),
+            None => {}
+        }
+        if self.sessions.is_full() || self.sessions.count_of_invite(&id, now.instant) >= MAX_PER_INVITE {
+            return;
+        }
+
+        let index = self.sessions.fresh_index(rng);
+        let answer = invite::respond(received, datagram, &initiation.sender, &index, &self.settings, rng);
+        let Ok((keys, answer)) = answer else { return };
+        actions.push(Action::Send { to: from, bytes: answer.clone() });
+        let session = Session {
+            receiver: initiation.sender,
+            first,
+            answer,
+            keys,
+            via: Via::Invite { id, timestamp },
+            joiner: Some(joiner),
+            stage: Stage::Welcomed,
+            welcome: None,
+            welcomes: 0,
+            claim_keys: None,
+            until: now.instant + SESSION_TIME,
+        };
+        self.sessions.insert(index, session);
+    }
+
+    /// Protocol B. Silence without a window, and for those who do not know which.
+    pub(super) fn handle_share(
+        &mut self,
+        from: SocketAddr,
+        datagram: &[u8],
+        share: &Share<'_>,
+        now: Now,
+        rng: &mut impl CryptoRng,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(window) = self.window.as_mut().filter(|window| now.instant < window.until) else { return };
+        if !window.checker.mac1_is_valid(datagram) {
+            return;
+        }
+        if !window.checker.mac2_is_valid(&self.cookies, from, datagram, now.instant) {
+            let index = wire::cookie_index(share.id);
+            let reply = window.checker.reply(&mut self.cookies, from, index, datagram, now.instant, rng);
+            actions.push(Action::Send { to: from, bytes: Cookie::from_core(reply) });
+            return;
+        }
+        let first = hash::hash(&[wire::without_macs(datagram)]);
+        if let Some(answer) = self.sessions.answer(&first, now.instant) {
+            actions.push(Action::Send { to: from, bytes: answer.to_vec() });
+            return;
+        }
+        let source = Source::of(from.ip());
+        if window.attempts_left == 0
+            || self.sessions.is_full()
+            || self.sessions.guesses_from(source, now.instant)
+            || !self.shares.take(SHARES, now.instant)
+        {
+            return;
+        }
+
+        let index = self.sessions.fresh_index(rng);
+        let Ok((keys, receiver, answer)) = pake::reply(&window.secret, share, datagram, &index, rng) else { return };
+        // Counted now: with our share, the sender can test a guess whether or not it ever answers.
+        window.attempts_left -= 1;
+        let commitment = *share.commitment;
+        let via = Via::Window { serial: window.serial, source, commitment, approve: window.approve };
+        actions.push(Action::Send { to: from, bytes: answer.clone() });
+        let session = Session {
+            receiver,
+            first,
+            answer,
+            keys,
+            via,
+            joiner: None,
+            stage: Stage::Shared,
+            welcome: None,
+            welcomes: 0,
+            claim_keys: None,
+            until: now.instant + SHARE_TIME,
+        };
+        self.sessions.insert(index, session);
+    }
+
+    /// Whether an invite is known and within its time. Who has used it is another question.
+    fn good_invite(&mut self, id: &TokenId, public_key: &PublicKey, now: Now) -> Result<(), Reason> {
+        let time = self.ledger.time(now);
+        match self.ledger.invite(id) {
+            Some(InviteRecord { revoked: Some(_), .. }) => Err(Reason::RevokedToken),
+            Some(InviteRecord { expires: Some(expires), .. }) if time >= *expires => Err(Reason::ExpiredToken),
+            Some(record) if record.public_key == *public_key => Ok(()),
+            _ => Err(Reason::UnknownToken),
+        }
+    }
+
+    fn is_used_by_others(&self, id: &TokenId, joiner: &PublicKey) -> bool {
+        let used_up = self.ledger.invite(id).is_none_or(|record| record.uses_left == 0);
+        used_up && self.ledger.lease(joiner).is_none_or(|lease| lease.origin != Origin::Invite(*id))
+    }
+}

@@ -1,0 +1,34 @@
+//! The window: for how long, with what secret, and how many guesses are left.
+use super::options::WindowStatus;
+use crate::{limits::Rate, pake::Secret};
+use core::time::Duration;
+use rustguard_core::{cookie::Checker, time::Instant};
+
+/// Guesses of a window. The one that was right is given back.
+pub const MAX_ATTEMPTS: u32 = 5;
+/// Shares answered: 10 a second.
+pub(crate) const SHARES: Rate = Rate { interval: Duration::from_millis(100), burst: 10 };
+
+/// An open window. Its secret is wiped when it closes.
+pub(crate) struct Window {
+    /// Sessions of another window are none of this one's.
+    pub(crate) serial: u64,
+    pub(crate) secret: Secret,
+    pub(crate) checker: Checker,
+    pub(crate) until: Instant,
+    pub(crate) approve: bool,
+    pub(crate) attempts_left: u32,
+    pub(crate) joined: u32,
+}
+
+impl Window {
+    pub(crate) fn status(&self) -> WindowStatus {
+        WindowStatus {
+            until: self.until,
+            code: matches!(self.secret, Secret::Code(_)),
+            approve: self.approve,
+            attempts_left: self.attempts_left,
+            joined: self.joined,
+        }
+    }
+}
