@@ -167,8 +167,16 @@ pub(crate) fn private_run() -> Result<()> {
     Ok(fs::create_dir_all("/run/netns")?)
 }
 
-/// Gives the scenario an `/etc/resolv.conf` and `/etc/hosts` of its own.
+/// Gives the scenario an `/etc` and a `/var/lib` of its own, which begin as the machine's, with an `/etc/resolv.conf` and
+/// `/etc/hosts` that do not.
 pub(crate) fn private_files(scratch: &Path) -> Result<()> {
+    for (folder, name) in [("/etc", "etc"), ("/var/lib", "lib")] {
+        let (upper, work) = (scratch.join(format!("{name}.upper")), scratch.join(format!("{name}.work")));
+        fs::create_dir(&upper)?;
+        fs::create_dir(&work)?;
+        let options = format!("lowerdir={folder},upperdir={},workdir={}", upper.display(), work.display());
+        Command::new("mount").args(["-t", "overlay", "overlay", "-o", &options, folder]).status_ok()?;
+    }
     for (name, text) in [("resolv.conf", "nameserver 192.0.2.53\n"), ("hosts", "127.0.0.1 localhost\n")] {
         let ours = scratch.join(name);
         fs::write(&ours, text)?;

@@ -17,6 +17,7 @@
 //! | `CI=true` | a scenario that cannot run is a failure, not a `SKIPPED` line |
 #![forbid(unsafe_code)]
 
+mod enrolment;
 mod hub;
 mod isolate;
 mod lab;
@@ -26,6 +27,7 @@ mod programs;
 mod tunnel;
 mod wg;
 
+pub use enrolment::{Network, Served, joined};
 pub use hub::{HUB_A, HUB_B, HUB_C, Hub};
 pub use isolate::{isolated, scenario};
 pub use lab::{Lab, Node};

@@ -20,6 +20,11 @@ pub(crate) fn is_child() -> bool {
 
 /// Starts `arguments` of this program in the background; returns when it is ready, or fails with what it said.
 pub(crate) fn spawn(interface: &str, arguments: &[String]) -> Result<()> {
+    spawn_with(interface, arguments, None)
+}
+
+/// As [`spawn`], with a variable in the environment: where secrets are not seen by everybody, as arguments are.
+pub(crate) fn spawn_with(interface: &str, arguments: &[String], variable: Option<(&str, &str)>) -> Result<()> {
     let log = crate::runfile::path(interface, "log")?;
     let stderr = OpenOptions::new()
         .create(true)
@@ -31,6 +36,7 @@ pub(crate) fn spawn(interface: &str, arguments: &[String]) -> Result<()> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(arguments)
         .env(VARIABLE, "1")
+        .envs(variable)
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -8,13 +8,21 @@ mod demo;
 mod detach;
 mod down;
 mod hooks;
+mod invite;
+mod join;
 mod keys;
 mod pages;
+mod peer;
 mod runfile;
+mod serve;
 mod session;
 mod show;
+mod stock;
+mod token;
 mod uapi;
 mod up;
+mod window;
+mod words;
 
 use clap::{CommandFactory as _, Parser as _};
 use cli::{Cli, Command};
@@ -53,6 +61,14 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match command {
         Command::Up { target, detach, data_path } => up::run(&target, detach, &data_path),
         Command::Down { target } => down::run(&target),
+        Command::Serve(arguments) => serve::run(&arguments),
+        Command::Join(arguments) => join::run(&arguments),
+        Command::Open(arguments) => window::open(&arguments),
+        Command::Close { interface } => window::close(&interface),
+        Command::Approve { code, interface } => window::approve(&code, &interface),
+        Command::Status(arguments) => window::status(&arguments),
+        Command::Invite(command) => invite::run(&command),
+        Command::Peer(command) => peer::run(&command),
         Command::Demo => demo::run(),
         Command::Check(arguments) => return check::run(&arguments),
         Command::Show(arguments) => return show::run(&arguments),
@@ -68,7 +84,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 /// Logs go to standard error. A tunnel tells what becomes of it; the other commands only what is wrong.
 fn log(cli: &Cli) {
     let level = match cli.command {
-        Some(Command::Up { .. }) | None => LevelFilter::INFO,
+        Some(Command::Up { .. } | Command::Serve(_) | Command::Join(_)) | None => LevelFilter::INFO,
         _ => LevelFilter::WARN,
     };
     let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var("RUSTGUARD_LOG");
@@ -83,7 +99,7 @@ fn log(cli: &Cli) {
 
 /// Whether standard error is the journal: systemd names the device and the inode of the socket it has made for it
 /// (systemd.exec(5)), which a program that is merely started by a service inherits the name of, but not the socket.
-fn stderr_is_journal() -> bool {
+pub(crate) fn stderr_is_journal() -> bool {
     let Ok(journal) = std::env::var("JOURNAL_STREAM") else { return false };
     let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() else { return false };
     File::from(stderr).metadata().is_ok_and(|stderr| journal == format!("{}:{}", stderr.dev(), stderr.ino()))

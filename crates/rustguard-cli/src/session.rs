@@ -1,9 +1,10 @@
 //! A running `up`: what wg-quick does, step by step, and how it is undone, whichever step was the last.
 
-use crate::{cli::DataPath, hooks, runfile::RunFile};
+use crate::{hooks, runfile::RunFile};
 use anyhow::{Context as _, Result, bail};
+use ipnet::IpNet;
 use rustguard_device::{
-    Device, DeviceHandle, conf,
+    Builder, Device, DeviceHandle, conf,
     host::{self, HostConfig},
     uapi,
 };
@@ -33,8 +34,14 @@ impl Session {
         Ok(Self { interface, path, config, _run: run, device: None, uapi: None, host: None, complete: false })
     }
 
+    /// Gives the interface addresses that no configuration file has.
+    pub(crate) fn set_addresses(&mut self, addresses: Vec<IpNet>) {
+        self.config.interface.addresses = addresses;
+    }
+
     /// Brings everything up. If this fails, call [`stop`](Self::stop).
-    pub(crate) async fn start(&mut self, data_path: &DataPath) -> Result<()> {
+    /// `builder` has what the configuration does not say.
+    pub(crate) async fn start(&mut self, builder: Builder) -> Result<()> {
         let name = &self.interface;
         if host::link_exists(name).await? {
             bail!(
@@ -46,9 +53,10 @@ impl Session {
 
         let mut host_config = self.host_config().await;
         host_config.fwmark = host::choose_fwmark(&host_config).await?;
-        let mut builder =
-            Device::builder().listen_port(interface.listen_port.unwrap_or(0)).fwmark(host_config.fwmark.unwrap_or(0));
-        builder = data_path.apply(builder);
+        let mut builder = builder.fwmark(host_config.fwmark.unwrap_or(0));
+        if let Some(port) = interface.listen_port {
+            builder = builder.listen_port(port);
+        }
         if let Some(mtu) = interface.mtu {
             builder = builder.mtu(mtu.into());
         }

@@ -28,6 +28,8 @@ pub(crate) struct Device {
     pub(crate) relayed: u64,
     /// What was dropped, by reason; other implementations do not tell.
     pub(crate) drops: Vec<(String, u64)>,
+    /// What enrolment counts, where there is any.
+    pub(crate) counters: Vec<(String, u64)>,
     pub(crate) peers: Vec<Peer>,
 }
 
@@ -154,6 +156,8 @@ impl Device {
             key => {
                 if let Some(reason) = key.strip_prefix("rustguard_drop_") {
                     self.drops.push((reason.to_owned(), value.parse()?));
+                } else if let Some(name) = key.strip_prefix("rustguard_counter_") {
+                    self.counters.push((name.to_owned(), value.parse()?));
                 } else if let Some(peer) = self.peers.last_mut() {
                     peer.line(key, value)?;
                 }
@@ -232,7 +236,7 @@ mod tests {
         let (key, zeros) = ("ab".repeat(32), "00".repeat(32));
         let device = device(&format!(
             "private_key={key}\nlisten_port=51820\nfwmark=7\nrustguard_relayed=12\n\
-             rustguard_drop_forged=3\npublic_key={key}\npreshared_key={zeros}\n\
+             rustguard_drop_forged=3\nrustguard_counter_admitted=4\npublic_key={key}\npreshared_key={zeros}\n\
              protocol_version=1\nrustguard_name=lap\u{1b}top\nendpoint=[2001:db8::1]:9\nlast_handshake_time_sec=5\n\
              last_handshake_time_nsec=6\ntx_bytes=22\nrx_bytes=11\npersistent_keepalive_interval=25\nallowed_ip=10.0.0.0/8\n\
              allowed_ip=fd00::/8\nfuture=x\npublic_key={zeros}\nerrno=0\n\n"
@@ -241,6 +245,7 @@ mod tests {
         assert_eq!((device.listen_port, device.fwmark, device.peers.len()), (51_820, 7, 2));
         assert_eq!(device.relayed, 12);
         assert_eq!(device.drops, [("forged".to_owned(), 3)]);
+        assert_eq!(device.counters, [("admitted".to_owned(), 4)]);
         let peer = &device.peers[0];
         assert_eq!(peer.name.as_deref(), Some("lap?top"));
         assert!(peer.preshared_key.is_none() && device.private_key.is_some());

@@ -23,11 +23,11 @@ pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<
         let mut signals = Signals::new()?;
         let mut session = Session::claim(interface.clone(), path, config).await?;
         let started = tokio::select! {
-            started = session.start(data_path) => started,
+            started = session.start(data_path.apply(Device::builder())) => started,
             name = signals.recv() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
         };
         let result = match (started, session.device()) {
-            (Ok(()), Some(device)) => serve(&interface, device, &mut signals).await,
+            (Ok(()), Some(device)) => run_until_ended(&interface, device, &mut signals).await,
             (started, _) => started,
         };
         session.stop().await;
@@ -39,7 +39,7 @@ pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<
 }
 
 /// Ready: waits until something ends the tunnel.
-async fn serve(interface: &str, device: &Device, signals: &mut Signals) -> Result<()> {
+pub(crate) async fn run_until_ended(interface: &str, device: &Device, signals: &mut Signals) -> Result<()> {
     tracing::info!("{interface} is up");
     notify(&[sd_notify::NotifyState::Ready]);
     detach::ready();

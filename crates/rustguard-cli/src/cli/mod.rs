@@ -1,5 +1,7 @@
 //! The command line, as one definition that `--help`, the manual pages and the completions are made of.
 
+pub(crate) mod enrol;
+
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use std::{num::NonZeroUsize, path::PathBuf};
 
@@ -11,6 +13,8 @@ Exit status:
   2  wrong usage
 
 Environment:
+  RUSTGUARD_TOKEN
+                 the token of `serve` and `join`
   RUSTGUARD_LOG  what is logged: error, warn, info, debug, trace, or per module (rustguard_device=debug)
   WG_COLOR_MODE  always, never or auto: colours in `show`
   RUSTGUARD_QUEUES, RUSTGUARD_OFFLOAD, RUSTGUARD_IO, RUSTGUARD_RELAY
@@ -77,6 +81,60 @@ Examples:
         #[arg(value_name = "FILE|NAME")]
         target: String,
     },
+
+    /// Let other machines join a network of this one
+    ///
+    /// Makes the interface and keeps everything for the next start: key, leases, settings. Prints the line that joins. With no
+    /// options at all it takes what it was told last time, or the defaults.
+    #[command(after_help = "\
+Examples:
+  rustguard serve
+  rustguard serve --pool 10.150.0.0/24 --pool fd15::/64 --endpoint vpn.example.org --detach
+  RUSTGUARD_TOKEN=… rustguard serve        windows are opened for this passphrase instead of codes
+
+An invite works until it is used or has expired. A code or passphrase works only while a window is open; see `open`.")]
+    Serve(enrol::Serve),
+
+    /// Join the network of a `serve`, and bring the tunnel up
+    ///
+    /// Keeps what the server tells in /etc/rustguard/NAME.conf: from then on `rustguard up NAME` brings the tunnel back,
+    /// without a token. Tries until it succeeds.
+    #[command(after_help = "\
+Examples:
+  rustguard join 203.0.113.1:51820 --token rg1-…
+  rustguard join vpn.example.org --token - --detach < token")]
+    Join(enrol::Join),
+
+    /// Open a pairing window for a minute, or for so many seconds
+    ///
+    /// While it is open, machines join with the code that is printed, or with the passphrase that `serve` was given. Five
+    /// wrong guesses close it.
+    Open(enrol::Open),
+
+    /// Close the pairing window
+    Close {
+        #[command(flatten)]
+        interface: enrol::Interface,
+    },
+
+    /// Admit a machine that waits for approval
+    Approve {
+        /// The six digits that it shows
+        code: String,
+        #[command(flatten)]
+        interface: enrol::Interface,
+    },
+
+    /// Show the state of a `serve`: window, invites, peers
+    Status(enrol::Status),
+
+    /// Make, list and revoke invites
+    #[command(subcommand)]
+    Invite(enrol::Invite),
+
+    /// List, add, remove and rename the peers of a `serve`
+    #[command(subcommand)]
+    Peer(enrol::Peer),
 
     /// Show the state of interfaces
     ///
@@ -152,7 +210,7 @@ pub(crate) struct DataPath {
     /// What becomes of packets from peer to peer
     ///
     /// `auto`: where the host forwards packets and would route them back into the interface, they take the short way, past
-    /// its netfilter. `off`: the host gets all of them.
+    /// its netfilter; of a `serve` all do, whether the host forwards or not. `off`: the host gets all of them.
     #[arg(long, value_enum, default_value_t, env = "RUSTGUARD_RELAY", hide_env = true, value_name = "AUTO|OFF")]
     pub(crate) relay: Relay,
 }

@@ -16,10 +16,13 @@ struct JsonDevice<'a> {
     private_key: Option<Zeroizing<String>>,
     listen_port: u16,
     fwmark: Option<u32>,
-    /// Packets, by reason.
     /// Packets from peer to peer.
     relayed: u64,
+    /// Packets, by reason.
     dropped: BTreeMap<&'a str, u64>,
+    /// Machines, by what became of them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    enrolment: BTreeMap<&'a str, u64>,
     peers: Vec<JsonPeer<'a>>,
 }
 
@@ -66,6 +69,7 @@ fn device<'a>(interface: &'a str, device: &'a Device, secrets: bool) -> JsonDevi
         fwmark: Some(device.fwmark).filter(|&mark| mark > 0),
         relayed: device.relayed,
         dropped: device.drops.iter().map(|(reason, count)| (reason.as_str(), *count)).collect(),
+        enrolment: device.counters.iter().map(|(name, count)| (name.as_str(), *count)).collect(),
         peers: peers.collect(),
     }
 }

@@ -1,10 +1,11 @@
 //! The state of interfaces for people.
 
 use super::{Device, NONE, Peer, allowed_ips, public_key, secret, to_base64};
+use crate::words::{ago, bytes, span};
 use std::{
     fmt::Display,
     io::{self, Write},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 use zeroize::Zeroizing;
 
@@ -12,8 +13,7 @@ const HIDDEN: &str = "(hidden)";
 
 /// Prints a block per interface and one per peer; the peer that was heard of last comes first.
 pub(super) fn print(out: &mut impl Write, devices: &[(String, Device)], secrets: bool, colour: bool) -> io::Result<()> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let mut page = Page { out, colour, secrets, now };
+    let mut page = Page { out, colour, secrets, now: crate::words::now() };
     for (index, (name, device)) in devices.iter().enumerate() {
         if index > 0 {
             writeln!(page.out)?;
@@ -45,6 +45,10 @@ impl<W: Write> Page<'_, W> {
         if !device.drops.is_empty() {
             let drops: Vec<_> = device.drops.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
             self.line("dropped", drops.join(", "))?;
+        }
+        if !device.counters.is_empty() {
+            let counters: Vec<_> = device.counters.iter().map(|(name, count)| format!("{count} {name}")).collect();
+            self.line("enrolment", counters.join(", "))?;
         }
         let mut peers: Vec<_> = device.peers.iter().collect();
         peers.sort_by_key(|peer| std::cmp::Reverse(peer.last_handshake));
@@ -105,42 +109,6 @@ impl<W: Write> Page<'_, W> {
     }
 }
 
-/// How long ago something was.
-fn ago(now: Duration, then: Duration) -> String {
-    match now.as_secs().checked_sub(then.as_secs()) {
-        None => "in the future: the clock has been set back".to_owned(),
-        Some(0) => "now".to_owned(),
-        Some(seconds) => format!("{} ago", span(seconds)),
-    }
-}
-
-/// A length of time in words, its parts that are zero left out.
-fn span(seconds: u64) -> String {
-    let (minutes, seconds) = (seconds / 60, seconds % 60);
-    let (hours, minutes) = (minutes / 60, minutes % 60);
-    let (days, hours) = (hours / 24, hours % 24);
-    let parts = [(days, "day"), (hours, "hour"), (minutes, "minute"), (seconds, "second")];
-    let parts = parts.into_iter().filter(|&(count, _)| count > 0);
-    let words: Vec<_> = parts.map(|(n, unit)| format!("{n} {unit}{}", if n == 1 { "" } else { "s" })).collect();
-    words.join(", ")
-}
-
-/// An amount in binary units, two places.
-fn bytes(n: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    if n < 1024 {
-        return format!("{n} B");
-    }
-    // f64 is exact enough for two places, whatever the count.
-    let mut amount = n as f64 / 1024.0;
-    let mut unit = 0;
-    while amount >= 1024.0 && unit + 1 < UNITS.len() {
-        amount /= 1024.0;
-        unit += 1;
-    }
-    format!("{amount:.2} {}", UNITS[unit])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,6 +132,7 @@ mod tests {
             fwmark: 0xca6c,
             relayed: 12,
             drops: vec![("forged".to_owned(), 3)],
+            counters: vec![("admitted".to_owned(), 4)],
             peers: vec![peer(1, None, 0), peer(2, Some("laptop"), 100)],
         }
     }
@@ -180,7 +149,7 @@ mod tests {
         let public = public_key(&device());
         let expected = format!(
             "interface: wg0\n  public key: {}\n  private key: (hidden)\n  listening port: 51820\n  fwmark: 0xca6c\n  \
-             relayed: 12 packets from peer to peer\n  dropped: 3 forged\n\n\
+             relayed: 12 packets from peer to peer\n  dropped: 3 forged\n  enrolment: 4 admitted\n\n\
              peer: laptop\n  public key: AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n  preshared key: (hidden)\n  \
              endpoint: [2001:db8::1]:9\n  allowed ips: 10.0.0.0/8, fd00::/8\n  latest handshake: 1 hour, 1 minute, 1 second ago\n  \
              transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n\n\
@@ -195,15 +164,5 @@ mod tests {
     fn secrets_and_colours_only_when_asked_for() {
         assert!(page(true, false).contains("private key: CAgI") && page(true, false).contains("preshared key: AQEB"));
         assert!(page(false, true).contains("\x1b[32;1minterface\x1b[0m: \x1b[32mwg0\x1b[0m"));
-    }
-
-    #[test]
-    fn words_for_numbers() {
-        assert_eq!(bytes(1023), "1023 B");
-        assert_eq!(bytes(1 << 20), "1.00 MiB");
-        assert_eq!(bytes(u64::MAX), "16777216.00 TiB");
-        assert_eq!(span(86_400 + 1), "1 day, 1 second");
-        assert_eq!(ago(Duration::from_secs(5), Duration::from_secs(5)), "now");
-        assert!(ago(Duration::from_secs(5), Duration::from_secs(6)).contains("clock"));
     }
 }

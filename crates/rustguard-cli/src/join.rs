@@ -1,0 +1,208 @@
+//! `rustguard join`: becomes a member of a network, and from then on is a tunnel like any other.
+
+use crate::{cli::enrol::Join, up};
+use anyhow::{Context as _, Result, bail};
+use rustguard_crypto::x25519::StaticSecret;
+use rustguard_device::{EndpointSpec, conf};
+use rustguard_enroll::{client::Joined, token::Token};
+use rustguard_serve::{DEFAULT_PORT, Folder, JoinOptions, Progress};
+use std::{
+    fs, io,
+    net::SocketAddr,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Where the configuration is written: `up NAME` looks there.
+const CONFIG_DIR: &str = "/etc/rustguard";
+/// Where stock wg-quick has its own. What lies there would be found first.
+const WG_QUICK_DIR: &str = "/etc/wireguard";
+/// By this line a file is known as ours, to be written again when the machine joins again.
+const MARK: &str = "# Made by `rustguard join`, which writes it anew when it is run again.\n";
+
+/// Joins, and brings the tunnel up.
+pub(crate) fn run(arguments: &Join) -> Result<()> {
+    let interface = &arguments.interface.interface;
+    conf::check_interface_name(interface)?;
+    let Some(token) = arguments.token.read()? else {
+        bail!(
+            "a token is needed: --token, --token-file or RUSTGUARD_TOKEN; the server makes one: `rustguard invite new`"
+        )
+    };
+    let token = Token::parse(&token)?;
+    let (host, port) = server(arguments, &token)?;
+    let path = configuration(interface)?;
+    if crate::runfile::running(interface).is_some() {
+        bail!("{interface} is up; `rustguard down {interface}` ends it, `--interface` joins another network beside it");
+    }
+    // Kept before anything is sent: what the server gives is given to this key.
+    let identity = Folder::open(interface)?.private_key()?;
+    let name = arguments.name.clone().or_else(host_name);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (joined, server) = runtime.block_on(async {
+        let shown = format!("{host}:{port}");
+        let options = JoinOptions {
+            server: (&host, port),
+            token,
+            identity: identity.clone(),
+            name: name.as_deref(),
+            ephemeral: arguments.ephemeral,
+        };
+        let joining = rustguard_serve::join(options, |progress| tell(&shown, &progress));
+        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        tokio::select! {
+            joined = joining => Ok::<_, anyhow::Error>(joined?),
+            () = give_up(arguments.timeout) => bail!("no success within {} s; see above", arguments.timeout),
+            _ = interrupt.recv() => bail!("ended by SIGINT before the machine has joined"),
+            _ = terminate.recv() => bail!("ended by SIGTERM before the machine has joined"),
+        }
+    })?;
+    drop(runtime);
+    let config = config(&joined, &identity, &host, port, server);
+    write(&path, &config)?;
+    let addresses: Vec<_> = joined.addresses.iter().map(|net| net.addr().to_string()).collect();
+    tracing::info!("joined as {}; from now on `rustguard up {interface}` brings the tunnel up", addresses.join(", "));
+    if arguments.no_up {
+        return Ok(());
+    }
+    let path = path.to_str().context("the path is not UTF-8")?;
+    up::run(path, arguments.detach, &arguments.data_path)
+}
+
+/// Where the server is: as said, or as the invite says.
+fn server(arguments: &Join, token: &Token) -> Result<(String, u16)> {
+    let known = match token {
+        Token::Invite(invite) => invite.endpoint(),
+        _ => None,
+    };
+    let Some(server) = arguments.server.as_deref().or(known) else {
+        bail!("where is the server? rustguard join HOST:PORT --token …")
+    };
+    split(server).with_context(|| format!("`{server}` is no server: HOST, HOST:PORT or [IPv6]:PORT"))
+}
+
+fn split(server: &str) -> Option<(String, u16)> {
+    if let Ok(address) = server.parse::<SocketAddr>() {
+        return Some((address.ip().to_string(), address.port()));
+    }
+    if let Ok(address) = server.trim_matches(['[', ']']).parse::<std::net::IpAddr>() {
+        return Some((address.to_string(), DEFAULT_PORT));
+    }
+    let (host, port) = match server.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().ok().filter(|&port| port > 0)?),
+        None => (server, DEFAULT_PORT),
+    };
+    let allowed = |c: char| c.is_alphanumeric() || matches!(c, '-' | '.' | '_');
+    (!host.is_empty() && host.chars().all(allowed)).then(|| (host.to_owned(), port))
+}
+
+/// The file to write; refuses one that is somebody's own.
+fn configuration(interface: &str) -> Result<PathBuf> {
+    let foreign = Path::new(WG_QUICK_DIR).join(format!("{interface}.conf"));
+    if foreign.exists() {
+        bail!(
+            "{} is there already, and `up` would take it; join as another interface: --interface NAME",
+            foreign.display()
+        );
+    }
+    let path = Path::new(CONFIG_DIR).join(format!("{interface}.conf"));
+    match fs::read_to_string(&path) {
+        Ok(text) if !text.starts_with(MARK) => {
+            bail!(
+                "{} is there already, and not made by `join`; join as another interface: --interface NAME",
+                path.display()
+            )
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot read {}; run as root, or with sudo", path.display()))
+        }
+        _ => Ok(path),
+    }
+}
+
+fn host_name() -> Option<String> {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    name.split('.').next().map(str::to_owned)
+}
+
+/// What the one who waits wants to know.
+fn tell(server: &str, progress: &Progress) {
+    match progress {
+        Progress::Unresolved(cause) => tracing::warn!("{server}: {cause}; trying again until it works"),
+        Progress::Silence => tracing::warn!(
+            "{server} does not answer, and is tried until it does. It may be down or behind a firewall (UDP); or the invite \
+             was used, has expired or was revoked; or the window of the code is closed (`rustguard open` on the server)"
+        ),
+        Progress::Waiting(code) => tracing::info!(
+            "the server's administrator has to approve this machine: `rustguard approve {code}`, if `rustguard status` there \
+             shows the same digits"
+        ),
+    }
+}
+
+async fn give_up(seconds: u64) {
+    match seconds {
+        0 => std::future::pending().await,
+        seconds => tokio::time::sleep(Duration::from_secs(seconds)).await,
+    }
+}
+
+/// What was told, as a configuration like any other.
+fn config(joined: &Joined, identity: &StaticSecret, host: &str, port: u16, server: SocketAddr) -> conf::Config {
+    let port = joined.port.unwrap_or(port);
+    // A name is kept: the server may move.
+    let endpoint = match host.parse() {
+        Ok(ip) => EndpointSpec::Address(SocketAddr::new(ip, port)),
+        Err(_) => EndpointSpec::Name(host.to_owned(), port),
+    };
+    tracing::debug!("the server answered from {server}");
+    conf::Config {
+        interface: conf::Interface {
+            private_key: Some(identity.clone()),
+            addresses: joined.addresses.clone(),
+            dns: joined.dns.clone(),
+            dns_search: joined.search.clone(),
+            mtu: joined.mtu,
+            ..conf::Interface::default()
+        },
+        peers: vec![conf::Peer {
+            name: Some("server".to_owned()),
+            public_key: joined.server,
+            preshared_key: Some(joined.preshared_key.clone()),
+            endpoint: Some(endpoint),
+            allowed_ips: joined.routes.clone(),
+            persistent_keepalive: joined.keepalive.map(|seconds| Duration::from_secs(seconds.into())),
+        }],
+    }
+}
+
+fn write(path: &Path, config: &conf::Config) -> Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(CONFIG_DIR);
+    made.and_then(|()| conf::write_with_comment(path, MARK, config))
+        .with_context(|| format!("cannot write {}; run as root, or with sudo", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_as_people_write_them() {
+        for (text, host, port) in [
+            ("192.0.2.1", "192.0.2.1", 51_820),
+            ("192.0.2.1:7", "192.0.2.1", 7),
+            ("2001:db8::1", "2001:db8::1", 51_820),
+            ("[2001:db8::1]", "2001:db8::1", 51_820),
+            ("[2001:db8::1]:7", "2001:db8::1", 7),
+            ("vpn.example.org", "vpn.example.org", 51_820),
+            ("vpn_1:7", "vpn_1", 7),
+        ] {
+            assert_eq!(split(text), Some((host.to_owned(), port)), "{text}");
+        }
+        for text in ["", ":7", "host:", "host:0", "host:70000", "host:x", "ho st", "http://host", "host/path"] {
+            assert_eq!(split(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! `rustguard serve`: a tunnel that others can join.
+
+use crate::{
+    cli::{self, enrol::Serve},
+    detach,
+    session::Session,
+    up::{Signals, run_until_ended},
+    words::span,
+};
+use anyhow::{Context as _, Result, bail};
+use futures_util::TryStreamExt as _;
+use ipnet::IpNet;
+use rtnetlink::packet_route::address::AddressAttribute;
+use rustguard_device::{Device, Relay, conf};
+use rustguard_enroll::token::{Passphrase, Token};
+use rustguard_serve::{
+    Folder, Prepared, Service, Settings, ask,
+    request::{Answer, NewInvite, Request},
+};
+use std::io::{self, Write as _};
+
+/// Serves until told otherwise.
+pub(crate) fn run(arguments: &Serve) -> Result<()> {
+    let interface = &arguments.interface.interface;
+    conf::check_interface_name(interface)?;
+    let token = arguments.token.read()?;
+    let passphrase = match &token {
+        Some(token) => Some(passphrase(token)?),
+        None => None,
+    };
+    if arguments.detach && !detach::is_child() {
+        let token = token.as_ref().map(|token| ("RUSTGUARD_TOKEN", &***token));
+        detach::spawn_with(interface, &arguments.arguments(), token)?;
+        let invite = ask(interface, &invite())?;
+        let opened = arguments.open.map(|seconds| ask(interface, &open(seconds))).transpose()?;
+        return announce(&invite, opened.as_ref());
+    }
+    detach::enter();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let folder = Folder::open(interface)?;
+        let mut session = Session::claim(interface.clone(), folder.path(""), conf::Config::default()).await?;
+        let settings = settings(arguments, folder.settings()?).await?;
+        let mut prepared = Prepared::new(interface, &folder, settings, passphrase)?;
+        session.set_addresses(prepared.addresses());
+        let mut builder = prepared.configure(arguments.data_path.apply(Device::builder()));
+        if arguments.data_path.relay == cli::Relay::Off && !prepared.isolates() {
+            builder = builder.relay(Relay::Off);
+        }
+        let started = tokio::select! {
+            started = session.start(builder) => started,
+            name = signals.recv() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
+        };
+        let result = match (started, session.device()) {
+            (Ok(()), Some(device)) => serve(arguments, prepared, device, &mut signals).await,
+            (started, _) => started,
+        };
+        session.stop().await;
+        if result.is_ok() {
+            detach::leave(interface);
+        }
+        result
+    })
+}
+
+/// The tunnel is up: says how to join, and serves.
+async fn serve(arguments: &Serve, prepared: Prepared, device: &Device, signals: &mut Signals) -> Result<()> {
+    let mut service = Service::start(prepared, device)?;
+    // In the background the one who started it says so. In the journal an invite would be there for all who may read it.
+    if !detach::is_child() && !crate::stderr_is_journal() {
+        let invite = service.request(invite()).await;
+        let opened = match arguments.open {
+            Some(seconds) => Some(service.request(open(seconds)).await),
+            None => None,
+        };
+        announce(&invite, opened.as_ref())?;
+    }
+    let ended = tokio::select! {
+        ended = run_until_ended(&arguments.interface.interface, device, signals) => ended,
+        () = service.run() => Ok(()),
+    };
+    service.stop().await;
+    ended
+}
+
+fn invite() -> Request {
+    Request::NewInvite(NewInvite::default())
+}
+
+fn open(seconds: u64) -> Request {
+    Request::Open { seconds, approve: false }
+}
+
+/// Says how to join.
+fn announce(invite: &Answer, opened: Option<&Answer>) -> Result<()> {
+    let (token, endpoint) = match invite {
+        Answer::Invite { token, endpoint, .. } => (token, endpoint.as_deref().unwrap_or("HOST")),
+        Answer::Refused { error } => bail!("no invite could be made: {error}"),
+        other => bail!("the server gave an answer to something else: {other:?}"),
+    };
+    let mut out = io::stdout().lock();
+    writeln!(out, "On the machine that is to join, within a day (more invites: `rustguard invite new`):\n")?;
+    writeln!(out, "    rustguard join {endpoint} --token {token}\n")?;
+    match opened {
+        None => writeln!(out, "The window for codes and passphrases is closed; `rustguard open 60` opens it.")?,
+        Some(Answer::Opened { seconds, code, .. }) => {
+            let token = code.as_deref().unwrap_or("PASSPHRASE");
+            writeln!(out, "Or, for {}:\n\n    rustguard join {endpoint} --token {token}\n", span(*seconds))?;
+        }
+        Some(Answer::Refused { error }) => bail!("the window could not be opened: {error}"),
+        Some(other) => bail!("the server gave an answer to something else: {other:?}"),
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn passphrase(token: &str) -> Result<Passphrase> {
+    match Token::parse(token)? {
+        Token::Passphrase(passphrase) => Ok(passphrase),
+        Token::Invite(_) => {
+            bail!("an invite is what a server gives away: `serve` takes a passphrase, or no token at all")
+        }
+        Token::Code(_) => {
+            bail!("this looks like the code of a window and would be taken for one; choose another passphrase")
+        }
+    }
+}
+
+/// What was said now, on top of what was said before.
+async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
+    let mut settings = match before {
+        Some(before) if said.defaults => Settings { pools: before.pools, ..Settings::default() },
+        Some(before) => before,
+        None => Settings::fresh(&networks_of_this_host().await?),
+    };
+    if !said.pools.is_empty() {
+        settings.pools.clone_from(&said.pools);
+    }
+    if let Some(port) = said.port {
+        settings.port = port;
+    }
+    if let Some(endpoint) = &said.endpoint {
+        settings.endpoint = Some(endpoint.clone());
+    }
+    if !said.routes.is_empty() {
+        settings.routes.clone_from(&said.routes);
+    }
+    if !said.dns.is_empty() {
+        settings.dns.clone_from(&said.dns);
+        settings.search.clone_from(&said.search);
+    }
+    if let Some(isolate) = said.isolate {
+        settings.isolate = isolate;
+    }
+    if let Some(lease) = said.lease {
+        settings.lease_seconds = Some(lease.as_secs());
+    }
+    Ok(settings)
+}
+
+/// What the default pool has to keep out of.
+async fn networks_of_this_host() -> Result<Vec<IpNet>> {
+    let (connection, netlink, _) = rtnetlink::new_connection()?;
+    let connection = tokio::spawn(connection);
+    let addresses: Vec<_> = netlink.address().get().execute().try_collect().await.context("cannot list addresses")?;
+    connection.abort();
+    let networks = addresses.into_iter().filter_map(|message| {
+        let address = message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        })?;
+        IpNet::new(address, message.header.prefix_len).ok()
+    });
+    Ok(networks.collect())
+}

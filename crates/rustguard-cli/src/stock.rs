@@ -1,0 +1,102 @@
+//! Configurations for stock WireGuard: a file, or a QR code for the apps.
+
+use anyhow::{Context as _, Result, bail};
+use qrcode::{EcLevel, QrCode, render::unicode::Dense1x2};
+use rand::Rng as _;
+use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use rustguard_device::{EndpointSpec, conf, key};
+use rustguard_serve::{
+    ask,
+    request::{AddPeer, Added, Answer, Request},
+};
+use std::{
+    fs::OpenOptions,
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::PathBuf,
+    time::Duration,
+};
+use zeroize::Zeroizing;
+
+/// Seconds between keepalives: a phone is behind address translation.
+const KEEPALIVE: Duration = Duration::from_secs(25);
+
+/// What becomes of the configuration.
+pub(crate) enum Form {
+    /// A QR code on standard output.
+    Qr,
+    /// A file, or standard output for `-`.
+    File(PathBuf),
+}
+
+/// Adds a peer, and hands its configuration out. Without a public key in `peer`, keys are made here; the private one is in the
+/// configuration and nowhere else.
+pub(crate) fn add(interface: &str, mut peer: AddPeer, endpoint: Option<&str>, form: &Form) -> Result<()> {
+    let mut private_key = None;
+    if peer.public_key.is_empty() {
+        let mut bytes = Zeroizing::new([0; 32]);
+        rand::rng().fill_bytes(&mut *bytes);
+        let key = StaticSecret::from_bytes(*bytes);
+        peer.public_key = key::to_base64(&key.public_key().0).to_string();
+        private_key = Some(key);
+    }
+    // Opened first: a peer whose configuration could not be written would be of no use.
+    let mut out = open(form)?;
+    let name = peer.name.clone();
+    let Answer::Added(added) = ask(interface, &Request::AddPeer(peer))? else {
+        bail!("the server gave an answer to something else")
+    };
+    let text = conf::to_text(&config(&added, private_key, endpoint)?);
+    match form {
+        Form::File(_) => out.write_all(text.as_bytes()),
+        Form::Qr => {
+            let code = QrCode::with_error_correction_level(text.as_bytes(), EcLevel::L);
+            let code = code.context("the configuration is too long for a QR code: use `peer add NAME --conf FILE`")?;
+            // Terminals are mostly dark: light modules on it are what scanners expect the other way round.
+            let picture = code.render::<Dense1x2>().dark_color(Dense1x2::Light).light_color(Dense1x2::Dark).build();
+            writeln!(out, "{picture}\n{name}: scan it with the WireGuard app. It holds the private key, which is kept nowhere else.")
+        }
+    }
+    .context("the peer was added, but its configuration could not be written: remove it, and try again")
+}
+
+fn open(form: &Form) -> Result<Box<dyn io::Write>> {
+    match form {
+        Form::File(path) if path.as_os_str() != "-" => {
+            let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+            Ok(Box::new(file.with_context(|| format!("cannot make {}", path.display()))?))
+        }
+        _ => Ok(Box::new(io::stdout())),
+    }
+}
+
+fn config(added: &Added, private_key: Option<StaticSecret>, endpoint: Option<&str>) -> Result<conf::Config> {
+    let endpoint = endpoint.map(str::to_owned).or_else(|| added.endpoint.clone());
+    let Some(endpoint) = endpoint else { bail!("where can the server be reached? say it by --endpoint HOST:PORT") };
+    let endpoint = match endpoint.parse() {
+        Ok(address) => EndpointSpec::Address(address),
+        Err(_) => {
+            let parts = endpoint.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+            let (host, port) = parts.with_context(|| format!("`{endpoint}` is not HOST:PORT"))?;
+            EndpointSpec::Name(host.to_owned(), port)
+        }
+    };
+    let key = |text: &str| key::from_base64(text).context("the server's answer holds a key that is none");
+    Ok(conf::Config {
+        interface: conf::Interface {
+            private_key,
+            addresses: added.addresses.clone(),
+            dns: added.dns.clone(),
+            dns_search: added.search.clone(),
+            ..conf::Interface::default()
+        },
+        peers: vec![conf::Peer {
+            name: None,
+            public_key: PublicKey(*key(&added.server_key)?),
+            preshared_key: Some(key(&added.preshared_key)?),
+            endpoint: Some(endpoint),
+            allowed_ips: added.allowed_ips.clone(),
+            persistent_keepalive: Some(KEEPALIVE),
+        }],
+    })
+}

@@ -1,0 +1,81 @@
+//! Numbers and times as people read them.
+
+use std::time::{Duration, SystemTime};
+
+/// Seconds since the epoch, by this machine's clock.
+pub(crate) fn now() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+/// How long ago something was.
+pub(crate) fn ago(now: Duration, then: Duration) -> String {
+    match now.as_secs().checked_sub(then.as_secs()) {
+        None => "in the future: the clock has been set back".to_owned(),
+        Some(0) => "now".to_owned(),
+        Some(seconds) => format!("{} ago", span(seconds)),
+    }
+}
+
+/// A length of time in words, its parts that are zero left out.
+pub(crate) fn span(seconds: u64) -> String {
+    let (minutes, seconds) = (seconds / 60, seconds % 60);
+    let (hours, minutes) = (minutes / 60, minutes % 60);
+    let (days, hours) = (hours / 24, hours % 24);
+    let parts = [(days, "day"), (hours, "hour"), (minutes, "minute"), (seconds, "second")];
+    let parts = parts.into_iter().filter(|&(count, _)| count > 0);
+    let words: Vec<_> = parts.map(|(n, unit)| format!("{n} {unit}{}", if n == 1 { "" } else { "s" })).collect();
+    words.join(", ")
+}
+
+/// An amount in binary units, two places.
+pub(crate) fn bytes(n: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if n < 1024 {
+        return format!("{n} B");
+    }
+    // f64 is exact enough for two places, whatever the count.
+    let mut amount = n as f64 / 1024.0;
+    let mut unit = 0;
+    while amount >= 1024.0 && unit + 1 < UNITS.len() {
+        amount /= 1024.0;
+        unit += 1;
+    }
+    format!("{amount:.2} {}", UNITS[unit])
+}
+
+/// A table: a heading, and as much room for each column as its widest cell takes.
+pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.max().unwrap_or(0).max(heading[column].chars().count())
+    };
+    let widths: Vec<usize> = (0..heading.len()).map(width).collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let cells: Vec<_> = cells.zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
+        cells.join("  ").trim_end().to_owned() + "\n"
+    };
+    let mut text = line(&mut heading.iter().copied());
+    text.extend(rows.iter().map(|row| line(&mut row.iter().map(String::as_str))));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_numbers() {
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1 << 20), "1.00 MiB");
+        assert_eq!(bytes(u64::MAX), "16777216.00 TiB");
+        assert_eq!(span(86_400 + 1), "1 day, 1 second");
+        assert_eq!(ago(Duration::from_secs(5), Duration::from_secs(5)), "now");
+        assert!(ago(Duration::from_secs(5), Duration::from_secs(6)).contains("clock"));
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_they_must_be() {
+        let rows = [vec!["a".to_owned(), "bcd".to_owned()], vec!["wide".to_owned(), String::new()]];
+        assert_eq!(table(&["n", "m"], &rows), "n     m\na     bcd\nwide\n");
+    }
+}

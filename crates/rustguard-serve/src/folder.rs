@@ -1,0 +1,261 @@
+//! The state folder of an interface: its private key, and what `serve` was last told.
+//!
+//! ```text
+//! /var/lib/rustguard/rg0/         0700
+//!     key                         0600  the WireGuard private key, base64 as `wg genkey` writes it
+//!     settings.json               0600  pools, port, … of `serve`
+//!     leases/                     0700  rustguard-enroll's store
+//!     endpoints.json              0600  where peers were when the server stopped
+//!     audit.jsonl                 0600  who was admitted, refused, removed
+//! ```
+//!
+//! Both sides have one: the server's holds all of this, a joined machine's the key alone. What is there is never replaced by
+//! something new because it cannot be read: a new key would cut off everybody who knows the old one.
+
+use crate::settings::Settings;
+use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
+use rand::Rng as _;
+use rustguard_crypto::x25519::StaticSecret;
+use rustguard_device::{conf::check_interface_name, key};
+use std::{
+    collections::HashMap,
+    fs::{self, DirBuilder},
+    io::{self, Write as _},
+    net::SocketAddr,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+use zeroize::Zeroizing;
+
+/// Where the folders are.
+pub const STATE_DIR: &str = "/var/lib/rustguard";
+
+/// A state folder that exists and is nobody else's.
+#[derive(Clone, Debug)]
+pub struct Folder(PathBuf);
+
+/// Why the state cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FolderError {
+    /// Not an interface name.
+    #[error(transparent)]
+    Name(#[from] rustguard_device::conf::NameError),
+    /// The system said no.
+    #[error("cannot {doing} {}: {cause}{}", .path.display(), hint(.cause))]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why it failed.
+        cause: io::Error,
+    },
+    /// Others could read or change it.
+    #[error("{} is open to others (mode {mode:o}): chmod {} {}", .path.display(), if *.folder { "700" } else { "600" }, .path.display())]
+    Exposed {
+        /// What.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+        /// It is a folder.
+        folder: bool,
+    },
+    /// A file says something else than it should.
+    #[error("{} is damaged ({why}); restore it from a backup, or, to begin anew, move the folder away: everybody has to join again then", .path.display())]
+    Damaged {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+fn hint(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied => "; run as root, or with sudo",
+        _ => "",
+    }
+}
+
+impl Folder {
+    /// Opens the folder of `interface` in [`STATE_DIR`]; makes it where there is none.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn open(interface: &str) -> Result<Self, FolderError> {
+        check_interface_name(interface)?;
+        Self::open_at(&Path::new(STATE_DIR).join(interface))
+    }
+
+    /// The folder of `interface`, where there is one.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn find(interface: &str) -> Result<Option<Self>, FolderError> {
+        check_interface_name(interface)?;
+        let path = Path::new(STATE_DIR).join(interface);
+        if path.is_dir() { Self::open_at(&path).map(Some) } else { Ok(None) }
+    }
+
+    /// As [`open`](Self::open), anywhere.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn open_at(path: &Path) -> Result<Self, FolderError> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.map_err(failed("make the state folder", path))?;
+        let mode = fs::metadata(path).map_err(failed("look at", path))?.mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(FolderError::Exposed { path: path.to_owned(), mode, folder: true });
+        }
+        Ok(Self(path.to_owned()))
+    }
+
+    /// A file or folder in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// The private key. The first time it is made, and on the disk before anybody hears of it.
+    ///
+    /// # Errors
+    /// See [`FolderError`]; a key that is there and cannot be read is not replaced.
+    pub fn private_key(&self) -> Result<StaticSecret, FolderError> {
+        let path = self.path("key");
+        match fs::read_to_string(&path).map(Zeroizing::new) {
+            Ok(text) => {
+                self.check_mode(&path)?;
+                let key = key::from_base64(text.trim_end());
+                let key = key.map_err(|why| FolderError::Damaged { path, why: why.to_string() })?;
+                Ok(StaticSecret::from_bytes(*key))
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
+                let mut bytes = Zeroizing::new([0; 32]);
+                rand::rng().fill_bytes(&mut *bytes);
+                let key = StaticSecret::from_bytes(*bytes);
+                let text = key::to_base64(&Zeroizing::new(key.to_bytes()));
+                self.replace(&path, format!("{}\n", *text).as_bytes())?;
+                Ok(key)
+            }
+            Err(cause) => Err(failed("read the private key", &path)(cause)),
+        }
+    }
+
+    /// What `serve` was last told; `None` the first time.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn settings(&self) -> Result<Option<Settings>, FolderError> {
+        let path = self.path("settings.json");
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(cause) => return Err(failed("read", &path)(cause)),
+        };
+        Settings::from_json(&text).map(Some).map_err(|why| FolderError::Damaged { path, why })
+    }
+
+    /// Keeps `settings` for the next start.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn set_settings(&self, settings: &Settings) -> Result<(), FolderError> {
+        self.replace(&self.path("settings.json"), &settings.to_json())
+    }
+
+    /// Where peers were when the server stopped, so that its successor calls them at once. Whatever cannot be read is not worth a
+    /// word: they will call.
+    pub(crate) fn endpoints(&self) -> HashMap<String, SocketAddr> {
+        let text = fs::read(self.path("endpoints.json")).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    /// Keeps where peers are, by public key.
+    pub(crate) fn set_endpoints(&self, endpoints: &HashMap<String, SocketAddr>) -> Result<(), FolderError> {
+        self.replace(&self.path("endpoints.json"), &serde_json::to_vec(endpoints).expect("plain data"))
+    }
+
+    /// The old file or the new one, never a part; on the disk when this returns.
+    fn replace(&self, path: &Path, text: &[u8]) -> Result<(), FolderError> {
+        let written = AtomicWriteFile::options().mode(0o600).preserve_mode(false).open(path).and_then(|mut file| {
+            file.write_all(text)?;
+            // Syncs the file and, after renaming it, the folder.
+            file.commit()
+        });
+        written.map_err(failed("write", path))
+    }
+
+    fn check_mode(&self, path: &Path) -> Result<(), FolderError> {
+        let mode = fs::metadata(path).map_err(failed("look at", path))?.mode() & 0o777;
+        if mode & 0o077 == 0 {
+            Ok(())
+        } else {
+            Err(FolderError::Exposed { path: path.to_owned(), mode, folder: false })
+        }
+    }
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FolderError {
+    let path = path.to_owned();
+    move |cause| FolderError::Io { doing, path, cause }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn the_key_is_made_once_and_never_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open_at(&dir.path().join("rg0")).unwrap();
+        let key = folder.private_key().unwrap();
+        assert_eq!(folder.private_key().unwrap().to_bytes(), key.to_bytes());
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&folder.path("key")), mode(&folder.path(""))), (0o600, 0o700));
+
+        fs::write(folder.path("key"), "no key\n").unwrap();
+        let error = folder.private_key().unwrap_err().to_string();
+        assert!(error.contains("damaged") && error.contains("backup"), "{error}");
+        assert_eq!(fs::read_to_string(folder.path("key")).unwrap(), "no key\n");
+    }
+
+    #[test]
+    fn what_others_can_read_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rg0");
+        let folder = Folder::open_at(&path).unwrap();
+        folder.private_key().unwrap();
+        fs::set_permissions(folder.path("key"), fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(folder.private_key().unwrap_err().to_string().contains("chmod 600"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).unwrap();
+        assert!(Folder::open_at(&path).unwrap_err().to_string().contains("chmod 700"));
+    }
+
+    #[test]
+    fn settings_come_back_and_damaged_ones_are_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open_at(&dir.path().join("rg0")).unwrap();
+        assert_eq!(folder.settings().unwrap(), None);
+        let settings = Settings { port: 7, isolate: true, ..Settings::default() };
+        folder.set_settings(&settings).unwrap();
+        assert_eq!(folder.settings().unwrap(), Some(settings));
+        for damage in [
+            "",
+            "{",
+            r#"{"version":2,"settings":{}}"#,
+            r#"{"version":1,"settings":{"pools":["300.0.0.0/8"],"port":1}}"#,
+        ] {
+            fs::write(folder.path("settings.json"), damage).unwrap();
+            let error = folder.settings().unwrap_err().to_string();
+            assert!(error.contains("settings.json") && error.contains("damaged"), "{error}");
+        }
+    }
+
+    #[test]
+    fn names_are_checked() {
+        assert!(Folder::open("../etc").is_err());
+        assert!(Folder::find("a/b").is_err());
+    }
+}

@@ -1,0 +1,177 @@
+//! Joining: the client of rustguard-enroll on a UDP socket, for as long as it takes.
+
+use crate::service::now;
+use rustguard_crypto::x25519::StaticSecret;
+use rustguard_enroll::{
+    client::{Client, Heard, JoinError as Refused, Joined},
+    server::ApprovalCode,
+    token::Token,
+    wire::MAX_DATAGRAM,
+};
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+use tokio::net::UdpSocket;
+
+/// A name that cannot be resolved is tried again after this long.
+const RESOLVE_AGAIN: Duration = Duration::from_secs(3);
+/// Silence is worth a word after this long.
+const SILENCE: Duration = Duration::from_secs(3);
+/// After this long without an answer the name is resolved anew.
+const RESOLVE_ANEW: Duration = Duration::from_secs(60);
+/// Timers of the runtime stand still while the machine sleeps: look again after this long.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// What happens meanwhile, for the one who waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The server's name cannot be resolved now; it is tried again.
+    Unresolved(String),
+    /// No answer for a while. By design a server is silent towards whoever has no valid token.
+    Silence,
+    /// The server's administrator has to approve, and is shown the same digits.
+    Waiting(ApprovalCode),
+}
+
+/// Why joining ended without success.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The server, or the token, says so.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// No socket.
+    #[error("cannot open a UDP socket: {0}")]
+    Socket(#[from] io::Error),
+}
+
+/// Who joins what.
+pub struct JoinOptions<'a> {
+    /// The server: a name or an address, and a port.
+    pub server: (&'a str, u16),
+    /// What lets in.
+    pub token: Token,
+    /// This machine's key. The caller has stored it before: what the server gives is given to this key.
+    pub identity: StaticSecret,
+    /// What this machine is called.
+    pub name: Option<&'a str>,
+    /// The server may forget this machine when it is silent for long.
+    pub ephemeral: bool,
+}
+
+/// Joins a network, and returns what the server told and where it is. Tries for ever; whoever has not the patience drops the
+/// future.
+///
+/// # Errors
+/// See [`JoinError`].
+pub async fn join(
+    options: JoinOptions<'_>,
+    mut progress: impl FnMut(Progress),
+) -> Result<(Joined, SocketAddr), JoinError> {
+    let JoinOptions { server, token, identity, name, ephemeral } = options;
+    let mut client = Client::new(token, identity, name, ephemeral, now())?;
+    let mut way = Way::new(resolve(server, &mut progress).await).await?;
+    let (mut heard, mut told) = (false, false);
+    let (mut since, mut last_code) = (now().instant, None);
+    let mut buffer = [0; MAX_DATAGRAM + 1];
+    loop {
+        while let Some(datagram) = client.poll(now(), &mut rand::rng())? {
+            way.send(&datagram, heard).await?;
+        }
+        let wait = client.deadline().map_or(LOOK, |deadline| deadline.since(now().instant)).min(LOOK);
+        let received = tokio::time::timeout(wait, way.socket.recv_from(&mut buffer)).await;
+        let silent = now().instant.since(since);
+        if !heard && !told && silent >= SILENCE {
+            told = true;
+            progress(Progress::Silence);
+        }
+        if silent >= RESOLVE_ANEW {
+            // It may have moved meanwhile.
+            since = now().instant;
+            way = Way::new(resolve(server, &mut progress).await).await?;
+            heard = false;
+        }
+        // Otherwise time is up, or an earlier datagram has met an ICMP error: what is due is sent again.
+        let Ok(Ok((len, from))) = received else { continue };
+        if from != way.to {
+            continue;
+        }
+        let answer = client.handle(&buffer[..len], now(), &mut rand::rng());
+        if !matches!(answer, Heard::Nothing) {
+            (heard, since) = (true, now().instant);
+        }
+        match answer {
+            Heard::Nothing | Heard::Progress => {}
+            Heard::Waiting(code) => {
+                if last_code.replace(code) != Some(code) {
+                    progress(Progress::Waiting(code));
+                }
+            }
+            Heard::Joined(joined) => return Ok((*joined, way.to)),
+            Heard::Failed(why) => return Err(why.into()),
+        }
+    }
+}
+
+/// The way to the server: its addresses, of which the one that answers is kept.
+struct Way {
+    addresses: Vec<SocketAddr>,
+    next: usize,
+    to: SocketAddr,
+    socket: UdpSocket,
+}
+
+impl Way {
+    async fn new(addresses: Vec<SocketAddr>) -> io::Result<Self> {
+        let to = addresses[0];
+        Ok(Self { addresses, next: 0, to, socket: bind(to).await? })
+    }
+
+    /// Sends to the address that answers, or to each in turn until one does.
+    async fn send(&mut self, datagram: &[u8], answers: bool) -> io::Result<()> {
+        if !answers {
+            let to = self.addresses[self.next % self.addresses.len()];
+            self.next += 1;
+            if to.is_ipv4() != self.to.is_ipv4() {
+                self.socket = bind(to).await?;
+            }
+            self.to = to;
+        }
+        // What cannot be reached now is tried again later.
+        if let Err(error) = self.socket.send_to(datagram, self.to).await {
+            tracing::debug!("cannot send to {}: {error}", self.to);
+        }
+        Ok(())
+    }
+}
+
+/// All addresses of the server; at least one.
+async fn resolve((host, port): (&str, u16), progress: &mut impl FnMut(Progress)) -> Vec<SocketAddr> {
+    let mut told = false;
+    loop {
+        let cause = match tokio::net::lookup_host((host, port)).await {
+            Ok(addresses) => {
+                let addresses: Vec<_> = addresses.collect();
+                if !addresses.is_empty() {
+                    return addresses;
+                }
+                "it has no address".to_owned()
+            }
+            Err(error) => error.to_string(),
+        };
+        if !told {
+            told = true;
+            progress(Progress::Unresolved(cause));
+        }
+        tokio::time::sleep(RESOLVE_AGAIN).await;
+    }
+}
+
+async fn bind(to: SocketAddr) -> io::Result<UdpSocket> {
+    match to {
+        SocketAddr::V4(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await,
+        SocketAddr::V6(_) => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).await,
+    }
+}

@@ -1,0 +1,39 @@
+//! Enrolment on a running tunnel: [`Service`] is what `rustguard serve` runs beside the device, [`join`] what `rustguard join`
+//! does before there is one.
+//!
+//! The protocol itself, and the rules of leases, are in [`rustguard_enroll`], without I/O; the tunnel is
+//! [`rustguard_device`]. This crate has what lies between: sockets, files, the clock and the control socket.
+//!
+//! ```no_run
+//! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+//! use rustguard_serve::{Folder, Prepared, Service, Settings};
+//!
+//! let folder = Folder::open("rg0")?;
+//! let settings = folder.settings()?.unwrap_or_else(|| Settings::fresh(&[]));
+//! let mut prepared = Prepared::new("rg0", &folder, settings, None)?;
+//! let device = prepared.configure(rustguard_device::Device::builder()).start("rg0")?;
+//! // … prepared.addresses() onto the interface: rustguard_device::host …
+//! Service::start(prepared, &device)?.run().await;
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod audit;
+mod folder;
+mod join;
+mod prepare;
+pub mod request;
+mod service;
+mod settings;
+mod socket;
+
+pub use folder::{Folder, FolderError, STATE_DIR};
+pub use join::{JoinError, JoinOptions, Progress, join};
+pub use prepare::{PrepareError, Prepared};
+pub use service::{Counters, Service, StartError};
+pub use settings::{DEFAULT_PORT, Settings};
+pub use socket::{AskError, RUN_DIR, ask, socket_path};
+
+/// The interface where none is named.
+pub const DEFAULT_INTERFACE: &str = "rg0";

@@ -1,0 +1,280 @@
+//! What the control socket is asked, and what it answers: JSON, one object a line.
+
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Open the pairing window.
+    Open {
+        /// For how long, in seconds.
+        seconds: u64,
+        /// Joiners wait for [`Approve`](Self::Approve).
+        approve: bool,
+    },
+    /// Close the window.
+    Close,
+    /// The state of everything: [`Answer::Status`].
+    Status,
+    /// Admit a joiner who waits.
+    Approve {
+        /// The six digits that its side shows.
+        code: String,
+    },
+    /// Make an invite: [`Answer::Invite`].
+    NewInvite(NewInvite),
+    /// All invites: [`Answer::Invites`].
+    Invites,
+    /// An invite is not to work any more.
+    RevokeInvite {
+        /// Which, by its id in hexadecimal.
+        id: String,
+    },
+    /// All peers: [`Answer::Peers`].
+    Peers,
+    /// Add a peer by its public key: [`Answer::Added`].
+    AddPeer(AddPeer),
+    /// Remove a peer; [`Answer::Done`].
+    RemovePeer {
+        /// Name, address or public key.
+        peer: String,
+    },
+    /// Give a peer another name.
+    RenamePeer {
+        /// Name, address or public key.
+        peer: String,
+        /// The new name.
+        name: String,
+    },
+}
+
+/// An invite to make.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewInvite {
+    /// How many machines may use it; one where absent.
+    #[serde(default)]
+    pub uses: Option<u32>,
+    /// How long it can be used, in seconds; a day where absent.
+    #[serde(default)]
+    pub seconds: Option<u64>,
+    /// What it is for; its peers are listed with it.
+    #[serde(default)]
+    pub tag: Option<String>,
+    /// The addresses its peer gets.
+    #[serde(default)]
+    pub addresses: Vec<IpAddr>,
+    /// Its peers are removed once they are silent.
+    #[serde(default)]
+    pub ephemeral: bool,
+    /// Where the server can be reached, instead of what it knows itself.
+    #[serde(default)]
+    pub endpoint: Option<String>,
+}
+
+/// A peer to add.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddPeer {
+    /// Its public key, base64.
+    pub public_key: String,
+    /// Its name.
+    pub name: String,
+    /// Its addresses, instead of free ones.
+    #[serde(default)]
+    pub addresses: Vec<IpAddr>,
+    /// How long it may take to its first handshake, in seconds; for ever where absent.
+    #[serde(default)]
+    pub pending_seconds: Option<u64>,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// It is not, and why.
+    Refused {
+        /// For people.
+        error: String,
+    },
+    /// The window is open.
+    Opened {
+        /// For how long, in seconds.
+        seconds: u64,
+        /// What joiners type; absent where they type the server's passphrase.
+        code: Option<String>,
+        /// Where they can reach the server.
+        endpoint: Option<String>,
+    },
+    /// An invite was made.
+    Invite {
+        /// The token: whoever has it can join.
+        token: String,
+        /// The invite's id.
+        id: String,
+        /// Where joiners can reach the server.
+        endpoint: Option<String>,
+        /// Until when it works, in seconds since the epoch.
+        expires: Option<u64>,
+    },
+    /// All invites.
+    Invites {
+        /// In the order they were made.
+        invites: Vec<InviteView>,
+    },
+    /// All peers.
+    Peers {
+        /// In the order of their addresses.
+        peers: Vec<PeerView>,
+    },
+    /// A peer was added.
+    Added(Added),
+    /// The state of everything.
+    Status(Status),
+    /// Who was approved.
+    Approved {
+        /// Its name, if it gave one.
+        name: Option<String>,
+    },
+}
+
+impl Answer {
+    pub(crate) fn refused(error: impl ToString) -> Self {
+        Self::Refused { error: error.to_string() }
+    }
+}
+
+/// What the owner of a new peer's private key has to configure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Added {
+    /// The peer's addresses with the pools' prefix lengths.
+    pub addresses: Vec<ipnet::IpNet>,
+    /// What to send to the server.
+    pub allowed_ips: Vec<ipnet::IpNet>,
+    /// Name servers.
+    pub dns: Vec<IpAddr>,
+    /// Search domains.
+    pub search: Vec<String>,
+    /// The server's public key, base64.
+    pub server_key: String,
+    /// The preshared key, base64.
+    pub preshared_key: String,
+    /// Where the server is.
+    pub endpoint: Option<String>,
+}
+
+/// An invite, as it is listed. The token itself is not kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InviteView {
+    /// Its id.
+    pub id: String,
+    /// `usable`, `used`, `expired` or `revoked`.
+    pub state: String,
+    /// How many machines may still use it.
+    pub uses_left: u32,
+    /// When it was made, in seconds since the epoch.
+    pub created: u64,
+    /// Until when it works.
+    pub expires: Option<u64>,
+    /// What it is for.
+    pub tag: Option<String>,
+    /// Its peers are removed once they are silent.
+    pub ephemeral: bool,
+}
+
+/// A peer, as it is listed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerView {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its public key, base64.
+    pub public_key: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// `active` or `pending`: has never completed a handshake.
+    pub state: String,
+    /// How it came: `invite ID`, `window` or `added`.
+    pub origin: String,
+    /// The invite's tag.
+    pub tag: Option<String>,
+    /// It is removed once it is silent.
+    pub ephemeral: bool,
+    /// When it came, in seconds since the epoch.
+    pub created: u64,
+    /// When it goes, unless it is heard from.
+    pub expires: Option<u64>,
+    /// Its last handshake, in seconds since the epoch.
+    pub last_handshake: Option<u64>,
+    /// Where it is.
+    pub endpoint: Option<String>,
+    /// Bytes from it.
+    pub rx_bytes: u64,
+    /// Bytes to it.
+    pub tx_bytes: u64,
+}
+
+/// The state of everything.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The interface.
+    pub interface: String,
+    /// The server's public key, base64.
+    pub public_key: String,
+    /// The UDP port.
+    pub port: u16,
+    /// What joiners reach it by, as far as known.
+    pub endpoint: Option<String>,
+    /// The pools.
+    pub pools: Vec<PoolView>,
+    /// Peers do not reach each other.
+    pub isolate: bool,
+    /// The window, while one is open.
+    pub window: Option<WindowView>,
+    /// Who waits for approval.
+    pub waiting: Vec<WaitingView>,
+    /// Invites that can be used.
+    pub usable_invites: usize,
+    /// All peers.
+    pub peers: Vec<PeerView>,
+    /// Admissions, refusals, … since the start: what [`counters`](crate::Counters) counts.
+    pub counters: Vec<(String, u64)>,
+}
+
+/// A pool, as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolView {
+    /// The prefix.
+    pub prefix: ipnet::IpNet,
+    /// The server's own address in it.
+    pub address: IpAddr,
+    /// Leased addresses.
+    pub leased: usize,
+}
+
+/// The open window.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowView {
+    /// It closes by itself after so many seconds.
+    pub seconds_left: u64,
+    /// `code` or `passphrase`.
+    pub secret: String,
+    /// Guesses until it closes.
+    pub attempts_left: u32,
+    /// Joiners wait for approval.
+    pub approve: bool,
+}
+
+/// A joiner who waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingView {
+    /// The six digits.
+    pub code: String,
+    /// The name it gives itself.
+    pub name: Option<String>,
+    /// Where it is.
+    pub source: String,
+}

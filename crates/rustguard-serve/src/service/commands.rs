@@ -1,0 +1,281 @@
+//! What the control socket asks for.
+
+use super::{Service, now};
+use crate::{
+    request::{
+        AddPeer, Added, Answer, InviteView, NewInvite, PeerView, PoolView, Request, Status, WaitingView, WindowView,
+    },
+    socket::Call,
+};
+use rustguard_crypto::x25519::PublicKey;
+use rustguard_device::{PeerStatus, key};
+use rustguard_enroll::{
+    lease::{InviteRecord, Lease, MAX_NAME, Terms, TokenId, clean_name},
+    server::{ApprovalCode, InviteOptions, OpenOptions},
+    store::LeaseStore,
+};
+use std::{collections::HashMap, net::IpAddr, time::Duration};
+
+/// Refusals are for people to read.
+type Result<T> = std::result::Result<T, String>;
+
+impl<S: LeaseStore> Service<S> {
+    /// Does what a program that embeds the service asks, as the control socket would.
+    pub async fn request(&mut self, request: Request) -> Answer {
+        self.answer(request, rustix::process::getuid().as_raw()).await
+    }
+
+    pub(super) async fn call(&mut self, call: Call) {
+        let answer = self.answer(call.request, call.uid).await;
+        // Whoever has asked may be gone.
+        let _ = call.answer.send(answer);
+    }
+
+    /// Does what was asked by `uid`, and answers once it is done.
+    async fn answer(&mut self, request: Request, uid: u32) -> Answer {
+        let answer = match request {
+            Request::Status => self.status().await,
+            Request::Peers => self.peers().await.map(|peers| Answer::Peers { peers }),
+            request => self.command(request),
+        };
+        self.carry_out(&[], Some(uid)).await;
+        answer.unwrap_or_else(Answer::refused)
+    }
+
+    fn command(&mut self, request: Request) -> Result<Answer> {
+        let (now, rng) = (now(), &mut rand::rng());
+        match request {
+            Request::Open { seconds, approve } => {
+                let options = OpenOptions {
+                    duration: Duration::from_secs(seconds),
+                    passphrase: self.passphrase.clone(),
+                    approve,
+                };
+                let opened = self.server.open(options, now, rng, &mut self.actions).map_err(text)?;
+                let code = opened.code.map(|code| code.to_text().to_string());
+                let seconds = whole_seconds(opened.until.since(now.instant));
+                Ok(Answer::Opened { seconds, code, endpoint: self.endpoint() })
+            }
+            Request::Close => match self.server.close(now, &mut self.actions) {
+                true => Ok(Answer::Done),
+                false => Err("no window is open".to_owned()),
+            },
+            Request::Approve { code } => {
+                let code = ApprovalCode::parse(&code).ok_or_else(|| format!("`{code}` is not six digits"))?;
+                let waiting = self.server.pending_approvals();
+                let name = waiting.into_iter().find(|waiting| waiting.code == code).and_then(|waiting| waiting.name);
+                self.server.approve(code, now, &mut self.actions).map_err(text)?;
+                Ok(Answer::Approved { name })
+            }
+            Request::NewInvite(invite) => self.new_invite(invite),
+            Request::Invites => {
+                let time = now.unix.as_secs();
+                let mut invites: Vec<_> = self.server.ledger().invites().collect();
+                invites.sort_by_key(|invite| invite.serial);
+                Ok(Answer::Invites { invites: invites.into_iter().map(|invite| invite_view(invite, time)).collect() })
+            }
+            Request::RevokeInvite { id } => {
+                let id = self.invite_id(&id)?;
+                self.server.revoke_invite(&id, now, &mut self.actions).map_err(text)?;
+                Ok(Answer::Done)
+            }
+            Request::AddPeer(peer) => self.add_peer(peer),
+            Request::RemovePeer { peer } => {
+                let key = self.find(&peer)?;
+                self.server.remove_peer(&key, now, &mut self.actions).map_err(text)?;
+                Ok(Answer::Done)
+            }
+            Request::RenamePeer { peer, name } => {
+                let key = self.find(&peer)?;
+                let name = proper_name(&name)?;
+                self.server.rename_peer(&key, &name, now, &mut self.actions).map_err(text)?;
+                Ok(Answer::Done)
+            }
+            Request::Status | Request::Peers => unreachable!("answered by `call`"),
+        }
+    }
+
+    fn new_invite(&mut self, invite: NewInvite) -> Result<Answer> {
+        let defaults = InviteOptions::default();
+        let endpoint = invite.endpoint.map(|endpoint| self.settings.with_port(&endpoint));
+        let endpoint = endpoint.or_else(|| self.endpoint());
+        let options = InviteOptions {
+            uses: invite.uses.unwrap_or(defaults.uses),
+            expires: invite.seconds.map(Duration::from_secs).or(defaults.expires),
+            terms: Terms { addresses: invite.addresses, tag: invite.tag, ephemeral: invite.ephemeral },
+            endpoint: endpoint.clone(),
+        };
+        let invite = self.server.new_invite(options, now(), &mut rand::rng(), &mut self.actions).map_err(text)?;
+        let expires = self.server.ledger().invite(&invite.id()).and_then(|record| record.expires);
+        Ok(Answer::Invite { token: invite.to_text().to_string(), id: invite.id().to_string(), endpoint, expires })
+    }
+
+    fn add_peer(&mut self, peer: AddPeer) -> Result<Answer> {
+        let key = key::from_base64(&peer.public_key).map_err(|error| format!("`{}`: {error}", peer.public_key))?;
+        let (key, name) = (PublicKey(*key), proper_name(&peer.name)?);
+        if self.server.ledger().leases().any(|lease| lease.name.as_ref() == Some(&name)) {
+            return Err(format!("there is a peer {name} already; choose another name, or remove that one"));
+        }
+        let terms = Terms { addresses: peer.addresses, ..Terms::default() };
+        let (now, rng) = (now(), &mut rand::rng());
+        let lease = self.server.add_peer(key, Some(&name), terms, now, rng, &mut self.actions).map_err(text)?;
+        Ok(Answer::Added(Added {
+            addresses: lease.addresses().map(Into::into).collect(),
+            allowed_ips: self.settings.advised_routes(),
+            dns: self.settings.dns.clone(),
+            search: self.settings.search.clone(),
+            server_key: key::to_base64(&self.public_key.0).to_string(),
+            preshared_key: key::to_base64(lease.preshared_key.as_bytes()).to_string(),
+            endpoint: self.endpoint(),
+        }))
+    }
+
+    async fn status(&self) -> Result<Answer> {
+        let instant = now().instant;
+        let time = now().unix.as_secs();
+        let peers = self.peers().await?;
+        let pools = self.settings.own_addresses().into_iter().map(|own| PoolView {
+            prefix: own.trunc(),
+            address: own.addr(),
+            leased: peers.iter().flat_map(|peer| &peer.addresses).filter(|&address| own.contains(address)).count(),
+        });
+        let window = self.server.window().map(|window| WindowView {
+            seconds_left: whole_seconds(window.until.since(instant)),
+            secret: if window.code { "code" } else { "passphrase" }.to_owned(),
+            attempts_left: window.attempts_left,
+            approve: window.approve,
+        });
+        let waiting = self.server.pending_approvals().into_iter().map(|waiting| WaitingView {
+            code: waiting.code.to_string(),
+            name: waiting.name,
+            source: waiting.source.to_string(),
+        });
+        let invites = self.server.ledger().invites();
+        Ok(Answer::Status(Status {
+            interface: self.interface.clone(),
+            public_key: key::to_base64(&self.public_key.0).to_string(),
+            port: self.settings.port,
+            endpoint: self.endpoint(),
+            pools: pools.collect(),
+            isolate: self.settings.isolate,
+            window,
+            waiting: waiting.collect(),
+            usable_invites: invites.filter(|invite| state_of(invite, time) == "usable").count(),
+            peers,
+            counters: self.counters.snapshot().into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+        }))
+    }
+
+    async fn peers(&self) -> Result<Vec<PeerView>> {
+        let status = self.device.status().await.ok_or("the tunnel is shutting down")?;
+        let live: HashMap<&[u8; 32], &PeerStatus> =
+            status.peers.iter().map(|peer| (&peer.public_key.0, peer)).collect();
+        let mut leases: Vec<_> = self.server.ledger().leases().collect();
+        leases.sort_by_key(|lease| (lease.v4, lease.v6));
+        Ok(leases.into_iter().map(|lease| peer_view(lease, live.get(&lease.public_key.0).copied())).collect())
+    }
+
+    /// What joiners reach this server by.
+    fn endpoint(&self) -> Option<String> {
+        self.settings.reachable_at()
+    }
+
+    /// The peer that is meant by a name, an address or a public key.
+    fn find(&self, peer: &str) -> Result<PublicKey> {
+        let ledger = self.server.ledger();
+        let none = || format!("there is no peer {peer}; `rustguard peer ls` lists them");
+        if let Ok(address) = peer.parse::<IpAddr>() {
+            return ledger.by_address(address).map(|lease| lease.public_key).ok_or_else(none);
+        }
+        if let Ok(key) = key::from_base64(peer) {
+            return ledger.lease(&PublicKey(*key)).map(|lease| lease.public_key).ok_or_else(none);
+        }
+        let named: Vec<&Lease> = ledger.leases().filter(|lease| lease.name.as_deref() == Some(peer)).collect();
+        match &*named {
+            [] => Err(none()),
+            [lease] => Ok(lease.public_key),
+            several => {
+                let addresses = several.iter().flat_map(|lease| lease.addresses());
+                let addresses: Vec<_> = addresses.map(|address| address.to_string()).collect();
+                Err(format!(
+                    "{} peers are called {peer}; say which by its address: {}",
+                    several.len(),
+                    addresses.join(", ")
+                ))
+            }
+        }
+    }
+
+    /// The invite whose id begins so.
+    fn invite_id(&self, text: &str) -> Result<TokenId> {
+        let lower = text.to_ascii_lowercase();
+        let ids = self.server.ledger().invites().map(|invite| invite.id);
+        let ids: Vec<_> = ids.filter(|id| !lower.is_empty() && id.to_string().starts_with(&lower)).collect();
+        match &*ids {
+            [id] => Ok(*id),
+            [] => Err(format!("there is no invite {text}; `rustguard invite ls` lists them")),
+            _ => Err(format!("several invites begin with {text}; give more of it")),
+        }
+    }
+}
+
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+/// Rounded up: a window of 60 seconds is one of 60 when it has just been opened.
+fn whole_seconds(time: Duration) -> u64 {
+    time.as_millis().div_ceil(1_000).try_into().unwrap_or(u64::MAX)
+}
+
+fn proper_name(name: &str) -> Result<String> {
+    clean_name(name).filter(|clean| clean == name).ok_or_else(|| {
+        format!(
+            "`{name}` is no name: 1 to {MAX_NAME} letters, digits, `-`, `_` and `.`, with no `-` or `.` at its ends"
+        )
+    })
+}
+
+fn state_of(invite: &InviteRecord, time: u64) -> &'static str {
+    if invite.revoked.is_some() {
+        "revoked"
+    } else if invite.uses_left == 0 {
+        "used"
+    } else if invite.expires.is_some_and(|expires| expires <= time) {
+        "expired"
+    } else {
+        "usable"
+    }
+}
+
+fn invite_view(invite: &InviteRecord, time: u64) -> InviteView {
+    InviteView {
+        id: invite.id.to_string(),
+        state: state_of(invite, time).to_owned(),
+        uses_left: invite.uses_left,
+        created: invite.created,
+        expires: invite.expires,
+        tag: invite.terms.tag.clone(),
+        ephemeral: invite.terms.ephemeral,
+    }
+}
+
+fn peer_view(lease: &Lease, live: Option<&PeerStatus>) -> PeerView {
+    // The device knows it exactly while it runs, the lease coarsely and for ever.
+    let handshake = live.and_then(|live| live.last_handshake).map(|at| at.as_secs()).or(lease.last_handshake);
+    PeerView {
+        name: lease.name.clone(),
+        public_key: key::to_base64(&lease.public_key.0).to_string(),
+        addresses: lease.addresses().collect(),
+        state: if lease.is_pending() { "pending" } else { "active" }.to_owned(),
+        origin: lease.origin.to_string(),
+        tag: lease.tag.clone(),
+        ephemeral: lease.ephemeral,
+        created: lease.created,
+        expires: lease.expires,
+        last_handshake: handshake,
+        endpoint: live.and_then(|live| live.endpoint).map(|endpoint| endpoint.to_string()),
+        rx_bytes: live.map_or(0, |live| live.rx_bytes),
+        tx_bytes: live.map_or(0, |live| live.tx_bytes),
+    }
+}

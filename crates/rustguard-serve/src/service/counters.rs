@@ -1,0 +1,39 @@
+//! What has happened since the start, for `show`, `status` and metrics.
+
+use rustguard_enroll::audit::{AuditEvent, AuditRecord};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts of admissions, refusals and removals. Shared with the device, which shows them among its own
+/// ([`Builder::counters`](rustguard_device::Builder::counters)).
+#[derive(Debug, Default)]
+pub struct Counters {
+    admitted: AtomicU64,
+    rejoined: AtomicU64,
+    refused: AtomicU64,
+    removed: AtomicU64,
+}
+
+impl Counters {
+    /// Those that are not zero, by name.
+    pub fn snapshot(&self) -> Vec<(&'static str, u64)> {
+        let all = [
+            ("admitted", &self.admitted),
+            ("rejoined", &self.rejoined),
+            ("refused", &self.refused),
+            ("removed", &self.removed),
+        ];
+        let counts = all.map(|(name, count)| (name, count.load(Ordering::Relaxed)));
+        counts.into_iter().filter(|&(_, count)| count > 0).collect()
+    }
+
+    pub(crate) fn count(&self, record: &AuditRecord) {
+        let counter = match record.event {
+            AuditEvent::Admitted | AuditEvent::PeerAdded => &self.admitted,
+            AuditEvent::Rejoined => &self.rejoined,
+            AuditEvent::Refused => &self.refused,
+            AuditEvent::Removed => &self.removed,
+            _ => return,
+        };
+        counter.fetch_add(record.count.into(), Ordering::Relaxed);
+    }
+}

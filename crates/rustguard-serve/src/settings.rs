@@ -1,0 +1,176 @@
+//! What `serve` is told and keeps: at the next start, what is not said again is as it was.
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use rand::RngExt as _;
+use rustguard_enroll::pool::Pools;
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+/// The format's version.
+const VERSION: u32 = 1;
+/// WireGuard's customary port.
+pub const DEFAULT_PORT: u16 = 51820;
+
+/// The settings of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Where addresses are taken from: at most one IPv4 and one IPv6 prefix.
+    pub pools: Vec<IpNet>,
+    /// The UDP port.
+    pub port: u16,
+    /// What others reach this machine by, host or host and port, for invites; found out where absent.
+    #[serde(default)]
+    pub endpoint: Option<String>,
+    /// Peers do not reach each other.
+    #[serde(default)]
+    pub isolate: bool,
+    /// Prefixes besides the pools that peers are to send here.
+    #[serde(default)]
+    pub routes: Vec<IpNet>,
+    /// Name servers for the peers.
+    #[serde(default)]
+    pub dns: Vec<IpAddr>,
+    /// Search domains for the peers.
+    #[serde(default)]
+    pub search: Vec<String>,
+    /// How long a lease lasts without a handshake, in seconds; for ever where absent.
+    #[serde(default)]
+    pub lease_seconds: Option<u64>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            pools: Vec::new(),
+            port: DEFAULT_PORT,
+            endpoint: None,
+            isolate: false,
+            routes: Vec::new(),
+            dns: Vec::new(),
+            search: Vec::new(),
+            lease_seconds: None,
+        }
+    }
+}
+
+impl Settings {
+    /// The settings of a first start: `10.150.0.0/24`, or the next such network that none of `taken` overlaps, and a random
+    /// /64 of fd00::/8 (RFC 4193 wants 40 random bits; here all 56 up to the /64 are).
+    pub fn fresh(taken: &[IpNet]) -> Self {
+        let free = |net: &Ipv4Net| !taken.iter().any(|taken| overlap(taken, &IpNet::V4(*net)));
+        let net = |second: u8| Ipv4Net::new(Ipv4Addr::new(10, second, 0, 0), 24).expect("24 is at most 32");
+        let v4 = (150..=250).map(net).find(free).unwrap_or_else(|| net(150));
+        let prefix = 0xfd_u64 << 56 | rand::rng().random::<u64>() >> 8;
+        let v6 = Ipv6Net::new(Ipv6Addr::from_bits(u128::from(prefix) << 64), 64).expect("64 is at most 128");
+        Self { pools: vec![v4.into(), v6.into()], ..Self::default() }
+    }
+
+    /// The server's own address in each pool, with the pool's length. None where these are no pools
+    /// ([`Prepared::new`](crate::Prepared::new) says so).
+    pub fn own_addresses(&self) -> Vec<IpNet> {
+        let Ok(pools) = Pools::new(&self.pools) else { return Vec::new() };
+        let v4 = pools.v4().and_then(|(pool, own)| IpNet::new(own.into(), pool.prefix_len()).ok());
+        let v6 = pools.v6().and_then(|(pool, own)| IpNet::new(own.into(), pool.prefix_len()).ok());
+        v4.into_iter().chain(v6).collect()
+    }
+
+    /// What peers send here: the pools, and what lies behind this server.
+    pub(crate) fn advised_routes(&self) -> Vec<IpNet> {
+        self.pools.iter().chain(&self.routes).map(IpNet::trunc).collect()
+    }
+
+    /// `HOST:PORT` by which others reach this server: what was set, or else the address by which this machine reaches others,
+    /// which behind address translation is not the one the world sees.
+    pub fn reachable_at(&self) -> Option<String> {
+        match &self.endpoint {
+            Some(endpoint) => Some(self.with_port(endpoint)),
+            None => own_address().map(|address| SocketAddr::new(address, self.port).to_string()),
+        }
+    }
+
+    /// `HOST`, `[IPv6]`, IPv6 or any of them with a port: with a port.
+    pub(crate) fn with_port(&self, endpoint: &str) -> String {
+        if let Ok(address) = endpoint.trim_matches(['[', ']']).parse::<IpAddr>() {
+            return SocketAddr::new(address, self.port).to_string();
+        }
+        match endpoint.rsplit_once(':') {
+            Some((_, port)) if port.parse::<u16>().is_ok() => endpoint.to_owned(),
+            _ => format!("{endpoint}:{}", self.port),
+        }
+    }
+
+    pub(crate) fn from_json(text: &[u8]) -> Result<Self, String> {
+        let kept: Kept<serde_json::Value> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        match kept.version {
+            VERSION => serde_json::from_value(kept.settings).map_err(|error| error.to_string()),
+            other => Err(format!("version {other}; this program knows version {VERSION}")),
+        }
+    }
+
+    pub(crate) fn to_json(&self) -> Vec<u8> {
+        let mut text = serde_json::to_vec_pretty(&Kept { version: VERSION, settings: self }).expect("plain data");
+        text.push(b'\n');
+        text
+    }
+}
+
+/// The file.
+#[derive(Serialize, Deserialize)]
+struct Kept<T> {
+    version: u32,
+    settings: T,
+}
+
+/// The address that packets to the world leave by. Connecting a UDP socket asks the routing table and sends nothing; the
+/// addresses are those of documentation (RFC 5737, RFC 3849).
+fn own_address() -> Option<IpAddr> {
+    let ask = |from: IpAddr, to: IpAddr| {
+        let socket = UdpSocket::bind((from, 0)).ok()?;
+        socket.connect((to, 9)).ok()?;
+        socket.local_addr().ok().map(|address| address.ip())
+    };
+    let v4 = ask(Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into());
+    v4.or_else(|| ask(Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()))
+}
+
+fn overlap(a: &IpNet, b: &IpNet) -> bool {
+    a.contains(b) || b.contains(a)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_pool_keeps_out_of_what_the_host_has() {
+        let pools = |taken: &[&str]| {
+            let taken: Vec<IpNet> = taken.iter().map(|net| net.parse().unwrap()).collect();
+            Settings::fresh(&taken).pools
+        };
+        let fresh = pools(&[]);
+        assert_eq!(fresh[0], "10.150.0.0/24".parse().unwrap());
+        assert!(fresh[1].addr().to_string().starts_with("fd") && fresh[1].prefix_len() == 64);
+        assert_eq!(fresh[1], fresh[1].trunc());
+        assert_ne!(fresh[1], pools(&[])[1]);
+        assert_eq!(pools(&["10.150.0.7/32", "10.151.0.0/16"])[0], "10.152.0.0/24".parse().unwrap());
+        // Nothing is free: then it is as good as any, and setting up the interface will say why not.
+        assert_eq!(pools(&["10.0.0.0/8"])[0], "10.150.0.0/24".parse().unwrap());
+    }
+
+    #[test]
+    fn an_endpoint_gets_the_port_it_lacks() {
+        let settings = Settings { port: 7, ..Settings::default() };
+        for (given, complete) in [
+            ("192.0.2.1", "192.0.2.1:7"),
+            ("192.0.2.1:9", "192.0.2.1:9"),
+            ("2001:db8::1", "[2001:db8::1]:7"),
+            ("[2001:db8::1]", "[2001:db8::1]:7"),
+            ("[2001:db8::1]:9", "[2001:db8::1]:9"),
+            ("vpn.example.org", "vpn.example.org:7"),
+            ("vpn.example.org:9", "vpn.example.org:9"),
+        ] {
+            assert_eq!(settings.with_port(given), complete);
+        }
+    }
+}

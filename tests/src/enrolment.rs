@@ -1,0 +1,175 @@
+//! Networks as `rustguard serve` makes them and `rustguard join` joins them.
+use crate::{Lab, Node, Process, process::Ended, tunnel::spawn_until_ready};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::{path::Path, process::Command, time::Duration};
+
+/// More than a join takes on a busy machine, the first time out of five included.
+const JOINED: Duration = Duration::from_secs(30);
+
+/// A server and machines around it, each on a link of its own: the machine `n` (1, 2, …) is 10.n.0.2 and fd0n::2 and sees the
+/// server as 10.n.0.1 and fd0n::1.
+pub struct Network {
+    /// Where `serve` runs, on the interface `rgs`.
+    pub server: Node,
+    /// The others. Machine `n` is `machines[n - 1]`, and its interface is `rgN`.
+    pub machines: Vec<Node>,
+}
+
+/// `rustguard serve`, running.
+pub struct Served {
+    node: Node,
+    process: Process,
+    /// What it prints to be pasted: the words of the `join` command without `rustguard`.
+    pub join: Vec<String>,
+}
+
+impl Network {
+    /// Makes the nodes and their links; the server knows a name, `vpn.lab`, on the first.
+    pub fn new(lab: &Lab, machines: u8) -> Result<Self> {
+        let server = lab.node("server")?;
+        let machines = (1..=machines).map(|n| {
+            let node = lab.node(&format!("m{n}"))?;
+            lab.link((&server, &format!("to{n}")), (&node, "uplink"))?;
+            server.sh(&format!("ip addr add 10.{n}.0.1/24 dev to{n}; ip addr add fd0{n}::1/64 dev to{n} nodad"))?;
+            node.sh(&format!("ip addr add 10.{n}.0.2/24 dev uplink; ip addr add fd0{n}::2/64 dev uplink nodad"))?;
+            // Where the world is, so that the server has an address to be reached by.
+            node.sh(&format!("ip route add default via 10.{n}.0.1; ip -6 route add default via fd0{n}::1"))?;
+            Ok(node)
+        });
+        let machines = machines.collect::<Result<_>>()?;
+        server.sh("ip route add default via 10.1.0.2 dev to1")?;
+        lab.host("10.1.0.1", "vpn.lab")?;
+        Ok(Self { server, machines })
+    }
+
+    /// `rustguard serve -i rgs` with these arguments, once it is ready.
+    pub fn serve(&self, lab: &Lab, arguments: &[&str]) -> Result<Served> {
+        let mut command = self.server.rustguard()?;
+        command.args(["serve", "-i", "rgs"]).args(arguments);
+        self.serve_by(lab, &mut command)
+    }
+
+    /// As [`serve`](Self::serve), by a command.
+    pub fn serve_by(&self, lab: &Lab, command: &mut Command) -> Result<Served> {
+        let log = lab.path("serve.log");
+        if log.exists() {
+            std::fs::remove_file(&log)?;
+        }
+        let process = spawn_until_ready(lab, &self.server, "serve", command)?;
+        let log = process.log();
+        let line = log.lines().map(str::trim).find(|line| line.starts_with("rustguard join"));
+        let line = line.with_context(|| format!("no line to join by: {log}"))?;
+        let join = line.split_whitespace().skip(1).map(str::to_owned).collect();
+        Ok(Served { node: self.server.clone(), process, join })
+    }
+
+    /// Asks the server something: `rustguard …arguments -i rgs`; its standard output.
+    pub fn ask(&self, arguments: &[&str]) -> Result<String> {
+        let ended = self.try_ask(arguments)?;
+        ensure!(ended.success(), "{arguments:?}: {ended}");
+        Ok(ended.stdout)
+    }
+
+    /// As [`ask`](Self::ask), whatever comes of it.
+    pub fn try_ask(&self, arguments: &[&str]) -> Result<Ended> {
+        self.server.end_of(self.server.rustguard()?.args(arguments).args(["-i", "rgs"]))
+    }
+
+    /// What the server says of itself.
+    pub fn status(&self) -> Result<Value> {
+        Ok(serde_json::from_str(&self.ask(&["status", "--json"])?)?)
+    }
+
+    /// A fresh token.
+    pub fn invite(&self, arguments: &[&str]) -> Result<String> {
+        let arguments: Vec<_> = ["invite", "new", "--json"].iter().chain(arguments).copied().collect();
+        let invite: Value = serde_json::from_str(&self.ask(&arguments)?)?;
+        Ok(invite["token"].as_str().context("a token")?.to_owned())
+    }
+
+    /// Opens the window; the code.
+    pub fn open(&self, arguments: &[&str]) -> Result<String> {
+        let arguments: Vec<_> = ["open", "--json"].iter().chain(arguments).copied().collect();
+        let opened: Value = serde_json::from_str(&self.ask(&arguments)?)?;
+        Ok(opened["code"].as_str().context("a code")?.to_owned())
+    }
+
+    /// The lines of the audit log.
+    pub fn audit(&self) -> Result<Vec<Value>> {
+        let text = std::fs::read_to_string("/var/lib/rustguard/rgs/audit.jsonl")?;
+        text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+    }
+
+    /// `rustguard join` on machine `n` with these arguments, not yet run.
+    pub fn join_command(&self, n: u8, arguments: &[&str]) -> Result<Command> {
+        let mut command = self.machines[usize::from(n) - 1].rustguard()?;
+        command.arg("join").args(arguments).args(["-i", &format!("rg{n}")]).env("RUSTGUARD_LOG", "debug");
+        Ok(command)
+    }
+
+    /// Joins with machine `n` and waits until the tunnel is up.
+    pub fn join(&self, lab: &Lab, n: u8, arguments: &[&str]) -> Result<Process> {
+        let mut command = self.join_command(n, arguments)?;
+        spawn_until_ready(lab, &self.machines[usize::from(n) - 1], &format!("rg{n}"), &mut command)
+    }
+
+    /// Joins with machine `n`, without a tunnel, to the end, whatever that is.
+    pub fn try_join(&self, n: u8, arguments: &[&str]) -> Result<Ended> {
+        self.machines[usize::from(n) - 1].end_of(self.join_command(n, arguments)?.arg("--no-up"))
+    }
+
+    /// `rustguard up rgN`, once it is ready.
+    pub fn up(&self, lab: &Lab, n: u8) -> Result<Process> {
+        let node = &self.machines[usize::from(n) - 1];
+        let mut command = node.rustguard()?;
+        command.args(["up", &format!("rg{n}")]);
+        spawn_until_ready(lab, node, &format!("rg{n}"), &mut command)
+    }
+
+    /// The addresses that machine `n` was given, IPv4 first.
+    pub fn addresses(&self, n: u8) -> Result<Vec<String>> {
+        let text = std::fs::read_to_string(format!("/etc/rustguard/rg{n}.conf"))?;
+        let lines = text.lines().filter_map(|line| line.strip_prefix("Address = "));
+        Ok(lines.filter_map(|line| line.split('/').next()).map(str::to_owned).collect())
+    }
+
+    /// The server's addresses inside, IPv4 first.
+    pub fn server_addresses(&self) -> Result<Vec<String>> {
+        let status = self.status()?;
+        let pools = status["pools"].as_array().context("pools")?;
+        Ok(pools.iter().filter_map(|pool| pool["address"].as_str()).map(str::to_owned).collect())
+    }
+}
+
+impl Served {
+    /// The `join` line's words as string slices.
+    pub fn join_arguments(&self) -> Vec<&str> {
+        self.join.iter().skip(1).map(String::as_str).collect()
+    }
+
+    /// The process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Ends it properly, with SIGTERM.
+    pub fn stop(mut self) -> Result<()> {
+        let ended = self.process.stop("TERM")?;
+        ensure!(ended.success(), "serve should end with status 0: {ended}");
+        ensure!(!Path::new("/run/rustguard/rgs.ctl").exists(), "the control socket is still there");
+        let left = self.node.run(&["ip", "-br", "link"])?;
+        ensure!(!left.contains("rgs"), "the interface is still there: {left}");
+        Ok(())
+    }
+
+    /// Ends it as a crash would.
+    pub fn crash(mut self) -> Result<()> {
+        self.process.stop("KILL").map(drop)
+    }
+}
+
+/// Waits for a `join` that was started and is to fail or end by itself.
+pub fn joined(process: &mut Process) -> Result<Ended> {
+    process.ended(JOINED)
+}

@@ -1,0 +1,660 @@
+//! `rustguard serve` and `rustguard join` as users have them. How many guesses, replays and low-order points there may be is
+//! tested beside the protocol; here it is what the program makes of it.
+use anyhow::{Context, Result, ensure};
+use rustguard_tests::{Lab, Network, Node, Subject, eventually, joined, scenario, subject, wireguard_go};
+use std::{
+    fs,
+    io::Write as _,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+const SOON: Duration = Duration::from_secs(15);
+/// For a join that is to fail by silence: several tries.
+const IMPATIENT: [&str; 2] = ["--timeout", "4"];
+/// The server's folder.
+const STATE: &str = "/var/lib/rustguard/rgs";
+
+/// A server and machines around it. RustGuard is the subject in any case: nobody else enrols.
+fn network(lab: &Lab, machines: u8, body: impl FnOnce(&Network) -> Result<()>) -> Result<()> {
+    if subject() == Subject::WireguardGo {
+        lab.skip("enrolment is RustGuard's own: wireguard-go is the subject");
+        return Ok(());
+    }
+    body(&Network::new(lab, machines)?)
+}
+
+/// Machine `n` reaches the server by both IP versions.
+fn reaches_server(network: &Network, n: u8) -> Result<()> {
+    let node = &network.machines[usize::from(n) - 1];
+    network.server_addresses()?.iter().try_for_each(|address| node.reaches(address, 10))
+}
+
+fn wg(node: &Node, interface: &str, field: &str) -> Result<String> {
+    node.run(&["wg", "show", interface, field])
+}
+
+/// That the audit log has so many lines about `event`, and the last of them.
+fn audited(network: &Network, event: &str, lines: usize) -> Result<serde_json::Value> {
+    let mut about = network.audit()?;
+    about.retain(|line| line["event"] == event);
+    ensure!(about.len() == lines, "{} lines about {event}, not {lines}: {about:?}", about.len());
+    about.pop().context("no line")
+}
+
+/// No options at all, and the line that is printed pasted as it is: addresses, traffic, and a tunnel like any other.
+#[test]
+fn with_no_options_at_all() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let before = network.machines[0].traces()?;
+            let served = network.serve(lab, &[])?;
+            ensure!(served.join[1] == "10.1.0.1:51820", "where the server is: {:?}", served.join);
+            let mut machine = network.join(lab, 1, &served.join_arguments())?;
+            reaches_server(network, 1)?;
+            let [v4, v6] = &*network.addresses(1)? else { anyhow::bail!("two addresses") };
+            ensure!(v4 == "10.150.0.2" && v6.starts_with("fd"), "{v4} {v6}");
+            for address in [v4, v6] {
+                network.server.reaches(address, 3)?;
+            }
+            let shown = network.status()?;
+            ensure!(shown["peers"][0]["state"] == "active" && shown["peers"][0]["name"] != "", "{shown}");
+            ensure!(shown["counters"][0][0] == "admitted" && shown["counters"][0][1] == 1, "{shown}");
+            let admitted = audited(network, "admitted", 1)?;
+            ensure!(admitted["addresses"][0] == *v4 && admitted["source"].is_string(), "{admitted}");
+            audited(network, "confirmed", 1)?;
+            // A tunnel like any other, to stock `wg` and to `show`.
+            let psk = wg(&network.server, "rgs", "preshared-keys")?;
+            ensure!(!psk.contains("(none)"), "a preshared key: {psk}");
+            ensure!(
+                network.server.run(&["wg", "show", "rgs", "allowed-ips"])?.contains(&format!("{v4}/32")),
+                "allowed IPs"
+            );
+            let shown = network.server.end_of(network.server.rustguard()?.args(["show", "rgs"]))?;
+            ensure!(shown.stdout.contains("enrolment: 1 admitted"), "{shown}");
+            // Nothing that the token is made of is kept or logged.
+            let token = served.join.last().context("a token")?;
+            for file in files(Path::new("/var/lib/rustguard"))?.iter().chain(&files(Path::new("/etc/rustguard"))?) {
+                let text = String::from_utf8_lossy(&fs::read(file)?).into_owned();
+                ensure!(!text.contains(token.as_str()), "the token is in {}", file.display());
+                let mode = fs::metadata(file)?.permissions().mode() & 0o077;
+                ensure!(mode == 0, "{} is open to others", file.display());
+            }
+            ensure!(machine.stop("TERM")?.success(), "the machine's end");
+            served.stop()?;
+            ensure!(before == network.machines[0].traces()?, "something was left behind");
+            Ok(())
+        })
+    });
+}
+
+fn files(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() { found.extend(files(&path)?) } else { found.push(path) }
+    }
+    Ok(found)
+}
+
+/// Both sides start again, one properly and one as after a crash: the tunnel comes back without a token, with the same
+/// addresses, keys and settings.
+#[test]
+fn restarts_need_no_token() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &["--pool", "192.168.77.0/24", "--port", "4500"])?;
+            let mut machine = network.join(lab, 1, &served.join_arguments())?;
+            reaches_server(network, 1)?;
+            let (key, addresses) = (network.status()?["public_key"].clone(), network.addresses(1)?);
+            ensure!(addresses == ["192.168.77.2"], "{addresses:?}");
+
+            machine.stop("KILL")?;
+            let mut machine = network.up(lab, 1)?;
+            reaches_server(network, 1)?;
+
+            served.stop()?;
+            let served = network.serve(lab, &[])?;
+            // The server calls those who were there: nothing has to be sent for that.
+            eventually(
+                "the tunnel is back",
+                SOON,
+                || Ok(network.status()?["peers"][0]["rx_bytes"].as_u64() > Some(0)),
+            )?;
+            let status = network.status()?;
+            ensure!(status["public_key"] == key && status["port"] == 4500, "{status}");
+            reaches_server(network, 1)?;
+
+            served.crash()?;
+            let served = network.serve(lab, &[])?;
+            network.machines[0].reaches("192.168.77.1", 30)?;
+            ensure!(network.addresses(1)? == addresses, "other addresses");
+            machine.stop("TERM")?;
+            served.stop()
+        })
+    });
+}
+
+/// Where a token may come from, and where the server may be.
+#[test]
+fn tokens_by_file_standard_input_and_environment() {
+    scenario(|lab| {
+        network(lab, 4, |network| {
+            let served = network.serve(lab, &["--endpoint", "vpn.lab"])?;
+            ensure!(served.join[1] == "vpn.lab:51820", "{:?}", served.join);
+            let file = lab.file("token", &format!("{}\n", network.invite(&[])?))?;
+            let _one = network.join(lab, 1, &["vpn.lab", "--token-file", &file.display().to_string()])?;
+
+            let token = network.invite(&[])?;
+            let mut two = network.join_command(2, &["[fd02::1]:51820", "--token", "-", "--no-up"])?;
+            let mut child = two.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+            child.stdin.take().context("a pipe")?.write_all(format!("  {token}  \n").as_bytes())?;
+            let output = child.wait_with_output()?;
+            ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let _two = network.up(lab, 2)?;
+
+            // The invite knows where the server is; the name leads over the default route.
+            let token = network.invite(&["--endpoint", "10.3.0.1"])?;
+            let mut three = network.join_command(3, &["--no-up"])?;
+            let ended = network.machines[2].end_of(three.env("RUSTGUARD_TOKEN", token))?;
+            ensure!(ended.success() && !ended.stderr.contains("command line"), "{ended}");
+            let _three = network.up(lab, 3)?;
+
+            let four = network.try_join(4, &["10.4.0.1", "--token", &network.invite(&[])?])?;
+            ensure!(four.success() && four.stderr.contains("command line"), "a warning: {four}");
+            let _four = network.up(lab, 4)?;
+            for n in 1..=4 {
+                reaches_server(network, n)?;
+            }
+            served.stop()
+        })
+    });
+}
+
+/// A code works while the window is open, for as many as come, and not before or after.
+#[test]
+fn a_window_for_codes() {
+    scenario(|lab| {
+        network(lab, 3, |network| {
+            let served = network.serve(lab, &[])?;
+            ensure!(served_log(lab)?.contains("closed"), "it starts closed, and says so");
+            let refused = network.try_ask(&["close"])?;
+            refused.refused(&["no window is open"])?;
+            let code = network.open(&["60"])?;
+            ensure!(code.len() == 9 && code.as_bytes()[4] == b'-', "{code}");
+            let window = &network.status()?["window"];
+            ensure!(window["secret"] == "code" && window["seconds_left"].as_u64() > Some(50), "{window}");
+            let _one = network.join(lab, 1, &["10.1.0.1", "--token", &code])?;
+            let lower = code.to_lowercase().replace('-', "");
+            let _two = network.join(lab, 2, &["10.2.0.1", "--token", &lower])?;
+            reaches_server(network, 1)?;
+            reaches_server(network, 2)?;
+            network.ask(&["close"])?;
+            ensure!(network.status()?["window"].is_null(), "still open");
+            let arguments = [&["10.3.0.1", "--token", &code], &IMPATIENT[..]].concat();
+            network.try_join(3, &arguments)?.refused(&["4 s"])?;
+            audited(network, "admitted", 2)?;
+            audited(network, "window-closed", 1)?;
+            served.stop()
+        })
+    });
+}
+
+/// Five wrong guesses close the window, and the log says why.
+#[test]
+fn guessing_closes_the_window() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let mut command = network.server.rustguard()?;
+            command.args(["serve", "-i", "rgs", "--open", "120"]).env("RUSTGUARD_TOKEN", "correct horse");
+            let served = network.serve_by(lab, &mut command)?;
+            ensure!(served_log(lab)?.contains("--token PASSPHRASE"), "how to join: {}", served_log(lab)?);
+            for guess in 1..=5 {
+                let token = format!("wrong horse {guess}");
+                let arguments = [&["10.1.0.1", "--token", &token], &IMPATIENT[..]].concat();
+                network.try_join(1, &arguments)?.refused(&[])?;
+            }
+            eventually("the window closes", SOON, || Ok(network.status()?["window"].is_null()))?;
+            let closed = audited(network, "window-closed", 1)?;
+            ensure!(closed["reason"] == "attempts", "{closed}");
+            let arguments = [&["10.1.0.1", "--token", "correct horse"], &IMPATIENT[..]].concat();
+            network.try_join(1, &arguments)?.refused(&["4 s"])?;
+            // Opened again by the one who may, the passphrase works.
+            network.ask(&["open", "60"])?;
+            let _machine = network.join(lab, 1, &["10.1.0.1", "--token", "correct horse"])?;
+            reaches_server(network, 1)?;
+            served.stop()
+        })
+    });
+}
+
+/// `open --approve`: both sides show the same six digits, and one of two is admitted.
+#[test]
+fn approval() {
+    scenario(|lab| {
+        network(lab, 2, |network| {
+            let served = network.serve(lab, &[])?;
+            let code = network.open(&["--approve"])?;
+            let spawn = |n: u8, name: &str| {
+                let server = format!("10.{n}.0.1");
+                let mut command = network.join_command(n, &[&server, "--token", &code, "--no-up", "--name", name])?;
+                network.machines[usize::from(n) - 1].spawn(name, &mut command)
+            };
+            let (mut one, two) = (spawn(1, "good")?, spawn(2, "evil")?);
+            let waiting = || anyhow::Ok(network.status()?["waiting"].as_array().cloned().unwrap_or_default());
+            eventually("both wait", SOON, || Ok(waiting()?.len() == 2))?;
+            ensure!(!Path::new("/etc/rustguard/rg1.conf").exists(), "admitted without approval");
+            let waiting: Vec<serde_json::Value> = waiting()?;
+            let good = waiting.iter().find(|waiting| waiting["name"] == "good").context("the good one waits")?;
+            let digits = good["code"].as_str().context("a code")?;
+            eventually("it shows its digits", SOON, || Ok(one.log().contains(digits)))?;
+            ensure!(!two.log().contains(digits), "both show the same digits");
+            network.try_ask(&["approve", "12x"])?.refused(&["six digits"])?;
+            ensure!(network.ask(&["approve", digits])?.contains("good"), "who was approved");
+            ensure!(joined(&mut one)?.success(), "{}", one.log());
+            ensure!(!Path::new("/etc/rustguard/rg2.conf").exists(), "admitted without approval");
+            let _machine = network.up(lab, 1)?;
+            reaches_server(network, 1)?;
+            served.stop()
+        })
+    });
+}
+
+/// Peers reach each other through the server although its host forwards nothing, and with --isolate they do not although it
+/// does.
+#[test]
+fn from_peer_to_peer_and_isolated() {
+    scenario(|lab| {
+        network(lab, 2, |network| {
+            let served = network.serve(lab, &[])?;
+            ensure!(network.server.run(&["sysctl", "-n", "net.ipv4.ip_forward"])?.trim() == "0", "forwarding is on");
+            let machines: Vec<_> = (1..=2)
+                .map(|n| network.join(lab, n, &[&format!("10.{n}.0.1"), "--token", &network.invite(&[])?]))
+                .collect::<Result<_>>()?;
+            let (one, two) = (&network.machines[0], network.addresses(2)?);
+            reaches_server(network, 2)?;
+            for address in &two {
+                one.reaches(address, 10)?;
+            }
+            served.stop()?;
+            network.server.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
+            let served = network.serve(lab, &["--isolate"])?;
+            reaches_server(network, 1)?;
+            reaches_server(network, 2)?;
+            for address in &two {
+                one.does_not_reach(address)?;
+            }
+            ensure!(network.status()?["isolate"] == true, "isolated");
+            served.stop()?;
+            let served = network.serve(lab, &["--isolate=off"])?;
+            reaches_server(network, 2)?;
+            one.reaches(&two[0], 20)?;
+            drop(machines);
+            served.stop()
+        })
+    });
+}
+
+/// A peer that is removed is out at once, and neither the old invite nor its key brings it back; a new invite does.
+#[test]
+fn a_removed_peer_stays_out() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &[])?;
+            let old = network.invite(&["--uses", "5"])?;
+            let mut machine = network.join(lab, 1, &["10.1.0.1", "--token", &old, "--name", "laptop"])?;
+            reaches_server(network, 1)?;
+            network.ask(&["peer", "rename", "laptop", "notebook"])?;
+            network.try_ask(&["peer", "rm", "laptop"])?.refused(&["no peer laptop"])?;
+            let server = network.server_addresses()?;
+            network.ask(&["peer", "rm", "notebook"])?;
+            network.machines[0].does_not_reach(&server[0])?;
+            ensure!(network.ask(&["peer", "ls"])?.lines().count() == 1, "the list is empty");
+            machine.stop("TERM")?;
+            let arguments = [&["10.1.0.1", "--token", &old], &IMPATIENT[..]].concat();
+            network.try_join(1, &arguments)?.refused(&[])?;
+            let refused = audited(network, "refused", 1)?;
+            ensure!(refused["reason"] == "removed-peer", "{refused}");
+            let _machine = network.join(lab, 1, &["10.1.0.1", "--token", &network.invite(&[])?])?;
+            reaches_server(network, 1)?;
+            served.stop()
+        })
+    });
+}
+
+/// Invites that are used, expired, revoked, mistyped or made up: silence, or a word before anything is sent.
+#[test]
+fn invites_that_do_not_work() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &[])?;
+            network.machines[0].count("sent", "output", "udp dport 51820")?;
+            let good = network.invite(&[])?;
+            let mut mistyped = good.clone().into_bytes();
+            let middle = mistyped.len() / 2;
+            mistyped[middle] = if mistyped[middle] == b'a' { b'b' } else { b'a' };
+            let mistyped = String::from_utf8(mistyped)?;
+            for (token, word) in [
+                (mistyped.as_str(), "mistyped"),
+                (&good[..good.len() - 3], "paste it again"),
+                ("rg1-", "damaged"),
+                ("ABCD-EFG0", "mistyped"),
+                ("x", "passphrase"),
+                (" ", "empty"),
+            ] {
+                network.try_join(1, &["10.1.0.1", "--token", token])?.refused(&[word])?;
+            }
+            ensure!(network.machines[0].counted("sent")? == 0, "something was sent for a token that cannot be right");
+
+            let (expiring, revoked) = (network.invite(&["--expires", "1s"])?, network.invite(&[])?);
+            let list = network.ask(&["invite", "ls"])?;
+            ensure!(list.matches("usable").count() == 4, "{list}");
+            let json: serde_json::Value = serde_json::from_str(&network.ask(&["invite", "ls", "--json"])?)?;
+            let id = json[3]["id"].as_str().context("an id")?;
+            network.ask(&["invite", "revoke", &id[..8]])?;
+            network.try_ask(&["invite", "revoke", "zz"])?.refused(&["no invite zz"])?;
+            eventually("it expires", SOON, || Ok(network.ask(&["invite", "ls"])?.contains("expired")))?;
+            let mut machine = network.join(lab, 1, &["10.1.0.1", "--token", &good])?;
+            machine.stop("TERM")?;
+            // Another key, as after the loss of the first.
+            fs::remove_file("/var/lib/rustguard/rg1/key")?;
+            for (token, reason) in [(&good, "used-token"), (&expiring, "expired-token"), (&revoked, "revoked-token")] {
+                let arguments = [&["10.1.0.1", "--token", token], &IMPATIENT[..]].concat();
+                let ended = network.try_join(1, &arguments)?;
+                ended.refused(&["4 s"])?;
+                ensure!(ended.stderr.contains("does not answer"), "what may be wrong: {ended}");
+                let audit = network.audit()?;
+                ensure!(audit.iter().any(|line| line["reason"] == reason), "{reason} is not in {audit:?}");
+            }
+            served.stop()
+        })
+    });
+}
+
+/// The same machine again, with the same invite: the same lease. The key is what counts.
+#[test]
+fn joining_again_gives_the_same_lease() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &[])?;
+            let token = network.invite(&[])?;
+            let mut machine = network.join(lab, 1, &["10.1.0.1", "--token", &token])?;
+            reaches_server(network, 1)?;
+            let before = network.addresses(1)?;
+            // While it is up there is nothing to join.
+            network.try_join(1, &["10.1.0.1", "--token", &token])?.refused(&["rg1 is up"])?;
+            machine.stop("TERM")?;
+            fs::remove_file("/etc/rustguard/rg1.conf")?;
+            let _machine = network.join(lab, 1, &["10.1.0.1", "--token", &token])?;
+            reaches_server(network, 1)?;
+            ensure!(network.addresses(1)? == before, "another lease");
+            ensure!(network.status()?["peers"].as_array().map(Vec::len) == Some(1), "one peer");
+            audited(network, "rejoined", 1)?;
+            served.stop()
+        })
+    });
+}
+
+/// Two for the last address: one gets it, the other is told, and the server's own users as well.
+#[test]
+fn the_last_address() {
+    scenario(|lab| {
+        network(lab, 3, |network| {
+            let served = network.serve(lab, &["--pool", "10.99.0.0/30"])?;
+            let tokens = [network.invite(&[])?, network.invite(&[])?];
+            let mut joining = Vec::new();
+            for (n, token) in (1..=2).zip(&tokens) {
+                let server = format!("10.{n}.0.1");
+                let mut command = network.join_command(n, &[&server, "--token", token, "--no-up"])?;
+                joining.push(network.machines[usize::from(n) - 1].spawn(&format!("join{n}"), &mut command)?);
+            }
+            let ended = [joined(&mut joining[0])?, joined(&mut joining[1])?];
+            let [winner, loser] = if ended[0].success() { [1, 2] } else { [2, 1] };
+            ensure!(ended[winner - 1].success(), "{}", ended[winner - 1]);
+            ended[loser - 1].refused(&["no free address"])?;
+            let added = network.try_ask(&["peer", "add", "third", "--conf", "-"])?;
+            added.refused(&["no address is left in 10.99.0.0/30"])?;
+            let _machine = network.up(lab, u8::try_from(winner)?)?;
+            network.machines[winner - 1].reaches("10.99.0.1", 10)?;
+            served.stop()
+        })
+    });
+}
+
+/// A stock WireGuard gets a configuration, and the server does not keep its private key.
+#[test]
+fn stock_wireguard_by_configuration() {
+    scenario(|lab| {
+        network(lab, 2, |network| {
+            let served = network.serve(lab, &["--endpoint", "10.1.0.1", "--dns", "10.150.0.1"])?;
+            let text = network.ask(&["peer", "add", "phone", "--conf", "-", "--address", "10.150.0.77"])?;
+            ensure!(text.contains("Address = 10.150.0.77/") && text.contains("DNS = 10.150.0.1"), "{text}");
+            let private = text.lines().find_map(|line| line.strip_prefix("PrivateKey = ")).context("a private key")?;
+            for file in files(Path::new("/var/lib/rustguard"))? {
+                let bytes = fs::read(&file)?;
+                ensure!(!bytes.windows(private.len()).any(|w| w == private.as_bytes()), "{}", file.display());
+            }
+            // The client is wireguard-go and stock wg-quick.
+            let stock: String =
+                text.lines().filter(|line| !line.starts_with("DNS")).map(|line| format!("{line}\n")).collect();
+            let file = lab.file("stock.conf", &stock)?;
+            let up = |verb: &str| {
+                let mut command = network.machines[0].command("wg-quick");
+                command.arg(verb).arg(&file).env("WG_QUICK_USERSPACE_IMPLEMENTATION", wireguard_go()?);
+                let ended = network.machines[0].end_of(&mut command)?;
+                ensure!(ended.success(), "wg-quick {verb}: {ended}");
+                anyhow::Ok(())
+            };
+            up("up")?;
+            reaches_server(network, 1)?;
+            let peers: serde_json::Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
+            ensure!(peers[0]["name"] == "phone" && peers[0]["state"] == "active", "{peers}");
+            up("down")?;
+
+            network.try_ask(&["peer", "add", "phone", "--conf", "-"])?.refused(&["already"])?;
+            let taken = network.try_ask(&["peer", "add", "other", "--conf", "-", "--address", "10.150.0.77"])?;
+            taken.refused(&["10.150.0.77"])?;
+            let outside = network.try_ask(&["peer", "add", "other", "--conf", "-", "--address", "10.9.0.1"])?;
+            outside.refused(&["10.9.0.1"])?;
+            network.try_ask(&["peer", "add", "-x-", "--conf", "-"]).map(|ended| ensure_usage(&ended))??;
+            network.try_ask(&["peer", "add", "a b", "--conf", "-"])?.refused(&["is no name"])?;
+            let path = lab.path("kept.conf");
+            network.ask(&["peer", "add", "tablet", "--conf", &path.display().to_string()])?;
+            ensure!(fs::metadata(&path)?.permissions().mode() & 0o077 == 0, "a private key for all to read");
+            let again = network.try_ask(&["peer", "add", "tablet2", "--conf", &path.display().to_string()])?;
+            again.refused(&["kept.conf"])?;
+            let key = network.server.sh("wg genkey | wg pubkey")?;
+            let text = network.ask(&["peer", "add", "box", "--public-key", key.trim()])?;
+            ensure!(!text.contains("PrivateKey") && text.contains("[Peer]"), "{text}");
+
+            let qr = network.ask(&["peer", "add", "watch", "--qr"])?;
+            ensure!(qr.contains('█') && qr.contains("scan"), "a QR code: {qr}");
+            let qr = network.ask(&["invite", "new", "--qr", "--name", "guest", "--expires", "1h"])?;
+            ensure!(qr.contains('█') && qr.contains("1 hour"), "a QR code: {qr}");
+            let peers: serde_json::Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
+            let guest = peers.as_array().and_then(|peers| peers.iter().find(|peer| peer["name"] == "guest")).cloned();
+            ensure!(guest.is_some_and(|guest| guest["state"] == "pending"), "a guest who may not come: {peers}");
+            served.stop()
+        })
+    });
+}
+
+/// clap's own refusal.
+fn ensure_usage(ended: &rustguard_tests::Ended) -> Result<()> {
+    ensure!(ended.status.code() == Some(2), "{ended}");
+    Ok(())
+}
+
+/// A machine that starts to join before there is a server waits for it.
+#[test]
+fn the_server_comes_later() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &[])?;
+            let token = network.invite(&[])?;
+            served.stop()?;
+            let mut command = network.join_command(1, &["10.1.0.1", "--token", &token, "--no-up"])?;
+            let mut joining = network.machines[0].spawn("joining", &mut command)?;
+            let waits = |joining: &mut rustguard_tests::Process| Ok(joining.log().contains("does not answer"));
+            eventually("it says that nobody answers", SOON, || waits(&mut joining))?;
+            let served = network.serve(lab, &[])?;
+            ensure!(joined(&mut joining)?.success(), "{}", joining.log());
+            let _machine = network.up(lab, 1)?;
+            reaches_server(network, 1)?;
+            served.stop()
+        })
+    });
+}
+
+/// What may not be: a second server, a state that is damaged, a pool smaller than what is leased, nonsense on the command line.
+#[test]
+fn what_a_server_refuses() {
+    scenario(|lab| {
+        network(lab, 2, |network| {
+            let run = |arguments: &[&str]| {
+                network.server.end_of(network.server.rustguard()?.args(["serve", "-i", "rgs"]).args(arguments))
+            };
+            let served = network.serve(lab, &["--pool", "10.60.0.0/24"])?;
+            run(&[])?.refused(&["rgs is up already"])?;
+            let _one =
+                network.join(lab, 1, &["10.1.0.1", "--token", &network.invite(&["--address", "10.60.0.200"])?])?;
+            ensure!(network.addresses(1)? == ["10.60.0.200"], "the address of the invite");
+            served.stop()?;
+            let ended = run(&["--pool", "10.60.0.0/25"])?;
+            ended.refused(&["10.60.0.200"])?;
+            run(&["--pool", "10.60.0.0/24", "--pool", "10.61.0.0/24"])?.refused(&["at most one pool"])?;
+            run(&["--pool", "10.60.0.1/32"])?.refused(&["no address besides"])?;
+            run(&["--token", "rg1-whatever"])?.refused(&[])?;
+            for arguments in
+                [&["--pool", "10.60.0.0/33"][..], &["--port", "0"], &["--open", "901"], &["--lease", "soon"]]
+            {
+                ensure_usage(&run(arguments)?)?;
+            }
+            network.try_ask(&["status"])?.refused(&["nobody serves rgs"])?;
+            // As it was all the time.
+            let served = network.serve(lab, &[])?;
+            ensure!(network.status()?["peers"][0]["addresses"][0] == "10.60.0.200", "the lease is gone");
+            served.stop()?;
+
+            let journal =
+                files(Path::new(STATE))?.into_iter().find(|path| path.display().to_string().contains("journal"));
+            let journal = journal.context("a journal")?;
+            let mut bytes = fs::read(&journal)?;
+            let early = bytes.len() / 4;
+            bytes[early] ^= 1;
+            fs::write(&journal, &bytes)?;
+            run(&[])?.refused(&[&journal.display().to_string(), "backup"])?;
+            ensure!(fs::read(&journal)? == bytes, "a damaged file was touched");
+            bytes[early] ^= 1;
+            fs::write(&journal, &bytes)?;
+            fs::write(format!("{STATE}/key"), "nonsense")?;
+            run(&[])?.refused(&["damaged"])?;
+            Ok(())
+        })
+    });
+}
+
+/// The control socket is root's.
+#[test]
+fn nobody_else_controls_the_server() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &[])?;
+            let program = rustguard_tests::rustguard()?;
+            // Where the checkout is, `nobody` may not get in.
+            let copy = lab.path("rustguard");
+            fs::copy(&program, &copy)?;
+            fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+            let as_nobody = || {
+                let mut command = network.server.command("setpriv");
+                command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&copy);
+                command.args(["peer", "ls", "-i", "rgs"]);
+                network.server.end_of(&mut command)
+            };
+            if Command::new("setpriv").args(["--reuid", "65534", "true"]).status().is_ok_and(|status| status.success())
+            {
+                as_nobody()?.refused(&["run as root"])?;
+                // Even where the mode was opened.
+                fs::set_permissions("/run/rustguard/rgs.ctl", fs::Permissions::from_mode(0o666))?;
+                as_nobody()?.refused(&["this user may not"])?;
+            } else {
+                lab.skip("another user at the control socket: this user namespace has only one");
+            }
+            served.stop()
+        })
+    });
+}
+
+/// In the background, and what is printed there.
+#[test]
+fn detached() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let mut command = network.server.rustguard()?;
+            command.args(["serve", "-i", "rgs", "--detach", "--open", "60", "--token", "correct horse"]);
+            let ended = network.server.end_of(&mut command)?;
+            ensure!(ended.success() && ended.stdout.contains("rustguard join 10.1.0.1:51820 --token rg1-"), "{ended}");
+            ensure!(
+                ended.stdout.contains("PASSPHRASE") && network.status()?["window"]["secret"] == "passphrase",
+                "{ended}"
+            );
+            let processes = network.server.sh("cat /proc/*/cmdline | tr '\\0' ' '")?;
+            ensure!(!processes.contains("correct horse"), "the passphrase is among the arguments of a process");
+            let mut command = network.join_command(1, &["10.1.0.1", "--token", "correct horse", "--detach"])?;
+            let ended = network.machines[0].end_of(&mut command)?;
+            ensure!(ended.success(), "{ended}");
+            reaches_server(network, 1)?;
+            for (node, interface) in [(&network.machines[0], "rg1"), (&network.server, "rgs")] {
+                let ended = node.end_of(node.rustguard()?.args(["down", interface]))?;
+                ensure!(ended.success(), "{ended}");
+            }
+            Ok(())
+        })
+    });
+}
+
+/// A file of somebody else's is not written over.
+#[test]
+fn a_configuration_of_the_users_own_stays() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &[])?;
+            let token = network.invite(&[])?;
+            for folder in ["/etc/wireguard", "/etc/rustguard"] {
+                fs::create_dir_all(folder)?;
+                let path = format!("{folder}/rg1.conf");
+                fs::write(&path, "[Interface]\n")?;
+                network.try_join(1, &["10.1.0.1", "--token", &token])?.refused(&[&path])?;
+                ensure!(fs::read_to_string(&path)? == "[Interface]\n", "written over");
+                fs::remove_file(&path)?;
+            }
+            ensure!(network.status()?["peers"].as_array().is_some_and(Vec::is_empty), "a lease for nothing");
+            served.stop()
+        })
+    });
+}
+
+/// Ctrl-C while it waits: a word, status 1, nothing left.
+#[test]
+fn interrupted_while_joining() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &[])?;
+            let token = network.invite(&[])?;
+            served.stop()?;
+            let before = network.machines[0].traces()?;
+            let mut command = network.join_command(1, &["10.1.0.1", "--token", &token])?;
+            let mut joining = network.machines[0].spawn("joining", &mut command)?;
+            eventually("it waits", SOON, || Ok(joining.log().contains("does not answer")))?;
+            joining.stop("INT")?.refused(&["SIGINT"])?;
+            ensure!(before == network.machines[0].traces()?, "something was left");
+            Ok(())
+        })
+    });
+}
+
+fn served_log(lab: &Lab) -> Result<String> {
+    Ok(fs::read_to_string(lab.path("serve.log"))?)
+}
