@@ -267,7 +267,7 @@ fn lease(byte: u8) -> Lease {
 
 /// Small enough for half a dozen snapshots, each in several slices.
 fn log(drive: &Shared) -> Log<Shared> {
-    Log::with_sizes(drive.clone(), 800, 300)
+    Log::with_sizes(drive.clone(), 800, 7)
 }
 
 fn drive(drive: Drive) -> Shared {
