@@ -397,6 +397,23 @@ fn a_log_that_could_not_undo_a_write_accepts_nothing_more() {
 }
 
 #[test]
+fn a_torn_record_that_cannot_be_cut_off_is_not_written_behind() {
+    let (commits, states) = script();
+    let files = drive(Drive::new(1));
+    let mut log = log(&files);
+    log.load().unwrap();
+    log.commit(&commits[0], &states[0]).unwrap();
+    files.0.borrow_mut().inode("journal-0").unwrap().current.extend_from_slice(b"torn");
+    for operation in 0..2 {
+        let files =
+            drive(Drive { trouble: Trouble::ErrorAt(operation), ..files.0.borrow().restarted(7 + operation as u64) });
+        files.0.borrow_mut().inode("journal-0").unwrap().current.extend_from_slice(b"torn");
+        let error = self::log(&files).load().unwrap_err();
+        assert!(matches!(error, StoreError::Io { action: "write", .. }), "{error}");
+    }
+}
+
+#[test]
 fn missing_files_are_named_and_nothing_is_changed() {
     let (commits, states) = script();
     let whole = drive(Drive::new(1));
