@@ -219,9 +219,11 @@ impl<S: LeaseStore> Server<S> {
                 (Reason::PoolExhausted, JoinError::PoolExhausted(wait))
             }
             Refusal::Full(_) => (Reason::PoolExhausted, JoinError::PoolExhausted(None)),
-            Refusal::AddressTaken { .. } | Refusal::AddressUnusable(_) => {
-                (Reason::AddressTaken, JoinError::AddressTaken)
-            }
+            // The last two are refused when the invite is made.
+            Refusal::AddressTaken { .. }
+            | Refusal::AddressUnusable(_)
+            | Refusal::TwoAddresses(..)
+            | Refusal::Tag(_) => (Reason::AddressTaken, JoinError::AddressTaken),
             Refusal::Removed => (Reason::RemovedPeer, JoinError::Removed),
             Refusal::Used(_) => (Reason::UsedToken, JoinError::TokenSpent),
             Refusal::Expired(_) => (Reason::ExpiredToken, JoinError::TokenSpent),
