@@ -338,6 +338,8 @@ impl<S: LeaseStore> Ledger<S> {
             gone.insert(lease.public_key, lease.clone());
         }
         changes.extend(invites.into_values().map(Change::Invite));
+        // Before the leases: those that end begin a quarantine.
+        changes.extend(self.index.quarantine_due(time).map(Change::ReleasedGone));
 
         let ending = now.instant >= self.grace_until && self.index.next_expiry().is_some_and(|next| next <= time);
         let flushing = ending || self.flush_at.is_some_and(|at| at <= now.instant);
@@ -370,7 +372,6 @@ impl<S: LeaseStore> Ledger<S> {
             }
         }
 
-        changes.extend(self.index.quarantine_due(time).filter(|key| !gone.contains_key(key)).map(Change::ReleasedGone));
         let ended: BTreeSet<_> = self.index.ended_due(time).collect();
         changes.extend(ended.iter().copied().map(Change::InviteGone));
         let sweeping = self.sweep || !ended.is_empty();

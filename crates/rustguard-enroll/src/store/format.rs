@@ -239,3 +239,165 @@ impl<'a> Reader<'a> {
         self.take().copied().map(u64::from_le_bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{InviteRecord, Lease, LeaseState, Origin, PresharedKey, Terms, TokenId};
+    use crate::store::{Released, Tombstone};
+    use rustguard_crypto::x25519::PublicKey;
+
+    const SNAPSHOT_LEN: usize = 327;
+    const SNAPSHOT_DIGEST: &str = "4dc740ad596debde";
+    const RECORD_LEN: usize = 456;
+    const RECORD_DIGEST: &str = "8588c813c62955e1";
+
+    /// One of everything.
+    fn changes() -> Vec<Change> {
+        let (public_key, v4, v6) = (PublicKey([1; 32]), [10, 0, 0, 2].into(), "fd00::2".parse().unwrap());
+        vec![
+            Change::Time(1_800_000_000),
+            Change::Serial(7),
+            Change::Invite(InviteRecord {
+                id: TokenId([2; 8]),
+                public_key: PublicKey([3; 32]),
+                serial: 5,
+                created: 1_700_000_000,
+                expires: Some(1_700_086_400),
+                uses: 300,
+                uses_left: 299,
+                last_used: Some(1_700_000_001),
+                revoked: None,
+                terms: Terms { addresses: vec![v6], tag: Some("lab".to_owned()), ephemeral: true },
+            }),
+            Change::InviteGone(TokenId([4; 8])),
+            Change::Lease(Lease {
+                public_key,
+                name: Some("web".to_owned()),
+                v4: Some(v4),
+                v6: None,
+                preshared_key: PresharedKey::from_bytes(&[0xee; 32]),
+                state: LeaseState::Pending { until: 60 },
+                origin: Origin::Invite(TokenId([2; 8])),
+                tag: None,
+                ephemeral: false,
+                created: 1_800_000_000,
+                expires: Some(1_800_003_600),
+                last_handshake: None,
+            }),
+            Change::Renewed { public_key, last_handshake: 5, expires: None },
+            Change::LeaseGone(PublicKey([5; 32])),
+            Change::Released(Released {
+                public_key: PublicKey([6; 32]),
+                v4: None,
+                v6: Some([0xfd; 16].into()),
+                until: 9,
+            }),
+            Change::ReleasedGone(PublicKey([7; 32])),
+            Change::Removed(Tombstone { public_key: PublicKey([8; 32]), serial: 6, removed: 10 }),
+            Change::RemovedGone(PublicKey([9; 32])),
+        ]
+    }
+
+    fn state() -> State {
+        let mut state = State::default();
+        changes().into_iter().for_each(|change| state.apply(change));
+        state
+    }
+
+    fn journal(commits: usize) -> (Vec<u8>, Vec<usize>) {
+        let mut bytes = journal_header(3).to_vec();
+        let mut ends = vec![bytes.len()];
+        for serial in 0..commits {
+            bytes.extend_from_slice(&record(serial as u64 + 10, &[Change::Serial(serial as u64 + 1)]).unwrap());
+            ends.push(bytes.len());
+        }
+        (bytes, ends)
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let state = state();
+        let read = read_snapshot(&snapshot(3, 10, &state)).unwrap();
+        assert_eq!((read.generation, read.next_serial, &read.state), (3, 10, &state));
+        let mut bytes = journal_header(3).to_vec();
+        bytes.extend_from_slice(&record(10, &changes()).unwrap());
+        let mut read = State::default();
+        let tail = read_journal(&bytes, 3, 10, &mut read).unwrap();
+        assert_eq!((tail, read), (Tail { end: bytes.len(), next_serial: 11 }, state));
+    }
+
+    /// Version 1 is out there: if this fails, there is a version 2, and version 1 is still to be read.
+    #[test]
+    fn version_1_stays_as_it_is() {
+        let digest = |bytes: &[u8]| {
+            let digest = rustguard_crypto::hash::hash(&[bytes]);
+            digest[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+        };
+        let (snapshot, record) = (snapshot(3, 10, &state()), record(10, &changes()).unwrap());
+        assert_eq!((snapshot.len(), digest(&snapshot)), (SNAPSHOT_LEN, SNAPSHOT_DIGEST.to_owned()));
+        assert_eq!((record.len(), digest(&record)), (RECORD_LEN, RECORD_DIGEST.to_owned()));
+    }
+
+    #[test]
+    fn other_versions_are_refused_by_number() {
+        let mut bytes = snapshot(3, 10, &state());
+        let mut journal = journal(1).0;
+        for version in [0, 2, u32::MAX] {
+            bytes[8..12].copy_from_slice(&version.to_le_bytes());
+            journal[8..12].copy_from_slice(&version.to_le_bytes());
+            assert_eq!(read_snapshot(&bytes).unwrap_err(), Fault::Version(version));
+            assert_eq!(read_journal(&journal, 3, 10, &mut State::default()).unwrap_err(), Fault::Version(version));
+        }
+    }
+
+    #[test]
+    fn a_snapshot_is_whole_or_damaged() {
+        let bytes = snapshot(3, 10, &state());
+        for len in 0..bytes.len() {
+            assert!(matches!(read_snapshot(&bytes[..len]), Err(Fault::Damaged(..))), "{len}");
+        }
+        let longer = [&bytes[..], b"x"].concat();
+        assert!(matches!(read_snapshot(&longer), Err(Fault::Damaged(..))));
+    }
+
+    #[test]
+    fn a_journal_cut_anywhere_is_the_commits_before_it() {
+        let (bytes, ends) = journal(5);
+        for len in JOURNAL_HEADER..=bytes.len() {
+            let mut state = State::default();
+            let whole = ends.iter().rposition(|&end| end <= len).unwrap();
+            let tail = read_journal(&bytes[..len], 3, 10, &mut state).unwrap();
+            assert_eq!((tail.end, tail.next_serial), (ends[whole], 10 + whole as u64), "{len}");
+            assert_eq!(state.serial, whole as u64, "{len}");
+        }
+        for len in 0..JOURNAL_HEADER {
+            assert!(
+                matches!(read_journal(&bytes[..len], 3, 10, &mut State::default()), Err(Fault::Damaged(..))),
+                "{len}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_broken_record_before_sound_ones_is_damage_at_its_place() {
+        let (bytes, ends) = journal(5);
+        for broken in ends[1]..ends[2] {
+            let mut bytes = bytes.clone();
+            bytes[broken] ^= 0x10;
+            let fault = read_journal(&bytes, 3, 10, &mut State::default()).unwrap_err();
+            assert_eq!(fault, Fault::Damaged(ends[1], "a record is broken, and sound ones follow"), "{broken}");
+        }
+        let without = [&bytes[..ends[1]], &bytes[ends[2]..]].concat();
+        let fault = read_journal(&without, 3, 10, &mut State::default()).unwrap_err();
+        assert_eq!(fault, Fault::Damaged(ends[1], "a record is missing before this one"));
+    }
+
+    #[test]
+    fn journals_that_changed_places_are_noticed() {
+        let (bytes, _) = journal(1);
+        assert!(matches!(read_journal(&bytes, 4, 10, &mut State::default()), Err(Fault::Damaged(12, _))));
+        assert!(matches!(read_journal(&bytes, 3, 9, &mut State::default()), Err(Fault::Damaged(..))));
+        assert!(matches!(read_snapshot(&bytes), Err(Fault::Damaged(0, _))));
+    }
+}

@@ -401,13 +401,17 @@ fn missing_files_are_named_and_nothing_is_changed() {
     let (commits, states) = script();
     let whole = drive(Drive::new(1));
     run(&whole, &commits, &states);
-    let names: Vec<String> = whole.0.borrow().names.keys().cloned().collect();
-    assert!(names.len() >= 2, "{names:?}");
-    for name in names.iter().filter(|name| *name != "snapshot.new") {
+    let mut names: Vec<String> = whole.0.borrow().names.keys().cloned().collect();
+    names.retain(|name| name != "snapshot.new");
+    // Without its last journal, a log looks like one that was shorter.
+    let last = names.iter().rposition(|name| name.starts_with("journal-")).unwrap();
+    names.remove(last);
+    assert!(names.len() >= 2, "a snapshot and a journal: {names:?}");
+    for name in &names {
         let files = drive(whole.0.borrow().restarted(1));
         files.0.borrow_mut().names.remove(name);
         let operations = files.0.borrow().operations;
-        let error = log(&files).load().expect_err(name);
+        let Err(error) = log(&files).load() else { panic!("{name} is not missed") };
         assert!(matches!(&error, StoreError::Missing { path } if path.to_str() == Some(name)), "{name}: {error}");
         assert_eq!(files.0.borrow().operations, operations, "{name}: nothing was written");
     }

@@ -99,7 +99,7 @@ fn replayed_requests_by_invite_change_nothing_and_tell_nothing() {
         sim.pass(seconds(wait));
         for from in [address, elsewhere()] {
             for message in &messages {
-                let answers = sim.to_server(from, message);
+                let answers = sim.ask(from, message);
                 // At most what only the first sender can read, and never more than was sent (checked by the network).
                 assert!(answers.len() <= 1);
                 assert!(answers.iter().all(|answer| !contains(answer, &grant.preshared_key[..])));
@@ -114,7 +114,7 @@ fn replayed_requests_by_invite_change_nothing_and_tell_nothing() {
     sim.admin(|server, now, _, actions| server.remove_peer(&key, now, actions).expect("known"));
     let before = durable(&sim);
     for message in &messages {
-        assert!(sim.to_server(elsewhere(), message).is_empty());
+        assert!(sim.ask(elsewhere(), message).is_empty());
     }
     assert_eq!(durable(&sim), before);
 }
@@ -133,7 +133,7 @@ fn a_replayed_initiation_does_not_disturb_a_session_under_way() {
     while sim.answers() < 1 {
         assert!(sim.step(sim.now.instant + seconds(1)));
     }
-    assert!(sim.to_server(elsewhere(), &first).is_empty());
+    assert!(sim.ask(elsewhere(), &first).is_empty());
     assert!(sim.run(seconds(1)), "at once");
     sim.check(node);
 }
@@ -148,17 +148,17 @@ fn replayed_requests_by_code_in_the_same_and_in_a_later_window() {
     let (address, messages, before) = (sim.nodes[node].address, sim.sent_by(node), durable(&sim));
     // Same window: what was answered is answered again while the session lives, elsewhere only with a cookie.
     for message in &messages {
-        for answer in sim.to_server(elsewhere(), message) {
+        for answer in sim.ask(elsewhere(), message) {
             assert!(answer.len() <= message.len());
         }
-        sim.to_server(address, message);
+        sim.ask(address, message);
     }
     assert_eq!(sim.server.window().expect("open").attempts_left, 5);
     sim.pass(seconds(90));
     sim.open(Some("mysecret"), false);
     for from in [address, elsewhere()] {
         for message in &messages {
-            for answer in sim.to_server(from, message) {
+            for answer in sim.ask(from, message) {
                 assert_eq!(
                     answer.len(),
                     64,
@@ -193,7 +193,7 @@ fn a_stolen_state_file_and_recorded_traffic_enrol_nobody() {
     // With what is there, the best one can do is to be somebody without the seed: the message of the other one, again.
     let before = durable(&sim);
     for message in sim.sent_by(node) {
-        sim.to_server(elsewhere(), &message);
+        sim.ask(elsewhere(), &message);
     }
     assert_eq!(durable(&sim), before);
 }
@@ -280,11 +280,11 @@ fn a_flood_of_garbage_and_of_valid_macs_while_an_honest_client_joins() {
             let mut message = vec![0; *[116, 1212, 1232].get(sim.rng.random_range(0..3)).expect("one of three")];
             sim.rng.fill_bytes(&mut message);
             message[..4].copy_from_slice(&kind.to_le_bytes());
-            answered[0] += sim.to_server(spoofed, &message).len();
+            answered[0] += sim.ask(spoofed, &message).len();
             message.resize(1232, 0);
             message[..4].copy_from_slice(&0x4567_7201_u32.to_le_bytes());
             sign(&sim, &mut message);
-            answered[1] += sim.to_server(spoofed, &message).len();
+            answered[1] += sim.ask(spoofed, &message).len();
             answered[2] += 1;
         }
     }
@@ -310,7 +310,7 @@ fn under_load_an_honest_client_shows_its_cookie() {
             garbage[100..104].copy_from_slice(&(i + cookies * 400).to_le_bytes());
             sign(&sim, &mut garbage);
             let from = SocketAddr::new(IpAddr::from((0x0b00_0000 + i).to_be_bytes()), 7);
-            sim.to_server(from, &garbage);
+            sim.ask(from, &garbage);
         }
         cookies += 1;
         assert!(sim.step(sim.now.instant + seconds(1)));
@@ -331,7 +331,8 @@ fn forged_answers_move_nothing() {
         assert!(sim.step(sim.now.instant + seconds(30)));
         // Each answer of the server also comes changed in one place, and first. The reply with the share has no
         // authentication of its own: an index that nobody off the path knows is what protects it.
-        for datagram in sim.sent[seen..].to_vec() {
+        let fresh = sim.sent[seen..].to_vec();
+        for datagram in fresh {
             if datagram.from != server_address() || datagram.bytes[0] == 5 {
                 continue;
             }
@@ -361,7 +362,8 @@ fn changed_requests_move_nothing() {
     let mut seen = 0;
     while !sim.is_done() {
         assert!(sim.step(sim.now.instant + seconds(30)));
-        for datagram in sim.sent[seen..].to_vec() {
+        let fresh = sim.sent[seen..].to_vec();
+        for datagram in fresh {
             if datagram.to != server_address() {
                 continue;
             }
@@ -370,7 +372,7 @@ fn changed_requests_move_nothing() {
                 let at = sim.rng.random_range(0..bytes.len());
                 bytes[at] ^= 1 << sim.rng.random_range(0..8);
                 let before = durable(&sim);
-                sim.to_server(elsewhere(), &bytes);
+                sim.ask(elsewhere(), &bytes);
                 assert_eq!(durable(&sim), before);
             }
         }
@@ -394,7 +396,7 @@ fn sessions_are_bounded_and_those_of_one_invite_leave_room_for_others() {
         let node = sim.join_as(&crowd, key);
         let message = sim.nodes[node].client.poll(sim.now, &mut sim.rng).expect("alive").expect("an initiation");
         let from = SocketAddr::new(IpAddr::from((0x0b00_0000 + i).to_be_bytes()), 7);
-        answered += sim.to_server(from, &message).iter().filter(|answer| answer.len() > 64).count();
+        answered += sim.ask(from, &message).iter().filter(|answer| answer.len() > 64).count();
         sim.nodes.clear();
         sim.pass(Duration::from_millis(5));
     }

@@ -21,14 +21,14 @@ use std::{
     time::Duration,
 };
 
-pub const POOLS: [&str; 2] = ["10.150.0.0/24", "fd15::/64"];
+pub(crate) const POOLS: [&str; 2] = ["10.150.0.0/24", "fd15::/64"];
 
 /// A store whose disk can be pulled.
 #[derive(Clone, Debug, Default)]
-pub struct TestStore {
-    pub kept: Rc<RefCell<MemoryStore>>,
-    pub broken: Rc<Cell<bool>>,
-    pub commits: Rc<Cell<u32>>,
+pub(crate) struct TestStore {
+    pub(crate) kept: Rc<RefCell<MemoryStore>>,
+    pub(crate) broken: Rc<Cell<bool>>,
+    pub(crate) commits: Rc<Cell<u32>>,
 }
 
 impl LeaseStore for TestStore {
@@ -46,57 +46,57 @@ impl LeaseStore for TestStore {
 }
 
 /// A machine that joins.
-pub struct Node {
-    pub address: SocketAddr,
-    pub key: [u8; 32],
-    pub client: Client,
-    pub outcome: Option<Result<Joined, JoinError>>,
-    pub waiting: Option<ApprovalCode>,
+pub(crate) struct Node {
+    pub(crate) address: SocketAddr,
+    pub(crate) key: [u8; 32],
+    pub(crate) client: Client,
+    pub(crate) outcome: Option<Result<Joined, JoinError>>,
+    pub(crate) waiting: Option<ApprovalCode>,
     /// What the machine's clock shows besides the truth, in seconds.
-    pub skew: i64,
+    pub(crate) skew: i64,
 }
 
 #[derive(Clone)]
-pub struct Datagram {
-    pub from: SocketAddr,
-    pub to: SocketAddr,
-    pub bytes: Vec<u8>,
+pub(crate) struct Datagram {
+    pub(crate) from: SocketAddr,
+    pub(crate) to: SocketAddr,
+    pub(crate) bytes: Vec<u8>,
 }
 
-pub struct Sim {
-    pub rng: StdRng,
-    pub now: Now,
-    pub server: Server<TestStore>,
+pub(crate) struct Sim {
+    pub(crate) rng: StdRng,
+    pub(crate) now: Now,
+    pub(crate) server: Server<TestStore>,
     identity: [u8; 32],
     pools: Vec<String>,
     store: Rc<RefCell<MemoryStore>>,
-    pub broken: Rc<Cell<bool>>,
-    pub commits: Rc<Cell<u32>>,
-    pub nodes: Vec<Node>,
+    pub(crate) broken: Rc<Cell<bool>>,
+    pub(crate) commits: Rc<Cell<u32>>,
+    pub(crate) nodes: Vec<Node>,
     /// In percent.
-    pub loss: u32,
-    pub duplicates: u32,
+    pub(crate) loss: u32,
+    pub(crate) duplicates: u32,
     /// Milliseconds, at random up to this; so later datagrams overtake earlier ones.
-    pub delay: u64,
+    pub(crate) delay: u64,
     flying: BTreeMap<(Instant, u64), Datagram>,
     serial: u64,
     /// Everything that was sent, lost or not.
-    pub sent: Vec<Datagram>,
-    pub audit: Vec<AuditRecord>,
+    pub(crate) sent: Vec<Datagram>,
+    pub(crate) audit: Vec<AuditRecord>,
     /// What the device has.
-    pub peers: BTreeMap<PublicKey, PeerConfig>,
+    pub(crate) peers: BTreeMap<PublicKey, PeerConfig>,
 }
 
-pub fn server_address() -> SocketAddr {
+pub(crate) fn server_address() -> SocketAddr {
     "192.0.2.1:51820".parse().expect("an address")
 }
 
 impl Sim {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self::with_pools(seed, &POOLS)
     }
 
-    pub fn with_pools(seed: u64, pools: &[&str]) -> Self {
+    pub(crate) fn with_pools(seed: u64, pools: &[&str]) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let now = Now { instant: Instant::from_nanos(1 << 40), unix: Duration::from_secs(1_700_000_000) };
         let mut identity = [0; 32];
@@ -127,7 +127,7 @@ impl Sim {
     }
 
     /// The server's process ends and another one starts on the same state.
-    pub fn restart_server(&mut self) {
+    pub(crate) fn restart_server(&mut self) {
         let placeholder = start(TestStore::default(), &self.pools, [1; 32], self.now, &mut self.rng);
         let old = std::mem::replace(&mut self.server, placeholder);
         let store = old.into_ledger().into_store();
@@ -135,11 +135,11 @@ impl Sim {
         self.peers = self.server.peers().map(|peer| (peer.public_key, peer)).collect();
     }
 
-    pub fn invite(&mut self) -> Invite {
+    pub(crate) fn invite(&mut self) -> Invite {
         self.invite_with(InviteOptions::default())
     }
 
-    pub fn invite_with(&mut self, options: InviteOptions) -> Invite {
+    pub(crate) fn invite_with(&mut self, options: InviteOptions) -> Invite {
         let mut actions = Vec::new();
         let invite = self.server.new_invite(options, self.now, &mut self.rng, &mut actions).expect("an invite");
         self.carry_out(actions, None);
@@ -147,7 +147,7 @@ impl Sim {
     }
 
     /// Opens a window for 60 seconds and returns what joiners type.
-    pub fn open(&mut self, passphrase: Option<&str>, approve: bool) -> String {
+    pub(crate) fn open(&mut self, passphrase: Option<&str>, approve: bool) -> String {
         let options = OpenOptions {
             passphrase: passphrase.map(|text| Passphrase::new(text).expect("a passphrase")),
             approve,
@@ -159,7 +159,7 @@ impl Sim {
         opened.code.map_or_else(|| passphrase.expect("no code").to_owned(), |code| code.to_text().to_string())
     }
 
-    pub fn admin<R>(
+    pub(crate) fn admin<R>(
         &mut self,
         command: impl FnOnce(&mut Server<TestStore>, Now, &mut StdRng, &mut Vec<Action>) -> R,
     ) -> R {
@@ -170,20 +170,20 @@ impl Sim {
     }
 
     /// A machine begins to join, with a fresh key.
-    pub fn join(&mut self, token: &str) -> usize {
+    pub(crate) fn join(&mut self, token: &str) -> usize {
         let mut key = [0; 32];
         self.rng.fill_bytes(&mut key);
         self.join_as(token, key)
     }
 
     /// The same with a key of its own, from an address of its own.
-    pub fn join_as(&mut self, token: &str, key: [u8; 32]) -> usize {
+    pub(crate) fn join_as(&mut self, token: &str, key: [u8; 32]) -> usize {
         let i = self.nodes.len();
         let address = SocketAddr::from(([198, 51, (100 + i / 250) as u8, (i % 250) as u8], 40_000 + i as u16));
         self.join_from(token, key, address, 0)
     }
 
-    pub fn join_from(&mut self, token: &str, key: [u8; 32], address: SocketAddr, skew: i64) -> usize {
+    pub(crate) fn join_from(&mut self, token: &str, key: [u8; 32], address: SocketAddr, skew: i64) -> usize {
         let token = Token::parse(token).expect("a token");
         let name = format!("node-{}", self.nodes.len());
         let identity = StaticSecret::from_bytes(key);
@@ -193,7 +193,7 @@ impl Sim {
     }
 
     /// The machine's process ends; another one tries again with the same key and token.
-    pub fn restart_client(&mut self, i: usize, token: &str) {
+    pub(crate) fn restart_client(&mut self, i: usize, token: &str) {
         let node = &mut self.nodes[i];
         let (token, identity) = (Token::parse(token).expect("a token"), StaticSecret::from_bytes(node.key));
         let now = skewed(self.now, node.skew);
@@ -202,7 +202,7 @@ impl Sim {
     }
 
     /// Lets time pass until everybody is done, or for this long. Whether everybody is done.
-    pub fn run(&mut self, at_most: Duration) -> bool {
+    pub(crate) fn run(&mut self, at_most: Duration) -> bool {
         let end = self.now.instant + at_most;
         while !self.is_done() {
             if !self.step(end) {
@@ -213,17 +213,17 @@ impl Sim {
     }
 
     /// Lets this much time pass, whoever is done.
-    pub fn pass(&mut self, time: Duration) {
+    pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now.instant + time;
         while self.step(end) {}
     }
 
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.nodes.iter().all(|node| node.outcome.is_some())
     }
 
     /// The next thing happens, unless that is after `end`: then it is `end`.
-    pub fn step(&mut self, end: Instant) -> bool {
+    pub(crate) fn step(&mut self, end: Instant) -> bool {
         let flying = self.flying.first_key_value().map(|((at, _), _)| *at);
         let clients = self.nodes.iter().filter(|node| node.outcome.is_none()).filter_map(|node| node.client.deadline());
         let next = clients.chain(flying).chain(self.server.deadline()).min();
@@ -259,7 +259,7 @@ impl Sim {
         true
     }
 
-    pub fn send(&mut self, datagram: Datagram) {
+    pub(crate) fn send(&mut self, datagram: Datagram) {
         assert!(datagram.bytes.len() <= MAX_DATAGRAM, "{} bytes", datagram.bytes.len());
         self.sent.push(datagram.clone());
         let copies = 1 + u32::from(self.rng.random_range(0..100) < self.duplicates);
@@ -273,9 +273,9 @@ impl Sim {
         }
     }
 
-    pub fn deliver(&mut self, datagram: &Datagram) {
+    pub(crate) fn deliver(&mut self, datagram: &Datagram) {
         if datagram.to == server_address() {
-            self.to_server(datagram.from, &datagram.bytes);
+            self.ask(datagram.from, &datagram.bytes);
             return;
         }
         for i in 0..self.nodes.len() {
@@ -294,7 +294,7 @@ impl Sim {
     }
 
     /// Gives the server a datagram. Returns what it answers, which is also on its way.
-    pub fn to_server(&mut self, from: SocketAddr, bytes: &[u8]) -> Vec<Vec<u8>> {
+    pub(crate) fn ask(&mut self, from: SocketAddr, bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut actions = Vec::new();
         self.server.handle(from, bytes, self.now, &mut self.rng, &mut actions);
         let answers = actions.iter().filter_map(|action| match action {
@@ -337,42 +337,42 @@ impl Sim {
     }
 
     /// The server's wall clock is set.
-    pub fn set_clock(&mut self, by: i64) {
+    pub(crate) fn set_clock(&mut self, by: i64) {
         self.now = skewed(self.now, by);
     }
 
     /// A copy of what is durable.
-    pub fn kept(&self) -> MemoryStore {
+    pub(crate) fn kept(&self) -> MemoryStore {
         self.store.borrow().clone()
     }
 
-    pub fn joined(&self, i: usize) -> &Joined {
+    pub(crate) fn joined(&self, i: usize) -> &Joined {
         match &self.nodes[i].outcome {
             Some(Ok(joined)) => joined,
             other => panic!("node {i} has not joined: {other:?}; audit: {:#?}", self.audit),
         }
     }
 
-    pub fn failed(&self, i: usize) -> JoinError {
+    pub(crate) fn failed(&self, i: usize) -> JoinError {
         match &self.nodes[i].outcome {
             Some(Err(error)) => *error,
             other => panic!("node {i} has not failed: {other:?}"),
         }
     }
 
-    pub fn public_key(&self, i: usize) -> PublicKey {
+    pub(crate) fn public_key(&self, i: usize) -> PublicKey {
         StaticSecret::from_bytes(self.nodes[i].key).public_key()
     }
 
     /// The tunnel comes up.
-    pub fn handshake(&mut self, i: usize) {
+    pub(crate) fn handshake(&mut self, i: usize) {
         let key = self.public_key(i);
         assert!(self.peers.contains_key(&key), "the device has the peer");
         self.admin(|server, now, _, actions| server.handshake_completed(&key, now, actions));
     }
 
     /// Everything that must agree between a machine that joined, the ledger and the device.
-    pub fn check(&self, i: usize) {
+    pub(crate) fn check(&self, i: usize) {
         let (joined, key) = (self.joined(i), self.public_key(i));
         let peer = self.peers.get(&key).expect("the device has the peer");
         let lease = self.server.ledger().lease(&key).expect("there is a lease");
@@ -388,7 +388,7 @@ impl Sim {
     }
 
     /// No two leases share an address or a preshared key.
-    pub fn check_all(&self) {
+    pub(crate) fn check_all(&self) {
         let mut seen = BTreeSet::new();
         for lease in self.server.ledger().leases() {
             assert!(lease.addresses().all(|address| seen.insert(address)), "an address twice");
@@ -397,22 +397,22 @@ impl Sim {
         assert_eq!(keys.len(), self.peers.len());
     }
 
-    pub fn audited(&self, event: AuditEvent) -> Vec<&AuditRecord> {
+    pub(crate) fn audited(&self, event: AuditEvent) -> Vec<&AuditRecord> {
         self.audit.iter().filter(|record| record.event == event).collect()
     }
 
-    pub fn refusals(&self) -> Vec<Reason> {
+    pub(crate) fn refusals(&self) -> Vec<Reason> {
         self.audited(AuditEvent::Refused).iter().filter_map(|record| record.reason).collect()
     }
 
     /// What machine `i` sent to the server.
-    pub fn sent_by(&self, i: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn sent_by(&self, i: usize) -> Vec<Vec<u8>> {
         let from = self.nodes[i].address;
         self.sent.iter().filter(|datagram| datagram.from == from).map(|datagram| datagram.bytes.clone()).collect()
     }
 
     /// How much the server has sent.
-    pub fn answers(&self) -> usize {
+    pub(crate) fn answers(&self) -> usize {
         self.sent.iter().filter(|datagram| datagram.from == server_address()).count()
     }
 }
@@ -438,6 +438,6 @@ fn skewed(now: Now, skew: i64) -> Now {
     Now { unix: if skew < 0 { now.unix.saturating_sub(by) } else { now.unix + by }, ..now }
 }
 
-pub fn seconds(n: u64) -> Duration {
+pub(crate) fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
 }

@@ -142,9 +142,9 @@ fn a_window_closes_on_time_though_nobody_ticks() {
     let node = sim.join(&code);
     let message = sim.nodes[node].client.poll(sim.now, &mut sim.rng).expect("alive").expect("a share");
     let from = sim.nodes[node].address;
-    assert_eq!(sim.to_server(from, &message).len(), 1, "a cookie");
+    assert_eq!(sim.ask(from, &message).len(), 1, "a cookie");
     sim.now.instant = sim.now.instant + seconds(60);
-    assert!(sim.to_server(from, &message).is_empty());
+    assert!(sim.ask(from, &message).is_empty());
 }
 
 #[test]
