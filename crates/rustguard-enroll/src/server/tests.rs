@@ -1,7 +1,8 @@
 //! Joiners that no honest client is: they need what is inside.
 use super::*;
 use crate::{
-    ledger::Policy,
+    lease::PresharedKey,
+    ledger::{Grant, Policy, Refusal, Request},
     limits::Source,
     pake,
     payload::{Greeting, Joiner},
@@ -112,6 +113,41 @@ fn a_key_that_is_no_ml_kem_key_gets_nothing() {
 }
 
 #[test]
+fn a_claim_after_its_time_gets_nothing_though_nobody_ticks() {
+    let mut lab = Lab::new();
+    let invite = lab.invite();
+    let node = StaticSecret::from_bytes([5; 32]);
+    let (keys, session) = lab.greeted(&invite, node.public_key()).expect("the invite is good");
+    let keys = keys.claim(&node, invite.server()).expect("honest keys");
+    let (_, kem_key) = crate::kem::generate(&mut lab.rng);
+    lab.now.instant = lab.now.instant + session::SESSION_TIME;
+    assert_eq!(lab.handle(&claim(&session, keys.key(), &kem_key)), (vec![], vec![]));
+}
+
+#[test]
+fn the_ledger_lets_nobody_in_by_a_window_that_is_closed() {
+    let mut lab = Lab::new();
+    let request = || Request {
+        public_key: PublicKey([5; 32]),
+        name: None,
+        preshared_key: PresharedKey::from_bytes(&[1; 32]),
+        ephemeral: false,
+        grant: Grant::Window,
+    };
+    assert!(matches!(lab.server.ledger.admit(request(), lab.now), Err(Refusal::Closed)));
+    for by_command in [true, false] {
+        lab.server.open(OpenOptions::default(), lab.now, &mut lab.rng, &mut Vec::new()).expect("no other window");
+        if by_command {
+            assert!(lab.server.close(lab.now, &mut Vec::new()));
+        } else {
+            lab.now.instant = lab.now.instant + DEFAULT_WINDOW;
+            lab.server.tick(lab.now, &mut Vec::new());
+        }
+        assert!(matches!(lab.server.ledger.admit(request(), lab.now), Err(Refusal::Closed)));
+    }
+}
+
+#[test]
 fn a_second_claim_of_one_session_is_not_a_second_grant() {
     let mut lab = Lab::new();
     let invite = lab.invite();
@@ -144,7 +180,8 @@ fn who_proves_something_else_than_it_committed_to_is_refused() {
         let options = OpenOptions { passphrase: Some(passphrase.clone()), approve: true, ..OpenOptions::default() };
         lab.server.open(options, lab.now, &mut lab.rng, &mut Vec::new()).expect("no other window");
         let secret = pake::Secret::Passphrase(passphrase);
-        let joiner = Joiner { public_key: PublicKey([3; 32]), name: None, ephemeral: false };
+        let node = StaticSecret::from_bytes([3; 32]);
+        let joiner = Joiner { public_key: node.public_key(), name: None, ephemeral: false };
         let shared = pake::share(&secret, &joiner, &mut lab.rng);
         let mut maker = rustguard_core::cookie::Maker::new(&pake::LABELS, &secret.mac_key());
         let mut datagram = shared.message.clone();
@@ -170,6 +207,11 @@ fn who_proves_something_else_than_it_committed_to_is_refused() {
             // What it was told has a counter of its own, and so has what it is told next: no nonce is used twice.
             let Some(Message::Welcome(first)) = Message::parse(&answers[0]) else { panic!("a welcome") };
             assert_eq!(first.counter, 0);
+            // Who does not wait to be approved gets nothing.
+            let (_, kem_key) = crate::kem::generate(&mut lab.rng);
+            let keys = proving.keys.claim(&node, lab.server.public_key()).expect("honest keys");
+            assert_eq!(lab.handle(&claim(&share.session, keys.key(), &kem_key)), (vec![], vec![]));
+            assert_eq!(lab.server.ledger().leases().len(), 0);
             let code = proving.keys.approval_code(&text);
             lab.server.approve(code, lab.now, &mut Vec::new()).expect("the same digits");
             let (answers, _) = lab.handle(&message);

@@ -243,6 +243,21 @@ fn a_removed_peer_comes_back_by_a_new_invite_only() {
 }
 
 #[test]
+fn a_removed_peers_grant_is_not_heard_again() {
+    let mut sim = Sim::new(94);
+    let token = sim.invite().to_text();
+    let node = sim.join(&token);
+    assert!(sim.run(seconds(2)));
+    let messages = sim.sent_by(node);
+    assert!(messages.iter().all(|message| sim.ask(elsewhere(), message).len() == 1), "the session lives");
+    let key = sim.public_key(node);
+    sim.admin(|server, now, _, actions| server.remove_peer(&key, now, actions).expect("known"));
+    let claim = messages.last().expect("a claim");
+    assert!(sim.ask(elsewhere(), claim).is_empty());
+    assert!(sim.peers.is_empty());
+}
+
+#[test]
 fn a_peer_removed_between_its_messages_does_not_get_in() {
     let mut sim = Sim::new(88);
     let token = sim.invite_with(InviteOptions { uses: 2, ..InviteOptions::default() }).to_text();

@@ -6,6 +6,7 @@ use rustguard_enroll::{
     server::{ApprovalCode, MAX_WAITING, MAX_WINDOW, OpenOptions, ServerError},
     token::Code,
 };
+use std::time::Duration;
 
 /// Another code of the same window: its first half is right, as somebody has it who saw a packet.
 fn guess(code: &str, n: usize) -> String {
@@ -145,6 +146,27 @@ fn a_window_closes_on_time_though_nobody_ticks() {
     assert_eq!(sim.ask(from, &message).len(), 1, "a cookie");
     sim.now.instant = sim.now.instant + seconds(60);
     assert!(sim.ask(from, &message).is_empty());
+}
+
+#[test]
+fn a_guess_under_way_ends_with_its_window() {
+    let mut sim = Sim::new(33);
+    let options = OpenOptions { duration: seconds(1), ..OpenOptions::default() };
+    let opened = sim.admin(|server, now, rng, actions| server.open(options, now, rng, actions).expect("closed"));
+    let code = opened.code.expect("a code").to_text().to_string();
+    sim.pass(Duration::from_millis(900));
+    sim.delay = 1;
+    sim.join(&code);
+    while sim.answers() < 2 {
+        assert!(sim.step(sim.now.instant + seconds(1)));
+    }
+    // The share is out. The proof comes after the window.
+    sim.loss = 100;
+    sim.pass(Duration::from_millis(100));
+    assert_eq!(sim.server.window(), None);
+    sim.loss = 0;
+    assert!(sim.run(seconds(30)));
+    assert_eq!((sim.answers(), sim.failed(0)), (2, JoinError::NotAccepted));
 }
 
 #[test]
