@@ -14,6 +14,8 @@ mod finish;
 mod first;
 mod options;
 mod session;
+#[cfg(test)]
+mod tests;
 mod window;
 
 use crate::{

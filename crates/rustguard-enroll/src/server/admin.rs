@@ -22,7 +22,7 @@ use crate::{
 use core::time::Duration;
 use rand_core::CryptoRng;
 use rustguard_core::{
-    cookie::Checker,
+    cookie::{self, Checker},
     time::{Instant, Now},
 };
 use rustguard_crypto::x25519::PublicKey;
@@ -57,6 +57,8 @@ impl<S: LeaseStore> Server<S> {
             }
         };
         let until = now.instant + duration;
+        // A share recorded in another window brings no cookie that still holds.
+        self.cookies = cookie::Secret::new(now.instant, rng);
         self.windows += 1;
         self.window = Some(Window {
             serial: self.windows,
