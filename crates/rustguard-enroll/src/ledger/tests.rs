@@ -293,6 +293,16 @@ fn pending_leases_keep_what_is_left_of_their_minute_over_a_restart_whatever_the_
 }
 
 #[test]
+fn after_a_restart_no_lease_waits_longer_than_the_policy_of_now() {
+    let mut ledger = ledger(&["10.0.0.0/24"]);
+    ledger.add_invite(new_invite(1, 1), at(0)).unwrap();
+    ledger.admit(by_invite(1, 1), at(0)).unwrap();
+    let policy = Policy { pending: Duration::from_secs(10), ..Policy::default() };
+    let ledger = Ledger::open(ledger.into_store(), pools(&["10.0.0.0/24"]), policy, at(1)).unwrap();
+    assert_eq!(ledger.deadline(), Some(at(11).instant));
+}
+
+#[test]
 fn a_removed_peer_comes_back_by_something_newer_only() {
     let mut ledger = ledger(&["10.0.0.0/24"]);
     ledger.add_invite(new_invite(1, 5), at(0)).unwrap();
@@ -384,6 +394,29 @@ fn leases_end_unless_handshakes_renew_them() {
     assert_eq!(ledger.expire(at(42_000)).unwrap(), []);
     assert!(ledger.admit(by_invite(1, 1), at(42_000)).unwrap().fresh, "it may come again");
     assert_eq!(ledger.invite(&id(1)).unwrap().uses_left, 3);
+}
+
+#[test]
+fn a_handshake_of_a_removed_peer_does_not_count_for_the_one_who_comes_after() {
+    let mut ledger = with_a_lease(16_000);
+    ledger.confirm(&key(1), at(10_000)).unwrap();
+    ledger.remove(&key(1), at(10_001)).unwrap();
+    ledger.add_invite(new_invite(2, 1), at(10_002)).unwrap();
+    ledger.admit(by_invite(1, 2), at(10_003)).unwrap();
+    ledger.expire(at(10_061)).unwrap();
+    assert_eq!(ledger.lease(&key(1)).unwrap().last_handshake, None);
+}
+
+#[test]
+fn a_quarantine_never_frees_an_address_that_is_leased() {
+    let mut ledger = ledger(&["10.0.0.0/24"]);
+    let v4 = ledger.admit(admin(1), at(0)).unwrap().lease.v4;
+    let mut store = ledger.into_store();
+    let released = Released { public_key: key(2), v4, v6: None, until: START + 10 };
+    store.commit(&[Change::Released(released)], &State::default()).unwrap();
+    let mut ledger = Ledger::open(store, pools(&["10.0.0.0/24"]), Policy::default(), at(1)).unwrap();
+    ledger.expire(at(11)).unwrap();
+    assert_eq!(text(ledger.admit(admin(3), at(12)).unwrap().lease.v4), "10.0.0.3");
 }
 
 #[test]
@@ -536,4 +569,5 @@ fn preshared_keys_are_in_no_text() {
     let lease = ledger.admit(request(0xab, Grant::Admin(Terms::default())), at(0)).unwrap().lease;
     let debug = format!("{lease:?} {ledger:?}");
     assert!(debug.contains("PresharedKey(…)") && !debug.contains("171, 171"), "{debug}");
+    assert!(serde_json::to_string(&lease).is_err(), "nor in JSON, such as the audit log's");
 }

@@ -16,9 +16,9 @@ use super::{Change, LeaseStore, State, StoreError};
 /// - `lock`: locked while a process uses the folder.
 ///
 /// A commit that was cut off at the end of the last journal was never acknowledged, and is left out. Everything else that
-/// is not as written is an error on [`load`](LeaseStore::load), and changes nothing. (One case looks like a commit cut
-/// off and is taken for it: the last record, acknowledged, was damaged later.) To make a backup, copy the folder
-/// while nothing uses it.
+/// is not as written is an error on [`load`](LeaseStore::load), and changes nothing. Two cases cannot be told from a shorter
+/// history: the very last record was damaged after it was acknowledged, or somebody deleted the newest of several journals.
+/// To make a backup, copy the folder while nothing uses it.
 #[derive(Debug)]
 pub struct FileStore(Log<Disk>);
 

@@ -1,18 +1,17 @@
 //! What the files of a store hold, version 1. Numbers are little-endian, checksums CRC-32 (IEEE).
 //!
-//! | Snapshot | bytes | | Journal | bytes | | Record of a journal | bytes |
+//! | Snapshot | bytes | | Journal | bytes | | Record | bytes |
 //! |---|---|---|---|---|---|---|---|
 //! | `RGledger` | 8 | | `RGjournl` | 8 | | length of the body | 4 |
-//! | version | 4 | | version | 4 | | serial of the record | 8 |
+//! | version | 4 | | version | 4 | | serial | 8 |
 //! | generation | 8 | | generation | 8 | | checksum of the body | 4 |
-//! | serial of the next record | 8 | | checksum of the above | 4 | | checksum of the above | 4 |
-//! | length of the body | 8 | | records | | | body: changes | |
-//! | checksum of the body | 4 | | | | | | |
-//! | checksum of the above | 4 | | | | | | |
-//! | body: a state | | | | | | | |
+//! | serial of the next commit | 8 | | checksum of the above | 4 | | checksum of the above | 4 |
+//! | checksum of the above | 4 | | records | | | body | |
+//! | records | | | | | | | |
 //!
-//! Bodies are in postcard's encoding: one [`State`], or the [`Change`]s of one commit after another.
-use serde::Serialize;
+//! A body is a sequence of [`Change`]s in postcard's encoding. One record of a journal is one commit; serials go on from
+//! journal to journal. The records of a snapshot, numbered from 0, together lead from the empty state to the one it
+//! holds; an empty record is the end, without which it is not whole.
 use zeroize::Zeroizing;
 
 use super::{Change, State};
@@ -21,7 +20,7 @@ use super::{Change, State};
 pub(super) const VERSION: u32 = 1;
 /// Length of a journal's header.
 pub(super) const JOURNAL_HEADER: usize = 24;
-const SNAPSHOT_HEADER: usize = 44;
+const SNAPSHOT_HEADER: usize = 32;
 const RECORD_HEADER: usize = 20;
 const SNAPSHOT_MAGIC: &[u8; 8] = b"RGledger";
 const JOURNAL_MAGIC: &[u8; 8] = b"RGjournl";
@@ -52,19 +51,16 @@ pub(super) struct Tail {
     pub(super) next_serial: u64,
 }
 
-/// A snapshot of the state.
-pub(super) fn snapshot(generation: u64, next_serial: u64, state: &State) -> Zeroizing<Vec<u8>> {
-    let mut bytes = encode(SNAPSHOT_HEADER, core::slice::from_ref(state));
-    let (header, body) = bytes.split_at_mut(SNAPSHOT_HEADER);
-    let mut writer = Writer(header);
+/// The header of a snapshot.
+pub(super) fn snapshot_header(generation: u64, next_serial: u64) -> [u8; SNAPSHOT_HEADER] {
+    let mut header = [0; SNAPSHOT_HEADER];
+    let mut writer = Writer(&mut header);
     writer.put(SNAPSHOT_MAGIC);
     writer.put(&VERSION.to_le_bytes());
     writer.put(&generation.to_le_bytes());
     writer.put(&next_serial.to_le_bytes());
-    writer.put(&(body.len() as u64).to_le_bytes());
-    writer.put(&crc32fast::hash(body).to_le_bytes());
-    seal(header);
-    bytes
+    seal(&mut header);
+    header
 }
 
 /// Reads a snapshot of any version that is known.
@@ -97,9 +93,9 @@ pub(super) fn read_journal(bytes: &[u8], generation: u64, serial: u64, state: &m
     }
 }
 
-/// One commit. The error is a length that is too large.
+/// One commit, or a part of a snapshot. The error is a length that is too large.
 pub(super) fn record(serial: u64, changes: &[Change]) -> Result<Zeroizing<Vec<u8>>, usize> {
-    let mut bytes = encode(RECORD_HEADER, changes);
+    let mut bytes = encode(changes);
     let (header, body) = bytes.split_at_mut(RECORD_HEADER);
     let len = u32::try_from(body.len()).ok().filter(|_| body.len() <= MAX_BODY).ok_or(body.len())?;
     let mut writer = Writer(header);
@@ -120,26 +116,28 @@ fn opening(reader: &mut Reader<'_>, magic: &[u8; 8]) -> Result<u32, Fault> {
 }
 
 fn snapshot_v1(bytes: &[u8], mut reader: Reader<'_>) -> Result<Snapshot, Fault> {
-    let header = bytes.get(..SNAPSHOT_HEADER).ok_or(Fault::Damaged(8, "it ends within its header"))?;
+    let short = || Fault::Damaged(8, "it ends within its header");
+    let header = bytes.get(..SNAPSHOT_HEADER).ok_or_else(short)?;
     if !is_sealed(header) {
         return Err(Fault::Damaged(0, "the checksum of its header is wrong"));
     }
-    let short = || Fault::Damaged(8, "it ends within its header");
-    let generation = reader.u64().ok_or_else(short)?;
-    let next_serial = reader.u64().ok_or_else(short)?;
-    let len = reader.u64().ok_or_else(short)?;
-    let checksum = reader.u32().ok_or_else(short)?;
-    let body = &bytes[SNAPSHOT_HEADER..];
-    if body.len() as u64 != len {
-        return Err(Fault::Damaged(bytes.len(), "it is shorter or longer than it says"));
+    let (generation, next_serial) = (reader.u64().ok_or_else(short)?, reader.u64().ok_or_else(short)?);
+    let mut state = State::default();
+    let mut at = SNAPSHOT_HEADER;
+    for part in 0.. {
+        let rest = bytes.get(at..).unwrap_or_default();
+        let (serial, body) = sound_record(rest).ok_or(Fault::Damaged(at, "a part of it is broken or missing"))?;
+        if serial != part {
+            return Err(Fault::Damaged(at, "its parts are not in order"));
+        }
+        apply(body, at, &mut state)?;
+        at += RECORD_HEADER + body.len();
+        if body.is_empty() {
+            break;
+        }
     }
-    if crc32fast::hash(body) != checksum {
-        return Err(Fault::Damaged(SNAPSHOT_HEADER, "the checksum of its body is wrong"));
-    }
-    let unread = |_| Fault::Damaged(SNAPSHOT_HEADER, "its body cannot be read");
-    let (state, rest) = postcard::take_from_bytes(body).map_err(unread)?;
-    if !rest.is_empty() {
-        return Err(Fault::Damaged(bytes.len() - rest.len(), "its body goes on after the state"));
+    if at < bytes.len() {
+        return Err(Fault::Damaged(at, "it goes on after its end"));
     }
     Ok(Snapshot { generation, next_serial, state })
 }
@@ -155,9 +153,8 @@ fn journal_v1(bytes: &[u8], generation: u64, serial: u64, state: &mut State) -> 
     let mut tail = Tail { end: JOURNAL_HEADER, next_serial: serial };
     while let Some(rest) = bytes.get(tail.end..).filter(|rest| !rest.is_empty()) {
         let Some((found, body)) = sound_record(rest) else {
-            if (tail.end + 1..bytes.len())
-                .any(|at| sound_record(&bytes[at..]).is_some_and(|(next, _)| next > tail.next_serial))
-            {
+            let later = |at| sound_record(&bytes[at..]).is_some_and(|(later, _)| later > tail.next_serial);
+            if (tail.end + 1..bytes.len()).any(later) {
                 return Err(Fault::Damaged(tail.end, "a record is broken, and sound ones follow"));
             }
             break;
@@ -165,18 +162,23 @@ fn journal_v1(bytes: &[u8], generation: u64, serial: u64, state: &mut State) -> 
         if found != tail.next_serial {
             return Err(Fault::Damaged(tail.end, "a record is missing before this one"));
         }
-        let mut changes = body;
-        while !changes.is_empty() {
-            let at = tail.end + RECORD_HEADER + (body.len() - changes.len());
-            let (change, rest) =
-                postcard::take_from_bytes(changes).map_err(|_| Fault::Damaged(at, "a record cannot be read"))?;
-            state.apply(change);
-            changes = rest;
-        }
+        apply(body, tail.end, state)?;
         tail.end += RECORD_HEADER + body.len();
         tail.next_serial += 1;
     }
     Ok(tail)
+}
+
+/// Carries out the changes in the body of the record at `at`.
+fn apply(body: &[u8], at: usize, state: &mut State) -> Result<(), Fault> {
+    let mut changes = body;
+    while !changes.is_empty() {
+        let (change, rest) =
+            postcard::take_from_bytes(changes).map_err(|_| Fault::Damaged(at, "a record cannot be read"))?;
+        state.apply(change);
+        changes = rest;
+    }
+    Ok(())
 }
 
 /// The serial and the body of the record at the beginning of `bytes`, if it is whole.
@@ -188,14 +190,14 @@ fn sound_record(bytes: &[u8]) -> Option<(u64, &[u8])> {
     (crc32fast::hash(body) == checksum).then_some((serial, body))
 }
 
-/// Room for a header, then the values. Measured first: a vector that grows leaves copies of keys behind.
-fn encode<T: Serialize>(header: usize, values: &[T]) -> Zeroizing<Vec<u8>> {
-    const SOUND: &str = "these types have nothing that postcard cannot encode";
-    let len = |value| postcard::experimental::serialized_size(value).expect(SOUND);
-    let mut bytes = Zeroizing::new(vec![0; header + values.iter().map(len).sum::<usize>()]);
-    let mut at = header;
-    for value in values {
-        at += postcard::to_slice(value, &mut bytes[at..]).expect(SOUND).len();
+/// Room for a header, then the changes. Measured first: a vector that grows leaves copies of keys behind.
+fn encode(changes: &[Change]) -> Zeroizing<Vec<u8>> {
+    const SOUND: &str = "a change has nothing that postcard cannot encode";
+    let len = |change| postcard::experimental::serialized_size(change).expect(SOUND);
+    let mut bytes = Zeroizing::new(vec![0; RECORD_HEADER + changes.iter().map(len).sum::<usize>()]);
+    let mut at = RECORD_HEADER;
+    for change in changes {
+        at += postcard::to_slice(change, &mut bytes[at..]).expect(SOUND).len();
     }
     bytes
 }
@@ -244,11 +246,12 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
     use crate::lease::{InviteRecord, Lease, LeaseState, Origin, PresharedKey, Terms, TokenId};
+    use crate::store::state::Walk;
     use crate::store::{Released, Tombstone};
     use rustguard_crypto::x25519::PublicKey;
 
-    const SNAPSHOT_LEN: usize = 327;
-    const SNAPSHOT_DIGEST: &str = "4dc740ad596debde";
+    const SNAPSHOT_LEN: usize = 377;
+    const SNAPSHOT_DIGEST: &str = "84f8f647d691ffb8";
     const RECORD_LEN: usize = 456;
     const RECORD_DIGEST: &str = "8588c813c62955e1";
 
@@ -305,6 +308,19 @@ mod tests {
         state
     }
 
+    fn snapshot(generation: u64, next_serial: u64, state: &State) -> Vec<u8> {
+        let mut bytes = snapshot_header(generation, next_serial).to_vec();
+        let mut walk = Walk::default();
+        for part in 0.. {
+            let changes = walk.step(state, 3);
+            bytes.extend_from_slice(&record(part, &changes).unwrap());
+            if changes.is_empty() {
+                break;
+            }
+        }
+        bytes
+    }
+
     fn journal(commits: usize) -> (Vec<u8>, Vec<usize>) {
         let mut bytes = journal_header(3).to_vec();
         let mut ends = vec![bytes.len()];
@@ -358,7 +374,11 @@ mod tests {
             assert!(matches!(read_snapshot(&bytes[..len]), Err(Fault::Damaged(..))), "{len}");
         }
         let longer = [&bytes[..], b"x"].concat();
-        assert!(matches!(read_snapshot(&longer), Err(Fault::Damaged(..))));
+        assert_eq!(read_snapshot(&longer).unwrap_err(), Fault::Damaged(bytes.len(), "it goes on after its end"));
+        let mut parts = snapshot_header(3, 10).to_vec();
+        parts.extend_from_slice(&record(1, &[Change::Serial(1)]).unwrap());
+        parts.extend_from_slice(&record(0, &[]).unwrap());
+        assert_eq!(read_snapshot(&parts).unwrap_err(), Fault::Damaged(SNAPSHOT_HEADER, "its parts are not in order"));
     }
 
     #[test]

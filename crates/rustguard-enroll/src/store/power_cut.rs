@@ -267,7 +267,7 @@ fn lease(byte: u8) -> Lease {
 
 /// Small enough for half a dozen snapshots, each in several slices.
 fn log(drive: &Shared) -> Log<Shared> {
-    Log::with_sizes(drive.clone(), 800, 300)
+    Log::with_sizes(drive.clone(), 800, 7)
 }
 
 fn drive(drive: Drive) -> Shared {
@@ -394,6 +394,23 @@ fn a_log_that_could_not_undo_a_write_accepts_nothing_more() {
     assert!(matches!(log.commit(&commits[0], &states[0]), Err(StoreError::Io { action: "write", .. })));
     files.0.borrow_mut().trouble = Trouble::None;
     assert!(matches!(log.commit(&commits[0], &states[0]), Err(StoreError::Broken { .. })));
+}
+
+#[test]
+fn a_torn_record_that_cannot_be_cut_off_is_not_written_behind() {
+    let (commits, states) = script();
+    let files = drive(Drive::new(1));
+    let mut log = log(&files);
+    log.load().unwrap();
+    log.commit(&commits[0], &states[0]).unwrap();
+    files.0.borrow_mut().inode("journal-0").unwrap().current.extend_from_slice(b"torn");
+    for operation in 0..2 {
+        let files =
+            drive(Drive { trouble: Trouble::ErrorAt(operation), ..files.0.borrow().restarted(7 + operation as u64) });
+        files.0.borrow_mut().inode("journal-0").unwrap().current.extend_from_slice(b"torn");
+        let error = self::log(&files).load().unwrap_err();
+        assert!(matches!(error, StoreError::Io { action: "write", .. }), "{error}");
+    }
 }
 
 #[test]
