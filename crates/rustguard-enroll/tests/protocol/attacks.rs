@@ -181,7 +181,11 @@ fn a_stolen_state_file_and_recorded_traffic_enrol_nobody() {
     sim.restart_server();
     // Everything that is kept, in the store's own words, in which each key is 32 bytes in a row.
     let state = sim.kept().load().expect("readable").expect("something");
-    let text = postcard::to_allocvec(&state).expect("serialisable");
+    let rustguard_enroll::store::State { time: _, serial: _, leases, invites, released, removed } = state;
+    let invites: Vec<_> = invites.into_values().collect();
+    let leases: Vec<_> = leases.into_values().collect();
+    let (released, removed): (Vec<_>, Vec<_>) = (released.into_values().collect(), removed.into_values().collect());
+    let text = postcard::to_allocvec(&(invites, leases, released, removed)).expect("serialisable");
     for invite in [&used, &unused] {
         assert!(contains(&text, &invite.public_key().0), "the public half is there");
         let secret = base32_seed(&invite.to_text());
