@@ -571,3 +571,20 @@ fn preshared_keys_are_in_no_text() {
     assert!(debug.contains("PresharedKey(…)") && !debug.contains("171, 171"), "{debug}");
     assert!(serde_json::to_string(&lease).is_err(), "nor in JSON, such as the audit log's");
 }
+
+#[test]
+fn a_guest_who_does_not_come_makes_room_and_one_who_does_stays() {
+    let mut ledger = ledger(&["10.0.0.0/29"]);
+    for peer in [1, 2] {
+        let guest = Grant::Guest(Terms::default(), Duration::from_secs(DAY));
+        assert_eq!(ledger.admit(request(peer, guest), at(0)).unwrap().lease.expires, Some(ledger.time(at(0)) + DAY));
+    }
+    // A restart forgets neither.
+    let mut ledger = reopened(ledger, at(60));
+    ledger.confirm(&key(1), at(DAY - 3600)).unwrap();
+    ledger.expire(at(DAY - 3000)).unwrap();
+    assert_eq!(ledger.lease(&key(1)).unwrap().expires, None);
+    let gone = ledger.expire(at(DAY + 3600)).unwrap();
+    assert_eq!(gone.iter().map(|lease| lease.public_key).collect::<Vec<_>>(), [key(2)]);
+    assert!(ledger.expire(at(1_000 * DAY)).unwrap().is_empty());
+}

@@ -268,8 +268,7 @@ fn what_the_embedder_logs_has_no_secret_in_it() {
     let invite = lab.invite();
     let shown = format!("{:?} {:?}", lab.server, invite);
     assert!(shown.len() < 300, "{shown}");
-    let lease =
-        lab.server.add_peer(PublicKey([1; 32]), None, Default::default(), lab.now, &mut lab.rng, &mut Vec::new());
+    let lease = lab.server.add_peer(PublicKey([1; 32]), NewPeer::default(), lab.now, &mut lab.rng, &mut Vec::new());
     let peers: Vec<_> = lab.server.peers().collect();
     let psk = lease.expect("room").preshared_key.as_bytes().map(|byte| byte.to_string()).join(", ");
     assert!(!format!("{peers:?}").contains(&psk));

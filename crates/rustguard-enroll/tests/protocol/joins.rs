@@ -4,7 +4,7 @@ use rustguard_enroll::{
     audit::{AuditEvent, Reason},
     client::JoinError,
     lease::Terms,
-    server::InviteOptions,
+    server::{InviteOptions, NewPeer},
 };
 use std::time::Duration;
 
@@ -158,7 +158,9 @@ fn stock_apps_and_names() {
     let mut sim = Sim::new(10);
     let key = rustguard_crypto::x25519::StaticSecret::from_bytes([9; 32]).public_key();
     let lease = sim.admin(|server, now, rng, actions| {
-        server.add_peer(key, Some("phone"), Terms::default(), now, rng, actions).expect("room")
+        server
+            .add_peer(key, NewPeer { name: Some("phone".into()), ..NewPeer::default() }, now, rng, actions)
+            .expect("room")
     });
     assert!(!lease.is_pending());
     assert_eq!(sim.peers[&key].preshared_key[..], lease.preshared_key.as_bytes()[..]);
