@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         detach::spawn_with(interface, &arguments.arguments(), token)?;
         let invite = ask(interface, &invite())?;
         let opened = arguments.open.map(|seconds| ask(interface, &open(seconds))).transpose()?;
-        return announce(&invite, opened.as_ref());
+        return announce(&invite, opened.as_ref(), &arguments.interface.option());
     }
     detach::enter();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -41,7 +41,10 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         let mut signals = Signals::new()?;
         let folder = Folder::open(interface)?;
         let mut session = Session::claim(interface.clone(), folder.path(""), conf::Config::default()).await?;
-        let settings = settings(arguments, folder.settings()?).await?;
+        let before = folder.settings()?;
+        let known = before.as_ref().map(|before| before.pools.clone()).unwrap_or_default();
+        let settings = settings(arguments, before).await?;
+        overlaps(&settings.pools, &known).await?;
         let mut prepared = Prepared::new(interface, &folder, settings, passphrase)?;
         session.set_addresses(prepared.addresses());
         let mut builder = prepared.configure(arguments.data_path.apply(Device::builder()));
@@ -74,7 +77,7 @@ async fn serve(arguments: &Serve, prepared: Prepared, device: &Device, signals: 
             Some(seconds) => Some(service.request(open(seconds)).await),
             None => None,
         };
-        announce(&invite, opened.as_ref())?;
+        announce(&invite, opened.as_ref(), &arguments.interface.option())?;
     }
     let ended = tokio::select! {
         ended = run_until_ended(&arguments.interface.interface, device, signals) => ended,
@@ -93,17 +96,19 @@ fn open(seconds: u64) -> Request {
 }
 
 /// Says how to join.
-fn announce(invite: &Answer, opened: Option<&Answer>) -> Result<()> {
+fn announce(invite: &Answer, opened: Option<&Answer>, interface: &str) -> Result<()> {
     let (token, endpoint) = match invite {
         Answer::Invite { token, endpoint, .. } => (token, endpoint.as_deref().unwrap_or("HOST")),
         Answer::Refused { error } => bail!("no invite could be made: {error}"),
         other => bail!("the server gave an answer to something else: {other:?}"),
     };
     let mut out = io::stdout().lock();
-    writeln!(out, "On the machine that is to join, within a day (more invites: `rustguard invite new`):\n")?;
+    writeln!(out, "On the machine that is to join, within a day (more invites: `rustguard invite new{interface}`):\n")?;
     writeln!(out, "    rustguard join {endpoint} --token {token}\n")?;
     match opened {
-        None => writeln!(out, "The window for codes and passphrases is closed; `rustguard open 60` opens it.")?,
+        None => {
+            writeln!(out, "The window for codes and passphrases is closed; `rustguard open 60{interface}` opens it.")?;
+        }
         Some(Answer::Opened { seconds, code, .. }) => {
             let token = code.as_deref().unwrap_or("PASSPHRASE");
             writeln!(out, "Or, for {}:\n\n    rustguard join {endpoint} --token {token}\n", span(*seconds))?;
@@ -159,7 +164,24 @@ async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
     Ok(settings)
 }
 
-/// What the default pool has to keep out of.
+/// A new pool that overlaps a network of this host would cut it off; one that was there before is only worth a warning: the
+/// machine may have been carried into such a network.
+async fn overlaps(pools: &[IpNet], known: &[IpNet]) -> Result<()> {
+    let networks = networks_of_this_host().await?;
+    for pool in pools {
+        // An address inside a larger network than its own says nothing, a shared network does.
+        let Some(network) = networks.iter().find(|network| network.contains(pool) || pool.contains(*network)) else {
+            continue;
+        };
+        if !known.contains(pool) {
+            bail!("the pool {} overlaps {network} of this host; choose another: --pool CIDR", pool.trunc());
+        }
+        tracing::warn!("the pool {} overlaps {network} of this host: one of them is out of reach", pool.trunc());
+    }
+    Ok(())
+}
+
+/// What a pool has to keep out of.
 async fn networks_of_this_host() -> Result<Vec<IpNet>> {
     let (connection, netlink, _) = rtnetlink::new_connection()?;
     let connection = tokio::spawn(connection);

@@ -43,9 +43,10 @@ pub(crate) fn open(arguments: &Open) -> Result<()> {
         None => writeln!(out, "\n    rustguard join {host} --token PASSPHRASE\n")?,
     }
     if arguments.approve {
+        let interface = arguments.interface.option();
         writeln!(
             out,
-            "Then compare the six digits that it shows with `rustguard status`, and `rustguard approve` them."
+            "Then compare the six digits that it shows with `rustguard status{interface}`, and `rustguard approve{interface}` them."
         )?;
     }
     Ok(())

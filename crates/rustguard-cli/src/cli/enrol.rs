@@ -13,6 +13,14 @@ pub(crate) struct Interface {
     pub(crate) interface: String,
 }
 
+impl Interface {
+    /// ` --interface NAME` for a command that is shown, where it is not the default.
+    pub(crate) fn option(&self) -> String {
+        let default = self.interface == rustguard_serve::DEFAULT_INTERFACE;
+        if default { String::new() } else { format!(" --interface {}", self.interface) }
+    }
+}
+
 /// A token, from wherever it is safe.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TokenSource {
