@@ -197,7 +197,6 @@ fn saving_keeps_what_the_device_does_not_know() {
         public_key: None,
         listen_port: 4444,
         fwmark: 0,
-        counters: Vec::new(),
         peers: vec![PeerStatus {
             name: None,
             public_key: config.peers[0].public_key,
