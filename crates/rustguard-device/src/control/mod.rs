@@ -16,9 +16,10 @@ use crate::{
     drops::DropReason,
     event::Event,
     host::{HostEvent, Monitor},
+    other::OtherProtocol,
     shared::{
-        HANDSHAKE_QUEUE, HandshakeDatagram, OtherProtocol, ROUTE_QUEUE, Relaying, RouteQuestion, STAGING_QUEUE, Shared,
-        Signal, ToControl,
+        HANDSHAKE_QUEUE, HandshakeDatagram, ROUTE_QUEUE, Relaying, RouteQuestion, STAGING_QUEUE, Shared, Signal,
+        ToControl,
     },
     status::Status,
     worker::WorkerHandle,
