@@ -11,6 +11,7 @@
 //! | [`cookie`] | MAC1, MAC2, cookie replies |
 //! | [`wire`] | the four messages |
 //! | [`allowed_ips`], [`forwarding`], [`packet`] | whose packet is it |
+//! | [`limit`] | how much of something a source may cause |
 //! | [`staging`] | packets that wait for a handshake |
 //! | [`time`], [`timers`], [`tai64n`] | moments, the protocol's constants, timestamps |
 //!
@@ -23,6 +24,7 @@ pub mod activity;
 pub mod allowed_ips;
 pub mod cookie;
 pub mod forwarding;
+pub mod limit;
 mod load;
 pub mod node;
 pub mod noise;
