@@ -63,17 +63,17 @@ impl Flood {
     /// # Errors
     /// When there is no way to send anything.
     pub fn run(&self) -> Result<u64> {
-        let own: Vec<IpAddr> = match (self.sources, self.to) {
-            (Some((first, count)), _) => (0..count).map(|n| Ipv4Addr::from_bits(first.to_bits() + n).into()).collect(),
-            (None, SocketAddr::V4(_)) => vec![Ipv4Addr::UNSPECIFIED.into()],
-            (None, SocketAddr::V6(_)) => vec![Ipv6Addr::UNSPECIFIED.into()],
+        let sockets = match self.sources {
+            Some((first, count)) => {
+                (0..count).map(|n| self.socket(Ipv4Addr::from_bits(first.to_bits() + n).into())).collect()
+            }
+            // One that speaks both IP versions, where there are two.
+            None => self
+                .socket(Ipv6Addr::UNSPECIFIED.into())
+                .or_else(|_| self.socket(Ipv4Addr::UNSPECIFIED.into()))
+                .map(|it| vec![it]),
         };
-        let sockets = own.into_iter().map(|own| {
-            let socket = UdpSocket::bind((own, 0)).with_context(|| format!("send from {own}"))?;
-            socket.connect(self.to)?;
-            Ok(socket)
-        });
-        let sockets = sockets.collect::<Result<Vec<_>>>()?;
+        let sockets: Vec<UdpSocket> = sockets?;
         let (started, mut tried, mut sent) = (Instant::now(), 0_u64, 0);
         for socket in sockets.iter().cycle() {
             let mut elapsed = started.elapsed();
@@ -89,6 +89,16 @@ impl Flood {
             sent += u64::from(socket.send(&self.datagram).is_ok());
         }
         Ok(sent)
+    }
+
+    fn socket(&self, own: IpAddr) -> Result<UdpSocket> {
+        let socket = UdpSocket::bind((own, 0)).with_context(|| format!("send from {own}"))?;
+        let to = match self.to.ip() {
+            IpAddr::V4(to) if own.is_ipv6() => to.to_ipv6_mapped().into(),
+            to => to,
+        };
+        socket.connect((to, self.to.port()))?;
+        Ok(socket)
     }
 }
 
