@@ -1,0 +1,2 @@
+//! Babel: a routing engine for tunnels.
+#![forbid(unsafe_code)]
