@@ -11,6 +11,8 @@ use ipnet::IpNet;
 pub(crate) const MAX_PACKET: usize = PATH - HEADERS;
 /// Most bytes that one call adds: Next Hop, Router-Id and an uncompressed update.
 const LARGEST: usize = 8 + 12 + 28;
+/// Bytes of an Acknowledgment Request, which is added when it is known what is in a packet.
+const ACK_REQUEST: usize = 8;
 
 /// One packet. Check [`Packet::has_room`] before each addition.
 #[derive(Debug)]
@@ -42,7 +44,7 @@ impl Packet {
         self.bytes.len() == HEADER
     }
     pub(crate) fn has_room(&self) -> bool {
-        self.bytes.len() + LARGEST <= MAX_PACKET
+        self.bytes.len() + LARGEST + ACK_REQUEST <= MAX_PACKET
     }
     /// The packet, its length filled in, and the time it leaves at, in microseconds, where a Hello has room for it.
     pub(crate) fn finish(mut self, now: u32) -> Vec<u8> {

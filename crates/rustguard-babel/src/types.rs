@@ -30,6 +30,10 @@ impl Seqno {
 pub struct RouterId([u8; 8]);
 
 impl RouterId {
+    /// Below and above all others; not router-ids themselves.
+    pub(crate) const MIN: Self = Self([0; 8]);
+    pub(crate) const MAX: Self = Self([0xff; 8]);
+
     /// From its bytes; `None` for the two values that are forbidden.
     pub fn new(bytes: [u8; 8]) -> Option<Self> {
         (bytes != [0; 8] && bytes != [0xff; 8]).then_some(Self(bytes))
