@@ -59,6 +59,8 @@ pub const PROBES: u8 = 3;
 pub const CLIENT_SILENCE: Duration = ms(180_000);
 /// How long a client that is announced by another gateway has to be silent here until it counts as gone.
 pub const CLIENT_MOVED: Duration = ms(300);
+/// A speaker that is called so much later than it wanted was not running.
+pub const ASLEEP: Duration = ms(5_000);
 /// From one sweep of the source table to the next.
 pub const SWEEP: Duration = ms(60_000);
 

@@ -3,6 +3,7 @@ use crate::{
     params::SOURCE_GC,
     types::{INFINITY, RouterId, Seqno},
 };
+use core::time::Duration;
 use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
 use std::collections::BTreeMap;
@@ -60,6 +61,12 @@ impl Sources {
             source.metric = source.metric.min(metric);
         }
         source.expires = now + SOURCE_GC;
+    }
+    /// This node was not running for so long: it counts the time for nothing, as it cannot know how long others did.
+    pub(crate) fn postpone(&mut self, by: Duration) {
+        for source in self.table.values_mut() {
+            source.expires = source.expires + by;
+        }
     }
     /// Forgets what was not announced for long enough.
     pub(crate) fn sweep(&mut self, now: Instant) {

@@ -14,7 +14,7 @@ use crate::{
     ip,
     jitter::Jitter,
     neighbour::Neighbour,
-    params::SWEEP,
+    params::{ASLEEP, SWEEP},
     report::{Counters, NeighbourReport, RouteReport},
     request::Requests,
     route::{Entry, Next, Table},
@@ -151,6 +151,10 @@ impl Babel {
 
 impl RoutingEngine for Babel {
     fn handle(&mut self, event: Event<'_>, now: Instant, out: &mut Vec<Action>) {
+        let expected = self.next_deadline().unwrap_or(now);
+        if now.since(expected) > ASLEEP {
+            self.sources.postpone(now.since(expected));
+        }
         self.now = self.now.max(now);
         self.sweep_at.get_or_insert(self.now + SWEEP);
         match event {
