@@ -25,7 +25,11 @@ pub(crate) struct Outbox {
     pub(crate) normal: BTreeSet<IpNet>,
     pub(crate) acks: Vec<u16>,
     pub(crate) route_requests: BTreeSet<IpNet>,
-    pub(crate) wildcard_request: bool,
+    /// Ask for everything; how often that was asked before.
+    pub(crate) wildcard_request: Option<u8>,
+    /// What was sent as often as is permitted and never acknowledged. Once more when the neighbour is heard: a retraction
+    /// that it missed would cost it minutes.
+    given_up: BTreeSet<IpNet>,
     pub(crate) seqno_requests: BTreeMap<(IpNet, RouterId), (Seqno, u8)>,
     flush_at: Option<Instant>,
     in_flight: BTreeMap<u16, InFlight>,
@@ -36,8 +40,18 @@ pub(crate) struct Outbox {
 #[derive(Debug)]
 struct InFlight {
     prefixes: Vec<Sent>,
+    /// A request for everything is in it.
+    wildcard: bool,
     copies: u8,
     resend_at: Instant,
+}
+
+/// What is to be acknowledged in a packet, and the most copies that any of it had.
+#[derive(Debug, Default)]
+pub(crate) struct InPacket {
+    pub(crate) prefixes: Vec<Sent>,
+    pub(crate) wildcard: bool,
+    pub(crate) copies: u8,
 }
 
 /// An update that was sent.
@@ -58,7 +72,8 @@ impl Outbox {
             normal: BTreeSet::new(),
             acks: Vec::new(),
             route_requests: BTreeSet::new(),
-            wildcard_request: false,
+            wildcard_request: None,
+            given_up: BTreeSet::new(),
             seqno_requests: BTreeMap::new(),
             flush_at: None,
             in_flight: BTreeMap::new(),
@@ -128,18 +143,14 @@ impl Outbox {
         (urgent, normal)
     }
     /// The number for a packet with these updates, if it is to be acknowledged: not when too many are already.
-    pub(crate) fn sent(
-        &mut self,
-        prefixes: Vec<Sent>,
-        copies: u8,
-        timeout: Duration,
-        now: Instant,
-    ) -> Option<(u16, Duration)> {
-        if prefixes.is_empty() || self.in_flight.len() >= MAX_IN_FLIGHT {
+    pub(crate) fn sent(&mut self, what: InPacket, timeout: Duration, now: Instant) -> Option<(u16, Duration)> {
+        let InPacket { prefixes, wildcard, copies } = what;
+        if (prefixes.is_empty() && !wildcard) || self.in_flight.len() >= MAX_IN_FLIGHT {
             return None;
         }
         let timeout = timeout * (1 << copies.min(4));
-        self.in_flight.insert(self.next_opaque, InFlight { prefixes, copies: copies + 1, resend_at: now + timeout });
+        self.in_flight
+            .insert(self.next_opaque, InFlight { prefixes, wildcard, copies: copies + 1, resend_at: now + timeout });
         Some((self.opaque(), timeout))
     }
     /// A number for an acknowledgment that nothing depends on.
@@ -154,20 +165,32 @@ impl Outbox {
     }
     /// What was not acknowledged in time is sent again, for as often as is permitted (§3.7.2).
     pub(crate) fn resend(&mut self, now: Instant) {
-        let urgent = &mut self.urgent;
+        let (urgent, given_up, wildcard) = (&mut self.urgent, &mut self.given_up, &mut self.wildcard_request);
         let mut again = false;
         self.in_flight.retain(|_, packet| {
             let late = packet.resend_at <= now;
             if late && packet.copies < COPIES {
                 again = true;
+                if packet.wildcard {
+                    wildcard.get_or_insert(packet.copies);
+                }
                 for sent in &packet.prefixes {
                     urgent.entry(sent.prefix).or_insert(packet.copies);
                 }
+            } else if late {
+                given_up.extend(packet.prefixes.iter().map(|sent| sent.prefix));
             }
             !late
         });
         if again {
             self.flush_by(now);
+        }
+    }
+
+    /// The neighbour is there.
+    pub(crate) fn heard(&mut self, now: Instant) {
+        for prefix in core::mem::take(&mut self.given_up) {
+            self.normal(prefix, now);
         }
     }
 
@@ -179,9 +202,10 @@ impl Outbox {
     }
 }
 
-/// How long to wait for an acknowledgment: the round trip and some time to think.
+/// How long to wait for an acknowledgment. Not less than what makes the copies, each after twice the time of the one before,
+/// outlast an interruption that nobody notices.
 pub(crate) fn ack_timeout(rtt: Option<Duration>) -> Duration {
-    (rtt.unwrap_or(Duration::from_millis(100)) * 2 + Duration::from_millis(50)).min(Duration::from_secs(2))
+    (rtt.unwrap_or_default() * 2).clamp(Duration::from_millis(100), Duration::from_secs(2))
 }
 
 /// How long a retracted prefix is unreachable at most: as long as a route from here lives elsewhere.

@@ -218,7 +218,7 @@ impl Babel {
         neighbour.allowed.clone_from(&allowed);
         if neighbour.is_acquired() {
             // What was refused before may be permitted now.
-            neighbour.out.wildcard_request = true;
+            neighbour.out.wildcard_request = Some(0);
             neighbour.out.flush_by(now);
         }
         for prefix in self.table.of(peer) {

@@ -156,8 +156,11 @@ impl Babel {
             match news {
                 _ if spared == Some(peer) => {}
                 Some(News::Urgent) => neighbour.out.urgent(prefix, urgent),
+                Some(_) if old_via == Some(peer) && old_via != via => neighbour.out.urgent(prefix, urgent),
                 Some(News::Changed | News::Newer) => neighbour.out.normal(prefix, later),
                 None if via == Some(peer) && old_via != via => neighbour.out.normal(prefix, later),
+                // It was spared, or told that there was no other way here; now there is, and it may need it.
+                None if old_via == Some(peer) && old_via != via => neighbour.out.urgent(prefix, urgent),
                 None => {}
             }
         }

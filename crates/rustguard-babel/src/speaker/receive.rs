@@ -32,6 +32,7 @@ impl Babel {
             return;
         };
         neighbour.heard(now);
+        neighbour.out.heard(now);
         let Some((source, mut tlvs)) =
             ip::unwrap(packet).and_then(|(source, datagram)| Some((source, Tlvs::new(datagram)?)))
         else {

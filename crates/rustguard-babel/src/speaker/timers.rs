@@ -62,16 +62,16 @@ impl Babel {
             out.push(Action::Neighbour { peer, cost: Some(cost).filter(|&cost| cost != INFINITY) });
             self.stale.extend(self.table.of(peer));
         }
-        if change.cost && cost == INFINITY {
-            self.release_holds_of(peer);
-        }
         if !acquired && has_state {
             self.forget_neighbour(peer);
+        } else if change.cost && cost == INFINITY {
+            // Retractions may be lost from now on; when the link is back, everything is asked for.
+            self.void(peer);
         }
         if change.came_up
             && let Some(neighbour) = self.neighbours.get_mut(&peer)
         {
-            neighbour.out.wildcard_request = true;
+            neighbour.out.wildcard_request = Some(0);
             neighbour.out.flush_by(now + URGENT);
             neighbour.dump_at(now);
         }
@@ -82,6 +82,12 @@ impl Babel {
         let now = self.now;
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
         neighbour.forget(now);
+        self.void(peer);
+    }
+
+    /// What came from this neighbour counts for nothing, and it need not answer anything.
+    fn void(&mut self, peer: PeerId) {
+        let now = self.now;
         for prefix in self.table.of(peer) {
             if let Some(route) = self.table.entries.get_mut(&prefix).and_then(|entry| entry.routes.get_mut(&peer)) {
                 route.retract(now);

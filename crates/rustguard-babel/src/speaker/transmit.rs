@@ -4,7 +4,7 @@ use crate::{
     build::{self, Packet},
     ip,
     neighbour::Neighbour,
-    outbox::{Sent, ack_timeout},
+    outbox::{InPacket, Sent, ack_timeout},
     params::{IHU_EVERY, PROBE, UPDATE, to_centis},
     route::{Entry, Table},
     source::Sources,
@@ -34,7 +34,7 @@ impl Babel {
             }
         }
         let mut packets =
-            Packets { peer, now, source: self.source, packet: Packet::new(), sent: Vec::new(), copies: 0, out };
+            Packets { peer, now, source: self.source, packet: Packet::new(), sent: InPacket::default(), out };
         if neighbour.probe_due(now) {
             let opaque = neighbour.out.opaque();
             packets.room(neighbour).ack_request(opaque, to_centis(PROBE));
@@ -70,7 +70,7 @@ impl Babel {
         let now = self.now;
         for (&peer, neighbour) in self.neighbours.iter_mut().filter(|(_, neighbour)| neighbour.is_acquired()) {
             let mut packets =
-                Packets { peer, now, source: self.source, packet: Packet::new(), sent: Vec::new(), copies: 0, out };
+                Packets { peer, now, source: self.source, packet: Packet::new(), sent: InPacket::default(), out };
             packets.room(neighbour).retract_all(to_centis(UPDATE));
             packets.close(neighbour);
         }
@@ -83,9 +83,7 @@ struct Packets<'a> {
     now: Instant,
     source: Ipv6Addr,
     packet: Packet,
-    /// What is to be acknowledged in this packet, and the most copies that any of it had.
-    sent: Vec<Sent>,
-    copies: u8,
+    sent: InPacket,
     out: &'a mut Vec<Action>,
 }
 
@@ -101,8 +99,8 @@ impl Packets<'_> {
     /// Sends what is in the packet, and begins another.
     fn close(&mut self, neighbour: &mut Neighbour) {
         let timeout = ack_timeout(neighbour.rtt.smoothed());
-        let (sent, copies) = (core::mem::take(&mut self.sent), core::mem::take(&mut self.copies));
-        if let Some((opaque, timeout)) = neighbour.out.sent(sent, copies, timeout, self.now) {
+        let sent = core::mem::take(&mut self.sent);
+        if let Some((opaque, timeout)) = neighbour.out.sent(sent, timeout, self.now) {
             self.packet.ack_request(opaque, to_centis(timeout));
         }
         if self.packet.is_empty() {
@@ -119,8 +117,10 @@ impl Packets<'_> {
         for opaque in core::mem::take(&mut neighbour.out.acks) {
             self.room(neighbour).ack(opaque);
         }
-        if core::mem::take(&mut neighbour.out.wildcard_request) {
+        if let Some(copies) = neighbour.out.wildcard_request.take() {
             self.room(neighbour).route_request(None);
+            self.sent.wildcard = true;
+            self.sent.copies = self.sent.copies.max(copies);
         }
         for prefix in core::mem::take(&mut neighbour.out.route_requests) {
             self.room(neighbour).route_request(Some(prefix));
@@ -156,8 +156,8 @@ impl Packets<'_> {
                 None => packet.retraction(prefix, interval),
             }
             if let Some(copies) = copies {
-                self.sent.push(Sent { prefix, hold });
-                self.copies = self.copies.max(copies);
+                self.sent.prefixes.push(Sent { prefix, hold });
+                self.sent.copies = self.sent.copies.max(copies);
             }
         }
     }

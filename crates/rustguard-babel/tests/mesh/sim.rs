@@ -24,6 +24,14 @@ pub(crate) fn seed(default: u64) -> u64 {
     seed
 }
 
+/// So many seeds from this one on; `RUSTGUARD_SEED` replays one, `RUSTGUARD_ROUNDS` times as many search further.
+pub(crate) fn seeds(first: u64, count: u64) -> impl Iterator<Item = u64> {
+    let number = |variable: &str| std::env::var(variable).ok()?.parse::<u64>().ok();
+    let rounds = number("RUSTGUARD_ROUNDS").unwrap_or(1);
+    let (first, count) = number("RUSTGUARD_SEED").map_or((first, count * rounds), |seed| (seed, 1));
+    (first..first + count).inspect(|seed| println!("RUSTGUARD_SEED={seed}"))
+}
+
 /// One direction of a link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
@@ -350,12 +358,26 @@ impl Sim {
         let mut lost = 0;
         for origin in 0..self.nodes.len() {
             for &prefix in self.nodes[origin].announces.keys() {
-                lost += self.lost(origin, prefix);
+                lost += self.lost(origin, prefix).len();
             }
         }
         lost
     }
-    fn lost(&self, origin: usize, prefix: IpNet) -> usize {
+    /// What nodes know that do not reach everything.
+    pub(crate) fn describe_lost(&self) -> String {
+        let mut text = String::new();
+        for origin in 0..self.nodes.len() {
+            for &prefix in self.nodes[origin].announces.keys() {
+                for node in self.lost(origin, prefix) {
+                    let engine = self.nodes[node].engine.as_ref();
+                    let route = engine.and_then(|engine| engine.routes().find(|route| route.prefix == prefix));
+                    text += &format!("\n{node}: {route:?}");
+                }
+            }
+        }
+        text.chars().take(4_000).collect()
+    }
+    fn lost(&self, origin: usize, prefix: IpNet) -> Vec<usize> {
         let alive: Vec<usize> = (0..self.nodes.len()).filter(|&node| self.nodes[node].engine.is_some()).collect();
         let mut connected = BTreeSet::new();
         if self.nodes[origin].engine.is_some() {
@@ -396,7 +418,7 @@ impl Sim {
                     self.nodes[*node].fib.get(&prefix).is_some_and(|hops| !hops.is_unreachable())
                 }
             })
-            .count()
+            .collect()
     }
 }
 
