@@ -11,6 +11,7 @@
 //! | [`cookie`] | MAC1, MAC2, cookie replies |
 //! | [`wire`] | the four messages |
 //! | [`allowed_ips`], [`forwarding`], [`packet`] | whose packet is it |
+//! | [`routing`] | a seat for routing engines, and the static one |
 //! | [`staging`] | packets that wait for a handshake |
 //! | [`time`], [`timers`], [`tai64n`] | moments, the protocol's constants, timestamps |
 //!
@@ -28,6 +29,7 @@ pub mod node;
 pub mod noise;
 pub mod packet;
 mod peer;
+pub mod routing;
 pub mod session;
 pub mod staging;
 pub mod tai64n;

@@ -1,0 +1,58 @@
+//! What a speaker tells about itself: neighbours, routes, and why things were refused.
+use crate::types::{RouterId, Seqno};
+use core::time::Duration;
+use ipnet::IpNet;
+use rustguard_core::{node::PeerId, routing::NextHops};
+
+/// A router among the peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NeighbourReport {
+    /// Which peer.
+    pub peer: PeerId,
+    /// Whether its Hellos come.
+    pub heard: bool,
+    /// Cost of the link; `None`: it does not work both ways.
+    pub cost: Option<u16>,
+    /// The smoothed round trip.
+    pub round_trip: Option<Duration>,
+    /// Its entries in the route table.
+    pub routes: usize,
+}
+
+/// A prefix and what is known about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteReport {
+    /// The prefix.
+    pub prefix: IpNet,
+    /// What this node announces: by whom, how recent, how far. `None`: nothing, the prefix is unreachable.
+    pub selected: Option<(RouterId, Seqno, u16)>,
+    /// Whether this node is the origin.
+    pub local: bool,
+    /// What is installed.
+    pub hops: Option<NextHops>,
+    /// What neighbours announced, finite: who, by whom, how recent, how far from them, and whether it could be used.
+    pub learned: Vec<(PeerId, RouterId, Seqno, u16, bool)>,
+}
+
+/// Everything that was passed over, by reason. Counters only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets from peers that are no routers, or unknown.
+    pub not_a_router: u64,
+    /// Packets that are no Babel, by port, hop limit, source, checksum, magic, version or length.
+    pub not_babel: u64,
+    /// TLVs that are not what their type says.
+    pub malformed: u64,
+    /// Updates for link-local, multicast, loopback prefixes.
+    pub martian: u64,
+    /// Updates outside of the peer's allowed IPs.
+    pub outside_allowed_ips: u64,
+    /// Updates for a prefix that is pinned to another origin.
+    pub pinned: u64,
+    /// Updates beyond the limit of routes of a neighbour.
+    pub too_many_routes: u64,
+    /// Updates of the selected route that could be a loop and were not followed (§3.5.3).
+    pub unfeasible: u64,
+    /// Requests that were repetitions of one under way, or beyond a bound.
+    pub requests_dropped: u64,
+}
