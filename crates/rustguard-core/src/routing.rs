@@ -15,9 +15,13 @@
 //! ```
 mod fixed;
 mod next_hops;
+mod report;
+mod table;
 
 pub use fixed::StaticRoutes;
 pub use next_hops::{MAX_MEMBERS, MAX_WEIGHT, NextHop, NextHops};
+pub use report::{Neighbour, Report, Route};
+pub use table::{RouteTable, Routes, Target};
 
 use crate::{node::PeerId, time::Instant};
 use alloc::vec::Vec;
@@ -42,6 +46,11 @@ pub trait RoutingEngine {
     /// be one. `None`: the engine does not talk to peers.
     fn claims(&self) -> Option<fn(&[u8]) -> bool> {
         None
+    }
+
+    /// What there is to tell people.
+    fn report(&self) -> Report {
+        Report::default()
     }
 }
 
