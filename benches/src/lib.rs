@@ -1,4 +1,6 @@
-//! A home for the benchmarks in `benches/`, and the one of them that is more than a file: whole tunnels.
+//! A home for the benchmarks in `benches/`, and those of them that are more than a file: whole tunnels, and enrolment.
 #![forbid(unsafe_code)]
 
+pub mod enrol;
+mod figures;
 pub mod tunnel;

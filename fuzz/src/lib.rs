@@ -6,16 +6,24 @@
 
 mod aead;
 mod config;
+mod enrolment;
 mod messages;
 mod offload;
 mod uapi;
 
 pub use aead::aead;
 pub use config::config;
+pub use enrolment::enrolment;
 pub use messages::messages;
 pub use offload::offload;
 pub use uapi::uapi;
 
 /// A target's name and body, and the folder of its corpus below `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 5] =
-    [("aead", aead), ("config", config), ("messages", messages), ("offload", offload), ("uapi", uapi)];
+pub const TARGETS: [(&str, fn(&[u8])); 6] = [
+    ("aead", aead),
+    ("config", config),
+    ("enrolment", enrolment),
+    ("messages", messages),
+    ("offload", offload),
+    ("uapi", uapi),
+];

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod enrolment;
+mod flood;
 mod hub;
 mod isolate;
 mod lab;
@@ -28,6 +29,7 @@ mod tunnel;
 mod wg;
 
 pub use enrolment::{Network, Served, joined};
+pub use flood::{Flood, garbage, stranger};
 pub use hub::{HUB_A, HUB_B, HUB_C, Hub};
 pub use isolate::{isolated, scenario};
 pub use lab::{Lab, Node};

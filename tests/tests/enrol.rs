@@ -2,13 +2,20 @@
 //! tested beside the protocol; here it is what the program makes of it.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{Lab, Network, Node, Subject, eventually, joined, scenario, subject, wireguard_go};
+use serde_json::Value;
 use std::{
+    collections::{HashMap, HashSet},
     fs,
     io::Write as _,
     os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{Command, Stdio},
-    time::Duration,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
 };
 
 const SOON: Duration = Duration::from_secs(15);
@@ -37,7 +44,7 @@ fn wg(node: &Node, interface: &str, field: &str) -> Result<String> {
 }
 
 /// That the audit log has so many lines about `event`, and the last of them.
-fn audited(network: &Network, event: &str, lines: usize) -> Result<serde_json::Value> {
+fn audited(network: &Network, event: &str, lines: usize) -> Result<Value> {
     let mut about = network.audit()?;
     about.retain(|line| line["event"] == event);
     ensure!(about.len() == lines, "{} lines about {event}, not {lines}: {about:?}", about.len());
@@ -246,7 +253,7 @@ fn approval() {
             let waiting = || anyhow::Ok(network.status()?["waiting"].as_array().cloned().unwrap_or_default());
             eventually("both wait", SOON, || Ok(waiting()?.len() == 2))?;
             ensure!(!Path::new("/etc/rustguard/rg1.conf").exists(), "admitted without approval");
-            let waiting: Vec<serde_json::Value> = waiting()?;
+            let waiting: Vec<Value> = waiting()?;
             let good = waiting.iter().find(|waiting| waiting["name"] == "good").context("the good one waits")?;
             let digits = good["code"].as_str().context("a code")?;
             eventually("it shows its digits", SOON, || Ok(one.log().contains(digits)))?;
@@ -351,7 +358,7 @@ fn invites_that_do_not_work() {
             let (expiring, revoked) = (network.invite(&["--expires", "1s"])?, network.invite(&[])?);
             let list = network.ask(&["invite", "ls"])?;
             ensure!(list.matches("usable").count() == 4, "{list}");
-            let json: serde_json::Value = serde_json::from_str(&network.ask(&["invite", "ls", "--json"])?)?;
+            let json: Value = serde_json::from_str(&network.ask(&["invite", "ls", "--json"])?)?;
             let id = json[3]["id"].as_str().context("an id")?;
             network.ask(&["invite", "revoke", &id[..8]])?;
             network.try_ask(&["invite", "revoke", "zz"])?.refused(&["no invite zz"])?;
@@ -449,7 +456,7 @@ fn stock_wireguard_by_configuration() {
             };
             up("up")?;
             reaches_server(network, 1)?;
-            let peers: serde_json::Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
+            let peers: Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
             ensure!(peers[0]["name"] == "phone" && peers[0]["state"] == "active", "{peers}");
             up("down")?;
 
@@ -473,7 +480,7 @@ fn stock_wireguard_by_configuration() {
             ensure!(qr.contains('█') && qr.contains("scan"), "a QR code: {qr}");
             let qr = network.ask(&["invite", "new", "--qr", "--name", "guest", "--expires", "1h"])?;
             ensure!(qr.contains('█') && qr.contains("1 hour"), "a QR code: {qr}");
-            let peers: serde_json::Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
+            let peers: Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
             let guest = peers.as_array().and_then(|peers| peers.iter().find(|peer| peer["name"] == "guest")).cloned();
             ensure!(guest.is_some_and(|guest| guest["state"] == "pending"), "a guest who may not come: {peers}");
             served.stop()
@@ -653,6 +660,131 @@ fn interrupted_while_joining() {
             Ok(())
         })
     });
+}
+
+/// Killed at any moment while machines join: who was told that it has joined is in the list with its addresses after every
+/// restart, and no address is another's. `RUSTGUARD_SEED` replays the moments; what the machines are at then is the scheduler's.
+#[test]
+fn killed_while_machines_join() {
+    scenario(|lab| network(lab, 3, |network| killed_often(lab, network)));
+}
+
+fn killed_often(lab: &Lab, network: &Network) -> Result<()> {
+    const KILLS: u32 = 24;
+    let seed = std::env::var("RUSTGUARD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_u64);
+    println!("RUSTGUARD_SEED={seed}");
+    let served = network.serve(lab, &["--pool", "10.150.0.0/16"])?;
+    let token = network.invite(&["--uses", "10000", "--expires", "1h"])?;
+    served.stop()?;
+    let (told, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let restarts = thread::scope(|scope| {
+        let joining: Vec<_> = (1..=3)
+            .map(|n| {
+                scope.spawn({
+                    let (told, stop, token) = (&told, &stop, &token);
+                    move || while_not(stop, || join_as_new(network, n, token, told))
+                })
+            })
+            .collect();
+        let mut moments = Moments(seed);
+        let restarts = (0..KILLS).try_for_each(|_| {
+            let served = network.serve(lab, &[])?;
+            // Who was told so before must be there now; who is told so from now on, at the next start.
+            check_told(network, &told)?;
+            thread::sleep(moments.next());
+            served.crash()
+        });
+        // Whatever happened: nobody may go on for ever.
+        let served = network.serve(lab, &[]);
+        stop.store(true, Ordering::Relaxed);
+        let joined =
+            joining.into_iter().try_for_each(|thread| thread.join().expect("a machine's thread does not panic"));
+        restarts.and(joined).and(served)
+    });
+    let served = restarts?;
+    check_told(network, &told)?;
+    let told = told.into_inner().expect("no thread has panicked");
+    println!("{} machines joined while the server was killed {KILLS} times", told.len());
+    ensure!(told.len() >= 10, "only {} machines joined: the kills met nobody", told.len());
+    // Each lease has cost one use, and no more: tries that were not answered are none.
+    let peers: Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
+    let leases = peers.as_array().context("a list")?.len();
+    let invites: Value = serde_json::from_str(&network.ask(&["invite", "ls", "--json"])?)?;
+    let left = invites.as_array().context("a list")?.iter().filter_map(|invite| invite["uses_left"].as_u64()).max();
+    ensure!(left == Some(10_000 - leases as u64), "{leases} leases, {left:?} uses left");
+    served.stop()
+}
+
+/// One that was told that it has joined: when, with which key and addresses.
+struct Told {
+    at: Instant,
+    public_key: String,
+    addresses: Vec<String>,
+}
+
+/// The machine joins under a new key, or under the last one if nobody answered that.
+fn join_as_new(network: &Network, n: u8, token: &str, told: &Mutex<Vec<Told>>) -> Result<()> {
+    let key = format!("/var/lib/rustguard/rg{n}/key");
+    let server = format!("10.{n}.0.1");
+    let ended = network.try_join(n, &[&server, "--token", token, "--timeout", "2"])?;
+    if !ended.success() {
+        return ended.refused(&["2 s"]);
+    }
+    let at = Instant::now();
+    let public_key = network.machines[usize::from(n) - 1].sh(&format!("wg pubkey < {key}"))?.trim().to_owned();
+    let mut joined = told.lock().expect("no thread has panicked");
+    joined.push(Told { at, public_key, addresses: network.addresses(n)? });
+    fs::remove_file(&key)?;
+    Ok(())
+}
+
+fn while_not(stop: &AtomicBool, mut body: impl FnMut() -> Result<()>) -> Result<()> {
+    while !stop.load(Ordering::Relaxed) {
+        body()?;
+    }
+    Ok(())
+}
+
+/// That all of them are in the server's list with their addresses, and all addresses in it are different.
+fn check_told(network: &Network, told: &Mutex<Vec<Told>>) -> Result<()> {
+    // None of them shakes hands, and a lease is kept for sixty seconds without.
+    const KEPT: Duration = Duration::from_secs(45);
+    let expected: Vec<(String, Vec<String>)> = {
+        let told = told.lock().expect("no thread has panicked");
+        let young = told.iter().filter(|told| told.at.elapsed() < KEPT);
+        young.map(|told| (told.public_key.clone(), told.addresses.clone())).collect()
+    };
+    let peers: Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
+    let (mut leases, mut given) = (HashMap::new(), HashSet::new());
+    for peer in peers.as_array().context("a list")? {
+        let addresses: Vec<_> = peer["addresses"].as_array().context("addresses")?.iter().map(as_text).collect();
+        for address in &addresses {
+            ensure!(given.insert(address.clone()), "{address} was given twice: {peers}");
+        }
+        leases.insert(as_text(&peer["public_key"]), addresses);
+    }
+    for (public_key, addresses) in expected {
+        let lease = leases.get(&public_key);
+        ensure!(lease == Some(&addresses), "{public_key} was told {addresses:?}, and the server knows {lease:?}");
+    }
+    Ok(())
+}
+
+fn as_text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Times from 0 to 600 ms (splitmix64, by Vigna): some before anybody has sent anything, some after several joins.
+struct Moments(u64);
+
+impl Moments {
+    fn next(&mut self) -> Duration {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Duration::from_micros((mixed ^ mixed >> 31) % 600_000)
+    }
 }
 
 fn served_log(lab: &Lab) -> Result<String> {

@@ -1,18 +1,29 @@
-//! Floods: one peer, or somebody who is none, takes all there is, and the others get through nevertheless. Times are printed
-//! and not judged.
+//! Floods: one peer, or somebody who is none, takes all there is, and the others get through nevertheless, those who join
+//! included. Times are printed and not judged.
 //!
 //! A debug build moves a twentieth of what the kernel can throw at it, and loses nearly all of a flood together with what
 //! comes beside it: these scenarios take `cargo test --release`.
 use anyhow::{Context, Result, ensure};
-use rustguard_tests::{Conf, HUB_A, HUB_B, HUB_C, Hub, Lab, Node, PeerConf, Process, Program, Tunnel, scenario};
-use std::time::Duration;
+use rustguard_tests::{
+    Conf, Flood, HUB_A, HUB_B, HUB_C, Hub, Lab, Network, Node, PeerConf, Process, Program, Subject, Tunnel, eventually,
+    garbage, scenario, stranger, subject,
+};
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::SocketAddr,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 /// This package's own maker of traffic.
 const TRAFFIC: &str = env!("CARGO_BIN_EXE_traffic");
 /// Bytes of a flood's datagrams: in the tunnel, one packet each.
-const LEN: &str = "1200";
-/// Seconds: longer than fifty echo requests, and a handshake before them, take.
-const FLOOD: &str = "5";
+const LEN: usize = 1_200;
+/// Longer than fifty echo requests, and a handshake before them, take.
+const FLOOD: Duration = Duration::from_secs(5);
+/// Longer than those, and a join after them.
+const LONG_FLOOD: Duration = Duration::from_secs(10);
 const SOON: Duration = Duration::from_secs(15);
 
 /// Leaves a scenario out where it would say nothing.
@@ -26,10 +37,16 @@ fn in_release(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     body(lab)
 }
 
+/// Starts a flood of datagrams whose first byte is no type of WireGuard's, and waits until it has reached `counter` on `there`.
+fn flood(from: &Node, name: &str, to: &str, port: u16, there: &Node, counter: &str) -> Result<Process> {
+    let flood = Flood::new(SocketAddr::new(to.parse()?, port), FLOOD, vec![0xff; LEN]);
+    flood_with(from, name, &flood, there, counter)
+}
+
 /// Starts a flood, and waits until it has reached `counter` on `there`.
-fn flood(from: &Node, name: &str, to: &str, port: &str, there: &Node, counter: &str) -> Result<Process> {
+fn flood_with(from: &Node, name: &str, flood: &Flood, there: &Node, counter: &str) -> Result<Process> {
     let before = there.counted(counter)?;
-    let mut flood = from.spawn(name, from.command(TRAFFIC).args(["flood", to, port, LEN, FLOOD]))?;
+    let mut flood = from.spawn(name, from.command(TRAFFIC).arg("flood").args(flood.to_string().split(' ')))?;
     flood.until("the flood arrives", SOON, || Ok(there.counted(counter)? >= before + 1_000))?;
     Ok(flood)
 }
@@ -95,7 +112,7 @@ fn flooding(lab: &Lab) -> Result<()> {
     // Taken off before an answer is made, which would be a flood of its own.
     hub.b.count("flood", "input", "udp dport 9")?;
     hub.b.drop("input", "udp dport 9")?;
-    let mut flood = flood(&hub.a, "flood", HUB_B[0], "9", &hub.b, "flood")?;
+    let mut flood = flood(&hub.a, "flood", HUB_B[0], 9, &hub.b, "flood")?;
     let mut there = pings(&hub.c, "c-a", HUB_A[0])?;
     let mut back = pings(&hub.a, "a-c", HUB_C[0])?;
     arrives(lab, &hub.c, &newcomer, HUB_B[0])?;
@@ -127,8 +144,8 @@ fn flooded_from_both_sides(lab: &Lab) -> Result<()> {
     hub.a.count("flood", "input", "udp dport 9")?;
     hub.a.drop("input", "udp dport 9")?;
     hub.a.count("garbage", "input", "udp dport 51801 udp sport != 51802")?;
-    let mut inside = flood(&hub.b, "flood", HUB_A[0], "9", &hub.a, "flood")?;
-    let mut outside = flood(&hub.b, "garbage", "10.1.0.2", "51801", &hub.a, "garbage")?;
+    let mut inside = flood(&hub.b, "flood", HUB_A[0], 9, &hub.a, "flood")?;
+    let mut outside = flood(&hub.b, "garbage", "10.1.0.2", 51_801, &hub.a, "garbage")?;
     let mut ping = pings(&hub.c, "c-a", HUB_A[0])?;
     let arrived = arrives(lab, &hub.c, &newcomer, HUB_A[0]);
     let answered = answered(&mut ping, "C pings A, who is flooded");
@@ -141,4 +158,88 @@ fn flooded_from_both_sides(lab: &Lab) -> Result<()> {
     answered?;
     ensure!(a.dump()?.peers.iter().all(|peer| peer.latest_handshake > 0), "both have a session");
     Ok(())
+}
+
+/// The leases of `rustguard serve -i rgs`.
+const LEASES: &str = "/var/lib/rustguard/rgs/leases";
+/// Addresses that one machine has for its flood.
+const SOURCES: ([u8; 4], u32) = ([10, 3, 1, 0], 250);
+
+/// Datagrams of enrolment's type and length, with a wrong MAC1: somebody who does not even know the server.
+#[test]
+fn garbage_keeps_nobody_from_joining() {
+    scenario(|lab| in_release(lab, |lab| joins_in_a_flood(lab, garbage, None)));
+}
+
+/// The same with a valid MAC1, by somebody who knows the server's public key and has no invite.
+#[test]
+fn strangers_keep_nobody_from_joining() {
+    scenario(|lab| in_release(lab, |lab| joins_in_a_flood(lab, stranger, None)));
+}
+
+/// The same from so many addresses that all of them together exhaust what the server allows without a cookie.
+#[test]
+fn a_network_of_strangers_keeps_nobody_from_joining() {
+    scenario(|lab| in_release(lab, |lab| joins_in_a_flood(lab, stranger, Some(SOURCES))));
+}
+
+/// Machine 3 floods the server; machine 1 has joined and keeps its tunnel, machine 2 joins meanwhile.
+fn joins_in_a_flood(lab: &Lab, datagram: fn(&str) -> Result<Vec<u8>>, sources: Option<([u8; 4], u32)>) -> Result<()> {
+    if subject() == Subject::WireguardGo {
+        lab.skip("enrolment is RustGuard's own: wireguard-go is the subject");
+        return Ok(());
+    }
+    let network = Network::new(lab, 3)?;
+    let served = network.serve(lab, &["--pool", "10.150.0.0/24"])?;
+    let _one = network.join(lab, 1, &["10.1.0.1", "--token", &network.invite(&[])?])?;
+    eventually("the first lease is confirmed", SOON, || Ok(network.status()?["peers"][0]["state"] == "active"))?;
+    let token = network.invite(&[])?;
+    let (durable, audit) = (leases()?, network.audit()?.len());
+
+    let (server, flooder) = (&network.server, &network.machines[2]);
+    server.count("flood", "input", "iifname to3 udp dport 51820")?;
+    let mut flood = Flood::new(SocketAddr::from(([10, 3, 0, 1], 51_820)), LONG_FLOOD, datagram(&token)?);
+    if let Some((first, count)) = sources {
+        flooder.sh("ip route add local 10.3.1.0/24 dev lo")?;
+        server.sh("ip route add 10.3.1.0/24 via 10.3.0.2")?;
+        flood.sources = Some((first.into(), count));
+    }
+    let mut flood = flood_with(flooder, "flood", &flood, server, "flood")?;
+    let mut ping = pings(&network.machines[0], "ping", "10.150.0.1")?;
+    let answered = answered(&mut ping, "a machine that had joined pings the server");
+    let unchanged = leases()? == durable;
+    let started = Instant::now();
+    let joined = network.join(lab, 2, &["10.2.0.1", "--token", &token, "--timeout", "15"]);
+    let took = started.elapsed();
+    let in_time = flood.log().is_empty();
+    flooded(&mut flood)?;
+    // What the kernel and the queue dropped, should somebody starve.
+    println!("{} arrived; joined after {took:?}", server.counted("flood")?);
+    println!("{}", server.sh("nstat -as UdpRcvbufErrors UdpInDatagrams")?);
+    let show = server.end_of(server.rustguard()?.args(["show", "rgs", "--json"]))?;
+    println!("{}", show.stdout);
+    let _two = joined?;
+    answered?;
+    ensure!(in_time, "the flood was over before the machine had joined, after {took:?}");
+    network.machines[1].reaches("10.150.0.1", 10)?;
+
+    ensure!(unchanged, "the flood has changed what is durable");
+    // The second machine has, and the log has some lines about refusals.
+    let peers = network.status()?["peers"].as_array().map(Vec::len);
+    ensure!(peers == Some(2), "{peers:?} peers");
+    let lines = network.audit()?.split_off(audit);
+    let (refused, others): (Vec<_>, Vec<_>) = lines.iter().partition(|line| line["event"] == "refused");
+    ensure!(refused.len() <= 3, "{refused:?}");
+    ensure!(others.iter().map(|line| &line["event"]).eq(["admitted", "confirmed"]), "{others:?}");
+    served.stop()
+}
+
+/// The files of the leases, with their contents.
+fn leases() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
+    let files = fs::read_dir(LEASES)?.map(|entry| {
+        let path = entry?.path();
+        let bytes = fs::read(&path)?;
+        Ok((path, bytes))
+    });
+    files.collect()
 }

@@ -4,7 +4,7 @@
 //! the program is a test.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use rustguard_tests::Node;
+use rustguard_tests::{Flood, Node};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::{
     env,
@@ -28,7 +28,7 @@ const SILENCE: Duration = Duration::from_millis(300);
 const PING_DATA: usize = 56;
 
 /// A process with a job whose result is a `T`; killed when dropped.
-pub(super) struct Agent<T> {
+pub(crate) struct Agent<T> {
     job: String,
     child: Child,
     output: BufReader<ChildStdout>,
@@ -37,52 +37,59 @@ pub(super) struct Agent<T> {
 
 /// Round trips.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ping {
+pub(crate) struct Ping {
     /// Their median.
-    pub(super) p50: Duration,
+    pub(crate) p50: Duration,
     /// All but one in a hundred are shorter.
-    pub(super) p99: Duration,
+    pub(crate) p99: Duration,
 }
 
 /// The time since 1970: what two processes can compare.
-pub(super) fn unix_time() -> Duration {
+pub(crate) fn unix_time() -> Duration {
     SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
 }
 
 impl Agent<(u64, Duration)> {
     /// Accepts a connection and reads it to its end: bytes, and how long that took. Listens when this returns.
-    pub(super) fn tcp_sink(node: &Node, at: IpAddr) -> Result<Self> {
+    pub(crate) fn tcp_sink(node: &Node, at: IpAddr) -> Result<Self> {
         Self::start(node, &format!("tcp-sink {at}"))
     }
 
     /// Counts datagrams until there are none any more: their number, and the time from first to last.
-    pub(super) fn udp_sink(node: &Node, at: IpAddr) -> Result<Self> {
+    pub(crate) fn udp_sink(node: &Node, at: IpAddr) -> Result<Self> {
         Self::start(node, &format!("udp-sink {at}"))
     }
 }
 
 impl Agent<u64> {
     /// Writes to a connection for so long; bytes.
-    pub(super) fn tcp_source(node: &Node, to: IpAddr, time: Duration) -> Result<Self> {
+    pub(crate) fn tcp_source(node: &Node, to: IpAddr, time: Duration) -> Result<Self> {
         Self::start(node, &format!("tcp-source {to} {}", time.as_nanos()))
     }
 
     /// Sends datagrams of `size` for so long, `rate` in a second or as fast as it can; their number.
-    pub(super) fn udp_source(node: &Node, to: IpAddr, size: usize, rate: Option<u64>, time: Duration) -> Result<Self> {
+    pub(crate) fn udp_source(node: &Node, to: IpAddr, size: usize, rate: Option<u64>, time: Duration) -> Result<Self> {
         Self::start(node, &format!("udp-source {to} {} {size} {}", time.as_nanos(), rate.unwrap_or(0)))
+    }
+}
+
+impl Agent<u64> {
+    /// Floods; how many datagrams that were.
+    pub(crate) fn flood(node: &Node, flood: &Flood) -> Result<Self> {
+        Self::start(node, &format!("flood {flood}"))
     }
 }
 
 impl Agent<Ping> {
     /// So many echo requests, each after the reply to the last and not sooner than `interval` after it was sent.
-    pub(super) fn ping(node: &Node, to: IpAddr, count: u32, interval: Duration) -> Result<Self> {
+    pub(crate) fn ping(node: &Node, to: IpAddr, count: u32, interval: Duration) -> Result<Self> {
         Self::start(node, &format!("ping {to} {count} {}", interval.as_nanos()))
     }
 }
 
 impl Agent<Duration> {
     /// Sends echo requests, a millisecond apart, until one is answered: when, since 1970. Has begun when this returns.
-    pub(super) fn first_ping(node: &Node, to: IpAddr) -> Result<Self> {
+    pub(crate) fn first_ping(node: &Node, to: IpAddr) -> Result<Self> {
         Self::start(node, &format!("first-ping {to}"))
     }
 }
@@ -99,7 +106,7 @@ impl<T: FromNumbers> Agent<T> {
     }
 
     /// Waits for the end.
-    pub(super) fn result(mut self) -> Result<T> {
+    pub(crate) fn result(mut self) -> Result<T> {
         let numbers: Vec<u64> = self.line("result")?.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
         T::from_numbers(&numbers).context("an agent's result with too few numbers")
     }
@@ -128,7 +135,7 @@ impl<T> Drop for Agent<T> {
 }
 
 /// How results come back.
-pub(super) trait FromNumbers: Sized {
+pub(crate) trait FromNumbers: Sized {
     fn from_numbers(numbers: &[u64]) -> Option<Self>;
 }
 
@@ -183,6 +190,11 @@ fn say(line: &str) {
 }
 
 fn work(job: &str) -> Result<Vec<u64>> {
+    if let Some(flood) = job.strip_prefix("flood ") {
+        let flood = Flood::from_words(flood.split(' '))?;
+        say("ready");
+        return Ok(vec![flood.run()?]);
+    }
     let mut words = job.split(' ');
     let (kind, address) = (words.next().unwrap_or_default(), words.next().context("an address")?.parse()?);
     let numbers: Vec<u64> = words.map(str::parse).collect::<Result<_, _>>()?;

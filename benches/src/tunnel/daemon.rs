@@ -1,5 +1,6 @@
 //! A running implementation, and what it costs.
 
+use crate::figures;
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Conf, Lab, Node, Process, spawn_until_ready};
 use std::{
@@ -54,14 +55,9 @@ impl Daemon {
         Ok(Self { process })
     }
 
-    /// CPU time of all its threads until now, in seconds: by the scheduler's own clock, where `stat` has ticks of 10 ms.
+    /// CPU time of all its threads until now, in seconds.
     pub(super) fn cpu_seconds(&self) -> Result<f64> {
-        let mut nanos = 0;
-        for thread in fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
-            let stat = fs::read_to_string(thread?.path().join("schedstat"))?;
-            nanos += stat.split_whitespace().next().context("an empty schedstat")?.parse::<u64>()?;
-        }
-        Ok(nanos as f64 / 1e9)
+        figures::cpu_seconds(self.process.id())
     }
 
     /// The most memory it has had resident, in MB.

@@ -29,7 +29,7 @@ use std::{
 pub use report::ROWS;
 
 /// Where the programs are, for the process inside the namespaces.
-const RUSTGUARD: &str = "RUSTGUARD_BIN";
+pub(crate) const RUSTGUARD: &str = "RUSTGUARD_BIN";
 const WIREGUARD_GO: &str = "RUSTGUARD_WIREGUARD_GO";
 
 /// Measures a tunnel between network namespaces on this machine, and prints a table: RustGuard, and wireguard-go where it is

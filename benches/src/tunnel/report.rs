@@ -1,8 +1,9 @@
 //! The table.
 
 use super::{Options, Round, daemon::Implementation};
+use crate::figures::{self, median, number, spread};
 use anyhow::Result;
-use std::{fmt::Write as _, fs, thread};
+use std::fmt::Write as _;
 
 /// How a row is found in what a round gave.
 type Figure = fn(&Round) -> f64;
@@ -40,14 +41,11 @@ pub(super) fn table(results: &[(Implementation, Vec<Round>)], options: &Options)
         for (_, rounds) in results {
             let mut values: Vec<f64> = rounds.iter().map(figure).collect();
             values.sort_by(f64::total_cmp);
-            let (Some(low), Some(high)) = (values.first(), values.last()) else { continue };
-            let median = median(&values);
-            medians.push(median);
-            if values.len() > 1 {
-                write!(text, " **{}** ({}–{}) |", number(median), number(*low), number(*high))?;
-            } else {
-                write!(text, " **{}** |", number(median))?;
+            if values.is_empty() {
+                continue;
             }
+            medians.push(median(&values));
+            write!(text, " {} |", spread(&values))?;
         }
         match *medians {
             [ours, theirs] if theirs > 0.0 => writeln!(text, " {} |", number(ours / theirs))?,
@@ -60,37 +58,13 @@ pub(super) fn table(results: &[(Implementation, Vec<Round>)], options: &Options)
 
 /// What was measured, on what.
 fn machine(options: &Options, rounds: usize) -> String {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let cpuinfo = read("/proc/cpuinfo");
-    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("an unknown CPU");
-    let cores = thread::available_parallelism().map_or(1, usize::from);
     format!(
-        "{}, {cores} core{} for everything; Linux {}; {}{}; {}\n",
-        model.trim_start_matches(['\t', ':', ' ']),
-        if cores == 1 { "" } else { "s" },
-        read("/proc/sys/kernel/osrelease").trim(),
+        "{}; {}{}; {}\n",
+        figures::machine(),
         if options.ipv6 { "IPv6" } else { "IPv4" },
         if options.no_offload { ", RustGuard without offloads" } else { "" },
         if rounds == 1 { "one round".to_owned() } else { format!("medians of {rounds} rounds (lowest–highest)") },
     )
-}
-
-/// Of values in order, at least one.
-fn median(values: &[f64]) -> f64 {
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
-}
-
-/// Three digits, or all before the point.
-fn number(value: f64) -> String {
-    let decimals = if value >= 99.95 {
-        0
-    } else if value >= 9.995 {
-        1
-    } else {
-        2
-    };
-    format!("{value:.decimals$}")
 }
 
 #[cfg(test)]
@@ -106,6 +80,5 @@ mod tests {
         let table = table(&[(ours, rounds(&[7000.0, 6000.0, 6500.4])), (go, rounds(&[3250.0]))], &options).unwrap();
         assert!(table.contains("| TCP, Mbit/s | **6500** (6000–7000) | **3250** | 2.00 |"), "{table}");
         assert!(table.contains("| peak memory, MB | **0.00** (0.00–0.00) | **0.00** | – |"), "{table}");
-        assert_eq!(median(&[1.0, 2.0, 4.0, 5.0]), 3.0);
     }
 }

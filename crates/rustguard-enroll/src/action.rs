@@ -15,7 +15,7 @@ pub enum Action {
         /// At most [`wire::MAX_DATAGRAM`](crate::wire::MAX_DATAGRAM) bytes.
         bytes: Vec<u8>,
     },
-    /// Add a WireGuard peer, or change the one with this public key.
+    /// Add a WireGuard peer, or change the one with this public key; its sessions go on if the preshared key is the same.
     SetPeer(PeerConfig),
     /// Remove a WireGuard peer, its sessions at once.
     RemovePeer(PublicKey),

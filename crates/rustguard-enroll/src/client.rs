@@ -10,6 +10,8 @@
 //! A server that is not there, not open, or does not know the token is silent, and the client does not give up by itself:
 //! windows open, servers come back. What is final is told: [`JoinError`].
 mod joined;
+#[cfg(test)]
+mod tests;
 
 use crate::{
     invite::{self, Initiated},

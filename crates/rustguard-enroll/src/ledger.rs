@@ -197,6 +197,7 @@ impl<S: LeaseStore> Ledger<S> {
     pub fn admit(&mut self, request: Request, now: Now) -> Result<Admission, Refusal> {
         let time = self.time(now);
         let Request { public_key, name, preshared_key, ephemeral, grant } = request;
+        let unless_used = if let Grant::Guest(_, within) = &grant { Some(within.as_secs()) } else { None };
         let (origin, terms) = self.permitted(&public_key, grant, time)?;
         if let Some(lease) = self.state.leases.get(&public_key) {
             return Ok(Admission { lease: lease.clone(), fresh: false });
@@ -233,7 +234,10 @@ impl<S: LeaseStore> Ledger<S> {
             expires: None,
             last_handshake: None,
         };
-        lease.expires = self.expires(&lease, time);
+        lease.expires = match unless_used {
+            Some(within) => Some(time.saturating_add(within)),
+            None => self.expires(&lease, time),
+        };
         changes.push(Change::Lease(lease.clone()));
         self.commit(changes, now)?;
         Ok(Admission { lease, fresh: true })
@@ -338,6 +342,8 @@ impl<S: LeaseStore> Ledger<S> {
             gone.insert(lease.public_key, lease.clone());
         }
         changes.extend(invites.into_values().map(Change::Invite));
+        // Before the leases: those that end begin a quarantine.
+        changes.extend(self.index.quarantine_due(time).map(Change::ReleasedGone));
 
         let ending = now.instant >= self.grace_until && self.index.next_expiry().is_some_and(|next| next <= time);
         let flushing = ending || self.flush_at.is_some_and(|at| at <= now.instant);
@@ -370,7 +376,6 @@ impl<S: LeaseStore> Ledger<S> {
             }
         }
 
-        changes.extend(self.index.quarantine_due(time).filter(|key| !gone.contains_key(key)).map(Change::ReleasedGone));
         let ended: BTreeSet<_> = self.index.ended_due(time).collect();
         changes.extend(ended.iter().copied().map(Change::InviteGone));
         let sweeping = self.sweep || !ended.is_empty();
@@ -426,7 +431,7 @@ impl<S: LeaseStore> Ledger<S> {
     fn permitted(&self, key: &PublicKey, grant: Grant, time: UnixSeconds) -> Result<(Origin, Terms), Refusal> {
         let removed = |since: u64| self.state.removed.get(key).is_some_and(|tombstone| tombstone.serial >= since);
         match grant {
-            Grant::Admin(terms) => Ok((Origin::Admin, terms)),
+            Grant::Admin(terms) | Grant::Guest(terms, _) => Ok((Origin::Admin, terms)),
             Grant::Window => match self.window {
                 None => Err(Refusal::Closed),
                 Some(opened) if removed(opened) => Err(Refusal::Removed),

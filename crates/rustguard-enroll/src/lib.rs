@@ -1,4 +1,17 @@
-//! Enrolment: how a machine joins a network with one command.
+//! Enrolment: how a machine joins a network with one command. Without I/O: datagrams, commands, moments and randomness come in,
+//! actions and the next deadline come out.
+//!
+//! | Module | What it does |
+//! |---|---|
+//! | [`server`], [`action`] | who may join; what the device has to do about it |
+//! | [`client`] | joining |
+//! | [`token`] | invites, codes, passphrases |
+//! | [`ledger`], [`lease`], [`pool`], [`store`] | who has joined, and where that is kept |
+//! | [`audit`] | the trail of it |
+//! | [`wire`] | which datagrams are enrolment's; the nine messages |
+//! | [`cpace`] | the password-authenticated key exchange |
+//!
+//! `examples/enrol.rs` joins two machines by hand; `docs/enrolment.md` specifies the protocol.
 #![forbid(unsafe_code)]
 
 pub mod action;

@@ -14,6 +14,8 @@ mod finish;
 mod first;
 mod options;
 mod session;
+#[cfg(test)]
+mod tests;
 mod window;
 
 use crate::{
@@ -31,8 +33,8 @@ use core::{fmt, time::Duration};
 pub use finish::MAX_WAITING;
 use finish::about;
 pub use options::{
-    ApprovalCode, DEFAULT_INVITE, DEFAULT_WINDOW, InviteOptions, MAX_WINDOW, OpenOptions, Opened, PendingApproval,
-    ServerConfig, ServerError, WindowStatus,
+    ApprovalCode, DEFAULT_INVITE, DEFAULT_WINDOW, InviteOptions, MAX_WINDOW, NewPeer, OpenOptions, Opened,
+    PendingApproval, ServerConfig, ServerError, WindowStatus,
 };
 use rand_core::CryptoRng;
 use rustguard_core::{

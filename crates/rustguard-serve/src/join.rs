@@ -80,7 +80,10 @@ pub async fn join(
         while let Some(datagram) = client.poll(now(), &mut rand::rng())? {
             way.send(&datagram, heard).await?;
         }
-        let wait = client.deadline().map_or(LOOK, |deadline| deadline.since(now().instant)).min(LOOK);
+        let mut wait = client.deadline().map_or(LOOK, |deadline| deadline.since(now().instant)).min(LOOK);
+        if !heard && !told {
+            wait = wait.min(SILENCE.saturating_sub(now().instant.since(since)));
+        }
         let received = tokio::time::timeout(wait, way.socket.recv_from(&mut buffer)).await;
         let silent = now().instant.since(since);
         if !heard && !told && silent >= SILENCE {

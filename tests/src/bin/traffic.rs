@@ -2,11 +2,12 @@
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, bail, ensure};
+use rustguard_tests::Flood;
 use std::{
     env,
     io::{Read, Write},
-    net::{Ipv6Addr, TcpListener, TcpStream, UdpSocket},
-    time::{Duration, Instant},
+    net::{Ipv6Addr, TcpListener, TcpStream},
+    time::Duration,
 };
 
 /// Where streams go.
@@ -20,8 +21,8 @@ fn main() -> Result<()> {
     match *arguments {
         ["receive"] => receive(),
         ["send", address, bytes] => send(address, bytes.parse()?),
-        ["flood", address, port, len, seconds] => flood(address, port.parse()?, len.parse()?, seconds.parse()?),
-        _ => bail!("traffic receive | send ADDRESS BYTES | flood ADDRESS PORT LENGTH SECONDS"),
+        ["flood", ref words @ ..] => flood(&Flood::from_words(words.iter().copied())?),
+        _ => bail!("traffic receive | send ADDRESS BYTES | flood ADDRESS NANOSECONDS PORT RATE FIRST COUNT DATAGRAM"),
     }
 }
 
@@ -70,26 +71,8 @@ impl Bytes {
     }
 }
 
-/// Sends datagrams as fast as the system takes them, and says how many that were. The first byte of each is no type of
-/// WireGuard's.
-fn flood(address: &str, port: u16, len: usize, seconds: u64) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(seconds);
-    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).or_else(|_| UdpSocket::bind("0.0.0.0:0"))?;
-    connect(&socket, address, port)?;
-    let (datagram, mut sent) = (vec![0xff; len], 0_u64);
-    while Instant::now() < end {
-        // Full queues and ICMP's answers are what a flood is about.
-        sent += u64::from(socket.send(&datagram).is_ok());
-    }
-    println!("{sent} datagrams of {len} bytes sent in {seconds} s");
+/// Floods, and says how much.
+fn flood(flood: &Flood) -> Result<()> {
+    println!("{} datagrams of {} bytes sent in {:?}", flood.run()?, flood.datagram.len(), flood.time);
     Ok(())
-}
-
-/// Connects a socket that speaks both IP versions.
-fn connect(socket: &UdpSocket, address: &str, port: u16) -> Result<()> {
-    let address = match address.parse()? {
-        std::net::IpAddr::V4(address) if socket.local_addr()?.is_ipv6() => address.to_ipv6_mapped().into(),
-        address => address,
-    };
-    Ok(socket.connect((address, port))?)
 }

@@ -2,6 +2,7 @@
 use core::fmt;
 use core::net::IpAddr;
 
+use base64ct::{Base64, Encoding};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::PublicKey;
 
@@ -69,7 +70,7 @@ pub enum LedgerError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// No lease of this key.
-    #[error("no peer has the key {0:?}")]
+    #[error("no peer has the key {}", base64(.0))]
     UnknownPeer(PublicKey),
     /// No such invite.
     #[error("there is no invite {0}")]
@@ -105,7 +106,7 @@ pub enum LedgerError {
     },
 }
 
-/// A peer in a message: its name if it has one, and the beginning of its key.
+/// A peer in a message: its name if it has one, and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its key.
@@ -117,10 +118,16 @@ pub struct Peer {
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
-            Some(name) => write!(f, "{name} ({:?})", self.public_key),
-            None => write!(f, "{:?}", self.public_key),
+            Some(name) => write!(f, "{name} ({})", base64(&self.public_key)),
+            None => f.write_str(&base64(&self.public_key)),
         }
     }
+}
+
+/// A key as `wg` writes it.
+fn base64(key: &PublicKey) -> String {
+    let mut text = [0; 44];
+    Base64::encode(&key.0, &mut text).expect("32 bytes are 44 characters").to_owned()
 }
 
 /// How many leases a message names.

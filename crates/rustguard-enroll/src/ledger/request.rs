@@ -41,6 +41,8 @@ pub enum Grant {
     Window,
     /// An administrator's word: the lease is active at once, and it does not matter that the peer was removed before.
     Admin(Terms),
+    /// The same for a guest: the lease ends after so long unless there is a handshake before.
+    Guest(Terms, Duration),
 }
 
 /// Somebody wants in, and has proved that it may.

@@ -1,6 +1,6 @@
 //! An administrator's commands.
 use super::{
-    Server,
+    NewPeer, Server,
     finish::{about, peer_config, welcome},
     options::{
         ApprovalCode, InviteOptions, MAX_WINDOW, OpenOptions, Opened, PendingApproval, ServerError, WindowStatus,
@@ -12,7 +12,7 @@ use crate::{
     action::Action,
     audit::{AuditEvent, AuditRecord, Reason},
     client::JoinError,
-    lease::{Lease, NewInvite, PresharedKey, Terms, TokenId},
+    lease::{Lease, NewInvite, PresharedKey, TokenId},
     ledger::{Grant, Request},
     pake::{self, Secret},
     payload::{Verdict, short_greeting},
@@ -22,7 +22,7 @@ use crate::{
 use core::time::Duration;
 use rand_core::CryptoRng;
 use rustguard_core::{
-    cookie::Checker,
+    cookie::{self, Checker},
     time::{Instant, Now},
 };
 use rustguard_crypto::x25519::PublicKey;
@@ -57,6 +57,8 @@ impl<S: LeaseStore> Server<S> {
             }
         };
         let until = now.instant + duration;
+        // A share recorded in another window brings no cookie that still holds.
+        self.cookies = cookie::Secret::new(now.instant, rng);
         self.windows += 1;
         self.window = Some(Window {
             serial: self.windows,
@@ -183,20 +185,23 @@ impl<S: LeaseStore> Server<S> {
     pub fn add_peer(
         &mut self,
         public_key: PublicKey,
-        name: Option<&str>,
-        terms: Terms,
+        peer: NewPeer,
         now: Now,
         rng: &mut impl CryptoRng,
         actions: &mut Vec<Action>,
     ) -> Result<Lease, ServerError> {
+        let NewPeer { name, terms, within } = peer;
         let mut preshared_key = Zeroizing::new([0; 32]);
         rng.fill_bytes(&mut *preshared_key);
         let request = Request {
             public_key,
-            name: name.map(str::to_owned),
+            name,
             preshared_key: PresharedKey::from_bytes(&preshared_key),
             ephemeral: terms.ephemeral,
-            grant: Grant::Admin(terms),
+            grant: match within {
+                Some(within) => Grant::Guest(terms, within),
+                None => Grant::Admin(terms),
+            },
         };
         let admission = self.ledger.admit(request, now)?;
         if admission.fresh {

@@ -130,6 +130,17 @@ impl Default for InviteOptions {
     }
 }
 
+/// A peer to be added by hand.
+#[derive(Clone, Debug, Default)]
+pub struct NewPeer {
+    /// What it is called.
+    pub name: Option<String>,
+    /// What it gets.
+    pub terms: Terms,
+    /// It is a guest: its lease ends unless there is a handshake within this time.
+    pub within: Option<Duration>,
+}
+
 /// Why the server did not do as it was told.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {

@@ -16,9 +16,9 @@ use super::{Change, LeaseStore, State, StoreError};
 /// - `lock`: locked while a process uses the folder.
 ///
 /// A commit that was cut off at the end of the last journal was never acknowledged, and is left out. Everything else that
-/// is not as written is an error on [`load`](LeaseStore::load), and changes nothing. (One case looks like a commit cut
-/// off and is taken for it: the last record, acknowledged, was damaged later.) To make a backup, copy the folder
-/// while nothing uses it.
+/// is not as written is an error on [`load`](LeaseStore::load), and changes nothing. Two cases cannot be told from a shorter
+/// history: the very last record was damaged after it was acknowledged, or somebody deleted the newest of several journals.
+/// To make a backup, copy the folder while nothing uses it.
 #[derive(Debug)]
 pub struct FileStore(Log<Disk>);
 
@@ -36,5 +36,79 @@ impl LeaseStore for FileStore {
 
     fn commit(&mut self, changes: &[Change], before: &State) -> Result<(), StoreError> {
         self.0.commit(changes, before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn the_folder_and_its_files_are_the_owners_alone() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("a/b");
+        let mut store = FileStore::open(&folder).unwrap();
+        assert_eq!(store.load().unwrap(), None);
+        store.commit(&[Change::Serial(3)], &State::default()).unwrap();
+        assert_eq!(mode(&folder), 0o700);
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            assert_eq!(mode(&path), 0o600, "{}", path.display());
+        }
+        drop(store);
+        for exposed in [0o750, 0o701, 0o777] {
+            fs::set_permissions(&folder, Permissions::from_mode(exposed)).unwrap();
+            let error = FileStore::open(&folder).unwrap_err();
+            assert!(error.to_string().ends_with(&format!("run: chmod 700 {}", folder.display())), "{error}");
+        }
+        fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(FileStore::open(&folder).unwrap().load().unwrap().unwrap().serial, 3);
+    }
+
+    #[test]
+    fn a_second_user_is_told_who_the_first_is() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("state");
+        let first = FileStore::open(&folder).unwrap();
+        let error = FileStore::open(&folder).unwrap_err();
+        let expected = format!("in use by process {};", std::process::id());
+        assert!(error.to_string().contains(&expected), "{error}");
+        drop(first);
+        FileStore::open(&folder).unwrap();
+    }
+
+    #[test]
+    fn damage_is_named_with_its_remedy_and_the_file_is_left_alone() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("state");
+        let mut store = FileStore::open(&folder).unwrap();
+        store.load().unwrap();
+        for serial in 1..4 {
+            store.commit(&[Change::Serial(serial)], &State::default()).unwrap();
+        }
+        drop(store);
+        let journal = folder.join("journal-0");
+        let mut bytes = fs::read(&journal).unwrap();
+        bytes[30] ^= 1;
+        fs::write(&journal, &bytes).unwrap();
+        let error = FileStore::open(&folder).unwrap().load().unwrap_err().to_string();
+        assert!(error.contains("journal-0 is damaged at byte 24: a record is broken"), "{error}");
+        assert!(error.contains("Restore its folder from a backup, or move the folder aside"), "{error}");
+        assert_eq!(fs::read(&journal).unwrap(), bytes);
+    }
+
+    #[test]
+    fn what_is_no_folder_is_an_error_with_its_name() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::set_permissions(file.path(), Permissions::from_mode(0o600)).unwrap();
+        let error = FileStore::open(file.path()).unwrap_err().to_string();
+        assert!(error.contains(&file.path().display().to_string()), "{error}");
     }
 }

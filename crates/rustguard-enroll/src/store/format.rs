@@ -1,18 +1,17 @@
 //! What the files of a store hold, version 1. Numbers are little-endian, checksums CRC-32 (IEEE).
 //!
-//! | Snapshot | bytes | | Journal | bytes | | Record of a journal | bytes |
+//! | Snapshot | bytes | | Journal | bytes | | Record | bytes |
 //! |---|---|---|---|---|---|---|---|
 //! | `RGledger` | 8 | | `RGjournl` | 8 | | length of the body | 4 |
-//! | version | 4 | | version | 4 | | serial of the record | 8 |
+//! | version | 4 | | version | 4 | | serial | 8 |
 //! | generation | 8 | | generation | 8 | | checksum of the body | 4 |
-//! | serial of the next record | 8 | | checksum of the above | 4 | | checksum of the above | 4 |
-//! | length of the body | 8 | | records | | | body: changes | |
-//! | checksum of the body | 4 | | | | | | |
-//! | checksum of the above | 4 | | | | | | |
-//! | body: a state | | | | | | | |
+//! | serial of the next commit | 8 | | checksum of the above | 4 | | checksum of the above | 4 |
+//! | checksum of the above | 4 | | records | | | body | |
+//! | records | | | | | | | |
 //!
-//! Bodies are in postcard's encoding: one [`State`], or the [`Change`]s of one commit after another.
-use serde::Serialize;
+//! A body is a sequence of [`Change`]s in postcard's encoding. One record of a journal is one commit; serials go on from
+//! journal to journal. The records of a snapshot, numbered from 0, together lead from the empty state to the one it
+//! holds; an empty record is the end, without which it is not whole.
 use zeroize::Zeroizing;
 
 use super::{Change, State};
@@ -21,7 +20,7 @@ use super::{Change, State};
 pub(super) const VERSION: u32 = 1;
 /// Length of a journal's header.
 pub(super) const JOURNAL_HEADER: usize = 24;
-const SNAPSHOT_HEADER: usize = 44;
+const SNAPSHOT_HEADER: usize = 32;
 const RECORD_HEADER: usize = 20;
 const SNAPSHOT_MAGIC: &[u8; 8] = b"RGledger";
 const JOURNAL_MAGIC: &[u8; 8] = b"RGjournl";
@@ -52,19 +51,16 @@ pub(super) struct Tail {
     pub(super) next_serial: u64,
 }
 
-/// A snapshot of the state.
-pub(super) fn snapshot(generation: u64, next_serial: u64, state: &State) -> Zeroizing<Vec<u8>> {
-    let mut bytes = encode(SNAPSHOT_HEADER, core::slice::from_ref(state));
-    let (header, body) = bytes.split_at_mut(SNAPSHOT_HEADER);
-    let mut writer = Writer(header);
+/// The header of a snapshot.
+pub(super) fn snapshot_header(generation: u64, next_serial: u64) -> [u8; SNAPSHOT_HEADER] {
+    let mut header = [0; SNAPSHOT_HEADER];
+    let mut writer = Writer(&mut header);
     writer.put(SNAPSHOT_MAGIC);
     writer.put(&VERSION.to_le_bytes());
     writer.put(&generation.to_le_bytes());
     writer.put(&next_serial.to_le_bytes());
-    writer.put(&(body.len() as u64).to_le_bytes());
-    writer.put(&crc32fast::hash(body).to_le_bytes());
-    seal(header);
-    bytes
+    seal(&mut header);
+    header
 }
 
 /// Reads a snapshot of any version that is known.
@@ -97,9 +93,9 @@ pub(super) fn read_journal(bytes: &[u8], generation: u64, serial: u64, state: &m
     }
 }
 
-/// One commit. The error is a length that is too large.
+/// One commit, or a part of a snapshot. The error is a length that is too large.
 pub(super) fn record(serial: u64, changes: &[Change]) -> Result<Zeroizing<Vec<u8>>, usize> {
-    let mut bytes = encode(RECORD_HEADER, changes);
+    let mut bytes = encode(changes);
     let (header, body) = bytes.split_at_mut(RECORD_HEADER);
     let len = u32::try_from(body.len()).ok().filter(|_| body.len() <= MAX_BODY).ok_or(body.len())?;
     let mut writer = Writer(header);
@@ -120,26 +116,28 @@ fn opening(reader: &mut Reader<'_>, magic: &[u8; 8]) -> Result<u32, Fault> {
 }
 
 fn snapshot_v1(bytes: &[u8], mut reader: Reader<'_>) -> Result<Snapshot, Fault> {
-    let header = bytes.get(..SNAPSHOT_HEADER).ok_or(Fault::Damaged(8, "it ends within its header"))?;
+    let short = || Fault::Damaged(8, "it ends within its header");
+    let header = bytes.get(..SNAPSHOT_HEADER).ok_or_else(short)?;
     if !is_sealed(header) {
         return Err(Fault::Damaged(0, "the checksum of its header is wrong"));
     }
-    let short = || Fault::Damaged(8, "it ends within its header");
-    let generation = reader.u64().ok_or_else(short)?;
-    let next_serial = reader.u64().ok_or_else(short)?;
-    let len = reader.u64().ok_or_else(short)?;
-    let checksum = reader.u32().ok_or_else(short)?;
-    let body = &bytes[SNAPSHOT_HEADER..];
-    if body.len() as u64 != len {
-        return Err(Fault::Damaged(bytes.len(), "it is shorter or longer than it says"));
+    let (generation, next_serial) = (reader.u64().ok_or_else(short)?, reader.u64().ok_or_else(short)?);
+    let mut state = State::default();
+    let mut at = SNAPSHOT_HEADER;
+    for part in 0.. {
+        let rest = bytes.get(at..).unwrap_or_default();
+        let (serial, body) = sound_record(rest).ok_or(Fault::Damaged(at, "a part of it is broken or missing"))?;
+        if serial != part {
+            return Err(Fault::Damaged(at, "its parts are not in order"));
+        }
+        apply(body, at, &mut state)?;
+        at += RECORD_HEADER + body.len();
+        if body.is_empty() {
+            break;
+        }
     }
-    if crc32fast::hash(body) != checksum {
-        return Err(Fault::Damaged(SNAPSHOT_HEADER, "the checksum of its body is wrong"));
-    }
-    let unread = |_| Fault::Damaged(SNAPSHOT_HEADER, "its body cannot be read");
-    let (state, rest) = postcard::take_from_bytes(body).map_err(unread)?;
-    if !rest.is_empty() {
-        return Err(Fault::Damaged(bytes.len() - rest.len(), "its body goes on after the state"));
+    if at < bytes.len() {
+        return Err(Fault::Damaged(at, "it goes on after its end"));
     }
     Ok(Snapshot { generation, next_serial, state })
 }
@@ -155,9 +153,8 @@ fn journal_v1(bytes: &[u8], generation: u64, serial: u64, state: &mut State) -> 
     let mut tail = Tail { end: JOURNAL_HEADER, next_serial: serial };
     while let Some(rest) = bytes.get(tail.end..).filter(|rest| !rest.is_empty()) {
         let Some((found, body)) = sound_record(rest) else {
-            if (tail.end + 1..bytes.len())
-                .any(|at| sound_record(&bytes[at..]).is_some_and(|(next, _)| next > tail.next_serial))
-            {
+            let later = |at| sound_record(&bytes[at..]).is_some_and(|(later, _)| later > tail.next_serial);
+            if (tail.end + 1..bytes.len()).any(later) {
                 return Err(Fault::Damaged(tail.end, "a record is broken, and sound ones follow"));
             }
             break;
@@ -165,18 +162,23 @@ fn journal_v1(bytes: &[u8], generation: u64, serial: u64, state: &mut State) -> 
         if found != tail.next_serial {
             return Err(Fault::Damaged(tail.end, "a record is missing before this one"));
         }
-        let mut changes = body;
-        while !changes.is_empty() {
-            let at = tail.end + RECORD_HEADER + (body.len() - changes.len());
-            let (change, rest) =
-                postcard::take_from_bytes(changes).map_err(|_| Fault::Damaged(at, "a record cannot be read"))?;
-            state.apply(change);
-            changes = rest;
-        }
+        apply(body, tail.end, state)?;
         tail.end += RECORD_HEADER + body.len();
         tail.next_serial += 1;
     }
     Ok(tail)
+}
+
+/// Carries out the changes in the body of the record at `at`.
+fn apply(body: &[u8], at: usize, state: &mut State) -> Result<(), Fault> {
+    let mut changes = body;
+    while !changes.is_empty() {
+        let (change, rest) =
+            postcard::take_from_bytes(changes).map_err(|_| Fault::Damaged(at, "a record cannot be read"))?;
+        state.apply(change);
+        changes = rest;
+    }
+    Ok(())
 }
 
 /// The serial and the body of the record at the beginning of `bytes`, if it is whole.
@@ -188,14 +190,14 @@ fn sound_record(bytes: &[u8]) -> Option<(u64, &[u8])> {
     (crc32fast::hash(body) == checksum).then_some((serial, body))
 }
 
-/// Room for a header, then the values. Measured first: a vector that grows leaves copies of keys behind.
-fn encode<T: Serialize>(header: usize, values: &[T]) -> Zeroizing<Vec<u8>> {
-    const SOUND: &str = "these types have nothing that postcard cannot encode";
-    let len = |value| postcard::experimental::serialized_size(value).expect(SOUND);
-    let mut bytes = Zeroizing::new(vec![0; header + values.iter().map(len).sum::<usize>()]);
-    let mut at = header;
-    for value in values {
-        at += postcard::to_slice(value, &mut bytes[at..]).expect(SOUND).len();
+/// Room for a header, then the changes. Measured first: a vector that grows leaves copies of keys behind.
+fn encode(changes: &[Change]) -> Zeroizing<Vec<u8>> {
+    const SOUND: &str = "a change has nothing that postcard cannot encode";
+    let len = |change| postcard::experimental::serialized_size(change).expect(SOUND);
+    let mut bytes = Zeroizing::new(vec![0; RECORD_HEADER + changes.iter().map(len).sum::<usize>()]);
+    let mut at = RECORD_HEADER;
+    for change in changes {
+        at += postcard::to_slice(change, &mut bytes[at..]).expect(SOUND).len();
     }
     bytes
 }
@@ -237,5 +239,185 @@ impl<'a> Reader<'a> {
 
     fn u64(&mut self) -> Option<u64> {
         self.take().copied().map(u64::from_le_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{InviteRecord, Lease, LeaseState, Origin, PresharedKey, Terms, TokenId};
+    use crate::store::state::Walk;
+    use crate::store::{Released, Tombstone};
+    use rustguard_crypto::x25519::PublicKey;
+
+    const SNAPSHOT_LEN: usize = 377;
+    const SNAPSHOT_DIGEST: &str = "84f8f647d691ffb8";
+    const RECORD_LEN: usize = 456;
+    const RECORD_DIGEST: &str = "8588c813c62955e1";
+
+    /// One of everything.
+    fn changes() -> Vec<Change> {
+        let (public_key, v4, v6) = (PublicKey([1; 32]), [10, 0, 0, 2].into(), "fd00::2".parse().unwrap());
+        vec![
+            Change::Time(1_800_000_000),
+            Change::Serial(7),
+            Change::Invite(InviteRecord {
+                id: TokenId([2; 8]),
+                public_key: PublicKey([3; 32]),
+                serial: 5,
+                created: 1_700_000_000,
+                expires: Some(1_700_086_400),
+                uses: 300,
+                uses_left: 299,
+                last_used: Some(1_700_000_001),
+                revoked: None,
+                terms: Terms { addresses: vec![v6], tag: Some("lab".to_owned()), ephemeral: true },
+            }),
+            Change::InviteGone(TokenId([4; 8])),
+            Change::Lease(Lease {
+                public_key,
+                name: Some("web".to_owned()),
+                v4: Some(v4),
+                v6: None,
+                preshared_key: PresharedKey::from_bytes(&[0xee; 32]),
+                state: LeaseState::Pending { until: 60 },
+                origin: Origin::Invite(TokenId([2; 8])),
+                tag: None,
+                ephemeral: false,
+                created: 1_800_000_000,
+                expires: Some(1_800_003_600),
+                last_handshake: None,
+            }),
+            Change::Renewed { public_key, last_handshake: 5, expires: None },
+            Change::LeaseGone(PublicKey([5; 32])),
+            Change::Released(Released {
+                public_key: PublicKey([6; 32]),
+                v4: None,
+                v6: Some([0xfd; 16].into()),
+                until: 9,
+            }),
+            Change::ReleasedGone(PublicKey([7; 32])),
+            Change::Removed(Tombstone { public_key: PublicKey([8; 32]), serial: 6, removed: 10 }),
+            Change::RemovedGone(PublicKey([9; 32])),
+        ]
+    }
+
+    fn state() -> State {
+        let mut state = State::default();
+        changes().into_iter().for_each(|change| state.apply(change));
+        state
+    }
+
+    fn snapshot(generation: u64, next_serial: u64, state: &State) -> Vec<u8> {
+        let mut bytes = snapshot_header(generation, next_serial).to_vec();
+        let mut walk = Walk::default();
+        for part in 0.. {
+            let changes = walk.step(state, 3);
+            bytes.extend_from_slice(&record(part, &changes).unwrap());
+            if changes.is_empty() {
+                break;
+            }
+        }
+        bytes
+    }
+
+    fn journal(commits: usize) -> (Vec<u8>, Vec<usize>) {
+        let mut bytes = journal_header(3).to_vec();
+        let mut ends = vec![bytes.len()];
+        for serial in 0..commits {
+            bytes.extend_from_slice(&record(serial as u64 + 10, &[Change::Serial(serial as u64 + 1)]).unwrap());
+            ends.push(bytes.len());
+        }
+        (bytes, ends)
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let state = state();
+        let read = read_snapshot(&snapshot(3, 10, &state)).unwrap();
+        assert_eq!((read.generation, read.next_serial, &read.state), (3, 10, &state));
+        let mut bytes = journal_header(3).to_vec();
+        bytes.extend_from_slice(&record(10, &changes()).unwrap());
+        let mut read = State::default();
+        let tail = read_journal(&bytes, 3, 10, &mut read).unwrap();
+        assert_eq!((tail, read), (Tail { end: bytes.len(), next_serial: 11 }, state));
+    }
+
+    /// Version 1 is out there: if this fails, there is a version 2, and version 1 is still to be read.
+    #[test]
+    fn version_1_stays_as_it_is() {
+        let digest = |bytes: &[u8]| {
+            let digest = rustguard_crypto::hash::hash(&[bytes]);
+            digest[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+        };
+        let (snapshot, record) = (snapshot(3, 10, &state()), record(10, &changes()).unwrap());
+        assert_eq!((snapshot.len(), digest(&snapshot)), (SNAPSHOT_LEN, SNAPSHOT_DIGEST.to_owned()));
+        assert_eq!((record.len(), digest(&record)), (RECORD_LEN, RECORD_DIGEST.to_owned()));
+    }
+
+    #[test]
+    fn other_versions_are_refused_by_number() {
+        let mut bytes = snapshot(3, 10, &state());
+        let mut journal = journal(1).0;
+        for version in [0, 2, u32::MAX] {
+            bytes[8..12].copy_from_slice(&version.to_le_bytes());
+            journal[8..12].copy_from_slice(&version.to_le_bytes());
+            assert_eq!(read_snapshot(&bytes).unwrap_err(), Fault::Version(version));
+            assert_eq!(read_journal(&journal, 3, 10, &mut State::default()).unwrap_err(), Fault::Version(version));
+        }
+    }
+
+    #[test]
+    fn a_snapshot_is_whole_or_damaged() {
+        let bytes = snapshot(3, 10, &state());
+        for len in 0..bytes.len() {
+            assert!(matches!(read_snapshot(&bytes[..len]), Err(Fault::Damaged(..))), "{len}");
+        }
+        let longer = [&bytes[..], b"x"].concat();
+        assert_eq!(read_snapshot(&longer).unwrap_err(), Fault::Damaged(bytes.len(), "it goes on after its end"));
+        let mut parts = snapshot_header(3, 10).to_vec();
+        parts.extend_from_slice(&record(1, &[Change::Serial(1)]).unwrap());
+        parts.extend_from_slice(&record(0, &[]).unwrap());
+        assert_eq!(read_snapshot(&parts).unwrap_err(), Fault::Damaged(SNAPSHOT_HEADER, "its parts are not in order"));
+    }
+
+    #[test]
+    fn a_journal_cut_anywhere_is_the_commits_before_it() {
+        let (bytes, ends) = journal(5);
+        for len in JOURNAL_HEADER..=bytes.len() {
+            let mut state = State::default();
+            let whole = ends.iter().rposition(|&end| end <= len).unwrap();
+            let tail = read_journal(&bytes[..len], 3, 10, &mut state).unwrap();
+            assert_eq!((tail.end, tail.next_serial), (ends[whole], 10 + whole as u64), "{len}");
+            assert_eq!(state.serial, whole as u64, "{len}");
+        }
+        for len in 0..JOURNAL_HEADER {
+            assert!(
+                matches!(read_journal(&bytes[..len], 3, 10, &mut State::default()), Err(Fault::Damaged(..))),
+                "{len}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_broken_record_before_sound_ones_is_damage_at_its_place() {
+        let (bytes, ends) = journal(5);
+        for broken in ends[1]..ends[2] {
+            let mut bytes = bytes.clone();
+            bytes[broken] ^= 0x10;
+            let fault = read_journal(&bytes, 3, 10, &mut State::default()).unwrap_err();
+            assert_eq!(fault, Fault::Damaged(ends[1], "a record is broken, and sound ones follow"), "{broken}");
+        }
+        let without = [&bytes[..ends[1]], &bytes[ends[2]..]].concat();
+        let fault = read_journal(&without, 3, 10, &mut State::default()).unwrap_err();
+        assert_eq!(fault, Fault::Damaged(ends[1], "a record is missing before this one"));
+    }
+
+    #[test]
+    fn journals_that_changed_places_are_noticed() {
+        let (bytes, _) = journal(1);
+        assert!(matches!(read_journal(&bytes, 4, 10, &mut State::default()), Err(Fault::Damaged(12, _))));
+        assert!(matches!(read_journal(&bytes, 3, 9, &mut State::default()), Err(Fault::Damaged(..))));
+        assert!(matches!(read_snapshot(&bytes), Err(Fault::Damaged(0, _))));
     }
 }

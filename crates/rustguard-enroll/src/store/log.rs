@@ -1,15 +1,20 @@
 //! Snapshot and journals: what is written when, so that a power cut at any moment loses nothing that was acknowledged.
 //!
-//! A commit appends one record to the newest journal and syncs it. When the journals have grown as long as the snapshot, the
-//! next commit begins a new journal, and encodes the state as it is at that moment: the next snapshot. That is
-//! written in slices, one with each commit, so that no commit pays for all of it; when the last one is synced the file is
-//! renamed over the old snapshot, and the journals before it go. Until then the old snapshot and all journals are what counts.
+//! A commit appends one record to the newest journal and syncs it. When the journals have grown long, the next commit begins
+//! a new journal and the next snapshot. That is written in slices, one with each commit, so that no commit pays for
+//! all of it; when the last one is synced the file is renamed over the old snapshot, and the journals before the new one
+//! go. Until then the old snapshot and all journals are what counts.
+//!
+//! A snapshot thus holds every lease as it was at some moment while it was written, not all of them at the same one. That is
+//! enough: what changed meanwhile is in the new journal, and changes say what is, so that carrying one out on a state that
+//! has it already does no harm. In its place the snapshot holds nothing that was not committed.
 use std::io;
 
 use zeroize::Zeroizing;
 
 use super::files::Files;
 use super::format::{self, Fault, JOURNAL_HEADER, Snapshot};
+use super::state::Walk;
 use super::{Change, LeaseStore, State, StoreError};
 
 const SNAPSHOT: &str = "snapshot";
@@ -19,8 +24,11 @@ const JOURNAL: &str = "journal-";
 
 /// Below this length of the journals, in bytes, no snapshot is worth it.
 const MIN_JOURNALS: u64 = 1 << 20;
-/// How much of a snapshot goes with one commit, in bytes: one to two milliseconds on the disks of virtual machines.
-const SLICE: usize = 256 << 10;
+/// Above, they get a fourth as long as the snapshot. It would be a waste to write more often, and old journals that are
+/// much longer take long to be freed.
+const SHARE: u64 = 4;
+/// How many leases and other entries of a snapshot go with one commit: some 130 kB.
+const SLICE: usize = 1_000;
 
 /// The log in its files.
 #[derive(Debug)]
@@ -45,8 +53,12 @@ pub(super) struct Log<F> {
 #[derive(Debug)]
 struct Image {
     generation: u64,
-    bytes: Zeroizing<Vec<u8>>,
-    written: usize,
+    walk: Walk,
+    /// Records and bytes written.
+    parts: u64,
+    len: u64,
+    /// The serial of the first commit in the journal that follows it.
+    next_serial: u64,
     /// Length of the journals that it makes needless.
     covers: u64,
 }
@@ -94,12 +106,11 @@ impl<F: Files> Log<F> {
         Ok(())
     }
 
-    /// Begins a snapshot of the state as of now, and the journal that follows it.
-    fn begin_snapshot(&mut self, state: &State) -> Result<(), StoreError> {
-        let (generation, covers) = (self.newest + 1, self.journals_len);
+    /// Begins a snapshot, and the journal that follows it.
+    fn begin_snapshot(&mut self) -> Result<(), StoreError> {
+        let (generation, next_serial, covers) = (self.newest + 1, self.next_serial, self.journals_len);
         self.begin_journal(generation)?;
-        let bytes = format::snapshot(generation, self.next_serial, state);
-        self.image = Some(Image { generation, bytes, written: 0, covers });
+        self.image = Some(Image { generation, walk: Walk::default(), parts: 0, len: 0, next_serial, covers });
         Ok(())
     }
 
@@ -112,9 +123,9 @@ impl<F: Files> Log<F> {
     }
 
     /// Writes the next slice of the snapshot.
-    fn continue_snapshot(&mut self) {
+    fn continue_snapshot(&mut self, state: &State) {
         let Some(mut image) = self.image.take() else { return };
-        match self.write_slice(&mut image) {
+        match self.write_slice(&mut image, state) {
             Ok(false) => self.image = Some(image),
             Ok(true) => {
                 for generation in self.oldest..image.generation {
@@ -123,23 +134,27 @@ impl<F: Files> Log<F> {
                 }
                 self.oldest = image.generation;
                 self.journals_len -= image.covers;
-                self.bound = self.min_journals.max(image.bytes.len() as u64);
+                self.bound = self.min_journals.max(image.len / SHARE);
             }
             Err(_) => self.bound = self.journals_len + self.min_journals,
         }
     }
 
     /// True when the snapshot is in its place.
-    fn write_slice(&mut self, image: &mut Image) -> io::Result<bool> {
-        if image.written == 0 {
+    fn write_slice(&mut self, image: &mut Image, state: &State) -> io::Result<bool> {
+        if image.parts == 0 {
+            let header = format::snapshot_header(image.generation, image.next_serial);
             self.files.create(SNAPSHOT_NEW)?;
+            self.files.append(SNAPSHOT_NEW, &header)?;
         }
-        let rest = &image.bytes[image.written..];
-        let slice = &rest[..rest.len().min(self.slice)];
-        self.files.append(SNAPSHOT_NEW, slice)?;
+        let changes = image.walk.step(state, self.slice);
+        let part = format::record(image.parts, &changes).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        self.files.append(SNAPSHOT_NEW, &part)?;
         self.files.sync(SNAPSHOT_NEW)?;
-        image.written += slice.len();
-        if image.written < image.bytes.len() {
+        image.parts += 1;
+        image.len += part.len() as u64;
+        // The part without any changes is the end.
+        if !changes.is_empty() {
             return Ok(false);
         }
         self.files.rename(SNAPSHOT_NEW, SNAPSHOT)?;
@@ -229,9 +244,9 @@ impl<F: Files> LeaseStore for Log<F> {
         }
         // Here nobody waits for an answer.
         if self.journals_len > self.bound {
-            self.begin_snapshot(&state).or_else(|error| self.without_snapshot(error))?;
+            self.begin_snapshot().or_else(|error| self.without_snapshot(error))?;
             while self.image.is_some() {
-                self.continue_snapshot();
+                self.continue_snapshot(&state);
             }
         }
         Ok((has_snapshot || self.next_serial > 0).then_some(state))
@@ -243,10 +258,11 @@ impl<F: Files> LeaseStore for Log<F> {
         }
         let record = format::record(self.next_serial, changes).map_err(StoreError::TooLarge)?;
         if self.image.is_none() && self.journals_len > self.bound {
-            self.begin_snapshot(before).or_else(|error| self.without_snapshot(error))?;
+            self.begin_snapshot().or_else(|error| self.without_snapshot(error))?;
         }
+        // The state before this commit is the one whose commits are all on the disk.
         self.append(&record)?;
-        self.continue_snapshot();
+        self.continue_snapshot(before);
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Everything the ledger keeps, and the changes it is made of.
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ops::Bound;
 
 use rustguard_crypto::x25519::PublicKey;
 use serde::{Deserialize, Serialize};
@@ -8,23 +9,19 @@ use serde::{Deserialize, Serialize};
 use crate::lease::{InviteRecord, Lease, TokenId, UnixSeconds, key_bytes};
 
 /// Everything the ledger keeps.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The highest time the ledger has seen.
     pub time: UnixSeconds,
     /// The next serial of invites and removals.
     pub serial: u64,
     /// All leases, pending ones too.
-    #[serde(with = "values")]
     pub leases: BTreeMap<PublicKey, Lease>,
     /// All invites, also those that admit nobody any more, for a while.
-    #[serde(with = "values")]
     pub invites: BTreeMap<TokenId, InviteRecord>,
     /// Addresses in quarantine, by whose they were.
-    #[serde(with = "values")]
     pub released: BTreeMap<PublicKey, Released>,
     /// Peers that were removed, and that older invites must not bring back.
-    #[serde(with = "values")]
     pub removed: BTreeMap<PublicKey, Tombstone>,
 }
 
@@ -54,7 +51,8 @@ pub struct Tombstone {
     pub removed: UnixSeconds,
 }
 
-/// One step from a state to the next. Carrying one out twice is the same as once.
+/// One step from a state to the next. It says what is, not what is different: to carry a sequence of them out again, on what
+/// it led to or on anything in between, leads to the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     /// The ledger's clock has reached this.
@@ -152,54 +150,44 @@ impl Change {
     }
 }
 
-/// Values that say by themselves under which key they go.
-trait Keyed<K> {
-    fn key(&self) -> K;
+/// A walk through a state in steps, between which the state may change.
+#[derive(Debug, Default)]
+pub(super) struct Walk {
+    map: usize,
+    peer: Option<PublicKey>,
+    invite: Option<TokenId>,
 }
 
-impl Keyed<PublicKey> for Lease {
-    fn key(&self) -> PublicKey {
-        self.public_key
+impl Walk {
+    /// The next entries, `most` of them, as the changes that make them. None are left when there are fewer.
+    pub(super) fn step(&mut self, state: &State, most: usize) -> Vec<Change> {
+        let mut changes = Vec::with_capacity(most);
+        while changes.len() < most && self.map < 5 {
+            let room = most - changes.len();
+            match self.map {
+                0 => changes.extend([Change::Time(state.time), Change::Serial(state.serial)]),
+                1 => changes.extend(after(&state.invites, &mut self.invite, room, Change::Invite)),
+                2 => changes.extend(after(&state.released, &mut self.peer, room, Change::Released)),
+                3 => changes.extend(after(&state.removed, &mut self.peer, room, Change::Removed)),
+                _ => changes.extend(after(&state.leases, &mut self.peer, room, Change::Lease)),
+            }
+            if self.map == 0 || changes.len() < most {
+                self.map += 1;
+                self.peer = None;
+            }
+        }
+        changes
     }
 }
 
-impl Keyed<TokenId> for InviteRecord {
-    fn key(&self) -> TokenId {
-        self.id
-    }
-}
-
-impl Keyed<PublicKey> for Released {
-    fn key(&self) -> PublicKey {
-        self.public_key
-    }
-}
-
-impl Keyed<PublicKey> for Tombstone {
-    fn key(&self) -> PublicKey {
-        self.public_key
-    }
-}
-
-/// Maps as sequences of their values.
-mod values {
-    use std::collections::BTreeMap;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use super::Keyed;
-
-    pub(super) fn serialize<K, V: Serialize, S: Serializer>(
-        map: &BTreeMap<K, V>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(map.values())
-    }
-
-    pub(super) fn deserialize<'de, K: Ord, V: Keyed<K> + Deserialize<'de>, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<BTreeMap<K, V>, D::Error> {
-        let values = Vec::<V>::deserialize(deserializer)?;
-        Ok(values.into_iter().map(|value| (value.key(), value)).collect())
-    }
+/// The entries behind `last`, which moves on.
+fn after<K: Ord + Copy, V: Clone>(
+    map: &BTreeMap<K, V>,
+    last: &mut Option<K>,
+    room: usize,
+    change: fn(V) -> Change,
+) -> Vec<Change> {
+    let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+    let entries = map.range((from, Bound::Unbounded)).take(room);
+    entries.inspect(|(key, _)| *last = Some(**key)).map(|(_, value)| change(value.clone())).collect()
 }

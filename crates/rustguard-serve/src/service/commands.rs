@@ -10,8 +10,8 @@ use crate::{
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{PeerStatus, key};
 use rustguard_enroll::{
-    lease::{InviteRecord, Lease, MAX_NAME, Terms, TokenId, clean_name},
-    server::{ApprovalCode, InviteOptions, OpenOptions},
+    lease::{InviteRecord, Lease, MAX_NAME, Origin, Terms, TokenId, clean_name},
+    server::{ApprovalCode, InviteOptions, NewPeer, OpenOptions},
     store::LeaseStore,
 };
 use std::{collections::HashMap, net::IpAddr, time::Duration};
@@ -118,7 +118,8 @@ impl<S: LeaseStore> Service<S> {
         }
         let terms = Terms { addresses: peer.addresses, ..Terms::default() };
         let (now, rng) = (now(), &mut rand::rng());
-        let lease = self.server.add_peer(key, Some(&name), terms, now, rng, &mut self.actions).map_err(text)?;
+        let peer = NewPeer { name: Some(name), terms, within: peer.pending_seconds.map(Duration::from_secs) };
+        let lease = self.server.add_peer(key, peer, now, rng, &mut self.actions).map_err(text)?;
         Ok(Answer::Added(Added {
             addresses: lease.addresses().map(Into::into).collect(),
             allowed_ips: self.settings.advised_routes(),
@@ -263,11 +264,13 @@ fn invite_view(invite: &InviteRecord, time: u64) -> InviteView {
 fn peer_view(lease: &Lease, live: Option<&PeerStatus>) -> PeerView {
     // The device knows it exactly while it runs, the lease coarsely and for ever.
     let handshake = live.and_then(|live| live.last_handshake).map(|at| at.as_secs()).or(lease.last_handshake);
+    // A guest's lease is active, and goes unless it is used.
+    let guest = lease.origin == Origin::Admin && lease.expires.is_some() && handshake.is_none();
     PeerView {
         name: lease.name.clone(),
         public_key: key::to_base64(&lease.public_key.0).to_string(),
         addresses: lease.addresses().collect(),
-        state: if lease.is_pending() { "pending" } else { "active" }.to_owned(),
+        state: if lease.is_pending() || guest { "pending" } else { "active" }.to_owned(),
         origin: lease.origin.to_string(),
         tag: lease.tag.clone(),
         ephemeral: lease.ephemeral,

@@ -1,0 +1,23 @@
+//! Enrolment: what it costs the server, and how long a machine waits. See `rustguard_benches::enrol`.
+//!
+//! ```text
+//! cargo bench -p rustguard-benches --bench enrol
+//! cargo bench -p rustguard-benches --bench enrol -- --help
+//! ```
+
+use clap::Parser as _;
+use rustguard_benches::{
+    enrol::{self, Options},
+    tunnel::agent,
+};
+
+fn main() -> anyhow::Result<()> {
+    if agent::ran_as_agent() {
+        return Ok(());
+    }
+    let options = Options::parse();
+    rustguard_tests::isolated(enrol::programs, |lab| {
+        println!("{}", enrol::run(lab, &options)?);
+        Ok(())
+    })
+}

@@ -1,0 +1,199 @@
+//! Enrolment: what it costs the server, and how long a machine waits, also while somebody floods.
+//!
+//! | File | Measures |
+//! |---|---|
+//! | `exchange` | both sides in one thread, without a network: the time the server takes |
+//! | `state` | a ledger as large as a /16, and the files it is kept in |
+//! | `joins` | `rustguard serve` and `rustguard join` in network namespaces |
+//!
+//! What is durable is written beside this program, on a real disk: the laboratory's own files are in memory.
+
+mod exchange;
+mod joins;
+mod state;
+
+use crate::{
+    figures::{self, spread},
+    tunnel::RUSTGUARD,
+};
+use anyhow::{Context as _, Result, ensure};
+use clap::Parser;
+use rustguard_tests::Lab;
+use std::{
+    fmt::Write as _,
+    io::{self, Write as _},
+    path::PathBuf,
+};
+use tempfile::TempDir;
+
+/// Measures enrolment on this machine, and prints a table: the server alone, a ledger of 60,000 leases, and machines that join
+/// through network namespaces. Changes nothing on the machine.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "enrol")]
+pub struct Options {
+    /// How often a machine joins, for each figure about that
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// So short, and with so few leases, that the figures mean little
+    #[arg(long)]
+    pub quick: bool,
+    /// What `cargo bench` adds
+    #[arg(long, hide = true)]
+    pub bench: bool,
+}
+
+/// RustGuard, which is built if need be, as environment for the process inside the namespaces.
+///
+/// # Errors
+/// When it does not build.
+pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
+    Ok(vec![(RUSTGUARD, rustguard_tests::rustguard()?)])
+}
+
+/// The rows: what, and the target where there is one.
+pub const ROWS: [(&str, &str); 28] = [
+    ("by invite, in memory: enrolments a second on one core", ""),
+    ("by code, in memory: enrolments a second on one core", ""),
+    ("by invite, on the disk: enrolments a second", ""),
+    ("by code, on the disk: enrolments a second", ""),
+    ("one BLAKE2s MAC over an initiation, ns", ""),
+    ("garbage, wrong MAC1, ns", "one MAC"),
+    ("stranger, valid MAC1, no such invite, ns", ""),
+    ("stranger beyond the allowance, gets a cookie, ns", ""),
+    ("memory, bytes a lease", ""),
+    ("start with these leases, ms", ""),
+    ("admission on the disk, median, ms", "20"),
+    ("admission on the disk, 99th percentile, ms", "20"),
+    ("admission on the disk, longest, ms", "20"),
+    ("`join` by invite to first ping, ms", "100"),
+    ("`join` by code to first ping, ms", "150"),
+    ("`up` afterwards to first ping, ms", ""),
+    ("garbage, 100 kpps: arrived, kpps", ""),
+    ("garbage, 100 kpps: CPU of `serve` per datagram, µs", ""),
+    ("garbage, 100 kpps: lost before the server saw them, %", ""),
+    ("garbage, 100 kpps: `join` by invite to first ping, ms", ""),
+    ("strangers, 100 kpps: arrived, kpps", ""),
+    ("strangers, 100 kpps: CPU of `serve` per datagram, µs", ""),
+    ("strangers, 100 kpps: lost before the server saw them, %", ""),
+    ("strangers, 100 kpps: `join` by invite to first ping, ms", ""),
+    ("250 strangers, 100 kpps: arrived, kpps", ""),
+    ("250 strangers, 100 kpps: CPU of `serve` per datagram, µs", ""),
+    ("250 strangers, 100 kpps: lost before the server saw them, %", ""),
+    ("250 strangers, 100 kpps: `join` by invite to first ping, ms", ""),
+];
+
+/// What was measured, row by row.
+#[derive(Debug, Default)]
+struct Figures(Vec<(String, Vec<f64>)>);
+
+impl Figures {
+    fn add(&mut self, row: impl Into<String>, values: impl IntoIterator<Item = f64>) {
+        self.0.push((row.into(), values.into_iter().collect()));
+    }
+}
+
+/// How much of everything.
+struct Pace {
+    rounds: u16,
+    samples: usize,
+    enrolments: usize,
+    durable_enrolments: usize,
+    datagrams: u32,
+    leases: u32,
+    admissions: u32,
+}
+
+/// Measures inside the laboratory; the table, and what it was measured on.
+///
+/// # Errors
+/// When anything does not start, or a machine cannot join.
+pub fn run(lab: &Lab, options: &Options) -> Result<String> {
+    let pace = if options.quick {
+        Pace {
+            rounds: 1,
+            samples: 1,
+            enrolments: 10,
+            durable_enrolments: 5,
+            datagrams: 200,
+            leases: 2_000,
+            admissions: 40,
+        }
+    } else {
+        Pace {
+            rounds: options.rounds,
+            samples: 7,
+            enrolments: 500,
+            durable_enrolments: 100,
+            datagrams: 20_000,
+            leases: 60_000,
+            admissions: 400,
+        }
+    };
+    let mut figures = Figures::default();
+    // First, while the process is small: memory is what it grows by.
+    let leases = state::memory(&pace, &mut figures)?;
+    let disk = disk()?;
+    say("the server alone")?;
+    exchange::measure(&pace, disk.path(), &mut figures)?;
+    say("a large ledger")?;
+    state::on_disk(&pace, &leases, disk.path(), &mut figures)?;
+    drop(leases);
+    say("machines that join")?;
+    joins::measure(lab, &pace, disk.path(), &mut figures)?;
+    table(&figures, &pace)
+}
+
+/// A folder on a real disk, as far as that can be known: where this program was built.
+fn disk() -> Result<TempDir> {
+    let program = std::env::current_exe()?;
+    let folder = program.parent().context("a program is in a folder")?;
+    Ok(tempfile::Builder::new().prefix("enrol-").tempdir_in(folder)?)
+}
+
+fn say(what: &str) -> io::Result<()> {
+    writeln!(io::stderr(), "measuring: {what}")
+}
+
+/// Medians, with the lowest and highest beside them.
+fn table(figures: &Figures, pace: &Pace) -> Result<String> {
+    let mut text = format!(
+        "{}; {} leases; medians (lowest–highest); `join` {} times each\n\n|  |  | target, below |\n|---|---|---|\n",
+        figures::machine(),
+        pace.leases,
+        pace.rounds
+    );
+    for (name, target) in ROWS {
+        let values = figures.0.iter().find(|(row, _)| row == name);
+        let (_, values) = values.with_context(|| format!("nothing was measured for {name}"))?;
+        ensure!(!values.is_empty(), "no value for {name}");
+        let mut values = values.clone();
+        values.sort_by(f64::total_cmp);
+        writeln!(text, "| {name} | {} | {target} |", spread(&values))?;
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_without_a_figure_is_a_mistake() {
+        let pace = Pace {
+            rounds: 1,
+            samples: 1,
+            enrolments: 1,
+            durable_enrolments: 1,
+            datagrams: 1,
+            leases: 1,
+            admissions: 1,
+        };
+        let mut figures = Figures::default();
+        for (name, _) in ROWS {
+            assert!(table(&figures, &pace).unwrap_err().to_string().contains(name));
+            figures.add(name, [3.0, 1.0, 2.0]);
+        }
+        let table = table(&figures, &pace).unwrap();
+        assert!(table.contains("| `join` by invite to first ping, ms | **2.00** (1.00–3.00) | 100 |"), "{table}");
+    }
+}

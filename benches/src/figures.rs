@@ -1,0 +1,68 @@
+//! What the benchmarks of running programs have in common.
+
+use anyhow::{Context as _, Result};
+use std::{fs, thread};
+
+/// CPU time of all threads of a process until now, in seconds: by the scheduler's own clock, where `stat` has ticks of 10 ms.
+pub(crate) fn cpu_seconds(id: u32) -> Result<f64> {
+    let mut nanos = 0;
+    for thread in fs::read_dir(format!("/proc/{id}/task"))? {
+        let stat = fs::read_to_string(thread?.path().join("schedstat"))?;
+        nanos += stat.split_whitespace().next().context("an empty schedstat")?.parse::<u64>()?;
+    }
+    Ok(nanos as f64 / 1e9)
+}
+
+/// The processor, its cores and the kernel, as the first words about a measurement.
+pub(crate) fn machine() -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let cpuinfo = read("/proc/cpuinfo");
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("an unknown CPU");
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    format!(
+        "{}, {cores} core{} for everything; Linux {}",
+        model.trim_start_matches(['\t', ':', ' ']),
+        if cores == 1 { "" } else { "s" },
+        read("/proc/sys/kernel/osrelease").trim(),
+    )
+}
+
+/// The median in bold with the lowest and highest beside it, of values in order; nothing for none.
+pub(crate) fn spread(values: &[f64]) -> String {
+    match *values {
+        [] => "–".to_owned(),
+        [one] => format!("**{}**", number(one)),
+        [low, .., high] => format!("**{}** ({}–{})", number(median(values)), number(low), number(high)),
+    }
+}
+
+/// Of values in order, at least one.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
+}
+
+/// Three digits, or all before the point.
+pub(crate) fn number(value: f64) -> String {
+    let decimals = if value >= 99.95 {
+        0
+    } else if value >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_their_spread() {
+        assert_eq!(median(&[1.0, 2.0, 4.0, 5.0]), 3.0);
+        assert_eq!(spread(&[1.0, 2.5, 400.0]), "**2.50** (1.00–400)");
+        assert_eq!(spread(&[12.34]), "**12.3**");
+        assert_eq!(spread(&[]), "–");
+    }
+}

@@ -1,0 +1,24 @@
+//! The benchmark of enrolment still runs to its end, and fills its table. What the figures are is no test's business.
+
+use anyhow::ensure;
+use clap::Parser as _;
+use rustguard_benches::{
+    enrol::{self, Options, ROWS},
+    tunnel::agent,
+};
+
+#[test]
+fn a_quick_run_fills_every_row() {
+    if agent::ran_as_agent() {
+        return;
+    }
+    rustguard_tests::scenario(|lab| {
+        let table = enrol::run(lab, &Options::try_parse_from(["enrol", "--quick"])?)?;
+        println!("{table}");
+        for (name, _) in ROWS {
+            let row = table.lines().find(|line| line.starts_with(&format!("| {name} |")));
+            ensure!(row.is_some_and(|row| row.contains("| **")), "the row of {name}: {row:?}");
+        }
+        Ok(())
+    });
+}

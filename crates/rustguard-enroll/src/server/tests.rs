@@ -1,0 +1,275 @@
+//! Joiners that no honest client is: they need what is inside.
+use super::*;
+use crate::{
+    lease::PresharedKey,
+    ledger::{Grant, Policy, Refusal, Request},
+    limits::Source,
+    pake,
+    payload::{Greeting, Joiner},
+    pool::Pools,
+    schedule::{Keys, open, seal},
+    server::session::{Stage, Via},
+    store::MemoryStore,
+    token::{Invite, Passphrase},
+    wire::{self, CLAIM, PROOF},
+};
+use rand::{SeedableRng as _, rngs::StdRng};
+use rustguard_core::tai64n::Timestamp;
+
+struct Lab {
+    server: Server<MemoryStore>,
+    rng: StdRng,
+    now: Now,
+    from: SocketAddr,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let mut rng = StdRng::seed_from_u64(1);
+        let now = Now { instant: Instant::from_nanos(1 << 40), unix: Duration::from_secs(1_700_000_000) };
+        let pools = Pools::new(&["10.150.0.0/24".parse().expect("a prefix")]).expect("a pool");
+        let ledger = Ledger::open(MemoryStore::default(), pools, Policy::default(), now).expect("an empty store");
+        let identity = StaticSecret::from_bytes([9; 32]);
+        let server = Server::new(identity, ledger, &ServerConfig::default(), now, &mut rng).expect("short");
+        Self { server, rng, now, from: "192.0.2.7:7".parse().expect("an address") }
+    }
+
+    fn invite(&mut self) -> Invite {
+        let made = self.server.new_invite(InviteOptions::default(), self.now, &mut self.rng, &mut Vec::new());
+        made.expect("an invite")
+    }
+
+    fn handle(&mut self, datagram: &[u8]) -> (Vec<Vec<u8>>, Vec<Reason>) {
+        let mut actions = Vec::new();
+        self.server.handle(self.from, datagram, self.now, &mut self.rng, &mut actions);
+        let (mut sent, mut refused) = (Vec::new(), Vec::new());
+        for action in actions {
+            match action {
+                Action::Send { bytes, .. } => sent.push(bytes),
+                Action::Audit(record) if record.event == AuditEvent::Refused => refused.extend(record.reason),
+                Action::Audit(_) => {}
+                Action::SetPeer(_) | Action::RemovePeer(_) => panic!("nobody gets in here"),
+            }
+        }
+        (sent, refused)
+    }
+
+    /// The first exchange of an invite, on behalf of `public_key`.
+    fn greeted(&mut self, invite: &Invite, public_key: PublicKey) -> Option<(Keys, wire::Index)> {
+        let joiner = Joiner { public_key, name: None, ephemeral: false };
+        let stamp = Timestamp::of(self.now.unix);
+        let initiated = invite::initiate(invite, &joiner, stamp, &mut self.rng).expect("honest keys");
+        let mut datagram = initiated.message.clone();
+        rustguard_core::cookie::Maker::new(&invite::LABELS, invite.server()).sign(&mut datagram, self.now.instant);
+        let (answers, _) = self.handle(&datagram);
+        let answer = answers.first()?;
+        let Some(Message::Response(response)) = Message::parse(answer) else { panic!("a response") };
+        let Ok((keys, _, Greeting::Settings(..))) = initiated.finish(&response, answer) else { panic!("authentic") };
+        Some((keys, response.session))
+    }
+}
+
+fn claim(session: &wire::Index, key: &[u8; 32], kem_key: &[u8; 1184]) -> Vec<u8> {
+    let mut message = wire::build(CLAIM, &[session]);
+    seal(key, 0, &mut message, kem_key);
+    message
+}
+
+#[test]
+fn who_has_not_the_private_key_of_the_public_key_it_names_gets_nothing() {
+    let mut lab = Lab::new();
+    let invite = lab.invite();
+    let victim = StaticSecret::from_bytes([5; 32]).public_key();
+    let (keys, session) = lab.greeted(&invite, victim).expect("the invite is good");
+    let (_, kem_key) = crate::kem::generate(&mut lab.rng);
+    // With a key of its own in place of the victim's.
+    let own = StaticSecret::from_bytes([6; 32]);
+    let wrong = keys.claim(&own, invite.server()).expect("honest keys");
+    assert_eq!(lab.handle(&claim(&session, wrong.key(), &kem_key)), (vec![], vec![Reason::NoProof]));
+    assert_eq!(lab.server.ledger().leases().len(), 0);
+}
+
+#[test]
+fn a_low_order_wireguard_key_and_the_servers_own_prove_nothing() {
+    let mut lab = Lab::new();
+    let invite = lab.invite();
+    let (_, session) = lab.greeted(&invite, PublicKey([0; 32])).expect("the invite is good");
+    let (_, kem_key) = crate::kem::generate(&mut lab.rng);
+    assert_eq!(lab.handle(&claim(&session, &[0; 32], &kem_key)), (vec![], vec![Reason::NoProof]));
+    lab.now.unix += Duration::from_secs(1);
+    let own = *lab.server.public_key();
+    assert!(lab.greeted(&invite, own).is_none());
+}
+
+#[test]
+fn a_key_that_is_no_ml_kem_key_gets_nothing() {
+    let mut lab = Lab::new();
+    let invite = lab.invite();
+    let node = StaticSecret::from_bytes([5; 32]);
+    let (keys, session) = lab.greeted(&invite, node.public_key()).expect("the invite is good");
+    let keys = keys.claim(&node, invite.server()).expect("honest keys");
+    assert_eq!(lab.handle(&claim(&session, keys.key(), &[0xff; 1184])), (vec![], vec![Reason::NoProof]));
+    assert_eq!(lab.server.ledger().leases().len(), 0);
+}
+
+#[test]
+fn a_claim_after_its_time_gets_nothing_though_nobody_ticks() {
+    let mut lab = Lab::new();
+    let invite = lab.invite();
+    let node = StaticSecret::from_bytes([5; 32]);
+    let (keys, session) = lab.greeted(&invite, node.public_key()).expect("the invite is good");
+    let keys = keys.claim(&node, invite.server()).expect("honest keys");
+    let (_, kem_key) = crate::kem::generate(&mut lab.rng);
+    lab.now.instant = lab.now.instant + session::SESSION_TIME;
+    assert_eq!(lab.handle(&claim(&session, keys.key(), &kem_key)), (vec![], vec![]));
+}
+
+#[test]
+fn the_ledger_lets_nobody_in_by_a_window_that_is_closed() {
+    let mut lab = Lab::new();
+    let request = || Request {
+        public_key: PublicKey([5; 32]),
+        name: None,
+        preshared_key: PresharedKey::from_bytes(&[1; 32]),
+        ephemeral: false,
+        grant: Grant::Window,
+    };
+    assert!(matches!(lab.server.ledger.admit(request(), lab.now), Err(Refusal::Closed)));
+    for by_command in [true, false] {
+        lab.server.open(OpenOptions::default(), lab.now, &mut lab.rng, &mut Vec::new()).expect("no other window");
+        if by_command {
+            assert!(lab.server.close(lab.now, &mut Vec::new()));
+        } else {
+            lab.now.instant = lab.now.instant + DEFAULT_WINDOW;
+            lab.server.tick(lab.now, &mut Vec::new());
+        }
+        assert!(matches!(lab.server.ledger.admit(request(), lab.now), Err(Refusal::Closed)));
+    }
+}
+
+#[test]
+fn a_second_claim_of_one_session_is_not_a_second_grant() {
+    let mut lab = Lab::new();
+    let invite = lab.invite();
+    let node = StaticSecret::from_bytes([5; 32]);
+    let (keys, session) = lab.greeted(&invite, node.public_key()).expect("the invite is good");
+    let keys = keys.claim(&node, invite.server()).expect("honest keys");
+    let claims = [(); 2].map(|()| {
+        let (_, kem_key) = crate::kem::generate(&mut lab.rng);
+        claim(&session, keys.key(), &kem_key)
+    });
+    let mut grants = Vec::new();
+    for datagram in [&claims[0], &claims[0], &claims[1]] {
+        let mut actions = Vec::new();
+        lab.server.handle(lab.from, datagram, lab.now, &mut lab.rng, &mut actions);
+        grants.extend(actions.into_iter().filter_map(|action| match action {
+            Action::Send { bytes, .. } => Some(bytes),
+            _ => None,
+        }));
+    }
+    // The same again for the same; nothing for another, whose key and nonce were used.
+    assert_eq!(grants.len(), 2);
+    assert_eq!(grants[0], grants[1]);
+}
+
+#[test]
+fn who_proves_something_else_than_it_committed_to_is_refused() {
+    for honest in [true, false] {
+        let mut lab = Lab::new();
+        let passphrase = Passphrase::new("mysecret").expect("a passphrase");
+        let options = OpenOptions { passphrase: Some(passphrase.clone()), approve: true, ..OpenOptions::default() };
+        lab.server.open(options, lab.now, &mut lab.rng, &mut Vec::new()).expect("no other window");
+        let secret = pake::Secret::Passphrase(passphrase);
+        let node = StaticSecret::from_bytes([3; 32]);
+        let joiner = Joiner { public_key: node.public_key(), name: None, ephemeral: false };
+        let shared = pake::share(&secret, &joiner, &mut lab.rng);
+        let mut maker = rustguard_core::cookie::Maker::new(&pake::LABELS, &secret.mac_key());
+        let mut datagram = shared.message.clone();
+        maker.sign(&mut datagram, lab.now.instant);
+        let (cookie, _) = lab.handle(&datagram);
+        let Some(Message::Cookie(cookie)) = Message::parse(&cookie[0]) else { panic!("a cookie") };
+        assert_eq!(cookie.with_core(|reply| maker.accept(reply, lab.now.instant)), Some(true));
+        maker.sign(&mut datagram, lab.now.instant);
+        let (reply, _) = lab.handle(&datagram);
+        let Some(Message::ShareReply(share)) = Message::parse(&reply[0]) else { panic!("a share") };
+        let proving = shared.prove(&share, &reply[0]).expect("a point");
+        // Another nonce would give other digits: so they could be chosen.
+        let mut text = proving.proof_text;
+        if !honest {
+            text[0] ^= 1;
+        }
+        let mut message = wire::build(PROOF, &[&share.session]);
+        seal(proving.keys.to_server(), 0, &mut message, &text);
+        let (answers, refused) = lab.handle(&message);
+        assert_eq!((answers.len(), refused), if honest { (1, vec![]) } else { (0, vec![Reason::Malformed]) });
+        assert_eq!(lab.server.pending_approvals().len(), usize::from(honest));
+        if honest {
+            // What it was told has a counter of its own, and so has what it is told next: no nonce is used twice.
+            let Some(Message::Welcome(first)) = Message::parse(&answers[0]) else { panic!("a welcome") };
+            assert_eq!(first.counter, 0);
+            // Who does not wait to be approved gets nothing.
+            let (_, kem_key) = crate::kem::generate(&mut lab.rng);
+            let keys = proving.keys.claim(&node, lab.server.public_key()).expect("honest keys");
+            assert_eq!(lab.handle(&claim(&share.session, keys.key(), &kem_key)), (vec![], vec![]));
+            assert_eq!(lab.server.ledger().leases().len(), 0);
+            let code = proving.keys.approval_code(&text);
+            lab.server.approve(code, lab.now, &mut Vec::new()).expect("the same digits");
+            let (answers, _) = lab.handle(&message);
+            let Some(Message::Welcome(second)) = Message::parse(&answers[0]) else { panic!("a welcome") };
+            assert_eq!(second.counter, 1);
+            let keys = &proving.keys;
+            assert!(open(keys.to_client(), 1, &answers[0][..20], second.text, second.tag).is_some());
+        }
+    }
+}
+
+#[test]
+fn a_forged_proof_from_elsewhere_ends_nobodys_session() {
+    let mut lab = Lab::new();
+    let window = Window {
+        serial: 1,
+        secret: pake::Secret::Passphrase(Passphrase::new("mysecret").expect("a passphrase")),
+        checker: Checker::new(&pake::LABELS, &PublicKey([0; 32])),
+        until: lab.now.instant + Duration::from_secs(60),
+        approve: false,
+        attempts_left: 0,
+        joined: 0,
+    };
+    lab.server.window = Some(window);
+    let session = session::Session {
+        receiver: [1; 8],
+        first: [2; 32],
+        answer: Vec::new(),
+        keys: Keys::from_pake(&[3; 64], b"a", b"b"),
+        via: Via::Window { serial: 1, source: Source::of(lab.from.ip()), commitment: [0; 32], approve: false },
+        joiner: None,
+        stage: Stage::Shared,
+        welcome: None,
+        welcomes: 0,
+        claim_keys: None,
+        until: lab.now.instant + Duration::from_secs(10),
+    };
+    lab.server.sessions.insert([7; 8], session);
+    let forged = wire::build(PROOF, &[&[7; 8], &[0; 1220]]);
+    let honest = lab.from;
+    lab.from = "203.0.113.1:1".parse().expect("an address");
+    assert_eq!(lab.handle(&forged), (vec![], vec![]));
+    assert!(lab.server.sessions.get(&[7; 8], lab.now.instant).is_some());
+    assert!(lab.server.window().is_some(), "the last guess is still being made");
+    lab.from = honest;
+    assert_eq!(lab.handle(&forged), (vec![], vec![Reason::WrongSecret]));
+    assert!(lab.server.sessions.get(&[7; 8], lab.now.instant).is_none());
+    assert!(lab.server.window().is_none(), "that was the last one");
+}
+
+#[test]
+fn what_the_embedder_logs_has_no_secret_in_it() {
+    let mut lab = Lab::new();
+    let invite = lab.invite();
+    let shown = format!("{:?} {:?}", lab.server, invite);
+    assert!(shown.len() < 300, "{shown}");
+    let lease = lab.server.add_peer(PublicKey([1; 32]), NewPeer::default(), lab.now, &mut lab.rng, &mut Vec::new());
+    let peers: Vec<_> = lab.server.peers().collect();
+    let psk = lease.expect("room").preshared_key.as_bytes().map(|byte| byte.to_string()).join(", ");
+    assert!(!format!("{peers:?}").contains(&psk));
+}

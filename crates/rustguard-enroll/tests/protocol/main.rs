@@ -1,0 +1,6 @@
+//! Server and clients over a network that loses, doubles and reorders, in simulated time, from a seed.
+mod attacks;
+mod faults;
+mod joins;
+mod sim;
+mod windows;
