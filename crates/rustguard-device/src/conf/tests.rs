@@ -210,6 +210,7 @@ fn saving_keeps_what_the_device_does_not_know() {
         }],
         relayed: 0,
         drops: Vec::new(),
+        counters: Vec::new(),
     };
     let saved = config.with_status(&status);
     assert_eq!((saved.interface.listen_port, saved.interface.fwmark), (Some(4444), None));
