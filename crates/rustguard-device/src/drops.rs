@@ -51,6 +51,8 @@ reasons! {
     /// A datagram of another protocol on the tunnel's port ([`Builder::datagrams`](crate::Builder::datagrams)) that came faster
     /// than it was taken.
     DatagramQueueFull => "datagram_queue_full",
+    /// A packet for the routing engine that came faster than control could look at it.
+    EngineQueueFull => "engine_queue_full",
     /// A handshake message that was not acceptable: see the log for which check it failed.
     HandshakeRefused => "handshake_refused",
     /// A handshake message answered with a cookie reply, or over the rate limit, under load.

@@ -43,4 +43,5 @@ pub use device::{
 };
 pub use drops::DropReason;
 pub use event::Event;
-pub use status::{PeerStatus, Status};
+pub use rustguard_core::routing;
+pub use status::{LearnedRoute, NeighbourStatus, PeerStatus, RoutingStatus, Status, Who};

@@ -11,8 +11,9 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use rustguard_core::{
     activity::Activity,
-    allowed_ips::AllowedIps,
     node::PeerId,
+    packet::{self, IpHead},
+    routing::{Routes, Target},
     session::{Opener, ReplayWindow, Sealer},
 };
 use rustguard_tun::Endpoint;
@@ -32,6 +33,8 @@ pub(crate) const HANDSHAKE_MAX: usize = 148;
 pub(crate) const HANDSHAKE_QUEUE: usize = 512;
 /// Questions for routes that may wait.
 pub(crate) const ROUTE_QUEUE: usize = 256;
+/// Packets for the routing engine that may wait: a burst of updates from some hundred neighbours.
+pub(crate) const ENGINE_QUEUE: usize = 1024;
 /// Packets that may be on their way to staging, over all peers.
 pub(crate) const STAGING_QUEUE: usize = 1024;
 
@@ -51,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) drops: Drops,
     /// The way to control.
     pub(crate) control: ToControl,
+    /// Which packets are the routing engine's own.
+    pub(crate) claims: Option<fn(&[u8]) -> bool>,
     /// Who speaks another protocol on our port.
     pub(crate) datagrams: Option<OtherProtocol>,
 }
@@ -58,12 +63,25 @@ pub(crate) struct Shared {
 /// A snapshot of the forwarding decision.
 #[derive(Default)]
 pub(crate) struct Table {
-    /// Prefix → peer.
-    pub(crate) allowed_ips: AllowedIps,
+    /// Prefix → where it is, as the routing engine says, and who may present which source.
+    pub(crate) routes: Routes,
     /// Peer → what is shared of it.
     pub(crate) peers: HashMap<PeerId, Arc<PeerShared>>,
     /// What may go from peer to peer without the host.
     pub(crate) relaying: Relaying,
+}
+
+impl Table {
+    /// Who gets this packet; `None` when nobody does, the host included.
+    pub(crate) fn next_hop(&self, head: &IpHead, bytes: &[u8]) -> Option<PeerId> {
+        match self.routes.target(head.destination)? {
+            Target::Peer(peer) => Some(*peer),
+            Target::Several(hops) => hops.pick(packet::flow(bytes, head), |peer| {
+                self.peers.get(&peer).is_some_and(|peer| peer.usable.load(Ordering::Relaxed))
+            }),
+            Target::Host | Target::Nobody => None,
+        }
+    }
 }
 
 /// What may go from peer to peer without the host.
@@ -94,6 +112,10 @@ pub(crate) struct PeerShared {
     pub(crate) activity: Arc<Activity>,
     /// A wish for a handshake is on its way to control: one is enough.
     pub(crate) handshake_wanted: AtomicBool,
+    /// The routing engine can use the peer: where there are several next hops, the others are passed over.
+    pub(crate) usable: AtomicBool,
+    /// Bytes of the engine's own packets among those received.
+    pub(crate) engine_rx: AtomicU64,
     /// So is the news of a new endpoint: a peer that changes its address with every packet must not fill control's queue.
     pub(crate) roamed: AtomicBool,
 }
@@ -106,6 +128,8 @@ impl PeerShared {
             endpoint: ArcSwapOption::empty(),
             activity,
             handshake_wanted: AtomicBool::new(false),
+            usable: AtomicBool::new(true),
+            engine_rx: AtomicU64::new(0),
             roamed: AtomicBool::new(false),
         }
     }
@@ -164,6 +188,8 @@ pub(crate) struct ToControl {
     pub(crate) handshakes: mpsc::Sender<HandshakeDatagram>,
     /// Packets by which the kernel is to be asked for a route; nothing is lost when one does not fit.
     pub(crate) routes: mpsc::Sender<RouteQuestion>,
+    /// Packets for the routing engine.
+    pub(crate) engine: mpsc::Sender<(PeerId, Box<[u8]>)>,
     /// Packets to stage.
     pub(crate) staging: mpsc::Sender<(PeerId, Box<[u8]>)>,
     /// Signals. Bounded by what sends them: one `Confirmed` per session, one `HandshakeWanted` and one
@@ -238,6 +264,7 @@ pub(crate) mod testing {
     pub(crate) struct Inbox {
         pub(crate) handshakes: mpsc::Receiver<HandshakeDatagram>,
         pub(crate) staging: mpsc::Receiver<(PeerId, Box<[u8]>)>,
+        pub(crate) engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
         _routes: mpsc::Receiver<RouteQuestion>,
         _signals: mpsc::UnboundedReceiver<Signal>,
     }
@@ -246,6 +273,7 @@ pub(crate) mod testing {
     pub(crate) fn shared(room: usize) -> (Shared, Inbox) {
         let (handshakes, handshakes_in) = mpsc::channel(room);
         let (routes, routes_in) = mpsc::channel(room);
+        let (engine, engine_in) = mpsc::channel(room);
         let (staging, staging_in) = mpsc::channel(room);
         let (signals, signals_in) = mpsc::unbounded_channel();
         let shared = Shared {
@@ -255,10 +283,17 @@ pub(crate) mod testing {
             routed: papaya::HashMap::new(),
             relayed: AtomicU64::new(0),
             drops: Drops::default(),
-            control: ToControl { handshakes, routes, staging, signals },
+            control: ToControl { handshakes, routes, engine, staging, signals },
+            claims: None,
             datagrams: None,
         };
-        let inbox = Inbox { handshakes: handshakes_in, staging: staging_in, _routes: routes_in, _signals: signals_in };
+        let inbox = Inbox {
+            handshakes: handshakes_in,
+            staging: staging_in,
+            engine: engine_in,
+            _routes: routes_in,
+            _signals: signals_in,
+        };
         (shared, inbox)
     }
 }
@@ -292,6 +327,7 @@ mod tests {
         let control = ToControl {
             handshakes: mpsc::channel(1).0,
             routes: mpsc::channel(1).0,
+            engine: mpsc::channel(1).0,
             staging: mpsc::channel(1).0,
             signals,
         };

@@ -44,6 +44,9 @@ impl<B: Binder> Control<B> {
         for peer in update.peers {
             self.update_peer(peer);
         }
+        if let Some(prefixes) = &update.announce {
+            self.announce(prefixes);
+        }
         self.publish();
         self.apply(None);
         Ok(())
@@ -89,14 +92,20 @@ impl<B: Binder> Control<B> {
             self.node.set_preshared_key(peer, **key);
         }
         if update.replace_allowed_ips {
-            self.allowed_ips.remove_peer(peer);
+            self.allowed.remove_peer(peer);
         }
         for allowed in &update.allowed_ips {
             if allowed.remove {
-                self.allowed_ips.remove(allowed.net, peer);
-            } else {
-                self.allowed_ips.insert(allowed.net, peer);
+                self.allowed.remove(allowed.net, peer);
+            } else if let Some(before) = self.allowed.insert(allowed.net, peer) {
+                self.engine_peer(before);
             }
+        }
+        if let Some(role) = update.role {
+            self.seat.set_role(peer, role);
+        }
+        if known.is_none() || update.replace_allowed_ips || !update.allowed_ips.is_empty() || update.role.is_some() {
+            self.engine_peer(peer);
         }
         if let Some(name) = update.name
             && let Some(entry) = self.peers.get_mut(&peer)
@@ -168,7 +177,8 @@ impl<B: Binder> Control<B> {
 
     /// Drops what control keeps of a peer that the node has removed.
     fn forget(&mut self, peer: PeerId) {
-        self.allowed_ips.remove_peer(peer);
+        self.allowed.remove_peer(peer);
+        self.engine_peer_removed(peer);
         if let Some(entry) = self.peers.remove(&peer) {
             // A worker that holds the old table for the rest of its batch must not seal any more.
             entry.shared.sealer.store(None);
@@ -176,10 +186,10 @@ impl<B: Binder> Control<B> {
     }
 
     /// Gives the workers a new snapshot.
-    fn publish(&self) {
+    pub(super) fn publish(&self) {
         let peers = self.peers.iter().map(|(&id, entry)| (id, Arc::clone(&entry.shared))).collect();
-        let (allowed_ips, relaying) = (self.allowed_ips.clone(), self.relaying.clone());
-        self.shared.table.store(Arc::new(Table { allowed_ips, peers, relaying }));
+        let (routes, relaying) = (self.seat.table.snapshot(), self.relaying.clone());
+        self.shared.table.store(Arc::new(Table { routes, peers, relaying }));
     }
 
     /// Everything there is to know.
@@ -195,7 +205,7 @@ impl<B: Binder> Control<B> {
                 last_handshake: self.node.last_handshake(peer),
                 rx_bytes: entry.shared.activity.rx_bytes.load(Ordering::Relaxed),
                 tx_bytes: entry.shared.activity.tx_bytes.load(Ordering::Relaxed),
-                allowed_ips: self.allowed_ips.of(peer),
+                allowed_ips: self.allowed.of(peer),
             })
         });
         Status {

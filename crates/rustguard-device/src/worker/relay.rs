@@ -13,12 +13,21 @@ use rustguard_crypto::aead::Frame;
 use rustguard_tun::{Network, Transmit};
 use std::{cell::Cell, sync::atomic::Ordering};
 
-/// The forwarding decision for one batch: allowed IPs, and for what peers send, whether it is relayed.
+/// The forwarding decision for one batch: where the routing engine sends a packet, and for what peers send, whether it is
+/// relayed.
 pub(super) struct Decision<'a> {
     table: &'a Table,
     shared: &'a Shared,
     /// The last answer: the packets of a run mostly have the same addresses.
-    last: Cell<Option<(RouteQuestion, Verdict)>>,
+    last: Cell<Option<(RouteQuestion, Relayed)>>,
+}
+
+/// What is to become of a packet that some peer has, by its addresses.
+#[derive(Clone, Copy)]
+enum Relayed {
+    Yes,
+    No,
+    Prohibited,
 }
 
 impl<'a> Decision<'a> {
@@ -26,16 +35,14 @@ impl<'a> Decision<'a> {
         Self { table, shared, last: Cell::new(None) }
     }
 
-    fn relayed(&self, packet: &IpHead, question: RouteQuestion) -> Verdict {
-        let destination = question.destination;
-        let Verdict::Forward(peer) = self.table.allowed_ips.decide(Origin::Host, packet) else {
-            return Verdict::Deliver;
-        };
-        let relayed = match &self.table.relaying {
+    fn relayed(&self, question: RouteQuestion) -> Relayed {
+        let yes = match &self.table.relaying {
             Relaying::Never => false,
-            Relaying::Isolated => return Verdict::Prohibited,
+            Relaying::Isolated => return Relayed::Prohibited,
             // Is it for this host? Asked first: else packets would go back and forth until their hops are used up.
-            Relaying::Always { local } => !local.contains(&destination) && !destination.is_multicast(),
+            Relaying::Always { local } => {
+                !local.contains(&question.destination) && !question.destination.is_multicast()
+            }
             Relaying::AsRouted => match self.shared.routed.pin().get(&question) {
                 Some(&routed) => routed,
                 None => {
@@ -44,30 +51,37 @@ impl<'a> Decision<'a> {
                 }
             },
         };
-        if relayed { Verdict::Forward(peer) } else { Verdict::Deliver }
+        if yes { Relayed::Yes } else { Relayed::No }
     }
 }
 
 impl Forwarding for Decision<'_> {
     fn permits(&self, from: PeerId, packet: &IpHead) -> bool {
-        self.table.allowed_ips.permits(from, packet)
+        self.table.routes.permits(from, packet.source)
     }
 
-    fn decide(&self, origin: Origin, packet: &IpHead) -> Verdict {
+    fn decide(&self, origin: Origin, packet: &IpHead, bytes: &[u8]) -> Verdict {
         if origin == Origin::Host {
-            return self.table.allowed_ips.decide(origin, packet);
+            return self.table.next_hop(packet, bytes).map_or(Verdict::NoRoute, Verdict::Forward);
         }
         if matches!(self.table.relaying, Relaying::Never) {
             return Verdict::Deliver;
         }
+        // What is nobody else's is the host's, and so is what nobody can be reached for: it answers for us.
+        let Some(peer) = self.table.next_hop(packet, bytes) else { return Verdict::Deliver };
         let question = RouteQuestion { source: packet.source, destination: packet.destination };
-        match self.last.get() {
-            Some((last, verdict)) if last == question => verdict,
+        let relayed = match self.last.get() {
+            Some((last, relayed)) if last == question => relayed,
             _ => {
-                let verdict = self.relayed(packet, question);
-                self.last.set(Some((question, verdict)));
-                verdict
+                let relayed = self.relayed(question);
+                self.last.set(Some((question, relayed)));
+                relayed
             }
+        };
+        match relayed {
+            Relayed::Yes => Verdict::Forward(peer),
+            Relayed::No => Verdict::Deliver,
+            Relayed::Prohibited => Verdict::Prohibited,
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::{
 };
 use rustguard_core::{
     forwarding::{Forwarding, Origin, Verdict},
+    node::PeerId,
     packet::IpHead,
     session::{HEADER_LEN, OVERHEAD, Replay},
     time::Instant,
@@ -175,11 +176,17 @@ impl Rx {
                 shared.drops.count(DropReason::NotIp, 1);
                 continue;
             };
+            if shared.claims.is_some_and(|claims| claims(&packet[..head.len])) {
+                // Between engines: these packets have link-local addresses, which nobody else's rules are about.
+                peer.engine_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
+                to_engine(peer.id, &packet[..head.len], shared);
+                continue;
+            }
             if !decision.permits(peer.id, &head) {
                 shared.drops.count(DropReason::SourceNotAllowed, 1);
                 continue;
             }
-            match decision.decide(Origin::Peer(peer.id), &head) {
+            match decision.decide(Origin::Peer(peer.id), &head, packet) {
                 Verdict::Forward(to) if self.relay.take(&mut self.slab, to, *frame, &head, mtu) => {}
                 // The rest of the text is padding.
                 Verdict::Forward(_) | Verdict::Deliver => {
@@ -190,6 +197,15 @@ impl Rx {
             }
         }
         self.frames.clear();
+    }
+}
+
+/// Copies a packet to the routing engine.
+#[cold]
+fn to_engine(from: PeerId, packet: &[u8], shared: &Shared) {
+    match shared.control.engine.try_reserve() {
+        Ok(place) => place.send((from, packet.into())),
+        Err(_) => shared.drops.count(DropReason::EngineQueueFull, 1),
     }
 }
 

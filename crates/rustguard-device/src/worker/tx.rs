@@ -6,7 +6,6 @@ use crate::{
     shared::{Shared, Table},
 };
 use rustguard_core::{
-    forwarding::{Forwarding, Origin, Verdict},
     node::PeerId,
     packet::{IpHead, padded_len},
     session::HEADER_LEN,
@@ -102,7 +101,7 @@ impl Tx {
         let Some(head) = IpHead::parse(&self.slab[offset..offset + first_len]) else {
             return shared.drops.count(DropReason::NotIp, count);
         };
-        let Verdict::Forward(peer) = table.allowed_ips.decide(Origin::Host, &head) else {
+        let Some(peer) = table.next_hop(&head, &self.slab[offset..offset + first_len]) else {
             return shared.drops.count(DropReason::NoRoute, count);
         };
         let first = self.frames.len();

@@ -3,9 +3,9 @@
 use super::*;
 use crate::shared::{PeerShared, Table, testing};
 use rustguard_core::{
-    allowed_ips::AllowedIps,
     node::PeerId,
     noise::{Claimed, WIREGUARD, initiate},
+    routing::{RouteTable, SourceRule},
     session::{Opener, Role, Sealer, establish},
     wire::INITIATION_LEN,
 };
@@ -41,9 +41,10 @@ impl Lab {
         let from = Arc::new(PeerShared::new(PeerId(1), Arc::default()));
         let session = RxSession { opener, replay: Default::default(), peer: Arc::clone(&from) };
         shared.sessions.pin().insert(INDEX, Arc::new(session));
-        let mut allowed_ips = AllowedIps::default();
-        allowed_ips.insert("10.0.0.1/32".parse().unwrap(), PeerId(1));
-        let table = Table { allowed_ips, peers: [(PeerId(1), from)].into(), ..Table::default() };
+        let mut routes = RouteTable::default();
+        routes.permit(PeerId(1), "10.0.0.1/32".parse().unwrap(), SourceRule::Longest);
+        let routes = routes.snapshot();
+        let table = Table { routes, peers: [(PeerId(1), from)].into(), ..Table::default() };
         let network = MemoryNet::default().bind("192.0.2.2:2".parse().unwrap()).unwrap();
         Self { rx: Rx::new(&network), lanes: Lanes::new(vec![tun]), host, table, shared, inbox, peer }
     }
