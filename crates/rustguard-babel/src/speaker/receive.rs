@@ -2,7 +2,7 @@
 use super::{Babel, around};
 use crate::{
     build, ip,
-    params::{HELD, HOP_COUNT, MAX_UNKNOWN, SEQNO_PACE, URGENT, from_centis, hold},
+    params::{HELD, HOP_COUNT, MAX_UNKNOWN, OVERTAKEN, SEQNO_PACE, URGENT, from_centis, hold},
     parse::Tlvs,
     route::{Next, Route, Smoothed},
     tlv::Tlv,
@@ -68,14 +68,22 @@ impl Babel {
                         timestamps = stamps;
                     }
                 }
+                // Somebody whose Hellos never came is no neighbour (§3.3). What is ignored must not be acknowledged either:
+                // it would not come again.
+                _ if !neighbour.is_acquired() => {}
                 Tlv::AckRequest { opaque, .. } => neighbour.out.ack(opaque, now),
                 Tlv::Ack { opaque } => self.acknowledged(peer, opaque),
-                // Routes of somebody whose Hellos never came belong to no neighbour (§3.3).
-                Tlv::Update { .. } | Tlv::Retraction { .. } if !neighbour.is_acquired() => {}
                 Tlv::Update { prefix, router_id, seqno, metric, interval } => {
                     self.update(peer, &Update { prefix, router_id, seqno, metric, interval }, out);
                 }
-                Tlv::Retraction { prefix: Some(prefix) } => self.retracted(prefix, peer),
+                Tlv::Retraction { prefix: Some(prefix) } => {
+                    let route = self.table.entries.get(&prefix).and_then(|entry| entry.routes.get(&peer));
+                    if route.is_some_and(|route| route.is_finite() && now.since(route.at) < OVERTAKEN) {
+                        neighbour.out.route_requests.insert(prefix);
+                        neighbour.out.flush_by(now + URGENT);
+                    }
+                    self.retracted(prefix, peer);
+                }
                 Tlv::Retraction { prefix: None } => {
                     for prefix in self.table.of(peer) {
                         self.retracted(prefix, peer);
@@ -154,6 +162,7 @@ impl Babel {
                 router_id,
                 seqno,
                 metric,
+                at: now,
                 interval,
                 expires: now + lifetime,
                 refresh_at: Some(now + lifetime * 7 / 8),
