@@ -6,7 +6,7 @@ use crate::{
     parse::Tlvs,
     route::{Next, Route, Smoothed},
     tlv::Tlv,
-    types::{INFINITY, RouterId, Seqno, add},
+    types::{INFINITY, RouterId, Seqno, add, micros},
 };
 use core::{net::IpAddr, time::Duration};
 use ipnet::IpNet;
@@ -40,8 +40,7 @@ impl Babel {
             return;
         };
         let (mut sent, mut timestamps) = (None, None);
-        while let Some(tlv) = tlvs.next() {
-            // A copy of the packet by which a neighbour shows that it restarted would look like another restart.
+        for tlv in tlvs.by_ref() {
             let Some(neighbour) = self.neighbours.get_mut(&peer) else { break };
             match tlv {
                 Tlv::Hello { unicast, seqno, interval, sent: at } => {
@@ -97,9 +96,7 @@ impl Babel {
         }
         self.counters.malformed += u64::from(tlvs.malformed());
         if let (Some(sent), Some(neighbour)) = (sent, self.neighbours.get_mut(&peer)) {
-            let micros = now.as_nanos() / 1_000;
-            let micros = u32::try_from(micros & u64::from(u32::MAX)).expect("32 bits");
-            neighbour.rtt.hello(sent, timestamps, micros);
+            neighbour.rtt.hello(sent, timestamps, micros(now));
         }
         self.assess(peer, out);
     }
@@ -308,24 +305,27 @@ impl Babel {
         }
     }
 
-    /// Asks for a sequence number that makes routes of this origin feasible: this neighbour, or all that have one.
+    /// Asks for a sequence number that makes routes of this origin feasible: this neighbour, or all that have a route.
     pub(super) fn ask(&mut self, prefix: IpNet, router_id: RouterId, whom: Option<PeerId>) {
-        let now = self.now;
         let Some(source) = self.sources.get(prefix, router_id) else { return };
         let seqno = source.seqno.plus(1);
-        if self.requests.want(prefix, router_id, seqno, now) {
-            self.send_request(prefix, router_id, seqno, whom);
+        if self.requests.want(prefix, router_id, seqno, self.now) {
+            self.request(prefix, router_id, seqno, |peer, _| whom.is_none_or(|whom| peer == whom));
         }
     }
 
-    pub(super) fn send_request(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, whom: Option<PeerId>) {
-        let now = self.now;
+    /// Asks again: everybody when there is no other way, and those who have what is wanted otherwise.
+    pub(super) fn repeat_request(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, everybody: bool) {
+        self.request(prefix, router_id, seqno, |_, route| everybody || route.router_id == router_id);
+    }
+
+    fn request(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, whom: impl Fn(PeerId, &Route) -> bool) {
+        let at = self.now + URGENT / 2;
         let Some(entry) = self.table.entries.get(&prefix) else { return };
-        let finite = entry.routes.iter().filter(|(_, route)| route.is_finite()).map(|(&peer, _)| peer);
-        for peer in finite.filter(|&peer| whom.is_none_or(|whom| peer == whom)) {
-            if let Some(neighbour) = self.neighbours.get_mut(&peer).filter(|neighbour| neighbour.cost() != INFINITY) {
+        for (peer, _) in entry.routes.iter().filter(|&(&peer, route)| route.is_finite() && whom(peer, route)) {
+            if let Some(neighbour) = self.neighbours.get_mut(peer).filter(|neighbour| neighbour.cost() != INFINITY) {
                 neighbour.out.seqno_requests.insert((prefix, router_id), (seqno, HOP_COUNT));
-                neighbour.out.flush_by(now + URGENT / 2);
+                neighbour.out.flush_by(at);
             }
         }
     }
