@@ -5,17 +5,25 @@
 #![forbid(unsafe_code)]
 
 mod aead;
+mod babel;
 mod config;
 mod messages;
 mod offload;
 mod uapi;
 
 pub use aead::aead;
+pub use babel::babel;
 pub use config::config;
 pub use messages::messages;
 pub use offload::offload;
 pub use uapi::uapi;
 
 /// A target's name and body, and the folder of its corpus below `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 5] =
-    [("aead", aead), ("config", config), ("messages", messages), ("offload", offload), ("uapi", uapi)];
+pub const TARGETS: [(&str, fn(&[u8])); 6] = [
+    ("aead", aead),
+    ("babel", babel),
+    ("config", config),
+    ("messages", messages),
+    ("offload", offload),
+    ("uapi", uapi),
+];
