@@ -649,3 +649,49 @@ fn periodic_updates_repeat_what_is_selected() {
     }
     assert_eq!(MAX_ROUTES, 4_096);
 }
+
+#[test]
+fn what_is_ignored_is_not_acknowledged() {
+    let mut lab = Lab::new(&[A]);
+    lab.peer(B, Role::Router, &["10.0.0.0/8"]);
+    lab.says(B, |packet| {
+        packet.update(p(), route(5, 1, 100), INTERVAL, None);
+        packet.ack_request(0x1234, 100);
+    });
+    lab.alive.insert(B, 100);
+    lab.pass(1_000);
+    assert!(lab.babel.neighbours().all(|neighbour| neighbour.cost.is_some()));
+    assert!(lab.hops(p()).is_empty(), "it was no neighbour when it said so");
+    assert!(!lab.sent.contains(&(B, Tlv::Ack { opaque: 0x1234 })), "or it would not say it again");
+}
+
+#[test]
+fn a_retraction_that_may_have_been_overtaken_is_asked_about() {
+    let mut lab = Lab::new(&[A]);
+    let asked = |lab: &mut Lab| {
+        lab.sent.clear();
+        lab.retracts(A, p());
+        lab.sent.contains(&(A, Tlv::RouteRequest { prefix: Some(p()) }))
+    };
+    lab.announces(A, p(), route(5, 1, 100));
+    assert!(asked(&mut lab), "the announcement may be the later one");
+    assert!(!asked(&mut lab), "there was nothing to retract");
+    lab.announces(A, p(), route(5, 2, 100));
+    lab.pass(1_500);
+    assert!(!asked(&mut lab), "long after");
+}
+
+#[test]
+fn a_new_next_hop_hears_that_there_is_no_other_way_and_the_old_one_that_there_is() {
+    let mut lab = Lab::new(&[A, B]);
+    lab.announces(A, p(), route(5, 1, 100));
+    lab.announces(B, p(), route(5, 1, 110));
+    lab.pass(2_000);
+    assert_eq!((lab.hops(p()), lab.told(A, p())), (vec![A, B], vec![]));
+    assert_eq!(lab.told(B, p()), [Some(route(5, 1, 100 + COST))]);
+    lab.retracts(A, p());
+    lab.pass(500);
+    assert_eq!(lab.hops(p()), [B]);
+    assert_eq!(lab.told(A, p()), [Some(route(5, 1, 110 + COST))]);
+    assert_eq!(lab.told(B, p()), [None]);
+}
