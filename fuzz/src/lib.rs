@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod aead;
+mod babel;
 mod config;
 mod enrolment;
 mod messages;
@@ -12,6 +13,7 @@ mod offload;
 mod uapi;
 
 pub use aead::aead;
+pub use babel::babel;
 pub use config::config;
 pub use enrolment::enrolment;
 pub use messages::messages;
@@ -23,6 +25,8 @@ pub const TARGETS: [(&str, fn(&[u8])); 6] = [
     ("aead", aead),
     ("config", config),
     ("enrolment", enrolment),
+    ("babel", babel),
+    ("config", config),
     ("messages", messages),
     ("offload", offload),
     ("uapi", uapi),

@@ -15,8 +15,9 @@ const UDP: u8 = 17;
 /// Whether an IP packet is Babel's: UDP to its port on a link-local or multicast address of the link. Packets that look like
 /// it and are damaged are claimed too; they must not go on to anybody.
 pub fn is_babel(packet: &[u8]) -> bool {
-    let [first, .., _] = packet else { return false };
-    let (Some(&UDP), Some(destination), Some(port)) = (packet.get(6), packet.get(24..40), packet.get(42..44)) else {
+    let (Some(first), Some(&UDP), Some(destination), Some(port)) =
+        (packet.first(), packet.get(6), packet.get(24..40), packet.get(42..44))
+    else {
         return false;
     };
     let link = matches!(destination, [0xfe, 0x80..=0xbf, ..] | [0xff, 0x02, ..]);
@@ -129,7 +130,7 @@ mod tests {
         for len in 0..good.len() {
             assert_eq!(unwrap(&good[..len]), None, "{len} bytes");
         }
-        let mut padded = good.clone();
+        let mut padded = good;
         padded.extend_from_slice(&[0; 10]);
         assert_eq!(unwrap(&padded), Some((A, &b"babel!"[..])));
         for (at, by) in [(5, 1_u8), (5, 255), (45, 1), (45, 255)] {

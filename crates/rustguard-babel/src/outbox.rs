@@ -149,8 +149,10 @@ impl Outbox {
             return None;
         }
         let timeout = timeout * (1 << copies.min(4));
-        self.in_flight
-            .insert(self.next_opaque, InFlight { prefixes, wildcard, copies: copies + 1, resend_at: now + timeout });
+        self.in_flight.insert(
+            self.next_opaque,
+            InFlight { prefixes, wildcard, copies: copies.saturating_add(1), resend_at: now + timeout },
+        );
         Some((self.opaque(), timeout))
     }
     /// A number for an acknowledgment that nothing depends on.
@@ -169,11 +171,13 @@ impl Outbox {
         let mut again = false;
         self.in_flight.retain(|_, packet| {
             let late = packet.resend_at <= now;
+            if late && packet.wildcard {
+                // Without an answer nothing is known about the neighbour's routes: this one is repeated until there is.
+                again = true;
+                wildcard.get_or_insert(packet.copies);
+            }
             if late && packet.copies < COPIES {
                 again = true;
-                if packet.wildcard {
-                    wildcard.get_or_insert(packet.copies);
-                }
                 for sent in &packet.prefixes {
                     urgent.entry(sent.prefix).or_insert(packet.copies);
                 }

@@ -43,6 +43,8 @@ pub const REQUEST_MAX: Duration = ms(16_000);
 pub const REQUEST_COPIES: u8 = 4;
 /// A forwarded request is not forwarded again within this time. Shorter than [`REQUEST`], so that copies pass.
 pub const REQUEST_DUPLICATE: Duration = ms(300);
+/// A retraction that comes so soon after an announcement may have been overtaken by it: the neighbour is asked.
+pub const OVERTAKEN: Duration = ms(1_000);
 /// How many nodes a request passes.
 pub const HOP_COUNT: u8 = 128;
 /// From one increase of a prefix's sequence number to the next.

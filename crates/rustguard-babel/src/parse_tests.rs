@@ -109,7 +109,7 @@ fn c5_the_mandatory_bit() {
 fn c5_the_state_advances_in_an_ignored_update() {
     // Source-specific (RFC 9079): sub-TLV 128 is mandatory.
     let ignored = update(flag::PREFIX, 64, 0, &[0xfd, 0, 0, 0, 0, 0, 0, 1, 128, 2, 8, 10]);
-    let body = [router_id(), ignored.clone(), update(0, 72, 8, &[5])].concat();
+    let body = [router_id(), ignored, update(0, 72, 8, &[5])].concat();
     assert_eq!(read(&body), (vec![announced("fd00:0:0:1:500::/72")], 0));
     let router_id_ignored = tlv(kind::ROUTER_ID, &[&[0, 0][..], &ID, &[0x81, 0]].concat());
     assert_eq!(read(&[router_id_ignored, update(0, 8, 0, &[0xfd])].concat()), (vec![announced("fd00::/8")], 0));

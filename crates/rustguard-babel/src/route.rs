@@ -16,6 +16,8 @@ pub(crate) struct Route {
     pub(crate) seqno: Seqno,
     /// As announced; infinite once it is retracted or expired.
     pub(crate) metric: u16,
+    /// When it was announced last.
+    pub(crate) at: Instant,
     /// From one announcement to the next.
     pub(crate) interval: Duration,
     /// When it becomes infinite; when it is infinite, when it and its permission go.

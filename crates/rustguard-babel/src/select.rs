@@ -152,8 +152,16 @@ mod tests {
         fn route(mut self, peer: u32, origin: u8, seqno: u16, metric: u16) -> Self {
             let smoothed = Smoothed::new(metric.saturating_add(COST), at(0));
             let (seqno, interval) = (Seqno(seqno), Duration::from_secs(1));
-            let route =
-                Route { router_id: id(origin), seqno, metric, interval, expires: at(0), refresh_at: None, smoothed };
+            let route = Route {
+                router_id: id(origin),
+                seqno,
+                metric,
+                at: at(0),
+                interval,
+                expires: at(0),
+                refresh_at: None,
+                smoothed,
+            };
             self.entry.routes.insert(PeerId(peer), route);
             self
         }

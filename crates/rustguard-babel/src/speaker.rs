@@ -5,6 +5,8 @@
 //! decisions in `speaker/decide.rs`, timers in `speaker/timers.rs`, packets out in `speaker/transmit.rs`.
 mod decide;
 mod receive;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod transmit;
 
@@ -166,7 +168,7 @@ impl RoutingEngine for Babel {
             Event::Packet { peer, packet } => self.receive(peer, packet, out),
             Event::Signal { peer, signal } => self.signal(peer, signal, out),
             Event::Announce { prefix, metric } => {
-                self.set_host(prefix, Some(metric).filter(|&metric| metric != INFINITY))
+                self.set_host(prefix, Some(metric).filter(|&metric| metric != INFINITY));
             }
             Event::Withdraw { prefix } => self.set_host(prefix, None),
             Event::Time => {}

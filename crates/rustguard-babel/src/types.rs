@@ -88,6 +88,11 @@ pub(crate) const fn add(cost: u16, metric: u16) -> u16 {
     cost.saturating_add(metric)
 }
 
+/// The clock of timestamps (RFC 9616 §5): microseconds, modulo 2^32.
+pub(crate) fn micros(now: rustguard_core::time::Instant) -> u32 {
+    u32::try_from((now.as_nanos() / 1_000) & u64::from(u32::MAX)).expect("32 bits")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

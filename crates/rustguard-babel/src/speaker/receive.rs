@@ -2,11 +2,11 @@
 use super::{Babel, around};
 use crate::{
     build, ip,
-    params::{HELD, HOP_COUNT, MAX_UNKNOWN, SEQNO_PACE, URGENT, from_centis, hold},
+    params::{HELD, HOP_COUNT, MAX_UNKNOWN, OVERTAKEN, SEQNO_PACE, URGENT, from_centis, hold},
     parse::Tlvs,
     route::{Next, Route, Smoothed},
     tlv::Tlv,
-    types::{INFINITY, RouterId, Seqno, add},
+    types::{INFINITY, RouterId, Seqno, add, micros},
 };
 use core::{net::IpAddr, time::Duration};
 use ipnet::IpNet;
@@ -40,8 +40,7 @@ impl Babel {
             return;
         };
         let (mut sent, mut timestamps) = (None, None);
-        while let Some(tlv) = tlvs.next() {
-            // A copy of the packet by which a neighbour shows that it restarted would look like another restart.
+        for tlv in tlvs.by_ref() {
             let Some(neighbour) = self.neighbours.get_mut(&peer) else { break };
             match tlv {
                 Tlv::Hello { unicast, seqno, interval, sent: at } => {
@@ -68,14 +67,22 @@ impl Babel {
                         timestamps = stamps;
                     }
                 }
+                // Somebody whose Hellos never came is no neighbour (§3.3). What is ignored must not be acknowledged either:
+                // it would not come again.
+                _ if !neighbour.is_acquired() => {}
                 Tlv::AckRequest { opaque, .. } => neighbour.out.ack(opaque, now),
                 Tlv::Ack { opaque } => self.acknowledged(peer, opaque),
-                // Routes of somebody whose Hellos never came belong to no neighbour (§3.3).
-                Tlv::Update { .. } | Tlv::Retraction { .. } if !neighbour.is_acquired() => {}
                 Tlv::Update { prefix, router_id, seqno, metric, interval } => {
                     self.update(peer, &Update { prefix, router_id, seqno, metric, interval }, out);
                 }
-                Tlv::Retraction { prefix: Some(prefix) } => self.retracted(prefix, peer),
+                Tlv::Retraction { prefix: Some(prefix) } => {
+                    let route = self.table.entries.get(&prefix).and_then(|entry| entry.routes.get(&peer));
+                    if route.is_some_and(|route| route.is_finite() && now.since(route.at) < OVERTAKEN) {
+                        neighbour.out.route_requests.insert(prefix);
+                        neighbour.out.flush_by(now + URGENT);
+                    }
+                    self.retracted(prefix, peer);
+                }
                 Tlv::Retraction { prefix: None } => {
                     for prefix in self.table.of(peer) {
                         self.retracted(prefix, peer);
@@ -89,9 +96,7 @@ impl Babel {
         }
         self.counters.malformed += u64::from(tlvs.malformed());
         if let (Some(sent), Some(neighbour)) = (sent, self.neighbours.get_mut(&peer)) {
-            let micros = now.as_nanos() / 1_000;
-            let micros = u32::try_from(micros & u64::from(u32::MAX)).expect("32 bits");
-            neighbour.rtt.hello(sent, timestamps, micros);
+            neighbour.rtt.hello(sent, timestamps, micros(now));
         }
         self.assess(peer, out);
     }
@@ -154,6 +159,7 @@ impl Babel {
                 router_id,
                 seqno,
                 metric,
+                at: now,
                 interval,
                 expires: now + lifetime,
                 refresh_at: Some(now + lifetime * 7 / 8),
@@ -299,24 +305,27 @@ impl Babel {
         }
     }
 
-    /// Asks for a sequence number that makes routes of this origin feasible: this neighbour, or all that have one.
+    /// Asks for a sequence number that makes routes of this origin feasible: this neighbour, or all that have a route.
     pub(super) fn ask(&mut self, prefix: IpNet, router_id: RouterId, whom: Option<PeerId>) {
-        let now = self.now;
         let Some(source) = self.sources.get(prefix, router_id) else { return };
         let seqno = source.seqno.plus(1);
-        if self.requests.want(prefix, router_id, seqno, now) {
-            self.send_request(prefix, router_id, seqno, whom);
+        if self.requests.want(prefix, router_id, seqno, self.now) {
+            self.request(prefix, router_id, seqno, |peer, _| whom.is_none_or(|whom| peer == whom));
         }
     }
 
-    pub(super) fn send_request(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, whom: Option<PeerId>) {
-        let now = self.now;
+    /// Asks again: everybody when there is no other way, and those who have what is wanted otherwise.
+    pub(super) fn repeat_request(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, everybody: bool) {
+        self.request(prefix, router_id, seqno, |_, route| everybody || route.router_id == router_id);
+    }
+
+    fn request(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, whom: impl Fn(PeerId, &Route) -> bool) {
+        let at = self.now + URGENT / 2;
         let Some(entry) = self.table.entries.get(&prefix) else { return };
-        let finite = entry.routes.iter().filter(|(_, route)| route.is_finite()).map(|(&peer, _)| peer);
-        for peer in finite.filter(|&peer| whom.is_none_or(|whom| peer == whom)) {
-            if let Some(neighbour) = self.neighbours.get_mut(&peer).filter(|neighbour| neighbour.cost() != INFINITY) {
+        for (peer, _) in entry.routes.iter().filter(|&(&peer, route)| route.is_finite() && whom(peer, route)) {
+            if let Some(neighbour) = self.neighbours.get_mut(peer).filter(|neighbour| neighbour.cost() != INFINITY) {
                 neighbour.out.seqno_requests.insert((prefix, router_id), (seqno, HOP_COUNT));
-                neighbour.out.flush_by(now + URGENT / 2);
+                neighbour.out.flush_by(at);
             }
         }
     }

@@ -17,7 +17,7 @@ impl Babel {
         while let Some(prefix) = self.table.due(now) {
             self.look(prefix, out);
         }
-        for (_, client) in &mut self.clients {
+        for client in self.clients.values_mut() {
             if client.deadline().is_some_and(|at| at <= now) && client.tick(now) {
                 self.stale.extend(client.prefixes.iter().copied());
             }
@@ -133,7 +133,7 @@ impl Babel {
             if entry.is_none() || (due.tired && !starving) {
                 self.requests.unwant(due.prefix, due.router_id);
             } else {
-                self.send_request(due.prefix, due.router_id, due.seqno, None);
+                self.repeat_request(due.prefix, due.router_id, due.seqno, starving);
             }
         }
     }

@@ -8,7 +8,9 @@ use crate::{
     params::{IHU_EVERY, PROBE, UPDATE, to_centis},
     route::{Entry, Table},
     source::Sources,
+    types::micros,
 };
+
 use core::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use rustguard_core::{node::PeerId, routing::Action, time::Instant};
@@ -77,6 +79,17 @@ impl Babel {
     }
 }
 
+/// An update that is going to be written.
+struct Told {
+    /// What is announced; `None`: a retraction.
+    route: Option<build::Route>,
+    prefix: IpNet,
+    /// How many copies were sent, if it is to be acknowledged.
+    copies: Option<u8>,
+    /// Which hold the acknowledgment of a retraction ends.
+    hold: Option<u64>,
+}
+
 /// Packets to one neighbour.
 struct Packets<'a> {
     peer: PeerId,
@@ -106,8 +119,7 @@ impl Packets<'_> {
         if self.packet.is_empty() {
             return;
         }
-        let micros = u32::try_from(self.now.as_nanos() / 1_000 & u64::from(u32::MAX)).expect("32 bits");
-        let body = core::mem::replace(&mut self.packet, Packet::new()).finish(micros);
+        let body = core::mem::replace(&mut self.packet, Packet::new()).finish(micros(self.now));
         let destination = neighbour.address.unwrap_or(ip::MULTICAST);
         self.out.push(Action::Send { peer: self.peer, packet: ip::wrap(self.source, destination, &body) });
     }
@@ -135,21 +147,26 @@ impl Packets<'_> {
         let (urgent, normal) = neighbour.out.take_updates(self.now);
         let copies = urgent.iter().map(|(&prefix, &copies)| (prefix, Some(copies)));
         let all = copies.chain(normal.into_iter().map(|prefix| (prefix, None)));
-        let mut updates: Vec<(Option<build::Route>, IpNet, Option<u8>, Option<u64>)> = all
+        let mut updates: Vec<Told> = all
             .map(|(prefix, copies)| {
                 let entry = table.entries.get(&prefix);
                 // The next hop hears that there is no other way here.
-                let told = entry.filter(|entry| entry.via() != Some(self.peer)).and_then(|entry| entry.announced);
-                if let Some(route) = told {
+                let route = entry.filter(|entry| entry.via() != Some(self.peer)).and_then(|entry| entry.announced);
+                if let Some(route) = route {
                     let via = entry.and_then(Entry::via);
                     sources.announced((prefix, route.router_id), (route.seqno, route.metric), via, self.now);
                 }
-                (told, prefix, copies, entry.and_then(|entry| entry.hold.as_ref()).map(|hold| hold.number))
+                Told {
+                    route,
+                    prefix,
+                    copies,
+                    hold: entry.and_then(|entry| entry.hold.as_ref()).map(|hold| hold.number),
+                }
             })
             .collect();
-        updates.sort_by_key(|&(route, prefix, ..)| (route.map(|route| route.router_id), prefix));
+        updates.sort_by_key(|told| (told.route.map(|route| route.router_id), told.prefix));
         let interval = to_centis(UPDATE);
-        for (route, prefix, copies, hold) in updates {
+        for Told { route, prefix, copies, hold } in updates {
             let packet = self.room(neighbour);
             match route {
                 Some(route) => packet.update(prefix, route, interval, v4),

@@ -145,6 +145,6 @@ fn loops_after_a_loss_of_memory_end() {
 #[test]
 fn two_hundred_nodes_in_a_storm_have_no_loops() {
     for seed in seeds(2_000, 1) {
-        storm(200, 4, seed, false, 40);
+        storm(200, 4, seed, false, 10);
     }
 }

@@ -1,7 +1,6 @@
 //! Meshes in simulated time: loss, reordering, duplication, one-way cuts, restarts, clock jumps.
 //!
 //! Everything follows from a seed, which a failing test prints; `RUSTGUARD_SEED` replays it.
-mod convergence;
 mod figures;
 mod loops;
 mod sim;

@@ -10,7 +10,7 @@ use rustguard_core::{
 use rustguard_crypto::x25519::PublicKey;
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, BinaryHeap},
+    collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap},
     time::Duration,
 };
 
@@ -57,7 +57,7 @@ impl Link {
 
 pub(crate) struct Node {
     pub(crate) engine: Option<Babel>,
-    pub(crate) fib: BTreeMap<IpNet, NextHops>,
+    pub(crate) fib: HashMap<IpNet, NextHops>,
     pub(crate) permitted: BTreeSet<(PeerId, IpNet)>,
     pub(crate) costs: BTreeMap<usize, Option<u16>>,
     pub(crate) announces: BTreeMap<IpNet, u16>,
@@ -113,7 +113,7 @@ impl Sim {
         }
         let node = |i| Node {
             engine: None,
-            fib: BTreeMap::new(),
+            fib: HashMap::new(),
             permitted: BTreeSet::new(),
             costs: BTreeMap::new(),
             announces: BTreeMap::from([(prefix(i), 0)]),
@@ -250,15 +250,15 @@ impl Sim {
 
     /// A new loop goes through the node that changed.
     fn check_loop(&mut self, start: usize, prefix: IpNet) {
-        let mut seen = BTreeSet::new();
-        let mut left: Vec<usize> = self.next(start, prefix);
+        let mut seen = vec![false; self.nodes.len()];
+        let mut left: Vec<usize> = self.next(start, prefix).collect();
         while let Some(node) = left.pop() {
             if node == start {
                 self.loops += 1;
                 assert!(!self.strict, "{prefix} loops: {}", self.describe_loop(start, prefix));
                 return;
             }
-            if seen.insert(node) {
+            if !std::mem::replace(&mut seen[node], true) {
                 left.extend(self.next(node, prefix));
             }
         }
@@ -266,7 +266,7 @@ impl Sim {
     /// The nodes of a loop, and what they know.
     fn describe_loop(&self, start: usize, prefix: IpNet) -> String {
         let reaches = |from: usize, to: usize| {
-            let (mut seen, mut left) = (BTreeSet::new(), self.next(from, prefix));
+            let (mut seen, mut left) = (BTreeSet::new(), self.next(from, prefix).collect::<Vec<_>>());
             while let Some(node) = left.pop() {
                 if seen.insert(node) {
                     left.extend(self.next(node, prefix));
@@ -283,8 +283,11 @@ impl Sim {
         let nodes: Vec<String> = nodes.map(tell).collect();
         format!("at {} ms{}", self.now / 1_000_000, nodes.concat())
     }
-    fn next(&self, node: usize, prefix: IpNet) -> Vec<usize> {
-        self.nodes[node].fib.get(&prefix).into_iter().flat_map(NextHops::peers).map(|peer| peer.0 as usize).collect()
+    fn next(&self, node: usize, prefix: IpNet) -> impl Iterator<Item = usize> {
+        self.hops(node, prefix).into_iter().flat_map(NextHops::peers).map(|peer| peer.0 as usize)
+    }
+    fn hops(&self, node: usize, prefix: IpNet) -> Option<&NextHops> {
+        self.nodes[node].fib.get(&prefix)
     }
     /// Prefixes that loop at this moment, anywhere.
     pub(crate) fn loops_now(&self) -> usize {
@@ -298,7 +301,7 @@ impl Sim {
             let done: Vec<usize> = left
                 .iter()
                 .copied()
-                .filter(|&node| !self.next(node, prefix).iter().any(|next| left.contains(next)))
+                .filter(|&node| !self.next(node, prefix).any(|next| left.contains(&next)))
                 .collect();
             if done.is_empty() {
                 return !left.is_empty();
@@ -369,9 +372,12 @@ impl Sim {
         for origin in 0..self.nodes.len() {
             for &prefix in self.nodes[origin].announces.keys() {
                 for node in self.lost(origin, prefix) {
-                    let engine = self.nodes[node].engine.as_ref();
-                    let route = engine.and_then(|engine| engine.routes().find(|route| route.prefix == prefix));
-                    text += &format!("\n{node}: {route:?}");
+                    let around = self.links.range((node, 0)..=(node, usize::MAX)).map(|(&(_, to), _)| to);
+                    for node in std::iter::once(node).chain(around) {
+                        let engine = self.nodes[node].engine.as_ref();
+                        let route = engine.and_then(|engine| engine.routes().find(|route| route.prefix == prefix));
+                        text += &format!("\n{node} {:?}: {route:?}", self.nodes[node].costs);
+                    }
                 }
             }
         }
@@ -392,28 +398,26 @@ impl Sim {
             }
         }
         // Backwards from the origin: a node arrives if all its members do.
-        let mut arrives = BTreeSet::from([origin]);
+        let mut arrives = vec![false; self.nodes.len()];
+        arrives[origin] = true;
+        let mut open: Vec<usize> = connected.iter().copied().filter(|&node| node != origin).collect();
         loop {
-            let more: Vec<usize> = connected
-                .iter()
-                .copied()
-                .filter(|node| !arrives.contains(node))
-                .filter(|&node| {
-                    let members = self.nodes[node].fib.get(&prefix).map(NextHops::members).unwrap_or_default();
-                    let good = |next: usize| arrives.contains(&next) && self.works(node, next);
-                    !members.is_empty() && members.iter().all(|member| good(member.peer.0 as usize))
-                })
-                .collect();
-            if more.is_empty() {
+            let before = open.len();
+            open.retain(|&node| {
+                let members = self.hops(node, prefix).map(NextHops::members).unwrap_or_default();
+                let good = |next: usize| arrives[next] && self.works(node, next);
+                arrives[node] = !members.is_empty() && members.iter().all(|member| good(member.peer.0 as usize));
+                !arrives[node]
+            });
+            if open.len() == before {
                 break;
             }
-            arrives.extend(more);
         }
         alive
             .into_iter()
             .filter(|node| {
                 if connected.contains(node) {
-                    !arrives.contains(node)
+                    !arrives[*node]
                 } else {
                     self.nodes[*node].fib.get(&prefix).is_some_and(|hops| !hops.is_unreachable())
                 }
