@@ -21,12 +21,11 @@ pub use offload::offload;
 pub use uapi::uapi;
 
 /// A target's name and body, and the folder of its corpus below `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 6] = [
+pub const TARGETS: [(&str, fn(&[u8])); 7] = [
     ("aead", aead),
-    ("config", config),
-    ("enrolment", enrolment),
     ("babel", babel),
     ("config", config),
+    ("enrolment", enrolment),
     ("messages", messages),
     ("offload", offload),
     ("uapi", uapi),

@@ -1,8 +1,14 @@
 //! What a speaker tells about itself: neighbours, routes, and why things were refused.
-use crate::types::{RouterId, Seqno};
+use crate::{
+    Babel,
+    types::{RouterId, Seqno},
+};
 use core::time::Duration;
 use ipnet::IpNet;
-use rustguard_core::{node::PeerId, routing::NextHops};
+use rustguard_core::{
+    node::PeerId,
+    routing::{self, NextHops},
+};
 
 /// A router among the peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,4 +61,51 @@ pub struct Counters {
     pub unfeasible: u64,
     /// Requests that were repetitions of one under way, or beyond a bound.
     pub requests_dropped: u64,
+}
+
+/// All of it, in the words that engines have in common.
+pub(crate) fn of(babel: &Babel) -> routing::Report {
+    let neighbours = babel.neighbours().map(|neighbour| routing::Neighbour {
+        peer: neighbour.peer,
+        heard: neighbour.heard,
+        cost: neighbour.cost,
+        round_trip: neighbour.round_trip,
+        routes: neighbour.routes,
+    });
+    let routes = babel.routes().map(|route| routing::Route {
+        prefix: route.prefix,
+        local: route.local,
+        metric: route.selected.map(|(_, _, metric)| metric),
+        origin: route.selected.map(|(origin, ..)| origin.bytes()),
+        hops: route.hops.unwrap_or(NextHops::UNREACHABLE),
+        learned: route.learned.into_iter().map(|(peer, _, _, metric, feasible)| (peer, metric, feasible)).collect(),
+    });
+    let Counters {
+        not_a_router,
+        not_babel,
+        malformed,
+        martian,
+        outside_allowed_ips,
+        pinned,
+        too_many_routes,
+        unfeasible,
+        requests_dropped,
+    } = babel.counters();
+    let refused = [
+        ("not_a_router", not_a_router),
+        ("not_babel", not_babel),
+        ("malformed", malformed),
+        ("martian", martian),
+        ("outside_allowed_ips", outside_allowed_ips),
+        ("pinned", pinned),
+        ("too_many_routes", too_many_routes),
+        ("unfeasible", unfeasible),
+        ("requests_dropped", requests_dropped),
+    ];
+    routing::Report {
+        router_id: Some(babel.router_id().bytes()),
+        neighbours: neighbours.collect(),
+        routes: routes.collect(),
+        refused: refused.into_iter().filter(|&(_, count)| count > 0).collect(),
+    }
 }

@@ -17,7 +17,7 @@ use crate::{
     jitter::Jitter,
     neighbour::Neighbour,
     params::{ASLEEP, SWEEP},
-    report::{Counters, NeighbourReport, RouteReport},
+    report::{self, Counters, NeighbourReport, RouteReport},
     request::Requests,
     route::{Entry, Next, Table},
     select::Around,
@@ -29,7 +29,7 @@ use ipnet::IpNet;
 use rand_core::CryptoRng;
 use rustguard_core::{
     node::PeerId,
-    routing::{Action, Event, PeerRoutes, Role, RoutingEngine, Signal, SourceRule},
+    routing::{Action, Event, PeerRoutes, Report, Role, RoutingEngine, Signal, SourceRule},
     time::Instant,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -144,14 +144,19 @@ impl Babel {
     pub fn counters(&self) -> Counters {
         self.counters
     }
-    /// Tells all neighbours that nothing is reachable through this node any more: the last words before the interface
-    /// goes, so that others need not wait for silence. No event may follow.
-    pub fn leave(&mut self, out: &mut Vec<Action>) {
-        self.retract_everything(out);
-    }
 }
 
 impl RoutingEngine for Babel {
+    /// Tells all neighbours that nothing is reachable through this node any more.
+    fn leave(&mut self, now: Instant, out: &mut Vec<Action>) {
+        self.now = self.now.max(now);
+        self.retract_everything(out);
+    }
+
+    fn report(&self) -> Report {
+        report::of(self)
+    }
+
     fn handle(&mut self, event: Event<'_>, now: Instant, out: &mut Vec<Action>) {
         let expected = self.next_deadline().unwrap_or(now);
         if now.since(expected) > ASLEEP {

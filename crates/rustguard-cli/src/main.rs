@@ -13,6 +13,7 @@ mod join;
 mod keys;
 mod pages;
 mod peer;
+mod routing;
 mod runfile;
 mod serve;
 mod session;
@@ -71,6 +72,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Peer(command) => peer::run(&command),
         Command::Demo => demo::run(),
         Command::Check(arguments) => return check::run(&arguments),
+        Command::Routes(arguments) => routing::routes(&arguments),
+        Command::Neighbours(arguments) => routing::neighbours(&arguments),
         Command::Show(arguments) => return show::run(&arguments),
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),

@@ -3,7 +3,11 @@
 use anyhow::{Context as _, Result, anyhow, bail};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{conf, key::from_hex, uapi::SOCKET_DIR};
+use rustguard_device::{
+    conf,
+    key::from_hex,
+    uapi::{RoutingView, SOCKET_DIR},
+};
 use std::{
     fs,
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
@@ -17,6 +21,8 @@ use zeroize::Zeroizing;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// No line of the protocol is longer: a key's name and 64 digits, or a peer's name.
 const MAX_LINE: u64 = 1024;
+/// The longest answer about routing, in bytes.
+const MAX_ROUTING: u64 = 64 << 20;
 
 /// A device, as it answers `get`.
 #[derive(Default)]
@@ -84,6 +90,23 @@ pub(crate) fn get(interface: &str) -> Result<Device> {
         Answer::Refused(errno) => bail!("{interface} refuses to tell its state: errno {errno}"),
         Answer::HungUp => bail!("{interface} hung up without telling its state"),
     }
+}
+
+/// Asks what the routing engine knows.
+pub(crate) fn routing(interface: &str) -> Result<RoutingView> {
+    conf::check_interface_name(interface)?;
+    let path = socket(interface);
+    let mut stream = UnixStream::connect(&path).map_err(|error| explain(error, &path))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(b"get=rustguard-routing\n\n")?;
+    let mut line = String::new();
+    // A thousand prefixes with what all neighbours say of them are a megabyte.
+    BufReader::new(stream).take(MAX_ROUTING).read_line(&mut line).unwrap_or_default();
+    let Some(json) = line.strip_prefix("rustguard_routing=") else {
+        bail!("{interface} has no routing engine to tell of: it is not RustGuard's")
+    };
+    serde_json::from_str(json).with_context(|| format!("what {} answers", path.display()))
 }
 
 enum Answer {

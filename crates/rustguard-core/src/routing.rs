@@ -48,6 +48,9 @@ pub trait RoutingEngine {
         None
     }
 
+    /// The host is about to go away: last words, for others not to have to wait for silence. No event follows.
+    fn leave(&mut self, _now: Instant, _out: &mut Vec<Action>) {}
+
     /// What there is to tell people.
     fn report(&self) -> Report {
         Report::default()

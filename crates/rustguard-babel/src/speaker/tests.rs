@@ -612,7 +612,7 @@ fn hellos_are_frequent_with_traffic_and_rare_without() {
 fn leaving_says_so() {
     let mut lab = Lab::new(&[A, B]);
     let mut out = Vec::new();
-    lab.babel.leave(&mut out);
+    lab.babel.leave(lab.now, &mut out);
     assert_eq!(out.len(), 2);
     for action in out {
         let Action::Send { packet, .. } = action else { panic!("{action:?}") };

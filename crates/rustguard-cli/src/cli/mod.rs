@@ -147,6 +147,14 @@ Examples:
   rustguard show --json | jq '.[].peers[] | {name, rx_bytes}'")]
     Show(Show),
 
+    /// Show where prefixes are, as the routing protocol knows it
+    ///
+    /// For interfaces with `Routing = babel`.
+    Routes(Routes),
+
+    /// Show the routers that the routing protocol talks to
+    Neighbours(Routes),
+
     /// Check configuration files
     ///
     /// Reports every mistake with its line, its column and what to do about it. Nothing is changed.
@@ -299,6 +307,20 @@ pub(crate) struct Show {
     /// Print JSON
     #[arg(long, conflicts_with = "field")]
     pub(crate) json: bool,
+}
+
+/// `rustguard routes` and `rustguard neighbours`.
+#[derive(Args, Debug)]
+pub(crate) struct Routes {
+    /// The interface
+    #[arg(value_name = "NAME")]
+    pub(crate) interface: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show it anew every second, until Ctrl-C
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) watch: bool,
 }
 
 /// What `show` can print alone.

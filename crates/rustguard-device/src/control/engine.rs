@@ -157,6 +157,13 @@ impl<B: Binder> Control<B> {
         }
     }
 
+    /// The engine's last words.
+    pub(super) fn engine_leave(&mut self) {
+        let mut actions = std::mem::take(&mut self.seat.actions);
+        self.seat.engine.leave(now().instant, &mut actions);
+        actions.into_iter().for_each(|action| self.carry_out(action));
+    }
+
     /// Lets the workers know, where there is news.
     pub(super) fn publish_routes(&mut self) {
         if std::mem::take(&mut self.seat.changed) {

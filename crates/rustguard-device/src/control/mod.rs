@@ -193,7 +193,11 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
     };
     let closed = start.closed;
     Ok(std::thread::Builder::new().name(format!("rg-{name}-ctl")).spawn(move || {
-        let reason = runtime.block_on(control.run(inbox));
+        let reason = runtime.block_on(async {
+            let reason = control.run(inbox).await;
+            control.engine_leave();
+            reason
+        });
         // The worker has ended and the interface is gone before anybody hears that the device is closed.
         drop(control);
         drop(runtime);

@@ -1,9 +1,10 @@
 //! What a client gets.
 
 use super::Errno;
+use super::routing::RoutingView;
 use crate::{
     key::push_hex,
-    status::{PeerStatus, Status},
+    status::{PeerStatus, RoutingStatus, Status},
 };
 use std::{fmt::Write as _, time::Duration};
 use zeroize::Zeroizing;
@@ -40,6 +41,12 @@ pub(super) fn status(status: &Status, names: bool) -> Zeroizing<String> {
         self::peer(&mut out, peer, names);
     }
     out
+}
+
+/// The answer to a `get=rustguard-routing`, without its end: a line of JSON.
+pub(super) fn routing(status: &RoutingStatus) -> Zeroizing<String> {
+    let json = serde_json::to_string(&RoutingView::from(status)).expect("plain data");
+    Zeroizing::new(format!("rustguard_routing={json}\n"))
 }
 
 fn peer(out: &mut String, peer: &PeerStatus, names: bool) {
