@@ -43,7 +43,7 @@ pub const REQUEST_MAX: Duration = ms(16_000);
 pub const REQUEST_COPIES: u8 = 4;
 /// A forwarded request is not forwarded again within this time. Shorter than [`REQUEST`], so that copies pass.
 pub const REQUEST_DUPLICATE: Duration = ms(300);
-/// A retraction that comes so soon after an announcement may have been overtaken by it: the neighbour is asked.
+/// An announcement and a retraction so close to each other may have changed places on the way: the neighbour is asked.
 pub const OVERTAKEN: Duration = ms(1_000);
 /// How many nodes a request passes.
 pub const HOP_COUNT: u8 = 128;

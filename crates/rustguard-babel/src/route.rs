@@ -16,7 +16,7 @@ pub(crate) struct Route {
     pub(crate) seqno: Seqno,
     /// As announced; infinite once it is retracted or expired.
     pub(crate) metric: u16,
-    /// When it was announced last.
+    /// When it was announced or retracted last.
     pub(crate) at: Instant,
     /// From one announcement to the next.
     pub(crate) interval: Duration,

@@ -76,11 +76,7 @@ impl Babel {
                     self.update(peer, &Update { prefix, router_id, seqno, metric, interval }, out);
                 }
                 Tlv::Retraction { prefix: Some(prefix) } => {
-                    let route = self.table.entries.get(&prefix).and_then(|entry| entry.routes.get(&peer));
-                    if route.is_some_and(|route| route.is_finite() && now.since(route.at) < OVERTAKEN) {
-                        neighbour.out.route_requests.insert(prefix);
-                        neighbour.out.flush_by(now + URGENT);
-                    }
+                    self.ask_if_overtaken(prefix, peer, true);
                     self.retracted(prefix, peer);
                 }
                 Tlv::Retraction { prefix: None } => {
@@ -149,6 +145,8 @@ impl Babel {
             self.counters.unfeasible += 1;
             return self.ask(prefix, router_id, Some(peer));
         }
+        self.ask_if_overtaken(prefix, peer, false);
+        let Some(neighbour) = self.neighbours.get(&peer) else { return };
         let entry = self.table.entries.entry(prefix).or_default();
         let interval = if interval == u16::MAX { Duration::from_secs(86_400) } else { from_centis(interval) };
         let lifetime = hold(interval);
@@ -215,6 +213,23 @@ impl Babel {
             self.used(seqno);
             self.stale.insert(prefix);
         }
+    }
+
+    /// An announcement and a retraction that come so close to each other may have changed places on the way, and nothing in
+    /// them says which is the later: the neighbour is asked.
+    fn ask_if_overtaken(&mut self, prefix: IpNet, peer: PeerId, was_finite: bool) {
+        let now = self.now;
+        let Some(route) = self.table.entries.get_mut(&prefix).and_then(|entry| entry.routes.get_mut(&peer)) else {
+            return;
+        };
+        if route.is_finite() == was_finite
+            && now.since(route.at) < OVERTAKEN
+            && let Some(neighbour) = self.neighbours.get_mut(&peer)
+        {
+            neighbour.out.route_requests.insert(prefix);
+            neighbour.out.flush_by(now + URGENT);
+        }
+        route.at = now;
     }
 
     fn retracted(&mut self, prefix: IpNet, peer: PeerId) {

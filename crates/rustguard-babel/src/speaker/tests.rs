@@ -676,6 +676,13 @@ fn a_retraction_that_may_have_been_overtaken_is_asked_about() {
     lab.announces(A, p(), route(5, 1, 100));
     assert!(asked(&mut lab), "the announcement may be the later one");
     assert!(!asked(&mut lab), "there was nothing to retract");
+    lab.sent.clear();
+    lab.announces(A, p(), route(5, 1, 90));
+    assert!(lab.sent.contains(&(A, Tlv::RouteRequest { prefix: Some(p()) })), "nor may this be the later one");
+    lab.pass(1_500);
+    lab.retracts(A, p());
+    lab.pass(1_500);
+    lab.sent.clear();
     lab.announces(A, p(), route(5, 2, 100));
     lab.pass(1_500);
     assert!(!asked(&mut lab), "long after");

@@ -2,5 +2,6 @@
 //!
 //! Everything follows from a seed, which a failing test prints; `RUSTGUARD_SEED` replays it.
 mod figures;
+mod life;
 mod loops;
 mod sim;
