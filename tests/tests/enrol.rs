@@ -790,3 +790,55 @@ impl Moments {
 fn served_log(lab: &Lab) -> Result<String> {
     Ok(fs::read_to_string(lab.path("serve.log"))?)
 }
+
+/// Machines on which IPv6 is switched off: no IPv6 pool is made up, and one that is there is left out, by those it concerns.
+#[test]
+fn without_ipv6() {
+    scenario(|lab| {
+        network(lab, 2, |network| {
+            let off = |node: &Node| {
+                node.sh("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1").map(drop)
+            };
+            off(&network.machines[0])?;
+            let served = network.serve(lab, &["--pool", "10.66.0.0/24", "--pool", "fd66::/64"])?;
+            let mut one = network.join(lab, 1, &["10.1.0.1", "--token", &network.invite(&[])?])?;
+            ensure!(one.log().contains("IPv6 is disabled"), "{}", one.log());
+            ensure!(network.addresses(1)? == ["10.66.0.2"], "{:?}", network.addresses(1)?);
+            network.machines[0].reaches("10.66.0.1", 10)?;
+            served.stop()?;
+            off(&network.server)?;
+            let served = network.serve(lab, &[])?;
+            ensure!(served_log(lab)?.contains("fd66::1/64 is left out"), "{}", served_log(lab)?);
+            let _two = network.join(lab, 2, &["10.2.0.1", "--token", &network.invite(&[])?])?;
+            network.machines[1].reaches("10.66.0.1", 10)?;
+            network.machines[0].reaches("10.66.0.1", 30)?;
+            one.stop("TERM")?;
+            served.stop()?;
+            fs::remove_dir_all(STATE)?;
+            let served = network.serve(lab, &[])?;
+            ensure!(network.server_addresses()? == ["10.150.0.1"], "an IPv6 pool for nobody");
+            served.stop()
+        })
+    });
+}
+
+/// `status --watch` shows it again and again, until Ctrl-C.
+#[test]
+fn watched() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &[])?;
+            let mut command = network.server.rustguard()?;
+            let mut watch = network.server.spawn("watch", command.args(["status", "--watch", "-i", "rgs"]))?;
+            let shown = |watch: &rustguard_tests::Process, text| watch.log().matches(text).count();
+            eventually("the second page", SOON, || Ok(shown(&watch, "interface: rgs") >= 2))?;
+            let _machine = network.join(lab, 1, &served.join_arguments())?;
+            eventually("who has joined", SOON, || {
+                Ok(shown(&watch, "10.150.0.2") >= 2 && watch.log().contains("/s in"))
+            })?;
+            watch.signal("INT")?;
+            watch.ended(SOON)?;
+            served.stop()
+        })
+    });
+}

@@ -17,7 +17,7 @@ pub(crate) fn run(target: &str) -> Result<()> {
     // A bare interface has no configuration file; it goes by its name.
     let interface = match conf::resolve_name(target) {
         Ok((_, interface)) => interface,
-        Err(_) if runfile::running(target).is_some() => target.to_owned(),
+        Err(_) if runfile::running(target).is_some() || left_behind(target) => target.to_owned(),
         Err(error) => return Err(error.into()),
     };
     let Some(number) = runfile::running(&interface) else {
@@ -40,6 +40,11 @@ pub(crate) fn run(target: &str) -> Result<()> {
         bail!("process {number} has not ended after {PATIENCE} s; a hook may hang (see its log)");
     }
     Ok(())
+}
+
+/// Whether a process of that name, which has no configuration file, was killed and left something.
+fn left_behind(name: &str) -> bool {
+    conf::check_interface_name(name).is_ok() && host::record_path(name).exists()
 }
 
 /// Nobody runs it: perhaps somebody was killed and left something.

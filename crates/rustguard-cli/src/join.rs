@@ -2,13 +2,14 @@
 
 use crate::{cli::enrol::Join, up};
 use anyhow::{Context as _, Result, bail};
+use ipnet::IpNet;
 use rustguard_crypto::x25519::StaticSecret;
-use rustguard_device::{EndpointSpec, conf};
+use rustguard_device::{EndpointSpec, conf, host};
 use rustguard_enroll::{client::Joined, token::Token};
 use rustguard_serve::{DEFAULT_PORT, Folder, JoinOptions, Progress};
 use std::{
     fs, io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     time::Duration,
@@ -32,7 +33,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
         )
     };
     let token = Token::parse(&token)?;
-    let (host, port) = server(arguments, &token)?;
+    let (name_or_address, port) = server(arguments, &token)?;
     let path = configuration(interface)?;
     if crate::runfile::running(interface).is_some() {
         bail!("{interface} is up; `rustguard down {interface}` ends it, `--interface` joins another network beside it");
@@ -42,9 +43,9 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     let name = arguments.name.clone().or_else(host_name);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (joined, server) = runtime.block_on(async {
-        let shown = format!("{host}:{port}");
+        let shown = format!("{name_or_address}:{port}");
         let options = JoinOptions {
-            server: (&host, port),
+            server: (&name_or_address, port),
             token,
             identity: identity.clone(),
             name: name.as_deref(),
@@ -60,7 +61,10 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
         }
     })?;
     drop(runtime);
-    let config = config(&joined, &identity, &host, port, server);
+    let mut config = config(&joined, &identity, &name_or_address, port, server);
+    if !host::ipv6_available() {
+        without_ipv6(&mut config);
+    }
     write(&path, &config)?;
     let addresses: Vec<_> = joined.addresses.iter().map(|net| net.addr().to_string()).collect();
     tracing::info!("joined as {}; from now on `rustguard up {interface}` brings the tunnel up", addresses.join(", "));
@@ -87,7 +91,7 @@ fn split(server: &str) -> Option<(String, u16)> {
     if let Ok(address) = server.parse::<SocketAddr>() {
         return Some((address.ip().to_string(), address.port()));
     }
-    if let Ok(address) = server.trim_matches(['[', ']']).parse::<std::net::IpAddr>() {
+    if let Ok(address) = server.trim_matches(['[', ']']).parse::<IpAddr>() {
         return Some((address.to_string(), DEFAULT_PORT));
     }
     let (host, port) = match server.rsplit_once(':') {
@@ -177,6 +181,19 @@ fn config(joined: &Joined, identity: &StaticSecret, host: &str, port: u16, serve
             role: None,
         }],
     }
+}
+
+/// Leaves out what this machine cannot have.
+fn without_ipv6(config: &mut conf::Config) {
+    let v4 = |net: &IpNet| matches!(net, IpNet::V4(_));
+    if !config.interface.addresses.iter().all(v4) {
+        tracing::warn!(
+            "IPv6 is disabled on this machine: the tunnel is set up without it; join again once it is enabled"
+        );
+    }
+    config.interface.addresses.retain(v4);
+    config.interface.dns.retain(IpAddr::is_ipv4);
+    config.peers.iter_mut().for_each(|peer| peer.allowed_ips.retain(v4));
 }
 
 fn write(path: &Path, config: &conf::Config) -> Result<()> {

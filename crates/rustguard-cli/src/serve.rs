@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use futures_util::TryStreamExt as _;
 use ipnet::IpNet;
 use rtnetlink::packet_route::address::AddressAttribute;
-use rustguard_device::{Device, Relay, conf};
+use rustguard_device::{Device, Relay, conf, host};
 use rustguard_enroll::token::{Passphrase, Token};
 use rustguard_serve::{
     Folder, Prepared, Service, Settings, ask,
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         let settings = settings(arguments, before).await?;
         overlaps(&settings.pools, &known).await?;
         let mut prepared = Prepared::new(interface, &folder, settings, passphrase)?;
-        session.set_addresses(prepared.addresses());
+        session.set_addresses(usable(prepared.addresses()));
         let mut builder = prepared.configure(arguments.data_path.apply(Device::builder()));
         if arguments.data_path.relay == cli::Relay::Off && !prepared.isolates() {
             builder = builder.relay(Relay::Off);
@@ -137,7 +137,7 @@ async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
     let mut settings = match before {
         Some(before) if said.defaults => Settings { pools: before.pools, ..Settings::default() },
         Some(before) => before,
-        None => Settings::fresh(&networks_of_this_host().await?),
+        None => Settings::fresh(&networks_of_this_host().await?, host::ipv6_available()),
     };
     if !said.pools.is_empty() {
         settings.pools.clone_from(&said.pools);
@@ -162,6 +162,18 @@ async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
         settings.lease_seconds = Some(lease.as_secs());
     }
     Ok(settings)
+}
+
+/// Those addresses that this host can have.
+fn usable(mut addresses: Vec<IpNet>) -> Vec<IpNet> {
+    if !host::ipv6_available() {
+        for address in addresses.extract_if(.., |address| matches!(address, IpNet::V6(_))) {
+            tracing::warn!(
+                "IPv6 is disabled on this machine: {address} is left out, and is not reached by those who join"
+            );
+        }
+    }
+    addresses
 }
 
 /// A new pool that overlaps a network of this host would cut it off; one that was there before is only worth a warning: the

@@ -5,7 +5,8 @@ use crate::{
     config::{PeerUpdate, Update, UpdateError},
     control::{self, Command, Engine, Keep},
     event::Event,
-    shared::{OtherProtocol, Relaying},
+    other::OtherProtocol,
+    shared::Relaying,
     status::{RoutingStatus, Status},
     worker::LANES,
 };
@@ -410,11 +411,12 @@ impl Builder {
     /// is queued here; [`DeviceHandle::send`] answers. `recognises` runs on the data path, for every such datagram of
     /// anybody's: it has to be quick, and cheap in doubt. Stock peers drop what they do not know in silence.
     ///
-    /// The receiver has at most `queued` datagrams waiting; more are dropped and counted.
+    /// The receiver has at most `queued` datagrams waiting; more are dropped and counted. Half of the places is left to sources
+    /// that send little, so that a flood from elsewhere does not keep them out.
     #[must_use]
     pub fn datagrams(mut self, recognises: fn(&[u8]) -> bool, queued: usize) -> (Self, mpsc::Receiver<Datagram>) {
         let (queue, receiver) = mpsc::channel(queued);
-        self.datagrams = Some(OtherProtocol { recognises, queue });
+        self.datagrams = Some(OtherProtocol::new(recognises, queue));
         (self, receiver)
     }
 

@@ -30,6 +30,7 @@ mod drops;
 mod event;
 pub mod host;
 pub mod key;
+mod other;
 mod shared;
 mod status;
 pub mod uapi;

@@ -3,10 +3,7 @@
 //! Control writes, workers read; the exceptions are the sealing counter, the replay window, the endpoint and the
 //! activity stamps, each of which is touched once per run of packets.
 
-use crate::{
-    device::Datagram,
-    drops::{DropReason, Drops},
-};
+use crate::{drops::Drops, other::OtherProtocol};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use rustguard_core::{
@@ -161,24 +158,6 @@ pub(crate) struct RxSession {
     /// Locked once per run.
     pub(crate) replay: Mutex<ReplayWindow>,
     pub(crate) peer: Arc<PeerShared>,
-}
-
-/// Another protocol on the tunnel's port: which datagrams are its own, and where they go.
-pub(crate) struct OtherProtocol {
-    pub(crate) recognises: fn(&[u8]) -> bool,
-    pub(crate) queue: mpsc::Sender<Datagram>,
-}
-
-impl OtherProtocol {
-    /// Copies a datagram for those who speak the protocol.
-    #[cold]
-    pub(crate) fn take(&self, from: Endpoint, datagram: &[u8], drops: &Drops) {
-        // Reserved first: a flood must not make copies that nobody takes.
-        match self.queue.try_reserve() {
-            Ok(place) => place.send(Datagram { endpoint: from, bytes: datagram.into() }),
-            Err(_) => drops.count(DropReason::DatagramQueueFull, 1),
-        }
-    }
 }
 
 /// The ways from a worker to control, each bounded.

@@ -9,7 +9,7 @@
 //! use rustguard_serve::{Folder, Prepared, Service, Settings};
 //!
 //! let folder = Folder::open("rg0")?;
-//! let settings = folder.settings()?.unwrap_or_else(|| Settings::fresh(&[]));
+//! let settings = folder.settings()?.unwrap_or_else(|| Settings::fresh(&[], true));
 //! let mut prepared = Prepared::new("rg0", &folder, settings, None)?;
 //! let device = prepared.configure(rustguard_device::Device::builder()).start("rg0")?;
 //! // … prepared.addresses() onto the interface: rustguard_device::host …

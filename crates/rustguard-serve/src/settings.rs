@@ -56,14 +56,15 @@ impl Default for Settings {
 
 impl Settings {
     /// The settings of a first start: `10.150.0.0/24`, or the next such network that none of `taken` overlaps, and a random
-    /// /64 of fd00::/8 (RFC 4193 wants 40 random bits; here all 56 up to the /64 are).
-    pub fn fresh(taken: &[IpNet]) -> Self {
+    /// /64 of fd00::/8 (RFC 4193 wants 40 random bits; here all 56 up to the /64 are), unless `ipv6` is not to be had.
+    pub fn fresh(taken: &[IpNet], ipv6: bool) -> Self {
         let free = |net: &Ipv4Net| !taken.iter().any(|taken| overlap(taken, &IpNet::V4(*net)));
         let net = |second: u8| Ipv4Net::new(Ipv4Addr::new(10, second, 0, 0), 24).expect("24 is at most 32");
         let v4 = (150..=250).map(net).find(free).unwrap_or_else(|| net(150));
         let prefix = 0xfd_u64 << 56 | rand::rng().random::<u64>() >> 8;
         let v6 = Ipv6Net::new(Ipv6Addr::from_bits(u128::from(prefix) << 64), 64).expect("64 is at most 128");
-        Self { pools: vec![v4.into(), v6.into()], ..Self::default() }
+        let pools = [Some(v4.into()), ipv6.then(|| v6.into())];
+        Self { pools: pools.into_iter().flatten().collect(), ..Self::default() }
     }
 
     /// The server's own address in each pool, with the pool's length. None where these are no pools
@@ -146,7 +147,7 @@ mod tests {
     fn the_default_pool_keeps_out_of_what_the_host_has() {
         let pools = |taken: &[&str]| {
             let taken: Vec<IpNet> = taken.iter().map(|net| net.parse().unwrap()).collect();
-            Settings::fresh(&taken).pools
+            Settings::fresh(&taken, true).pools
         };
         let fresh = pools(&[]);
         assert_eq!(fresh[0], "10.150.0.0/24".parse().unwrap());
@@ -154,6 +155,7 @@ mod tests {
         assert_eq!(fresh[1], fresh[1].trunc());
         assert_ne!(fresh[1], pools(&[])[1]);
         assert_eq!(pools(&["10.150.0.7/32", "10.151.0.0/16"])[0], "10.152.0.0/24".parse().unwrap());
+        assert_eq!(Settings::fresh(&[], false).pools, ["10.150.0.0/24".parse::<IpNet>().unwrap()]);
         // Nothing is free: then it is as good as any, and setting up the interface will say why not.
         assert_eq!(pools(&["10.0.0.0/8"])[0], "10.150.0.0/24".parse().unwrap());
     }

@@ -18,9 +18,10 @@ use crate::{
     drops::DropReason,
     event::Event,
     host::{HostEvent, LearnedRoutes, Monitor, local_addresses},
+    other::OtherProtocol,
     shared::{
-        ENGINE_QUEUE, HANDSHAKE_QUEUE, HandshakeDatagram, OtherProtocol, ROUTE_QUEUE, Relaying, RouteQuestion,
-        STAGING_QUEUE, Shared, Signal, ToControl,
+        ENGINE_QUEUE, HANDSHAKE_QUEUE, HandshakeDatagram, ROUTE_QUEUE, Relaying, RouteQuestion, STAGING_QUEUE, Shared,
+        Signal, ToControl,
     },
     status::{RoutingStatus, Status},
     worker::WorkerHandle,

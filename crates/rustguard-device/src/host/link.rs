@@ -120,6 +120,12 @@ pub(super) fn ipv6_disabled_on(interface: &str) -> bool {
     !ipv6_in_kernel() || setting.is_ok_and(|setting| setting.trim() != "0")
 }
 
+/// Whether a new interface can have IPv6 addresses on this host.
+pub fn ipv6_available() -> bool {
+    // What a new interface begins with.
+    !ipv6_disabled_on("default")
+}
+
 pub(super) fn is_v6(net: IpNet) -> bool {
     matches!(net, IpNet::V6(_))
 }

@@ -58,7 +58,7 @@ use ipnet::IpNet;
 pub use dns::DnsEntry;
 pub use error::HostError;
 pub(crate) use learned::{LearnedRoutes, local_addresses};
-pub use link::{delete_link, link_exists, link_index, wait_link_gone};
+pub use link::{delete_link, ipv6_available, link_exists, link_index, wait_link_gone};
 pub(crate) use lookup::{RouteChanges, RouteLookup};
 pub use monitor::{HostEvent, Monitor};
 pub use mtu::tunnel_mtu;

@@ -106,7 +106,7 @@ impl Rx {
                     }
                     Some(_) => to_control(from, datagram, shared),
                     None => match &shared.datagrams {
-                        Some(other) if (other.recognises)(datagram) => other.take(from, datagram, &shared.drops),
+                        Some(other) if (other.recognises)(datagram) => other.take(from, datagram, now, &shared.drops),
                         _ => shared.drops.count(DropReason::Malformed, 1),
                     },
                 }
