@@ -21,7 +21,7 @@ pub fn write(path: &Path, config: &Config) -> io::Result<()> {
     write_with_comment(path, "", config)
 }
 
-/// As [`write`], with a comment at the beginning: whole lines, each with its `#`. When this returns, the file is on the disk.
+/// As [`write()`], with a comment at the beginning: whole lines, each with its `#`. When this returns, the file is on the disk.
 ///
 /// # Errors
 /// The file cannot be written; the old one is then still there.
