@@ -11,7 +11,11 @@
 //! | [`cookie`] | MAC1, MAC2, cookie replies |
 //! | [`wire`] | the four messages |
 //! | [`allowed_ips`], [`forwarding`], [`packet`] | whose packet is it |
+<<<<<<< HEAD
 //! | [`routing`] | a seat for routing engines, and the static one |
+=======
+//! | [`limit`] | how much of something a source may cause |
+>>>>>>> main
 //! | [`staging`] | packets that wait for a handshake |
 //! | [`time`], [`timers`], [`tai64n`] | moments, the protocol's constants, timestamps |
 //!
@@ -24,6 +28,7 @@ pub mod activity;
 pub mod allowed_ips;
 pub mod cookie;
 pub mod forwarding;
+pub mod limit;
 mod load;
 pub mod node;
 pub mod noise;

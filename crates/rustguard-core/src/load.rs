@@ -3,7 +3,10 @@
 //! Only messages with a valid MAC1 come here. A source that sends more than it should is under load alone, and what it
 //! sends above its allowance does not count for the total: a flood from one place leaves the others as they were. A flood
 //! from many (or spoofed) sources exceeds the total, and then everybody has to prove their address.
-use crate::time::Instant;
+use crate::{
+    limit::{Bucket, Rate, Source},
+    time::Instant,
+};
 use alloc::collections::BTreeMap;
 use core::{net::IpAddr, time::Duration};
 
@@ -35,10 +38,6 @@ struct SourceLoad {
     loaded_until: Instant,
 }
 
-/// An IPv4 address or an IPv6 /64: what one host or household can send from at will. Ordered, not hashed: a tree cannot be
-/// attacked through collisions.
-type Source = (u8, u64);
-
 impl Load {
     /// Counts a message; true when its sender has to show a cookie.
     pub(crate) fn note(&mut self, from: IpAddr, now: Instant) -> bool {
@@ -64,7 +63,7 @@ impl Load {
     }
 
     fn source(&mut self, from: IpAddr, now: Instant) -> Option<&mut SourceLoad> {
-        let key = source_of(from);
+        let key = Source::of(from);
         if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&key) {
             self.sweep(now);
             if self.sources.len() >= MAX_SOURCES {
@@ -86,39 +85,6 @@ impl Load {
 impl SourceLoad {
     fn is_idle(&self, now: Instant) -> bool {
         now >= self.loaded_until && self.arrivals.is_full(now) && self.with_cookie.is_full(now)
-    }
-}
-
-fn source_of(address: IpAddr) -> Source {
-    match address.to_canonical() {
-        IpAddr::V4(ip) => (4, u64::from(ip.to_bits())),
-        IpAddr::V6(ip) => (6, (ip.to_bits() >> 64) as u64),
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Rate {
-    /// From one message to the next in the long run.
-    interval: Duration,
-    /// Messages at once after a rest.
-    burst: u32,
-}
-
-/// A token bucket, kept as the moment at which it is full again.
-#[derive(Debug, Default)]
-struct Bucket(Instant);
-
-impl Bucket {
-    fn take(&mut self, rate: Rate, now: Instant) -> bool {
-        let full_again = self.0.max(now) + rate.interval;
-        let allowed = full_again.since(now) <= rate.interval * rate.burst;
-        if allowed {
-            self.0 = full_again;
-        }
-        allowed
-    }
-    fn is_full(&self, now: Instant) -> bool {
-        self.0 <= now
     }
 }
 

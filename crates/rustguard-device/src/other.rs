@@ -9,7 +9,7 @@ use crate::{
     device::Datagram,
     drops::{DropReason, Drops},
 };
-use rustguard_core::time::Instant;
+use rustguard_core::{limit::Source, time::Instant};
 use rustguard_tun::Endpoint;
 use std::{
     hash::{BuildHasher as _, RandomState},
@@ -59,10 +59,7 @@ impl OtherProtocol {
     /// Counts a datagram of a source: an IPv4 address or an IPv6 /64. Two workers at once may count one of two, which is as
     /// good.
     fn within_share(&self, source: IpAddr, now: Instant) -> bool {
-        let source = match source.to_canonical() {
-            IpAddr::V4(ip) => u64::from(ip.to_bits()),
-            IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
-        };
+        let source = Source::of(source);
         let at = self.hash.hash_one(source) as usize % COUNTERS;
         let tick = (now.since(Instant::from_nanos(0)).as_nanos() / TICK.as_nanos()) as u32;
         // Modulo, so there is one.

@@ -4,6 +4,7 @@
 //! own. So a source, and all of them together, have an allowance; above it a message needs a cookie, which proves its
 //! source; and those with cookies have an allowance again, so that there is an upper bound whoever sends.
 use core::{net::IpAddr, time::Duration};
+pub(crate) use rustguard_core::limit::{Bucket, Rate, Source};
 use rustguard_core::time::Instant;
 use std::collections::BTreeMap;
 
@@ -20,20 +21,6 @@ const IN_TOTAL: Rate = Rate { interval: Duration::from_millis(5), burst: 200 };
 const COOKIE_PER_SOURCE: Rate = Rate { interval: Duration::from_millis(200), burst: 10 };
 /// First messages of all sources with a cookie: 1,000 a second, about 5 % of a core.
 const COOKIE_IN_TOTAL: Rate = Rate { interval: Duration::from_millis(1), burst: 1000 };
-
-/// An IPv4 address or an IPv6 /64: what one host or household can send from at will. Ordered, not hashed: a tree cannot be
-/// attacked through collisions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Source(u8, u64);
-
-impl Source {
-    pub(crate) fn of(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(ip) => Self(4, u64::from(ip.to_bits())),
-            IpAddr::V6(ip) => Self(6, (ip.to_bits() >> 64) as u64),
-        }
-    }
-}
 
 /// What to do with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,33 +83,6 @@ impl Side {
             return Some(false);
         }
         known.then_some(true)
-    }
-}
-
-#[derive(Clone, Copy)]
-pub(crate) struct Rate {
-    /// From one message to the next in the long run.
-    pub(crate) interval: Duration,
-    /// Messages at once after a rest.
-    pub(crate) burst: u32,
-}
-
-/// A token bucket, kept as the moment at which it is full again.
-#[derive(Debug, Default)]
-pub(crate) struct Bucket(Instant);
-
-impl Bucket {
-    pub(crate) fn take(&mut self, rate: Rate, now: Instant) -> bool {
-        let full_again = self.0.max(now) + rate.interval;
-        let allowed = full_again.since(now) <= rate.interval * rate.burst;
-        if allowed {
-            self.0 = full_again;
-        }
-        allowed
-    }
-
-    fn is_full(&self, now: Instant) -> bool {
-        self.0 <= now
     }
 }
 

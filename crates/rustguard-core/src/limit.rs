@@ -1,0 +1,72 @@
+//! Allowances: how much of something a source may cause in a while.
+use crate::time::Instant;
+use core::{net::IpAddr, time::Duration};
+
+/// An IPv4 address or an IPv6 /64: what one host or household can send from at will. Ordered, not hashed: a tree cannot be
+/// attacked through collisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Source(u8, u64);
+
+impl Source {
+    /// Whose address this is. An IPv4-mapped IPv6 address is the IPv4 address.
+    pub fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(ip) => Self(4, u64::from(ip.to_bits())),
+            IpAddr::V6(ip) => Self(6, (ip.to_bits() >> 64) as u64),
+        }
+    }
+}
+
+/// An allowance.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// From one message to the next in the long run.
+    pub interval: Duration,
+    /// Messages at once after a rest.
+    pub burst: u32,
+}
+
+/// A token bucket, kept as the moment at which it is full again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bucket(Instant);
+
+impl Bucket {
+    /// Takes one message out; false, and nothing is taken, where it is empty.
+    pub fn take(&mut self, rate: Rate, now: Instant) -> bool {
+        let full_again = self.0.max(now) + rate.interval;
+        let allowed = full_again.since(now) <= rate.interval * rate.burst;
+        if allowed {
+            self.0 = full_again;
+        }
+        allowed
+    }
+
+    /// Whether nothing is left to be known of it: it is as a new one.
+    pub fn is_full(&self, now: Instant) -> bool {
+        self.0 <= now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_and_then_the_rate() {
+        let rate = Rate { interval: Duration::from_millis(100), burst: 3 };
+        let (mut bucket, at) = (Bucket::default(), Instant::from_nanos(7_000_000_000));
+        assert_eq!((0..10).filter(|_| bucket.take(rate, at)).count(), 3);
+        assert!(!bucket.is_full(at + Duration::from_millis(299)) && bucket.is_full(at + Duration::from_millis(300)));
+        assert!(!bucket.take(rate, at + Duration::from_millis(99)));
+        assert!(bucket.take(rate, at + Duration::from_millis(100)));
+    }
+
+    #[test]
+    fn sources_are_hosts_and_networks() {
+        let of = |text: &str| Source::of(text.parse().expect("an address"));
+        assert_eq!(of("192.0.2.1"), of("::ffff:192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+    }
+}
