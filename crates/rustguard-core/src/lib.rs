@@ -11,11 +11,8 @@
 //! | [`cookie`] | MAC1, MAC2, cookie replies |
 //! | [`wire`] | the four messages |
 //! | [`allowed_ips`], [`forwarding`], [`packet`] | whose packet is it |
-<<<<<<< HEAD
 //! | [`routing`] | a seat for routing engines, and the static one |
-=======
 //! | [`limit`] | how much of something a source may cause |
->>>>>>> main
 //! | [`staging`] | packets that wait for a handshake |
 //! | [`time`], [`timers`], [`tai64n`] | moments, the protocol's constants, timestamps |
 //!
