@@ -1,9 +1,9 @@
 //! Meshes of real daemons: routers that speak Babel, with each other, with babeld and BIRD, and for clients that do not.
 use anyhow::{Result, ensure};
-use rustguard_tests::{Lab, Mesh, Subject, eventually, scenario, subject};
-use std::time::{Duration, Instant};
-
-const SOON: Duration = Duration::from_secs(30);
+use rustguard_tests::{
+    Conf, Gaps, Lab, Mesh, Node, PeerConf, Program, Subject, Tunnel, Up, scenario, subject, until_installed,
+};
+use std::time::Instant;
 
 /// A scenario about what only RustGuard has.
 fn meshed(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
@@ -129,6 +129,184 @@ fn a_ring_goes_the_other_way_round() {
             a.node.run(&["ip", "link", "set", "to-b", "up"])?;
             a.until_via(prefix, &["b"])?;
             mesh.converged()
+        })
+    });
+}
+
+/// What befalls one of the two in the middle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Killed,
+    LosesAllOfOneLink,
+    HearsNothingOfOneLink,
+}
+
+/// Traffic from one end of a diamond to the other goes on, whatever happens to the one in the middle that carries it.
+fn goes_on(lab: &Lab, fate: Fate) -> Result<()> {
+    meshed(lab, |lab| {
+        let mesh = Mesh::diamond(lab)?;
+        let (a, d) = (mesh.get("a")?, mesh.get("d")?);
+        let mut ups = mesh.start(lab)?;
+        mesh.converged()?;
+        for name in ["b", "c"] {
+            mesh.get(name)?.node.count("requests", "input", "iifname to-a meta length > 1000")?;
+        }
+        a.until_via(&d.own()[0], &["b", "c"])?;
+        let mut traffic = Gaps::start(&a.node, "traffic", &d.inside[0])?;
+        let (carrier, other) = if mesh.get("b")?.node.counted("requests")? > 0 { ("b", "c") } else { ("c", "b") };
+        let node = &mesh.get(carrier)?.node;
+        match fate {
+            Fate::Killed => {
+                let place = mesh.routers().iter().position(|router| router.name == carrier).unwrap_or_default();
+                ups[place].process()?.signal("KILL")?;
+            }
+            Fate::LosesAllOfOneLink => {
+                node.drop("input", "iifname to-a")?;
+                node.drop("output", "oifname to-a")?;
+            }
+            Fate::HearsNothingOfOneLink => node.drop("input", "iifname to-a")?,
+        }
+        a.until_via(&d.own()[0], &[other])?;
+        traffic.goes_on(20)?;
+        println!("{fate:?}: the longest gap is {:?}", traffic.longest());
+        ensure!(!traffic.longest().is_zero(), "nothing was lost: {carrier} does not carry the traffic");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_diamond_survives_the_death_of_who_relays() {
+    scenario(|lab| goes_on(lab, Fate::Killed));
+}
+
+#[test]
+fn a_diamond_survives_a_lost_link() {
+    scenario(|lab| goes_on(lab, Fate::LosesAllOfOneLink));
+}
+
+#[test]
+fn a_diamond_survives_a_link_that_is_lost_one_way() {
+    scenario(|lab| goes_on(lab, Fate::HearsNothingOfOneLink));
+}
+
+/// A node with a stock WireGuard and a stock router, next to `b` of the mesh `a` – `b`.
+struct Stock {
+    mesh: Mesh,
+    node: Node,
+    _tunnel: Tunnel,
+    _ups: Vec<Up>,
+}
+
+/// What the stock router has: a network behind it, and its own address.
+const STOCK_NETS: [&str; 2] = ["10.88.0.0/24", "fd88::/64"];
+const STOCK: [&str; 2] = ["10.88.0.1", "fd88::1"];
+
+impl Stock {
+    fn new(lab: &Lab) -> Result<Self> {
+        let mut mesh = Mesh::new(lab, &["a", "b"], &[["a", "b"]])?;
+        let node = lab.node("stock")?;
+        lab.link((&node, "eth0"), (&mesh.get("b")?.node, "to-stock"))?;
+        node.run(&["ip", "addr", "add", "10.200.0.2/24", "dev", "eth0"])?;
+        mesh.get("b")?.node.run(&["ip", "addr", "add", "10.200.0.1/24", "dev", "to-stock"])?;
+        node.sh("ip link add lan type veth peer name nobody; ip link set nobody up; ip link set lan up
+                 ip addr add 10.88.0.1/24 dev lan; ip addr add fd88::1/64 dev lan")?;
+
+        let mut conf = Conf::new("wgs")?;
+        conf.listen_port = Some(51_820);
+        conf.addresses = vec!["10.77.0.99/32".to_owned(), "fd77::99/128".to_owned(), "fe80::99/64".to_owned()];
+        let mut peer =
+            PeerConf::new(&mesh.get("b")?.conf.keys.public, "10.0.0.0/8, fd00::/8, fe80::/64, ff02::1:6/128");
+        peer.endpoint = Some("10.200.0.1:51820".to_owned());
+        conf.peers.push(peer);
+        mesh.get_mut("a")?.peer_mut("b")?.allowed_ips = "10.0.0.0/8, fd00::/8".to_owned();
+        let b = mesh.get_mut("b")?;
+        b.add_router("stock", &conf.keys, "10.77.0.0/16, 10.88.0.0/16, fd77::/16, fd88::/16");
+        b.peer_mut("stock")?.endpoint = Some("10.200.0.2:51820".to_owned());
+
+        let tunnel = Tunnel::start(lab, &node, Program::Reference, &conf)?;
+        // Where things are is for the protocol to say, not for the allowed IPs.
+        node.sh(
+            "ip route del 10.0.0.0/8 dev wgs; ip -6 route del fd00::/8 dev wgs; ip -6 route del ff02::1:6/128 dev wgs",
+        )?;
+        let ups = mesh.start(lab)?;
+        Ok(Self { mesh, node, _tunnel: tunnel, _ups: ups })
+    }
+
+    /// Both learn what the other has, and packets pass from end to end.
+    fn exchanges(&self) -> Result<()> {
+        let started = Instant::now();
+        let (a, b) = (self.mesh.get("a")?, self.mesh.get("b")?);
+        for (family, prefix) in STOCK_NETS.into_iter().enumerate() {
+            for router in [b, a] {
+                router.until_routed(prefix)?;
+                until_installed(&router.node, prefix)?;
+            }
+            until_installed(&self.node, &a.own()[family])?;
+            println!("{prefix} and {} after {:?}", a.own()[family], started.elapsed());
+            a.node.reaches(STOCK[family], 10)?;
+            self.node.reaches(&a.inside[family], 10)?;
+        }
+        let neighbour = b.neighbour("stock")?;
+        ensure!(neighbour["cost"].is_u64(), "{neighbour}");
+        Ok(())
+    }
+
+    /// The stock router has ended: what it announced goes.
+    fn forgets(&self) -> Result<()> {
+        let started = Instant::now();
+        for prefix in STOCK_NETS {
+            self.mesh.get("a")?.until_lost(prefix)?;
+        }
+        println!("gone after {:?}", started.elapsed());
+        Ok(())
+    }
+}
+
+#[test]
+fn babeld_is_a_neighbour() {
+    scenario(|lab| {
+        meshed(lab, |lab| {
+            let stock = Stock::new(lab)?;
+            let conf = lab.file(
+                "babeld.conf",
+                "interface wgs type tunnel\nredistribute ip 10.88.0.0/24\nredistribute ip fd88::/64\n",
+            )?;
+            let mut command = stock.node.command("babeld");
+            command.arg("-I").arg(lab.path("babeld.pid")).arg("-S").arg(lab.path("babeld.state")).arg("-c").arg(conf);
+            let mut babeld = stock.node.spawn("babeld", &mut command)?;
+            stock.exchanges()?;
+            babeld.stop("TERM")?;
+            stock.forgets()
+        })
+    });
+}
+
+#[test]
+fn bird_is_a_neighbour() {
+    scenario(|lab| {
+        meshed(lab, |lab| {
+            let stock = Stock::new(lab)?;
+            let conf = lab.file(
+                "bird.conf",
+                r#"router id 10.77.0.99;
+log stderr all;
+protocol device {}
+protocol direct { ipv4; ipv6; interface "lan", "wgs"; }
+protocol kernel { ipv4 { export where source = RTS_BABEL; }; }
+protocol kernel { ipv6 { export where source = RTS_BABEL; }; }
+protocol babel {
+    ipv4 { export where source = RTS_DEVICE || source = RTS_BABEL; };
+    ipv6 { export where source = RTS_DEVICE || source = RTS_BABEL; };
+    interface "wgs" { type wired; next hop ipv4 10.77.0.99; };
+}
+"#,
+            )?;
+            let mut command = stock.node.command("bird");
+            command.arg("-f").arg("-c").arg(conf).arg("-s").arg(lab.path("bird.ctl"));
+            let mut bird = stock.node.spawn("bird", &mut command)?;
+            stock.exchanges()?;
+            bird.stop("TERM")?;
+            stock.forgets()
         })
     });
 }
