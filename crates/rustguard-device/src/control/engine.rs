@@ -96,6 +96,13 @@ impl Seat {
         [self.engine.deadline(), self.next_sample].into_iter().flatten().min()
     }
 
+    /// The interface takes routes now.
+    pub(super) fn link_up(&self) {
+        if let Some(kernel) = &self.kernel {
+            kernel.link_up();
+        }
+    }
+
     pub(super) fn set_role(&mut self, peer: PeerId, role: Role) {
         self.roles.insert(peer, role);
     }

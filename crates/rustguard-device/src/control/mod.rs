@@ -231,6 +231,8 @@ impl<B: Binder> Control<B> {
         if let Some(mtu) = monitor.as_ref().and_then(Monitor::mtu) {
             self.host_event(HostEvent::LinkMtu(mtu));
         }
+        // It may have been set up before anybody listened.
+        self.seat.link_up();
         self.list_addresses();
         loop {
             let deadline = [self.node.deadline(), self.seat.deadline()].into_iter().flatten().min();
@@ -327,7 +329,8 @@ impl<B: Binder> Control<B> {
             HostEvent::LinkMtu(mtu) => self.shared.mtu.store(mtu, std::sync::atomic::Ordering::Relaxed),
             HostEvent::LinkDeleted => return Some(CloseReason::InterfaceDeleted),
             HostEvent::NetworkChanged => self.list_addresses(),
-            HostEvent::LinkUp | HostEvent::LinkDown => {}
+            HostEvent::LinkUp => self.seat.link_up(),
+            HostEvent::LinkDown => {}
         }
         None
     }

@@ -2,7 +2,7 @@
 
 use super::{
     HostError,
-    netlink::{Netlink, already_gone},
+    netlink::{Netlink, already_gone, link_is_down},
 };
 use futures_util::TryStreamExt as _;
 use ipnet::IpNet;
@@ -14,7 +14,7 @@ use rtnetlink::{
     },
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -26,20 +26,42 @@ const PRIORITY: u32 = 2_048;
 /// Keeps the kernel's table as the engine's, from a task of its own: control does not wait for the kernel. The routes are marked
 /// as Babel's (RTPROT_BABEL, 42) and go with the interface.
 pub(crate) struct LearnedRoutes {
-    changes: mpsc::UnboundedSender<(IpNet, bool)>,
+    changes: mpsc::UnboundedSender<Change>,
     task: JoinHandle<()>,
+}
+
+/// What the task is told.
+enum Change {
+    /// The prefix is to be there, or not.
+    Wanted(IpNet, bool),
+    /// The interface was set up: the kernel takes no routes before that, and has dropped all if it was down in between.
+    LinkUp,
 }
 
 impl LearnedRoutes {
     /// For routes to the interface of that index, in this table.
     pub(crate) fn start(index: u32, table: u32) -> Result<Self, HostError> {
         let netlink = Netlink::open()?;
-        let (changes, mut changed) = mpsc::unbounded_channel::<(IpNet, bool)>();
+        let (changes, mut changed) = mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
             let mut lot = Vec::new();
+            let mut all = BTreeSet::new();
             // What comes while the kernel is busy is done at once, and what was changed twice in it, once.
             while changed.recv_many(&mut lot, 4_096).await > 0 {
-                let latest: BTreeMap<IpNet, bool> = lot.drain(..).collect();
+                let mut latest = BTreeMap::new();
+                for change in lot.drain(..) {
+                    match change {
+                        Change::Wanted(prefix, wanted) => {
+                            if wanted {
+                                all.insert(prefix)
+                            } else {
+                                all.remove(&prefix)
+                            };
+                            latest.insert(prefix, wanted);
+                        }
+                        Change::LinkUp => latest.extend(all.iter().map(|&prefix| (prefix, true))),
+                    }
+                }
                 for (prefix, wanted) in latest {
                     set(&netlink, index, table, prefix, wanted).await;
                 }
@@ -51,7 +73,12 @@ impl LearnedRoutes {
     /// The prefix is to be there, or not. Bounded by what the engine remembers.
     pub(crate) fn set(&self, prefix: IpNet, wanted: bool) {
         // The task ends only with us.
-        let _ = self.changes.send((prefix, wanted));
+        let _ = self.changes.send(Change::Wanted(prefix, wanted));
+    }
+
+    /// The interface was set up.
+    pub(crate) fn link_up(&self) {
+        let _ = self.changes.send(Change::LinkUp);
     }
 }
 
@@ -75,6 +102,8 @@ async fn set(netlink: &Netlink, index: u32, table: u32, prefix: IpNet, wanted: b
         netlink.handle.route().del(route).execute().await
     };
     match done {
+        // Not yet: it is set again when the interface is up.
+        Err(error) if wanted && link_is_down(&error) => {}
         Err(error) if wanted || !already_gone(&error) => {
             let what = if wanted { "installed" } else { "removed" };
             tracing::warn!("the route to {prefix} could not be {what}: {error}");
