@@ -1,5 +1,5 @@
 //! Passive clients: stock WireGuard peers that this node announces.
-use crate::params::{CLIENT_MOVED, CLIENT_SILENCE, HELD, NEVER_HEARD};
+use crate::params::{CLIENT_MOVED, CLIENT_SILENCE, HEARD_LATE, HELD, NEVER_HEARD};
 use ipnet::IpNet;
 use rustguard_core::time::Instant;
 
@@ -50,7 +50,8 @@ impl Client {
         let moved = match self.contested.filter(|&at| at + CLIENT_MOVED <= now) {
             Some(at) => {
                 self.contested = None;
-                !heard_since(at)
+                // A signal of before that was about what came before it moved.
+                !heard_since(at + HEARD_LATE)
             }
             None => false,
         };
@@ -94,12 +95,13 @@ mod tests {
         client.heard(at(0));
         client.contested(at(10));
         client.contested(at(200));
-        assert_eq!(client.deadline(), Some(at(310)));
-        assert!(!client.tick(at(309)) && client.tick(at(310)) && client.metric() == HELD);
+        client.heard(at(210));
+        assert_eq!(client.deadline(), Some(at(510)));
+        assert!(!client.tick(at(509)) && client.tick(at(510)) && client.metric() == HELD, "heard late");
         client.heard(at(1_000));
         client.contested(at(1_100));
-        client.heard(at(1_200));
-        assert!(!client.tick(at(1_400)) && client.metric() == 0, "anycast");
-        assert_eq!(client.deadline(), Some(at(1_200) + CLIENT_SILENCE));
+        client.heard(at(1_301));
+        assert!(!client.tick(at(1_600)) && client.metric() == 0, "anycast");
+        assert_eq!(client.deadline(), Some(at(1_301) + CLIENT_SILENCE));
     }
 }

@@ -59,8 +59,11 @@ pub const PROBE: Duration = ms(150);
 pub const PROBES: u8 = 3;
 /// Silence after which a client is only held.
 pub const CLIENT_SILENCE: Duration = ms(180_000);
-/// How long a client that is announced by another gateway has to be silent here until it counts as gone.
-pub const CLIENT_MOVED: Duration = ms(300);
+/// A client that another gateway announces counts as gone when it has been silent here for so long, the time included in which
+/// it may be said to be heard for what it sent before.
+pub const CLIENT_MOVED: Duration = ms(500);
+/// How late a [`Signal::Heard`](rustguard_core::routing::Signal::Heard) may be.
+pub const HEARD_LATE: Duration = ms(200);
 /// A speaker that is called so much later than it wanted was not running.
 pub const ASLEEP: Duration = ms(5_000);
 /// From one sweep of the source table to the next.

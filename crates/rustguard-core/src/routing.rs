@@ -121,7 +121,7 @@ pub enum Role {
 }
 
 /// What WireGuard knows about a peer without asking. Signals may be merged: one [`Signal::Heard`] or
-/// [`Signal::Carried`] in 100 ms says enough.
+/// [`Signal::Carried`] in 200 ms says enough, and comes so late at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// An authenticated packet came, of any kind.

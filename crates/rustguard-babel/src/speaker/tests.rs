@@ -517,7 +517,7 @@ fn clients_are_announced_held_and_give_way_to_gateways_that_hear_them() {
     // Another gateway hears it; here it is silent.
     lab.announces(A, client, route(5, 1, 0));
     assert_eq!(lab.hops(client), [C], "both may");
-    lab.pass(400);
+    lab.pass(600);
     assert_eq!(lab.hops(client), [A]);
     // It comes back.
     lab.tell(Event::Signal { peer: C, signal: Signal::Heard });
