@@ -73,7 +73,7 @@ impl Mesh {
 
     /// Whether packets of this prefix go to a plain WireGuard peer, which this node announces.
     pub(crate) fn is_client(&self, route: &RouteView) -> bool {
-        !route.local && route.origin.is_some() && route.origin == self.view.router_id
+        route.local && !route.next_hops.is_empty()
     }
 
     /// Who, if that is known, has an address: the next hop where that is a client, else the origin of its prefix.
@@ -126,7 +126,7 @@ pub(crate) mod tests {
     ) -> RouteView {
         RouteView {
             prefix: prefix.parse().unwrap(),
-            local: next_hops.is_empty() && metric.is_some(),
+            local: origin == 1,
             metric,
             origin: Some(format!("{origin:02x}").repeat(8)),
             next_hops: next_hops.iter().map(|&hop| hop.to_owned()).collect(),

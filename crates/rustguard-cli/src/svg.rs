@@ -11,10 +11,10 @@ text{font-family:ui-sans-serif,system-ui,'Segoe UI','DejaVu Sans',sans-serif;fon
 .muted{fill:#5c6b7a}.background{fill:#ffffff}.box{fill:#f4f7fa;stroke:#b9c4cf}.here{fill:#e3effc;stroke:#0b66c3;stroke-width:2}\
 .line{fill:none;stroke:#8a99a8;stroke-width:1.5}.grid{stroke:#e2e7ec}.good{fill:none;stroke:#1f8a55;stroke-width:2.5}\
 .bad{fill:none;stroke:#cc3b3b;stroke-width:2.5}.dash{stroke-dasharray:6 4}.dots{stroke-dasharray:1.5 4;stroke-linecap:round}\
-.fill-good{fill:#3fae78}.fill-bad{fill:#cc3b3b}.fill-slow{fill:#e0a83a}.text-bad{fill:#b32d2d}\
+.fill-good{fill:#3fae78}.fill-bad{fill:#cc3b3b}.fill-slow{fill:#e0a83a}.fill-none{fill:#dde3e9}.text-bad{fill:#b32d2d}\
 @media(prefers-color-scheme:dark){text{fill:#e4e9ef}.muted{fill:#97a5b4}.background{fill:#12171d}.box{fill:#1c242d;stroke:#46535f}\
 .here{fill:#15314d;stroke:#62aef5}.line{stroke:#75838f}.grid{stroke:#2a333d}.good{stroke:#4cc38a}.bad{stroke:#f0716d}\
-.fill-good{fill:#37a671}.fill-bad{fill:#e05a55}.fill-slow{fill:#d79c2f}.text-bad{fill:#f0716d}}";
+.fill-good{fill:#37a671}.fill-bad{fill:#e05a55}.fill-slow{fill:#d79c2f}.fill-none{fill:#2f3a45}.text-bad{fill:#f0716d}}";
 
 /// A picture that is being drawn; what is drawn later lies above.
 #[derive(Default)]

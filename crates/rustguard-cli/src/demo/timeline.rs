@@ -13,7 +13,7 @@ const RING: f64 = 92.0;
 const RINGS: f64 = 200.0;
 const LEFT: f64 = 120.0;
 const RIGHT: f64 = 110.0;
-const TOP: f64 = 420.0;
+const TOP: f64 = 444.0;
 const ROW: f64 = 26.0;
 
 /// What happened.
@@ -52,6 +52,8 @@ enum State {
     Answered,
     Late,
     Lost,
+    /// Nothing was answered so far.
+    Waiting,
 }
 
 /// A time in the same state.
@@ -92,15 +94,17 @@ impl Picture {
     /// The moments that matter, as lines through all rows.
     fn draw_times(&self, svg: &mut Svg) {
         let bottom = TOP + pairs().len() as f64 * ROW;
-        svg.text((28.0, TOP - 44.0), "strong", "Echo requests of each pair, 20 a second");
+        svg.text((28.0, TOP - 58.0), "strong", "Echo requests of each pair, 20 a second");
         for (at, class, anchor, words) in [
             (self.cut, "bad", "small end", "the cable goes dead".to_owned()),
             (self.healed, "good", "small", format!("all pairs again after {}", seconds(self.healed - self.cut))),
             (self.mended, "line dash", "small", "it works again".to_owned()),
         ] {
-            let (x, beside) = (self.x(at), if anchor.ends_with("end") { -4.0 } else { 4.0 });
-            svg.line((x, TOP - 22.0), (x, bottom + 4.0), class);
-            svg.text((x + beside, TOP - 14.0), anchor, &words);
+            let (x, beside) = (self.x(at), if anchor.ends_with("end") { -5.0 } else { 5.0 });
+            // One above the other where both would start close together.
+            let y = if at == self.mended { TOP - 8.0 } else { TOP - 24.0 };
+            svg.line((x, y - 10.0), (x, bottom + 4.0), class);
+            svg.text((x + beside, y), anchor, &words);
         }
     }
 
@@ -111,6 +115,7 @@ impl Picture {
                 State::Answered => "fill-good",
                 State::Late => "fill-slow",
                 State::Lost => "fill-bad",
+                State::Waiting => "fill-none",
             };
             let (from, to) = (self.x(span.from), self.x(span.to));
             svg.bar((from, y + 3.0), (to - from, ROW - 10.0), class);
@@ -135,7 +140,8 @@ impl Picture {
         for (class, words) in [
             ("fill-good", "answered".to_owned()),
             ("fill-slow", format!("answered, but after more than {} ms", TICK.as_millis())),
-            ("fill-bad", format!("not answered; {noticed}")),
+            ("fill-bad", format!("lost; {noticed}")),
+            ("fill-none", "before the first answer".to_owned()),
         ] {
             svg.bar((x, y + 46.0), (14.0, 12.0), class);
             svg.text((x + 20.0, y + 56.0), "small muted", &words);
@@ -193,8 +199,10 @@ fn state(sample: &Sample) -> State {
 /// What went alike, together. The last request of all may just have had no time left, and is left out.
 fn spans(samples: &[Sample]) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
-    for pair in samples.windows(2) {
-        let (state, from, to) = (state(&pair[0]), pair[0].at, pair[1].at);
+    let first = samples.iter().position(|sample| sample.round_trip.is_some()).unwrap_or(samples.len());
+    for (index, pair) in samples.windows(2).enumerate() {
+        let state = if index < first { State::Waiting } else { state(&pair[0]) };
+        let (from, to) = (pair[0].at, pair[1].at);
         match spans.last_mut() {
             Some(last) if last.state == state => last.to = to,
             _ => spans.push(Span { state, from, to }),
@@ -234,6 +242,8 @@ mod tests {
             found,
             [(State::Answered, 0, 100), (State::Lost, 100, 250), (State::Late, 250, 300), (State::Answered, 300, 350)]
         );
+        let waited = spans(&samples(start, "--+"));
+        assert_eq!(waited, [Span { state: State::Waiting, from: start, to: start + TICK * 2 }]);
         assert!(spans(&[]).is_empty() && spans(&samples(start, "-")).is_empty());
     }
 
@@ -245,7 +255,7 @@ mod tests {
         assert_eq!(between(5, 13), Some(TICK * 3));
         assert_eq!(between(5, 9), Some(TICK * 2));
         assert_eq!(between(8, 9), None);
-        assert_eq!(between(0, 13), Some(TICK * 5));
+        assert_eq!(between(0, 5), None, "it had not begun");
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod picture;
 use super::{Mesh, called};
 use crate::cli::mesh::{Format, Map};
 use anyhow::{Context as _, Result};
+use rustguard_babel::params::{COST, HELD};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -90,7 +91,11 @@ impl Graph {
         let view = &mesh.view;
         let mut graph =
             Self { title: format!("The mesh as {host} knows it by {}", mesh.interface), nodes: vec![], edges: vec![] };
-        let own = view.routes.iter().filter(|route| route.local).map(|route| route.prefix.to_string());
+        let own = view
+            .routes
+            .iter()
+            .filter(|route| route.local && !mesh.is_client(route))
+            .map(|route| route.prefix.to_string());
         let id = view.router_id.clone().unwrap_or_default();
         graph.nodes.push(Node {
             kind: Kind::Here,
@@ -105,14 +110,17 @@ impl Graph {
     }
 
     fn add_clients(&mut self, mesh: &Mesh) {
-        let mut clients = BTreeMap::<&str, Vec<String>>::new();
+        let mut clients = BTreeMap::<&str, (u16, Vec<String>)>::new();
         for route in mesh.view.routes.iter().filter(|route| mesh.is_client(route)) {
             for client in &route.next_hops {
-                clients.entry(client).or_default().push(route.prefix.to_string());
+                let (metric, prefixes) = clients.entry(client).or_default();
+                *metric = route.metric.unwrap_or(0).max(*metric);
+                prefixes.push(route.prefix.to_string());
             }
         }
-        for (name, prefixes) in clients {
-            let node = Node { kind: Kind::Client, name: name.to_owned(), detail: "client".into(), prefixes };
+        for (name, (metric, prefixes)) in clients {
+            let detail = if metric < HELD { "client" } else { "client, silent" }.to_owned();
+            let node = Node { kind: Kind::Client, name: name.to_owned(), detail, prefixes };
             self.join(0, node, String::new(), EdgeKind::Link);
         }
     }
@@ -130,11 +138,7 @@ impl Graph {
                 (None, true) => ("heard, but does not hear us".to_owned(), EdgeKind::Broken),
                 (None, false) => ("silent".to_owned(), EdgeKind::Broken),
             };
-            let owned = mesh
-                .view
-                .routes
-                .iter()
-                .filter(|route| route.metric.is_some() && !route.local && !mesh.is_client(route));
+            let owned = mesh.view.routes.iter().filter(|route| route.metric.is_some() && !route.local);
             let owned =
                 owned.filter(|route| route.origin.as_deref().and_then(|origin| mesh.name(origin)) == Some(name));
             let node = Node {
@@ -150,7 +154,7 @@ impl Graph {
 
     fn add_further(&mut self, mesh: &Mesh, neighbours: &BTreeMap<&str, usize>) {
         let mut origins = BTreeMap::<&str, Origin<'_>>::new();
-        for route in mesh.view.routes.iter().filter(|route| !route.local && !mesh.is_client(route)) {
+        for route in mesh.view.routes.iter().filter(|route| !route.local) {
             let (Some(id), Some(metric)) = (route.origin.as_deref(), route.metric) else { continue };
             if mesh.name(id).is_some_and(|name| neighbours.contains_key(name)) {
                 continue;
@@ -166,7 +170,7 @@ impl Graph {
             .into_iter()
             .map(|(id, origin)| {
                 let nearest = origin.via.iter().filter_map(|name| cost(name)).min().unwrap_or(0);
-                let links = origin.metric.saturating_sub(nearest).div_ceil(rustguard_babel::params::COST).max(1);
+                let links = origin.metric.saturating_sub(nearest).div_ceil(COST).max(1);
                 (links, mesh.name(id).unwrap_or(id), origin)
             })
             .collect();

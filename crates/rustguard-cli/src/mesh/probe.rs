@@ -20,6 +20,8 @@ const PACE: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often a hop that does not answer is asked.
 const TRIES: u8 = 2;
+/// The same behind hops none of which has answered.
+const TRIES_IN_SILENCE: u8 = 1;
 
 /// What became of the request with one hop limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +48,11 @@ pub(crate) enum Kind {
 /// Finds the path to `to` through an interface, and tells `each` hop in order: its number, and its answer.
 pub(crate) fn path(interface: &str, to: IpAddr, mut each: impl FnMut(u8, Option<Answer>) -> Result<()>) -> Result<()> {
     let mut probes = Probes::open(interface, to)?;
-    let mut first = 1;
+    let (mut first, mut tries) = (1, TRIES);
     while first <= MAX_HOPS {
         let last = (first + GROUP - 1).min(MAX_HOPS);
-        let answers = probes.ask(first, last)?;
+        let answers = probes.ask(first, last, tries)?;
+        tries = if answers.iter().any(Option::is_some) { TRIES } else { TRIES_IN_SILENCE };
         for (hop, answer) in (first..).zip(answers) {
             each(hop, answer)?;
             if answer.is_some_and(|answer| answer.kind != Kind::Hop) {
@@ -85,9 +88,9 @@ impl Probes {
     }
 
     /// One answer for each hop limit from `first` to `last`, or none.
-    fn ask(&mut self, first: u8, last: u8) -> Result<Vec<Option<Answer>>> {
+    fn ask(&mut self, first: u8, last: u8, tries: u8) -> Result<Vec<Option<Answer>>> {
         let mut answers = vec![None; usize::from(last - first) + 1];
-        for _ in 0..TRIES {
+        for _ in 0..tries {
             for hop in first..=last {
                 if answers[usize::from(hop - first)].is_some() {
                     continue;

@@ -31,38 +31,48 @@ pub(crate) fn run(arguments: &Trace) -> Result<()> {
             mesh.interface
         )
     };
+    let mine = route.local && !mesh.is_client(route);
     let mut out = io::stdout().lock();
     if !arguments.json {
         write!(out, "{}", plan(&mesh, to, route))?;
         // What the host's own routes say is for people to know, and no reason to fail.
         if let Ok(Some(other)) = elsewhere(&mesh.interface, to)
-            && !route.local
+            && !mine
         {
             writeln!(
                 out,
-                "  but         this host's routes send {to} to {other}; what follows goes to {}",
+                "  but           this host's routes send {to} to {other}; what follows goes to {}",
                 mesh.interface
             )?;
         }
     }
-    let mut hops = Vec::new();
+    let mut hops: Vec<Option<Answer>> = Vec::new();
     // Nobody is asked for what is here, or for what is nowhere.
-    if !route.local && !route.next_hops.is_empty() {
+    if !route.next_hops.is_empty() {
         if !arguments.json {
             writeln!(out)?;
         }
         probe::path(&mesh.interface, to, |hop, answer| {
-            hops.push(answer);
-            if !arguments.json {
-                writeln!(out, "{}", line(&mesh, hop, answer))?;
+            // Silent hops are shown when one behind them answers.
+            if answer.is_some() && !arguments.json {
+                let silent = hops.iter().rev().take_while(|answer| answer.is_none()).count();
+                let silent = u8::try_from(silent).unwrap_or(hop);
+                for (hop, answer) in (hop - silent..hop).map(|hop| (hop, None)).chain([(hop, answer)]) {
+                    writeln!(out, "{}", line(&mesh, hop, answer))?;
+                }
                 out.flush()?;
             }
+            hops.push(answer);
             Ok(())
         })?;
+        if !arguments.json && hops.last().is_some_and(Option::is_none) {
+            let answered = hops.iter().rposition(Option::is_some).map_or(0, |index| index + 1);
+            writeln!(out, "{:>2}  * and so on, up to hop {}", answered + 1, hops.len())?;
+        }
     }
     if arguments.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&document(&mesh, to, route, &hops))?)?;
-    } else if let Some(advice) = advice(to, &hops) {
+    } else if let Some(advice) = advice(to, route, &hops) {
         write!(out, "\n{advice}")?;
     }
     Ok(())
@@ -73,22 +83,22 @@ fn plan(mesh: &Mesh, to: IpAddr, route: &RouteView) -> String {
     let mut text = format!("{to} is in {}, says {}\n", route.prefix, mesh.interface);
     let mut row = |name: &str, value: &str| {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "  {name:<11} {value}");
+        let _ = writeln!(text, "  {name:<13} {value}");
     };
     let hops = || if route.next_hops.len() == 1 { "next hop" } else { "next hops" };
-    match (route.local, route.metric, route.next_hops.is_empty()) {
-        (true, ..) => row("this host", "announces it, and has it itself"),
-        (_, None, true) | (_, _, true) => row("out of reach", "nobody announces a way there any more"),
-        _ if mesh.is_client(route) => row("client", &format!("{}, a peer of this host", route.next_hops.join(", "))),
-        _ => row(hops(), &route.next_hops.join(", ")),
+    match (route.local, route.next_hops.is_empty()) {
+        (true, true) => row("this host", "announces it, and has it itself"),
+        (false, true) => row("out of reach", "nobody announces a way there any more"),
+        (true, false) => row("client", &format!("{}, a peer of this host", route.next_hops.join(", "))),
+        (false, false) => row(hops(), &route.next_hops.join(", ")),
     }
     if let Some(backup) = &route.backup {
         row("backup", backup);
     }
-    if let Some(metric) = route.metric.filter(|_| !route.local) {
+    if let Some(metric) = route.metric.filter(|_| !route.local || mesh.is_client(route)) {
         row("metric", &metric.to_string());
     }
-    if let Some(origin) = route.origin.as_deref().filter(|_| !route.local && !mesh.is_client(route)) {
+    if let Some(origin) = route.origin.as_deref().filter(|_| !route.local) {
         match mesh.name(origin) {
             Some(name) => row("origin", &format!("{name} ({origin})")),
             None => row("origin", origin),
@@ -127,7 +137,7 @@ fn reason(from: IpAddr, code: u8) -> String {
 }
 
 /// What to do where hops stayed silent.
-fn advice(to: IpAddr, hops: &[Option<Answer>]) -> Option<String> {
+fn advice(to: IpAddr, route: &RouteView, hops: &[Option<Answer>]) -> Option<String> {
     let reached = matches!(hops.last(), Some(Some(Answer { kind: Kind::Reached, .. })));
     let silent = hops.contains(&None);
     let switch = if to.is_ipv4() { "net.ipv4.ip_forward=1" } else { "net.ipv6.conf.all.forwarding=1" };
@@ -139,6 +149,10 @@ fn advice(to: IpAddr, hops: &[Option<Answer>]) -> Option<String> {
         (false, true, true) => Some(format!(
             "{to} did not answer: it is down, or it or a filter before it ignores echo requests. The last hop with an answer is \
              where to look next; `sysctl {switch}` lets the others answer.\n"
+        )),
+        (false, true, false) if route.local => Some(format!(
+            "{} did not answer: it is away, or ignores echo requests. `rustguard show` tells when it was heard last.\n",
+            route.next_hops.join(", ")
         )),
         (false, true, false) => Some(format!(
             "Nobody answered. `rustguard neighbours` shows whether the next hop is heard; `sysctl {switch}` lets hops answer.\n"
@@ -211,18 +225,18 @@ mod tests {
         assert_eq!(
             planned("10.0.0.4"),
             "10.0.0.4 is in 10.0.0.4/32, says wg0\n\
-             \x20 next hop    b\n\
-             \x20 backup      c<&>\"\n\
-             \x20 metric      192\n\
-             \x20 origin      0404040404040404\n\
+             \x20 next hop      b\n\
+             \x20 backup        c<&>\"\n\
+             \x20 metric        192\n\
+             \x20 origin        0404040404040404\n\
              \x20 AS NEIGHBOURS SEE IT  METRIC\n\
              \x20 b                     96\n\
              \x20 c<&>\"                 96\n"
         );
-        assert!(planned("10.0.0.2").contains("origin      b (0202020202020202)"));
-        assert!(planned("10.0.0.1").contains("this host   announces it"));
+        assert!(planned("10.0.0.2").contains("origin        b (0202020202020202)"));
+        assert!(planned("10.0.0.1").contains("this host     announces it"));
         assert!(planned("10.5.0.1").contains("nobody announces"));
-        assert!(planned("10.0.0.9").contains("client      phone, a peer of this host"));
+        assert!(planned("10.0.0.9").contains("client        phone, a peer of this host"));
     }
 
     fn answer(from: &str, kind: Kind) -> Option<Answer> {
@@ -245,10 +259,13 @@ mod tests {
     fn advice_fits_what_was_seen() {
         let to = "10.0.0.4".parse().unwrap();
         let (hop, end) = (answer("10.0.0.2", Kind::Hop), answer("10.0.0.4", Kind::Reached));
+        let mesh = mesh();
+        let advice = |to, hops: &[_]| advice(to, mesh.covering(to).unwrap(), hops);
         assert_eq!(advice(to, &[]), None);
         assert_eq!(advice(to, &[hop, end]), None);
         assert!(advice(to, &[None, end]).unwrap().contains("ip_forward=1"));
         assert!(advice(to, &[hop, None]).unwrap().contains("did not answer"));
+        assert!(advice("10.0.0.9".parse().unwrap(), &[None]).unwrap().starts_with("phone did not answer"));
         assert!(advice("fd00::4".parse().unwrap(), &[None]).unwrap().contains("conf.all.forwarding=1"));
     }
 

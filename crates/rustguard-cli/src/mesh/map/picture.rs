@@ -21,16 +21,24 @@ const WIDE: usize = 28;
 /// The whole file.
 pub(super) fn draw(graph: &Graph) -> String {
     let columns = columns(graph);
-    let tallest = columns.iter().map(|column| height_of(graph, column)).fold(0.0, f64::max);
+    let near = columns.iter().filter(|column| !is_further(graph, column)).map(|column| height_of(graph, column));
+    let far: Vec<usize> = rows(graph);
+    let tallest = near.chain([height_of(graph, &far)]).fold(0.0, f64::max);
     let middle = HEAD + tallest / 2.0;
+    let top_of = |column: &[usize]| middle - height_of(graph, column) / 2.0;
     let mut places = vec![(0.0, 0.0); graph.nodes.len()];
     for (index, column) in columns.iter().enumerate() {
-        let x = MARGIN + index as f64 * (BOX + GAP);
-        let mut y = middle - height_of(graph, column) / 2.0;
+        let mut y = top_of(column);
         for &node in column {
-            places[node] = (x, y);
+            places[node] = (MARGIN + index as f64 * (BOX + GAP), y);
             y += height(&graph.nodes[node]) + BETWEEN;
         }
+    }
+    // What is far has a row of its own: the line that leads to it then passes no other box.
+    let mut y = top_of(&far);
+    for node in far {
+        places[node].1 = y;
+        y += height(&graph.nodes[node]) + BETWEEN;
     }
     let mut svg = Svg::default();
     svg.text((MARGIN, 34.0), "title", &graph.title);
@@ -38,7 +46,12 @@ pub(super) fn draw(graph: &Graph) -> String {
         let (from, to) = (places[edge.from], places[edge.to]);
         let (left, right) = if from.0 < to.0 { (edge.from, edge.to) } else { (edge.to, edge.from) };
         let side = |node: usize, x: f64| (places[node].0 + x, places[node].1 + height(&graph.nodes[node]) / 2.0);
-        svg.curve(side(left, BOX), side(right, 0.0), class(edge.kind));
+        let (start, end) = (side(left, BOX), side(right, 0.0));
+        let bend = start.0 + GAP;
+        svg.curve(start, (bend, end.1), class(edge.kind));
+        if end.0 > bend {
+            svg.line((bend, end.1), end, class(edge.kind));
+        }
     }
     for (node, &place) in graph.nodes.iter().zip(&places) {
         draw_node(&mut svg, node, place);
@@ -58,9 +71,9 @@ fn class(kind: EdgeKind) -> &'static str {
     }
 }
 
-/// Nodes by column, those with the same neighbour next to each other, so that lines seldom cross.
+/// Nodes by column.
 fn columns(graph: &Graph) -> Vec<Vec<usize>> {
-    let mut links: Vec<u16> = graph.nodes.iter().filter_map(|node| further(node)).collect();
+    let mut links: Vec<u16> = graph.nodes.iter().filter_map(further).collect();
     links.sort_unstable();
     links.dedup();
     let column_of = |node: &Node| match node.kind {
@@ -73,12 +86,20 @@ fn columns(graph: &Graph) -> Vec<Vec<usize>> {
     for (index, node) in graph.nodes.iter().enumerate() {
         columns[column_of(node)].push(index);
     }
-    for column in columns.iter_mut().skip(3) {
-        // The first edge to a node is that from its first next hop.
-        column.sort_by_key(|&node| (graph.edges.iter().find(|edge| edge.to == node).map(|edge| edge.from), node));
-    }
     columns.retain(|column| !column.is_empty());
     columns
+}
+
+/// What is beyond the neighbours, that behind the same one together, so that lines seldom cross.
+fn rows(graph: &Graph) -> Vec<usize> {
+    let mut rows: Vec<usize> = (0..graph.nodes.len()).filter(|&node| further(&graph.nodes[node]).is_some()).collect();
+    // The first edge to a node is that from its first next hop.
+    rows.sort_by_key(|&node| (graph.edges.iter().find(|edge| edge.to == node).map(|edge| edge.from), node));
+    rows
+}
+
+fn is_further(graph: &Graph, column: &[usize]) -> bool {
+    column.iter().any(|&node| further(&graph.nodes[node]).is_some())
 }
 
 fn further(node: &Node) -> Option<u16> {
@@ -89,7 +110,8 @@ fn further(node: &Node) -> Option<u16> {
 }
 
 fn height_of(graph: &Graph, column: &[usize]) -> f64 {
-    column.iter().map(|&node| height(&graph.nodes[node]) + BETWEEN).sum::<f64>() - BETWEEN
+    column.iter().map(|&node| height(&graph.nodes[node]) + BETWEEN).sum::<f64>()
+        - BETWEEN.min(column.len() as f64 * BETWEEN)
 }
 
 fn height(node: &Node) -> f64 {
@@ -147,6 +169,7 @@ mod tests {
     fn columns_follow_distance() {
         let graph = Graph::of(&mesh(), "here");
         assert_eq!(columns(&graph), [vec![1], vec![0], vec![2, 3, 4], vec![5], vec![6]]);
+        assert_eq!(rows(&graph), [5, 6]);
     }
 
     #[test]
