@@ -1,7 +1,7 @@
 //! `routes` and `neighbours`, and how a tunnel gets its routing protocol.
 
 use crate::{cli::Routes, uapi, words::table};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use ipnet::IpNet;
 use rustguard_babel::{Babel, Config, Start};
 use rustguard_device::{
@@ -10,7 +10,9 @@ use rustguard_device::{
     uapi::{NeighbourView, RouteView, RoutingView},
 };
 use rustguard_serve::Folder;
+use serde::Serialize;
 use std::{
+    collections::BTreeMap,
     io::{self, IsTerminal as _, Write as _},
     net::IpAddr,
     time::Duration,
@@ -23,7 +25,7 @@ const MAIN_TABLE: u32 = 254;
 /// the kernel's table of `Table`.
 pub(crate) fn babel(builder: Builder, interface: &str, config: &conf::Interface, relay: bool) -> Result<Builder> {
     let Some(key) = &config.private_key else {
-        anyhow::bail!("Routing = babel takes the PrivateKey in the file: the addresses of the protocol are made of it")
+        bail!("Routing = babel takes the PrivateKey in the file: the addresses of the protocol are made of it")
     };
     let folder = Folder::open(interface)?;
     let start = folder.routing_state()?.map_or(Start::First, Start::Kept);
@@ -58,7 +60,27 @@ pub(crate) fn routes(arguments: &Routes) -> Result<()> {
 
 /// `rustguard neighbours`.
 pub(crate) fn neighbours(arguments: &Routes) -> Result<()> {
-    show(arguments, |view| serde_json::to_string_pretty(&view.neighbours), |view| neighbour_table(&view.neighbours))
+    show(arguments, |view| serde_json::to_string_pretty(&JsonNeighbours::of(view)), neighbour_page)
+}
+
+/// `neighbours --json`.
+#[derive(Serialize)]
+struct JsonNeighbours<'a> {
+    /// This node's own identifier.
+    router_id: Option<&'a str>,
+    neighbours: &'a [NeighbourView],
+    /// What was passed over, by reason.
+    refused: BTreeMap<&'a str, u64>,
+}
+
+impl<'a> JsonNeighbours<'a> {
+    fn of(view: &'a RoutingView) -> Self {
+        Self {
+            router_id: view.router_id.as_deref(),
+            neighbours: &view.neighbours,
+            refused: view.refused.iter().map(|(reason, count)| (&**reason, *count)).collect(),
+        }
+    }
 }
 
 fn show(
@@ -68,6 +90,13 @@ fn show(
 ) -> Result<()> {
     loop {
         let view = uapi::routing(&arguments.interface)?;
+        if view == RoutingView::default() {
+            bail!(
+                "{name} has no routing protocol, its peers' AllowedIPs alone decide: rustguard show {name} has them; \
+                 `Routing = babel` in its file makes it learn routes",
+                name = arguments.interface
+            );
+        }
         let mut out = io::stdout().lock();
         if arguments.json {
             writeln!(out, "{}", json(&view)?)?;
@@ -102,6 +131,15 @@ fn route_table(routes: &[RouteView]) -> String {
         vec![route.prefix.to_string(), via, metric, route.origin.clone().unwrap_or_default(), backup]
     };
     table(&["PREFIX", "VIA", "METRIC", "ORIGIN", "BACKUP"], &routes.iter().map(row).collect::<Vec<_>>())
+}
+
+fn neighbour_page(view: &RoutingView) -> String {
+    let mut page = neighbour_table(&view.neighbours);
+    if !view.refused.is_empty() {
+        let refused: Vec<String> = view.refused.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        page += &format!("\nrefused: {}\n", refused.join(", "));
+    }
+    page
 }
 
 fn neighbour_table(neighbours: &[NeighbourView]) -> String {
@@ -166,5 +204,14 @@ mod tests {
              b          one way  1.5 ms      3         192.0.2.1:1\n\
              c          silent   1.5 ms      3         192.0.2.1:1\n"
         );
+        let mut view = RoutingView { neighbours: vec![neighbour("a", Some(96), true)], ..RoutingView::default() };
+        assert_eq!(neighbour_page(&view), neighbour_table(&view.neighbours), "nothing was refused");
+        view.refused = vec![("martian".into(), 2), ("outside_allowed_ips".into(), 1)];
+        assert_eq!(
+            neighbour_page(&view),
+            neighbour_table(&view.neighbours) + "\nrefused: martian 2, outside_allowed_ips 1\n"
+        );
+        let json = serde_json::to_value(JsonNeighbours::of(&view)).unwrap();
+        assert_eq!((&json["refused"]["martian"], &json["neighbours"][0]["cost"]), (&2.into(), &96.into()));
     }
 }

@@ -7,8 +7,8 @@ use crate::{
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// All of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// All of it; with nothing in it, there is no routing protocol.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoutingView {
     /// The engine's own identifier, in hexadecimal, where it has one.
     pub router_id: Option<String>,
