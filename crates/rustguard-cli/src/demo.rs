@@ -9,12 +9,13 @@ pub(crate) mod mesh;
 mod timeline;
 
 use crate::links::Links;
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{Device, Event, PeerUpdate};
 use rustguard_tun::namespace;
 use std::{
-    io::{Read as _, Write as _},
+    fs::File,
+    io::{ErrorKind, Read as _, Write as _},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::fd::OwnedFd,
     sync::mpsc,
@@ -26,6 +27,8 @@ const CABLE: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0,
 const CABLE_MOVED: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
 const TUNNEL: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
 const PORT: u16 = 51820;
+/// Where the kernel gives out tunnel interfaces.
+const TUN: &str = "/dev/net/tun";
 /// UDP echo and TCP sink of the second node.
 const SERVICE: u16 = 7777;
 
@@ -62,6 +65,11 @@ pub(crate) fn run() -> Result<()> {
 
 /// Sees to it that this process may make network namespaces; false where that took a user namespace.
 fn become_privileged() -> Result<bool> {
+    // Being root inside of a namespace is of no use for a file that belongs to root outside.
+    let tun = File::options().read(true).write(true).open(TUN);
+    if tun.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+        bail!("cannot make tunnels: {TUN} is closed to you; open it to all (chmod 666 {TUN}), or run the demo as root");
+    }
     namespace::enter_user_if_needed().context(
         "cannot make a user namespace, and you are not root: allow it (sysctl kernel.unprivileged_userns_clone=1, \
          kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces>0) or run the demo as root",
