@@ -53,7 +53,7 @@ pub(crate) enum Demo {
     /// Every node sends to every other. One link loses everything, later it works again; what that does to whom is printed,
     /// and drawn over time. Takes about ten seconds and leaves nothing behind but the picture.
     Mesh {
-        /// Where the picture (SVG) goes [default: rustguard-mesh.svg in the temporary folder]
+        /// Where the picture (SVG) goes [default: a new file in the temporary folder]
         #[arg(long, value_name = "FILE")]
         picture: Option<PathBuf>,
     },

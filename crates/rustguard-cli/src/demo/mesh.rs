@@ -121,10 +121,12 @@ impl Ring {
         self.cable(Ask::Find)?;
         let back = self.until(mended, "the ends of the cable find each other", |ring| ring.link_is(true))?;
         row("found", back - mended, "until both ends were neighbours again");
-        let ends = |table: &Table| [path(table, CUT, CUT + 1), path(table, CUT + 1, CUT)];
-        let same = |ring: &Self| Ok(ends(&ring.look()?) == ends(&before));
+        let there = |table: &Table| path(table, CUT, CUT + 1);
+        let same = |ring: &Self| Ok(there(&ring.look()?) == there(&before));
         match self.wait(mended, BACK, same)? {
-            Some(at) => row("as before", at - mended, "until the two sent to each other directly again"),
+            Some(at) => {
+                row("as before", at - mended, &format!("until {} took the way of the beginning again", NAMES[CUT]))
+            }
             None => println!("  as before                not yet: a way that works is not left in a hurry"),
         }
         std::thread::sleep(STEADY / 2);
