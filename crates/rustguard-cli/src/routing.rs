@@ -122,9 +122,9 @@ fn route_table(routes: &[RouteView]) -> String {
     routes.sort_by_key(|route| (matches!(route.prefix.addr(), IpAddr::V6(_)), route.prefix));
     let row = |route: &&RouteView| {
         let via = match (&*route.next_hops, route.local) {
-            (_, true) => "this host".to_owned(),
+            ([], true) => "this host".to_owned(),
             ([], false) => "nobody".to_owned(),
-            (hops, false) => hops.join(", "),
+            (hops, _) => hops.join(", "),
         };
         let metric = route.metric.map_or_else(|| "out of reach".to_owned(), |metric| metric.to_string());
         let backup = route.backup.clone().unwrap_or_default();
