@@ -9,7 +9,10 @@ use rustguard_core::{
     session::{Opener, Role, Sealer, establish},
     wire::INITIATION_LEN,
 };
-use rustguard_crypto::{aead::TAG_LEN, x25519::StaticSecret};
+use rustguard_crypto::{
+    aead::TAG_LEN,
+    x25519::{PublicKey, StaticSecret},
+};
 use rustguard_tun::{
     Segments,
     memory::{self, MemoryHost, MemoryNet, MemoryTun},
@@ -38,7 +41,7 @@ impl Lab {
         host.set_timeout(Some(Duration::ZERO)).unwrap();
         let (shared, inbox) = testing::shared(2);
         let (peer, opener) = session();
-        let from = Arc::new(PeerShared::new(PeerId(1), Arc::default()));
+        let from = Arc::new(PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default()));
         let session = RxSession { opener, replay: Default::default(), peer: Arc::clone(&from) };
         shared.sessions.pin().insert(INDEX, Arc::new(session));
         let mut routes = RouteTable::default();
