@@ -106,6 +106,9 @@ fn packet(from: u8) -> [u8; 32] {
     packet
 }
 
+mod filtered;
+mod sources;
+
 const NOW: Duration = Duration::ZERO;
 
 #[test]
