@@ -324,6 +324,11 @@ impl ToControl {
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
+    use rustguard_core::{
+        noise::{Claimed, WIREGUARD, initiate},
+        session::{Role, establish},
+    };
+    use rustguard_crypto::x25519::StaticSecret;
 
     /// The other ends of [`ToControl`].
     pub(crate) struct Inbox {
@@ -363,6 +368,24 @@ pub(crate) mod testing {
             _signals: signals_in,
         };
         (shared, inbox)
+    }
+
+    /// The sending half of one side, the receiving half of the other, by a handshake between them; `index` is
+    /// the receiver's.
+    pub(crate) fn session(index: u32, made: Instant) -> (Sealer, Opener) {
+        let [initiator, responder, first, second] = [1, 2, 3, 4].map(|n| StaticSecret::from_bytes([n; 32]));
+        let shared = initiator.diffie_hellman(&responder.public_key()).unwrap();
+        let mut payload = [0; 12];
+        let (initiated, fields) =
+            initiate(&WIREGUARD, &initiator.public_key(), &responder.public_key(), &shared, first, &mut payload)
+                .unwrap();
+        let claimed = Claimed::read(&WIREGUARD, &responder, &fields.ephemeral, &fields.static_key).unwrap();
+        let received = claimed.verify(&shared, &mut payload, &fields.tag).unwrap();
+        let (response, theirs) = received.respond(&[0; 32], second, &mut []).unwrap();
+        let answer = initiated.verify(&initiator, &[0; 32], &response, &mut []).unwrap();
+        let (sealer, _) = establish(&initiated.finish(answer), Role::Initiator, 7, index, made);
+        let (_, opener) = establish(&theirs, Role::Responder, index, 7, made);
+        (sealer, opener)
     }
 }
 

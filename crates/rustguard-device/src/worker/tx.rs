@@ -162,3 +162,6 @@ impl Tx {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use rustguard_core::{
     packet::take_hop,
     routing::{PeerRoutes, Role, Target},
+    session::Opener,
 };
 use rustguard_tun::memory::MemorySocket;
 use std::{cell::RefCell, net::SocketAddr};
@@ -37,7 +38,7 @@ fn lab(filter: impl Fn(&Packet<'_>) -> Verdict + Send + Sync + 'static) -> (Lab,
         routes.install(prefix, Target::Peer(PeerId(n)));
         if n > 1 {
             let peer = PeerShared::new(PeerId(n), KEYS[n as usize - 1], Arc::default());
-            let (sealer, opener) = session();
+            let (sealer, opener) = testing::session(INDEX, MADE);
             peer.sealer.store(Some(Arc::new(sealer)));
             let at: SocketAddr = format!("192.0.2.{n}:{n}").parse().unwrap();
             peer.endpoint.store(Some(Arc::new(Endpoint { remote: at, local: None })));
@@ -50,6 +51,9 @@ fn lab(filter: impl Fn(&Packet<'_>) -> Verdict + Send + Sync + 'static) -> (Lab,
     (lab, Others { network: net.bind("192.0.2.9:9".parse().unwrap()).unwrap(), ends })
 }
 
+/// Peers, and what they get.
+type ForPeers = Vec<(u32, Vec<u8>)>;
+
 /// From 10.0.0.`from` for 10.0.0.`to`, with hops left.
 fn for_peer(from: u8, to: u8) -> [u8; 32] {
     let mut packet = packet(from);
@@ -59,7 +63,7 @@ fn for_peer(from: u8, to: u8) -> [u8; 32] {
 
 impl Others {
     /// Sends what is on its way to them, and lists who gets what, in the order it arrives.
-    fn flush(&mut self, lab: &mut Lab) -> Vec<(u32, Vec<u8>)> {
+    fn flush(&mut self, lab: &mut Lab) -> ForPeers {
         lab.rx.relay.flush(&mut lab.rx.slab, &mut self.network, &lab.table, MADE, &lab.shared);
         let mut got = Vec::new();
         for (n, (end, opener)) in (2..).zip(&mut self.ends) {
@@ -87,7 +91,7 @@ impl Others {
     }
 }
 
-fn send(lab: &mut Lab, others: &mut Others, packets: &[[u8; 32]]) -> (Vec<Vec<u8>>, Vec<(u32, Vec<u8>)>) {
+fn send(lab: &mut Lab, others: &mut Others, packets: &[[u8; 32]]) -> (Vec<Vec<u8>>, ForPeers) {
     let sealed: Vec<_> = packets.iter().map(|packet| lab.sealed(packet)).collect();
     let (host, _) = lab.receive(&sealed.iter().map(Vec::as_slice).collect::<Vec<_>>(), NOW);
     (host, others.flush(lab))
@@ -229,11 +233,10 @@ proptest! {
             _ => source == 1,
         };
         let asked = std::sync::atomic::AtomicUsize::new(0);
-        let verdicts = answers.clone();
         let (mut lab, mut others) = lab(move |packet: &Packet<'_>| {
             // It is not even asked about others.
             assert!(packet.bytes[21] == 1, "asked about {:?}", packet.head);
-            verdicts[asked.fetch_add(1, Ordering::Relaxed) % verdicts.len()]
+            answers[asked.fetch_add(1, Ordering::Relaxed) % answers.len()]
         });
         lab.table.relaying =
             [Relaying::Never, Relaying::Isolated, Relaying::Always { local: Arc::default() }][relaying as usize].clone();
