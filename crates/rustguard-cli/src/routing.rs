@@ -37,6 +37,7 @@ pub(crate) fn babel(builder: Builder, interface: &str, config: &conf::Interface,
     let own = config.addresses.iter().map(|net| IpNet::from(net.addr()));
     let mut builder = builder
         .routing(engine)
+        .source_check(config.source_check)
         .routing_state(move |state| {
             if let Err(error) = folder.set_routing_state(state) {
                 tracing::warn!("{error}");

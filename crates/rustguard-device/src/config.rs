@@ -58,6 +58,20 @@ pub struct AllowedIp {
     pub remove: bool,
 }
 
+/// What becomes of a packet from a router whose source lies within the router's allowed IPs, but that it has not announced to
+/// the routing engine. Without an engine, and for clients, allowed IPs are exact in any mode; in any mode they are the limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceCheck {
+    /// It is dropped, and counted as [`SourceNotAnnounced`](crate::DropReason::SourceNotAnnounced).
+    #[default]
+    Enforce,
+    /// It passes, counted in [`Status::unannounced`](crate::Status::unannounced) and logged every half a minute at most: to find
+    /// out what `Enforce` would drop.
+    Log,
+    /// It passes: for networks whose ways there and back differ so much that announcements do not tell.
+    Off,
+}
+
 /// Where a peer is: an address, or a name that is resolved, and resolved again when handshakes fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndpointSpec {

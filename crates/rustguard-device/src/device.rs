@@ -2,9 +2,10 @@
 
 use crate::{
     binder::{Binder, UdpBinder, UringBinder},
-    config::{PeerUpdate, Update, UpdateError},
+    config::{PeerUpdate, SourceCheck, Update, UpdateError},
     control::{self, Command, Engine, Keep},
     event::Event,
+    filter::{self, Filter},
     other::OtherProtocol,
     shared::Relaying,
     status::{RoutingStatus, Status},
@@ -95,6 +96,8 @@ pub struct Builder {
     engine: Option<Engine>,
     keep: Option<Keep>,
     table: Option<u32>,
+    source_check: SourceCheck,
+    filter: Option<Filter>,
     datagrams: Option<OtherProtocol>,
     counters: Option<Counters>,
 }
@@ -400,6 +403,21 @@ impl Builder {
         self
     }
 
+    /// What becomes of a router's packets with sources that it has not announced; by default they are dropped.
+    #[must_use]
+    pub fn source_check(mut self, mode: SourceCheck) -> Self {
+        self.source_check = mode;
+        self
+    }
+
+    /// Lets `filter` have the last word about packets: see [`filter`](crate::filter). Workers call it for each, several of them at
+    /// a time: it has to be quick, and must neither block nor allocate if the data path is not to. A panic in it ends the device.
+    #[must_use]
+    pub fn filter(mut self, filter: impl Fn(&filter::Packet<'_>) -> filter::Verdict + Send + Sync + 'static) -> Self {
+        self.filter = Some(Box::new(filter));
+        self
+    }
+
     /// The prefixes that the engine announces as this host's own.
     #[must_use]
     pub fn announce(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
@@ -482,6 +500,8 @@ impl Builder {
             engine: self.engine,
             keep: self.keep,
             table: self.table,
+            source_check: self.source_check,
+            filter: self.filter,
             datagrams: self.datagrams,
             counters: self.counters,
             interface: interface.clone(),

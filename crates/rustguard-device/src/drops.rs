@@ -36,10 +36,15 @@ reasons! {
     NotIp => "not_ip",
     /// An inner source address outside the peer's allowed IPs.
     SourceNotAllowed => "source_not_allowed",
-    /// A packet from the host that no peer's allowed IPs hold.
+    /// A source within the allowed IPs of a router that has not announced it to the routing engine
+    /// ([`SourceCheck`](crate::SourceCheck)).
+    SourceNotAnnounced => "source_not_announced",
+    /// A packet from the host that no peer's allowed IPs hold, or one for a peer that a filter named and that is not there.
     NoRoute => "no_route",
     /// A packet of one peer for another, where [`Relay::Isolate`](crate::Relay::Isolate) keeps them apart.
     Isolated => "isolated",
+    /// A packet that the embedder's filter dropped ([`Builder::filter`](crate::Builder::filter)).
+    Filtered => "filtered",
     /// A packet for a peer whose endpoint is not known.
     NoEndpoint => "no_endpoint",
     /// The oldest of more than 128 packets waiting for a handshake, or all of them when it was given up.

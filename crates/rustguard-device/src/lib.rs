@@ -28,6 +28,7 @@ mod control;
 mod device;
 mod drops;
 mod event;
+pub mod filter;
 pub mod host;
 pub mod key;
 mod other;
@@ -37,7 +38,7 @@ pub mod uapi;
 mod worker;
 
 pub use binder::{Binder, Bound, MemoryBinder, UdpBinder, UringBinder};
-pub use config::{AllowedIp, EndpointSpec, PeerUpdate, Update, UpdateError};
+pub use config::{AllowedIp, EndpointSpec, PeerUpdate, SourceCheck, Update, UpdateError};
 pub use device::{
     Builder, CloseReason, DEFAULT_MTU, Datagram, Device, DeviceHandle, Interface, Io, Offload, Relay, StartError,
     default_queues,

@@ -20,6 +20,9 @@ pub struct Status {
     pub peers: Vec<PeerStatus>,
     /// Packets that went from peer to peer without the host: see [`Relay`](crate::Relay).
     pub relayed: u64,
+    /// Packets of routers that were let through though their sources were not announced: see
+    /// [`SourceCheck::Log`](crate::SourceCheck::Log).
+    pub unannounced: u64,
     /// What was dropped, by reason; reasons that never happened are left out.
     pub drops: Vec<(DropReason, u64)>,
     /// The embedder's own: see [`Builder::counters`](crate::Builder::counters).

@@ -25,7 +25,7 @@ pub use write::{to_text, write, write_with_comment};
 
 pub use crate::host::Table;
 use crate::{
-    config::{AllowedIp, EndpointSpec, PeerUpdate},
+    config::{AllowedIp, EndpointSpec, PeerUpdate, SourceCheck},
     status::{PeerStatus, Status},
 };
 use ipnet::IpNet;
@@ -70,10 +70,12 @@ pub struct Interface {
     pub pre_down: Vec<String>,
     /// `PostDown` commands.
     pub post_down: Vec<String>,
-    /// `Routing`: who decides where packets go. RustGuard's own key, as the next one.
+    /// `Routing`: who decides where packets go. RustGuard's own key, as the next two.
     pub routing: Routing,
     /// `Announce`: prefixes besides the addresses that other routers are to send here.
     pub announce: Vec<IpNet>,
+    /// `SourceCheck`: what becomes of routers' packets with sources that they have not announced.
+    pub source_check: SourceCheck,
     /// `SaveConfig`: write the state of the device back into the file on the way down.
     pub save_config: bool,
 }

@@ -14,7 +14,7 @@ use std::{collections::HashMap, ops::Range, time::Duration};
 use zeroize::Zeroizing;
 
 /// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
-const INTERFACE_KEYS: [&str; 14] = [
+const INTERFACE_KEYS: [&str; 15] = [
     "PrivateKey",
     "ListenPort",
     "FwMark",
@@ -29,6 +29,7 @@ const INTERFACE_KEYS: [&str; 14] = [
     "SaveConfig",
     "Routing",
     "Announce",
+    "SourceCheck",
 ];
 
 /// The keys of `[Peer]`.
@@ -412,6 +413,10 @@ impl<'a> Parser<'a> {
                         self.interface.announce.push(net.trunc());
                     }
                 }
+            }
+            "SourceCheck" => {
+                self.needs_babel.push((key, value.span()));
+                self.interface.source_check = self.value(key, value, value::source_check).unwrap_or_default();
             }
             hook => {
                 let hooks = match hook {

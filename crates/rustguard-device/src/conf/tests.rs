@@ -12,7 +12,7 @@ const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
 fn full() -> String {
     format!(
         "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com\nMTU = 1400\nTable = 7\nSaveConfig = true\n\
-         Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenPort = 51820\nFwMark = 0xca6c\n\
+         Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nSourceCheck = Log\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenPort = 51820\nFwMark = 0xca6c\n\
          PrivateKey = {SECRET}\n\n# Name = laptop of Zoë\n[Peer]\nPublicKey = {PEER}\nPresharedKey = {OTHER}\n\
          AllowedIPs = 10.0.0.2/32, fd00::2/128\nEndpoint = vpn.example.com:51820\nPersistentKeepalive = 25\nRole = client\n\n\
          [Peer]\nPublicKey = {OTHER}\nRole = Router\nEndpoint = [2001:db8::1]:51820\n"
@@ -54,6 +54,7 @@ fn everything_is_read() {
     assert_eq!((interface.table, interface.save_config), (Table::Number(7), true));
     assert_eq!(interface.routing, Routing::Babel);
     assert_eq!(interface.announce, ["192.168.1.0/24", "fd01::/64"].map(|net| net.parse().unwrap()));
+    assert_eq!(interface.source_check, SourceCheck::Log);
     assert_eq!(config.peers.iter().map(|peer| peer.role).collect::<Vec<_>>(), [Some(Role::Client), Some(Role::Router)]);
     assert_eq!(interface.pre_up, ["echo up # now"], "a hook keeps its #");
     assert_eq!(interface.post_up, ["a; b=c", "d"]);
@@ -114,6 +115,24 @@ fn keys_of_routing_need_routing() {
         "Routing = babel\n[Peer]\nPublicKey = {PEER}\nAllowedIPs = 10.0.0.0/8\n[Peer]\nPublicKey = {OTHER}\nAllowedIPs = 10.0.0.0/8"
     );
     good(&interface(&two));
+    assert_eq!(
+        said(&interface("SourceCheck = off\nSourceCheck = strict")),
+        [
+            "warning 3:15 SourceCheck means nothing without a routing protocol [`Routing = babel` in [Interface] starts one]",
+            "warning 4:1 SourceCheck is given twice, first in line 3 [the last one counts; remove the other]",
+            "error 4:15 SourceCheck must be `enforce`, `log` or `off`, not `strict`",
+            "warning 4:15 SourceCheck means nothing without a routing protocol [`Routing = babel` in [Interface] starts one]",
+        ]
+    );
+    for (text, mode) in [
+        ("", SourceCheck::Enforce),
+        ("SourceCheck = ENFORCE", SourceCheck::Enforce),
+        ("SourceCheck = off", SourceCheck::Off),
+    ] {
+        let config = good(&interface(&format!("Routing = babel\n{text}")));
+        assert_eq!(config.interface.source_check, mode);
+        assert_eq!(good(&to_text(&config)).interface.source_check, mode);
+    }
     assert_eq!(
         said(&interface(&format!("Routing = babel\n[Peer]\nPublicKey = {PEER}\nRole = client"))),
         ["warning 4:1 a client without AllowedIPs cannot be reached, and may send nothing"]
@@ -234,6 +253,7 @@ fn saving_keeps_what_the_device_does_not_know() {
             allowed_ips: vec!["10.9.0.0/16".parse().unwrap()],
         }],
         relayed: 0,
+        unannounced: 0,
         drops: Vec::new(),
         counters: Vec::new(),
     };

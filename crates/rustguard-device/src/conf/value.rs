@@ -1,7 +1,10 @@
 //! What can stand behind a `=`: one function per type, each from a text to a value or a [`Problem`].
 
 use super::{Routing, Table};
-use crate::{config::EndpointSpec, key};
+use crate::{
+    config::{EndpointSpec, SourceCheck},
+    key,
+};
 use ipnet::IpNet;
 use rustguard_core::routing::Role;
 use std::{
@@ -128,6 +131,15 @@ pub(super) fn routing(text: &str) -> Result<Routing> {
         "static" => Ok(Routing::Static),
         "babel" => Ok(Routing::Babel),
         _ => Err(Problem::new(format!("must be `static` or `babel`, not `{text}`"))),
+    }
+}
+
+pub(super) fn source_check(text: &str) -> Result<SourceCheck> {
+    match text.to_ascii_lowercase().as_str() {
+        "enforce" => Ok(SourceCheck::Enforce),
+        "log" => Ok(SourceCheck::Log),
+        "off" => Ok(SourceCheck::Off),
+        _ => Err(Problem::new(format!("must be `enforce`, `log` or `off`, not `{text}`"))),
     }
 }
 

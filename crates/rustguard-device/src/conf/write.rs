@@ -1,7 +1,7 @@
 //! From a [`Config`] to a file.
 
 use super::{Config, Peer, Routing, Table, parse::is_name};
-use crate::key::to_base64;
+use crate::{config::SourceCheck, key::to_base64};
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
 use rustguard_core::routing::Role;
 use std::{
@@ -61,6 +61,11 @@ pub fn to_text(config: &Config) -> Zeroizing<String> {
     line_unless(&mut out, interface.routing == Routing::Static, "Routing", "babel");
     let announce = interface.announce.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     line_unless(&mut out, announce.is_empty(), "Announce", announce);
+    match interface.source_check {
+        SourceCheck::Enforce => {}
+        SourceCheck::Log => line(&mut out, "SourceCheck", "log"),
+        SourceCheck::Off => line(&mut out, "SourceCheck", "off"),
+    }
     for (key, hooks) in ["PreUp", "PostUp", "PreDown", "PostDown"].into_iter().zip(hooks) {
         for hook in hooks {
             line(&mut out, key, hook);

@@ -6,7 +6,7 @@ use crate::{
     binder::Binder,
     event::Event,
     host::LearnedRoutes,
-    shared::{PeerShared, Relaying},
+    shared::{Bounds, PeerShared, Relaying},
     status::{LearnedRoute, NeighbourStatus, RoutingStatus},
 };
 use ipnet::IpNet;
@@ -132,6 +132,11 @@ impl<B: Binder> Control<B> {
     pub(super) fn engine_peer(&mut self, peer: PeerId) {
         let role = self.seat.roles.get(&peer).copied().unwrap_or(Role::Router);
         let config = PeerRoutes { allowed_ips: self.allowed.of(peer), role };
+        if self.seat.shares_prefixes
+            && let Some(entry) = self.peers.get(&peer)
+        {
+            entry.shared.bounds.store(Some(Arc::new(Bounds::new(peer, &config))));
+        }
         self.tell_engine(EngineEvent::Peer { peer, config: &config });
     }
 

@@ -13,10 +13,11 @@ mod update;
 
 use crate::{
     binder::{Binder, Bound},
-    config::{Update, UpdateError},
+    config::{SourceCheck, Update, UpdateError},
     device::{CloseReason, Counters, Datagram, Interface, Relay, StartError},
     drops::DropReason,
     event::Event,
+    filter::Filter,
     host::{HostEvent, LearnedRoutes, Monitor, local_addresses},
     other::OtherProtocol,
     shared::{
@@ -61,6 +62,8 @@ pub(crate) struct Start {
     pub(crate) keep: Option<Keep>,
     /// The kernel's table for what the engine learns.
     pub(crate) table: Option<u32>,
+    pub(crate) source_check: SourceCheck,
+    pub(crate) filter: Option<Filter>,
     pub(crate) datagrams: Option<OtherProtocol>,
     pub(crate) counters: Option<Counters>,
     pub(crate) interface: Option<Interface>,
@@ -128,6 +131,9 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         mtu: start.mtu.into(),
         routed: papaya::HashMap::new(),
         relayed: Default::default(),
+        source_check: start.source_check,
+        unannounced: Default::default(),
+        filter: start.filter,
         drops: Default::default(),
         control: ToControl { handshakes, routes, engine, staging, signals },
         claims: start.engine.as_ref().and_then(|engine| engine.claims()),

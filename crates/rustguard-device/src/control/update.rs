@@ -14,7 +14,7 @@ use rustguard_core::{
     staging::Staged,
 };
 use rustguard_tun::{Endpoint, udp::UdpOptions};
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 use zeroize::Zeroizing;
 
 impl<B: Binder> Control<B> {
@@ -136,7 +136,7 @@ impl<B: Binder> Control<B> {
         };
         let activity = self.node.activity_of(peer).expect("the node has just added this peer");
         let entry = Peer {
-            shared: Arc::new(PeerShared::new(peer, activity)),
+            shared: Arc::new(PeerShared::new(peer, update.public_key, activity)),
             name: None,
             endpoint: None,
             resolving: None,
@@ -187,9 +187,13 @@ impl<B: Binder> Control<B> {
 
     /// Gives the workers a new snapshot.
     pub(super) fn publish(&self) {
-        let peers = self.peers.iter().map(|(&id, entry)| (id, Arc::clone(&entry.shared))).collect();
+        let peers: HashMap<_, _> = self.peers.iter().map(|(&id, entry)| (id, Arc::clone(&entry.shared))).collect();
+        let keys = match &self.shared.filter {
+            Some(_) => peers.iter().map(|(&id, peer)| (peer.public_key, id)).collect(),
+            None => HashMap::new(),
+        };
         let (routes, relaying) = (self.seat.table.snapshot(), self.relaying.clone());
-        self.shared.table.store(Arc::new(Table { routes, peers, relaying }));
+        self.shared.table.store(Arc::new(Table { routes, peers, keys, relaying }));
     }
 
     /// Everything there is to know.
@@ -215,6 +219,7 @@ impl<B: Binder> Control<B> {
             fwmark: self.fwmark,
             peers: peers.collect(),
             relayed: self.shared.relayed.load(Ordering::Relaxed),
+            unannounced: self.shared.unannounced.packets(),
             drops: self.shared.drops.snapshot(),
             counters: self.counters.as_ref().map(|counters| counters()).unwrap_or_default(),
         }

@@ -1,16 +1,16 @@
 //! In: UDP → session by receiver index → opened in place → replay → endpoint → source check → TUN, or another peer.
 
 use super::{
+    decision::{Decision, Outcome},
     lanes::Lanes,
     now,
-    relay::{Decision, Relay},
+    relay::Relay,
 };
 use crate::{
     drops::DropReason,
     shared::{HANDSHAKE_MAX, HandshakeDatagram, RxSession, Shared, Signal},
 };
 use rustguard_core::{
-    forwarding::{Forwarding, Origin, Verdict},
     node::PeerId,
     packet::IpHead,
     session::{HEADER_LEN, OVERHEAD, Replay},
@@ -182,18 +182,17 @@ impl Rx {
                 to_engine(peer.id, &packet[..head.len], shared);
                 continue;
             }
-            if !decision.permits(peer.id, &head) {
-                shared.drops.count(DropReason::SourceNotAllowed, 1);
+            if let Err(reason) = decision.admit(peer, &head, now) {
+                shared.drops.count(reason, 1);
                 continue;
             }
-            match decision.decide(Origin::Peer(peer.id), &head, packet) {
-                Verdict::Forward(to) if self.relay.take(&mut self.slab, to, *frame, &head, mtu) => {}
+            match decision.outcome(Some(peer), &head, packet) {
+                Outcome::Forward(to) if self.relay.take(&mut self.slab, to, *frame, &head, mtu) => {}
                 // The rest of the text is padding.
-                Verdict::Forward(_) | Verdict::Deliver => {
+                Outcome::Forward(_) | Outcome::Deliver => {
                     lanes.deliver(&self.slab, Span { offset: frame.offset, len: head.len });
                 }
-                Verdict::NoRoute => shared.drops.count(DropReason::NoRoute, 1),
-                Verdict::Prohibited => shared.drops.count(DropReason::Isolated, 1),
+                Outcome::Drop(reason) => shared.drops.count(reason, 1),
             }
         }
         self.frames.clear();

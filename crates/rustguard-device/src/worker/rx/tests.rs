@@ -4,12 +4,11 @@ use super::*;
 use crate::shared::{PeerShared, Table, testing};
 use rustguard_core::{
     node::PeerId,
-    noise::{Claimed, WIREGUARD, initiate},
     routing::{RouteTable, SourceRule},
-    session::{Opener, Role, Sealer, establish},
+    session::Sealer,
     wire::INITIATION_LEN,
 };
-use rustguard_crypto::{aead::TAG_LEN, x25519::StaticSecret};
+use rustguard_crypto::{aead::TAG_LEN, x25519::PublicKey};
 use rustguard_tun::{
     Segments,
     memory::{self, MemoryHost, MemoryNet, MemoryTun},
@@ -37,8 +36,8 @@ impl Lab {
         let (tun, host) = memory::tun().unwrap();
         host.set_timeout(Some(Duration::ZERO)).unwrap();
         let (shared, inbox) = testing::shared(2);
-        let (peer, opener) = session();
-        let from = Arc::new(PeerShared::new(PeerId(1), Arc::default()));
+        let (peer, opener) = testing::session(INDEX, MADE);
+        let from = Arc::new(PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default()));
         let session = RxSession { opener, replay: Default::default(), peer: Arc::clone(&from) };
         shared.sessions.pin().insert(INDEX, Arc::new(session));
         let mut routes = RouteTable::default();
@@ -78,22 +77,6 @@ impl Lab {
     }
 }
 
-/// The sending half of one side, the receiving half of the other, by a handshake between them.
-fn session() -> (Sealer, Opener) {
-    let [initiator, responder, first, second] = [1, 2, 3, 4].map(|n| StaticSecret::from_bytes([n; 32]));
-    let shared = initiator.diffie_hellman(&responder.public_key()).unwrap();
-    let mut payload = [0; 12];
-    let (initiated, fields) =
-        initiate(&WIREGUARD, &initiator.public_key(), &responder.public_key(), &shared, first, &mut payload).unwrap();
-    let claimed = Claimed::read(&WIREGUARD, &responder, &fields.ephemeral, &fields.static_key).unwrap();
-    let received = claimed.verify(&shared, &mut payload, &fields.tag).unwrap();
-    let (response, theirs) = received.respond(&[0; 32], second, &mut []).unwrap();
-    let answer = initiated.verify(&initiator, &[0; 32], &response, &mut []).unwrap();
-    let (sealer, _) = establish(&initiated.finish(answer), Role::Initiator, 7, INDEX, MADE);
-    let (_, opener) = establish(&theirs, Role::Responder, INDEX, 7, MADE);
-    (sealer, opener)
-}
-
 /// An IPv4 packet from the last byte of 10.0.0.0/24, as long as padding would make it.
 fn packet(from: u8) -> [u8; 32] {
     let mut packet = [0; 32];
@@ -102,6 +85,9 @@ fn packet(from: u8) -> [u8; 32] {
     packet[12..20].copy_from_slice(&[10, 0, 0, from, 10, 0, 0, 2]);
     packet
 }
+
+mod filtered;
+mod sources;
 
 const NOW: Duration = Duration::ZERO;
 
