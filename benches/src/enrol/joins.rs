@@ -63,12 +63,13 @@ pub(super) fn measure(lab: &Lab, pace: &Pace, disk: &Path, figures: &mut Figures
     figures.add("`up` afterwards to first ping, ms", up);
 
     let token = bench.network.invite(&[])?;
-    for (name, datagram, sources) in [
-        ("garbage", garbage(&token)?, None),
-        ("strangers", stranger(&token)?, None),
-        ("250 strangers", stranger(&token)?, Some((SOURCES.0.into(), SOURCES.1))),
+    for (name, datagram, sources, rate) in [
+        ("garbage, 100 kpps", garbage(&token)?, None, Some(RATE)),
+        ("strangers, 100 kpps", stranger(&token)?, None, Some(RATE)),
+        ("250 strangers, 100 kpps", stranger(&token)?, Some((SOURCES.0.into(), SOURCES.1)), Some(RATE)),
+        ("250 strangers, line rate", stranger(&token)?, Some((SOURCES.0.into(), SOURCES.1)), None),
     ] {
-        let flood = Flood { rate: Some(RATE), sources, ..Flood::new(SocketAddr::from(FLOODED), LONG, datagram) };
+        let flood = Flood { rate, sources, ..Flood::new(SocketAddr::from(FLOODED), LONG, datagram) };
         let flood = Agent::flood(&bench.network.machines[1], &flood)?;
         thread::sleep(if pace.rounds > 1 { SETTLE } else { Duration::ZERO });
         let before = bench.load()?;
@@ -76,12 +77,12 @@ pub(super) fn measure(lab: &Lab, pace: &Pace, disk: &Path, figures: &mut Figures
         let after = bench.load()?;
         drop(flood);
         let (seconds, arrived) = ((after.at - before.at).as_secs_f64(), (after.arrived - before.arrived) as f64);
-        figures.add(format!("{name}, 100 kpps: arrived, kpps"), [arrived / seconds / 1e3]);
+        figures.add(format!("{name}: arrived, kpps"), [arrived / seconds / 1e3]);
         let cpu = (after.cpu - before.cpu) * 1e6 / arrived;
-        figures.add(format!("{name}, 100 kpps: CPU of `serve` per datagram, µs"), [cpu]);
+        figures.add(format!("{name}: CPU of `serve` per datagram, µs"), [cpu]);
         let lost = 100.0 * (after.lost - before.lost) as f64 / arrived;
-        figures.add(format!("{name}, 100 kpps: lost before the server saw them, %"), [lost]);
-        figures.add(format!("{name}, 100 kpps: `join` by invite to first ping, ms"), joins);
+        figures.add(format!("{name}: lost before the server saw them, %"), [lost]);
+        figures.add(format!("{name}: `join` by invite to first ping, ms"), joins);
     }
     bench.served.stop()
 }

@@ -51,7 +51,7 @@ pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
 }
 
 /// The rows: what, and the target where there is one.
-pub const ROWS: [(&str, &str); 28] = [
+pub const ROWS: [(&str, &str); 32] = [
     ("by invite, in memory: enrolments a second on one core", ""),
     ("by code, in memory: enrolments a second on one core", ""),
     ("by invite, on the disk: enrolments a second", ""),
@@ -80,6 +80,10 @@ pub const ROWS: [(&str, &str); 28] = [
     ("250 strangers, 100 kpps: CPU of `serve` per datagram, µs", ""),
     ("250 strangers, 100 kpps: lost before the server saw them, %", ""),
     ("250 strangers, 100 kpps: `join` by invite to first ping, ms", ""),
+    ("250 strangers, line rate: arrived, kpps", ""),
+    ("250 strangers, line rate: CPU of `serve` per datagram, µs", ""),
+    ("250 strangers, line rate: lost before the server saw them, %", ""),
+    ("250 strangers, line rate: `join` by invite to first ping, ms", ""),
 ];
 
 /// What was measured, row by row.
