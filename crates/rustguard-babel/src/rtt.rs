@@ -5,9 +5,9 @@ use core::time::Duration;
 /// Timestamps older than this measure something else (RFC 9616 §3.3), in microseconds.
 const OLDEST: u32 = 180_000_000;
 
-/// The least of so many measurements is what smoothing starts with. On a link that has just come (back) the first packets wait for
-/// address resolution: such a measurement alone made a link ten seconds' worth of smoothing too expensive.
-const FIRST: u8 = 3;
+/// The least of so many measurements is what smoothing starts with. On a link that has just come (back) the first packets, several
+/// of them, wait up to a second for address resolution: smoothing away one such measurement takes half a minute.
+const FIRST: u8 = 8;
 
 /// What is known about the round trip to a neighbour. Timestamps are in microseconds, modulo 2^32.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,8 +81,7 @@ mod tests {
         rtt.hello(5_300 * MS, Some((100 * MS, 5_000 * MS)), 420 * MS);
         assert_eq!(rtt.smoothed(), Some(Duration::from_millis(20)));
         assert_eq!(rtt.timestamps(), Some((5_300 * MS, 420 * MS)));
-        rtt.sample(Duration::from_millis(20));
-        rtt.sample(Duration::from_millis(20));
+        (1..FIRST).for_each(|_| rtt.sample(Duration::from_millis(20)));
         rtt.hello(5_600 * MS, Some((500 * MS, 5_500 * MS)), 720 * MS);
         assert_eq!(rtt.smoothed(), Some(Duration::from_micros(20_000 * 836 / 1_000 + 120_000 * 164 / 1_000)));
     }
@@ -90,7 +89,9 @@ mod tests {
     #[test]
     fn the_least_of_the_first_counts() {
         let mut rtt = RoundTrip::default();
-        for (sample, smoothed) in [(500, 500), (30, 30), (400, 30)] {
+        for (sample, smoothed) in
+            [(500, 500), (400, 400), (450, 400), (30, 30), (500, 30), (31, 30), (500, 30), (500, 30)]
+        {
             rtt.sample(Duration::from_millis(sample));
             assert_eq!(rtt.smoothed(), Some(Duration::from_millis(smoothed)));
         }
