@@ -18,6 +18,8 @@ pub(crate) struct Outbox {
     /// pace of one does not leave gaps in the count of another.
     pub(crate) hello_seqno: Seqno,
     hello_at: Instant,
+    /// From one Hello to the next, as it was told last.
+    pace: Duration,
     /// Hellos until the next that has an IHU with it.
     pub(crate) ihu_in: u8,
     /// To be acknowledged, with how many copies were sent.
@@ -67,6 +69,7 @@ impl Outbox {
         Self {
             hello_seqno: first_seqno,
             hello_at: now,
+            pace: Duration::ZERO,
             ihu_in: 0,
             urgent: BTreeMap::new(),
             normal: BTreeSet::new(),
@@ -93,7 +96,12 @@ impl Outbox {
     pub(crate) fn hello_due(&self, now: Instant) -> bool {
         self.hello_at <= now
     }
-    pub(crate) fn hello_sent(&mut self, next: Instant) -> Seqno {
+    /// A Hello leaves, and the next one at `next`; it says that there is one every `pace`. Its number.
+    pub(crate) fn hello_sent(&mut self, pace: Duration, next: Instant) -> Seqno {
+        if core::mem::replace(&mut self.pace, pace) != pace {
+            // The last IHU holds for as long as the old pace makes it.
+            self.ihu_in = 0;
+        }
         let seqno = self.hello_seqno;
         self.hello_seqno = seqno.plus(1);
         self.hello_at = next;

@@ -5,12 +5,18 @@ use core::time::Duration;
 /// Timestamps older than this measure something else (RFC 9616 §3.3), in microseconds.
 const OLDEST: u32 = 180_000_000;
 
+/// The least of so many measurements is what smoothing starts with. On a link that has just come (back) the first packets, several
+/// of them, wait up to a second for address resolution: smoothing away one such measurement takes half a minute.
+const FIRST: u8 = 8;
+
 /// What is known about the round trip to a neighbour. Timestamps are in microseconds, modulo 2^32.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundTrip {
     /// When the neighbour sent its last Hello, by its clock, and when that came, by ours.
     last_hello: Option<(u32, u32)>,
     smoothed: Option<Duration>,
+    /// How many measurements are in it, up to [`FIRST`].
+    samples: u8,
 }
 
 impl RoundTrip {
@@ -27,10 +33,15 @@ impl RoundTrip {
         }
         self.last_hello = Some((sent, now));
     }
-    /// A measurement. The first is taken as it is, later ones count 0.164 (§4.1).
+    /// A measurement. Of the first ones the least is taken as it is, later ones count 0.164 (§4.1).
     pub(crate) fn sample(&mut self, rtt: Duration) {
         let rtt = rtt.min(Duration::from_micros(OLDEST.into()));
-        self.smoothed = Some(self.smoothed.map_or(rtt, |smoothed| (smoothed * 836 + rtt * 164) / 1_000));
+        self.smoothed = Some(match self.smoothed {
+            Some(smoothed) if self.samples < FIRST => smoothed.min(rtt),
+            Some(smoothed) => (smoothed * 836 + rtt * 164) / 1_000,
+            None => rtt,
+        });
+        self.samples = (self.samples + 1).min(FIRST);
     }
 
     /// The timestamps for an IHU.
@@ -70,8 +81,22 @@ mod tests {
         rtt.hello(5_300 * MS, Some((100 * MS, 5_000 * MS)), 420 * MS);
         assert_eq!(rtt.smoothed(), Some(Duration::from_millis(20)));
         assert_eq!(rtt.timestamps(), Some((5_300 * MS, 420 * MS)));
+        (1..FIRST).for_each(|_| rtt.sample(Duration::from_millis(20)));
         rtt.hello(5_600 * MS, Some((500 * MS, 5_500 * MS)), 720 * MS);
         assert_eq!(rtt.smoothed(), Some(Duration::from_micros(20_000 * 836 / 1_000 + 120_000 * 164 / 1_000)));
+    }
+
+    #[test]
+    fn the_least_of_the_first_counts() {
+        let mut rtt = RoundTrip::default();
+        for (sample, smoothed) in
+            [(500, 500), (400, 400), (450, 400), (30, 30), (500, 30), (31, 30), (500, 30), (500, 30)]
+        {
+            rtt.sample(Duration::from_millis(sample));
+            assert_eq!(rtt.smoothed(), Some(Duration::from_millis(smoothed)));
+        }
+        rtt.sample(Duration::from_millis(20));
+        assert_eq!(rtt.smoothed(), Some(Duration::from_micros(30 * 836 + 20 * 164)));
     }
 
     #[test]

@@ -491,6 +491,29 @@ fn a_narrower_filter_retracts_and_a_wider_one_asks() {
     assert!(lab.sent.contains(&(A, Tlv::RouteRequest { prefix: None })));
 }
 
+/// A neighbour that believes an IHU for as long as it says must not be left without the next: not when the link falls idle either,
+/// at whichever of the Hellos between two IHUs that is.
+#[test]
+fn c14_an_ihu_holds_until_the_next_whatever_the_pace() {
+    for phase in 0..12 {
+        let mut lab = Lab::new(&[A]);
+        lab.pass(phase * 80);
+        lab.tell(Event::Signal { peer: A, signal: Signal::Carried });
+        let mut until = None;
+        for _ in 0..6_000 {
+            lab.sent.clear();
+            lab.pass(5);
+            for (_, tlv) in &lab.sent {
+                if let &Tlv::Ihu { interval, .. } = tlv {
+                    until = Some(lab.now + crate::params::hold(crate::params::from_centis(interval)));
+                }
+            }
+            assert!(until.is_none_or(|until| lab.now < until), "phase {phase}: the last one has expired");
+        }
+        assert!(until.is_some_and(|until| until > lab.now + Duration::from_secs(10)), "it is idle");
+    }
+}
+
 #[test]
 fn a_removed_peer_leaves_nothing() {
     let mut lab = Lab::new(&[A, B]);

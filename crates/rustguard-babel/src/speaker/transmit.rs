@@ -44,7 +44,7 @@ impl Babel {
         if neighbour.out.hello_due(now) {
             let interval = neighbour.hello_interval(now);
             let next = now + self.jitter.shorten(interval, 10);
-            let seqno = neighbour.out.hello_sent(next);
+            let seqno = neighbour.out.hello_sent(interval, next);
             packets.room(neighbour).hello(seqno, to_centis(interval));
             if let Some(address) = neighbour.address {
                 if neighbour.out.ihu_in == 0 {
