@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod aead;
+mod babel;
 mod config;
 mod enrolment;
 mod messages;
@@ -12,6 +13,7 @@ mod offload;
 mod uapi;
 
 pub use aead::aead;
+pub use babel::babel;
 pub use config::config;
 pub use enrolment::enrolment;
 pub use messages::messages;
@@ -19,8 +21,9 @@ pub use offload::offload;
 pub use uapi::uapi;
 
 /// A target's name and body, and the folder of its corpus below `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 6] = [
+pub const TARGETS: [(&str, fn(&[u8])); 7] = [
     ("aead", aead),
+    ("babel", babel),
     ("config", config),
     ("enrolment", enrolment),
     ("messages", messages),

@@ -66,6 +66,18 @@ impl Lab {
         println!("\nSKIPPED {reason}");
     }
 
+    /// Whether a program that only this scenario uses is there; with `CI=true` an error if not.
+    pub fn has(&self, program: &str, package: &str) -> Result<bool> {
+        let found = programs::in_path(&[(program, package)]);
+        if std::env::var("CI").is_ok_and(|value| value == "true") {
+            found?;
+        } else if let Err(missing) = found {
+            self.skip(&format!("{missing:#}"));
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
     /// A new network namespace with its loopback up.
     pub fn node(&self, name: &str) -> Result<Node> {
         run(Command::new("ip").args(["netns", "add", name]))?;

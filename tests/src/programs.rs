@@ -100,7 +100,7 @@ pub(crate) fn tools_of_a_lab() -> Result<()> {
 }
 
 /// Each program with its Debian package.
-fn in_path(programs: &[(&str, &str)]) -> Result<()> {
+pub(crate) fn in_path(programs: &[(&str, &str)]) -> Result<()> {
     for (program, package) in programs {
         let found =
             env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|dir| dir.join(program).is_file()));

@@ -49,6 +49,8 @@ pub struct PeerConf {
     pub allowed_ips: String,
     /// Persistent keepalive in seconds.
     pub persistent_keepalive: Option<u16>,
+    /// More lines, which only `rustguard up` knows; stock `wg` gets none of them.
+    pub lines: Vec<String>,
 }
 
 impl Conf {
@@ -68,15 +70,15 @@ impl Conf {
     pub fn wg_quick(&self) -> String {
         let mut lines: Vec<String> = self.addresses.iter().map(|address| format!("Address = {address}")).collect();
         lines.extend(self.lines.iter().cloned());
-        self.render(&lines)
+        self.render(&lines, true)
     }
 
     /// The file as `wg setconf` reads it.
     pub fn wg(&self) -> String {
-        self.render(&[])
+        self.render(&[], false)
     }
 
-    fn render(&self, lines: &[String]) -> String {
+    fn render(&self, lines: &[String], peer_lines: bool) -> String {
         let mut text = format!("[Interface]\nPrivateKey = {}\n", self.keys.private);
         let port = self.listen_port.map(|port| format!("ListenPort = {port}"));
         for line in port.iter().chain(lines) {
@@ -85,6 +87,10 @@ impl Conf {
         }
         for peer in &self.peers {
             text.push_str(&peer.section());
+            for line in peer.lines.iter().filter(|_| peer_lines) {
+                text.push_str(line);
+                text.push('\n');
+            }
         }
         text
     }
@@ -99,6 +105,7 @@ impl PeerConf {
             endpoint: None,
             allowed_ips: allowed_ips.to_owned(),
             persistent_keepalive: None,
+            lines: Vec::new(),
         }
     }
 

@@ -1,17 +1,23 @@
 //! `rustguard demo`: two nodes in network namespaces of their own, joined by a cable that is pulled and plugged in again.
 //!
+//! [`mesh`] is the same with five nodes in a ring.
+//!
 //! Everything runs in this process: a thread per node, each in its own network namespace, with the same device that `up`
 //! runs. Nothing outside the namespaces is touched, and they vanish with the process.
 
-use anyhow::{Context as _, Result, anyhow};
-use rtnetlink::{LinkUnspec, LinkVeth};
+pub(crate) mod mesh;
+mod timeline;
+
+use crate::links::Links;
+use anyhow::{Context as _, Result, anyhow, bail};
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{Device, Event, PeerUpdate};
 use rustguard_tun::namespace;
 use std::{
-    io::{Read as _, Write as _},
+    fs::File,
+    io::{ErrorKind, Read as _, Write as _},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    os::fd::{AsRawFd as _, OwnedFd},
+    os::fd::OwnedFd,
     sync::mpsc,
     time::{Duration, Instant},
 };
@@ -21,6 +27,8 @@ const CABLE: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0,
 const CABLE_MOVED: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
 const TUNNEL: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
 const PORT: u16 = 51820;
+/// Where the kernel gives out tunnel interfaces.
+const TUN: &str = "/dev/net/tun";
 /// UDP echo and TCP sink of the second node.
 const SERVICE: u16 = 7777;
 
@@ -31,10 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs the demo and prints what happened.
 pub(crate) fn run() -> Result<()> {
-    let privileged = namespace::enter_user_if_needed().context(
-        "cannot make a user namespace, and you are not root: allow it (sysctl kernel.unprivileged_userns_clone=1, \
-         kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces>0) or run the demo as root",
-    )?;
+    let privileged = become_privileged()?;
     println!(
         "Two nodes, each in a network namespace of its own{}:\n\n\
          \u{20}  alice {:<11} {} ── cable ── {} {:>11} bob\n",
@@ -58,6 +63,19 @@ pub(crate) fn run() -> Result<()> {
     alice.context("alice")
 }
 
+/// Sees to it that this process may make network namespaces; false where that took a user namespace.
+fn become_privileged() -> Result<bool> {
+    // Being root inside of a namespace is of no use for a file that belongs to root outside.
+    let tun = File::options().read(true).write(true).open(TUN);
+    if tun.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
+        bail!("cannot make tunnels: {TUN} is closed to you; open it to all (chmod 666 {TUN}), or run the demo as root");
+    }
+    namespace::enter_user_if_needed().context(
+        "cannot make a user namespace, and you are not root: allow it (sysctl kernel.unprivileged_userns_clone=1, \
+         kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces>0) or run the demo as root",
+    )
+}
+
 /// What Bob tells Alice.
 enum FromBob {
     Namespace(OwnedFd),
@@ -75,11 +93,17 @@ fn enter() -> Result<tokio::runtime::Runtime> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
+fn links(runtime: &tokio::runtime::Runtime) -> Result<Links> {
+    let _entered = runtime.enter();
+    Links::here()
+}
+
 fn alice(keys: &[StaticSecret; 2], from_bob: &mpsc::Receiver<FromBob>, to_bob: &mpsc::Sender<()>) -> Result<()> {
     let runtime = enter()?;
     let FromBob::Namespace(bob) = wait(from_bob)? else { return Err(anyhow!("bob out of turn")) };
-    let net = runtime.block_on(Cable::lay(&bob))?;
-    runtime.block_on(net.plug("cable-alice", CABLE[0]))?;
+    let net = links(&runtime)?;
+    runtime.block_on(net.lay("cable-alice", "cable-bob", &bob))?;
+    runtime.block_on(net.address("cable-alice", CABLE[0], 24))?;
     to_bob.send(())?;
     let FromBob::Listening = wait(from_bob)? else { return Err(anyhow!("bob out of turn")) };
 
@@ -121,7 +145,7 @@ fn alice(keys: &[StaticSecret; 2], from_bob: &mpsc::Receiver<FromBob>, to_bob: &
     // The cable is pulled out, and plugged in again with another address: a laptop that moves to another network.
     runtime.block_on(net.unplug("cable-alice", CABLE[0]))?;
     let away = Instant::now();
-    runtime.block_on(net.plug("cable-alice", CABLE_MOVED))?;
+    runtime.block_on(net.address("cable-alice", CABLE_MOVED, 24))?;
     let back = loop {
         if echo.ping(Duration::from_millis(20)).is_ok() {
             break away.elapsed();
@@ -146,8 +170,8 @@ fn bob(keys: &[StaticSecret; 2], to_alice: &mpsc::Sender<FromBob>, from_alice: &
     let runtime = enter()?;
     to_alice.send(FromBob::Namespace(namespace::current_network()?))?;
     from_alice.recv()?;
-    let net = Cable::own(&runtime)?;
-    runtime.block_on(net.plug("cable-bob", CABLE[1]))?;
+    let net = links(&runtime)?;
+    runtime.block_on(net.address("cable-bob", CABLE[1], 24))?;
     let device =
         runtime.block_on(start("bob", &keys[1], TUNNEL[1], PeerUpdate::new(keys[0].public_key()).name("alice")))?;
     let mut events = device.events();
@@ -190,8 +214,7 @@ async fn start(name: &str, key: &StaticSecret, address: Ipv4Addr, peer: PeerUpda
     let peer = peer.allowed_ip(ipnet::Ipv4Net::new(address, 24)?.trunc());
     let device =
         Device::builder().private_key(key.clone()).listen_port(PORT).peer(peer).start(&format!("wg-{name}"))?;
-    let net = Cable::own_here()?;
-    net.address(&format!("wg-{name}"), address).await?;
+    Links::here()?.address(&format!("wg-{name}"), address, 24).await?;
     Ok(device)
 }
 
@@ -251,60 +274,4 @@ fn drops(drops: &[(rustguard_device::DropReason, u64)]) -> String {
         return "nothing".to_owned();
     }
     drops.iter().map(|(reason, n)| format!("{n} {}", reason.name())).collect::<Vec<_>>().join(", ")
-}
-
-/// The network of the current namespace.
-struct Cable(rtnetlink::Handle);
-
-impl Cable {
-    fn own(runtime: &tokio::runtime::Runtime) -> Result<Self> {
-        let _entered = runtime.enter();
-        Self::own_here()
-    }
-
-    fn own_here() -> Result<Self> {
-        let (connection, handle, _) = rtnetlink::new_connection()?;
-        tokio::spawn(connection);
-        Ok(Self(handle))
-    }
-
-    /// A veth pair, one end here, the other in Bob's namespace.
-    async fn lay(bob: &OwnedFd) -> Result<Self> {
-        let cable = Self::own_here()?;
-        cable.0.link().add(LinkVeth::new("cable-alice", "cable-bob").build()).execute().await?;
-        let other = cable.index("cable-bob").await?;
-        cable.0.link().set(LinkUnspec::new_with_index(other).setns_by_fd(bob.as_raw_fd()).build()).execute().await?;
-        Ok(cable)
-    }
-
-    async fn plug(&self, end: &str, address: Ipv4Addr) -> Result<()> {
-        self.address(end, address).await
-    }
-
-    async fn unplug(&self, end: &str, address: Ipv4Addr) -> Result<()> {
-        let index = self.index(end).await?;
-        self.0.link().set(LinkUnspec::new_with_index(index).down().build()).execute().await?;
-        let mut addresses =
-            self.0.address().get().set_link_index_filter(index).set_address_filter(address.into()).execute();
-        use futures_util::TryStreamExt as _;
-        while let Some(message) = addresses.try_next().await? {
-            self.0.address().del(message).execute().await?;
-        }
-        Ok(())
-    }
-
-    /// Gives an interface a /24 and brings it up.
-    async fn address(&self, interface: &str, address: Ipv4Addr) -> Result<()> {
-        let index = self.index(interface).await?;
-        self.0.address().add(index, address.into(), 24).execute().await?;
-        self.0.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await?;
-        Ok(())
-    }
-
-    async fn index(&self, name: &str) -> Result<u32> {
-        use futures_util::TryStreamExt as _;
-        let mut links = self.0.link().get().match_name(name.to_owned()).execute();
-        let link = links.try_next().await?.with_context(|| format!("there is no interface {name}"))?;
-        Ok(link.header.index)
-    }
 }

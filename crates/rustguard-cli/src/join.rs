@@ -178,6 +178,7 @@ fn config(joined: &Joined, identity: &StaticSecret, host: &str, port: u16, serve
             endpoint: Some(endpoint),
             allowed_ips: joined.routes.clone(),
             persistent_keepalive: joined.keepalive.map(|seconds| Duration::from_secs(seconds.into())),
+            role: None,
         }],
     }
 }

@@ -11,13 +11,17 @@ mod hooks;
 mod invite;
 mod join;
 mod keys;
+mod links;
+mod mesh;
 mod pages;
 mod peer;
+mod routing;
 mod runfile;
 mod serve;
 mod session;
 mod show;
 mod stock;
+mod svg;
 mod token;
 mod uapi;
 mod up;
@@ -69,8 +73,13 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Status(arguments) => window::status(&arguments),
         Command::Invite(command) => invite::run(&command),
         Command::Peer(command) => peer::run(&command),
-        Command::Demo => demo::run(),
+        Command::Demo { what: None } => demo::run(),
+        Command::Demo { what: Some(cli::mesh::Demo::Mesh { picture }) } => demo::mesh::run(picture.as_deref()),
+        Command::Trace(arguments) => mesh::trace::run(&arguments),
+        Command::Map(arguments) => mesh::map::run(&arguments),
         Command::Check(arguments) => return check::run(&arguments),
+        Command::Routes(arguments) => routing::routes(&arguments),
+        Command::Neighbours(arguments) => routing::neighbours(&arguments),
         Command::Show(arguments) => return show::run(&arguments),
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),

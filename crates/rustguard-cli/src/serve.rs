@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
             builder = builder.relay(Relay::Off);
         }
         let started = tokio::select! {
-            started = session.start(builder) => started,
+            started = session.start(builder, true) => started,
             name = signals.recv() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
         };
         let result = match (started, session.device()) {

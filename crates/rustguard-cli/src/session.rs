@@ -1,10 +1,11 @@
 //! A running `up`: what wg-quick does, step by step, and how it is undone, whichever step was the last.
 
-use crate::{hooks, runfile::RunFile};
+use crate::{hooks, routing, runfile::RunFile};
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use rustguard_device::{
-    Builder, Device, DeviceHandle, conf,
+    Builder, Device, DeviceHandle,
+    conf::{self, Routing},
     host::{self, HostConfig},
     uapi,
 };
@@ -41,7 +42,9 @@ impl Session {
 
     /// Brings everything up. If this fails, call [`stop`](Self::stop).
     /// `builder` has what the configuration does not say.
-    pub(crate) async fn start(&mut self, builder: Builder) -> Result<()> {
+    ///
+    /// With `relay`, what peers send to each other does not go through the host.
+    pub(crate) async fn start(&mut self, builder: Builder, relay: bool) -> Result<()> {
         let name = &self.interface;
         if host::link_exists(name).await? {
             bail!(
@@ -53,6 +56,10 @@ impl Session {
 
         let mut host_config = self.host_config().await;
         host_config.fwmark = host::choose_fwmark(&host_config).await?;
+        let builder = match interface.routing {
+            Routing::Static => builder,
+            Routing::Babel => routing::babel(builder, name, interface, relay)?,
+        };
         let mut builder = builder.fwmark(host_config.fwmark.unwrap_or(0));
         if let Some(port) = interface.listen_port {
             builder = builder.listen_port(port);
@@ -128,7 +135,11 @@ impl Session {
             dns: interface.dns.clone(),
             dns_search: interface.dns_search.clone(),
             table: interface.table,
-            allowed_ips: self.config.peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect(),
+            // Under a routing protocol these are bounds, and routes come from what is learned.
+            allowed_ips: match interface.routing {
+                Routing::Static => self.config.peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect(),
+                Routing::Babel => Vec::new(),
+            },
             fwmark: interface.fwmark,
             endpoints: self.endpoints().await,
             record: Some(host::record_path(&self.interface)),

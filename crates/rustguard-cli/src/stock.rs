@@ -97,6 +97,7 @@ fn config(added: &Added, private_key: Option<StaticSecret>, endpoint: Option<&st
             endpoint: Some(endpoint),
             allowed_ips: added.allowed_ips.clone(),
             persistent_keepalive: Some(KEEPALIVE),
+            role: None,
         }],
     })
 }

@@ -3,7 +3,11 @@
 use anyhow::{Context as _, Result, anyhow, bail};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{conf, key::from_hex, uapi::SOCKET_DIR};
+use rustguard_device::{
+    conf,
+    key::from_hex,
+    uapi::{RoutingView, SOCKET_DIR},
+};
 use std::{
     fs,
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
@@ -17,6 +21,8 @@ use zeroize::Zeroizing;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// No line of the protocol is longer: a key's name and 64 digits, or a peer's name.
 const MAX_LINE: u64 = 1024;
+/// The longest answer about routing, in bytes.
+const MAX_ROUTING: u64 = 64 << 20;
 
 /// A device, as it answers `get`.
 #[derive(Default)]
@@ -26,6 +32,8 @@ pub(crate) struct Device {
     pub(crate) fwmark: u32,
     /// Packets relayed from peer to peer.
     pub(crate) relayed: u64,
+    /// Packets of routers let through with sources that they do not announce.
+    pub(crate) unannounced: u64,
     /// What was dropped, by reason; other implementations do not tell.
     pub(crate) drops: Vec<(String, u64)>,
     /// What enrolment counts, where there is any.
@@ -84,6 +92,23 @@ pub(crate) fn get(interface: &str) -> Result<Device> {
         Answer::Refused(errno) => bail!("{interface} refuses to tell its state: errno {errno}"),
         Answer::HungUp => bail!("{interface} hung up without telling its state"),
     }
+}
+
+/// Asks what the routing engine knows.
+pub(crate) fn routing(interface: &str) -> Result<RoutingView> {
+    conf::check_interface_name(interface)?;
+    let path = socket(interface);
+    let mut stream = UnixStream::connect(&path).map_err(|error| explain(error, &path))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(b"get=rustguard-routing\n\n")?;
+    let mut line = String::new();
+    // A thousand prefixes with what all neighbours say of them are a megabyte.
+    BufReader::new(stream).take(MAX_ROUTING).read_line(&mut line).unwrap_or_default();
+    let Some(json) = line.strip_prefix("rustguard_routing=") else {
+        bail!("{interface} has no routing engine to tell of: it is not RustGuard's")
+    };
+    serde_json::from_str(json).with_context(|| format!("what {} answers", path.display()))
 }
 
 enum Answer {
@@ -149,6 +174,7 @@ impl Device {
             "listen_port" => self.listen_port = value.parse()?,
             "fwmark" => self.fwmark = value.parse()?,
             "rustguard_relayed" => self.relayed = value.parse()?,
+            "rustguard_unannounced" => self.unannounced = value.parse()?,
             "public_key" => {
                 let public_key = PublicKey(*from_hex(value).context("not 64 hexadecimal digits")?);
                 self.peers.push(Peer::new(public_key));
@@ -235,7 +261,7 @@ mod tests {
     fn an_answer_is_read() {
         let (key, zeros) = ("ab".repeat(32), "00".repeat(32));
         let device = device(&format!(
-            "private_key={key}\nlisten_port=51820\nfwmark=7\nrustguard_relayed=12\n\
+            "private_key={key}\nlisten_port=51820\nfwmark=7\nrustguard_relayed=12\nrustguard_unannounced=5\n\
              rustguard_drop_forged=3\nrustguard_counter_admitted=4\npublic_key={key}\npreshared_key={zeros}\n\
              protocol_version=1\nrustguard_name=lap\u{1b}top\nendpoint=[2001:db8::1]:9\nlast_handshake_time_sec=5\n\
              last_handshake_time_nsec=6\ntx_bytes=22\nrx_bytes=11\npersistent_keepalive_interval=25\nallowed_ip=10.0.0.0/8\n\
@@ -243,7 +269,7 @@ mod tests {
         ))
         .unwrap();
         assert_eq!((device.listen_port, device.fwmark, device.peers.len()), (51_820, 7, 2));
-        assert_eq!(device.relayed, 12);
+        assert_eq!((device.relayed, device.unannounced), (12, 5));
         assert_eq!(device.drops, [("forged".to_owned(), 3)]);
         assert_eq!(device.counters, [("admitted".to_owned(), 4)]);
         let peer = &device.peers[0];

@@ -1,6 +1,10 @@
 //! `rustguard up`: a tunnel from a configuration file, in the foreground or detached.
 
-use crate::{cli::DataPath, detach, session::Session};
+use crate::{
+    cli::{DataPath, Relay},
+    detach,
+    session::Session,
+};
 use anyhow::{Context as _, Result, bail};
 use rustguard_device::{CloseReason, Device, conf};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -23,7 +27,7 @@ pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<
         let mut signals = Signals::new()?;
         let mut session = Session::claim(interface.clone(), path, config).await?;
         let started = tokio::select! {
-            started = session.start(data_path.apply(Device::builder())) => started,
+            started = session.start(data_path.apply(Device::builder()), data_path.relay != Relay::Off) => started,
             name = signals.recv() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
         };
         let result = match (started, session.device()) {

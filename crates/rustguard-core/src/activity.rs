@@ -57,6 +57,11 @@ impl Activity {
         self.received(now);
     }
 
+    /// Since when nothing was heard after data was sent; `None` when something was, or nothing was sent.
+    pub fn unanswered_since(&self) -> Option<Instant> {
+        self.awaited_since()
+    }
+
     /// Something authentic was sent; the node calls this for its handshake messages.
     pub(crate) fn sent(&self, now: Instant) {
         self.last_traversal.set(now);

@@ -27,8 +27,8 @@ pub enum Verdict {
 pub trait Forwarding {
     /// Whether `from` may present a packet with this source.
     fn permits(&self, from: PeerId, packet: &IpHead) -> bool;
-    /// Where the packet goes.
-    fn decide(&self, origin: Origin, packet: &IpHead) -> Verdict;
+    /// Where the packet goes. `bytes` is all of it, for those who tell flows apart.
+    fn decide(&self, origin: Origin, packet: &IpHead, bytes: &[u8]) -> Verdict;
 }
 
 /// WireGuard's own rule: the allowed IPs decide both ways, and what comes from a peer goes to the host.
@@ -36,7 +36,7 @@ impl Forwarding for AllowedIps {
     fn permits(&self, from: PeerId, packet: &IpHead) -> bool {
         self.lookup(packet.source) == Some(from)
     }
-    fn decide(&self, origin: Origin, packet: &IpHead) -> Verdict {
+    fn decide(&self, origin: Origin, packet: &IpHead, _: &[u8]) -> Verdict {
         match origin {
             Origin::Peer(_) => Verdict::Deliver,
             Origin::Host => self.lookup(packet.destination).map_or(Verdict::NoRoute, Verdict::Forward),

@@ -11,6 +11,7 @@
 //! | [`cookie`] | MAC1, MAC2, cookie replies |
 //! | [`wire`] | the four messages |
 //! | [`allowed_ips`], [`forwarding`], [`packet`] | whose packet is it |
+//! | [`routing`] | a seat for routing engines, and the static one |
 //! | [`limit`] | how much of something a source may cause |
 //! | [`staging`] | packets that wait for a handshake |
 //! | [`time`], [`timers`], [`tai64n`] | moments, the protocol's constants, timestamps |
@@ -30,6 +31,7 @@ pub mod node;
 pub mod noise;
 pub mod packet;
 mod peer;
+pub mod routing;
 pub mod session;
 pub mod staging;
 pub mod tai64n;

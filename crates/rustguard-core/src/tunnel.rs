@@ -233,7 +233,8 @@ impl Tunnel {
     /// [`Unsent`].
     pub fn send(&mut self, packet: &[u8], now: Now, rng: &mut impl CryptoRng) -> Result<(), Unsent> {
         let head = IpHead::parse(packet).ok_or(Unsent::Malformed)?;
-        let Verdict::Forward(peer) = self.allowed_ips.decide(Origin::Host, &head) else { return Err(Unsent::NoRoute) };
+        let verdict = self.allowed_ips.decide(Origin::Host, &head, packet);
+        let Verdict::Forward(peer) = verdict else { return Err(Unsent::NoRoute) };
         let link = self.links.get_mut(&peer).ok_or(Unsent::NoRoute)?;
         if link.endpoint.is_none() {
             return Err(Unsent::NoEndpoint);

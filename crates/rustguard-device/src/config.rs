@@ -1,6 +1,7 @@
 //! Typed configuration: what a device is told, by an embedder, the UAPI or a configuration file, all through one [`Update`].
 
 use ipnet::IpNet;
+use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{fmt, net::SocketAddr, time::Duration};
 use zeroize::Zeroizing;
@@ -17,6 +18,8 @@ pub struct Update {
     pub fwmark: Option<u32>,
     /// Remove every peer that this update does not list.
     pub replace_peers: bool,
+    /// The prefixes that a routing engine is to announce as this host's own, instead of those before.
+    pub announce: Option<Vec<IpNet>>,
     /// Changes to peers, in order.
     pub peers: Vec<PeerUpdate>,
 }
@@ -42,6 +45,8 @@ pub struct PeerUpdate {
     pub replace_allowed_ips: bool,
     /// Allowed IPs to give or take, in order.
     pub allowed_ips: Vec<AllowedIp>,
+    /// What the peer is to a routing engine; a router where it is never said.
+    pub role: Option<Role>,
 }
 
 /// One allowed IP to give or take.
@@ -51,6 +56,20 @@ pub struct AllowedIp {
     pub net: IpNet,
     /// Take it from the peer instead of giving it.
     pub remove: bool,
+}
+
+/// What becomes of a packet from a router whose source lies within the router's allowed IPs, but that it has not announced to
+/// the routing engine. Without an engine, and for clients, allowed IPs are exact in any mode; in any mode they are the limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SourceCheck {
+    /// It is dropped, and counted as [`SourceNotAnnounced`](crate::DropReason::SourceNotAnnounced).
+    #[default]
+    Enforce,
+    /// It passes, counted in [`Status::unannounced`](crate::Status::unannounced) and logged every half a minute at most: to find
+    /// out what `Enforce` would drop.
+    Log,
+    /// It passes: for networks whose ways there and back differ so much that announcements do not tell.
+    Off,
 }
 
 /// Where a peer is: an address, or a name that is resolved, and resolved again when handshakes fail.
@@ -75,6 +94,7 @@ impl PeerUpdate {
             persistent_keepalive: None,
             replace_allowed_ips: false,
             allowed_ips: Vec::new(),
+            role: None,
         }
     }
 
@@ -96,6 +116,13 @@ impl PeerUpdate {
     #[must_use]
     pub fn allowed_ip(mut self, net: impl Into<IpNet>) -> Self {
         self.allowed_ips.push(AllowedIp { net: net.into(), remove: false });
+        self
+    }
+
+    /// Says what it is to a routing engine.
+    #[must_use]
+    pub fn role(mut self, role: Role) -> Self {
+        self.role = Some(role);
         self
     }
 

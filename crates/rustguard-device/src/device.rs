@@ -2,14 +2,17 @@
 
 use crate::{
     binder::{Binder, UdpBinder, UringBinder},
-    config::{PeerUpdate, Update, UpdateError},
-    control::{self, Command},
+    config::{PeerUpdate, SourceCheck, Update, UpdateError},
+    control::{self, Command, Engine, Keep},
     event::Event,
+    filter::{self, Filter},
     other::OtherProtocol,
     shared::Relaying,
-    status::Status,
+    status::{RoutingStatus, Status},
     worker::LANES,
 };
+use ipnet::IpNet;
+use rustguard_core::routing::RoutingEngine;
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_tun::{
     Endpoint, TunQueue,
@@ -90,6 +93,11 @@ pub struct Builder {
     offload: Offload,
     io: Io,
     relay: Relay,
+    engine: Option<Engine>,
+    keep: Option<Keep>,
+    table: Option<u32>,
+    source_check: SourceCheck,
+    filter: Option<Filter>,
     datagrams: Option<OtherProtocol>,
     counters: Option<Counters>,
 }
@@ -136,6 +144,10 @@ pub enum Relay {
         /// The host's own addresses, which are never relayed even if they lie within a peer's allowed IPs.
         local: Vec<IpAddr>,
     },
+    /// It is relayed wherever the routing engine sends it to a peer, except for what is addressed to one of the host's own
+    /// addresses, which are followed as they change. Over transports of the embedder's own, as [`Always`](Self::Always) without
+    /// any.
+    Routed,
     /// It is dropped: peers reach the host and what lies behind it, but not each other.
     Isolate,
 }
@@ -146,6 +158,8 @@ impl From<Relay> for Relaying {
             Relay::Auto => Self::AsRouted,
             Relay::Off => Self::Never,
             Relay::Isolate => Self::Isolated,
+            // Until the addresses have been listed, the host gets everything.
+            Relay::Routed => Self::Never,
             Relay::Always { local } => Self::Always { local: Arc::new(local.into_iter().collect()) },
         }
     }
@@ -278,6 +292,13 @@ impl DeviceHandle {
         let _ = self.commands.send(Command::Send(datagram)).await;
     }
 
+    /// What the routing engine tells; `None` once the device has ended.
+    pub async fn routing(&self) -> Option<RoutingStatus> {
+        let (answer, answered) = oneshot::channel();
+        self.commands.send(Command::Routing(answer)).await.ok()?;
+        answered.await.ok()
+    }
+
     /// As [`Device::status`].
     pub async fn status(&self) -> Option<Status> {
         let (answer, answered) = oneshot::channel();
@@ -359,6 +380,51 @@ impl Builder {
         self
     }
 
+    /// Lets `engine` decide about routes. Allowed IPs are then bounds of what a peer may carry, and may overlap; without an
+    /// engine they are where things are, as in WireGuard ([`StaticRoutes`](crate::routing::StaticRoutes)).
+    #[must_use]
+    pub fn routing(mut self, engine: impl RoutingEngine + Send + 'static) -> Self {
+        self.engine = Some(Box::new(engine));
+        self
+    }
+
+    /// What becomes of the bytes that the engine wants to find again after a restart. Called on the control thread.
+    #[must_use]
+    pub fn routing_state(mut self, keep: impl FnMut(&[u8]) + Send + 'static) -> Self {
+        self.keep = Some(Box::new(keep));
+        self
+    }
+
+    /// The kernel's table into which the engine's routes go; by default they are for the workers alone, and the host's own
+    /// packets need routes of other making.
+    #[must_use]
+    pub fn routing_table(mut self, table: u32) -> Self {
+        self.table = Some(table);
+        self
+    }
+
+    /// What becomes of a router's packets with sources that it has not announced; by default they are dropped.
+    #[must_use]
+    pub fn source_check(mut self, mode: SourceCheck) -> Self {
+        self.source_check = mode;
+        self
+    }
+
+    /// Lets `filter` have the last word about packets: see [`filter`](crate::filter). Workers call it for each, several of them at
+    /// a time: it has to be quick, and must neither block nor allocate if the data path is not to. A panic in it ends the device.
+    #[must_use]
+    pub fn filter(mut self, filter: impl Fn(&filter::Packet<'_>) -> filter::Verdict + Send + Sync + 'static) -> Self {
+        self.filter = Some(Box::new(filter));
+        self
+    }
+
+    /// The prefixes that the engine announces as this host's own.
+    #[must_use]
+    pub fn announce(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
+        self.update.announce.get_or_insert_default().extend(prefixes);
+        self
+    }
+
     /// Lets another protocol share the tunnel's port: what is no WireGuard message, and `recognises` says is the protocol's own,
     /// is queued here; [`DeviceHandle::send`] answers. `recognises` runs on the data path, for every such datagram of
     /// anybody's: it has to be quick, and cheap in doubt. Stock peers drop what they do not know in silence.
@@ -417,7 +483,11 @@ impl Builder {
         interface: Option<Interface>,
     ) -> Result<Device, StartError> {
         // Without an interface there are no routes that could say so.
-        let relay = if interface.is_none() && self.relay == Relay::Auto { Relay::Off } else { self.relay };
+        let relay = match self.relay {
+            Relay::Auto if interface.is_none() => Relay::Off,
+            Relay::Routed if interface.is_none() => Relay::Always { local: Vec::new() },
+            relay => relay,
+        };
         let (commands, commands_in) = mpsc::channel(COMMAND_QUEUE);
         let (events, _) = broadcast::channel(EVENT_QUEUE);
         let (closed_out, closed) = watch::channel(None);
@@ -427,6 +497,11 @@ impl Builder {
             mtu: self.mtu.unwrap_or(DEFAULT_MTU),
             resolution_retries: self.resolution_retries,
             relay,
+            engine: self.engine,
+            keep: self.keep,
+            table: self.table,
+            source_check: self.source_check,
+            filter: self.filter,
             datagrams: self.datagrams,
             counters: self.counters,
             interface: interface.clone(),

@@ -36,10 +36,15 @@ reasons! {
     NotIp => "not_ip",
     /// An inner source address outside the peer's allowed IPs.
     SourceNotAllowed => "source_not_allowed",
-    /// A packet from the host that no peer's allowed IPs hold.
+    /// A source within the allowed IPs of a router that has not announced it to the routing engine
+    /// ([`SourceCheck`](crate::SourceCheck)).
+    SourceNotAnnounced => "source_not_announced",
+    /// A packet from the host that no peer's allowed IPs hold, or one for a peer that a filter named and that is not there.
     NoRoute => "no_route",
     /// A packet of one peer for another, where [`Relay::Isolate`](crate::Relay::Isolate) keeps them apart.
     Isolated => "isolated",
+    /// A packet that the embedder's filter dropped ([`Builder::filter`](crate::Builder::filter)).
+    Filtered => "filtered",
     /// A packet for a peer whose endpoint is not known.
     NoEndpoint => "no_endpoint",
     /// The oldest of more than 128 packets waiting for a handshake, or all of them when it was given up.
@@ -51,6 +56,8 @@ reasons! {
     /// A datagram of another protocol on the tunnel's port ([`Builder::datagrams`](crate::Builder::datagrams)) that came faster
     /// than it was taken.
     DatagramQueueFull => "datagram_queue_full",
+    /// A packet for the routing engine that came faster than control could look at it.
+    EngineQueueFull => "engine_queue_full",
     /// A handshake message that was not acceptable: see the log for which check it failed.
     HandshakeRefused => "handshake_refused",
     /// A handshake message answered with a cookie reply, or over the rate limit, under load.

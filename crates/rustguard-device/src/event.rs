@@ -50,6 +50,13 @@ pub enum Event {
         /// again.
         given_up: bool,
     },
+    /// A peer became usable as a neighbour of the routing engine, or ceased to be.
+    Neighbour {
+        /// Who.
+        peer: PublicKey,
+        /// The cost of the link in the engine's metric; `None`: unusable.
+        cost: Option<u16>,
+    },
     /// A peer was added.
     PeerAdded {
         /// Who.

@@ -28,6 +28,7 @@ mod control;
 mod device;
 mod drops;
 mod event;
+pub mod filter;
 pub mod host;
 pub mod key;
 mod other;
@@ -37,11 +38,12 @@ pub mod uapi;
 mod worker;
 
 pub use binder::{Binder, Bound, MemoryBinder, UdpBinder, UringBinder};
-pub use config::{AllowedIp, EndpointSpec, PeerUpdate, Update, UpdateError};
+pub use config::{AllowedIp, EndpointSpec, PeerUpdate, SourceCheck, Update, UpdateError};
 pub use device::{
     Builder, CloseReason, DEFAULT_MTU, Datagram, Device, DeviceHandle, Interface, Io, Offload, Relay, StartError,
     default_queues,
 };
 pub use drops::DropReason;
 pub use event::Event;
-pub use status::{PeerStatus, Status};
+pub use rustguard_core::routing;
+pub use status::{LearnedRoute, NeighbourStatus, PeerStatus, RoutingStatus, Status, Who};

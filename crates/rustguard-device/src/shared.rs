@@ -3,15 +3,19 @@
 //! Control writes, workers read; the exceptions are the sealing counter, the replay window, the endpoint and the
 //! activity stamps, each of which is touched once per run of packets.
 
-use crate::{drops::Drops, other::OtherProtocol};
+use crate::{config::SourceCheck, drops::Drops, filter::Filter, other::OtherProtocol};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use rustguard_core::{
     activity::Activity,
     allowed_ips::AllowedIps,
     node::PeerId,
+    packet::{self, IpHead},
+    routing::{PeerRoutes, Role, Routes, Target},
     session::{Opener, ReplayWindow, Sealer},
+    time::Instant,
 };
+use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::Endpoint;
 use std::{
     collections::{HashMap, HashSet},
@@ -20,6 +24,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 use tokio::sync::mpsc;
 
@@ -29,6 +34,8 @@ pub(crate) const HANDSHAKE_MAX: usize = 148;
 pub(crate) const HANDSHAKE_QUEUE: usize = 512;
 /// Questions for routes that may wait.
 pub(crate) const ROUTE_QUEUE: usize = 256;
+/// Packets for the routing engine that may wait: a burst of updates from some hundred neighbours.
+pub(crate) const ENGINE_QUEUE: usize = 1024;
 /// Packets that may be on their way to staging, over all peers.
 pub(crate) const STAGING_QUEUE: usize = 1024;
 
@@ -44,10 +51,18 @@ pub(crate) struct Shared {
     pub(crate) routed: papaya::HashMap<RouteQuestion, bool>,
     /// Packets taken to go from peer to peer, also those that then wait for a session or have nowhere to go.
     pub(crate) relayed: AtomicU64,
+    /// What becomes of a router's packets with sources that it has not announced.
+    pub(crate) source_check: SourceCheck,
+    /// Those that were let through.
+    pub(crate) unannounced: Unannounced,
+    /// The embedder's last word about packets.
+    pub(crate) filter: Option<Filter>,
     /// Everything dropped, by reason.
     pub(crate) drops: Drops,
     /// The way to control.
     pub(crate) control: ToControl,
+    /// Which packets are the routing engine's own.
+    pub(crate) claims: Option<fn(&[u8]) -> bool>,
     /// Who speaks another protocol on our port.
     pub(crate) datagrams: Option<OtherProtocol>,
 }
@@ -55,12 +70,27 @@ pub(crate) struct Shared {
 /// A snapshot of the forwarding decision.
 #[derive(Default)]
 pub(crate) struct Table {
-    /// Prefix → peer.
-    pub(crate) allowed_ips: AllowedIps,
+    /// Prefix → where it is, as the routing engine says, and who may present which source.
+    pub(crate) routes: Routes,
     /// Peer → what is shared of it.
     pub(crate) peers: HashMap<PeerId, Arc<PeerShared>>,
+    /// Public key → peer, where there is a filter that may ask.
+    pub(crate) keys: HashMap<PublicKey, PeerId>,
     /// What may go from peer to peer without the host.
     pub(crate) relaying: Relaying,
+}
+
+impl Table {
+    /// Who gets this packet; `None` when nobody does, the host included.
+    pub(crate) fn next_hop(&self, head: &IpHead, bytes: &[u8]) -> Option<PeerId> {
+        match self.routes.target(head.destination)? {
+            Target::Peer(peer) => Some(*peer),
+            Target::Several(hops) => hops.pick(packet::flow(bytes, head), |peer| {
+                self.peers.get(&peer).is_some_and(|peer| peer.usable.load(Ordering::Relaxed))
+            }),
+            Target::Host | Target::Nobody => None,
+        }
+    }
 }
 
 /// What may go from peer to peer without the host.
@@ -83,6 +113,9 @@ pub(crate) enum Relaying {
 /// What is shared of one peer.
 pub(crate) struct PeerShared {
     pub(crate) id: PeerId,
+    pub(crate) public_key: PublicKey,
+    /// What the peer may carry at most, where a routing engine decides; without one, its allowed IPs are its routes.
+    pub(crate) bounds: ArcSwapOption<Bounds>,
     /// Seals for the peer; `None` while there is no session.
     pub(crate) sealer: ArcSwapOption<Sealer>,
     /// Where the peer is. Moved only by authenticated packets, configuration and name resolution.
@@ -91,18 +124,26 @@ pub(crate) struct PeerShared {
     pub(crate) activity: Arc<Activity>,
     /// A wish for a handshake is on its way to control: one is enough.
     pub(crate) handshake_wanted: AtomicBool,
+    /// The routing engine can use the peer: where there are several next hops, the others are passed over.
+    pub(crate) usable: AtomicBool,
+    /// Bytes of the engine's own packets among those received.
+    pub(crate) engine_rx: AtomicU64,
     /// So is the news of a new endpoint: a peer that changes its address with every packet must not fill control's queue.
     pub(crate) roamed: AtomicBool,
 }
 
 impl PeerShared {
-    pub(crate) fn new(id: PeerId, activity: Arc<Activity>) -> Self {
+    pub(crate) fn new(id: PeerId, public_key: PublicKey, activity: Arc<Activity>) -> Self {
         Self {
             id,
+            public_key,
+            bounds: ArcSwapOption::empty(),
             sealer: ArcSwapOption::empty(),
             endpoint: ArcSwapOption::empty(),
             activity,
             handshake_wanted: AtomicBool::new(false),
+            usable: AtomicBool::new(true),
+            engine_rx: AtomicU64::new(0),
             roamed: AtomicBool::new(false),
         }
     }
@@ -128,6 +169,52 @@ impl PeerShared {
     }
 }
 
+/// What a peer may carry at most, whatever a routing engine says.
+pub(crate) struct Bounds {
+    allowed_ips: AllowedIps,
+    pub(crate) role: Role,
+}
+
+impl Bounds {
+    pub(crate) fn new(peer: PeerId, config: &PeerRoutes) -> Self {
+        let mut allowed_ips = AllowedIps::default();
+        for &net in &config.allowed_ips {
+            allowed_ips.insert(net, peer);
+        }
+        Self { allowed_ips, role: config.role }
+    }
+
+    pub(crate) fn contain(&self, address: IpAddr) -> bool {
+        self.allowed_ips.lookup(address).is_some()
+    }
+}
+
+/// Packets that were let through though their sources were not announced.
+#[derive(Default)]
+pub(crate) struct Unannounced {
+    packets: AtomicU64,
+    /// When that was last logged, in nanoseconds.
+    logged: AtomicU64,
+}
+
+impl Unannounced {
+    /// Between two lines in the log: any source is worth one, a flood is not.
+    const PAUSE: Duration = Duration::from_secs(30);
+
+    /// One more. Returns true when it is time to log that again.
+    pub(crate) fn count(&self, now: Instant) -> bool {
+        let before = self.packets.fetch_add(1, Ordering::Relaxed);
+        let logged = self.logged.load(Ordering::Relaxed);
+        let due = before == 0 || now.since(Instant::from_nanos(logged)) >= Self::PAUSE;
+        // Of several workers, one writes the line.
+        due && self.logged.compare_exchange(logged, now.as_nanos(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    pub(crate) fn packets(&self) -> u64 {
+        self.packets.load(Ordering::Relaxed)
+    }
+}
+
 /// The receiving side of one session.
 pub(crate) struct RxSession {
     pub(crate) opener: Opener,
@@ -143,6 +230,8 @@ pub(crate) struct ToControl {
     pub(crate) handshakes: mpsc::Sender<HandshakeDatagram>,
     /// Packets by which the kernel is to be asked for a route; nothing is lost when one does not fit.
     pub(crate) routes: mpsc::Sender<RouteQuestion>,
+    /// Packets for the routing engine.
+    pub(crate) engine: mpsc::Sender<(PeerId, Box<[u8]>)>,
     /// Packets to stage.
     pub(crate) staging: mpsc::Sender<(PeerId, Box<[u8]>)>,
     /// Signals. Bounded by what sends them: one `Confirmed` per session, one `HandshakeWanted` and one
@@ -212,11 +301,17 @@ impl ToControl {
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
+    use rustguard_core::{
+        noise::{Claimed, WIREGUARD, initiate},
+        session::{Role, establish},
+    };
+    use rustguard_crypto::x25519::StaticSecret;
 
     /// The other ends of [`ToControl`].
     pub(crate) struct Inbox {
         pub(crate) handshakes: mpsc::Receiver<HandshakeDatagram>,
         pub(crate) staging: mpsc::Receiver<(PeerId, Box<[u8]>)>,
+        pub(crate) engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
         _routes: mpsc::Receiver<RouteQuestion>,
         _signals: mpsc::UnboundedReceiver<Signal>,
     }
@@ -225,6 +320,7 @@ pub(crate) mod testing {
     pub(crate) fn shared(room: usize) -> (Shared, Inbox) {
         let (handshakes, handshakes_in) = mpsc::channel(room);
         let (routes, routes_in) = mpsc::channel(room);
+        let (engine, engine_in) = mpsc::channel(room);
         let (staging, staging_in) = mpsc::channel(room);
         let (signals, signals_in) = mpsc::unbounded_channel();
         let shared = Shared {
@@ -233,12 +329,40 @@ pub(crate) mod testing {
             mtu: AtomicU32::new(1_420),
             routed: papaya::HashMap::new(),
             relayed: AtomicU64::new(0),
+            source_check: SourceCheck::default(),
+            unannounced: Unannounced::default(),
+            filter: None,
             drops: Drops::default(),
-            control: ToControl { handshakes, routes, staging, signals },
+            control: ToControl { handshakes, routes, engine, staging, signals },
+            claims: None,
             datagrams: None,
         };
-        let inbox = Inbox { handshakes: handshakes_in, staging: staging_in, _routes: routes_in, _signals: signals_in };
+        let inbox = Inbox {
+            handshakes: handshakes_in,
+            staging: staging_in,
+            engine: engine_in,
+            _routes: routes_in,
+            _signals: signals_in,
+        };
         (shared, inbox)
+    }
+
+    /// The sending half of one side, the receiving half of the other, by a handshake between them; `index` is
+    /// the receiver's.
+    pub(crate) fn session(index: u32, made: Instant) -> (Sealer, Opener) {
+        let [initiator, responder, first, second] = [1, 2, 3, 4].map(|n| StaticSecret::from_bytes([n; 32]));
+        let shared = initiator.diffie_hellman(&responder.public_key()).unwrap();
+        let mut payload = [0; 12];
+        let (initiated, fields) =
+            initiate(&WIREGUARD, &initiator.public_key(), &responder.public_key(), &shared, first, &mut payload)
+                .unwrap();
+        let claimed = Claimed::read(&WIREGUARD, &responder, &fields.ephemeral, &fields.static_key).unwrap();
+        let received = claimed.verify(&shared, &mut payload, &fields.tag).unwrap();
+        let (response, theirs) = received.respond(&[0; 32], second, &mut []).unwrap();
+        let answer = initiated.verify(&initiator, &[0; 32], &response, &mut []).unwrap();
+        let (sealer, _) = establish(&initiated.finish(answer), Role::Initiator, 7, index, made);
+        let (_, opener) = establish(&theirs, Role::Responder, index, 7, made);
+        (sealer, opener)
     }
 }
 
@@ -256,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_new_source_address_of_ours_is_kept_but_is_no_roaming() {
-        let peer = PeerShared::new(PeerId(1), Arc::default());
+        let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
         assert!(peer.seen_at(&endpoint("192.0.2.1:1", None)));
         assert!(!peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9"))));
         assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.1:1", Some("192.0.2.9"))));
@@ -271,10 +395,11 @@ mod tests {
         let control = ToControl {
             handshakes: mpsc::channel(1).0,
             routes: mpsc::channel(1).0,
+            engine: mpsc::channel(1).0,
             staging: mpsc::channel(1).0,
             signals,
         };
-        let peer = PeerShared::new(PeerId(1), Arc::default());
+        let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
         for port in 1..1_000 {
             if peer.seen_at(&endpoint(&format!("192.0.2.1:{port}"), None)) {
                 control.roamed(&peer);

@@ -20,10 +20,67 @@ pub struct Status {
     pub peers: Vec<PeerStatus>,
     /// Packets that went from peer to peer without the host: see [`Relay`](crate::Relay).
     pub relayed: u64,
+    /// Packets of routers that were let through though their sources were not announced: see
+    /// [`SourceCheck::Log`](crate::SourceCheck::Log).
+    pub unannounced: u64,
     /// What was dropped, by reason; reasons that never happened are left out.
     pub drops: Vec<(DropReason, u64)>,
     /// The embedder's own: see [`Builder::counters`](crate::Builder::counters).
     pub counters: Vec<(&'static str, u64)>,
+}
+
+/// What a routing engine tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RoutingStatus {
+    /// The engine's own identifier in its protocol, where it has one.
+    pub router_id: Option<[u8; 8]>,
+    /// Who it talks to.
+    pub neighbours: Vec<NeighbourStatus>,
+    /// What it knows of prefixes.
+    pub routes: Vec<LearnedRoute>,
+    /// What it passed over, by reason.
+    pub refused: Vec<(&'static str, u64)>,
+}
+
+/// A peer's public key, and its name if it has one.
+pub type Who = (PublicKey, Option<String>);
+
+/// A neighbour of a routing engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NeighbourStatus {
+    /// Who.
+    pub peer: PublicKey,
+    /// Its name, if it has one.
+    pub name: Option<String>,
+    /// Where it is, as far as known.
+    pub endpoint: Option<SocketAddr>,
+    /// Whether it is heard.
+    pub heard: bool,
+    /// The cost of the link; `None`: it cannot be used.
+    pub cost: Option<u16>,
+    /// The smoothed round trip.
+    pub round_trip: Option<Duration>,
+    /// How many prefixes it announces.
+    pub routes: usize,
+}
+
+/// A prefix, as a routing engine knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LearnedRoute {
+    /// Which.
+    pub prefix: IpNet,
+    /// Whether this host announces it as its own.
+    pub local: bool,
+    /// How far it is; `None`: out of reach.
+    pub metric: Option<u16>,
+    /// Who originates it.
+    pub origin: Option<[u8; 8]>,
+    /// Who gets packets for it, the best first.
+    pub next_hops: Vec<Who>,
+    /// Who takes over.
+    pub backup: Option<Who>,
+    /// Who announces it, how far it is from there, and whether it could be used.
+    pub learned: Vec<(Who, u16, bool)>,
 }
 
 /// Everything about a peer.

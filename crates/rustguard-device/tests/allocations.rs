@@ -9,7 +9,10 @@
 
 use alloc_tracker::{Allocator, Operation, Session, ThreadSpan};
 use rustguard_crypto::x25519::StaticSecret;
-use rustguard_device::{Binder, Bound, Device, Event, PeerUpdate, Update};
+use rustguard_device::{
+    Binder, Bound, Device, Event, PeerUpdate, Update,
+    filter::{Packet, Routed, Verdict},
+};
 use rustguard_tun::{
     Endpoint, HEADROOM, LocalAddr, Network, Received, Segments, Sent, Span, TAILROOM, Transmit, TunQueue,
     udp::UdpOptions,
@@ -51,22 +54,32 @@ const RECEIVE: usize = 64;
 
 #[tokio::test]
 async fn packets_one_at_a_time() {
-    steady_state(2, &[1]).await;
+    steady_state(2, &[1], None).await;
 }
 
 #[tokio::test]
 async fn super_packets() {
-    steady_state(2, &[SEGMENTS]).await;
+    steady_state(2, &[SEGMENTS], None).await;
 }
 
 #[tokio::test]
 async fn all_sizes_and_several_peers() {
-    steady_state(4, &[1, 1, 3, SEGMENTS, 1, 17]).await;
+    steady_state(4, &[1, 1, 3, SEGMENTS, 1, 17], None).await;
+}
+
+#[tokio::test]
+async fn all_sizes_and_several_peers_through_a_filter() {
+    // It says itself what routing would do, so that keys are looked up both ways.
+    let filter = |packet: &Packet<'_>| match packet.routed {
+        Routed::Forward(peer) => Verdict::Forward(peer),
+        _ => Verdict::Deliver,
+    };
+    steady_state(4, &[1, 1, 3, SEGMENTS, 1, 17], Some(filter)).await;
 }
 
 /// Connects `nodes` devices, the first with all others, and lets each send reads of as many packets as `shape` says in
 /// turn. Fails unless every worker counted no allocation.
-async fn steady_state(nodes: u8, shape: &'static [usize]) {
+async fn steady_state(nodes: u8, shape: &'static [usize], filter: Option<fn(&Packet<'_>) -> Verdict>) {
     let rings: Arc<[Ring]> = (0..nodes).map(|_| Ring::new()).collect();
     let session = Session::new().no_stdout().no_file();
     let (done, all_done) = mpsc::channel();
@@ -89,7 +102,11 @@ async fn steady_state(nodes: u8, shape: &'static [usize]) {
             counted: false,
             done: done.clone(),
         };
-        let device = Device::builder()
+        let builder = match filter {
+            Some(filter) => Device::builder().filter(filter),
+            None => Device::builder(),
+        };
+        let device = builder
             .private_key(keys[usize::from(n)].clone())
             .start_with(tun, RingBinder { node: n, rings: Arc::clone(&rings) })
             .unwrap();

@@ -5,6 +5,7 @@
 //!     key                         0600  the WireGuard private key, base64 as `wg genkey` writes it
 //!     settings.json               0600  pools, port, … of `serve`
 //!     leases/                     0700  rustguard-enroll's store
+//!     routing                     0600  where a routing protocol goes on after a restart
 //!     endpoints.json              0600  where peers were when the server stopped
 //!     audit.jsonl                 0600  who was admitted, refused, removed
 //! ```
@@ -162,6 +163,27 @@ impl Folder {
     /// See [`FolderError`].
     pub fn set_settings(&self, settings: &Settings) -> Result<(), FolderError> {
         self.replace(&self.path("settings.json"), &settings.to_json())
+    }
+
+    /// What a routing engine kept the last time; `None` the first time.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn routing_state(&self) -> Result<Option<Vec<u8>>, FolderError> {
+        let path = self.path("routing");
+        match fs::read(&path) {
+            Ok(state) => Ok(Some(state)),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(cause) => Err(failed("read", &path)(cause)),
+        }
+    }
+
+    /// Keeps it.
+    ///
+    /// # Errors
+    /// See [`FolderError`].
+    pub fn set_routing_state(&self, state: &[u8]) -> Result<(), FolderError> {
+        self.replace(&self.path("routing"), state)
     }
 
     /// Where peers were when the server stopped, so that its successor calls them at once. Whatever cannot be read is not worth a

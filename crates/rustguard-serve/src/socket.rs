@@ -171,8 +171,10 @@ async fn accept(listener: UnixListener, path: PathBuf, calls: mpsc::Sender<Call>
 async fn serve(stream: UnixStream, path: &Path, calls: &mpsc::Sender<Call>) -> io::Result<()> {
     let who = stream.peer_cred()?;
     let (read, mut write) = stream.into_split();
+    // Heard out in any case: who is cut short while still speaking does not hear the answer.
+    let request = tokio::time::timeout(PATIENCE, read_request(read)).await??;
     let answer = if may_ask(path, who.uid(), who.gid()) {
-        match tokio::time::timeout(PATIENCE, read_request(read)).await?? {
+        match request {
             Ok(request) => {
                 let (answer, answered) = oneshot::channel();
                 let call = Call { request, uid: who.uid(), answer };

@@ -1,6 +1,7 @@
 //! The command line, as one definition that `--help`, the manual pages and the completions are made of.
 
 pub(crate) mod enrol;
+pub(crate) mod mesh;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use std::{num::NonZeroUsize, path::PathBuf};
@@ -147,6 +148,36 @@ Examples:
   rustguard show --json | jq '.[].peers[] | {name, rx_bytes}'")]
     Show(Show),
 
+    /// Show where prefixes are, as the routing protocol knows it
+    ///
+    /// For interfaces with `Routing = babel`.
+    Routes(Routes),
+
+    /// Show the routers that the routing protocol talks to
+    Neighbours(Routes),
+
+    /// Show the way to an address, hop by hop
+    ///
+    /// First what this node would do: the prefix, next hops, backup, metric and origin, and how far it is from each neighbour.
+    /// Then echo requests with growing hop limits find who is on the way. A hop stays `*` where its host does not forward
+    /// packets itself (sysctl net.ipv4.ip_forward, net.ipv6.conf.all.forwarding): RustGuard passes them on all the same, but it
+    /// is the host that answers.
+    #[command(after_help = "\
+Examples:
+  rustguard trace 10.77.0.5
+  rustguard trace fd77::5 -i wg0 --json | jq '.hops[].name'")]
+    Trace(mesh::Trace),
+
+    /// Draw the mesh as this node knows it
+    ///
+    /// Neighbours with cost and round trip, origins further away with metric and via whom, prefixes, clients. Who is between a
+    /// neighbour and a node further away is known there, not here.
+    #[command(after_help = "\
+Examples:
+  rustguard map -o mesh.svg
+  rustguard map --format dot | dot -Tpng > mesh.png")]
+    Map(mesh::Map),
+
     /// Check configuration files
     ///
     /// Reports every mistake with its line, its column and what to do about it. Nothing is changed.
@@ -165,7 +196,10 @@ Examples:
     ///
     /// Two nodes in network namespaces of their own: a handshake, round trips, throughput, and a change of address while
     /// the tunnel is in use. Takes a few seconds and leaves nothing behind.
-    Demo,
+    Demo {
+        #[command(subcommand)]
+        what: Option<mesh::Demo>,
+    },
 
     /// Make a private key
     #[command(
@@ -299,6 +333,20 @@ pub(crate) struct Show {
     /// Print JSON
     #[arg(long, conflicts_with = "field")]
     pub(crate) json: bool,
+}
+
+/// `rustguard routes` and `rustguard neighbours`.
+#[derive(Args, Debug)]
+pub(crate) struct Routes {
+    /// The interface
+    #[arg(value_name = "NAME")]
+    pub(crate) interface: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show it anew every second, until Ctrl-C
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) watch: bool,
 }
 
 /// What `show` can print alone.

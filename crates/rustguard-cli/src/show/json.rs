@@ -18,6 +18,8 @@ struct JsonDevice<'a> {
     fwmark: Option<u32>,
     /// Packets from peer to peer.
     relayed: u64,
+    /// Packets let through with sources that their routers do not announce.
+    unannounced: u64,
     /// Packets, by reason.
     dropped: BTreeMap<&'a str, u64>,
     /// Machines, by what became of them.
@@ -68,6 +70,7 @@ fn device<'a>(interface: &'a str, device: &'a Device, secrets: bool) -> JsonDevi
         listen_port: device.listen_port,
         fwmark: Some(device.fwmark).filter(|&mark| mark > 0),
         relayed: device.relayed,
+        unannounced: device.unannounced,
         dropped: device.drops.iter().map(|(reason, count)| (reason.as_str(), *count)).collect(),
         enrolment: device.counters.iter().map(|(name, count)| (name.as_str(), *count)).collect(),
         peers: peers.collect(),

@@ -42,6 +42,11 @@ impl<W: Write> Page<'_, W> {
         if device.relayed > 0 {
             self.line("relayed", format!("{} packets from peer to peer", device.relayed))?;
         }
+        if device.unannounced > 0 {
+            let text =
+                format!("{} packets let through with sources that their routers do not announce", device.unannounced);
+            self.line("unannounced", text)?;
+        }
         if !device.drops.is_empty() {
             let drops: Vec<_> = device.drops.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
             self.line("dropped", drops.join(", "))?;
@@ -131,6 +136,7 @@ mod tests {
             listen_port: 51_820,
             fwmark: 0xca6c,
             relayed: 12,
+            unannounced: 5,
             drops: vec![("forged".to_owned(), 3)],
             counters: vec![("admitted".to_owned(), 4)],
             peers: vec![peer(1, None, 0), peer(2, Some("laptop"), 100)],
@@ -149,7 +155,7 @@ mod tests {
         let public = public_key(&device());
         let expected = format!(
             "interface: wg0\n  public key: {}\n  private key: (hidden)\n  listening port: 51820\n  fwmark: 0xca6c\n  \
-             relayed: 12 packets from peer to peer\n  dropped: 3 forged\n  enrolment: 4 admitted\n\n\
+             relayed: 12 packets from peer to peer\n  unannounced: 5 packets let through with sources that their routers do not announce\n  dropped: 3 forged\n  enrolment: 4 admitted\n\n\
              peer: laptop\n  public key: AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n  preshared key: (hidden)\n  \
              endpoint: [2001:db8::1]:9\n  allowed ips: 10.0.0.0/8, fd00::/8\n  latest handshake: 1 hour, 1 minute, 1 second ago\n  \
              transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n\n\

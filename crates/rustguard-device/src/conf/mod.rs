@@ -25,10 +25,11 @@ pub use write::{to_text, write, write_with_comment};
 
 pub use crate::host::Table;
 use crate::{
-    config::{AllowedIp, EndpointSpec, PeerUpdate},
+    config::{AllowedIp, EndpointSpec, PeerUpdate, SourceCheck},
     status::{PeerStatus, Status},
 };
 use ipnet::IpNet;
+use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{fmt, net::IpAddr, time::Duration};
 use zeroize::Zeroizing;
@@ -69,8 +70,24 @@ pub struct Interface {
     pub pre_down: Vec<String>,
     /// `PostDown` commands.
     pub post_down: Vec<String>,
+    /// `Routing`: who decides where packets go. RustGuard's own key, as the next two.
+    pub routing: Routing,
+    /// `Announce`: prefixes besides the addresses that other routers are to send here.
+    pub announce: Vec<IpNet>,
+    /// `SourceCheck`: what becomes of routers' packets with sources that they have not announced.
+    pub source_check: SourceCheck,
     /// `SaveConfig`: write the state of the device back into the file on the way down.
     pub save_config: bool,
+}
+
+/// What `Routing` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Routing {
+    /// The allowed IPs are where things are, as in WireGuard.
+    #[default]
+    Static,
+    /// Babel (RFC 8966) finds out; the allowed IPs are bounds.
+    Babel,
 }
 
 /// What one `[Peer]` says.
@@ -88,6 +105,8 @@ pub struct Peer {
     pub allowed_ips: Vec<IpNet>,
     /// `PersistentKeepalive`, in whole seconds; `None` is `off`.
     pub persistent_keepalive: Option<Duration>,
+    /// `Role`: what the peer is to Babel. RustGuard's own key.
+    pub role: Option<Role>,
 }
 
 impl Config {
@@ -117,6 +136,7 @@ impl Config {
             },
             allowed_ips: status.allowed_ips.clone(),
             persistent_keepalive: status.persistent_keepalive,
+            role: before.and_then(|before| before.role),
         }
     }
 }
@@ -132,6 +152,7 @@ impl Peer {
             persistent_keepalive: Some(self.persistent_keepalive),
             replace_allowed_ips: true,
             allowed_ips: self.allowed_ips.iter().map(|&net| AllowedIp { net, remove: false }).collect(),
+            role: self.role,
             ..PeerUpdate::new(self.public_key)
         }
     }
@@ -146,6 +167,7 @@ impl fmt::Debug for Peer {
             .field("endpoint", &self.endpoint)
             .field("allowed_ips", &self.allowed_ips)
             .field("persistent_keepalive", &self.persistent_keepalive)
+            .field("role", &self.role)
             .finish()
     }
 }

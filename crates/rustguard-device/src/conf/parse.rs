@@ -1,17 +1,20 @@
 //! From the text of a file to a [`Config`] and everything that is to be said about it.
 
+mod checks;
+
 use super::{
-    Config, Diagnostic, Interface, Peer, Severity, Span, Table,
+    Config, Diagnostic, Interface, Peer, Routing, Severity, Span, Table,
     value::{self, Dns, Problem},
 };
 use crate::config::EndpointSpec;
 use ipnet::IpNet;
+use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use std::{collections::HashMap, net::IpAddr, ops::Range, time::Duration};
+use std::{collections::HashMap, ops::Range, time::Duration};
 use zeroize::Zeroizing;
 
 /// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
-const INTERFACE_KEYS: [&str; 12] = [
+const INTERFACE_KEYS: [&str; 15] = [
     "PrivateKey",
     "ListenPort",
     "FwMark",
@@ -24,10 +27,13 @@ const INTERFACE_KEYS: [&str; 12] = [
     "PreDown",
     "PostDown",
     "SaveConfig",
+    "Routing",
+    "Announce",
+    "SourceCheck",
 ];
 
 /// The keys of `[Peer]`.
-const PEER_KEYS: [&str; 5] = ["PublicKey", "PresharedKey", "Endpoint", "AllowedIPs", "PersistentKeepalive"];
+const PEER_KEYS: [&str; 6] = ["PublicKey", "PresharedKey", "Endpoint", "AllowedIPs", "PersistentKeepalive", "Role"];
 
 /// The longest name of a peer, in characters: a column of a table on a terminal.
 const MAX_NAME: usize = 63;
@@ -157,6 +163,7 @@ struct Draft<'a> {
     endpoint: Option<EndpointSpec>,
     allowed_ips: Vec<(IpNet, Piece<'a>)>,
     persistent_keepalive: Option<Duration>,
+    role: Option<Role>,
 }
 
 /// A `# Name = …` of which the next line says whose it is.
@@ -175,6 +182,8 @@ struct Parser<'a> {
     mtu: Option<Piece<'a>>,
     addresses: Vec<(IpNet, Piece<'a>)>,
     drafts: Vec<Draft<'a>>,
+    /// Keys that only a routing protocol gives a meaning, and where they are.
+    needs_babel: Vec<(&'static str, Span)>,
     /// Where each key that can be there once has been in the current section, or sections, of the interface and in the
     /// current peer.
     seen: [HashMap<&'static str, usize>; 2],
@@ -194,6 +203,7 @@ impl<'a> Parser<'a> {
             mtu: None,
             addresses: Vec::new(),
             drafts: Vec::new(),
+            needs_babel: Vec::new(),
             seen: Default::default(),
             pending: None,
             after_blank: true,
@@ -254,6 +264,7 @@ impl<'a> Parser<'a> {
                     endpoint: None,
                     allowed_ips: Vec::new(),
                     persistent_keepalive: None,
+                    role: None,
                 });
             }
             other => {
@@ -317,7 +328,10 @@ impl<'a> Parser<'a> {
         let Some(&known) = keys.iter().find(|known| known.eq_ignore_ascii_case(key.str())) else {
             return self.unknown_key(key, keys);
         };
-        let many = matches!(known, "Address" | "DNS" | "AllowedIPs" | "PreUp" | "PostUp" | "PreDown" | "PostDown");
+        let many = matches!(
+            known,
+            "Address" | "DNS" | "AllowedIPs" | "Announce" | "PreUp" | "PostUp" | "PreDown" | "PostDown"
+        );
         if !many && let Some(first) = self.seen[usize::from(self.section == Section::Peer)].insert(known, key.line) {
             self.diagnostics.push(
                 Diagnostic::warning(key.span(), format!("{known} is given twice, first in line {first}"))
@@ -391,6 +405,19 @@ impl<'a> Parser<'a> {
             }
             "Table" => self.interface.table = self.value(key, value, value::table).unwrap_or(Table::Auto),
             "SaveConfig" => self.interface.save_config = self.value(key, value, value::boolean).unwrap_or(false),
+            "Routing" => self.interface.routing = self.value(key, value, value::routing).unwrap_or_default(),
+            "Announce" => {
+                self.needs_babel.push((key, value.span()));
+                for item in value.list() {
+                    if let Some(net) = self.value(key, item, value::net) {
+                        self.interface.announce.push(net.trunc());
+                    }
+                }
+            }
+            "SourceCheck" => {
+                self.needs_babel.push((key, value.span()));
+                self.interface.source_check = self.value(key, value, value::source_check).unwrap_or_default();
+            }
             hook => {
                 let hooks = match hook {
                     "PreUp" => &mut self.interface.pre_up,
@@ -434,6 +461,10 @@ impl<'a> Parser<'a> {
             "Endpoint" => self.draft().endpoint = self.value(key, value, value::endpoint),
             "PersistentKeepalive" => {
                 self.draft().persistent_keepalive = self.value(key, value, value::keepalive).flatten();
+            }
+            "Role" => {
+                self.needs_babel.push((key, value.span()));
+                self.draft().role = self.value(key, value, value::role);
             }
             _ => {
                 for item in value.list() {
@@ -488,74 +519,11 @@ impl<'a> Parser<'a> {
                 endpoint: draft.endpoint,
                 allowed_ips: draft.allowed_ips.into_iter().map(|(net, _)| net).collect(),
                 persistent_keepalive: draft.persistent_keepalive,
+                role: draft.role,
             })
         });
         let config = (!broken).then(|| Config { interface: self.interface, peers: peers.collect() });
         (config, self.diagnostics)
-    }
-
-    fn check_interface(&mut self) {
-        let start = Piece { text: self.text, line: 1, line_start: 0, start: 0, end: 0 };
-        match self.interface_header {
-            None => self
-                .diagnostics
-                .push(Diagnostic::error(start.span(), "there is no `[Interface]`").help("it holds the PrivateKey")),
-            Some(header) if !self.seen[0].contains_key("PrivateKey") && !self.hook_sets_key() => self.diagnostics.push(
-                Diagnostic::error(header.span(), "`[Interface]` has no PrivateKey")
-                    .help("`rustguard genkey` makes one: PrivateKey = …"),
-            ),
-            Some(_) => {}
-        }
-        if let (Some(mtu), Some(piece)) = (self.interface.mtu, self.mtu)
-            && mtu < MIN_MTU_IPV6
-            && self.interface.addresses.iter().any(|net| net.addr().is_ipv6())
-        {
-            self.diagnostics.push(
-                Diagnostic::warning(piece.span(), format!("MTU {mtu} is too small for the IPv6 address"))
-                    .help(format!("IPv6 needs {MIN_MTU_IPV6}; below that, Linux takes IPv6 off the interface")),
-            );
-        }
-    }
-
-    /// Whether the key comes from elsewhere, as in the example of wg-quick(8): `PostUp = wg set %i private-key FILE`.
-    fn hook_sets_key(&self) -> bool {
-        self.interface.pre_up.iter().chain(&self.interface.post_up).any(|hook| hook.contains("private-key"))
-    }
-
-    fn check_peers(&mut self) {
-        let own = self.interface.private_key.as_ref().map(StaticSecret::public_key);
-        let mut keys = HashMap::<PublicKey, usize>::new();
-        let mut nets = HashMap::<(IpAddr, u8), (usize, usize)>::new();
-        for (index, draft) in self.drafts.iter().enumerate() {
-            match draft.public_key {
-                None => self.diagnostics.push(
-                    Diagnostic::error(draft.header.span(), "`[Peer]` has no PublicKey")
-                        .help("`rustguard pubkey` makes it of the peer's private key"),
-                ),
-                Some((PublicKey(bytes), _)) if bytes == [0; 32] => {}
-                Some((key, piece)) => {
-                    if let Some(first) = keys.insert(key, piece.line) {
-                        let message = format!("the peer with this PublicKey is in line {first} already");
-                        let help = "a peer has one section; make the two one, with the AllowedIPs of both";
-                        self.diagnostics.push(Diagnostic::error(piece.span(), message).help(help));
-                    }
-                    if own == Some(key) {
-                        let message = "this PublicKey is the interface's own: WireGuard does not talk to itself";
-                        let help = "use the public key of the other side";
-                        self.diagnostics.push(Diagnostic::warning(piece.span(), message).help(help));
-                    }
-                }
-            }
-            for (net, piece) in &draft.allowed_ips {
-                let before = nets.insert((net.addr(), net.prefix_len()), (index, piece.line));
-                if let Some((other, line)) = before.filter(|&(other, _)| other != index) {
-                    let other = self.drafts[other].name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
-                    let message = format!("AllowedIPs {net} is another peer's{other}, in line {line}");
-                    let help = "the last peer gets it, and the other loses it; give it to one of them";
-                    self.diagnostics.push(Diagnostic::warning(piece.span(), message).help(help));
-                }
-            }
-        }
     }
 }
 

@@ -12,10 +12,10 @@ const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
 fn full() -> String {
     format!(
         "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com\nMTU = 1400\nTable = 7\nSaveConfig = true\n\
-         PreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenPort = 51820\nFwMark = 0xca6c\n\
+         Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nSourceCheck = Log\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenPort = 51820\nFwMark = 0xca6c\n\
          PrivateKey = {SECRET}\n\n# Name = laptop of Zoë\n[Peer]\nPublicKey = {PEER}\nPresharedKey = {OTHER}\n\
-         AllowedIPs = 10.0.0.2/32, fd00::2/128\nEndpoint = vpn.example.com:51820\nPersistentKeepalive = 25\n\n\
-         [Peer]\nPublicKey = {OTHER}\nEndpoint = [2001:db8::1]:51820\n"
+         AllowedIPs = 10.0.0.2/32, fd00::2/128\nEndpoint = vpn.example.com:51820\nPersistentKeepalive = 25\nRole = client\n\n\
+         [Peer]\nPublicKey = {OTHER}\nRole = Router\nEndpoint = [2001:db8::1]:51820\n"
     )
 }
 
@@ -52,6 +52,10 @@ fn everything_is_read() {
     assert_eq!(interface.dns, ["10.0.0.53".parse::<IpAddr>().unwrap()]);
     assert_eq!(interface.dns_search, ["example.com"]);
     assert_eq!((interface.table, interface.save_config), (Table::Number(7), true));
+    assert_eq!(interface.routing, Routing::Babel);
+    assert_eq!(interface.announce, ["192.168.1.0/24", "fd01::/64"].map(|net| net.parse().unwrap()));
+    assert_eq!(interface.source_check, SourceCheck::Log);
+    assert_eq!(config.peers.iter().map(|peer| peer.role).collect::<Vec<_>>(), [Some(Role::Client), Some(Role::Router)]);
     assert_eq!(interface.pre_up, ["echo up # now"], "a hook keeps its #");
     assert_eq!(interface.post_up, ["a; b=c", "d"]);
     let [laptop, other] = &config.peers[..] else { panic!("two peers") };
@@ -96,6 +100,46 @@ fn names_belong_to_the_peer_they_stand_at() {
 }
 
 #[test]
+fn keys_of_routing_need_routing() {
+    assert_eq!(
+        said(&interface(&format!("Routing = ospf\nAnnounce = 10.0.0.0/33\n[Peer]\nPublicKey = {PEER}\nRole = king"))),
+        [
+            "error 3:11 Routing must be `static` or `babel`, not `ospf`",
+            "error 4:12 Announce has the prefix length /33 in `10.0.0.0/33` [IPv4 prefix lengths are 0 to 32]",
+            "warning 4:12 Announce means nothing without a routing protocol [`Routing = babel` in [Interface] starts one]",
+            "error 7:8 Role must be `router` or `client`, not `king`",
+            "warning 7:8 Role means nothing without a routing protocol [`Routing = babel` in [Interface] starts one]",
+        ]
+    );
+    let two = format!(
+        "Routing = babel\n[Peer]\nPublicKey = {PEER}\nAllowedIPs = 10.0.0.0/8\n[Peer]\nPublicKey = {OTHER}\nAllowedIPs = 10.0.0.0/8"
+    );
+    good(&interface(&two));
+    assert_eq!(
+        said(&interface("SourceCheck = off\nSourceCheck = strict")),
+        [
+            "warning 3:15 SourceCheck means nothing without a routing protocol [`Routing = babel` in [Interface] starts one]",
+            "warning 4:1 SourceCheck is given twice, first in line 3 [the last one counts; remove the other]",
+            "error 4:15 SourceCheck must be `enforce`, `log` or `off`, not `strict`",
+            "warning 4:15 SourceCheck means nothing without a routing protocol [`Routing = babel` in [Interface] starts one]",
+        ]
+    );
+    for (text, mode) in [
+        ("", SourceCheck::Enforce),
+        ("SourceCheck = ENFORCE", SourceCheck::Enforce),
+        ("SourceCheck = off", SourceCheck::Off),
+    ] {
+        let config = good(&interface(&format!("Routing = babel\n{text}")));
+        assert_eq!(config.interface.source_check, mode);
+        assert_eq!(good(&to_text(&config)).interface.source_check, mode);
+    }
+    assert_eq!(
+        said(&interface(&format!("Routing = babel\n[Peer]\nPublicKey = {PEER}\nRole = client"))),
+        ["warning 4:1 a client without AllowedIPs cannot be reached, and may send nothing"]
+    );
+}
+
+#[test]
 fn every_mistake_is_reported_at_its_place() {
     let text = format!(
         "ListenPort = 1\nMTU = 1\n[Interface]\nListenPrt = 51820\nListenPort = 70000\nPublicKey = x\nAddress = 10.0.0.1/33, nonsense\n\
@@ -119,7 +163,7 @@ fn every_mistake_is_reported_at_its_place() {
         "error 16:26 AllowedIPs must be addresses, not the change `+10.0.0.0/8` [`+` and `-` change a running device (wg set); a file says what there is: `10.0.0.0/8`]",
         "error 17:1 `[Peer]` has no PublicKey [`rustguard pubkey` makes it of the peer's private key]",
         "error 18:23 PersistentKeepalive must be `off` or seconds from 0 to 65535, not `65536` [25 keeps most NATs and firewalls open]",
-        "error 19:1 there is no key `zzzzzz` in [Peer] [the keys of [Peer] are PublicKey, PresharedKey, Endpoint, AllowedIPs, PersistentKeepalive]",
+        "error 19:1 there is no key `zzzzzz` in [Peer] [the keys of [Peer] are PublicKey, PresharedKey, Endpoint, AllowedIPs, PersistentKeepalive, Role]",
     ];
     assert_eq!(said(&text), expected);
     assert!(parse(&text).0.is_none());
@@ -209,6 +253,7 @@ fn saving_keeps_what_the_device_does_not_know() {
             allowed_ips: vec!["10.9.0.0/16".parse().unwrap()],
         }],
         relayed: 0,
+        unannounced: 0,
         drops: Vec::new(),
         counters: Vec::new(),
     };

@@ -1,8 +1,12 @@
 //! What can stand behind a `=`: one function per type, each from a text to a value or a [`Problem`].
 
-use super::Table;
-use crate::{config::EndpointSpec, key};
+use super::{Routing, Table};
+use crate::{
+    config::{EndpointSpec, SourceCheck},
+    key,
+};
 use ipnet::IpNet;
+use rustguard_core::routing::Role;
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
     ops::{Range, RangeInclusive},
@@ -119,6 +123,31 @@ pub(super) fn boolean(text: &str) -> Result<bool> {
         "true" => Ok(true),
         "false" => Ok(false),
         _ => Err(Problem::new(format!("must be `true` or `false`, not `{text}`"))),
+    }
+}
+
+pub(super) fn routing(text: &str) -> Result<Routing> {
+    match text.to_ascii_lowercase().as_str() {
+        "static" => Ok(Routing::Static),
+        "babel" => Ok(Routing::Babel),
+        _ => Err(Problem::new(format!("must be `static` or `babel`, not `{text}`"))),
+    }
+}
+
+pub(super) fn source_check(text: &str) -> Result<SourceCheck> {
+    match text.to_ascii_lowercase().as_str() {
+        "enforce" => Ok(SourceCheck::Enforce),
+        "log" => Ok(SourceCheck::Log),
+        "off" => Ok(SourceCheck::Off),
+        _ => Err(Problem::new(format!("must be `enforce`, `log` or `off`, not `{text}`"))),
+    }
+}
+
+pub(super) fn role(text: &str) -> Result<Role> {
+    match text.to_ascii_lowercase().as_str() {
+        "router" => Ok(Role::Router),
+        "client" => Ok(Role::Client),
+        _ => Err(Problem::new(format!("must be `router` or `client`, not `{text}`"))),
     }
 }
 

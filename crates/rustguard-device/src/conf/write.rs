@@ -1,8 +1,9 @@
 //! From a [`Config`] to a file.
 
-use super::{Config, Peer, Table, parse::is_name};
-use crate::key::to_base64;
+use super::{Config, Peer, Routing, Table, parse::is_name};
+use crate::{config::SourceCheck, key::to_base64};
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
+use rustguard_core::routing::Role;
 use std::{
     fmt::{Display, Write as _},
     io::{self, Write as _},
@@ -40,7 +41,7 @@ pub fn to_text(config: &Config) -> Zeroizing<String> {
     let hooks = [&interface.pre_up, &interface.post_up, &interface.pre_down, &interface.post_down];
     let hook_bytes: usize = hooks.iter().flat_map(|hooks| hooks.iter()).map(|hook| hook.len() + 16).sum();
     let peer_bytes: usize = config.peers.iter().map(|peer| 1024 + 64 * peer.allowed_ips.len()).sum();
-    let lists = interface.addresses.len() + interface.dns.len() + interface.dns_search.len();
+    let lists = interface.announce.len() + interface.addresses.len() + interface.dns.len() + interface.dns_search.len();
     let mut out = Zeroizing::new(String::with_capacity(1024 + 256 * lists + hook_bytes + peer_bytes));
 
     out.push_str("[Interface]\n");
@@ -57,6 +58,14 @@ pub fn to_text(config: &Config) -> Zeroizing<String> {
         Table::Number(number) => line(&mut out, "Table", number),
     }
     line_unless(&mut out, !interface.save_config, "SaveConfig", true);
+    line_unless(&mut out, interface.routing == Routing::Static, "Routing", "babel");
+    let announce = interface.announce.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    line_unless(&mut out, announce.is_empty(), "Announce", announce);
+    match interface.source_check {
+        SourceCheck::Enforce => {}
+        SourceCheck::Log => line(&mut out, "SourceCheck", "log"),
+        SourceCheck::Off => line(&mut out, "SourceCheck", "off"),
+    }
     for (key, hooks) in ["PreUp", "PostUp", "PreDown", "PostDown"].into_iter().zip(hooks) {
         for hook in hooks {
             line(&mut out, key, hook);
@@ -85,6 +94,11 @@ fn push_peer(out: &mut String, peer: &Peer) {
     let allowed_ips = peer.allowed_ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     line_unless(out, allowed_ips.is_empty(), "AllowedIPs", allowed_ips);
     maybe(out, "Endpoint", peer.endpoint.as_ref());
+    let role = peer.role.map(|role| match role {
+        Role::Router => "router",
+        Role::Client => "client",
+    });
+    maybe(out, "Role", role);
     maybe(out, "PersistentKeepalive", peer.persistent_keepalive.map(|interval| interval.as_secs()));
 }
 

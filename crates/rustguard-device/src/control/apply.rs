@@ -11,6 +11,7 @@ use crate::{
 use parking_lot::Mutex;
 use rustguard_core::{
     node::{Action, Event as NodeEvent, PeerId},
+    routing::Signal,
     session::{HEADER_LEN, ReplayWindow, Sealer},
     staging::Staged,
 };
@@ -148,7 +149,7 @@ impl<B: Binder> Control<B> {
     }
 
     /// Seals one packet (already padded) and sends it; false when the session has run out.
-    fn seal_and_send(&mut self, peer: PeerId, sealer: &Sealer, packet: &[u8]) -> bool {
+    pub(super) fn seal_and_send(&mut self, peer: PeerId, sealer: &Sealer, packet: &[u8]) -> bool {
         let Some(entry) = self.peers.get(&peer) else { return true };
         let shared = Arc::clone(&entry.shared);
         let now = now();
@@ -192,10 +193,20 @@ impl<B: Binder> Control<B> {
     }
 
     /// Translates the node's events, which speak of ids, for embedders, who know keys.
-    fn report(&self, event: &NodeEvent) {
+    fn report(&mut self, event: &NodeEvent) {
         let (NodeEvent::HandshakeComplete { peer, .. }
         | NodeEvent::HandshakeFailed { peer }
         | NodeEvent::SessionExpired { peer }) = event;
+        match *event {
+            NodeEvent::HandshakeComplete { peer, took } => {
+                self.engine_signal(peer, Signal::HandshakeComplete);
+                if let Some(took) = took {
+                    self.engine_signal(peer, Signal::RoundTrip(took));
+                }
+            }
+            NodeEvent::HandshakeFailed { peer } => self.engine_signal(peer, Signal::HandshakeFailed),
+            NodeEvent::SessionExpired { .. } => {}
+        }
         let Some(entry) = self.peers.get(peer) else { return };
         let Some(config) = self.node.peer_config(*peer) else { return };
         let key = config.public_key;

@@ -3,7 +3,9 @@
 //! Everything arrives here as a message, is given to the [`Node`], and the node's actions are carried out
 //! ([`apply`]). Nothing in this thread blocks: a name that resolves slowly or a UAPI client that stalls costs a task.
 
+mod allowed;
 mod apply;
+mod engine;
 mod relay;
 mod resolve;
 mod timer;
@@ -11,29 +13,32 @@ mod update;
 
 use crate::{
     binder::{Binder, Bound},
-    config::{Update, UpdateError},
+    config::{SourceCheck, Update, UpdateError},
     device::{CloseReason, Counters, Datagram, Interface, Relay, StartError},
     drops::DropReason,
     event::Event,
-    host::{HostEvent, Monitor},
+    filter::Filter,
+    host::{HostEvent, LearnedRoutes, Monitor, local_addresses},
     other::OtherProtocol,
     shared::{
-        HANDSHAKE_QUEUE, HandshakeDatagram, ROUTE_QUEUE, Relaying, RouteQuestion, STAGING_QUEUE, Shared, Signal,
-        ToControl,
+        ENGINE_QUEUE, HANDSHAKE_QUEUE, HandshakeDatagram, ROUTE_QUEUE, Relaying, RouteQuestion, STAGING_QUEUE, Shared,
+        Signal, ToControl,
     },
-    status::Status,
+    status::{RoutingStatus, Status},
     worker::WorkerHandle,
 };
+use allowed::Allowed;
+use engine::Seat;
+pub(crate) use engine::{Engine, Keep};
 use relay::{RouteAnswer, Routing};
 use resolve::Resolved;
 use rustguard_core::{
     activity::Activity,
-    allowed_ips::AllowedIps,
     node::{Action, Dropped, Node, PeerId},
     time::{Instant, Now},
 };
 use rustguard_tun::{TunQueue, clock, udp::UdpOptions};
-use std::{collections::HashMap, io, sync::Arc, thread::JoinHandle};
+use std::{collections::HashMap, io, net::IpAddr, sync::Arc, thread::JoinHandle};
 use timer::{BootTimer, SuspendDetector};
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 
@@ -41,6 +46,7 @@ use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 pub(crate) enum Command {
     Update(Update, oneshot::Sender<Result<(), UpdateError>>),
     Status(oneshot::Sender<Status>),
+    Routing(oneshot::Sender<RoutingStatus>),
     HandshakeNow,
     Send(Datagram),
     Shutdown,
@@ -52,6 +58,12 @@ pub(crate) struct Start {
     pub(crate) mtu: u32,
     pub(crate) resolution_retries: Option<u32>,
     pub(crate) relay: Relay,
+    pub(crate) engine: Option<Engine>,
+    pub(crate) keep: Option<Keep>,
+    /// The kernel's table for what the engine learns.
+    pub(crate) table: Option<u32>,
+    pub(crate) source_check: SourceCheck,
+    pub(crate) filter: Option<Filter>,
     pub(crate) datagrams: Option<OtherProtocol>,
     pub(crate) counters: Option<Counters>,
     pub(crate) interface: Option<Interface>,
@@ -65,8 +77,11 @@ pub(crate) struct Start {
 struct Control<B: Binder> {
     node: Node,
     peers: HashMap<PeerId, apply::Peer>,
-    /// The master copy; [`publish`](Self::publish) gives the workers a snapshot.
-    allowed_ips: AllowedIps,
+    allowed: Allowed,
+    /// Who decides about routes; [`publish`](Self::publish) gives the workers a snapshot of the outcome.
+    seat: Seat,
+    /// What is relayed follows the host's addresses.
+    follows_addresses: bool,
     shared: Arc<Shared>,
     binder: B,
     /// The sockets of all workers: what control has to say leaves by the first.
@@ -84,6 +99,8 @@ struct Control<B: Binder> {
     relaying: Relaying,
     routing: Routing,
     counters: Option<Counters>,
+    /// Where the host's addresses are sent when they have been listed.
+    addresses: mpsc::Sender<Vec<IpAddr>>,
 }
 
 /// Binds, applies the first configuration, starts the threads. What can fail, fails here and not later.
@@ -102,6 +119,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
     let name = start.interface.as_ref().map_or("device", |interface| &interface.name).to_owned();
 
     let (handshakes, handshakes_in) = mpsc::channel(HANDSHAKE_QUEUE);
+    let (engine, engine_in) = mpsc::channel(ENGINE_QUEUE);
     let (staging, staging_in) = mpsc::channel(STAGING_QUEUE);
     let (routes, routes_in) = mpsc::channel(ROUTE_QUEUE);
     let (signals, signals_in) = mpsc::unbounded_channel();
@@ -113,8 +131,12 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         mtu: start.mtu.into(),
         routed: papaya::HashMap::new(),
         relayed: Default::default(),
+        source_check: start.source_check,
+        unannounced: Default::default(),
+        filter: start.filter,
         drops: Default::default(),
-        control: ToControl { handshakes, routes, staging, signals },
+        control: ToControl { handshakes, routes, engine, staging, signals },
+        claims: start.engine.as_ref().and_then(|engine| engine.claims()),
         datagrams: start.datagrams,
     });
 
@@ -127,10 +149,21 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         WorkerHandle::start(name, Arc::clone(&shared), queues, network)
     });
     let workers = workers.collect::<io::Result<_>>()?;
+    let kernel = match (&start.interface, start.table) {
+        (Some(interface), Some(table)) if start.engine.is_some() => {
+            Some(LearnedRoutes::start(interface.index, table).map_err(io::Error::other)?)
+        }
+        _ => None,
+    };
+    let seat = Seat::new(start.engine, start.keep, kernel);
+    let follows_addresses = start.relay == Relay::Routed;
+    let (addresses, addresses_in) = mpsc::channel(1);
     let mut control = Control {
         node: Node::new(now().instant, &mut rand::rng()),
         peers: HashMap::new(),
-        allowed_ips: AllowedIps::default(),
+        allowed: Allowed::new(seat.shares_prefixes),
+        seat,
+        follows_addresses,
         shared,
         binder,
         networks: control,
@@ -144,6 +177,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         resolution_retries: start.resolution_retries,
         relaying: start.relay.into(),
         counters: start.counters,
+        addresses,
         routing: Routing::new(start.interface.as_ref().map(|interface| interface.index), route_answers),
     };
     // Port and mark are bound already.
@@ -157,6 +191,8 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         staging: staging_in,
         signals: signals_in,
         resolved: resolved_in,
+        engine: engine_in,
+        addresses: addresses_in,
         routes: routes_in,
         route_answers: route_answers_in,
         timer,
@@ -164,7 +200,11 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
     };
     let closed = start.closed;
     Ok(std::thread::Builder::new().name(format!("rg-{name}-ctl")).spawn(move || {
-        let reason = runtime.block_on(control.run(inbox));
+        let reason = runtime.block_on(async {
+            let reason = control.run(inbox).await;
+            control.engine_leave();
+            reason
+        });
         // The worker has ended and the interface is gone before anybody hears that the device is closed.
         drop(control);
         drop(runtime);
@@ -178,6 +218,8 @@ struct Inbox {
     stop: Arc<Notify>,
     handshakes: mpsc::Receiver<HandshakeDatagram>,
     staging: mpsc::Receiver<(PeerId, Box<[u8]>)>,
+    engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
+    addresses: mpsc::Receiver<Vec<IpAddr>>,
     signals: mpsc::UnboundedReceiver<Signal>,
     resolved: mpsc::Receiver<Resolved>,
     routes: mpsc::Receiver<RouteQuestion>,
@@ -195,8 +237,12 @@ impl<B: Binder> Control<B> {
         if let Some(mtu) = monitor.as_ref().and_then(Monitor::mtu) {
             self.host_event(HostEvent::LinkMtu(mtu));
         }
+        // It may have been set up before anybody listened.
+        self.seat.link_up();
+        self.list_addresses();
         loop {
-            inbox.timer.set(self.node.deadline());
+            let deadline = [self.node.deadline(), self.seat.deadline()].into_iter().flatten().min();
+            inbox.timer.set(deadline);
             // In this order: sessions and timers come before what outsiders can send.
             tokio::select! {
                 biased;
@@ -206,14 +252,20 @@ impl<B: Binder> Control<B> {
                         return reason;
                     }
                 }
-                () = inbox.timer.expired() => self.node.tick(now(), &mut rand::rng(), &mut self.actions),
+                () = inbox.timer.expired() => {
+                    self.node.tick(now(), &mut rand::rng(), &mut self.actions);
+                    self.engine_tick();
+                }
                 Some(command) = inbox.commands.recv() => match command {
                     Command::Update(update, answer) => { let _ = answer.send(self.update(update)); }
                     Command::Status(answer) => { let _ = answer.send(self.status()); }
+                    Command::Routing(answer) => { let _ = answer.send(self.routing_status()); }
                     Command::HandshakeNow => self.handshake_now(),
                     Command::Send(Datagram { endpoint, bytes }) => { self.transmit(endpoint, &bytes); }
                     Command::Shutdown => return CloseReason::Shutdown,
                 },
+                Some((peer, packet)) = inbox.engine.recv() => self.engine_packet(peer, &packet),
+                Some(addresses) = inbox.addresses.recv() => self.local_addresses(addresses),
                 Some((peer, packet)) = inbox.staging.recv() => self.stage(peer, packet),
                 Some(resolved) = inbox.resolved.recv() => self.resolved(resolved),
                 Some(event) = next_event(&mut monitor) => {
@@ -282,9 +334,25 @@ impl<B: Binder> Control<B> {
         match event {
             HostEvent::LinkMtu(mtu) => self.shared.mtu.store(mtu, std::sync::atomic::Ordering::Relaxed),
             HostEvent::LinkDeleted => return Some(CloseReason::InterfaceDeleted),
-            HostEvent::LinkUp | HostEvent::LinkDown | HostEvent::NetworkChanged => {}
+            HostEvent::NetworkChanged => self.list_addresses(),
+            HostEvent::LinkUp => self.seat.link_up(),
+            HostEvent::LinkDown => {}
         }
         None
+    }
+
+    /// Asks the kernel for the host's addresses, where they matter.
+    fn list_addresses(&self) {
+        if self.follows_addresses {
+            let answer = self.addresses.clone();
+            tokio::spawn(async move {
+                match local_addresses().await {
+                    // Control is gone only while the device shuts down.
+                    Ok(addresses) => drop(answer.send(addresses).await),
+                    Err(error) => tracing::warn!("what is relayed does not follow the host's addresses: {error}"),
+                }
+            });
+        }
     }
 
     /// A packet without a session: keep it, and see to it that there will be one.

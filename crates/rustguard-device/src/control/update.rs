@@ -14,7 +14,7 @@ use rustguard_core::{
     staging::Staged,
 };
 use rustguard_tun::{Endpoint, udp::UdpOptions};
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 use zeroize::Zeroizing;
 
 impl<B: Binder> Control<B> {
@@ -43,6 +43,9 @@ impl<B: Binder> Control<B> {
         }
         for peer in update.peers {
             self.update_peer(peer);
+        }
+        if let Some(prefixes) = &update.announce {
+            self.announce(prefixes);
         }
         self.publish();
         self.apply(None);
@@ -89,14 +92,20 @@ impl<B: Binder> Control<B> {
             self.node.set_preshared_key(peer, **key);
         }
         if update.replace_allowed_ips {
-            self.allowed_ips.remove_peer(peer);
+            self.allowed.remove_peer(peer);
         }
         for allowed in &update.allowed_ips {
             if allowed.remove {
-                self.allowed_ips.remove(allowed.net, peer);
-            } else {
-                self.allowed_ips.insert(allowed.net, peer);
+                self.allowed.remove(allowed.net, peer);
+            } else if let Some(before) = self.allowed.insert(allowed.net, peer) {
+                self.engine_peer(before);
             }
+        }
+        if let Some(role) = update.role {
+            self.seat.set_role(peer, role);
+        }
+        if known.is_none() || update.replace_allowed_ips || !update.allowed_ips.is_empty() || update.role.is_some() {
+            self.engine_peer(peer);
         }
         if let Some(name) = update.name
             && let Some(entry) = self.peers.get_mut(&peer)
@@ -127,7 +136,7 @@ impl<B: Binder> Control<B> {
         };
         let activity = self.node.activity_of(peer).expect("the node has just added this peer");
         let entry = Peer {
-            shared: Arc::new(PeerShared::new(peer, activity)),
+            shared: Arc::new(PeerShared::new(peer, update.public_key, activity)),
             name: None,
             endpoint: None,
             resolving: None,
@@ -168,7 +177,8 @@ impl<B: Binder> Control<B> {
 
     /// Drops what control keeps of a peer that the node has removed.
     fn forget(&mut self, peer: PeerId) {
-        self.allowed_ips.remove_peer(peer);
+        self.allowed.remove_peer(peer);
+        self.engine_peer_removed(peer);
         if let Some(entry) = self.peers.remove(&peer) {
             // A worker that holds the old table for the rest of its batch must not seal any more.
             entry.shared.sealer.store(None);
@@ -176,10 +186,14 @@ impl<B: Binder> Control<B> {
     }
 
     /// Gives the workers a new snapshot.
-    fn publish(&self) {
-        let peers = self.peers.iter().map(|(&id, entry)| (id, Arc::clone(&entry.shared))).collect();
-        let (allowed_ips, relaying) = (self.allowed_ips.clone(), self.relaying.clone());
-        self.shared.table.store(Arc::new(Table { allowed_ips, peers, relaying }));
+    pub(super) fn publish(&self) {
+        let peers: HashMap<_, _> = self.peers.iter().map(|(&id, entry)| (id, Arc::clone(&entry.shared))).collect();
+        let keys = match &self.shared.filter {
+            Some(_) => peers.iter().map(|(&id, peer)| (peer.public_key, id)).collect(),
+            None => HashMap::new(),
+        };
+        let (routes, relaying) = (self.seat.table.snapshot(), self.relaying.clone());
+        self.shared.table.store(Arc::new(Table { routes, peers, keys, relaying }));
     }
 
     /// Everything there is to know.
@@ -195,7 +209,7 @@ impl<B: Binder> Control<B> {
                 last_handshake: self.node.last_handshake(peer),
                 rx_bytes: entry.shared.activity.rx_bytes.load(Ordering::Relaxed),
                 tx_bytes: entry.shared.activity.tx_bytes.load(Ordering::Relaxed),
-                allowed_ips: self.allowed_ips.of(peer),
+                allowed_ips: self.allowed.of(peer),
             })
         });
         Status {
@@ -205,6 +219,7 @@ impl<B: Binder> Control<B> {
             fwmark: self.fwmark,
             peers: peers.collect(),
             relayed: self.shared.relayed.load(Ordering::Relaxed),
+            unannounced: self.shared.unannounced.packets(),
             drops: self.shared.drops.snapshot(),
             counters: self.counters.as_ref().map(|counters| counters()).unwrap_or_default(),
         }

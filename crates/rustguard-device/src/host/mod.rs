@@ -37,6 +37,7 @@ mod command;
 mod dns;
 mod error;
 mod guard;
+mod learned;
 mod link;
 mod lookup;
 mod monitor;
@@ -56,6 +57,7 @@ use ipnet::IpNet;
 
 pub use dns::DnsEntry;
 pub use error::HostError;
+pub(crate) use learned::{LearnedRoutes, local_addresses};
 pub use link::{delete_link, ipv6_available, link_exists, link_index, wait_link_gone};
 pub(crate) use lookup::{RouteChanges, RouteLookup};
 pub use monitor::{HostEvent, Monitor};

@@ -53,3 +53,8 @@ pub(super) fn already_gone(error: &rtnetlink::Error) -> bool {
             || io::Error::from_raw_os_error(code).kind() == io::ErrorKind::AddrNotAvailable
     })
 }
+
+/// The interface is down: no route can lead there.
+pub(super) fn link_is_down(error: &rtnetlink::Error) -> bool {
+    errno(error).is_some_and(|code| io::Error::from_raw_os_error(code).kind() == io::ErrorKind::NetworkDown)
+}

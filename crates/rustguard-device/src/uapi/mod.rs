@@ -6,7 +6,9 @@
 
 mod request;
 mod response;
+mod routing;
 mod server;
 
 pub use request::{Errno, Request, parse};
+pub use routing::{LearnedView, NeighbourView, RouteView, RoutingView};
 pub use server::{SOCKET_DIR, Server, ServerError, clean_up};

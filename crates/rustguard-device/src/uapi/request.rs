@@ -18,6 +18,8 @@ pub enum Request {
         /// `get=rustguard` instead of `get=1`.
         names: bool,
     },
+    /// Tell what the routing engine knows, in JSON: `get=rustguard-routing`.
+    GetRouting,
     /// Change something.
     Set(Box<Update>),
 }
@@ -47,6 +49,7 @@ pub fn parse(text: &str) -> Result<Request, Errno> {
     let mut lines = text.lines();
     match lines.next() {
         Some("get=1") => Ok(Request::Get { names: false }),
+        Some("get=rustguard-routing") => Ok(Request::GetRouting),
         Some("get=rustguard") => Ok(Request::Get { names: true }),
         Some("set=1") => parse_set(lines).map(|update| Request::Set(Box::new(update))),
         _ => Err(Errno::EPROTO),
@@ -149,7 +152,7 @@ mod tests {
     fn set(text: &str) -> Result<Update, Errno> {
         match parse(text)? {
             Request::Set(update) => Ok(*update),
-            Request::Get { .. } => panic!("a get"),
+            Request::Get { .. } | Request::GetRouting => panic!("a get"),
         }
     }
 

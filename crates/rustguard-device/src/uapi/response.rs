@@ -1,9 +1,10 @@
 //! What a client gets.
 
 use super::Errno;
+use super::routing::RoutingView;
 use crate::{
     key::push_hex,
-    status::{PeerStatus, Status},
+    status::{PeerStatus, RoutingStatus, Status},
 };
 use std::{fmt::Write as _, time::Duration};
 use zeroize::Zeroizing;
@@ -29,6 +30,9 @@ pub(super) fn status(status: &Status, names: bool) -> Zeroizing<String> {
         if status.relayed > 0 {
             line(&mut out, "rustguard_relayed", status.relayed);
         }
+        if status.unannounced > 0 {
+            line(&mut out, "rustguard_unannounced", status.unannounced);
+        }
         for (reason, count) in &status.drops {
             line(&mut out, &format!("rustguard_drop_{}", reason.name()), count);
         }
@@ -40,6 +44,12 @@ pub(super) fn status(status: &Status, names: bool) -> Zeroizing<String> {
         self::peer(&mut out, peer, names);
     }
     out
+}
+
+/// The answer to a `get=rustguard-routing`, without its end: a line of JSON.
+pub(super) fn routing(status: &RoutingStatus) -> Zeroizing<String> {
+    let json = serde_json::to_string(&RoutingView::from(status)).expect("plain data");
+    Zeroizing::new(format!("rustguard_routing={json}\n"))
 }
 
 fn peer(out: &mut String, peer: &PeerStatus, names: bool) {
@@ -93,6 +103,7 @@ mod tests {
                 allowed_ips: vec!["10.0.0.0/8".parse().unwrap()],
             }],
             relayed: 7,
+            unannounced: 8,
             drops: vec![(DropReason::Forged, 3)],
             counters: vec![("admitted", 4)],
         }
@@ -115,7 +126,7 @@ mod tests {
     #[test]
     fn names_and_drops_only_for_those_who_ask() {
         let text = status(&sample(), true);
-        assert!(text.contains("\nrustguard_relayed=7\n"));
+        assert!(text.contains("\nrustguard_relayed=7\nrustguard_unannounced=8\n"));
         assert!(text.contains("\nrustguard_name=laptop\n") && text.contains("\nrustguard_drop_forged=3\n"));
         assert!(text.contains("\nrustguard_counter_admitted=4\n"));
     }

@@ -158,6 +158,10 @@ async fn serve(stream: UnixStream, device: &DeviceHandle) -> io::Result<()> {
                 Some(status) => (response::status(&status, names), Ok(())),
                 None => (Zeroizing::default(), Err(Errno::EIO)),
             },
+            Ok(Request::GetRouting) => match device.routing().await {
+                Some(status) => (response::routing(&status), Ok(())),
+                None => (Zeroizing::default(), Err(Errno::EIO)),
+            },
             Ok(Request::Set(update)) => {
                 (Zeroizing::default(), device.update(*update).await.map_err(|error| errno(&error)))
             }

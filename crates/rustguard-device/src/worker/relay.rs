@@ -2,75 +2,15 @@
 //! leaves in the shape it came in: runs of datagrams stay runs.
 
 use super::seal;
-use crate::shared::{Relaying, RouteQuestion, Shared, Table};
+use crate::shared::{Shared, Table};
 use rustguard_core::{
-    forwarding::{Forwarding, Origin, Verdict},
     node::PeerId,
     packet::{IpHead, padded_len, take_hop},
     time::Instant,
 };
 use rustguard_crypto::aead::Frame;
 use rustguard_tun::{Network, Transmit};
-use std::{cell::Cell, sync::atomic::Ordering};
-
-/// The forwarding decision for one batch: allowed IPs, and for what peers send, whether it is relayed.
-pub(super) struct Decision<'a> {
-    table: &'a Table,
-    shared: &'a Shared,
-    /// The last answer: the packets of a run mostly have the same addresses.
-    last: Cell<Option<(RouteQuestion, Verdict)>>,
-}
-
-impl<'a> Decision<'a> {
-    pub(super) fn new(table: &'a Table, shared: &'a Shared) -> Self {
-        Self { table, shared, last: Cell::new(None) }
-    }
-
-    fn relayed(&self, packet: &IpHead, question: RouteQuestion) -> Verdict {
-        let destination = question.destination;
-        let Verdict::Forward(peer) = self.table.allowed_ips.decide(Origin::Host, packet) else {
-            return Verdict::Deliver;
-        };
-        let relayed = match &self.table.relaying {
-            Relaying::Never => false,
-            Relaying::Isolated => return Verdict::Prohibited,
-            // Is it for this host? Asked first: else packets would go back and forth until their hops are used up.
-            Relaying::Always { local } => !local.contains(&destination) && !destination.is_multicast(),
-            Relaying::AsRouted => match self.shared.routed.pin().get(&question) {
-                Some(&routed) => routed,
-                None => {
-                    self.shared.control.ask_route(question);
-                    false
-                }
-            },
-        };
-        if relayed { Verdict::Forward(peer) } else { Verdict::Deliver }
-    }
-}
-
-impl Forwarding for Decision<'_> {
-    fn permits(&self, from: PeerId, packet: &IpHead) -> bool {
-        self.table.allowed_ips.permits(from, packet)
-    }
-
-    fn decide(&self, origin: Origin, packet: &IpHead) -> Verdict {
-        if origin == Origin::Host {
-            return self.table.allowed_ips.decide(origin, packet);
-        }
-        if matches!(self.table.relaying, Relaying::Never) {
-            return Verdict::Deliver;
-        }
-        let question = RouteQuestion { source: packet.source, destination: packet.destination };
-        match self.last.get() {
-            Some((last, verdict)) if last == question => verdict,
-            _ => {
-                let verdict = self.relayed(packet, question);
-                self.last.set(Some((question, verdict)));
-                verdict
-            }
-        }
-    }
-}
+use std::sync::atomic::Ordering;
 
 /// What of a batch is for other peers; keeps its memory between batches.
 #[derive(Default)]

@@ -1,16 +1,17 @@
 //! In: UDP → session by receiver index → opened in place → replay → endpoint → source check → TUN, or another peer.
 
 use super::{
+    decision::{Decision, Outcome},
     lanes::Lanes,
     now,
-    relay::{Decision, Relay},
+    relay::Relay,
 };
 use crate::{
     drops::DropReason,
     shared::{HANDSHAKE_MAX, HandshakeDatagram, RxSession, Shared, Signal},
 };
 use rustguard_core::{
-    forwarding::{Forwarding, Origin, Verdict},
+    node::PeerId,
     packet::IpHead,
     session::{HEADER_LEN, OVERHEAD, Replay},
     time::Instant,
@@ -175,21 +176,35 @@ impl Rx {
                 shared.drops.count(DropReason::NotIp, 1);
                 continue;
             };
-            if !decision.permits(peer.id, &head) {
-                shared.drops.count(DropReason::SourceNotAllowed, 1);
+            if shared.claims.is_some_and(|claims| claims(&packet[..head.len])) {
+                // Between engines: these packets have link-local addresses, which nobody else's rules are about.
+                peer.engine_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
+                to_engine(peer.id, &packet[..head.len], shared);
                 continue;
             }
-            match decision.decide(Origin::Peer(peer.id), &head) {
-                Verdict::Forward(to) if self.relay.take(&mut self.slab, to, *frame, &head, mtu) => {}
+            if let Err(reason) = decision.admit(peer, &head, now) {
+                shared.drops.count(reason, 1);
+                continue;
+            }
+            match decision.outcome(Some(peer), &head, packet) {
+                Outcome::Forward(to) if self.relay.take(&mut self.slab, to, *frame, &head, mtu) => {}
                 // The rest of the text is padding.
-                Verdict::Forward(_) | Verdict::Deliver => {
+                Outcome::Forward(_) | Outcome::Deliver => {
                     lanes.deliver(&self.slab, Span { offset: frame.offset, len: head.len });
                 }
-                Verdict::NoRoute => shared.drops.count(DropReason::NoRoute, 1),
-                Verdict::Prohibited => shared.drops.count(DropReason::Isolated, 1),
+                Outcome::Drop(reason) => shared.drops.count(reason, 1),
             }
         }
         self.frames.clear();
+    }
+}
+
+/// Copies a packet to the routing engine.
+#[cold]
+fn to_engine(from: PeerId, packet: &[u8], shared: &Shared) {
+    match shared.control.engine.try_reserve() {
+        Ok(place) => place.send((from, packet.into())),
+        Err(_) => shared.drops.count(DropReason::EngineQueueFull, 1),
     }
 }
 

@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_on_its_way_to_staging_is_counted() {
         let (shared, mut inbox) = crate::shared::testing::shared(2);
-        let peer = PeerShared::new(PeerId(1), std::sync::Arc::default());
+        let peer = PeerShared::new(PeerId(1), rustguard_crypto::x25519::PublicKey([1; 32]), std::sync::Arc::default());
         let mut slab = *b"one two three four";
         let frame = |offset, len| Frame { offset, len, counter: 0 };
         let mut frames = [frame(0, 3), frame(4, 3), frame(8, 5), frame(14, 4)];

@@ -1,18 +1,21 @@
 //! Out: TUN → forwarding decision → padding → counters → sealed in place → UDP.
 
-use super::{lanes::Lanes, now, seal};
+use super::{
+    decision::{Decision, Outcome},
+    lanes::Lanes,
+    now, seal,
+};
 use crate::{
     drops::DropReason,
     shared::{Shared, Table},
 };
 use rustguard_core::{
-    forwarding::{Forwarding, Origin, Verdict},
     node::PeerId,
     packet::{IpHead, padded_len},
     session::HEADER_LEN,
 };
 use rustguard_crypto::aead::{Frame, TAG_LEN};
-use rustguard_tun::{HEADROOM, Network, Segments, Transmit, TunQueue};
+use rustguard_tun::{HEADROOM, Network, Segments, Span, Transmit, TunQueue};
 use std::{io, ops::Range, sync::atomic::Ordering, thread};
 
 /// Packets in a batch: enough for the system calls to be shared, few enough to stay in the L2 cache (64 and 192 measured alike).
@@ -69,13 +72,15 @@ impl Tx {
         self.transmits.clear();
         let table = shared.table.load();
         let mtu = shared.mtu.load(Ordering::Relaxed) as usize;
-        let (mut reads, mut yields) = (0, 0);
+        let decision = Decision::new(&table, shared);
+        let (mut reads, mut packets, mut yields) = (0, 0, 0);
         lanes.ask_all();
-        while self.frames.len() < BATCH && self.slab.len() - self.cursor >= lanes.max_read() {
+        while packets < BATCH && self.slab.len() - self.cursor >= lanes.max_read() {
             match lanes.read(&mut self.slab, self.cursor, mtu)? {
                 Some(segments) => {
                     reads += 1;
-                    self.take(segments, &table, mtu, shared);
+                    packets += segments.count;
+                    self.take(segments, &decision, lanes, mtu, shared);
                 }
                 // A stream of packets has begun, but the sender runs on this core or is about to go on: its turn. Where
                 // packets come in as well, these are answers to them, which others wait for.
@@ -92,33 +97,57 @@ impl Tx {
             let peers = self.runs.iter().filter_map(|run| table.peers.get(&run.peer));
             seal::send(network, &self.slab, &self.transmits, peers.map(|peer| &**peer), shared);
         }
+        if decision.is_filtered() {
+            let refused = lanes.flush(&mut self.slab)?;
+            shared.drops.count(DropReason::HostRefused, refused);
+        }
         Ok(reads > 0)
     }
 
-    /// Decides about what was read and appends it to the batch.
-    fn take(&mut self, segments: Segments, table: &Table, mtu: usize, shared: &Shared) {
-        let Segments { offset, stride, count, len, last_len } = segments;
-        let first_len = if count == 1 { last_len } else { len };
-        let Some(head) = IpHead::parse(&self.slab[offset..offset + first_len]) else {
-            return shared.drops.count(DropReason::NotIp, count);
-        };
-        let Verdict::Forward(peer) = table.allowed_ips.decide(Origin::Host, &head) else {
-            return shared.drops.count(DropReason::NoRoute, count);
-        };
-        let first = self.frames.len();
-        for piece in 0..count {
-            let offset = offset + piece * stride;
-            let len = if piece + 1 == count { last_len } else { len };
+    /// Decides about what was read and appends it to the batch. The packets of a super-packet have one way, unless a filter looks
+    /// at each of them.
+    fn take(
+        &mut self,
+        segments: Segments,
+        decision: &Decision<'_>,
+        lanes: &mut Lanes<impl TunQueue>,
+        mtu: usize,
+        shared: &Shared,
+    ) {
+        let Segments { stride, count, .. } = segments;
+        let mut outcome = Outcome::Drop(DropReason::NotIp);
+        for (n, Span { offset, len }) in segments.pieces().enumerate() {
+            if n == 0 || decision.is_filtered() {
+                let packet = &self.slab[offset..offset + len];
+                outcome = match IpHead::parse(packet) {
+                    Some(head) => decision.outcome(None, &head, packet),
+                    None => Outcome::Drop(DropReason::NotIp),
+                };
+            }
+            let peer = match outcome {
+                Outcome::Forward(peer) => peer,
+                // A filter's wish. It lies where it was read until the batch is done.
+                Outcome::Deliver => {
+                    lanes.deliver(&self.slab, Span { offset, len });
+                    self.cursor = offset + len + TAG_LEN;
+                    continue;
+                }
+                Outcome::Drop(reason) => {
+                    shared.drops.count(reason, 1);
+                    continue;
+                }
+            };
             // Several lie at a stride that has room for just so much text.
             let room = if count > 1 { stride - HEADER_LEN - TAG_LEN } else { usize::MAX };
             let padded = padded_len(len, mtu).min(room);
             self.slab[offset + len..offset + padded].fill(0);
+            let frame = self.frames.len();
             self.frames.push(Frame { offset, len: padded, counter: 0 });
             self.cursor = offset + padded + TAG_LEN;
-        }
-        match self.runs.last_mut() {
-            Some(run) if run.peer == peer => run.frames.end = self.frames.len(),
-            _ => self.runs.push(Run { peer, frames: first..self.frames.len() }),
+            match self.runs.last_mut() {
+                Some(run) if run.peer == peer => run.frames.end = frame + 1,
+                _ => self.runs.push(Run { peer, frames: frame..frame + 1 }),
+            }
         }
     }
 
@@ -133,3 +162,6 @@ impl Tx {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

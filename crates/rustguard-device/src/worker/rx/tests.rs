@@ -3,13 +3,12 @@
 use super::*;
 use crate::shared::{PeerShared, Table, testing};
 use rustguard_core::{
-    allowed_ips::AllowedIps,
     node::PeerId,
-    noise::{Claimed, WIREGUARD, initiate},
-    session::{Opener, Role, Sealer, establish},
+    routing::{RouteTable, SourceRule},
+    session::Sealer,
     wire::INITIATION_LEN,
 };
-use rustguard_crypto::{aead::TAG_LEN, x25519::StaticSecret};
+use rustguard_crypto::{aead::TAG_LEN, x25519::PublicKey};
 use rustguard_tun::{
     Segments,
     memory::{self, MemoryHost, MemoryNet, MemoryTun},
@@ -37,13 +36,14 @@ impl Lab {
         let (tun, host) = memory::tun().unwrap();
         host.set_timeout(Some(Duration::ZERO)).unwrap();
         let (shared, inbox) = testing::shared(2);
-        let (peer, opener) = session();
-        let from = Arc::new(PeerShared::new(PeerId(1), Arc::default()));
+        let (peer, opener) = testing::session(INDEX, MADE);
+        let from = Arc::new(PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default()));
         let session = RxSession { opener, replay: Default::default(), peer: Arc::clone(&from) };
         shared.sessions.pin().insert(INDEX, Arc::new(session));
-        let mut allowed_ips = AllowedIps::default();
-        allowed_ips.insert("10.0.0.1/32".parse().unwrap(), PeerId(1));
-        let table = Table { allowed_ips, peers: [(PeerId(1), from)].into(), ..Table::default() };
+        let mut routes = RouteTable::default();
+        routes.permit(PeerId(1), "10.0.0.1/32".parse().unwrap(), SourceRule::Longest);
+        let routes = routes.snapshot();
+        let table = Table { routes, peers: [(PeerId(1), from)].into(), ..Table::default() };
         let network = MemoryNet::default().bind("192.0.2.2:2".parse().unwrap()).unwrap();
         Self { rx: Rx::new(&network), lanes: Lanes::new(vec![tun]), host, table, shared, inbox, peer }
     }
@@ -77,22 +77,6 @@ impl Lab {
     }
 }
 
-/// The sending half of one side, the receiving half of the other, by a handshake between them.
-fn session() -> (Sealer, Opener) {
-    let [initiator, responder, first, second] = [1, 2, 3, 4].map(|n| StaticSecret::from_bytes([n; 32]));
-    let shared = initiator.diffie_hellman(&responder.public_key()).unwrap();
-    let mut payload = [0; 12];
-    let (initiated, fields) =
-        initiate(&WIREGUARD, &initiator.public_key(), &responder.public_key(), &shared, first, &mut payload).unwrap();
-    let claimed = Claimed::read(&WIREGUARD, &responder, &fields.ephemeral, &fields.static_key).unwrap();
-    let received = claimed.verify(&shared, &mut payload, &fields.tag).unwrap();
-    let (response, theirs) = received.respond(&[0; 32], second, &mut []).unwrap();
-    let answer = initiated.verify(&initiator, &[0; 32], &response, &mut []).unwrap();
-    let (sealer, _) = establish(&initiated.finish(answer), Role::Initiator, 7, INDEX, MADE);
-    let (_, opener) = establish(&theirs, Role::Responder, INDEX, 7, MADE);
-    (sealer, opener)
-}
-
 /// An IPv4 packet from the last byte of 10.0.0.0/24, as long as padding would make it.
 fn packet(from: u8) -> [u8; 32] {
     let mut packet = [0; 32];
@@ -101,6 +85,9 @@ fn packet(from: u8) -> [u8; 32] {
     packet[12..20].copy_from_slice(&[10, 0, 0, from, 10, 0, 0, 2]);
     packet
 }
+
+mod filtered;
+mod sources;
 
 const NOW: Duration = Duration::ZERO;
 
@@ -118,6 +105,27 @@ fn what_is_no_message_is_malformed_and_stops_nothing() {
     let nonsense: [&[u8]; 6] = [&[], &[4], &[4, 0, 0], &[5; 64], &[0xff; 1_200], &[4, 0, 1, 0, 0, 0, 0, 0]];
     let batch = [&nonsense[..3], &[&good], &nonsense[3..]].concat();
     assert_eq!(lab.receive(&batch, NOW), (vec![packet(1).to_vec()], vec![(DropReason::Malformed, 6)]));
+}
+
+#[test]
+fn what_the_routing_engine_claims_goes_to_it_alone_and_is_counted_where_it_finds_no_room() {
+    let mut lab = Lab::new();
+    lab.shared.claims = Some(|packet| packet.get(15) == Some(&9));
+    // From a source that the peer may not use for anything else.
+    let claimed = lab.sealed(&packet(9));
+    let good = lab.sealed(&packet(1));
+    assert_eq!(lab.receive(&[&claimed, &good], NOW), (vec![packet(1).to_vec()], vec![]));
+    let (from, got) = lab.inbox.engine.try_recv().unwrap();
+    assert_eq!((from, &*got), (PeerId(1), &packet(9)[..]));
+    let more = [lab.sealed(&packet(9)), lab.sealed(&packet(9)), lab.sealed(&packet(9))];
+    let more: Vec<&[u8]> = more.iter().map(Vec::as_slice).collect();
+    assert_eq!(lab.receive(&more, NOW), (vec![], vec![(DropReason::EngineQueueFull, 1)]));
+    // Forged ones are nobody's.
+    let mut forged = lab.sealed(&packet(9));
+    *forged.last_mut().unwrap() ^= 1;
+    while lab.inbox.engine.try_recv().is_ok() {}
+    lab.receive(&[&forged], NOW);
+    assert!(lab.inbox.engine.try_recv().is_err());
 }
 
 #[test]

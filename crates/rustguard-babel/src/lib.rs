@@ -1,0 +1,36 @@
+//! Babel (RFC 8966) without I/O: a routing engine for tunnels, wire-compatible with every speaker of version 2.
+//!
+//! [`Babel`] is a [`RoutingEngine`](rustguard_core::routing::RoutingEngine): what peers, WireGuard and the host do goes in as
+//! events, packets and routes come out as actions. The round trip extension (RFC 9616) and IPv4 via IPv6 (RFC 9229) are
+//! spoken; source-specific routes (RFC 9079) are ignored as they must be by who does not speak them.
+//!
+//! | Module | What it does |
+//! |---|---|
+//! | [`ip`] | the IPv6 and UDP around Babel's packets |
+//! | [`parse`], [`tlv`], [`types`] | reading packets |
+//! | [`params`] | all constants |
+//! | [`config`], [`report`] | what goes into a speaker, and what it tells |
+#![forbid(unsafe_code)]
+mod build;
+mod client;
+pub mod config;
+mod hello;
+pub mod ip;
+mod jitter;
+mod neighbour;
+mod outbox;
+pub mod params;
+pub mod parse;
+pub mod report;
+mod request;
+mod route;
+mod rtt;
+mod select;
+mod source;
+mod speaker;
+pub mod tlv;
+pub mod types;
+
+pub use config::{Config, Pin, Start};
+pub use speaker::Babel;
+pub use types::RouterId;

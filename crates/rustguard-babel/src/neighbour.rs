@@ -1,0 +1,383 @@
+//! A neighbour: whether it is heard, whether it hears, what the link costs (RFC 8966 §3.2.4, §3.4, A.2).
+use crate::{
+    hello::{History, Restarted},
+    jitter::Jitter,
+    outbox::Outbox,
+    params::{BUSY, COST_MAX, DUMP, HELLO_BUSY, HELLO_IDLE, PROBE, PROBES, UPDATE, from_centis, hold},
+    rtt::RoundTrip,
+    types::{INFINITY, Seqno},
+};
+use core::{net::Ipv6Addr, time::Duration};
+use ipnet::IpNet;
+use rustguard_core::time::Instant;
+
+/// A peer that is a router. It is a neighbour once a Hello of it came; before that, Hellos are all that it gets.
+#[derive(Debug)]
+pub(crate) struct Neighbour {
+    /// What it may carry.
+    pub(crate) allowed: Vec<IpNet>,
+    /// Where it speaks from.
+    pub(crate) address: Option<Ipv6Addr>,
+    multicast: History,
+    unicast: History,
+    /// From its last IHU, and how long that holds.
+    txcost: u16,
+    txcost_until: Instant,
+    pub(crate) rtt: RoundTrip,
+    /// The link from it to here works.
+    receives: bool,
+    cost: u16,
+    /// When anything authentic came from it.
+    heard: Option<Instant>,
+    probe: Option<Probe>,
+    busy_until: Instant,
+    /// Its entries in the route table.
+    pub(crate) routes: usize,
+    /// When it gets everything, for certain, because it is new or asks; and the earliest time for that after the last.
+    dump_at: Option<Instant>,
+    dump_after: Option<Instant>,
+    /// When it gets everything because it is time.
+    update_at: Option<Instant>,
+    pub(crate) out: Outbox,
+}
+
+/// Asking a silent neighbour for a sign of life.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    left: u8,
+    at: Instant,
+    /// Without an answer the link is given up: data is not answered either.
+    decides: bool,
+}
+
+/// What [`Neighbour::assess`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// The rxcost: the neighbour should know now.
+    pub(crate) rxcost: bool,
+    /// The cost of the link.
+    pub(crate) cost: bool,
+    /// The link was unusable and is usable now.
+    pub(crate) came_up: bool,
+}
+
+impl Neighbour {
+    pub(crate) fn new(allowed: Vec<IpNet>, first_seqno: Seqno, now: Instant) -> Self {
+        Self {
+            allowed,
+            address: None,
+            multicast: History::default(),
+            unicast: History::default(),
+            txcost: INFINITY,
+            txcost_until: now,
+            rtt: RoundTrip::default(),
+            receives: false,
+            cost: INFINITY,
+            heard: None,
+            probe: None,
+            busy_until: now + BUSY,
+            routes: 0,
+            dump_at: None,
+            dump_after: None,
+            update_at: None,
+            out: Outbox::new(first_seqno, now),
+        }
+    }
+
+    /// Whether Hellos of it came recently.
+    pub(crate) fn is_acquired(&self) -> bool {
+        !self.multicast.is_empty() || !self.unicast.is_empty()
+    }
+    /// Cost of the link, infinite when it does not work both ways.
+    pub(crate) fn cost(&self) -> u16 {
+        self.cost
+    }
+    /// What an IHU says: the nominal cost if it is heard.
+    pub(crate) fn rxcost(&self) -> u16 {
+        if self.receives { crate::params::COST } else { INFINITY }
+    }
+    pub(crate) fn hello_interval(&self, now: Instant) -> Duration {
+        if now < self.busy_until { HELLO_BUSY } else { HELLO_IDLE }
+    }
+
+    /// A Hello came. True when it is the first.
+    pub(crate) fn hello(
+        &mut self,
+        unicast: bool,
+        seqno: Seqno,
+        interval: u16,
+        now: Instant,
+    ) -> Result<bool, Restarted> {
+        let first = !self.is_acquired();
+        let history = if unicast { &mut self.unicast } else { &mut self.multicast };
+        history.received(seqno, interval, now)?;
+        Ok(first)
+    }
+    /// An IHU about us came. A cost of zero would make loops free (§3.4.3: strictly positive).
+    pub(crate) fn ihu(&mut self, rxcost: u16, interval: u16, now: Instant) {
+        self.txcost = rxcost.max(1);
+        self.txcost_until = now + hold(from_centis(interval));
+    }
+    /// Something authentic came.
+    pub(crate) fn heard(&mut self, now: Instant) {
+        self.heard = Some(now);
+        self.probe = None;
+    }
+    /// Data passes: Hellos become frequent.
+    pub(crate) fn carried(&mut self, now: Instant) {
+        if self.hello_interval(now) == HELLO_IDLE {
+            self.out.hello_now(now);
+        }
+        self.busy_until = now + BUSY;
+    }
+    /// Data is not answered: ask, and give up without an answer.
+    pub(crate) fn unanswered(&mut self, now: Instant) {
+        if self.receives && !self.probe.is_some_and(|probe| probe.decides) {
+            self.probe = Some(Probe { left: PROBES, at: now, decides: true });
+        }
+    }
+    /// WireGuard cannot reach it.
+    pub(crate) fn handshake_failed(&mut self, now: Instant) {
+        if self.heard.is_none_or(|heard| now.since(heard) > HELLO_BUSY * 3) {
+            (self.multicast, self.unicast) = Default::default();
+        }
+    }
+
+    /// Counts missed Hellos and works out the cost anew. The caller acts on what changed.
+    pub(crate) fn assess(&mut self, now: Instant) -> Change {
+        let missed = self.multicast.count_missed(now) + self.unicast.count_missed(now);
+        if missed > 0 && self.receives && self.probe.is_none() {
+            self.probe = Some(Probe { left: PROBES, at: now, decides: false });
+        }
+        if let Some(Probe { left: 0, at, decides: true }) = self.probe
+            && at <= now
+        {
+            (self.multicast, self.unicast) = Default::default();
+        }
+        let interval = self.multicast.interval().max(self.unicast.interval());
+        // At 1 % of loss two of three Hellos are lost fifty times a day at this pace. What answers probes, or carries
+        // data, is alive: only silence takes a link down.
+        let alive = self.is_acquired() && self.heard.is_some_and(|heard| now.since(heard) <= interval * 3 / 2);
+        let receives = self.multicast.is_good() || self.unicast.is_good() || (self.receives && alive);
+        let cost = if receives && self.txcost != INFINITY && now < self.txcost_until {
+            // A peer may claim more than this node would; what the round trip adds does not go beyond the bound.
+            let sum = self.txcost.saturating_add(self.rtt.penalty()).min(COST_MAX.max(self.txcost));
+            // Small changes are not worth telling everybody.
+            let settled = self.cost != INFINITY && sum.abs_diff(self.cost) < (self.cost / 8).max(16);
+            if settled { self.cost } else { sum }
+        } else {
+            INFINITY
+        };
+        let change = Change {
+            rxcost: receives != self.receives,
+            cost: cost != self.cost,
+            came_up: self.cost == INFINITY && cost != INFINITY,
+        };
+        (self.receives, self.cost) = (receives, cost);
+        if !receives {
+            self.probe = None;
+        }
+        change
+    }
+
+    /// Whether to ask for a sign of life now.
+    pub(crate) fn probe_due(&mut self, now: Instant) -> bool {
+        match &mut self.probe {
+            Some(probe) if probe.at <= now && probe.left > 0 => {
+                probe.left -= 1;
+                probe.at = now + PROBE;
+                true
+            }
+            // The last one had its time.
+            Some(probe) if probe.at <= now => {
+                self.probe = None;
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Everything is to be sent, at once or when enough time has passed since the last time it asked.
+    pub(crate) fn dump_at(&mut self, at: Instant) {
+        self.dump_at = Some(self.dump_at.map_or(at, |earlier| earlier.min(at)));
+    }
+    /// Not before this may it have everything again.
+    pub(crate) fn dump_after(&self) -> Option<Instant> {
+        self.dump_after
+    }
+    /// Whether everything is due; then the periodic update is as well served.
+    pub(crate) fn dump_due(&mut self, now: Instant, jitter: &mut Jitter) -> bool {
+        let due = self.dump_at.is_some_and(|at| at <= now);
+        if due {
+            self.dump_at = None;
+            self.dump_after = Some(now + DUMP);
+            self.update_at = Some(now + jitter.shorten(UPDATE, 10));
+        }
+        due
+    }
+    /// Whether the periodic update is due.
+    pub(crate) fn update_due(&mut self, now: Instant, jitter: &mut Jitter) -> bool {
+        let due = self.update_at.is_some_and(|at| at <= now);
+        if due {
+            self.update_at = Some(now + jitter.shorten(UPDATE, 10));
+        }
+        due
+    }
+
+    /// Forgets what came from it; what it is and when it gets its Hellos stays.
+    pub(crate) fn forget(&mut self, now: Instant) {
+        let allowed = core::mem::take(&mut self.allowed);
+        let mut fresh = Self::new(allowed, Seqno(0), now);
+        (fresh.busy_until, fresh.routes, fresh.heard) = (self.busy_until, self.routes, self.heard);
+        fresh.out = self.out.fresh();
+        *self = fresh;
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        let until = Some(self.txcost_until).filter(|_| self.cost != INFINITY);
+        let probe = self.probe.map(|probe| probe.at);
+        let others = [self.multicast.due(), self.unicast.due(), probe, until, self.dump_at, self.update_at];
+        let out = self.out.deadline(self.is_acquired());
+        others.into_iter().flatten().fold(out, Instant::min)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::COST;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(1 << 40) + Duration::from_millis(ms)
+    }
+
+    /// Two Hellos and an IHU came by the time 300.
+    fn up() -> Neighbour {
+        let mut neighbour = Neighbour::new(Vec::new(), Seqno(0), at(0));
+        for (seqno, ms) in [(1, 0), (2, 300)] {
+            neighbour.heard(at(ms));
+            neighbour.hello(false, Seqno(seqno), 30, at(ms)).expect("in order");
+        }
+        neighbour.ihu(COST, 90, at(300));
+        let change = neighbour.assess(at(300));
+        assert!(change.rxcost && change.cost && change.came_up);
+        assert_eq!((neighbour.cost(), neighbour.rxcost()), (COST, COST));
+        neighbour
+    }
+
+    #[test]
+    fn c13_no_cost_without_both_directions() {
+        let mut neighbour = Neighbour::new(Vec::new(), Seqno(0), at(0));
+        neighbour.hello(false, Seqno(1), 30, at(0)).expect("in order");
+        neighbour.ihu(96, 90, at(0));
+        assert!(!neighbour.assess(at(0)).cost, "one Hello of three");
+        neighbour.hello(false, Seqno(2), 30, at(0)).expect("in order");
+        assert!(neighbour.assess(at(0)).cost);
+        neighbour.ihu(INFINITY, 90, at(10));
+        assert!(neighbour.assess(at(10)).cost && neighbour.cost() == INFINITY, "it does not hear us");
+        assert_eq!(neighbour.rxcost(), COST, "but is heard");
+    }
+
+    #[test]
+    fn c13_unicast_hellos_alone_are_enough() {
+        let mut neighbour = Neighbour::new(Vec::new(), Seqno(0), at(0));
+        for seqno in [65_535, 0] {
+            neighbour.hello(true, Seqno(seqno), 30, at(0)).expect("in order");
+        }
+        neighbour.ihu(96, 90, at(0));
+        assert!(neighbour.assess(at(0)).came_up);
+    }
+
+    #[test]
+    fn c14_the_txcost_holds_three_and_a_half_intervals_and_is_positive() {
+        let mut neighbour = up();
+        let mut seqno = 2;
+        let mut hello = |neighbour: &mut Neighbour, ms: u64| {
+            seqno += 1;
+            neighbour.heard(at(ms));
+            neighbour.hello(false, Seqno(seqno), 30, at(ms)).expect("in order");
+            neighbour.assess(at(ms));
+        };
+        for step in 2..=11 {
+            hello(&mut neighbour, step * 300);
+            assert_eq!(neighbour.cost(), COST);
+        }
+        assert!(neighbour.deadline() <= at(3_450));
+        hello(&mut neighbour, 3_450);
+        assert_eq!((neighbour.cost(), neighbour.rxcost()), (INFINITY, COST));
+        neighbour.ihu(0, 90, at(3_500));
+        neighbour.assess(at(3_500));
+        assert_eq!(neighbour.cost(), 1);
+    }
+
+    #[test]
+    fn silence_is_noticed_within_a_second() {
+        let mut neighbour = up();
+        assert_eq!(neighbour.assess(at(750)), Change { rxcost: false, cost: false, came_up: false });
+        assert!(neighbour.probe_due(at(750)), "a Hello was missed");
+        let change = neighbour.assess(at(1_050));
+        assert!(change.rxcost && change.cost && neighbour.cost() == INFINITY, "750 ms after the last sign of life");
+    }
+
+    #[test]
+    fn lost_hellos_alone_do_not_take_a_link_down() {
+        let mut neighbour = up();
+        neighbour.assess(at(750));
+        neighbour.heard(at(800));
+        assert!(!neighbour.assess(at(1_050)).cost, "a probe was answered");
+        assert!(neighbour.assess(at(1_350)).cost, "and nothing came after it");
+    }
+
+    #[test]
+    fn unanswered_data_takes_it_down_unless_a_probe_is_answered() {
+        let mut neighbour = up();
+        neighbour.hello(false, Seqno(3), 400, at(300)).expect("in order");
+        neighbour.unanswered(at(1_000));
+        for ms in [1_000, 1_150, 1_300] {
+            assert!(!neighbour.assess(at(ms)).cost && neighbour.probe_due(at(ms)) && !neighbour.probe_due(at(ms)));
+        }
+        assert!(!neighbour.assess(at(1_449)).cost);
+        assert!(neighbour.assess(at(1_450)).cost && !neighbour.is_acquired());
+
+        let mut neighbour = up();
+        neighbour.hello(false, Seqno(3), 400, at(300)).expect("in order");
+        neighbour.unanswered(at(1_000));
+        neighbour.heard(at(1_200));
+        assert!(!neighbour.assess(at(1_500)).cost && !neighbour.probe_due(at(1_500)));
+    }
+
+    #[test]
+    fn a_failed_handshake_takes_it_down_unless_it_was_just_heard() {
+        let mut neighbour = up();
+        neighbour.handshake_failed(at(400));
+        assert!(neighbour.is_acquired());
+        neighbour.handshake_failed(at(5_000));
+        assert!(neighbour.assess(at(5_000)).cost && !neighbour.is_acquired());
+    }
+
+    #[test]
+    fn the_cost_follows_the_round_trip_in_steps_and_within_its_bound() {
+        let mut neighbour = up();
+        let mut cost = |rtt_ms: u64| {
+            for _ in 0..50 {
+                neighbour.rtt.sample(Duration::from_millis(rtt_ms));
+            }
+            neighbour.assess(at(300));
+            neighbour.cost()
+        };
+        assert_eq!(cost(3), COST, "8 more are not worth it");
+        let long = cost(100);
+        assert!((860..=COST + 784).contains(&long), "{long}");
+        assert_eq!(cost(102), long, "nor are 4 of 880");
+        assert_eq!(cost(5_000), COST_MAX);
+    }
+
+    #[test]
+    fn a_claim_beyond_the_bound_is_taken_as_it_is() {
+        let mut neighbour = up();
+        neighbour.rtt.sample(Duration::from_secs(1));
+        neighbour.ihu(5_000, 90, at(300));
+        neighbour.assess(at(300));
+        assert_eq!(neighbour.cost(), 5_000);
+    }
+}

@@ -1,0 +1,107 @@
+//! The protocol's constants: time, costs, bounds. RFC 8966 Appendix B has the values recommended for its own media; where
+//! these differ, tunnels are the reason.
+use core::time::Duration;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// From one Hello to the next on a link that carries traffic, or is new.
+pub const HELLO_BUSY: Duration = ms(300);
+/// The same on an idle link.
+pub const HELLO_IDLE: Duration = ms(4_000);
+/// How long a link counts as busy after traffic, and as new after it was made.
+pub const BUSY: Duration = ms(10_000);
+/// IHUs go with every third Hello, and are announced so.
+pub const IHU_EVERY: u8 = 3;
+/// From one full update to the next. Triggered updates are acknowledged, so that this is only for what went wrong; it is
+/// what a stable link costs with many prefixes.
+pub const UPDATE: Duration = ms(90_000);
+/// How long a neighbour's distance is remembered after the last update. Longer than any route of ours lives elsewhere
+/// (3.5 × [`UPDATE`]): otherwise a neighbour could give us our own route back, and we would not know it.
+pub const SOURCE_GC: Duration = ms(360_000);
+/// Delay of urgent TLVs, in which they collect. At most half of it is taken off at random.
+pub const URGENT: Duration = ms(10);
+/// Delay of updates about a changed metric.
+pub const CHANGED: Duration = ms(300);
+/// Delay of updates about nothing but a new sequence number. RFC 8966 §3.7.2 leaves them to the periodic update; ours is so
+/// rare that backups would be unfeasible for minutes.
+pub const NEW_SEQNO: Duration = ms(1_000);
+/// Between two batches of packets to one neighbour.
+pub const PACING: Duration = ms(10);
+/// Packets of one batch.
+pub const BATCH: usize = 8;
+/// Between two full updates that a neighbour asks for.
+pub const DUMP: Duration = ms(1_000);
+/// Most copies of an update (§3.7.2 allows 5).
+pub const COPIES: u8 = 5;
+/// Before a seqno request is repeated for the first time; doubles each time.
+pub const REQUEST: Duration = ms(500);
+/// Most between two copies of a request.
+pub const REQUEST_MAX: Duration = ms(16_000);
+/// Copies of a request that would be useful, but is not needed.
+pub const REQUEST_COPIES: u8 = 4;
+/// A forwarded request is not forwarded again within this time. Shorter than [`REQUEST`], so that copies pass.
+pub const REQUEST_DUPLICATE: Duration = ms(300);
+/// An announcement and a retraction so close to each other may have changed places on the way: the neighbour is asked.
+pub const OVERTAKEN: Duration = ms(1_000);
+/// How many nodes a request passes.
+pub const HOP_COUNT: u8 = 128;
+/// From one increase of a prefix's sequence number to the next.
+pub const SEQNO_PACE: Duration = ms(50);
+/// Time constant of the smoothed metric (RFC 8966 A.3).
+pub const SMOOTHING: Duration = ms(4_000);
+/// How soon a route that looks better is looked at again.
+pub const LOOK_AGAIN: Duration = ms(500);
+/// From one probe of a doubtful link to the next, and after the last.
+pub const PROBE: Duration = ms(150);
+/// How many probes.
+pub const PROBES: u8 = 3;
+/// Silence after which a client is only held.
+pub const CLIENT_SILENCE: Duration = ms(180_000);
+/// A client that another gateway announces counts as gone when it has been silent here for so long, the time included in which
+/// it may be said to be heard for what it sent before.
+pub const CLIENT_MOVED: Duration = ms(500);
+/// How late a [`Signal::Heard`](rustguard_core::routing::Signal::Heard) may be.
+pub const HEARD_LATE: Duration = ms(200);
+/// A speaker that is called so much later than it wanted was not running.
+pub const ASLEEP: Duration = ms(5_000);
+/// From one sweep of the source table to the next.
+pub const SWEEP: Duration = ms(60_000);
+
+/// Cost of a link with a negligible round trip (RFC 8966 Appendix B, wired).
+pub const COST: u16 = 96;
+/// Greatest cost of a link, however long it takes: the metric has room for 32 such.
+pub const COST_MAX: u16 = 2_000;
+/// Metric of a client that is silent: beyond any gateway that hears it.
+pub const HELD: u16 = 0x7000;
+/// Metric of a client that was never heard here: beyond any gateway that did.
+pub const NEVER_HEARD: u16 = 0x7800;
+
+/// Seqno requests remembered.
+pub const MAX_REQUESTS: usize = 4_096;
+/// Neighbours that wait for the answer to one request.
+pub const MAX_REQUESTERS: usize = 256;
+/// Packets to one neighbour that wait for its acknowledgment.
+pub const MAX_IN_FLIGHT: usize = 256;
+/// Acknowledgments owed to one neighbour.
+pub const MAX_ACKS: usize = 64;
+/// Prefixes not in the table that a neighbour can ask for at once.
+pub const MAX_UNKNOWN: usize = 1_024;
+/// Sources that one neighbour can bring in, for each route it may have.
+pub const SOURCES_PER_ROUTE: usize = 4;
+
+/// 3.5 times an interval: how long a route or an IHU holds (RFC 8966 Appendix B).
+pub(crate) fn hold(interval: Duration) -> Duration {
+    interval * 7 / 2
+}
+
+/// From hundredths of a second.
+pub(crate) fn from_centis(interval: u16) -> Duration {
+    ms(u64::from(interval) * 10)
+}
+
+/// To hundredths of a second, at least one.
+pub(crate) fn to_centis(interval: Duration) -> u16 {
+    u16::try_from(interval.as_millis() / 10).unwrap_or(u16::MAX - 1).max(1)
+}

@@ -1,0 +1,297 @@
+//! Reading a Babel packet: any bytes in, decoded TLVs out.
+//!
+//! Nothing is allocated and nothing is looked at twice. What is unknown or damaged is passed over, one TLV at a time; what a
+//! TLV says about those after it (router-id, next hop, default prefix) counts even then (RFC 8966 §4.5).
+use crate::{
+    tlv::{HEADER, MAGIC, Tlv, VERSION, ae, flag, kind, sub},
+    types::{INFINITY, RouterId, Seqno},
+};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+/// The TLVs of a packet.
+#[derive(Clone, Debug)]
+pub struct Tlvs<'a> {
+    body: &'a [u8],
+    malformed: u32,
+    /// By address encoding: 1, 2, 4.
+    default_prefix: [Option<[u8; 16]>; 3],
+    router_id: Option<RouterId>,
+    /// The source of the packet is one for IPv6; for IPv4 there is none but that of a Next Hop TLV.
+    next_hop_v4: bool,
+}
+
+impl<'a> Tlvs<'a> {
+    /// The TLVs of the packet in a datagram; `None` if it is none of this version, or is longer than the datagram (§4.2).
+    pub fn new(datagram: &'a [u8]) -> Option<Self> {
+        let (&[magic, version, high, low], rest) = datagram.split_first_chunk::<HEADER>()?;
+        // The trailer has nothing that this speaker knows.
+        let body = rest.get(..usize::from(u16::from_be_bytes([high, low])))?;
+        let ours = magic == MAGIC && version == VERSION;
+        ours.then_some(Self { body, malformed: 0, default_prefix: [None; 3], router_id: None, next_hop_v4: false })
+    }
+    /// TLVs passed over so far because they are not what their type says. Unknown ones are not counted.
+    pub const fn malformed(&self) -> u32 {
+        self.malformed
+    }
+}
+
+impl Iterator for Tlvs<'_> {
+    type Item = Tlv;
+
+    fn next(&mut self) -> Option<Tlv> {
+        loop {
+            let (&kind, rest) = self.body.split_first()?;
+            if kind == kind::PAD_1 {
+                self.body = rest;
+                continue;
+            }
+            let Some((value, rest)) = rest.split_first().and_then(|(&len, rest)| rest.split_at_checked(len.into()))
+            else {
+                // Longer than the packet: there is no telling where the next would be.
+                self.malformed += 1;
+                self.body = &[];
+                return None;
+            };
+            self.body = rest;
+            match self.decode(kind, value) {
+                Ok(Some(tlv)) => return Some(tlv),
+                Ok(None) => {}
+                Err(Malformed) => self.malformed += 1,
+            }
+        }
+    }
+}
+
+/// A TLV that is not what its type says, or says what it must not.
+struct Malformed;
+
+impl Tlvs<'_> {
+    /// `None` for what is unknown, has a mandatory sub-TLV that is unknown, or only counts for those after it.
+    fn decode(&mut self, kind: u8, value: &[u8]) -> Result<Option<Tlv>, Malformed> {
+        let mut fields = Fields(value);
+        let (tlv, subs) = match kind {
+            kind::ACK_REQUEST => {
+                fields.take(2)?;
+                let (opaque, interval) = (fields.u16()?, fields.u16()?);
+                (Tlv::AckRequest { opaque, interval: nonzero(interval)? }, fields.sub_tlvs()?)
+            }
+            kind::ACK => (Tlv::Ack { opaque: fields.u16()? }, fields.sub_tlvs()?),
+            kind::HELLO => {
+                let unicast = fields.u16()? & flag::UNICAST != 0;
+                let (seqno, interval) = (Seqno(fields.u16()?), fields.u16()?);
+                let subs = fields.sub_tlvs()?;
+                (Tlv::Hello { unicast, seqno, interval, sent: subs.timestamp(0) }, subs)
+            }
+            kind::IHU => {
+                let ae = fields.u8()?;
+                fields.take(1)?;
+                let (rxcost, interval) = (fields.u16()?, fields.u16()?);
+                let address = match ae {
+                    ae::WILDCARD => None,
+                    ae::V4 | ae::V6 | ae::LINK_LOCAL => Some(fields.address(ae)?),
+                    _ => return Ok(None),
+                };
+                let subs = fields.sub_tlvs()?;
+                let timestamps = subs.timestamp(0).zip(subs.timestamp(4));
+                (Tlv::Ihu { address, rxcost, interval: nonzero(interval)?, timestamps }, subs)
+            }
+            kind::ROUTER_ID => {
+                fields.take(2)?;
+                self.router_id = RouterId::new(fields.array()?);
+                return if self.router_id.is_some() { Ok(None) } else { Err(Malformed) };
+            }
+            kind::NEXT_HOP => {
+                let ae = fields.u8()?;
+                fields.take(1)?;
+                // Whatever address it names, the tunnel leads to the peer; only that there is one matters.
+                if ae == ae::V4 {
+                    fields.take(4)?;
+                    self.next_hop_v4 = true;
+                }
+                return Ok(None);
+            }
+            kind::UPDATE => return self.update(fields),
+            kind::ROUTE_REQUEST => {
+                let (ae, plen) = (fields.u8()?, fields.u8()?);
+                let prefix = match ae {
+                    ae::WILDCARD if plen == 0 => None,
+                    ae::V4 | ae::V6 | ae::LINK_LOCAL | ae::V4_VIA_V6 => {
+                        Some(net(ae, fields.prefix(ae, plen, 0, None)?, plen)?)
+                    }
+                    ae::WILDCARD => return Err(Malformed),
+                    _ => return Ok(None),
+                };
+                (Tlv::RouteRequest { prefix }, fields.sub_tlvs()?)
+            }
+            kind::SEQNO_REQUEST => {
+                let (ae, plen, seqno, hop_count) = (fields.u8()?, fields.u8()?, Seqno(fields.u16()?), fields.u8()?);
+                fields.take(1)?;
+                let router_id = RouterId::new(fields.array()?).ok_or(Malformed)?;
+                let prefix = match ae {
+                    ae::V4 | ae::V6 | ae::LINK_LOCAL | ae::V4_VIA_V6 => {
+                        net(ae, fields.prefix(ae, plen, 0, None)?, plen)?
+                    }
+                    ae::WILDCARD => return Err(Malformed),
+                    _ => return Ok(None),
+                };
+                if hop_count == 0 {
+                    return Err(Malformed);
+                }
+                (Tlv::SeqnoRequest { prefix, router_id, seqno, hop_count }, fields.sub_tlvs()?)
+            }
+            _ => return Ok(None),
+        };
+        Ok((!subs.unknown).then_some(tlv))
+    }
+
+    fn update(&mut self, mut fields: Fields<'_>) -> Result<Option<Tlv>, Malformed> {
+        let (ae, flags, plen, omitted) = (fields.u8()?, fields.u8()?, fields.u8()?, fields.u8()?);
+        let (interval, seqno, metric) = (fields.u16()?, Seqno(fields.u16()?), fields.u16()?);
+        let state = match ae {
+            ae::WILDCARD => {
+                let all = metric == INFINITY && plen == 0 && omitted == 0;
+                let known = all && !fields.sub_tlvs()?.unknown;
+                return if all { Ok(known.then_some(Tlv::Retraction { prefix: None })) } else { Err(Malformed) };
+            }
+            ae::V4 => Some(0),
+            ae::V6 => Some(1),
+            ae::V4_VIA_V6 => Some(2),
+            ae::LINK_LOCAL => None,
+            _ => return Ok(None),
+        };
+        let default = state.and_then(|state| self.default_prefix[state]);
+        let octets = fields.prefix(ae, plen, omitted, default)?;
+        // What this update says about those after it holds even if it is refused below.
+        if let Some(state) = state.filter(|_| flags & flag::PREFIX != 0) {
+            self.default_prefix[state] = Some(octets);
+        }
+        if flags & flag::ROUTER_ID != 0 {
+            let mut id = [0; 8];
+            match ae {
+                ae::V4 | ae::V4_VIA_V6 => id[4..].copy_from_slice(&octets[..4]),
+                _ => id.copy_from_slice(&octets[8..]),
+            }
+            self.router_id = RouterId::new(id);
+        }
+        let prefix = net(ae, octets, plen)?;
+        if fields.sub_tlvs()?.unknown {
+            return Ok(None);
+        }
+        if metric == INFINITY {
+            return Ok(Some(Tlv::Retraction { prefix: Some(prefix) }));
+        }
+        if ae == ae::V4 && !self.next_hop_v4 {
+            return Err(Malformed);
+        }
+        let router_id = self.router_id.ok_or(Malformed)?;
+        Ok(Some(Tlv::Update { prefix, router_id, seqno, metric, interval: nonzero(interval)? }))
+    }
+}
+
+/// What is left of a TLV.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(*taken)
+    }
+    fn u8(&mut self) -> Result<u8, Malformed> {
+        self.array().map(|[byte]| byte)
+    }
+    fn u16(&mut self) -> Result<u16, Malformed> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    /// The address of somebody: the encodings 1 to 3.
+    fn address(&mut self, ae: u8) -> Result<IpAddr, Malformed> {
+        let plen = if ae == ae::V4 { 32 } else { 128 };
+        let octets = self.prefix(ae, plen, 0, None)?;
+        Ok(net(ae, octets, plen)?.addr())
+    }
+
+    /// The address of a prefix, bits beyond its length cleared. IPv4 has the first four bytes.
+    fn prefix(&mut self, ae: u8, plen: u8, omitted: u8, default: Option<[u8; 16]>) -> Result<[u8; 16], Malformed> {
+        let mut octets = [0; 16];
+        let (width, mut from) = match ae {
+            ae::V4 | ae::V4_VIA_V6 => (4, 0),
+            ae::V6 => (16, 0),
+            _ => {
+                octets[..2].copy_from_slice(&[0xfe, 0x80]);
+                (16, 8)
+            }
+        };
+        let until = usize::from(plen).div_ceil(8);
+        if until > width || (omitted > 0 && from > 0) || usize::from(omitted) > until {
+            return Err(Malformed);
+        }
+        if omitted > 0 {
+            from = usize::from(omitted);
+            octets[..from].copy_from_slice(&default.ok_or(Malformed)?[..from]);
+        }
+        if from < until {
+            octets[from..until].copy_from_slice(self.take(until - from)?);
+        }
+        let kept = plen % 8;
+        if kept != 0 {
+            octets[until - 1] &= 0xff << (8 - kept);
+        }
+        Ok(octets)
+    }
+
+    /// Everything that is left, as sub-TLVs (§4.4).
+    fn sub_tlvs(self) -> Result<SubTlvs<'a>, Malformed> {
+        let mut subs = SubTlvs { unknown: false, timestamp: &[] };
+        let mut fields = self;
+        while let Ok(kind) = fields.u8() {
+            if kind == sub::PAD_1 {
+                continue;
+            }
+            let len = fields.u8()?;
+            let value = fields.take(len.into())?;
+            match kind {
+                sub::TIMESTAMP => subs.timestamp = value,
+                kind => subs.unknown |= kind & sub::MANDATORY != 0,
+            }
+        }
+        Ok(subs)
+    }
+}
+
+/// What the sub-TLVs of a TLV say.
+struct SubTlvs<'a> {
+    /// One is mandatory, and unknown here.
+    unknown: bool,
+    timestamp: &'a [u8],
+}
+
+impl SubTlvs<'_> {
+    /// The timestamp at this byte; one that is too short is not there (RFC 9616 §5.1).
+    fn timestamp(&self, at: usize) -> Option<u32> {
+        self.timestamp.get(at..)?.first_chunk().copied().map(u32::from_be_bytes)
+    }
+}
+
+fn nonzero(interval: u16) -> Result<u16, Malformed> {
+    if interval == 0 { Err(Malformed) } else { Ok(interval) }
+}
+
+fn net(ae: u8, octets: [u8; 16], plen: u8) -> Result<IpNet, Malformed> {
+    let [a, b, c, d, ..] = octets;
+    match ae {
+        ae::V4 | ae::V4_VIA_V6 => Ipv4Net::new(Ipv4Addr::new(a, b, c, d), plen).map(IpNet::V4),
+        _ => Ipv6Net::new(Ipv6Addr::from(octets), plen).map(IpNet::V6),
+    }
+    .map_err(|_| Malformed)
+}
+
+#[cfg(test)]
+#[path = "parse_tests.rs"]
+mod tests;

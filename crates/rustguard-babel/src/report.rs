@@ -1,0 +1,111 @@
+//! What a speaker tells about itself: neighbours, routes, and why things were refused.
+use crate::{
+    Babel,
+    types::{RouterId, Seqno},
+};
+use core::time::Duration;
+use ipnet::IpNet;
+use rustguard_core::{
+    node::PeerId,
+    routing::{self, NextHops},
+};
+
+/// A router among the peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NeighbourReport {
+    /// Which peer.
+    pub peer: PeerId,
+    /// Whether its Hellos come.
+    pub heard: bool,
+    /// Cost of the link; `None`: it does not work both ways.
+    pub cost: Option<u16>,
+    /// The smoothed round trip.
+    pub round_trip: Option<Duration>,
+    /// Its entries in the route table.
+    pub routes: usize,
+}
+
+/// A prefix and what is known about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteReport {
+    /// The prefix.
+    pub prefix: IpNet,
+    /// What this node announces: by whom, how recent, how far. `None`: nothing, the prefix is unreachable.
+    pub selected: Option<(RouterId, Seqno, u16)>,
+    /// Whether this node is the origin.
+    pub local: bool,
+    /// What is installed.
+    pub hops: Option<NextHops>,
+    /// What neighbours announced, finite: who, by whom, how recent, how far from them, and whether it could be used.
+    pub learned: Vec<(PeerId, RouterId, Seqno, u16, bool)>,
+}
+
+/// Everything that was passed over, by reason. Counters only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets from peers that are no routers, or unknown.
+    pub not_a_router: u64,
+    /// Packets that are no Babel, by port, hop limit, source, checksum, magic, version or length.
+    pub not_babel: u64,
+    /// TLVs that are not what their type says.
+    pub malformed: u64,
+    /// Updates for link-local, multicast, loopback prefixes.
+    pub martian: u64,
+    /// Updates outside of the peer's allowed IPs.
+    pub outside_allowed_ips: u64,
+    /// Updates for a prefix that is pinned to another origin.
+    pub pinned: u64,
+    /// Updates beyond the limit of routes of a neighbour.
+    pub too_many_routes: u64,
+    /// Updates of the selected route that could be a loop and were not followed (§3.5.3).
+    pub unfeasible: u64,
+    /// Requests that were repetitions of one under way, or beyond a bound.
+    pub requests_dropped: u64,
+}
+
+/// All of it, in the words that engines have in common.
+pub(crate) fn of(babel: &Babel) -> routing::Report {
+    let neighbours = babel.neighbours().map(|neighbour| routing::Neighbour {
+        peer: neighbour.peer,
+        heard: neighbour.heard,
+        cost: neighbour.cost,
+        round_trip: neighbour.round_trip,
+        routes: neighbour.routes,
+    });
+    let routes = babel.routes().map(|route| routing::Route {
+        prefix: route.prefix,
+        local: route.local,
+        metric: route.selected.map(|(_, _, metric)| metric),
+        origin: route.selected.map(|(origin, ..)| origin.bytes()),
+        hops: route.hops.unwrap_or(NextHops::UNREACHABLE),
+        learned: route.learned.into_iter().map(|(peer, _, _, metric, feasible)| (peer, metric, feasible)).collect(),
+    });
+    let Counters {
+        not_a_router,
+        not_babel,
+        malformed,
+        martian,
+        outside_allowed_ips,
+        pinned,
+        too_many_routes,
+        unfeasible,
+        requests_dropped,
+    } = babel.counters();
+    let refused = [
+        ("not_a_router", not_a_router),
+        ("not_babel", not_babel),
+        ("malformed", malformed),
+        ("martian", martian),
+        ("outside_allowed_ips", outside_allowed_ips),
+        ("pinned", pinned),
+        ("too_many_routes", too_many_routes),
+        ("unfeasible", unfeasible),
+        ("requests_dropped", requests_dropped),
+    ];
+    routing::Report {
+        router_id: Some(babel.router_id().bytes()),
+        neighbours: neighbours.collect(),
+        routes: routes.collect(),
+        refused: refused.into_iter().filter(|&(_, count)| count > 0).collect(),
+    }
+}

@@ -1,0 +1,201 @@
+//! The route table (RFC 8966 §3.2.6): for each prefix, who announced it, what is selected, what was announced.
+use crate::{
+    build,
+    params::SMOOTHING,
+    types::{INFINITY, RouterId, Seqno},
+};
+use core::time::Duration;
+use ipnet::IpNet;
+use rustguard_core::{node::PeerId, routing::NextHops, time::Instant};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What one neighbour announced for a prefix.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    pub(crate) router_id: RouterId,
+    pub(crate) seqno: Seqno,
+    /// As announced; infinite once it is retracted or expired.
+    pub(crate) metric: u16,
+    /// When it was announced or retracted last.
+    pub(crate) at: Instant,
+    /// From one announcement to the next.
+    pub(crate) interval: Duration,
+    /// When it becomes infinite; when it is infinite, when it and its permission go.
+    pub(crate) expires: Instant,
+    /// When to ask for it, so that it does not expire by accident.
+    pub(crate) refresh_at: Option<Instant>,
+    pub(crate) smoothed: Smoothed,
+}
+
+impl Route {
+    pub(crate) fn is_finite(&self) -> bool {
+        self.metric != INFINITY
+    }
+    /// Ends it. Its neighbour may send from there for one interval more: what is on its way arrives.
+    pub(crate) fn retract(&mut self, now: Instant) {
+        if self.is_finite() {
+            self.metric = INFINITY;
+            self.refresh_at = None;
+            self.expires = now + self.interval;
+        }
+    }
+}
+
+/// A metric over time, an exponential average (RFC 8966 A.3), in 256ths.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Smoothed {
+    average: u64,
+    metric: u16,
+    at: Instant,
+}
+
+impl Smoothed {
+    pub(crate) fn new(metric: u16, now: Instant) -> Self {
+        Self { average: u64::from(metric) << 8, metric, at: now }
+    }
+    /// The metric is this from now on; what it was until now moved the average.
+    pub(crate) fn set(&mut self, metric: u16, now: Instant) {
+        let elapsed = u64::try_from(now.since(self.at).as_millis()).unwrap_or(u64::MAX / 2).min(1 << 30);
+        let constant = u64::try_from(SMOOTHING.as_millis()).expect("seconds");
+        let target = u64::from(self.metric) << 8;
+        self.average = (self.average * constant + target * elapsed) / (constant + elapsed);
+        (self.metric, self.at) = (metric, now);
+    }
+    pub(crate) fn average(&self) -> u64 {
+        self.average
+    }
+}
+
+/// Where packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// This node originates the prefix.
+    Local,
+    /// To a neighbour.
+    Via(PeerId),
+}
+
+/// A retraction that is not known to have arrived everywhere (§3.5.4).
+#[derive(Clone, Debug)]
+pub(crate) struct Hold {
+    pub(crate) number: u64,
+    pub(crate) owed: BTreeSet<PeerId>,
+    pub(crate) until: Instant,
+}
+
+/// Everything about one prefix.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Entry {
+    pub(crate) routes: BTreeMap<PeerId, Route>,
+    /// The host announces it, at this metric.
+    pub(crate) host: Option<u16>,
+    /// A client has it.
+    pub(crate) client: Option<PeerId>,
+    /// Of the announcements of this node. Each prefix has its own, because a new one makes all backups for it elsewhere
+    /// unfeasible for a while: no reason to do that to others.
+    pub(crate) seqno: Seqno,
+    /// When it last rose on request.
+    pub(crate) raised: Option<Instant>,
+    pub(crate) selected: Option<Next>,
+    /// What neighbours are told.
+    pub(crate) announced: Option<build::Route>,
+    /// The metric that an update was last triggered for.
+    pub(crate) told_metric: u16,
+    pub(crate) installed: Option<NextHops>,
+    pub(crate) hold: Option<Hold>,
+    /// Another gateway that hears the client.
+    pub(crate) rival: Option<RouterId>,
+    wake: Option<Instant>,
+}
+
+impl Entry {
+    /// The neighbour that packets go to, and those who ask about the prefix should not be sent to ask themselves.
+    pub(crate) fn via(&self) -> Option<PeerId> {
+        match self.selected {
+            Some(Next::Via(peer)) => Some(peer),
+            Some(Next::Local) | None => None,
+        }
+    }
+    fn is_empty(&self) -> bool {
+        let origin = self.host.is_some() || self.client.is_some();
+        !origin && self.routes.is_empty() && self.selected.is_none() && self.hold.is_none() && self.installed.is_none()
+    }
+}
+
+/// All prefixes, and when each has to be looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    pub(crate) entries: BTreeMap<IpNet, Entry>,
+    wakes: BTreeSet<(Instant, IpNet)>,
+}
+
+impl Table {
+    /// Sets when a prefix is looked at next, and drops it if there is nothing to know about it.
+    pub(crate) fn wake(&mut self, prefix: IpNet, at: Option<Instant>) {
+        let Some(entry) = self.entries.get_mut(&prefix) else { return };
+        if entry.wake != at || entry.is_empty() {
+            if let Some(before) = entry.wake.take() {
+                self.wakes.remove(&(before, prefix));
+            }
+            if entry.is_empty() {
+                self.entries.remove(&prefix);
+            } else if let Some(at) = at {
+                entry.wake = Some(at);
+                self.wakes.insert((at, prefix));
+            }
+        }
+    }
+    /// A prefix whose time has come.
+    pub(crate) fn due(&mut self, now: Instant) -> Option<IpNet> {
+        let &(at, prefix) = self.wakes.first().filter(|(at, _)| *at <= now)?;
+        self.wakes.remove(&(at, prefix));
+        if let Some(entry) = self.entries.get_mut(&prefix) {
+            entry.wake = None;
+        }
+        Some(prefix)
+    }
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.wakes.first().map(|&(at, _)| at)
+    }
+    /// The prefixes that a neighbour announced.
+    pub(crate) fn of(&self, peer: PeerId) -> Vec<IpNet> {
+        self.entries.iter().filter(|(_, entry)| entry.routes.contains_key(&peer)).map(|(&prefix, _)| prefix).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(1 << 40) + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn the_average_follows_slowly() {
+        let mut smoothed = Smoothed::new(100, at(0));
+        smoothed.set(1_000, at(10));
+        assert_eq!(smoothed.average() >> 8, 100, "nothing yet");
+        smoothed.set(1_000, at(4_010));
+        assert_eq!(smoothed.average() >> 8, 550);
+        smoothed.set(1_000, at(1 << 40));
+        assert_eq!(smoothed.average() >> 8, 999);
+    }
+
+    #[test]
+    fn each_prefix_wakes_once_and_empty_ones_go() {
+        let prefix: IpNet = "10.0.0.0/8".parse().expect("a prefix");
+        let mut table = Table::default();
+        table.wake(prefix, Some(at(1)));
+        assert_eq!(table.deadline(), None, "not in the table");
+        table.entries.entry(prefix).or_default().host = Some(0);
+        table.wake(prefix, Some(at(5)));
+        table.wake(prefix, Some(at(3)));
+        assert_eq!((table.deadline(), table.wakes.len(), table.due(at(2))), (Some(at(3)), 1, None));
+        assert_eq!((table.due(at(3)), table.due(at(9))), (Some(prefix), None));
+        table.wake(prefix, Some(at(5)));
+        table.entries.get_mut(&prefix).expect("in the table").host = None;
+        table.wake(prefix, Some(at(5)));
+        assert!(table.entries.is_empty() && table.wakes.is_empty());
+    }
+}

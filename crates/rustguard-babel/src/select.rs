@@ -1,0 +1,271 @@
+//! Route selection (RFC 8966 §3.6) with hysteresis (A.3), and the set of next hops around what is selected.
+use crate::{
+    build,
+    route::{Entry, Next},
+    source::Sources,
+    types::{INFINITY, RouterId, add},
+};
+use ipnet::IpNet;
+use rustguard_core::{
+    node::PeerId,
+    routing::{MAX_WEIGHT, NextHop, NextHops},
+    time::Instant,
+};
+
+/// A feasible route with a finite metric.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    peer: PeerId,
+    route: build::Route,
+    average: u64,
+}
+
+/// What selection needs to know besides the entry.
+pub(crate) struct Around<'a, C: Fn(PeerId) -> u16> {
+    pub(crate) prefix: IpNet,
+    /// Of the link to a neighbour.
+    pub(crate) cost: C,
+    pub(crate) sources: &'a Sources,
+    /// How many sources a neighbour may bring in.
+    pub(crate) max_sources: usize,
+    pub(crate) now: Instant,
+}
+
+/// The outcome of selection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    pub(crate) next: Next,
+    /// What is announced about it.
+    pub(crate) route: build::Route,
+    /// Another looks better, and will be taken if it stays so.
+    pub(crate) look_again: bool,
+}
+
+impl<C: Fn(PeerId) -> u16> Around<'_, C> {
+    /// Selects a route; `local` is what this node itself would announce. The sequence number has no say (§3.6): a route
+    /// is not better for being newer.
+    pub(crate) fn choose(&self, entry: &mut Entry, local: Option<build::Route>) -> Option<Choice> {
+        for (&peer, route) in &mut entry.routes {
+            if route.is_finite() {
+                route.smoothed.set(add((self.cost)(peer), route.metric), self.now);
+            }
+        }
+        let candidates = self.candidates(entry);
+        let nearest = |candidate: &&Candidate| (candidate.route.metric, candidate.peer);
+        let current = candidates.iter().find(|candidate| entry.via() == Some(candidate.peer));
+        let better =
+            |candidate: &&Candidate| current.is_none_or(|current| candidate.route.metric < current.route.metric);
+        let chosen = candidates
+            .iter()
+            .filter(better)
+            .filter(|candidate| current.is_none_or(|current| candidate.average < current.average))
+            .min_by_key(nearest)
+            .or(current);
+        match (chosen, local) {
+            (Some(chosen), local) if local.is_none_or(|local| chosen.route.metric < local.metric) => Some(Choice {
+                next: Next::Via(chosen.peer),
+                route: chosen.route,
+                look_again: candidates.iter().any(|candidate| candidate.route.metric < chosen.route.metric),
+            }),
+            (_, Some(local)) => Some(Choice { next: Next::Local, route: local, look_again: false }),
+            (_, None) => None,
+        }
+    }
+
+    /// The next hops around the selected route: neighbours with a feasible route to the same origin that is hardly
+    /// longer share the flows by its length, the next best is the backup. Each of them is nearer to the origin than this
+    /// node ever claimed to be, so that no mixture of them can make a loop; that holds for one origin only.
+    ///
+    /// The distance of what is going to be announced must have been noted in the sources before.
+    pub(crate) fn hops(&self, entry: &Entry, peer: PeerId, route: build::Route) -> NextHops {
+        let mut candidates = self.candidates(entry);
+        candidates.retain(|candidate| candidate.route.router_id == route.router_id);
+        candidates.sort_by_key(|candidate| (candidate.peer != peer, candidate.route.metric, candidate.peer));
+        let was_member =
+            |peer| entry.installed.as_ref().is_some_and(|hops| hops.members().iter().any(|member| member.peer == peer));
+        // Who is in stays in for longer: around a common value paths would come and go.
+        let within = |candidate: &Candidate| {
+            let margin = if was_member(candidate.peer) { route.metric / 4 } else { route.metric / 8 };
+            candidate.route.metric <= route.metric.saturating_add(margin.max(16))
+        };
+        let weight = |candidate: &Candidate| {
+            let (own, best) = (u32::from(candidate.route.metric.max(1)), u32::from(route.metric));
+            let share = (u32::from(MAX_WEIGHT) * best + own / 2) / own;
+            u8::try_from(share.min(MAX_WEIGHT.into())).expect("a weight")
+        };
+        let members = candidates.iter().filter(|candidate| within(candidate));
+        let members: Vec<NextHop> =
+            members.map(|candidate| NextHop { peer: candidate.peer, weight: weight(candidate) }).collect();
+        let backup = candidates.iter().find(|candidate| !within(candidate)).map(|candidate| candidate.peer);
+        NextHops::new(members, backup)
+    }
+
+    /// Whether a route may be used at all.
+    pub(crate) fn is_feasible(&self, peer: PeerId, router_id: RouterId, route: build::Route) -> bool {
+        let known = self.sources.get(self.prefix, router_id).is_some();
+        // A neighbour that makes up origins fills its own share of the source table.
+        (known || self.sources.count(peer) < self.max_sources)
+            && self.sources.feasible(self.prefix, router_id, route.seqno, route.metric)
+    }
+
+    fn candidates(&self, entry: &Entry) -> Vec<Candidate> {
+        let mut candidates = Vec::with_capacity(entry.routes.len());
+        for (&peer, route) in &entry.routes {
+            let metric = add((self.cost)(peer), route.metric);
+            let build = |metric| build::Route { router_id: route.router_id, seqno: route.seqno, metric };
+            if metric != INFINITY && self.is_feasible(peer, route.router_id, build(route.metric)) {
+                candidates.push(Candidate { peer, route: build(metric), average: route.smoothed.average() });
+            }
+        }
+        candidates
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        route::{Route, Smoothed},
+        types::Seqno,
+    };
+    use core::time::Duration;
+
+    const COST: u16 = 100;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(1 << 40) + Duration::from_millis(ms)
+    }
+    fn prefix() -> IpNet {
+        "10.0.0.0/8".parse().expect("a prefix")
+    }
+    fn id(byte: u8) -> RouterId {
+        RouterId::new([byte; 8]).expect("a router-id")
+    }
+
+    #[derive(Default)]
+    struct Case {
+        entry: Entry,
+        sources: Sources,
+    }
+
+    impl Case {
+        fn route(mut self, peer: u32, origin: u8, seqno: u16, metric: u16) -> Self {
+            let smoothed = Smoothed::new(metric.saturating_add(COST), at(0));
+            let (seqno, interval) = (Seqno(seqno), Duration::from_secs(1));
+            let route = Route {
+                router_id: id(origin),
+                seqno,
+                metric,
+                at: at(0),
+                interval,
+                expires: at(0),
+                refresh_at: None,
+                smoothed,
+            };
+            self.entry.routes.insert(PeerId(peer), route);
+            self
+        }
+        fn around(&self, ms: u64) -> Around<'_, impl Fn(PeerId) -> u16> {
+            Around { prefix: prefix(), cost: |_| COST, sources: &self.sources, max_sources: 4, now: at(ms) }
+        }
+        fn choose(&mut self, ms: u64, local: Option<u16>) -> Option<(Next, u16)> {
+            let mut entry = core::mem::take(&mut self.entry);
+            let local = local.map(|metric| build::Route { router_id: id(99), seqno: Seqno(0), metric });
+            let choice = self.around(ms).choose(&mut entry, local);
+            self.entry = entry;
+            self.entry.selected = choice.map(|choice| choice.next);
+            choice.map(|choice| (choice.next, choice.route.metric))
+        }
+        fn hops(&self, peer: u32) -> (Vec<(u32, u8)>, Option<u32>) {
+            let chosen = self.entry.routes[&PeerId(peer)];
+            let route = build::Route { router_id: chosen.router_id, seqno: chosen.seqno, metric: chosen.metric + COST };
+            let hops = self.around(0).hops(&self.entry, PeerId(peer), route);
+            (
+                hops.members().iter().map(|member| (member.peer.0, member.weight)).collect(),
+                hops.backup().map(|peer| peer.0),
+            )
+        }
+    }
+
+    #[test]
+    fn the_nearest_feasible_route_is_selected() {
+        let mut case = Case::default().route(1, 7, 1, 300).route(2, 7, 1, 200).route(3, 7, 1, INFINITY);
+        assert_eq!(case.choose(0, None), Some((Next::Via(PeerId(2)), 300)));
+        case.sources.announced((prefix(), id(7)), (Seqno(1), 200), None, at(0));
+        assert_eq!(case.choose(0, None), None, "neither is nearer than what was announced");
+        assert_eq!(Case::default().choose(0, None), None);
+    }
+
+    #[test]
+    fn c17_metrics_grow_strictly_and_end_at_infinity() {
+        assert_eq!(
+            Case::default().route(1, 7, 1, INFINITY - 101).choose(0, None),
+            Some((Next::Via(PeerId(1)), INFINITY - 1))
+        );
+        assert_eq!(Case::default().route(1, 7, 1, INFINITY - 100).choose(0, None), None);
+        assert_eq!(Case::default().route(1, 7, 1, 0).choose(0, None), Some((Next::Via(PeerId(1)), COST)));
+    }
+
+    #[test]
+    fn c20_never_by_seqno() {
+        let mut case = Case::default().route(1, 7, 5, 200);
+        case.choose(0, None);
+        let mut case = case.route(2, 7, 6, 201);
+        assert_eq!(case.choose(60_000, None), Some((Next::Via(PeerId(1)), 300)));
+        assert_eq!(Case::default().route(1, 7, 5, 200).route(2, 7, 6, 201).choose(0, None).expect("two routes").1, 300);
+    }
+
+    #[test]
+    fn a_better_route_has_to_be_better_for_a_while() {
+        let mut case = Case::default().route(1, 7, 1, 200).route(2, 7, 1, 250);
+        assert_eq!(case.choose(0, None), Some((Next::Via(PeerId(1)), 300)));
+        case.entry.routes.get_mut(&PeerId(1)).expect("a route").metric = 290;
+        assert_eq!(case.choose(10, None), Some((Next::Via(PeerId(1)), 390)));
+        assert_eq!(case.choose(500, None), Some((Next::Via(PeerId(1)), 390)));
+        assert!(case.around(500).choose(&mut case.entry.clone(), None).expect("two routes").look_again);
+        assert_eq!(case.choose(9_000, None), Some((Next::Via(PeerId(2)), 350)));
+        let mut swinging = Case::default().route(1, 7, 1, 200).route(2, 7, 1, 203);
+        swinging.choose(0, None);
+        for step in 1..200_u16 {
+            swinging.entry.routes.get_mut(&PeerId(1)).expect("a route").metric = if step % 2 == 0 { 190 } else { 210 };
+            assert_eq!(swinging.choose(u64::from(step) * 300, None).expect("two routes").0, Next::Via(PeerId(1)));
+        }
+    }
+
+    #[test]
+    fn what_is_local_wins_unless_it_is_farther() {
+        let mut case = Case::default().route(1, 7, 1, 200);
+        assert_eq!(case.choose(0, Some(300)), Some((Next::Local, 300)));
+        assert_eq!(case.choose(0, Some(301)), Some((Next::Via(PeerId(1)), 300)));
+        assert_eq!(Case::default().choose(0, Some(0)), Some((Next::Local, 0)));
+    }
+
+    #[test]
+    fn flows_are_shared_among_those_hardly_farther_and_of_one_origin() {
+        let mut case = Case::default()
+            .route(1, 7, 1, 300)
+            .route(2, 7, 1, 300)
+            .route(3, 7, 1, 345)
+            .route(4, 7, 1, 380)
+            .route(5, 7, 1, 360);
+        case = case.route(6, 8, 1, 300);
+        assert_eq!(case.hops(1), (vec![(1, 8), (2, 8), (3, 7)], Some(5)));
+        case.entry.installed = Some(NextHops::new([4, 5].map(|peer| NextHop { peer: PeerId(peer), weight: 1 }), None));
+        assert_eq!(case.hops(1).0, [(1, 8), (2, 8), (3, 7), (5, 7), (4, 7)], "who is in stays in");
+        // What is announced bounds who may be a next hop: 300 + 100 is announced.
+        case.sources.announced((prefix(), id(7)), (Seqno(1), 340), None, at(0));
+        assert_eq!(case.hops(1), (vec![(1, 8), (2, 8)], None));
+    }
+
+    #[test]
+    fn made_up_origins_fill_the_share_of_who_made_them_up() {
+        let mut case = Case::default().route(1, 50, 1, 100);
+        for origin in 1..=4 {
+            case.sources.announced((prefix(), id(origin)), (Seqno(1), 340), Some(PeerId(1)), at(0));
+        }
+        assert_eq!(case.choose(0, None), None);
+        let mut case = case.route(2, 50, 1, 100);
+        assert_eq!(case.choose(0, None), Some((Next::Via(PeerId(2)), 200)));
+        assert_eq!(case.route(1, 4, 2, 50).choose(0, None), Some((Next::Via(PeerId(1)), 150)), "a known one");
+    }
+}

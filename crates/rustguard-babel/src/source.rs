@@ -1,0 +1,144 @@
+//! Feasibility distances (RFC 8966 §3.2.5, §3.5.1, §3.7.3): what keeps routes free of loops.
+use crate::{
+    params::SOURCE_GC,
+    types::{INFINITY, RouterId, Seqno},
+};
+use core::time::Duration;
+use ipnet::IpNet;
+use rustguard_core::{node::PeerId, time::Instant};
+use std::collections::BTreeMap;
+
+/// The best that this node ever announced for a source, until it is forgotten.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source {
+    pub(crate) seqno: Seqno,
+    pub(crate) metric: u16,
+    expires: Instant,
+    /// Who brought it in; `None`: this node is the origin.
+    via: Option<PeerId>,
+}
+
+/// All sources, by prefix and origin.
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    table: BTreeMap<(IpNet, RouterId), Source>,
+    brought_in: BTreeMap<PeerId, usize>,
+}
+
+impl Sources {
+    pub(crate) fn get(&self, prefix: IpNet, router_id: RouterId) -> Option<Source> {
+        self.table.get(&(prefix, router_id)).copied()
+    }
+    /// Whether a route announced with this distance cannot lead back here: it is nearer, or more recent, than anything
+    /// that this node announced itself. A retraction always is feasible.
+    pub(crate) fn feasible(&self, prefix: IpNet, router_id: RouterId, seqno: Seqno, metric: u16) -> bool {
+        metric == INFINITY
+            || self
+                .get(prefix, router_id)
+                .is_none_or(|source| seqno.newer_than(source.seqno) || seqno == source.seqno && metric < source.metric)
+    }
+    /// Sources that `via` brought in and that are not forgotten yet.
+    pub(crate) fn count(&self, via: PeerId) -> usize {
+        self.brought_in.get(&via).copied().unwrap_or(0)
+    }
+    /// This distance is going to be announced, which must not be done before this call.
+    pub(crate) fn announced(
+        &mut self,
+        (prefix, router_id): (IpNet, RouterId),
+        (seqno, metric): (Seqno, u16),
+        via: Option<PeerId>,
+        now: Instant,
+    ) {
+        let source = self.table.entry((prefix, router_id)).or_insert_with(|| {
+            if let Some(via) = via {
+                *self.brought_in.entry(via).or_default() += 1;
+            }
+            Source { seqno, metric, expires: now, via }
+        });
+        if seqno.newer_than(source.seqno) {
+            (source.seqno, source.metric) = (seqno, metric);
+        } else if seqno == source.seqno {
+            source.metric = source.metric.min(metric);
+        }
+        source.expires = now + SOURCE_GC;
+    }
+    /// This node was not running for so long: it counts the time for nothing, as it cannot know how long others did.
+    pub(crate) fn postpone(&mut self, by: Duration) {
+        for source in self.table.values_mut() {
+            source.expires = source.expires + by;
+        }
+    }
+    /// Forgets what was not announced for long enough.
+    pub(crate) fn sweep(&mut self, now: Instant) {
+        let brought_in = &mut self.brought_in;
+        self.table.retain(|_, source| {
+            let keep = source.expires > now;
+            if let (false, Some(via)) = (keep, source.via)
+                && let Some(count) = brought_in.get_mut(&via)
+            {
+                *count -= 1;
+                if *count == 0 {
+                    brought_in.remove(&via);
+                }
+            }
+            keep
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Instant = Instant::from_nanos(1 << 40);
+
+    fn setup() -> (Sources, IpNet, RouterId) {
+        let id = RouterId::new([1; 8]).expect("a router-id");
+        (Sources::default(), "10.0.0.0/8".parse().expect("a prefix"), id)
+    }
+
+    #[test]
+    fn c15_nearer_or_newer() {
+        let (mut sources, prefix, id) = setup();
+        assert!(sources.feasible(prefix, id, Seqno(7), 60_000), "nothing was announced");
+        sources.announced((prefix, id), (Seqno(65_535), 200), None, AT);
+        for (seqno, metric, feasible) in
+            [(65_535, 199, true), (65_535, 200, false), (65_535, 201, false), (65_534, 0, false), (0, 65_000, true)]
+        {
+            assert_eq!(sources.feasible(prefix, id, Seqno(seqno), metric), feasible, "({seqno}, {metric})");
+        }
+        assert!(
+            sources.feasible(prefix, id, Seqno(5), INFINITY) && sources.feasible(prefix, id, Seqno(60_000), INFINITY)
+        );
+        let other = RouterId::new([2; 8]).expect("a router-id");
+        assert!(sources.feasible(prefix, other, Seqno(1), 60_000), "another source");
+        assert!(sources.feasible("10.0.0.0/9".parse().expect("a prefix"), id, Seqno(1), 60_000), "another source");
+    }
+
+    #[test]
+    fn c16_the_distance_only_improves() {
+        let (mut sources, prefix, id) = setup();
+        let mut announce = |seqno, metric| {
+            sources.announced((prefix, id), (Seqno(seqno), metric), None, AT);
+            let source = sources.get(prefix, id).expect("just announced");
+            (source.seqno.0, source.metric)
+        };
+        assert_eq!(announce(10, 300), (10, 300));
+        assert_eq!(announce(10, 200), (10, 200));
+        assert_eq!(announce(10, 400), (10, 200));
+        assert_eq!(announce(9, 100), (10, 200));
+        assert_eq!(announce(11, 900), (11, 900));
+    }
+
+    #[test]
+    fn c16_sources_are_forgotten_after_the_last_announcement() {
+        let (mut sources, prefix, id) = setup();
+        let peer = PeerId(4);
+        sources.announced((prefix, id), (Seqno(1), 200), Some(peer), AT);
+        sources.announced((prefix, id), (Seqno(1), 500), Some(peer), AT + SOURCE_GC / 2);
+        sources.sweep(AT + SOURCE_GC);
+        assert_eq!((sources.table.len(), sources.count(peer)), (1, 1));
+        sources.sweep(AT + SOURCE_GC * 3 / 2);
+        assert_eq!((sources.table.len(), sources.count(peer)), (0, 0));
+    }
+}

@@ -1,0 +1,227 @@
+//! Decisions: which route is selected for a prefix, what is installed, who is told, what is asked for.
+use super::{Babel, CEILING, around};
+use crate::{
+    build,
+    outbox::longest_hold,
+    params::{CHANGED, NEW_SEQNO, URGENT},
+    route::{Entry, Hold, Next},
+    types::{INFINITY, Seqno, add},
+};
+use ipnet::IpNet;
+use rustguard_core::{
+    node::PeerId,
+    routing::{Action, NextHops},
+    time::Instant,
+};
+use std::collections::BTreeSet;
+
+/// How soon, and how surely, neighbours have to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    /// With acknowledgment, at once: a new route, another origin, no route.
+    Urgent,
+    /// The metric changed a lot.
+    Changed,
+    /// Only the sequence number changed.
+    Newer,
+}
+
+impl Babel {
+    /// Decides about everything that changed.
+    pub(super) fn settle(&mut self, out: &mut Vec<Action>) {
+        while let Some(prefix) = self.stale.pop_first() {
+            self.decide(prefix, out);
+        }
+    }
+
+    fn decide(&mut self, prefix: IpNet, out: &mut Vec<Action>) {
+        self.look_for_rival(prefix);
+        let local = self.local(prefix);
+        let now = self.now;
+        let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
+        let before = (entry.via(), entry.announced);
+
+        let choice = around(prefix, &self.neighbours, &self.sources, self.max_routes, now).choose(entry, local);
+        entry.selected = choice.map(|choice| choice.next);
+        entry.announced = choice.map(|choice| choice.route);
+        if let Some(choice) = choice {
+            // Before anything is sent (§3.7.3), and before others are taken as next hops beside it.
+            let distance = (choice.route.seqno, choice.route.metric);
+            self.sources.announced((prefix, choice.route.router_id), distance, entry.via(), now);
+        }
+        self.hold(prefix, before.1.is_some());
+        self.install(prefix, out);
+        self.tell(prefix, before);
+        self.want(prefix);
+        self.wake(prefix, choice.is_some_and(|choice| choice.look_again));
+    }
+
+    /// What this node announces as the origin. When that is farther than before, the number has to rise with it: nobody
+    /// could believe it otherwise (§3.5.1).
+    fn local(&mut self, prefix: IpNet) -> Option<build::Route> {
+        let entry = self.table.entries.get_mut(&prefix)?;
+        let client = entry.client.and_then(|client| self.clients.get(&client));
+        let metric = entry.host.or(client.map(crate::client::Client::metric))?;
+        if !self.sources.feasible(prefix, self.router_id, entry.seqno, metric)
+            && self.sources.get(prefix, self.router_id).is_some_and(|source| source.metric != metric)
+        {
+            entry.seqno = entry.seqno.plus(1);
+        }
+        let seqno = entry.seqno;
+        self.used(seqno);
+        Some(build::Route { router_id: self.router_id, seqno, metric })
+    }
+
+    /// A sequence number of this node is in use; a restart has to start beyond it.
+    pub(super) fn used(&mut self, seqno: Seqno) {
+        if seqno.newer_than(self.seqno) {
+            self.seqno = seqno;
+        }
+        if self.ceiling.is_some_and(|ceiling| !ceiling.newer_than(self.seqno)) {
+            self.ceiling = Some(self.seqno.plus(CEILING));
+            self.keep_due = true;
+        }
+    }
+
+    /// Starts a hold when a prefix ceases to be reachable, and ends it when it is again, or when everybody knows (§3.5.4).
+    fn hold(&mut self, prefix: IpNet, was_announced: bool) {
+        let now = self.now;
+        let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
+        if entry.selected.is_some() {
+            entry.hold = None;
+        } else if was_announced {
+            let reachable = self.neighbours.iter().filter(|(_, neighbour)| neighbour.cost() != INFINITY);
+            let owed: BTreeSet<PeerId> = reachable.map(|(&peer, _)| peer).collect();
+            self.holds += 1;
+            entry.hold = Some(Hold { number: self.holds, owed, until: now + longest_hold() });
+        }
+        if entry.hold.as_ref().is_some_and(|hold| hold.owed.is_empty() || hold.until <= now) {
+            entry.hold = None;
+        }
+        if entry.hold.is_some() {
+            self.held.insert(prefix);
+        } else {
+            self.held.remove(&prefix);
+        }
+    }
+
+    fn install(&mut self, prefix: IpNet, out: &mut Vec<Action>) {
+        let around = around(prefix, &self.neighbours, &self.sources, self.max_routes, self.now);
+        let Some(entry) = self.table.entries.get(&prefix) else { return };
+        let hops = match (entry.selected, entry.announced) {
+            (Some(Next::Via(peer)), Some(route)) => Some(around.hops(entry, peer, route)),
+            // What is the host's own is not ours to install.
+            (Some(Next::Local), _) if entry.host.is_some() => None,
+            (Some(Next::Local), _) => entry.client.map(NextHops::single),
+            // A shorter prefix must not be followed while somebody may still send this one here.
+            _ => entry.hold.as_ref().map(|_| NextHops::UNREACHABLE),
+        };
+        let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
+        if entry.installed != hops {
+            entry.installed.clone_from(&hops);
+            out.push(match hops {
+                Some(hops) => Action::Install { prefix, hops },
+                None => Action::Remove { prefix },
+            });
+        }
+    }
+
+    /// Triggered updates (§3.7.2).
+    fn tell(&mut self, prefix: IpNet, (old_via, old): (Option<PeerId>, Option<build::Route>)) {
+        let now = self.now;
+        let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
+        let (via, new) = (entry.via(), entry.announced);
+        let news = match (old, new) {
+            (None, None) => None,
+            (Some(old), Some(new)) if old.router_id == new.router_id => {
+                let far = new.metric.abs_diff(entry.told_metric) >= (entry.told_metric / 4).max(96);
+                if far {
+                    Some(News::Changed)
+                } else if new.seqno.newer_than(old.seqno) {
+                    Some(News::Newer)
+                } else {
+                    None
+                }
+            }
+            _ => Some(News::Urgent),
+        };
+        if let (Some(_), Some(new)) = (news, new) {
+            entry.told_metric = new.metric;
+        }
+        let urgent = now + self.jitter.shorten(URGENT, 2);
+        let later = now + self.jitter.shorten(if news == Some(News::Newer) { NEW_SEQNO } else { CHANGED }, 2);
+        // Split horizon: the next hop knows. If it had another route from here, it has to hear that it is gone.
+        let spared = via.filter(|_| old.is_none() || old_via == via);
+        for (&peer, neighbour) in self.neighbours.iter_mut().filter(|(_, neighbour)| neighbour.is_acquired()) {
+            match news {
+                _ if spared == Some(peer) => {}
+                Some(News::Urgent) => neighbour.out.urgent(prefix, urgent),
+                Some(_) if old_via == Some(peer) && old_via != via => neighbour.out.urgent(prefix, urgent),
+                Some(News::Changed | News::Newer) => neighbour.out.normal(prefix, later),
+                None if via == Some(peer) && old_via != via => neighbour.out.normal(prefix, later),
+                // It was spared, or told that there was no other way here; now there is, and it may need it.
+                None if old_via == Some(peer) && old_via != via => neighbour.out.urgent(prefix, urgent),
+                None => {}
+            }
+        }
+        let Some(new) = new else { return };
+        for peer in self.requests.answered(prefix, new) {
+            if let Some(neighbour) = self.neighbours.get_mut(&peer) {
+                neighbour.out.urgent(prefix, urgent);
+            }
+        }
+    }
+
+    /// Avoiding starvation (§3.8.2.1): without a feasible route, everybody who has one that is not is asked, for as long
+    /// as that lasts. A much better one that is not feasible is asked for too (§3.8.2.2).
+    fn want(&mut self, prefix: IpNet) {
+        let Some(entry) = self.table.entries.get(&prefix) else { return };
+        let cost = |peer| self.neighbours.get(&peer).map_or(INFINITY, crate::neighbour::Neighbour::cost);
+        let reached = |(&peer, route): (&PeerId, &crate::route::Route)| add(cost(peer), route.metric);
+        let usable = entry.routes.iter().filter(|&route| reached(route) != INFINITY);
+        let unfeasible =
+            usable.filter(|(_, route)| !self.sources.feasible(prefix, route.router_id, route.seqno, route.metric));
+        let wanted: Vec<(crate::types::RouterId, Option<PeerId>)> = match entry.announced {
+            None => unfeasible.map(|(_, route)| (route.router_id, None)).collect(),
+            Some(selected) => unfeasible
+                .filter(|&(peer, route)| {
+                    reached((peer, route)) < selected.metric - (selected.metric / 4).max(96).min(selected.metric)
+                })
+                .map(|(&peer, route)| (route.router_id, Some(peer)))
+                .collect(),
+        };
+        if wanted.is_empty() && entry.announced.is_none() {
+            self.requests.give_up(prefix);
+        }
+        for (router_id, whom) in wanted {
+            self.ask(prefix, router_id, whom);
+        }
+    }
+
+    fn wake(&mut self, prefix: IpNet, look_again: bool) {
+        let now = self.now;
+        let Some(entry) = self.table.entries.get(&prefix) else { return };
+        let next = next_look(entry).into_iter().chain(look_again.then_some(now + crate::params::LOOK_AGAIN)).min();
+        self.table.wake(prefix, next);
+    }
+
+    /// This neighbour cannot be reached any more, and need not acknowledge anything.
+    pub(super) fn release_holds_of(&mut self, peer: PeerId) {
+        for &prefix in &self.held {
+            let hold = self.table.entries.get_mut(&prefix).and_then(|entry| entry.hold.as_mut());
+            if hold.is_some_and(|hold| hold.owed.remove(&peer)) {
+                self.stale.insert(prefix);
+            }
+        }
+    }
+}
+
+/// When something about a prefix changes by itself.
+fn next_look(entry: &Entry) -> Option<Instant> {
+    let via = entry.via();
+    let routes = entry.routes.iter().flat_map(|(&peer, route)| {
+        let refresh = route.refresh_at.filter(|_| via == Some(peer));
+        [Some(route.expires), refresh].into_iter().flatten()
+    });
+    routes.chain(entry.hold.as_ref().map(|hold| hold.until)).min()
+}

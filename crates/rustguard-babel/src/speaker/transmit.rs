@@ -1,0 +1,181 @@
+//! Packets out: what waits for a neighbour is written into as few packets as possible.
+use super::Babel;
+use crate::{
+    build::{self, Packet},
+    ip,
+    neighbour::Neighbour,
+    outbox::{InPacket, Sent, ack_timeout},
+    params::{IHU_EVERY, PROBE, UPDATE, to_centis},
+    route::{Entry, Table},
+    source::Sources,
+    types::micros,
+};
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+use ipnet::IpNet;
+use rustguard_core::{node::PeerId, routing::Action, time::Instant};
+
+impl Babel {
+    /// Sends what is due to a neighbour.
+    pub(super) fn transmit(&mut self, peer: PeerId, out: &mut Vec<Action>) {
+        let now = self.now;
+        let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
+        neighbour.out.resend(now);
+        if neighbour.dump_due(now, &mut self.jitter) {
+            for (&prefix, entry) in self.table.entries.iter().filter(|(_, entry)| entry.announced.is_some()) {
+                if entry.via() != Some(peer) {
+                    neighbour.out.urgent(prefix, now);
+                }
+            }
+        }
+        if neighbour.update_due(now, &mut self.jitter) {
+            for (&prefix, entry) in self.table.entries.iter().filter(|(_, entry)| entry.announced.is_some()) {
+                if entry.via() != Some(peer) {
+                    neighbour.out.normal(prefix, now);
+                }
+            }
+        }
+        let mut packets =
+            Packets { peer, now, source: self.source, packet: Packet::new(), sent: InPacket::default(), out };
+        if neighbour.probe_due(now) {
+            let opaque = neighbour.out.opaque();
+            packets.room(neighbour).ack_request(opaque, to_centis(PROBE));
+        }
+        if neighbour.out.hello_due(now) {
+            let interval = neighbour.hello_interval(now);
+            let next = now + self.jitter.shorten(interval, 10);
+            let seqno = neighbour.out.hello_sent(interval, next);
+            packets.room(neighbour).hello(seqno, to_centis(interval));
+            if let Some(address) = neighbour.address {
+                if neighbour.out.ihu_in == 0 {
+                    neighbour.out.ihu_in = IHU_EVERY;
+                    let (rxcost, timestamps) = (neighbour.rxcost(), neighbour.rtt.timestamps());
+                    packets.room(neighbour).ihu(
+                        address,
+                        rxcost,
+                        to_centis(interval * u32::from(IHU_EVERY)),
+                        timestamps,
+                    );
+                }
+                neighbour.out.ihu_in -= 1;
+            }
+        }
+        if neighbour.is_acquired() && neighbour.out.flush_due(now) {
+            packets.requests(neighbour);
+            packets.updates(neighbour, &self.table, &mut self.sources, self.address_v4);
+        }
+        packets.close(neighbour);
+    }
+
+    /// The end of everything, to everybody.
+    pub(super) fn retract_everything(&mut self, out: &mut Vec<Action>) {
+        let now = self.now;
+        for (&peer, neighbour) in self.neighbours.iter_mut().filter(|(_, neighbour)| neighbour.is_acquired()) {
+            let mut packets =
+                Packets { peer, now, source: self.source, packet: Packet::new(), sent: InPacket::default(), out };
+            packets.room(neighbour).retract_all(to_centis(UPDATE));
+            packets.close(neighbour);
+        }
+    }
+}
+
+/// An update that is going to be written.
+struct Told {
+    /// What is announced; `None`: a retraction.
+    route: Option<build::Route>,
+    prefix: IpNet,
+    /// How many copies were sent, if it is to be acknowledged.
+    copies: Option<u8>,
+    /// Which hold the acknowledgment of a retraction ends.
+    hold: Option<u64>,
+}
+
+/// Packets to one neighbour.
+struct Packets<'a> {
+    peer: PeerId,
+    now: Instant,
+    source: Ipv6Addr,
+    packet: Packet,
+    sent: InPacket,
+    out: &'a mut Vec<Action>,
+}
+
+impl Packets<'_> {
+    /// A packet with room for one more TLV.
+    fn room(&mut self, neighbour: &mut Neighbour) -> &mut Packet {
+        if !self.packet.has_room() {
+            self.close(neighbour);
+        }
+        &mut self.packet
+    }
+
+    /// Sends what is in the packet, and begins another.
+    fn close(&mut self, neighbour: &mut Neighbour) {
+        let timeout = ack_timeout(neighbour.rtt.smoothed());
+        let sent = core::mem::take(&mut self.sent);
+        if let Some((opaque, timeout)) = neighbour.out.sent(sent, timeout, self.now) {
+            self.packet.ack_request(opaque, to_centis(timeout));
+        }
+        if self.packet.is_empty() {
+            return;
+        }
+        let body = core::mem::replace(&mut self.packet, Packet::new()).finish(micros(self.now));
+        let destination = neighbour.address.unwrap_or(ip::MULTICAST);
+        self.out.push(Action::Send { peer: self.peer, packet: ip::wrap(self.source, destination, &body) });
+    }
+
+    /// Acknowledgments, and all requests.
+    fn requests(&mut self, neighbour: &mut Neighbour) {
+        for opaque in core::mem::take(&mut neighbour.out.acks) {
+            self.room(neighbour).ack(opaque);
+        }
+        if let Some(copies) = neighbour.out.wildcard_request.take() {
+            self.room(neighbour).route_request(None);
+            self.sent.wildcard = true;
+            self.sent.copies = self.sent.copies.max(copies);
+        }
+        for prefix in core::mem::take(&mut neighbour.out.route_requests) {
+            self.room(neighbour).route_request(Some(prefix));
+        }
+        for ((prefix, router_id), (seqno, hop_count)) in core::mem::take(&mut neighbour.out.seqno_requests) {
+            self.room(neighbour).seqno_request(prefix, router_id, seqno, hop_count);
+        }
+    }
+
+    /// Updates, by origin and then by prefix, so that each origin is named once and neighbouring prefixes share bytes.
+    fn updates(&mut self, neighbour: &mut Neighbour, table: &Table, sources: &mut Sources, v4: Option<Ipv4Addr>) {
+        let (urgent, normal) = neighbour.out.take_updates(self.now);
+        let copies = urgent.iter().map(|(&prefix, &copies)| (prefix, Some(copies)));
+        let all = copies.chain(normal.into_iter().map(|prefix| (prefix, None)));
+        let mut updates: Vec<Told> = all
+            .map(|(prefix, copies)| {
+                let entry = table.entries.get(&prefix);
+                // The next hop hears that there is no other way here.
+                let route = entry.filter(|entry| entry.via() != Some(self.peer)).and_then(|entry| entry.announced);
+                if let Some(route) = route {
+                    let via = entry.and_then(Entry::via);
+                    sources.announced((prefix, route.router_id), (route.seqno, route.metric), via, self.now);
+                }
+                Told {
+                    route,
+                    prefix,
+                    copies,
+                    hold: entry.and_then(|entry| entry.hold.as_ref()).map(|hold| hold.number),
+                }
+            })
+            .collect();
+        updates.sort_by_key(|told| (told.route.map(|route| route.router_id), told.prefix));
+        let interval = to_centis(UPDATE);
+        for Told { route, prefix, copies, hold } in updates {
+            let packet = self.room(neighbour);
+            match route {
+                Some(route) => packet.update(prefix, route, interval, v4),
+                None => packet.retraction(prefix, interval),
+            }
+            if let Some(copies) = copies {
+                self.sent.prefixes.push(Sent { prefix, hold });
+                self.sent.copies = self.sent.copies.max(copies);
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What can be in a Babel packet: the TLVs that mean something to this speaker, decoded.
+use crate::types::{RouterId, Seqno};
+use core::net::IpAddr;
+use ipnet::IpNet;
+
+/// First byte of every packet (RFC 8966 §4.2).
+pub(crate) const MAGIC: u8 = 42;
+/// Version of the protocol, the second byte.
+pub(crate) const VERSION: u8 = 2;
+/// Bytes of a packet's header.
+pub(crate) const HEADER: usize = 4;
+
+/// Types of TLVs (RFC 8966 §4.6).
+pub(crate) mod kind {
+    pub(crate) const PAD_1: u8 = 0;
+    pub(crate) const ACK_REQUEST: u8 = 2;
+    pub(crate) const ACK: u8 = 3;
+    pub(crate) const HELLO: u8 = 4;
+    pub(crate) const IHU: u8 = 5;
+    pub(crate) const ROUTER_ID: u8 = 6;
+    pub(crate) const NEXT_HOP: u8 = 7;
+    pub(crate) const UPDATE: u8 = 8;
+    pub(crate) const ROUTE_REQUEST: u8 = 9;
+    pub(crate) const SEQNO_REQUEST: u8 = 10;
+}
+
+/// Types of sub-TLVs (RFC 8966 §4.7, RFC 9616 §5).
+pub(crate) mod sub {
+    pub(crate) const PAD_1: u8 = 0;
+    pub(crate) const TIMESTAMP: u8 = 3;
+    /// A TLV with an unknown sub-TLV of this bit must be ignored (RFC 8966 §4.4).
+    pub(crate) const MANDATORY: u8 = 0x80;
+}
+
+/// Address encodings (RFC 8966 §4.1.4, RFC 9229 §3).
+pub(crate) mod ae {
+    pub(crate) const WILDCARD: u8 = 0;
+    pub(crate) const V4: u8 = 1;
+    pub(crate) const V6: u8 = 2;
+    pub(crate) const LINK_LOCAL: u8 = 3;
+    pub(crate) const V4_VIA_V6: u8 = 4;
+}
+
+/// Flags of updates (RFC 8966 §4.6.9).
+pub(crate) mod flag {
+    /// The prefix is the default for those that follow.
+    pub(crate) const PREFIX: u8 = 0x80;
+    /// The router-id is in the prefix.
+    pub(crate) const ROUTER_ID: u8 = 0x40;
+    /// The Unicast flag of a Hello.
+    pub(crate) const UNICAST: u16 = 0x8000;
+}
+
+/// A decoded TLV. Router-Id and Next Hop are not here: what they say is in the updates that follow them. Intervals are in
+/// hundredths of a second, timestamps in microseconds of the clock of whoever took them, modulo 2^32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tlv {
+    /// Answer with [`Tlv::Ack`] within this time (§4.6.3).
+    AckRequest {
+        /// Comes back in the answer.
+        opaque: u16,
+        /// Time for it.
+        interval: u16,
+    },
+    /// An answer (§4.6.4).
+    Ack {
+        /// From the request.
+        opaque: u16,
+    },
+    /// The sender is alive (§4.6.5).
+    Hello {
+        /// Counted apart from the others.
+        unicast: bool,
+        /// Its number.
+        seqno: Seqno,
+        /// The next one comes within this time; 0 promises nothing.
+        interval: u16,
+        /// When it was sent (RFC 9616 §5.1).
+        sent: Option<u32>,
+    },
+    /// The sender hears somebody (§4.6.6).
+    Ihu {
+        /// Whom; `None`: whoever gets this.
+        address: Option<IpAddr>,
+        /// How well.
+        rxcost: u16,
+        /// The next one comes within this time, not 0.
+        interval: u16,
+        /// When the last Hello was sent, by its sender's clock, and received, by this one's (RFC 9616 §5.2).
+        timestamps: Option<(u32, u32)>,
+    },
+    /// A route (§4.6.9).
+    Update {
+        /// Where to.
+        prefix: IpNet,
+        /// By whom.
+        router_id: RouterId,
+        /// How recent.
+        seqno: Seqno,
+        /// How far, not infinite.
+        metric: u16,
+        /// The next one comes within this time, not 0; 0xffff: none does.
+        interval: u16,
+    },
+    /// No route any more (§4.6.9, infinite metric).
+    Retraction {
+        /// Where to; `None`: anywhere.
+        prefix: Option<IpNet>,
+    },
+    /// Send an update (§4.6.10).
+    RouteRequest {
+        /// For this; `None`: for everything.
+        prefix: Option<IpNet>,
+    },
+    /// Get an update at least as recent as this (§4.6.11).
+    SeqnoRequest {
+        /// Where to.
+        prefix: IpNet,
+        /// By whom.
+        router_id: RouterId,
+        /// How recent.
+        seqno: Seqno,
+        /// How many more nodes may handle it, not 0.
+        hop_count: u8,
+    },
+}

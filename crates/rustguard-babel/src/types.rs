@@ -1,0 +1,134 @@
+//! The small words of the protocol: sequence numbers, router-ids, metrics.
+use core::{fmt, net::Ipv6Addr};
+use rustguard_crypto::{hash::hash, x25519::PublicKey};
+
+/// The metric and the cost that mean "unreachable" (RFC 8966 §3.2.6).
+pub const INFINITY: u16 = 0xffff;
+
+/// A sequence number: 16 bits that wrap (RFC 8966 §3.2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Seqno(pub u16);
+
+impl Seqno {
+    /// The one after `self` by `by`.
+    pub const fn plus(self, by: u16) -> Self {
+        Self(self.0.wrapping_add(by))
+    }
+    /// Whether `self` is more recent than `other`. Of two that are half the circle apart, neither is.
+    pub const fn newer_than(self, other: Self) -> bool {
+        let ahead = self.0.wrapping_sub(other.0);
+        ahead != 0 && ahead < 0x8000
+    }
+    /// How far `self` is ahead of `other`; negative when it is behind.
+    pub const fn ahead_of(self, other: Self) -> i16 {
+        self.0.wrapping_sub(other.0).cast_signed()
+    }
+}
+
+/// Who originated a route: 8 bytes, neither all zeros nor all ones (RFC 8966 §4.1.3).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouterId([u8; 8]);
+
+impl RouterId {
+    /// Below and above all others; not router-ids themselves.
+    pub(crate) const MIN: Self = Self([0; 8]);
+    pub(crate) const MAX: Self = Self([0xff; 8]);
+
+    /// From its bytes; `None` for the two values that are forbidden.
+    pub fn new(bytes: [u8; 8]) -> Option<Self> {
+        (bytes != [0; 8] && bytes != [0xff; 8]).then_some(Self(bytes))
+    }
+    /// The router-id of the node with this key, by which prefixes can be pinned to their origin: 8 bytes of a hash.
+    pub fn of_key(key: &PublicKey) -> Self {
+        let [a, b, c, d, e, f, g, h, ..] = hash(&[b"RustGuard Babel router-id", &key.0]);
+        // Both forbidden values are as likely as guessing 64 bits; one bit less costs nothing.
+        Self([a | 1, b & 0xfe, c, d, e, f, g, h])
+    }
+    /// A router-id for one run of the program, when no sequence number was kept from the last.
+    pub fn random(rng: &mut impl rand_core::CryptoRng) -> Self {
+        loop {
+            let mut bytes = [0; 8];
+            rng.fill_bytes(&mut bytes);
+            if let Some(id) = Self::new(bytes) {
+                return id;
+            }
+        }
+    }
+    /// Its bytes.
+    pub const fn bytes(self) -> [u8; 8] {
+        self.0
+    }
+}
+
+impl fmt::Display for RouterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, byte) in self.0.iter().enumerate() {
+            write!(f, "{}{byte:02x}", if i == 0 { "" } else { ":" })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for RouterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The link-local address that the node with this key speaks Babel from: fe80::/64 and 8 bytes of a hash.
+pub fn link_local(key: &PublicKey) -> Ipv6Addr {
+    let mut octets = [0; 16];
+    octets[..2].copy_from_slice(&[0xfe, 0x80]);
+    octets[8..].copy_from_slice(&hash(&[b"RustGuard Babel link-local", &key.0])[..8]);
+    Ipv6Addr::from(octets)
+}
+
+/// The sum of a cost and a metric, or of two costs; what does not fit is infinite (RFC 8966 §3.5.2, additive).
+pub(crate) const fn add(cost: u16, metric: u16) -> u16 {
+    cost.saturating_add(metric)
+}
+
+/// The clock of timestamps (RFC 9616 §5): microseconds, modulo 2^32.
+pub(crate) fn micros(now: rustguard_core::time::Instant) -> u32 {
+    u32::try_from((now.as_nanos() / 1_000) & u64::from(u32::MAX)).expect("32 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seqnos_wrap() {
+        assert!(Seqno(0).newer_than(Seqno(65_535)) && !Seqno(65_535).newer_than(Seqno(0)));
+        assert!(!Seqno(7).newer_than(Seqno(7)));
+        assert!(
+            Seqno(0x7fff).newer_than(Seqno(0))
+                && !Seqno(0x8000).newer_than(Seqno(0))
+                && !Seqno(0).newer_than(Seqno(0x8000))
+        );
+        assert_eq!((Seqno(2).ahead_of(Seqno(65_534)), Seqno(65_534).ahead_of(Seqno(2))), (4, -4));
+        assert_eq!(Seqno(65_535).plus(1), Seqno(0));
+    }
+
+    #[test]
+    fn ids_and_addresses_come_from_the_key() {
+        let (a, b) = (PublicKey([1; 32]), PublicKey([2; 32]));
+        assert_eq!(RouterId::of_key(&a), RouterId::of_key(&a));
+        assert_ne!(RouterId::of_key(&a), RouterId::of_key(&b));
+        assert_ne!(link_local(&a), link_local(&b));
+        assert!(link_local(&a).is_unicast_link_local() && link_local(&a).octets()[2..8] == [0; 6]);
+        assert_eq!((RouterId::new([0; 8]), RouterId::new([255; 8])), (None, None));
+        assert_eq!(
+            RouterId::new([1, 2, 3, 4, 5, 6, 7, 0xab]).expect("a router-id").to_string(),
+            "01:02:03:04:05:06:07:ab"
+        );
+    }
+
+    #[test]
+    fn sums_stay_infinite() {
+        assert_eq!(
+            (add(96, 100), add(INFINITY, 0), add(96, INFINITY), add(2_000, 65_000)),
+            (196, INFINITY, INFINITY, INFINITY)
+        );
+    }
+}

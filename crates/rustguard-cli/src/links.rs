@@ -1,0 +1,96 @@
+//! The interfaces of a network namespace, by netlink: what the demonstrations are cabled with.
+
+use anyhow::{Context as _, Result};
+use futures_util::TryStreamExt as _;
+use rtnetlink::{
+    LinkUnspec, LinkVeth,
+    packet_route::{
+        link::LinkAttribute,
+        neighbour::{NeighbourAddress, NeighbourAttribute},
+    },
+};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    os::fd::{AsRawFd as _, OwnedFd},
+};
+
+/// A link-layer address that nobody has (locally administered, RFC 9542 §2.1).
+const NOBODY: [u8; 6] = [0x02, 0, 0, 0, 0, 0];
+
+/// The interfaces of the namespace that the calling thread was in.
+pub(crate) struct Links(rtnetlink::Handle);
+
+impl Links {
+    /// Needs a tokio runtime whose threads live in the namespace.
+    pub(crate) fn here() -> Result<Self> {
+        let (connection, handle, _) = rtnetlink::new_connection()?;
+        tokio::spawn(connection);
+        Ok(Self(handle))
+    }
+
+    /// A veth pair, one end here, the other in another namespace.
+    pub(crate) async fn lay(&self, here: &str, there: &str, other: &OwnedFd) -> Result<()> {
+        self.0.link().add(LinkVeth::new(here, there).build()).execute().await?;
+        let end = self.index(there).await?;
+        self.0.link().set(LinkUnspec::new_with_index(end).setns_by_fd(other.as_raw_fd()).build()).execute().await?;
+        Ok(())
+    }
+
+    /// Gives an interface an address and brings it up.
+    pub(crate) async fn address(&self, interface: &str, address: Ipv4Addr, prefix_len: u8) -> Result<()> {
+        let index = self.index(interface).await?;
+        self.0.address().add(index, address.into(), prefix_len).execute().await?;
+        self.0.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await?;
+        Ok(())
+    }
+
+    /// Brings an interface down and takes its address away.
+    pub(crate) async fn unplug(&self, interface: &str, address: Ipv4Addr) -> Result<()> {
+        let index = self.index(interface).await?;
+        self.0.link().set(LinkUnspec::new_with_index(index).down().build()).execute().await?;
+        let mut addresses =
+            self.0.address().get().set_link_index_filter(index).set_address_filter(address.into()).execute();
+        while let Some(message) = addresses.try_next().await? {
+            self.0.address().del(message).execute().await?;
+        }
+        Ok(())
+    }
+
+    /// From now on everything for this address on the link is lost, and nobody is told: it goes to a link-layer address that
+    /// nobody has. Both ends stay up.
+    pub(crate) async fn lose(&self, interface: &str, address: Ipv4Addr) -> Result<()> {
+        let index = self.index(interface).await?;
+        let neighbours = self.0.neighbours();
+        Ok(neighbours.add(index, address.into()).link_layer_address(&NOBODY).replace().execute().await?)
+    }
+
+    /// Ends [`Links::lose`].
+    pub(crate) async fn find(&self, interface: &str, address: Ipv4Addr) -> Result<()> {
+        let index = self.index(interface).await?;
+        let wanted = NeighbourAttribute::Destination(NeighbourAddress::from(IpAddr::from(address)));
+        let mut neighbours = self.0.neighbours().get().execute();
+        while let Some(neighbour) = neighbours.try_next().await? {
+            if neighbour.header.ifindex == index && neighbour.attributes.contains(&wanted) {
+                self.0.neighbours().del(neighbour).execute().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn index(&self, name: &str) -> Result<u32> {
+        let mut links = self.0.link().get().match_name(name.to_owned()).execute();
+        let link = links.try_next().await?.with_context(|| format!("there is no interface {name}"))?;
+        Ok(link.header.index)
+    }
+}
+
+/// The name of an interface.
+pub(crate) async fn name(handle: &rtnetlink::Handle, index: u32) -> Result<String> {
+    let link = handle.link().get().match_index(index).execute().try_next().await?;
+    let names = link.into_iter().flat_map(|link| link.attributes);
+    let mut names = names.filter_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name),
+        _ => None,
+    });
+    names.next().with_context(|| format!("there is no interface {index}"))
+}

@@ -1,0 +1,209 @@
+//! What this node knows of its mesh, with names where there are any: the ground of `trace` and `map`.
+
+pub(crate) mod map;
+mod probe;
+pub(crate) mod trace;
+
+use crate::uapi;
+use anyhow::{Result, anyhow, bail};
+use rustguard_babel::RouterId;
+use rustguard_crypto::x25519::PublicKey;
+use rustguard_device::{
+    key::to_base64,
+    uapi::{RouteView, RoutingView},
+};
+use std::{collections::BTreeMap, net::IpAddr};
+
+/// What the routing protocol of an interface knows.
+pub(crate) struct Mesh {
+    /// The interface.
+    pub(crate) interface: String,
+    /// What its engine tells.
+    pub(crate) view: RoutingView,
+    /// Names of origins, by their router-ids in hexadecimal.
+    names: BTreeMap<String, String>,
+}
+
+impl Mesh {
+    /// Asks an interface, or the only one that has a routing protocol.
+    pub(crate) fn ask(interface: Option<&str>) -> Result<Self> {
+        let (interface, view) = match interface {
+            Some(interface) => (interface.to_owned(), uapi::routing(interface)?),
+            None => the_only_one()?,
+        };
+        if view.router_id.is_none() {
+            bail!("{interface} has no routing protocol; `Routing = babel` in its configuration gives it one");
+        }
+        let peers = uapi::get(&interface)?.peers.into_iter().map(|peer| (peer.public_key, peer.name));
+        Ok(Self::new(interface, view, peers))
+    }
+
+    /// `peers` are those that the interface is configured with.
+    fn new(interface: String, view: RoutingView, peers: impl IntoIterator<Item = (PublicKey, Option<String>)>) -> Self {
+        let mut names = BTreeMap::new();
+        // What a neighbour announces at no distance is its own. That holds for those of another make as well, whose router-id
+        // has nothing to do with their key.
+        for route in &view.routes {
+            let (Some(origin), Some(hop)) = (&route.origin, route.next_hops.first()) else { continue };
+            let own = |from: &str| view.neighbours.iter().any(|neighbour| called(neighbour) == from);
+            if view.router_id.as_ref() != Some(origin)
+                && own(hop)
+                && route.learned.iter().any(|learned| learned.from == *hop && learned.metric == 0)
+            {
+                names.insert(origin.clone(), hop.clone());
+            }
+        }
+        for (key, name) in peers {
+            let id = RouterId::of_key(&key).bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+            names.insert(id, name.unwrap_or_else(|| to_base64(&key.0).to_string()));
+        }
+        Self { interface, view, names }
+    }
+
+    /// The longest prefix that covers an address.
+    pub(crate) fn covering(&self, address: IpAddr) -> Option<&RouteView> {
+        let covering = self.view.routes.iter().filter(|route| route.prefix.contains(&address));
+        covering.max_by_key(|route| route.prefix.prefix_len())
+    }
+
+    /// The name, or else the key, of the peer with this router-id.
+    pub(crate) fn name(&self, origin: &str) -> Option<&str> {
+        self.names.get(origin).map(String::as_str)
+    }
+
+    /// Whether packets of this prefix go to a plain WireGuard peer, which this node announces.
+    pub(crate) fn is_client(&self, route: &RouteView) -> bool {
+        route.local && !route.next_hops.is_empty()
+    }
+
+    /// Who, if that is known, has an address: the next hop where that is a client, else the origin of its prefix.
+    pub(crate) fn who_has(&self, address: IpAddr) -> Option<&str> {
+        let route = self.covering(address)?;
+        if self.is_client(route) {
+            return route.next_hops.first().map(String::as_str);
+        }
+        self.name(route.origin.as_deref()?)
+    }
+}
+
+/// How a neighbour is called in routes: its name, or its key.
+fn called(neighbour: &rustguard_device::uapi::NeighbourView) -> &str {
+    neighbour.name.as_deref().unwrap_or(&neighbour.public_key)
+}
+
+/// The interface that has a routing protocol, of all that run in userspace.
+fn the_only_one() -> Result<(String, RoutingView)> {
+    let mut found = Vec::new();
+    for interface in uapi::interfaces()? {
+        // Those of other programs do not answer.
+        if let Ok(view) = uapi::routing(&interface)
+            && view.router_id.is_some()
+        {
+            found.push((interface, view));
+        }
+    }
+    if found.len() > 1 {
+        let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
+        bail!("{} have a routing protocol; say which with --interface", names.join(", "));
+    }
+    found.pop().ok_or_else(|| {
+        anyhow!("no interface that is up has a routing protocol; `Routing = babel` in its configuration gives it one")
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use rustguard_device::uapi::{LearnedView, NeighbourView};
+
+    /// A route as an engine reports it: `learned` is who announces it, and at which distance.
+    pub(crate) fn route(
+        prefix: &str,
+        origin: u8,
+        metric: Option<u16>,
+        next_hops: &[&str],
+        learned: &[(&str, u16)],
+    ) -> RouteView {
+        RouteView {
+            prefix: prefix.parse().unwrap(),
+            local: origin == 1,
+            metric,
+            origin: Some(format!("{origin:02x}").repeat(8)),
+            next_hops: next_hops.iter().map(|&hop| hop.to_owned()).collect(),
+            backup: learned.get(next_hops.len()).map(|(from, _)| (*from).to_owned()),
+            learned: learned
+                .iter()
+                .map(|&(from, metric)| LearnedView { from: from.to_owned(), metric, feasible: true })
+                .collect(),
+        }
+    }
+
+    pub(crate) fn neighbour(name: &str, cost: Option<u16>, heard: bool) -> NeighbourView {
+        NeighbourView {
+            name: Some(name.to_owned()),
+            public_key: "KEY".into(),
+            endpoint: Some("192.0.2.1:51820".into()),
+            heard,
+            cost,
+            round_trip_us: cost.map(|_| 12_340),
+            routes: 3,
+        }
+    }
+
+    /// This node (1), the neighbours b (2) and c (3), d (4) behind both, e (5) behind d, a phone, and a silent one.
+    pub(crate) fn mesh() -> Mesh {
+        let view = RoutingView {
+            router_id: Some("01".repeat(8)),
+            neighbours: vec![
+                neighbour("b", Some(96), true),
+                neighbour("c<&>\"", Some(310), true),
+                neighbour("x", None, false),
+            ],
+            routes: vec![
+                route("10.0.0.1/32", 1, Some(0), &[], &[]),
+                route("10.0.0.2/32", 2, Some(96), &["b"], &[("b", 0), ("c<&>\"", 200)]),
+                route("10.0.0.3/32", 3, Some(310), &["c<&>\""], &[("c<&>\"", 0)]),
+                route("10.0.0.4/32", 4, Some(192), &["b"], &[("b", 96), ("c<&>\"", 96)]),
+                route("10.4.0.0/16", 4, Some(192), &["b"], &[("b", 96), ("c<&>\"", 96)]),
+                route("10.4.4.0/24", 5, Some(288), &["b"], &[("b", 192)]),
+                route("10.5.0.0/24", 5, None, &[], &[]),
+                route("10.0.0.9/32", 1, Some(0), &["phone"], &[]),
+                route("fd00::4/128", 4, Some(192), &["b"], &[("b", 96)]),
+            ],
+            refused: vec![],
+        };
+        Mesh::new("wg0".into(), view, [])
+    }
+
+    #[test]
+    fn the_longest_prefix_and_its_owner() {
+        let mesh = mesh();
+        let covering = |address: &str| mesh.covering(address.parse().unwrap()).map(|route| route.prefix.to_string());
+        assert_eq!(covering("10.4.4.1").as_deref(), Some("10.4.4.0/24"));
+        assert_eq!(covering("10.4.5.1").as_deref(), Some("10.4.0.0/16"));
+        assert_eq!(covering("fd00::4").as_deref(), Some("fd00::4/128"));
+        assert_eq!(covering("192.0.2.1"), None);
+        let who = |address: &str| mesh.who_has(address.parse().unwrap());
+        assert_eq!((who("10.0.0.2"), who("10.0.0.9"), who("10.0.0.4")), (Some("b"), Some("phone"), None));
+        assert_eq!(who("10.0.0.1"), None, "this node has no peer's name");
+    }
+
+    #[test]
+    fn a_router_id_made_of_a_known_key_has_its_name() {
+        let key = PublicKey([7; 32]);
+        let id: String = RouterId::of_key(&key).bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let named = Mesh::new("wg0".into(), mesh().view, [(key, Some("far".into()))]);
+        assert_eq!((named.name(&id), named.name("00")), (Some("far"), None));
+        let nameless = Mesh::new("wg0".into(), mesh().view, [(key, None)]);
+        assert_eq!(nameless.name(&id), Some(&**to_base64(&[7; 32])));
+    }
+
+    #[test]
+    fn a_client_is_no_origin() {
+        let mesh = mesh();
+        assert_eq!(mesh.name(&"01".repeat(8)), None);
+        let clients: Vec<_> = mesh.view.routes.iter().filter(|route| mesh.is_client(route)).collect();
+        assert_eq!(clients.len(), 1);
+        assert_eq!(clients[0].next_hops, ["phone"]);
+    }
+}

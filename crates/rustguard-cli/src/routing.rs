@@ -1,0 +1,218 @@
+//! `routes` and `neighbours`, and how a tunnel gets its routing protocol.
+
+use crate::{cli::Routes, uapi, words::table};
+use anyhow::{Result, bail};
+use ipnet::IpNet;
+use rustguard_babel::{Babel, Config, Start};
+use rustguard_device::{
+    Builder, Relay,
+    conf::{self, Table},
+    uapi::{NeighbourView, RouteView, RoutingView},
+};
+use rustguard_serve::Folder;
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    io::{self, IsTerminal as _, Write as _},
+    net::IpAddr,
+    time::Duration,
+};
+
+/// The kernel's table that `ip route` shows (RT_TABLE_MAIN).
+const MAIN_TABLE: u32 = 254;
+
+/// Gives the tunnel a Babel speaker: it announces the interface's addresses and what `Announce` says, and what it learns goes to
+/// the kernel's table of `Table`.
+pub(crate) fn babel(builder: Builder, interface: &str, config: &conf::Interface, relay: bool) -> Result<Builder> {
+    let Some(key) = &config.private_key else {
+        bail!("Routing = babel takes the PrivateKey in the file: the addresses of the protocol are made of it")
+    };
+    let folder = Folder::open(interface)?;
+    let start = folder.routing_state()?.map_or(Start::First, Start::Kept);
+    let address_v4 = config.addresses.iter().find_map(|net| match net {
+        IpNet::V4(net) => Some(net.addr()),
+        IpNet::V6(_) => None,
+    });
+    let engine = Babel::new(Config { address_v4, start, ..Config::new(key.public_key()) }, &mut rand::rng());
+    let own = config.addresses.iter().map(|net| IpNet::from(net.addr()));
+    let mut builder = builder
+        .routing(engine)
+        .source_check(config.source_check)
+        .routing_state(move |state| {
+            if let Err(error) = folder.set_routing_state(state) {
+                tracing::warn!("{error}");
+            }
+        })
+        .announce(own.chain(config.announce.iter().copied()));
+    if let Some(table) = match config.table {
+        Table::Auto => Some(MAIN_TABLE),
+        Table::Off => None,
+        Table::Number(table) => Some(table),
+    } {
+        builder = builder.routing_table(table);
+    }
+    Ok(if relay { builder.relay(Relay::Routed) } else { builder })
+}
+
+/// `rustguard routes`.
+pub(crate) fn routes(arguments: &Routes) -> Result<()> {
+    show(arguments, |view| serde_json::to_string_pretty(&view.routes), |view| route_table(&view.routes))
+}
+
+/// `rustguard neighbours`.
+pub(crate) fn neighbours(arguments: &Routes) -> Result<()> {
+    show(arguments, |view| serde_json::to_string_pretty(&JsonNeighbours::of(view)), neighbour_page)
+}
+
+/// `neighbours --json`.
+#[derive(Serialize)]
+struct JsonNeighbours<'a> {
+    /// This node's own identifier.
+    router_id: Option<&'a str>,
+    neighbours: &'a [NeighbourView],
+    /// What was passed over, by reason.
+    refused: BTreeMap<&'a str, u64>,
+}
+
+impl<'a> JsonNeighbours<'a> {
+    fn of(view: &'a RoutingView) -> Self {
+        Self {
+            router_id: view.router_id.as_deref(),
+            neighbours: &view.neighbours,
+            refused: view.refused.iter().map(|(reason, count)| (&**reason, *count)).collect(),
+        }
+    }
+}
+
+fn show(
+    arguments: &Routes,
+    json: impl Fn(&RoutingView) -> serde_json::Result<String>,
+    page: impl Fn(&RoutingView) -> String,
+) -> Result<()> {
+    loop {
+        let view = uapi::routing(&arguments.interface)?;
+        if view == RoutingView::default() {
+            bail!(
+                "{name} has no routing protocol, its peers' AllowedIPs alone decide: rustguard show {name} has them; \
+                 `Routing = babel` in its file makes it learn routes",
+                name = arguments.interface
+            );
+        }
+        let mut out = io::stdout().lock();
+        if arguments.json {
+            writeln!(out, "{}", json(&view)?)?;
+            return Ok(());
+        }
+        if !arguments.watch {
+            write!(out, "{}", page(&view))?;
+            return Ok(());
+        }
+        if out.is_terminal() {
+            write!(out, "\x1b[H{}\x1b[J", page(&view).replace('\n', "\x1b[K\n"))?;
+        } else {
+            writeln!(out, "{}", page(&view))?;
+        }
+        out.flush()?;
+        drop(out);
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+fn route_table(routes: &[RouteView]) -> String {
+    let mut routes: Vec<_> = routes.iter().collect();
+    routes.sort_by_key(|route| (matches!(route.prefix.addr(), IpAddr::V6(_)), route.prefix));
+    let row = |route: &&RouteView| {
+        let via = match (&*route.next_hops, route.local) {
+            ([], true) => "this host".to_owned(),
+            ([], false) => "nobody".to_owned(),
+            (hops, _) => hops.join(", "),
+        };
+        let metric = route.metric.map_or_else(|| "out of reach".to_owned(), |metric| metric.to_string());
+        let backup = route.backup.clone().unwrap_or_default();
+        vec![route.prefix.to_string(), via, metric, route.origin.clone().unwrap_or_default(), backup]
+    };
+    table(&["PREFIX", "VIA", "METRIC", "ORIGIN", "BACKUP"], &routes.iter().map(row).collect::<Vec<_>>())
+}
+
+fn neighbour_page(view: &RoutingView) -> String {
+    let mut page = neighbour_table(&view.neighbours);
+    if !view.refused.is_empty() {
+        let refused: Vec<String> = view.refused.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        page += &format!("\nrefused: {}\n", refused.join(", "));
+    }
+    page
+}
+
+fn neighbour_table(neighbours: &[NeighbourView]) -> String {
+    let row = |neighbour: &NeighbourView| {
+        let cost = match (neighbour.cost, neighbour.heard) {
+            (Some(cost), _) => cost.to_string(),
+            (None, true) => "one way".to_owned(),
+            (None, false) => "silent".to_owned(),
+        };
+        let round_trip = neighbour.round_trip_us.map_or_else(String::new, |us| format!("{:.1} ms", us as f64 / 1e3));
+        vec![
+            neighbour.name.clone().unwrap_or_else(|| neighbour.public_key.clone()),
+            cost,
+            round_trip,
+            neighbour.routes.to_string(),
+            neighbour.endpoint.clone().unwrap_or_default(),
+        ]
+    };
+    table(&["NEIGHBOUR", "COST", "ROUND TRIP", "PREFIXES", "ENDPOINT"], &neighbours.iter().map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables() {
+        let route = |prefix: &str, via: &[&str], metric, local| RouteView {
+            prefix: prefix.parse().unwrap(),
+            local,
+            metric,
+            origin: Some("0102030405060708".into()),
+            next_hops: via.iter().map(|&via| via.to_owned()).collect(),
+            backup: None,
+            learned: vec![],
+        };
+        let routes = [
+            route("fd00::/64", &["b", "c"], Some(352), false),
+            route("10.2.0.0/16", &[], None, false),
+            route("10.1.0.1/32", &[], Some(0), true),
+        ];
+        assert_eq!(
+            route_table(&routes),
+            "PREFIX       VIA        METRIC        ORIGIN            BACKUP\n\
+             10.1.0.1/32  this host  0             0102030405060708\n\
+             10.2.0.0/16  nobody     out of reach  0102030405060708\n\
+             fd00::/64    b, c       352           0102030405060708\n"
+        );
+        let neighbour = |name: &str, cost, heard| NeighbourView {
+            name: Some(name.into()),
+            public_key: "KEY".into(),
+            endpoint: Some("192.0.2.1:1".into()),
+            heard,
+            cost,
+            round_trip_us: Some(1_540),
+            routes: 3,
+        };
+        assert_eq!(
+            neighbour_table(&[neighbour("a", Some(96), true), neighbour("b", None, true), neighbour("c", None, false)]),
+            "NEIGHBOUR  COST     ROUND TRIP  PREFIXES  ENDPOINT\n\
+             a          96       1.5 ms      3         192.0.2.1:1\n\
+             b          one way  1.5 ms      3         192.0.2.1:1\n\
+             c          silent   1.5 ms      3         192.0.2.1:1\n"
+        );
+        let mut view = RoutingView { neighbours: vec![neighbour("a", Some(96), true)], ..RoutingView::default() };
+        assert_eq!(neighbour_page(&view), neighbour_table(&view.neighbours), "nothing was refused");
+        view.refused = vec![("martian".into(), 2), ("outside_allowed_ips".into(), 1)];
+        assert_eq!(
+            neighbour_page(&view),
+            neighbour_table(&view.neighbours) + "\nrefused: martian 2, outside_allowed_ips 1\n"
+        );
+        let json = serde_json::to_value(JsonNeighbours::of(&view)).unwrap();
+        assert_eq!((&json["refused"]["martian"], &json["neighbours"][0]["cost"]), (&2.into(), &96.into()));
+    }
+}

@@ -1,0 +1,347 @@
+//! The routing engine in its seat: what the device sees becomes events, what the engine decides reaches the workers' table, the
+//! kernel's routes and the peers.
+
+use super::{Control, now};
+use crate::{
+    binder::Binder,
+    event::Event,
+    host::LearnedRoutes,
+    shared::{Bounds, PeerShared, Relaying},
+    status::{LearnedRoute, NeighbourStatus, RoutingStatus},
+};
+use ipnet::IpNet;
+use portable_atomic::Ordering::Relaxed;
+use rustguard_core::{
+    node::PeerId,
+    packet::padded_len,
+    routing::{
+        Action, Event as EngineEvent, PeerRoutes, Role, RouteTable, RoutingEngine, Signal, StaticRoutes, Target,
+    },
+    session::OVERHEAD,
+    time::Instant,
+};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+/// An engine that talks to peers is told this often what WireGuard has seen of them. Ten times a second would cost a core's
+/// thousandth for 200 peers; losing a peer is noticed by its silence, which takes longer.
+const SAMPLE: Duration = Duration::from_millis(200);
+/// Data without an answer for so long is worth telling.
+const UNANSWERED: Duration = Duration::from_millis(500);
+/// Bytes in one sample above which a link carries traffic: a keepalive and a handshake are less.
+const TRAFFIC: u64 = 300;
+
+/// An embedder's engine, or WireGuard's own routing.
+pub(crate) type Engine = Box<dyn RoutingEngine + Send>;
+/// What is done with the bytes that an engine keeps.
+pub(crate) type Keep = Box<dyn FnMut(&[u8]) + Send>;
+
+/// The engine, and what has come of its actions.
+pub(super) struct Seat {
+    engine: Engine,
+    /// More than one peer may carry a prefix: the engine decides, not who was given it last.
+    pub(super) shares_prefixes: bool,
+    actions: Vec<Action>,
+    pub(super) table: RouteTable,
+    roles: HashMap<PeerId, Role>,
+    announced: BTreeSet<IpNet>,
+    kernel: Option<LearnedRoutes>,
+    keep: Option<Keep>,
+    /// The next look at the counters; `None` for an engine that does not care.
+    next_sample: Option<Instant>,
+    samples: HashMap<PeerId, Sample>,
+    /// The table has changed since the workers saw it.
+    changed: bool,
+}
+
+/// A peer's counters at the last look.
+#[derive(Default)]
+struct Sample {
+    rx: u64,
+    tx: u64,
+    engine_rx: u64,
+    engine_tx: u64,
+    /// Bytes of the engine's own packets sent so far.
+    engine_sent: u64,
+    /// Said once, until something is heard.
+    unanswered: bool,
+}
+
+impl Seat {
+    /// `engine` is the embedder's; without one, allowed IPs decide.
+    pub(super) fn new(engine: Option<Engine>, keep: Option<Keep>, kernel: Option<LearnedRoutes>) -> Self {
+        let shares_prefixes = engine.is_some();
+        let engine = engine.unwrap_or_else(|| Box::new(StaticRoutes::default()));
+        let next_sample = engine.claims().map(|_| Instant::default());
+        Self {
+            engine,
+            shares_prefixes,
+            actions: Vec::new(),
+            table: RouteTable::default(),
+            roles: HashMap::new(),
+            announced: BTreeSet::new(),
+            kernel,
+            keep,
+            next_sample,
+            samples: HashMap::new(),
+            changed: false,
+        }
+    }
+
+    /// When the engine, or the look at the counters, is due.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        [self.engine.deadline(), self.next_sample].into_iter().flatten().min()
+    }
+
+    /// The interface takes routes now.
+    pub(super) fn link_up(&self) {
+        if let Some(kernel) = &self.kernel {
+            kernel.link_up();
+        }
+    }
+
+    pub(super) fn set_role(&mut self, peer: PeerId, role: Role) {
+        self.roles.insert(peer, role);
+    }
+}
+
+impl<B: Binder> Control<B> {
+    /// The time has come for the engine.
+    pub(super) fn engine_tick(&mut self) {
+        let instant = now().instant;
+        if self.seat.next_sample.is_some_and(|at| at <= instant) {
+            self.seat.next_sample = Some(instant + SAMPLE);
+            self.sample(instant);
+        }
+        if self.seat.engine.deadline().is_some_and(|at| at <= instant) {
+            self.tell_engine(EngineEvent::Time);
+        }
+        self.publish_routes();
+    }
+
+    /// A packet between engines.
+    pub(super) fn engine_packet(&mut self, peer: PeerId, packet: &[u8]) {
+        self.tell_engine(EngineEvent::Packet { peer, packet });
+        self.publish_routes();
+    }
+
+    /// A peer's allowed IPs or role are new.
+    pub(super) fn engine_peer(&mut self, peer: PeerId) {
+        let role = self.seat.roles.get(&peer).copied().unwrap_or(Role::Router);
+        let config = PeerRoutes { allowed_ips: self.allowed.of(peer), role };
+        if self.seat.shares_prefixes
+            && let Some(entry) = self.peers.get(&peer)
+        {
+            entry.shared.bounds.store(Some(Arc::new(Bounds::new(peer, &config))));
+        }
+        self.tell_engine(EngineEvent::Peer { peer, config: &config });
+    }
+
+    /// A peer is gone.
+    pub(super) fn engine_peer_removed(&mut self, peer: PeerId) {
+        self.seat.roles.remove(&peer);
+        self.seat.samples.remove(&peer);
+        self.tell_engine(EngineEvent::PeerRemoved { peer });
+    }
+
+    /// What WireGuard itself noticed.
+    pub(super) fn engine_signal(&mut self, peer: PeerId, signal: Signal) {
+        if self.seat.next_sample.is_some() {
+            self.tell_engine(EngineEvent::Signal { peer, signal });
+        }
+    }
+
+    /// These prefixes, and no others, are this host's to announce.
+    pub(super) fn announce(&mut self, prefixes: &[IpNet]) {
+        let wanted: BTreeSet<IpNet> = prefixes.iter().map(IpNet::trunc).collect();
+        let before = std::mem::replace(&mut self.seat.announced, wanted.clone());
+        for &prefix in before.difference(&wanted) {
+            self.seat.table.remove(prefix);
+            self.tell_engine(EngineEvent::Withdraw { prefix });
+        }
+        for &prefix in wanted.difference(&before) {
+            self.seat.table.install(prefix, Target::Host);
+            self.seat.changed = true;
+            self.tell_engine(EngineEvent::Announce { prefix, metric: 0 });
+        }
+    }
+
+    /// The engine's last words.
+    pub(super) fn engine_leave(&mut self) {
+        let mut actions = std::mem::take(&mut self.seat.actions);
+        self.seat.engine.leave(now().instant, &mut actions);
+        actions.into_iter().for_each(|action| self.carry_out(action));
+    }
+
+    /// Lets the workers know, where there is news.
+    pub(super) fn publish_routes(&mut self) {
+        if std::mem::take(&mut self.seat.changed) {
+            self.publish();
+        }
+    }
+
+    fn tell_engine(&mut self, event: EngineEvent<'_>) {
+        let mut actions = std::mem::take(&mut self.seat.actions);
+        self.seat.engine.handle(event, now().instant, &mut actions);
+        for action in actions.drain(..) {
+            self.carry_out(action);
+        }
+        self.seat.actions = actions;
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        let seat = &mut self.seat;
+        match action {
+            Action::Send { peer, packet } => self.send_for_engine(peer, &packet),
+            Action::Install { prefix, hops } => {
+                // What is this host's own stays so, whatever others say.
+                if seat.announced.contains(&prefix) {
+                    return;
+                }
+                seat.table.install(prefix, hops.into());
+                seat.changed = true;
+                if let Some(kernel) = &seat.kernel {
+                    kernel.set(prefix, true);
+                }
+            }
+            Action::Remove { prefix } => {
+                if seat.announced.contains(&prefix) {
+                    return;
+                }
+                seat.table.remove(prefix);
+                seat.changed = true;
+                if let Some(kernel) = &seat.kernel {
+                    kernel.set(prefix, false);
+                }
+            }
+            Action::Permit { peer, prefix, rule } => {
+                seat.table.permit(peer, prefix, rule);
+                seat.changed = true;
+            }
+            Action::Forbid { peer, prefix } => {
+                seat.table.forbid(peer, prefix);
+                seat.changed = true;
+            }
+            Action::Neighbour { peer, cost } => {
+                let Some(entry) = self.peers.get(&peer) else { return };
+                // Read by the workers at once: no snapshot has to be made for a peer to be passed over.
+                entry.shared.usable.store(cost.is_some(), Relaxed);
+                if let Some(config) = self.node.peer_config(peer) {
+                    let (peer, name) = (config.public_key, entry.label(&config.public_key));
+                    match cost {
+                        Some(cost) => tracing::info!(peer = name, cost, "is a neighbour"),
+                        None => tracing::info!(peer = name, "is no neighbour any more"),
+                    }
+                    self.emit(Event::Neighbour { peer, cost });
+                }
+            }
+            Action::Keep { bytes } => {
+                if let Some(keep) = &mut seat.keep {
+                    keep(&bytes);
+                }
+            }
+        }
+    }
+
+    /// Seals a packet of the engine's. Without a session there is none to seal it for: what an engine says is said again.
+    fn send_for_engine(&mut self, peer: PeerId, packet: &[u8]) {
+        let Some(entry) = self.peers.get(&peer) else { return };
+        let Some(sealer) = entry.shared.sealer.load_full() else {
+            if entry.shared.endpoint.load().is_some() {
+                self.node.handshake_wanted(peer, now(), &mut rand::rng(), &mut self.actions);
+            }
+            return;
+        };
+        let mtu = self.shared.mtu.load(Relaxed) as usize;
+        let mut padded = packet.to_vec();
+        padded.resize(padded_len(packet.len(), mtu), 0);
+        self.seat.samples.entry(peer).or_default().engine_sent += (padded.len() + OVERHEAD) as u64;
+        self.seal_and_send(peer, &sealer, &padded);
+    }
+
+    /// Tells the engine what the counters say.
+    fn sample(&mut self, now: Instant) {
+        let peers: Vec<(PeerId, Arc<PeerShared>)> =
+            self.peers.iter().map(|(&peer, entry)| (peer, Arc::clone(&entry.shared))).collect();
+        for (peer, shared) in peers {
+            for signal in self.seat.samples.entry(peer).or_default().look(&shared, now).into_iter().flatten() {
+                self.tell_engine(EngineEvent::Signal { peer, signal });
+            }
+        }
+    }
+
+    /// The host's addresses have changed: what is for them stays here.
+    pub(super) fn local_addresses(&mut self, local: Vec<std::net::IpAddr>) {
+        if self.follows_addresses {
+            self.relaying = Relaying::Always { local: Arc::new(local.into_iter().collect()) };
+            self.publish();
+        }
+    }
+
+    /// What the engine tells people.
+    pub(super) fn routing_status(&self) -> RoutingStatus {
+        let report = self.seat.engine.report();
+        let key = |peer: PeerId| self.node.peer_config(peer).map(|config| config.public_key);
+        let neighbours = report.neighbours.into_iter().filter_map(|neighbour| {
+            Some(NeighbourStatus {
+                peer: key(neighbour.peer)?,
+                name: self.peers.get(&neighbour.peer).and_then(|entry| entry.name.clone()),
+                endpoint: self
+                    .peers
+                    .get(&neighbour.peer)
+                    .and_then(|entry| entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote)),
+                heard: neighbour.heard,
+                cost: neighbour.cost,
+                round_trip: neighbour.round_trip,
+                routes: neighbour.routes,
+            })
+        });
+        let name = |peer: PeerId| self.peers.get(&peer).and_then(|entry| entry.name.clone());
+        let who = |peer: PeerId| Some((key(peer)?, name(peer)));
+        let routes = report.routes.into_iter().map(|route| LearnedRoute {
+            prefix: route.prefix,
+            local: route.local,
+            metric: route.metric,
+            origin: route.origin,
+            next_hops: route.hops.members().iter().filter_map(|hop| who(hop.peer)).collect(),
+            backup: route.hops.backup().and_then(who),
+            learned: route
+                .learned
+                .into_iter()
+                .filter_map(|(peer, metric, usable)| Some((who(peer)?, metric, usable)))
+                .collect(),
+        });
+        RoutingStatus {
+            router_id: report.router_id,
+            neighbours: neighbours.collect(),
+            routes: routes.collect(),
+            refused: report.refused,
+        }
+    }
+}
+
+impl Sample {
+    /// What has happened since the last look. The engine's own packets are no traffic: a link would be busy with the question
+    /// whether it is.
+    fn look(&mut self, shared: &PeerShared, now: Instant) -> [Option<Signal>; 3] {
+        let rx = shared.activity.rx_bytes.load(Relaxed);
+        let tx = shared.activity.tx_bytes.load(Relaxed);
+        let engine_rx = shared.engine_rx.load(Relaxed);
+        let heard = rx != self.rx;
+        let all = (rx - self.rx) + (tx - self.tx);
+        let engines = (engine_rx - self.engine_rx) + (self.engine_sent - self.engine_tx);
+        let carried = all.saturating_sub(engines) >= TRAFFIC;
+        let since = shared.activity.unanswered_since();
+        let unanswered = !heard && since.is_some_and(|since| now.since(since) >= UNANSWERED);
+        let told = std::mem::replace(&mut self.unanswered, unanswered);
+        (self.rx, self.tx, self.engine_rx, self.engine_tx) = (rx, tx, engine_rx, self.engine_sent);
+        [
+            heard.then_some(Signal::Heard),
+            carried.then_some(Signal::Carried),
+            (unanswered && !told).then_some(Signal::Unanswered),
+        ]
+    }
+}

@@ -1,0 +1,220 @@
+//! The decisions about one batch: may the peer use this source, where does routing send the packet, and what does the embedder's
+//! filter say to that.
+
+use crate::{
+    config::SourceCheck,
+    drops::DropReason,
+    filter::{self, Packet, Routed},
+    key::to_base64,
+    shared::{PeerShared, Relaying, RouteQuestion, Shared, Table},
+};
+use rustguard_core::{
+    forwarding::{Forwarding, Origin, Verdict},
+    node::PeerId,
+    packet::IpHead,
+    routing::Role,
+    time::Instant,
+};
+use rustguard_crypto::x25519::PublicKey;
+use std::{cell::Cell, net::IpAddr};
+
+/// One batch's view of the routing table, and what was last asked of it: the packets of a run mostly have the same addresses.
+pub(super) struct Decision<'a> {
+    table: &'a Table,
+    shared: &'a Shared,
+    last_source: Cell<Option<(PeerId, IpAddr)>>,
+    last_relayed: Cell<Option<(RouteQuestion, Relayed)>>,
+    last_key: Cell<Option<(PeerId, PublicKey)>>,
+}
+
+/// What becomes of a packet in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// To the host.
+    Deliver,
+    /// To a peer.
+    Forward(PeerId),
+    /// Nowhere.
+    Drop(DropReason),
+}
+
+/// What is to become of a packet that some peer has, by its addresses.
+#[derive(Clone, Copy)]
+enum Relayed {
+    Yes,
+    No,
+    Prohibited,
+}
+
+impl<'a> Decision<'a> {
+    pub(super) fn new(table: &'a Table, shared: &'a Shared) -> Self {
+        let (last_source, last_relayed, last_key) = Default::default();
+        Self { table, shared, last_source, last_relayed, last_key }
+    }
+
+    /// Whether `from` may present a packet with this source. Asked first, and by nobody's leave: neither routing nor the filter
+    /// sees what fails here.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn admit(&self, from: &PeerShared, head: &IpHead, now: Instant) -> Result<(), DropReason> {
+        if self.last_source.get() == Some((from.id, head.source)) {
+            return Ok(());
+        }
+        let bounds = from.bounds.load();
+        let permitted = self.permits(from.id, head);
+        match bounds.as_deref() {
+            // Cryptokey routing.
+            None if !permitted => return Err(DropReason::SourceNotAllowed),
+            None => {}
+            // Whatever a routing engine permits, and in every mode: what the administrator allowed is the limit.
+            Some(bounds) if !bounds.contain(head.source) => return Err(DropReason::SourceNotAllowed),
+            Some(_) if permitted => {}
+            Some(bounds) if bounds.role == Role::Client => return Err(DropReason::SourceNotAllowed),
+            Some(_) => match self.shared.source_check {
+                SourceCheck::Enforce => return Err(DropReason::SourceNotAnnounced),
+                SourceCheck::Log => {
+                    self.let_through(from, head, now);
+                    // Each of them is counted.
+                    return Ok(());
+                }
+                SourceCheck::Off => {}
+            },
+        }
+        self.last_source.set(Some((from.id, head.source)));
+        Ok(())
+    }
+
+    #[cold]
+    fn let_through(&self, from: &PeerShared, head: &IpHead, now: Instant) {
+        if self.shared.unannounced.count(now) {
+            let IpHead { source, destination, .. } = head;
+            tracing::warn!(
+                peer = *to_base64(&from.public_key.0),
+                "let through a packet from {source} for {destination}, a source that the peer does not announce; there may \
+                 be more: `show` counts them (SourceCheck = log)"
+            );
+        }
+    }
+
+    /// What becomes of an admitted packet of `from`, or, without it, of a packet of the host's.
+    pub(super) fn outcome(&self, from: Option<&PeerShared>, head: &IpHead, bytes: &[u8]) -> Outcome {
+        let origin = from.map_or(Origin::Host, |from| Origin::Peer(from.id));
+        let routed = self.decide(origin, head, bytes);
+        match &self.shared.filter {
+            None => routed.into(),
+            Some(filter) => {
+                let origin = from.map_or(filter::Origin::Host, |from| filter::Origin::Peer(from.public_key));
+                let seen = self.as_seen(routed);
+                let packet = Packet { origin, head: *head, bytes: &bytes[..head.len], routed: seen };
+                match filter(&packet) {
+                    filter::Verdict::Pass => routed.into(),
+                    filter::Verdict::Deliver | filter::Verdict::Bounce => Outcome::Deliver,
+                    filter::Verdict::Forward(key) => {
+                        self.peer(&key).map_or(Outcome::Drop(DropReason::NoRoute), Outcome::Forward)
+                    }
+                    filter::Verdict::Drop => Outcome::Drop(DropReason::Filtered),
+                }
+            }
+        }
+    }
+
+    /// Whether the packets of a super-packet have to be looked at one by one.
+    pub(super) fn is_filtered(&self) -> bool {
+        self.shared.filter.is_some()
+    }
+
+    /// Routing's verdict, as a filter sees it.
+    fn as_seen(&self, routed: Verdict) -> Routed {
+        match routed {
+            Verdict::Deliver => Routed::Deliver,
+            Verdict::Forward(peer) => self.key(peer).map_or(Routed::Unreachable, Routed::Forward),
+            Verdict::NoRoute => Routed::Unreachable,
+            Verdict::Prohibited => Routed::Isolated,
+        }
+    }
+
+    fn key(&self, peer: PeerId) -> Option<PublicKey> {
+        if let Some((last, key)) = self.last_key.get()
+            && last == peer
+        {
+            return Some(key);
+        }
+        let key = self.table.peers.get(&peer)?.public_key;
+        self.last_key.set(Some((peer, key)));
+        Some(key)
+    }
+
+    fn peer(&self, key: &PublicKey) -> Option<PeerId> {
+        if let Some((peer, last)) = self.last_key.get()
+            && last == *key
+        {
+            return Some(peer);
+        }
+        let peer = *self.table.keys.get(key)?;
+        self.last_key.set(Some((peer, *key)));
+        Some(peer)
+    }
+
+    fn relayed(&self, question: RouteQuestion) -> Relayed {
+        let yes = match &self.table.relaying {
+            Relaying::Never => false,
+            Relaying::Isolated => return Relayed::Prohibited,
+            // Is it for this host? Asked first: else packets would go back and forth until their hops are used up.
+            Relaying::Always { local } => {
+                !local.contains(&question.destination) && !question.destination.is_multicast()
+            }
+            Relaying::AsRouted => match self.shared.routed.pin().get(&question) {
+                Some(&routed) => routed,
+                None => {
+                    self.shared.control.ask_route(question);
+                    false
+                }
+            },
+        };
+        if yes { Relayed::Yes } else { Relayed::No }
+    }
+}
+
+/// Where the routing engine sends a packet, and for what peers send, whether it is relayed.
+impl Forwarding for Decision<'_> {
+    fn permits(&self, from: PeerId, packet: &IpHead) -> bool {
+        self.table.routes.permits(from, packet.source)
+    }
+
+    fn decide(&self, origin: Origin, packet: &IpHead, bytes: &[u8]) -> Verdict {
+        if origin == Origin::Host {
+            return self.table.next_hop(packet, bytes).map_or(Verdict::NoRoute, Verdict::Forward);
+        }
+        if matches!(self.table.relaying, Relaying::Never) {
+            return Verdict::Deliver;
+        }
+        // What is nobody else's is the host's, and so is what nobody can be reached for: it answers for us.
+        let Some(peer) = self.table.next_hop(packet, bytes) else { return Verdict::Deliver };
+        let question = RouteQuestion { source: packet.source, destination: packet.destination };
+        let relayed = match self.last_relayed.get() {
+            Some((last, relayed)) if last == question => relayed,
+            _ => {
+                let relayed = self.relayed(question);
+                self.last_relayed.set(Some((question, relayed)));
+                relayed
+            }
+        };
+        match relayed {
+            Relayed::Yes => Verdict::Forward(peer),
+            Relayed::No => Verdict::Deliver,
+            Relayed::Prohibited => Verdict::Prohibited,
+        }
+    }
+}
+
+impl From<Verdict> for Outcome {
+    fn from(routed: Verdict) -> Self {
+        match routed {
+            Verdict::Deliver => Self::Deliver,
+            Verdict::Forward(peer) => Self::Forward(peer),
+            Verdict::NoRoute => Self::Drop(DropReason::NoRoute),
+            Verdict::Prohibited => Self::Drop(DropReason::Isolated),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What a filter makes of the host's packets; the TUN and the network are the test's.
+
+use super::*;
+use crate::{
+    filter::{Origin, Packet, Routed, Verdict},
+    shared::{PeerShared, testing},
+};
+use parking_lot::Mutex;
+use rustguard_core::{
+    routing::{RouteTable, Target},
+    session::{OVERHEAD, Opener},
+};
+use rustguard_crypto::x25519::PublicKey;
+use rustguard_tun::{Endpoint, Received, Sent, TAILROOM};
+use std::{
+    collections::VecDeque,
+    os::fd::{AsFd as _, BorrowedFd},
+    sync::Arc,
+};
+
+/// Text, and where the next one's begins.
+const TEXT: usize = 64;
+const STRIDE: usize = TEXT + OVERHEAD;
+const KEYS: [PublicKey; 2] = [PublicKey([1; 32]), PublicKey([2; 32])];
+
+/// Gives super-packets of so many segments for 10.0.0.1, and keeps what is written to it. The byte behind the addresses counts.
+struct Tun {
+    reads: VecDeque<usize>,
+    endless: bool,
+    next: u8,
+    written: Arc<Mutex<Vec<Vec<u8>>>>,
+    fd: io::PipeReader,
+}
+
+impl TunQueue for Tun {
+    fn read(&mut self, slab: &mut [u8], at: usize, _: usize) -> io::Result<Option<Segments>> {
+        let Some(count) = self.reads.pop_front().or(self.endless.then_some(1)) else { return Ok(None) };
+        let offset = at + HEADROOM;
+        for piece in 0..count {
+            let packet = &mut slab[offset + piece * STRIDE..][..TEXT];
+            packet.fill(0);
+            (packet[0], packet[3], packet[20]) = (0x45, TEXT as u8, self.next);
+            packet[12..20].copy_from_slice(&[10, 0, 0, 9, 10, 0, 0, 1]);
+            self.next = self.next.wrapping_add(1);
+        }
+        Ok(Some(Segments { offset, stride: STRIDE, count, len: TEXT, last_len: TEXT }))
+    }
+
+    fn write(&mut self, slab: &mut [u8], packets: &[Span]) -> io::Result<usize> {
+        self.written
+            .lock()
+            .extend(packets.iter().map(|packet| slab[packet.offset..packet.offset + packet.len].to_vec()));
+        Ok(0)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn max_read(&self) -> usize {
+        HEADROOM + 16 * STRIDE + TAILROOM
+    }
+}
+
+/// Keeps what is sent: to which port, and the datagrams of each transmit.
+#[derive(Default)]
+struct Net(Vec<(u16, Vec<Vec<u8>>)>);
+
+impl Network for Net {
+    fn recv(&mut self, _: &mut [u8], _: &mut Vec<Received>) -> io::Result<()> {
+        Ok(())
+    }
+    fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
+        self.0.extend(batch.iter().map(|Transmit { to, segments }| {
+            (
+                to.remote.port(),
+                segments.pieces().map(|piece| slab[piece.offset..piece.offset + piece.len].to_vec()).collect(),
+            )
+        }));
+        Sent::default()
+    }
+    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::empty()
+    }
+    fn recv_slab_len(&self) -> usize {
+        0
+    }
+}
+
+/// What came of one batch.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    /// To which peer, and the counting bytes of the packets in each transmit.
+    sent: Vec<(u16, Vec<u8>)>,
+    /// Those that came back to the host.
+    back: Vec<u8>,
+    drops: Vec<(DropReason, u64)>,
+}
+
+/// Runs a batch of these reads. 10.0.0.1 is at peer 1; both peers have sessions.
+fn batch(reads: &[usize], endless: bool, filter: Option<fn(&Packet<'_>) -> Verdict>) -> Outcome {
+    let (mut shared, _inbox) = testing::shared(2);
+    shared.filter = filter.map(|filter| Box::new(filter) as crate::filter::Filter);
+    let mut table = Table::default();
+    let mut openers: Vec<Opener> = Vec::new();
+    for (n, key) in (1..).zip(KEYS) {
+        let peer = PeerShared::new(PeerId(n), key, Arc::default());
+        let (sealer, opener) = testing::session(7, now());
+        openers.push(opener);
+        peer.sealer.store(Some(Arc::new(sealer)));
+        let remote = ([192, 0, 2, 1], n as u16).into();
+        peer.endpoint.store(Some(Arc::new(Endpoint { remote, local: None })));
+        table.peers.insert(PeerId(n), Arc::new(peer));
+        table.keys.insert(key, PeerId(n));
+    }
+    let mut routes = RouteTable::default();
+    routes.install("10.0.0.1/32".parse().unwrap(), Target::Peer(PeerId(1)));
+    table.routes = routes.snapshot();
+    shared.table.store(Arc::new(table));
+    let written = Arc::default();
+    let (fd, _) = io::pipe().unwrap();
+    let tun = Tun { reads: reads.iter().copied().collect(), endless, next: 0, written: Arc::clone(&written), fd };
+    let mut lanes = Lanes::new(vec![tun]);
+    let mut net = Net::default();
+    Tx::new(&lanes).run(&mut lanes, &mut net, false, &shared).unwrap();
+    let opened = |port: u16, mut datagram: Vec<u8>| {
+        let counter = u64::from_le_bytes(datagram[8..16].try_into().unwrap());
+        let frame = Frame { offset: HEADER_LEN, len: datagram.len() - OVERHEAD, counter };
+        let mut opened = [false];
+        openers[usize::from(port) - 1].open(&mut datagram, &[frame], &mut opened);
+        assert!(opened[0], "sealed for peer {port}");
+        datagram[HEADER_LEN + 20]
+    };
+    let sent = net
+        .0
+        .into_iter()
+        .map(|(port, datagrams)| (port, datagrams.into_iter().map(|datagram| opened(port, datagram)).collect()));
+    let sent = sent.collect();
+    let back = written.lock();
+    assert!(back.iter().all(|packet| packet.len() == TEXT));
+    let back = back.iter().map(|packet| packet[20]).collect();
+    Outcome { sent, back, drops: shared.drops.snapshot() }
+}
+
+#[test]
+fn without_a_filter_a_super_packet_has_one_way() {
+    let expected = Outcome { sent: vec![(1, (0..9).collect())], back: vec![], drops: vec![] };
+    assert_eq!(batch(&[5, 4], false, None), expected);
+    assert_eq!(batch(&[5, 4], false, Some(|_| Verdict::Pass)), expected);
+}
+
+#[test]
+fn a_filter_sees_each_packet_of_a_super_packet_and_what_is_left_of_it_stays_together() {
+    let seen = batch(
+        &[12],
+        false,
+        Some(|packet| {
+            assert_eq!((packet.origin, packet.routed), (Origin::Host, Routed::Forward(KEYS[0])));
+            assert_eq!((packet.bytes.len(), packet.head.len), (TEXT, TEXT));
+            match packet.bytes[20] {
+                3 => Verdict::Drop,
+                6 => Verdict::Bounce,
+                7 => Verdict::Deliver,
+                9 | 10 => Verdict::Forward(KEYS[1]),
+                11 => Verdict::Forward(PublicKey([7; 32])),
+                _ => Verdict::Pass,
+            }
+        }),
+    );
+    let sent = vec![(1, vec![0, 1, 2]), (1, vec![4, 5]), (1, vec![8]), (2, vec![9, 10])];
+    let drops = vec![(DropReason::NoRoute, 1), (DropReason::Filtered, 1)];
+    assert_eq!(seen, Outcome { sent, back: vec![6, 7], drops });
+}
+
+#[test]
+fn what_is_read_after_something_that_goes_back_does_not_overwrite_it() {
+    let seen = batch(
+        &[1, 2, 1, 1],
+        false,
+        Some(|packet| match packet.bytes[20] {
+            0 | 2 | 3 => Verdict::Bounce,
+            _ => Verdict::Pass,
+        }),
+    );
+    assert_eq!(seen, Outcome { sent: vec![(1, vec![1]), (1, vec![4])], back: vec![0, 2, 3], drops: vec![] });
+}
+
+#[test]
+fn a_host_whose_packets_are_all_dropped_does_not_keep_the_worker() {
+    for filter in [(|_| Verdict::Drop) as fn(&Packet<'_>) -> Verdict, |_| Verdict::Bounce] {
+        let Outcome { sent, back, drops } = batch(&[], true, Some(filter));
+        let dropped: u64 = drops.iter().map(|&(_, n)| n).sum();
+        assert_eq!((sent.len(), back.len() + dropped as usize), (0, BATCH));
+    }
+}

@@ -1,0 +1,286 @@
+//! Several routers that speak Babel, and the links between them.
+//!
+//! A mesh is made of names and of pairs of them. The router with place k (from 1) has 10.77.0.k and fd77::k inside, and an
+//! interface `wgNAME` on port 51820; the n-th link (from 1) is the network 10.n.0.0/24 between the interfaces `to-OTHER`, where
+//! the first named has 10.n.0.1. Both ends of a link are peers, role router, with everything of the mesh as allowed IPs.
+use crate::{Conf, Keypair, Lab, Node, PeerConf, Process, Up, eventually};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::time::Duration;
+
+/// More than anything in a mesh takes on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
+/// What lies in the mesh.
+const MESH: &str = "10.77.0.0/16, fd77::/16";
+
+/// Routers and links; nothing runs.
+pub struct Mesh {
+    routers: Vec<Router>,
+}
+
+/// One of them.
+pub struct Router {
+    /// Its name, which the others call it by.
+    pub name: String,
+    /// Where it is.
+    pub node: Node,
+    /// What it is started with.
+    pub conf: Conf,
+    /// Its addresses inside: IPv4, IPv6.
+    pub inside: [String; 2],
+}
+
+impl Mesh {
+    /// Builds nodes and links.
+    pub fn new(lab: &Lab, names: &[&str], links: &[[&str; 2]]) -> Result<Self> {
+        let mut routers = Vec::new();
+        for (place, name) in names.iter().enumerate() {
+            let inside = [format!("10.77.0.{}", place + 1), format!("fd77::{}", place + 1)];
+            let mut conf = Conf::new(&format!("wg{name}"))?;
+            conf.listen_port = Some(51_820);
+            conf.addresses = inside.iter().zip([32, 128]).map(|(address, len)| format!("{address}/{len}")).collect();
+            conf.lines = vec!["Routing = babel".to_owned()];
+            routers.push(Router { name: (*name).to_owned(), node: lab.node(name)?, conf, inside });
+        }
+        let mut mesh = Self { routers };
+        for (n, &[a, b]) in links.iter().enumerate() {
+            let net = n + 1;
+            lab.link((&mesh.get(a)?.node, &format!("to-{b}")), (&mesh.get(b)?.node, &format!("to-{a}")))?;
+            for (name, other, last) in [(a, b, 1), (b, a, 2)] {
+                mesh.get(name)?.node.run(&[
+                    "ip",
+                    "addr",
+                    "add",
+                    &format!("10.{net}.0.{last}/24"),
+                    "dev",
+                    &format!("to-{other}"),
+                ])?;
+                let key = mesh.get(other)?.conf.keys.public.clone();
+                let mut peer = router_peer(other, &key, MESH);
+                peer.endpoint = Some(format!("10.{net}.0.{}:51820", 3 - last));
+                mesh.get_mut(name)?.conf.peers.push(peer);
+            }
+        }
+        Ok(mesh)
+    }
+
+    /// a – b – c.
+    pub fn line(lab: &Lab) -> Result<Self> {
+        Self::new(lab, &["a", "b", "c"], &[["a", "b"], ["b", "c"]])
+    }
+
+    /// a – b – d and a – c – d.
+    pub fn diamond(lab: &Lab) -> Result<Self> {
+        Self::new(lab, &["a", "b", "c", "d"], &[["a", "b"], ["a", "c"], ["b", "d"], ["c", "d"]])
+    }
+
+    /// a – b – c – d – e – a.
+    pub fn ring(lab: &Lab) -> Result<Self> {
+        Self::new(lab, &["a", "b", "c", "d", "e"], &[["a", "b"], ["b", "c"], ["c", "d"], ["d", "e"], ["e", "a"]])
+    }
+
+    /// The router of that name.
+    pub fn get(&self, name: &str) -> Result<&Router> {
+        self.routers.iter().find(|router| router.name == name).with_context(|| format!("no router {name}"))
+    }
+
+    /// The same, to change its configuration.
+    pub fn get_mut(&mut self, name: &str) -> Result<&mut Router> {
+        self.routers.iter_mut().find(|router| router.name == name).with_context(|| format!("no router {name}"))
+    }
+
+    /// All of them.
+    pub fn routers(&self) -> &[Router] {
+        &self.routers
+    }
+
+    /// Starts all, in order.
+    pub fn start(&self, lab: &Lab) -> Result<Vec<Up>> {
+        self.routers.iter().map(|router| router.start(lab)).collect()
+    }
+
+    /// Waits until every router has a route to every other; then all of them are reached, in both IP versions.
+    pub fn converged(&self) -> Result<()> {
+        for router in &self.routers {
+            for other in self.routers.iter().filter(|other| other.name != router.name) {
+                for prefix in other.own() {
+                    router.until_routed(&prefix)?;
+                }
+            }
+        }
+        for router in &self.routers {
+            for other in self.routers.iter().filter(|other| other.name != router.name) {
+                for address in &other.inside {
+                    router.node.reaches(address, 3)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Router {
+    /// Adds a peer that speaks Babel.
+    pub fn add_router(&mut self, name: &str, keys: &Keypair, allowed_ips: &str) {
+        self.conf.peers.push(router_peer(name, &keys.public, allowed_ips));
+    }
+
+    /// Adds a stock WireGuard peer.
+    pub fn add_client(&mut self, name: &str, keys: &Keypair, allowed_ips: &str) {
+        let mut peer = router_peer(name, &keys.public, allowed_ips);
+        peer.lines = vec![format!("# Name = {name}"), "Role = client".to_owned()];
+        self.conf.peers.push(peer);
+    }
+
+    /// The configuration of the peer with that name.
+    pub fn peer_mut(&mut self, name: &str) -> Result<&mut PeerConf> {
+        let line = format!("# Name = {name}");
+        self.conf.peers.iter_mut().find(|peer| peer.lines.contains(&line)).with_context(|| format!("no peer {name}"))
+    }
+
+    /// `rustguard up`.
+    pub fn start(&self, lab: &Lab) -> Result<Up> {
+        Up::start(lab, &self.node, &self.conf)
+    }
+
+    /// What the others know it by: its addresses as prefixes.
+    pub fn own(&self) -> [String; 2] {
+        [format!("{}/32", self.inside[0]), format!("{}/128", self.inside[1])]
+    }
+
+    /// `rustguard routes … --json`: what it knows of one prefix; null if nothing.
+    pub fn route(&self, prefix: &str) -> Result<Value> {
+        let routes = self.asked("routes")?;
+        let mut routes = routes.as_array().context("a list of routes")?.iter();
+        Ok(routes.find(|route| route["prefix"] == prefix).cloned().unwrap_or_default())
+    }
+
+    /// `rustguard neighbours … --json`: what it knows of one neighbour.
+    pub fn neighbour(&self, name: &str) -> Result<Value> {
+        let all = self.asked("neighbours")?;
+        let mut neighbours = all["neighbours"].as_array().context("a list of neighbours")?.iter();
+        neighbours
+            .find(|neighbour| neighbour["name"] == name)
+            .cloned()
+            .with_context(|| format!("no neighbour {name} in {all}"))
+    }
+
+    /// `rustguard neighbours … --json`: how often its engine passed over something for that reason.
+    pub fn refused(&self, reason: &str) -> Result<u64> {
+        Ok(self.asked("neighbours")?["refused"][reason].as_u64().unwrap_or(0))
+    }
+
+    /// Waits until the prefix has a next hop.
+    pub fn until_routed(&self, prefix: &str) -> Result<()> {
+        eventually(&format!("{} has a route to {prefix}", self.name), SOON, || {
+            Ok(self.route(prefix)?["next_hops"].as_array().is_some_and(|hops| !hops.is_empty()))
+        })
+    }
+
+    /// Waits until the prefix goes by exactly these next hops, in any order.
+    pub fn until_via(&self, prefix: &str, names: &[&str]) -> Result<()> {
+        let mut last = Value::Null;
+        eventually(&format!("{}: {prefix} via {names:?}", self.name), SOON, || {
+            last = self.route(prefix)?;
+            let hops = last["next_hops"].as_array().map(Vec::as_slice).unwrap_or_default();
+            Ok(hops.len() == names.len() && hops.iter().all(|hop| hop.as_str().is_some_and(|hop| names.contains(&hop))))
+        })
+        .with_context(|| format!("the last was {last}"))
+    }
+
+    /// Waits until nothing leads to the prefix, for the kernel either.
+    pub fn until_lost(&self, prefix: &str) -> Result<()> {
+        eventually(&format!("{} has no route to {prefix} any more", self.name), SOON, || {
+            let route = self.route(prefix)?;
+            Ok(route["metric"].is_null() && self.installed(prefix)?.is_empty())
+        })
+    }
+
+    /// The kernel's route for exactly this prefix, as `ip` writes it; empty if there is none.
+    pub fn installed(&self, prefix: &str) -> Result<String> {
+        installed(&self.node, prefix)
+    }
+
+    /// `rustguard show … --json`.
+    pub fn shown(&self) -> Result<Value> {
+        let mut interfaces = self.asked("show")?;
+        Ok(interfaces[0].take())
+    }
+
+    /// The packets that it passed on itself.
+    pub fn relayed(&self) -> Result<u64> {
+        self.shown()?["relayed"].as_u64().context("a number of relayed packets")
+    }
+
+    /// How many packets its tunnel has dropped for that reason.
+    pub fn dropped(&self, reason: &str) -> Result<u64> {
+        Ok(self.shown()?["dropped"][reason].as_u64().unwrap_or(0))
+    }
+
+    fn asked(&self, verb: &str) -> Result<Value> {
+        let ended = self.node.end_of(self.node.rustguard()?.args([verb, &self.conf.interface, "--json"]))?;
+        ensure!(ended.success(), "{verb}: {ended}");
+        serde_json::from_str(&ended.stdout).with_context(|| format!("{verb} --json: {ended}"))
+    }
+}
+
+/// A peer that speaks Babel, without endpoint.
+fn router_peer(name: &str, key: &str, allowed_ips: &str) -> PeerConf {
+    let mut peer = PeerConf::new(key, allowed_ips);
+    peer.lines = vec![format!("# Name = {name}"), "Role = router".to_owned()];
+    peer
+}
+
+/// Waits until a node's kernel has a route for exactly this prefix.
+pub fn until_installed(node: &Node, prefix: &str) -> Result<()> {
+    eventually(&format!("the kernel has a route to {prefix}"), SOON, || Ok(!installed(node, prefix)?.is_empty()))
+}
+
+fn installed(node: &Node, prefix: &str) -> Result<String> {
+    let family = if prefix.contains(':') { "-6" } else { "-4" };
+    node.run(&["ip", "-d", family, "route", "show", "exact", prefix])
+}
+
+/// A stream of echo requests, twenty a second, for something to happen to.
+pub struct Gaps {
+    ping: Process,
+}
+
+impl Gaps {
+    /// From one echo request to the next.
+    const EVERY: Duration = Duration::from_millis(50);
+
+    /// Starts it and waits until the tenth is answered.
+    pub fn start(node: &Node, name: &str, address: &str) -> Result<Self> {
+        let mut command = node.command("ping");
+        let ping = node.spawn(name, command.args(["-n", "-i", "0.05", "-W", "1", "-s", "1000", address]))?;
+        let mut gaps = Self { ping };
+        gaps.goes_on(10)?;
+        Ok(gaps)
+    }
+
+    /// Waits until so many more are answered.
+    pub fn goes_on(&mut self, more: usize) -> Result<()> {
+        let log = self.ping.log();
+        let wanted = answered(&log).count() + more;
+        let ping = &mut self.ping;
+        eventually("echo requests are answered", SOON, || Ok(answered(&ping.log()).count() >= wanted))
+            .with_context(|| self.ping.log())
+    }
+
+    /// The longest time without an answer, by the numbers that are missing; none missing is zero.
+    pub fn longest(&self) -> Duration {
+        let mut seen: Vec<u32> = answered(&self.ping.log()).collect();
+        seen.sort_unstable();
+        let longest = seen.windows(2).map(|pair| (pair[1] - pair[0]).saturating_sub(1)).max().unwrap_or(0);
+        Self::EVERY * longest
+    }
+}
+
+/// The numbers of the echo requests that were answered.
+fn answered(log: &str) -> impl Iterator<Item = u32> {
+    log.lines().filter(|line| line.contains("bytes from")).filter_map(|line| {
+        let (_, rest) = line.split_once("icmp_seq=")?;
+        rest.split(' ').next()?.parse().ok()
+    })
+}
