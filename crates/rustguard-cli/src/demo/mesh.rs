@@ -125,7 +125,7 @@ impl Ring {
         let same = |ring: &Self| Ok(there(&ring.look()?) == there(&before));
         match self.wait(mended, BACK, same)? {
             Some(at) => {
-                row("as before", at - mended, &format!("until {} took the way of the beginning again", NAMES[CUT]))
+                row("as before", at - mended, &format!("until {} took the way of the beginning again", NAMES[CUT]));
             }
             None => println!("  as before                not yet: a way that works is not left in a hurry"),
         }
