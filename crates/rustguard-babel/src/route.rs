@@ -55,6 +55,11 @@ impl Smoothed {
     }
     /// The metric is this from now on; what it was until now moved the average.
     pub(crate) fn set(&mut self, metric: u16, now: Instant) {
+        // An announcement may come before the link is known to work both ways. Infinity would take half a minute to wear off.
+        if self.metric == INFINITY {
+            *self = Self::new(metric, now);
+            return;
+        }
         let elapsed = u64::try_from(now.since(self.at).as_millis()).unwrap_or(u64::MAX / 2).min(1 << 30);
         let constant = u64::try_from(SMOOTHING.as_millis()).expect("seconds");
         let target = u64::from(self.metric) << 8;
@@ -180,6 +185,16 @@ mod tests {
         assert_eq!(smoothed.average() >> 8, 550);
         smoothed.set(1_000, at(1 << 40));
         assert_eq!(smoothed.average() >> 8, 999);
+    }
+
+    #[test]
+    fn a_link_that_did_not_work_is_no_memory() {
+        let mut smoothed = Smoothed::new(INFINITY, at(0));
+        smoothed.set(96, at(100));
+        assert_eq!(smoothed.average() >> 8, 96);
+        smoothed.set(INFINITY, at(1_000));
+        smoothed.set(200, at(2_000));
+        assert_eq!(smoothed.average() >> 8, 200);
     }
 
     #[test]

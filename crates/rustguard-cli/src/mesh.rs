@@ -45,11 +45,7 @@ impl Mesh {
         // has nothing to do with their key.
         for route in &view.routes {
             let (Some(origin), Some(hop)) = (&route.origin, route.next_hops.first()) else { continue };
-            let own = |from: &str| view.neighbours.iter().any(|neighbour| called(neighbour) == from);
-            if view.router_id.as_ref() != Some(origin)
-                && own(hop)
-                && route.learned.iter().any(|learned| learned.from == *hop && learned.metric == 0)
-            {
+            if route.learned.iter().any(|learned| learned.from == *hop && learned.metric == 0) {
                 names.insert(origin.clone(), hop.clone());
             }
         }
@@ -128,7 +124,7 @@ pub(crate) mod tests {
             prefix: prefix.parse().unwrap(),
             local: origin == 1,
             metric,
-            origin: Some(format!("{origin:02x}").repeat(8)),
+            origin: metric.map(|_| format!("{origin:02x}").repeat(8)),
             next_hops: next_hops.iter().map(|&hop| hop.to_owned()).collect(),
             backup: learned.get(next_hops.len()).map(|(from, _)| (*from).to_owned()),
             learned: learned

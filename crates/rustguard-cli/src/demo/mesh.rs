@@ -35,7 +35,7 @@ const STEADY: Duration = Duration::from_millis(2_000);
 /// Nothing in the demo takes this long unless something is broken.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the way that was there first is waited for: routes do not change back in a hurry.
-const BACK: Duration = Duration::from_secs(7);
+const BACK: Duration = Duration::from_secs(5);
 /// How often nodes are asked how far they are.
 const LOOK: Duration = Duration::from_millis(20);
 

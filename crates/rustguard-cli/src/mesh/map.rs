@@ -138,9 +138,9 @@ impl Graph {
                 (None, true) => ("heard, but does not hear us".to_owned(), EdgeKind::Broken),
                 (None, false) => ("silent".to_owned(), EdgeKind::Broken),
             };
-            let owned = mesh.view.routes.iter().filter(|route| route.metric.is_some() && !route.local);
-            let owned =
-                owned.filter(|route| route.origin.as_deref().and_then(|origin| mesh.name(origin)) == Some(name));
+            let owner = |origin: &String| mesh.name(origin);
+            let owned = mesh.view.routes.iter().filter(|route| !route.local);
+            let owned = owned.filter(|route| route.origin.as_ref().and_then(owner) == Some(name));
             let node = Node {
                 kind: Kind::Neighbour { usable: kind == EdgeKind::Link },
                 name: name.to_owned(),
@@ -250,6 +250,28 @@ mod tests {
         assert_eq!(graph.nodes[2].detail, "cost 96, 12.3 ms");
         assert_eq!(graph.nodes[4].detail, "silent");
         assert_eq!(graph.nodes[5].detail, "metric 192 by b");
+    }
+
+    #[test]
+    fn the_best_metric_counts_and_who_is_a_next_hop_is_no_backup() {
+        let mut mesh = mesh();
+        let route = super::super::tests::route;
+        let c = "c<&>\"";
+        mesh.view.routes.push(route("10.5.5.0/24", 5, Some(280), &[c], &[(c, 96), ("b", 96)]));
+        assert_eq!(mesh.view.routes.last().unwrap().backup.as_deref(), Some("b"));
+        let graph = Graph::of(&mesh, "here");
+        assert_eq!(graph.nodes[6].detail, "metric 280 by b, c<&>\"");
+        let edges = graph.edges.iter().filter(|edge| edge.to == 6).map(|edge| (edge.from, edge.kind));
+        assert_eq!(edges.collect::<Vec<_>>(), [(2, EdgeKind::Via), (3, EdgeKind::Via)]);
+    }
+
+    #[test]
+    fn a_client_that_is_held_is_silent() {
+        let mut mesh = mesh();
+        assert_eq!(Graph::of(&mesh, "here").nodes[1].detail, "client");
+        let phone = mesh.view.routes.iter_mut().find(|route| route.next_hops == ["phone"]).unwrap();
+        phone.metric = Some(HELD);
+        assert_eq!(Graph::of(&mesh, "here").nodes[1].detail, "client, silent");
     }
 
     #[test]

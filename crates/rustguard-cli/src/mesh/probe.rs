@@ -276,6 +276,8 @@ mod tests {
             (outer(message(11, 0, &quote(V4, 1, 8))), None),
             (outer(message(11, 0, &[header_v4(V4, 1, 5), vec![0, 0, 0, 0, 0, 7, 0, 9]].concat())), None),
             (asked.to_vec(), None),
+            // Nothing has a header of no length.
+            (vec![0, 0, 0, 0, 0, 7, 0, 9], None),
         ] {
             assert_eq!(answer(&packet, to, 7), expected, "{packet:?}");
         }

@@ -138,7 +138,11 @@ fn reason(from: IpAddr, code: u8) -> String {
 
 /// What to do where hops stayed silent.
 fn advice(to: IpAddr, route: &RouteView, hops: &[Option<Answer>]) -> Option<String> {
-    let reached = matches!(hops.last(), Some(Some(Answer { kind: Kind::Reached, .. })));
+    // Who said that it goes no further has said why.
+    if matches!(hops.last(), Some(Some(Answer { kind: Kind::Unreachable(_), .. }))) {
+        return None;
+    }
+    let reached = matches!(hops.last(), Some(Some(_)));
     let silent = hops.contains(&None);
     let switch = if to.is_ipv4() { "net.ipv4.ip_forward=1" } else { "net.ipv6.conf.all.forwarding=1" };
     match (reached, silent, hops.iter().any(Option::is_some)) {
@@ -263,6 +267,7 @@ mod tests {
         let advice = |to, hops: &[_]| advice(to, mesh.covering(to).unwrap(), hops);
         assert_eq!(advice(to, &[]), None);
         assert_eq!(advice(to, &[hop, end]), None);
+        assert_eq!(advice(to, &[None, answer("10.0.0.2", Kind::Unreachable(1))]), None);
         assert!(advice(to, &[None, end]).unwrap().contains("ip_forward=1"));
         assert!(advice(to, &[hop, None]).unwrap().contains("did not answer"));
         assert!(advice("10.0.0.9".parse().unwrap(), &[None]).unwrap().starts_with("phone did not answer"));

@@ -201,6 +201,15 @@ mod tests {
             .map(|line| ["x", "y", "width", "height"].map(|name| number(line, name)))
             .collect();
         assert!(rects.len() > 50, "{}", rects.len());
+        // The straight part of a line passes no box.
+        let lines = text.lines().filter(|line| line.starts_with("<line"));
+        let lines: Vec<_> = lines.map(|line| ["x1", "x2", "y1"].map(|name| number(line, name))).collect();
+        assert!(lines.len() > 30, "{}", lines.len());
+        for [x1, x2, y] in lines {
+            let crosses =
+                |[x, top, width, height]: &&[f64; 4]| x1 < x + width && *x < x2 && *top < y && y < top + height;
+            assert_eq!(rects.iter().find(crosses), None, "{x1} {x2} {y}");
+        }
         for (i, [x, y, width, height]) in rects.iter().enumerate() {
             assert!(
                 *x >= 0.0 && *y >= 0.0 && x + width <= number(head, "width") && y + height <= number(head, "height")
@@ -221,6 +230,14 @@ mod tests {
         let text = draw(&Graph::of(&mesh, &"long".repeat(20)));
         assert!(text.contains("and 5 more") && text.contains("10.9.8.0/24"), "{text}");
         assert!(text.contains(">longlonglonglonglonglonglon…</text>"));
+        let node = |count| Node {
+            kind: Kind::Here,
+            name: String::new(),
+            detail: String::new(),
+            prefixes: vec![String::new(); count],
+        };
+        assert_eq!(height(&node(SHOWN + 1)), height(&node(SHOWN)) + LINE, "the line that counts the others");
+        assert_eq!(height(&node(SHOWN + 9)), height(&node(SHOWN + 1)));
         assert_eq!((shortened("abc", 3), shortened("abcd", 3)), ("abc".into(), "ab…".into()));
     }
 
