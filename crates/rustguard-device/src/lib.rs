@@ -18,7 +18,8 @@
 //! ```
 //!
 //! A device is a control thread that owns the protocol ([`rustguard_core::node::Node`]) and a worker that moves the
-//! packets. There is no global state: two devices in one process are independent of each other.
+//! packets. [`Builder::routing`] takes a routing engine of one's own, [`Builder::filter`] a function with the last word about each
+//! packet; `examples/` has one of each. There is no global state: two devices in one process are independent of each other.
 #![forbid(unsafe_code)]
 
 mod binder;
