@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// More than anything in a mesh takes on a busy machine.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
 /// What lies in the mesh.
 const MESH: &str = "10.77.0.0/16, fd77::/16";
 
