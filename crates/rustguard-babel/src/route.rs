@@ -53,8 +53,12 @@ impl Smoothed {
     pub(crate) fn new(metric: u16, now: Instant) -> Self {
         Self { average: u64::from(metric) << 8, metric, at: now }
     }
-    /// The metric is this from now on; what it was until now moved the average.
+    /// The metric is this from now on; what it was until now moved the average. Out of reach is no distance to be averaged: a
+    /// route that came before its link was up was avoided for 20 s.
     pub(crate) fn set(&mut self, metric: u16, now: Instant) {
+        if self.metric == INFINITY {
+            *self = Self::new(metric, now);
+        }
         let elapsed = u64::try_from(now.since(self.at).as_millis()).unwrap_or(u64::MAX / 2).min(1 << 30);
         let constant = u64::try_from(SMOOTHING.as_millis()).expect("seconds");
         let target = u64::from(self.metric) << 8;
@@ -180,6 +184,9 @@ mod tests {
         assert_eq!(smoothed.average() >> 8, 550);
         smoothed.set(1_000, at(1 << 40));
         assert_eq!(smoothed.average() >> 8, 999);
+        let mut unreachable = Smoothed::new(INFINITY, at(0));
+        unreachable.set(100, at(10));
+        assert_eq!(unreachable.average() >> 8, 100);
     }
 
     #[test]
