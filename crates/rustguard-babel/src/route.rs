@@ -185,6 +185,9 @@ mod tests {
         assert_eq!(smoothed.average() >> 8, 550);
         smoothed.set(1_000, at(1 << 40));
         assert_eq!(smoothed.average() >> 8, 999);
+        let mut unreachable = Smoothed::new(INFINITY, at(0));
+        unreachable.set(100, at(10));
+        assert_eq!(unreachable.average() >> 8, 100);
     }
 
     #[test]
