@@ -47,11 +47,12 @@ fn silent_loss_is_detected_within_a_second() {
     assert!(worst < MS * 1_000, "{worst:?}");
 }
 
+/// One day says little about what happens once a day.
 #[test]
-fn no_false_alarm_in_a_day_at_one_percent_of_loss() {
-    let alarms = figures::false_alarms(Duration::from_secs(86_400), seed(1));
-    report("false alarms of both ends in a day at 1 % loss", alarms);
-    assert!(alarms <= 1, "{alarms}");
+fn no_false_alarm_in_ten_days_at_one_percent_of_loss() {
+    let alarms: u64 = seeds(1, 10).map(|seed| figures::false_alarms(Duration::from_secs(86_400), seed)).sum();
+    report("false alarms of both ends in ten days at 1 % loss", alarms);
+    assert!(alarms <= 5, "{alarms}");
 }
 
 #[test]
