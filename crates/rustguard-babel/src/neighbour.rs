@@ -346,7 +346,7 @@ mod tests {
         neighbour.assess(at(750));
         neighbour.heard(at(800));
         assert!(!neighbour.assess(at(1_050)).cost, "a probe was answered");
-        assert!(neighbour.assess(at(1_350)).cost, "and nothing came after it");
+        assert!(neighbour.assess(at(1_500)).cost, "and nothing came after it");
     }
 
     #[test]
