@@ -1,7 +1,39 @@
 //! What the benchmarks of running programs have in common.
 
-use anyhow::{Context as _, Result};
-use std::{fs, thread};
+use anyhow::{Context as _, Result, ensure};
+use std::{fmt::Write as _, fs, thread};
+
+/// What was measured, row by row.
+#[derive(Debug, Default)]
+pub(crate) struct Figures(Vec<(String, Vec<f64>)>);
+
+impl Figures {
+    pub(crate) fn add(&mut self, row: impl Into<String>, values: impl IntoIterator<Item = f64>) {
+        self.0.push((row.into(), values.into_iter().collect()));
+    }
+
+    /// Medians of all rows, with the lowest and highest beside them, and what is to be reached.
+    pub(crate) fn table(&self, target: &str, rows: &[(&str, &str)]) -> Result<String> {
+        let mut text = format!("|  |  | {target} |\n|---|---|---|\n");
+        for (name, target) in rows {
+            let values = self.0.iter().find(|(row, _)| row == name);
+            let (_, values) = values.with_context(|| format!("nothing was measured for {name}"))?;
+            ensure!(!values.is_empty(), "no value for {name}");
+            let mut values = values.clone();
+            values.sort_by(f64::total_cmp);
+            writeln!(text, "| {name} | {} | {target} |", spread(&values))?;
+        }
+        Ok(text)
+    }
+}
+
+/// The resident set of this process, in bytes.
+pub(crate) fn resident() -> Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in /proc/self/status")?;
+    let kib: u64 = line.split_whitespace().next().context("VmRSS without a number")?.parse()?;
+    Ok(kib * 1024)
+}
 
 /// CPU time of all threads of a process until now, in seconds: by the scheduler's own clock, where `stat` has ticks of 10 ms.
 pub(crate) fn cpu_seconds(id: u32) -> Result<f64> {

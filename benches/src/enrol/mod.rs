@@ -13,14 +13,13 @@ mod joins;
 mod state;
 
 use crate::{
-    figures::{self, spread},
+    figures::{self, Figures},
     tunnel::RUSTGUARD,
 };
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::Parser;
 use rustguard_tests::Lab;
 use std::{
-    fmt::Write as _,
     io::{self, Write as _},
     path::PathBuf,
 };
@@ -86,16 +85,6 @@ pub const ROWS: [(&str, &str); 32] = [
     ("250 strangers, line rate: `join` by invite to first ping, ms", ""),
 ];
 
-/// What was measured, row by row.
-#[derive(Debug, Default)]
-struct Figures(Vec<(String, Vec<f64>)>);
-
-impl Figures {
-    fn add(&mut self, row: impl Into<String>, values: impl IntoIterator<Item = f64>) {
-        self.0.push((row.into(), values.into_iter().collect()));
-    }
-}
-
 /// How much of everything.
 struct Pace {
     rounds: u16,
@@ -158,22 +147,15 @@ fn say(what: &str) -> io::Result<()> {
     writeln!(io::stderr(), "measuring: {what}")
 }
 
-/// Medians, with the lowest and highest beside them.
+/// The table, and what it was measured on.
 fn table(figures: &Figures, pace: &Pace) -> Result<String> {
     let mut text = format!(
-        "{}; {} leases; medians (lowest–highest); `join` {} times each\n\n|  |  | target, below |\n|---|---|---|\n",
+        "{}; {} leases; medians (lowest–highest); `join` {} times each\n\n",
         figures::machine(),
         pace.leases,
         pace.rounds
     );
-    for (name, target) in ROWS {
-        let values = figures.0.iter().find(|(row, _)| row == name);
-        let (_, values) = values.with_context(|| format!("nothing was measured for {name}"))?;
-        ensure!(!values.is_empty(), "no value for {name}");
-        let mut values = values.clone();
-        values.sort_by(f64::total_cmp);
-        writeln!(text, "| {name} | {} | {target} |", spread(&values))?;
-    }
+    text += &figures.table("target, below", &ROWS)?;
     Ok(text)
 }
 

@@ -1,6 +1,7 @@
 //! A ledger with as many leases as a /16 has addresses, nearly: its memory, its start, and admissions to it.
 
 use super::{Figures, Pace, exchange::now};
+use crate::figures::resident;
 use anyhow::{Context as _, Result, ensure};
 use ipnet::IpNet;
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
@@ -159,14 +160,6 @@ impl LeaseStore for Forgetful {
     fn commit(&mut self, _: &[Change], _: &State) -> Result<(), StoreError> {
         Ok(())
     }
-}
-
-/// The resident set of this process, in bytes.
-fn resident() -> Result<u64> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in /proc/self/status")?;
-    let kib: u64 = line.split_whitespace().next().context("VmRSS without a number")?.parse()?;
-    Ok(kib * 1024)
 }
 
 fn millis(time: Duration) -> f64 {

@@ -18,6 +18,7 @@ mod hello;
 pub mod ip;
 mod jitter;
 mod neighbour;
+mod neighbours;
 mod outbox;
 pub mod params;
 pub mod parse;

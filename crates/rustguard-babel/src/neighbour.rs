@@ -156,8 +156,10 @@ impl Neighbour {
         }
         let interval = self.multicast.interval().max(self.unicast.interval());
         // At 1 % of loss two of three Hellos are lost fifty times a day at this pace. What answers probes, or carries
-        // data, is alive: only silence takes a link down.
-        let alive = self.is_acquired() && self.heard.is_some_and(|heard| now.since(heard) <= interval * 3 / 2);
+        // data, is alive: only silence takes a link down. The first probe leaves after one and a half intervals, and may be
+        // lost as well: the second has time to be answered.
+        let silence = interval * 3 / 2 + PROBE * 3 / 2;
+        let alive = self.is_acquired() && self.heard.is_some_and(|heard| now.since(heard) <= silence);
         let receives = self.multicast.is_good() || self.unicast.is_good() || (self.receives && alive);
         let cost = if receives && self.txcost != INFINITY && now < self.txcost_until {
             // A peer may claim more than this node would; what the round trip adds does not go beyond the bound.
@@ -278,6 +280,25 @@ mod tests {
         assert_eq!(neighbour.rxcost(), COST, "but is heard");
     }
 
+    /// Two Hellos of three lost, the first probe as well: once a day at 1 % of loss, if that were enough.
+    #[test]
+    fn a_link_waits_for_the_second_probe_but_not_for_the_third() {
+        for answered in [true, false] {
+            let mut neighbour = up();
+            neighbour.assess(at(750));
+            neighbour.heard(at(900));
+            neighbour.hello(false, Seqno(4), 30, at(900)).expect("in order");
+            assert!(!neighbour.assess(at(900)).cost);
+            assert!(!neighbour.assess(at(1_350)).cost && neighbour.probe_due(at(1_350)), "the first");
+            assert!(!neighbour.assess(at(1_440)).cost, "something else happens meanwhile");
+            assert!(!neighbour.assess(at(1_500)).cost && neighbour.probe_due(at(1_500)), "the second");
+            if answered {
+                neighbour.heard(at(1_520));
+            }
+            assert_eq!(neighbour.assess(at(1_580)).cost, !answered);
+        }
+    }
+
     #[test]
     fn c13_unicast_hellos_alone_are_enough() {
         let mut neighbour = Neighbour::new(Vec::new(), Seqno(0), at(0));
@@ -325,7 +346,7 @@ mod tests {
         neighbour.assess(at(750));
         neighbour.heard(at(800));
         assert!(!neighbour.assess(at(1_050)).cost, "a probe was answered");
-        assert!(neighbour.assess(at(1_350)).cost, "and nothing came after it");
+        assert!(neighbour.assess(at(1_500)).cost, "and nothing came after it");
     }
 
     #[test]

@@ -20,10 +20,18 @@ struct Pending {
     sent: Instant,
 }
 
+impl Pending {
+    fn deadline(&self) -> Instant {
+        self.own.map_or(self.sent + REQUEST_MAX, |(_, at)| at)
+    }
+}
+
 /// All of them. A bounded table: when it is full, requests are not remembered, and whoever needs one repeats it.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     table: BTreeMap<(IpNet, RouterId), Pending>,
+    /// Nothing is due before this. What was due first may be gone since: then there is one look too many.
+    look_at: Option<Instant>,
 }
 
 /// An own request that is due.
@@ -46,11 +54,13 @@ impl Requests {
                 let newer = seqno.newer_than(pending.seqno);
                 pending.seqno = if newer { seqno } else { pending.seqno };
                 (pending.own, pending.sent) = (Some((1, now + REQUEST)), now);
+                self.look_by(now + REQUEST);
                 true
             }
             None if full => false,
             None => {
                 let own = Some((1, now + REQUEST));
+                self.look_by(now + REQUEST);
                 self.table.insert((prefix, router_id), Pending { seqno, requesters: BTreeSet::new(), own, sent: now });
                 true
             }
@@ -72,6 +82,7 @@ impl Requests {
             None => {
                 let requesters = BTreeSet::from([from]);
                 self.table.insert((prefix, router_id), Pending { seqno, requesters, own: None, sent: now });
+                self.look_by(now + REQUEST_MAX);
                 return true;
             }
         };
@@ -124,14 +135,19 @@ impl Requests {
             }
             None => now.since(pending.sent) < REQUEST_MAX,
         });
+        self.look_at = self.table.values().map(Pending::deadline).min();
         due
     }
     /// The own interest in this source ends.
     pub(crate) fn unwant(&mut self, prefix: IpNet, router_id: RouterId) {
         if let Some(pending) = self.table.get_mut(&(prefix, router_id)) {
             pending.own = None;
+            let forgotten = pending.deadline();
             if pending.requesters.is_empty() {
                 self.table.remove(&(prefix, router_id));
+                self.rest_if_empty();
+            } else {
+                self.look_by(forgotten);
             }
         }
     }
@@ -141,7 +157,17 @@ impl Requests {
         }
     }
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.table.values().map(|pending| pending.own.map_or(pending.sent + REQUEST_MAX, |(_, at)| at)).min()
+        self.look_at
+    }
+
+    /// Nothing is left to look at.
+    fn rest_if_empty(&mut self) {
+        if self.table.is_empty() {
+            self.look_at = None;
+        }
+    }
+    fn look_by(&mut self, at: Instant) {
+        self.look_at = Some(self.look_at.map_or(at, |earlier| earlier.min(at)));
     }
 
     fn retain(&mut self, prefix: IpNet, mut keep: impl FnMut(RouterId, &mut Pending) -> bool) {
@@ -154,6 +180,7 @@ impl Requests {
         for router_id in gone {
             self.table.remove(&(prefix, router_id));
         }
+        self.rest_if_empty();
     }
 }
 

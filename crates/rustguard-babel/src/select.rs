@@ -2,7 +2,7 @@
 use crate::{
     build,
     route::{Entry, Next},
-    source::Sources,
+    source::{Source, Sources},
     types::{INFINITY, RouterId, add},
 };
 use ipnet::IpNet;
@@ -102,18 +102,31 @@ impl<C: Fn(PeerId) -> u16> Around<'_, C> {
 
     /// Whether a route may be used at all.
     pub(crate) fn is_feasible(&self, peer: PeerId, router_id: RouterId, route: build::Route) -> bool {
-        let known = self.sources.get(self.prefix, router_id).is_some();
+        self.is_feasible_beyond(self.sources.get(self.prefix, router_id), peer, route)
+    }
+    fn is_feasible_beyond(&self, source: Option<Source>, peer: PeerId, route: build::Route) -> bool {
         // A neighbour that makes up origins fills its own share of the source table.
-        (known || self.sources.count(peer) < self.max_sources)
-            && self.sources.feasible(self.prefix, router_id, route.seqno, route.metric)
+        source.map_or_else(
+            || self.sources.count(peer) < self.max_sources,
+            |source| source.permits(route.seqno, route.metric),
+        )
     }
 
     fn candidates(&self, entry: &Entry) -> Vec<Candidate> {
         let mut candidates = Vec::with_capacity(entry.routes.len());
+        // Most prefixes have one origin, by however many ways.
+        let mut last: Option<(RouterId, Option<Source>)> = None;
         for (&peer, route) in &entry.routes {
             let metric = add((self.cost)(peer), route.metric);
             let build = |metric| build::Route { router_id: route.router_id, seqno: route.seqno, metric };
-            if metric != INFINITY && self.is_feasible(peer, route.router_id, build(route.metric)) {
+            if metric == INFINITY {
+                continue;
+            }
+            let (_, source) = *last
+                .filter(|(router_id, _)| *router_id == route.router_id)
+                .get_or_insert_with(|| (route.router_id, self.sources.get(self.prefix, route.router_id)));
+            last = Some((route.router_id, source));
+            if self.is_feasible_beyond(source, peer, build(route.metric)) {
                 candidates.push(Candidate { peer, route: build(metric), average: route.smoothed.average() });
             }
         }

@@ -18,6 +18,13 @@ pub(crate) struct Source {
     via: Option<PeerId>,
 }
 
+impl Source {
+    /// Whether a finite distance is nearer or more recent.
+    pub(crate) fn permits(&self, seqno: Seqno, metric: u16) -> bool {
+        seqno.newer_than(self.seqno) || seqno == self.seqno && metric < self.metric
+    }
+}
+
 /// All sources, by prefix and origin.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
@@ -32,10 +39,7 @@ impl Sources {
     /// Whether a route announced with this distance cannot lead back here: it is nearer, or more recent, than anything
     /// that this node announced itself. A retraction always is feasible.
     pub(crate) fn feasible(&self, prefix: IpNet, router_id: RouterId, seqno: Seqno, metric: u16) -> bool {
-        metric == INFINITY
-            || self
-                .get(prefix, router_id)
-                .is_none_or(|source| seqno.newer_than(source.seqno) || seqno == source.seqno && metric < source.metric)
+        metric == INFINITY || self.get(prefix, router_id).is_none_or(|source| source.permits(seqno, metric))
     }
     /// Sources that `via` brought in and that are not forgotten yet.
     pub(crate) fn count(&self, via: PeerId) -> usize {

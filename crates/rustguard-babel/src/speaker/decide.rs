@@ -152,7 +152,9 @@ impl Babel {
         let later = now + self.jitter.shorten(if news == Some(News::Newer) { NEW_SEQNO } else { CHANGED }, 2);
         // Split horizon: the next hop knows. If it had another route from here, it has to hear that it is gone.
         let spared = via.filter(|_| old.is_none() || old_via == via);
-        for (&peer, neighbour) in self.neighbours.iter_mut().filter(|(_, neighbour)| neighbour.is_acquired()) {
+        // Mostly there is nothing to tell: then nobody is looked at.
+        let concerned = (news.is_some() || old_via != via).then(|| self.neighbours.iter_mut());
+        for (&peer, neighbour) in concerned.into_iter().flatten().filter(|(_, neighbour)| neighbour.is_acquired()) {
             match news {
                 _ if spared == Some(peer) => {}
                 Some(News::Urgent) => neighbour.out.urgent(prefix, urgent),

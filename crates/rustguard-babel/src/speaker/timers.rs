@@ -1,7 +1,6 @@
 //! What happens because time passes.
 use super::Babel;
 use crate::{
-    neighbour::Neighbour,
     params::{SWEEP, URGENT},
     types::INFINITY,
 };
@@ -11,7 +10,8 @@ impl Babel {
     /// Does what is due, decides about what changed, and sends what waits for this moment.
     pub(super) fn tick(&mut self, out: &mut Vec<Action>) {
         let now = self.now;
-        for peer in self.due_neighbours() {
+        self.neighbours.refresh();
+        for peer in self.neighbours.due(now) {
             self.assess(peer, out);
         }
         while let Some(prefix) = self.table.due(now) {
@@ -28,24 +28,17 @@ impl Babel {
             self.sweep_at = Some(now + SWEEP);
         }
         self.settle(out);
-        for peer in self.due_neighbours() {
+        self.neighbours.refresh();
+        for peer in self.neighbours.due(now) {
             self.transmit(peer, out);
         }
+        self.neighbours.refresh();
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let neighbours = self.neighbours.values().map(Neighbour::deadline);
         let clients = self.clients.values().filter_map(crate::client::Client::deadline);
-        let others = [self.table.deadline(), self.requests.deadline(), self.sweep_at];
-        neighbours.chain(clients).chain(others.into_iter().flatten()).min()
-    }
-
-    fn due_neighbours(&self) -> Vec<PeerId> {
-        self.neighbours
-            .iter()
-            .filter(|(_, neighbour)| neighbour.deadline() <= self.now)
-            .map(|(&peer, _)| peer)
-            .collect()
+        let others = [self.neighbours.deadline(), self.table.deadline(), self.requests.deadline(), self.sweep_at];
+        clients.chain(others.into_iter().flatten()).min()
     }
 
     /// Works out the cost of a link anew, and what follows from it.

@@ -1,9 +1,9 @@
 //! What happens to links in the course of a life: late ones, idle ones that die, ones that swing.
-use crate::sim::{ItemKind, Sim, prefix};
 use rustguard_core::{
     node::PeerId,
     routing::{Event, Signal},
 };
+use rustguard_sim::{ItemKind, Sim, prefix};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! No event makes a loop, and everything is reached again soon after.
-use crate::sim::{ItemKind, Link, Sim, all_graphs, prefix, random_graph, seed, seeds};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rustguard_core::routing::Event;
+use rustguard_sim::{ItemKind, Link, Sim, all_graphs, prefix, random_graph, seed, seeds};
 use std::time::Duration;
 
 const START: Duration = Duration::from_secs(3);

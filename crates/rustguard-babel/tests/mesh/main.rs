@@ -4,4 +4,3 @@
 mod figures;
 mod life;
 mod loops;
-mod sim;

@@ -1,4 +1,13 @@
 //! A network of speakers: links with delay and faults, a clock, a seed; and what the forwarding tables make of it.
+//!
+//! Tests (`crates/rustguard-babel/tests/mesh`) and benchmarks share it. A [`Sim`] panics where a speaker does what none may;
+//! [`figures`] are measurements made with it, [`Log`] is one speaker's part of a mesh, to be lived again by itself.
+#![forbid(unsafe_code)]
+pub mod figures;
+mod log;
+
+pub use log::Log;
+
 use ipnet::IpNet;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rustguard_babel::{Babel, Config};
@@ -18,14 +27,14 @@ use std::{
 const EPOCH: u64 = 1 << 50;
 
 /// `RUSTGUARD_SEED`, or this one; printed, so that a failure says how to replay it.
-pub(crate) fn seed(default: u64) -> u64 {
+pub fn seed(default: u64) -> u64 {
     let seed = std::env::var("RUSTGUARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     println!("RUSTGUARD_SEED={seed}");
     seed
 }
 
 /// So many seeds from this one on; `RUSTGUARD_SEED` replays one, `RUSTGUARD_ROUNDS` times as many search further.
-pub(crate) fn seeds(first: u64, count: u64) -> impl Iterator<Item = u64> {
+pub fn seeds(first: u64, count: u64) -> impl Iterator<Item = u64> {
     let number = |variable: &str| std::env::var(variable).ok()?.parse::<u64>().ok();
     let rounds = number("RUSTGUARD_ROUNDS").unwrap_or(1);
     let (first, count) = number("RUSTGUARD_SEED").map_or((first, count * rounds), |seed| (seed, 1));
@@ -34,33 +43,45 @@ pub(crate) fn seeds(first: u64, count: u64) -> impl Iterator<Item = u64> {
 
 /// One direction of a link.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Link {
-    pub(crate) up: bool,
-    pub(crate) delay: Duration,
+pub struct Link {
+    /// Packets pass.
+    pub up: bool,
+    /// Of each packet.
+    pub delay: Duration,
     /// Up to this much more, at random: more than the distance of two packets reorders them.
-    pub(crate) jitter: Duration,
+    pub jitter: Duration,
     /// Chances in 1,000.
-    pub(crate) loss: u32,
-    pub(crate) duplication: u32,
-    pub(crate) bytes: u64,
+    pub loss: u32,
+    /// Chances in 1,000.
+    pub duplication: u32,
+    /// Sent so far, IPv6 and UDP headers included.
+    pub bytes: u64,
 }
 
 impl Link {
-    pub(crate) fn good() -> Self {
+    /// A millisecond long, and nothing is lost.
+    pub fn good() -> Self {
         let delay = Duration::from_millis(1);
         Self { up: true, delay, jitter: Duration::from_micros(200), loss: 0, duplication: 0, bytes: 0 }
     }
-    pub(crate) fn bad() -> Self {
+    /// Loses, repeats and reorders packets.
+    pub fn bad() -> Self {
         Self { jitter: Duration::from_millis(20), loss: 50, duplication: 20, ..Self::good() }
     }
 }
 
-pub(crate) struct Node {
-    pub(crate) engine: Option<Babel>,
-    pub(crate) fib: HashMap<IpNet, NextHops>,
-    pub(crate) permitted: BTreeSet<(PeerId, IpNet)>,
-    pub(crate) costs: BTreeMap<usize, Option<u16>>,
-    pub(crate) announces: BTreeMap<IpNet, u16>,
+/// A speaker, and what came of its actions.
+pub struct Node {
+    /// The speaker; `None` while the node is stopped.
+    pub engine: Option<Babel>,
+    /// What is installed.
+    pub fib: HashMap<IpNet, NextHops>,
+    /// Who may send from where.
+    pub permitted: BTreeSet<(PeerId, IpNet)>,
+    /// Of the links, as the speaker told it.
+    pub costs: BTreeMap<usize, Option<u16>>,
+    /// What is announced when the node starts again, with the metrics.
+    pub announces: BTreeMap<IpNet, u16>,
     /// How far its clock is ahead.
     skew: u64,
     wake_at: u64,
@@ -73,27 +94,38 @@ enum Item {
     Traffic,
 }
 
-pub(crate) struct Sim {
-    pub(crate) now: u64,
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) links: BTreeMap<(usize, usize), Link>,
-    pub(crate) rng: StdRng,
+/// A mesh.
+pub struct Sim {
+    /// Nanoseconds since the start.
+    pub now: u64,
+    /// All of them.
+    pub nodes: Vec<Node>,
+    /// By sender and receiver.
+    pub links: BTreeMap<(usize, usize), Link>,
+    /// Where all that is random comes from.
+    pub rng: StdRng,
     /// Loops fail the test at once; without, they are counted, for events that RFC 8966 §2.7 lets make one for a moment.
-    pub(crate) strict: bool,
-    pub(crate) loops: u64,
-    pub(crate) packets: u64,
+    pub strict: bool,
+    /// So many.
+    pub loops: u64,
+    /// Sent so far, by all.
+    pub packets: u64,
     /// Link cost changes to "unusable", at any node.
-    pub(crate) downs: u64,
+    pub downs: u64,
+    /// What one node lives through, once somebody wants to know.
+    pub log: Option<Log>,
     queue: BinaryHeap<Reverse<(u64, u64, Item)>>,
     counter: u64,
 }
 
-pub(crate) fn prefix(node: usize) -> IpNet {
+/// What a node announces.
+pub fn prefix(node: usize) -> IpNet {
     let [.., high, low] = u32::try_from(node).expect("a small number").to_be_bytes();
     IpNet::new([10, high, low, 0].into(), 24).expect("a length in range")
 }
 
-pub(crate) fn key(node: usize) -> PublicKey {
+/// A node's key.
+pub fn key(node: usize) -> PublicKey {
     let mut key = [7; 32];
     key[..8].copy_from_slice(&(node as u64).to_be_bytes());
     PublicKey(key)
@@ -105,7 +137,7 @@ fn peer(node: usize) -> PeerId {
 
 impl Sim {
     /// Nodes 0 to `n`, each announcing its [`prefix`], all started at once; good links both ways.
-    pub(crate) fn new(n: usize, edges: &[(usize, usize)], seed: u64) -> Self {
+    pub fn new(n: usize, edges: &[(usize, usize)], seed: u64) -> Self {
         let mut links = BTreeMap::new();
         for &(a, b) in edges {
             links.insert((a, b), Link::good());
@@ -129,6 +161,7 @@ impl Sim {
             loops: 0,
             packets: 0,
             downs: 0,
+            log: None,
             queue: BinaryHeap::new(),
             counter: 0,
         };
@@ -138,7 +171,8 @@ impl Sim {
         sim
     }
 
-    pub(crate) fn push(&mut self, after: Duration, item: ItemKind) {
+    /// Schedules something for later.
+    pub fn push(&mut self, after: Duration, item: ItemKind) {
         let item = match item {
             ItemKind::Traffic => Item::Traffic,
         };
@@ -150,12 +184,17 @@ impl Sim {
     }
 
     /// Starts a node, or starts it again without memory.
-    pub(crate) fn start(&mut self, i: usize) {
+    pub fn start(&mut self, i: usize) {
         self.start_with(i, Config::new(key(i)));
     }
-    pub(crate) fn start_with(&mut self, i: usize, config: Config) {
+    /// The same with a configuration.
+    pub fn start_with(&mut self, i: usize, config: Config) {
         self.stop(i);
-        self.nodes[i].engine = Some(Babel::new(config, &mut self.rng));
+        let seed = self.rng.random();
+        self.nodes[i].engine = Some(Babel::new(config.clone(), &mut StdRng::seed_from_u64(seed)));
+        if let Some(log) = self.log.as_mut().filter(|log| log.node() == i) {
+            log.started(config, seed);
+        }
         let neighbours: Vec<usize> = self.links.range((i, 0)..=(i, usize::MAX)).map(|(&(_, to), _)| to).collect();
         let config = PeerRoutes { allowed_ips: vec!["10.0.0.0/8".parse().expect("a prefix")], role: Role::Router };
         for to in neighbours {
@@ -166,7 +205,7 @@ impl Sim {
         }
     }
     /// A node is gone without a word.
-    pub(crate) fn stop(&mut self, i: usize) {
+    pub fn stop(&mut self, i: usize) {
         let node = &mut self.nodes[i];
         node.engine = None;
         node.fib.clear();
@@ -175,26 +214,32 @@ impl Sim {
         node.wake_at = u64::MAX;
     }
     /// A node's clock jumps ahead, as after a sleep.
-    pub(crate) fn jump(&mut self, i: usize, by: Duration) {
+    pub fn jump(&mut self, i: usize, by: Duration) {
         self.nodes[i].skew += nanos(by);
         self.tell(i, Event::Time);
     }
     /// Both directions of a link, or with `only` one of them.
-    pub(crate) fn set_link(&mut self, a: usize, b: usize, up: bool) {
+    pub fn set_link(&mut self, a: usize, b: usize, up: bool) {
         self.set_direction(a, b, up);
         self.set_direction(b, a, up);
     }
-    pub(crate) fn set_direction(&mut self, a: usize, b: usize, up: bool) {
+    /// One direction of a link.
+    pub fn set_direction(&mut self, a: usize, b: usize, up: bool) {
         self.links.get_mut(&(a, b)).expect("a link").up = up;
     }
 
-    pub(crate) fn local(&self, i: usize) -> Instant {
+    /// A node's clock.
+    pub fn local(&self, i: usize) -> Instant {
         Instant::from_nanos(EPOCH + self.now + self.nodes[i].skew)
     }
 
-    pub(crate) fn tell(&mut self, i: usize, event: Event<'_>) {
+    /// Tells a node what happens, and lets everything follow from that.
+    pub fn tell(&mut self, i: usize, event: Event<'_>) {
         let now = self.local(i);
         let Some(engine) = &mut self.nodes[i].engine else { return };
+        if let Some(log) = self.log.as_mut().filter(|log| log.node() == i) {
+            log.told(event, now);
+        }
         let mut actions = Vec::new();
         engine.handle(event, now, &mut actions);
         let deadline = engine.deadline().expect("a speaker always waits for something");
@@ -290,7 +335,7 @@ impl Sim {
         self.nodes[node].fib.get(&prefix)
     }
     /// Prefixes that loop at this moment, anywhere.
-    pub(crate) fn loops_now(&self) -> usize {
+    pub fn loops_now(&self) -> usize {
         let prefixes: BTreeSet<IpNet> = self.nodes.iter().flat_map(|node| node.fib.keys().copied()).collect();
         prefixes.into_iter().filter(|&prefix| self.has_loop(prefix)).count()
     }
@@ -312,7 +357,8 @@ impl Sim {
         }
     }
 
-    pub(crate) fn run(&mut self, time: Duration) {
+    /// Lets time pass.
+    pub fn run(&mut self, time: Duration) {
         let until = self.now + nanos(time);
         while let Some(Reverse((at, ..))) = self.queue.peek()
             && *at <= until
@@ -338,7 +384,7 @@ impl Sim {
         self.now = until;
     }
     /// Runs until all that can be reached is reached; how long that took. `None`: longer than `limit`.
-    pub(crate) fn converge(&mut self, limit: Duration) -> Option<Duration> {
+    pub fn converge(&mut self, limit: Duration) -> Option<Duration> {
         let start = self.now;
         while self.lost_pairs() > 0 {
             if self.now - start > nanos(limit) {
@@ -347,6 +393,13 @@ impl Sim {
             self.run(Duration::from_millis(10));
         }
         Some(Duration::from_nanos(self.now - start))
+    }
+    /// The same; what is lost after `limit` is what it panics with.
+    ///
+    /// # Panics
+    /// Then.
+    pub fn must_converge(&mut self, limit: Duration) -> Duration {
+        self.converge(limit).unwrap_or_else(|| panic!("lost: {}", self.describe_lost()))
     }
 
     fn works(&self, a: usize, b: usize) -> bool {
@@ -357,7 +410,7 @@ impl Sim {
     }
     /// Pairs of a node and a prefix that are connected and where some path does not arrive, and pairs that are not
     /// connected and where somebody is still a next hop.
-    pub(crate) fn lost_pairs(&self) -> usize {
+    pub fn lost_pairs(&self) -> usize {
         let mut lost = 0;
         for origin in 0..self.nodes.len() {
             for &prefix in self.nodes[origin].announces.keys() {
@@ -367,7 +420,7 @@ impl Sim {
         lost
     }
     /// What nodes know that do not reach everything.
-    pub(crate) fn describe_lost(&self) -> String {
+    pub fn describe_lost(&self) -> String {
         let mut text = String::new();
         for origin in 0..self.nodes.len() {
             for &prefix in self.nodes[origin].announces.keys() {
@@ -427,17 +480,18 @@ impl Sim {
 }
 
 /// What a test can schedule.
-pub(crate) enum ItemKind {
+pub enum ItemKind {
     /// Data on all links, every two seconds from now on: Hellos stay frequent.
     Traffic,
 }
 
-pub(crate) fn nanos(time: Duration) -> u64 {
+/// As a number.
+pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).expect("centuries")
 }
 
 /// A connected random graph: a tree, and as many more edges as make the mean degree.
-pub(crate) fn random_graph(n: usize, degree: usize, rng: &mut StdRng) -> Vec<(usize, usize)> {
+pub fn random_graph(n: usize, degree: usize, rng: &mut StdRng) -> Vec<(usize, usize)> {
     let mut edges = BTreeSet::new();
     for i in 1..n {
         edges.insert((rng.random_range(0..i), i));
@@ -452,7 +506,7 @@ pub(crate) fn random_graph(n: usize, degree: usize, rng: &mut StdRng) -> Vec<(us
 }
 
 /// All connected graphs of `n` nodes, one of each shape.
-pub(crate) fn all_graphs(n: usize) -> Vec<Vec<(usize, usize)>> {
+pub fn all_graphs(n: usize) -> Vec<Vec<(usize, usize)>> {
     let pairs: Vec<(usize, usize)> = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))).collect();
     let orders = permutations(n);
     let mut shapes = BTreeSet::new();

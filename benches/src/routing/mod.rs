@@ -1,0 +1,158 @@
+//! Routing: what a mesh does, in simulated time; what a speaker costs; what the device's table costs.
+//!
+//! | File | Measures |
+//! |---|---|
+//! | `speaker` | one Babel speaker among 200 neighbours: time and memory |
+//! | `table` | the table that packets are looked up in: changes and lookups |
+//!
+//! The meshes themselves are in `rustguard_sim::figures`, where the tests of `rustguard-babel` find them too.
+
+mod speaker;
+mod table;
+
+use crate::figures::{self, Figures};
+use anyhow::Result;
+use clap::Parser;
+use rand::{SeedableRng as _, rngs::StdRng};
+use rustguard_sim::{figures as mesh, random_graph};
+use std::{
+    io::{self, Write as _},
+    time::Duration,
+};
+
+/// Measures routing on this machine, and prints a table: meshes in simulated time, one Babel speaker with many neighbours, and
+/// the table that packets are looked up in. Changes nothing on the machine.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "routing")]
+pub struct Options {
+    /// How often what takes real time is measured; meshes are simulated from ten times as many seeds
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(2..))]
+    pub rounds: u16,
+    /// With so few seeds, neighbours and prefixes that the figures mean little
+    #[arg(long)]
+    pub quick: bool,
+    /// What `cargo bench` adds
+    #[arg(long, hide = true)]
+    pub bench: bool,
+}
+
+/// The rows: what, and the goal where there is one. The first ones are simulated, and the same on every machine.
+pub const ROWS: [(&str, &str); 32] = [
+    ("silent loss seen, ms", "1000"),
+    ("false alarms a day at 1 % loss", "1"),
+    ("diamond whole again, lost both ways, ms", "1200"),
+    ("diamond whole again, lost one way, ms", "1500"),
+    ("stable idle link, 10 prefixes, bytes/s", "60"),
+    ("stable idle link, 100 prefixes, bytes/s", "150"),
+    ("stable idle link, 1,000 prefixes, bytes/s", "700"),
+    ("100 nodes start, all pairs, ms", "5000"),
+    ("50 nodes, one fails silently, all pairs again, ms", "3000"),
+    ("speaker, 2 ways: start, ms of a core", ""),
+    ("speaker, 2 ways: start, longest call, ms", ""),
+    ("speaker, 2 ways: busy, ms of a core a second", ""),
+    ("speaker, 2 ways: idle, ms of a core a second", ""),
+    ("speaker, 2 ways: one lost and back, ms of a core", ""),
+    ("speaker, 2 ways: one lost and back, longest call, ms", ""),
+    ("speaker, 2 ways: memory, MB", ""),
+    ("speaker, 20 ways: start, ms of a core", ""),
+    ("speaker, 20 ways: start, longest call, ms", ""),
+    ("speaker, 20 ways: busy, ms of a core a second", ""),
+    ("speaker, 20 ways: idle, ms of a core a second", ""),
+    ("speaker, 20 ways: one lost and back, ms of a core", ""),
+    ("speaker, 20 ways: one lost and back, longest call, ms", ""),
+    ("speaker, 20 ways: memory, MB", ""),
+    ("table of 1,000: a route changes, µs", ""),
+    ("table of 1,000: a permission changes, µs", ""),
+    ("table of 10,000: a route changes, µs", ""),
+    ("table of 10,000: a permission changes, µs", ""),
+    ("lookup, allowed IPs of 1,000, ns", ""),
+    ("lookup, one next hop of 1,000, ns", ""),
+    ("lookup, two next hops of 1,000, ns", ""),
+    ("lookup, eight next hops of 1,000, ns", ""),
+    ("lookup, eight next hops, one unusable, ns", ""),
+];
+
+/// How much of everything.
+struct Pace {
+    rounds: usize,
+    seeds: u64,
+    /// Of false alarms.
+    days: u64,
+    nodes: usize,
+    neighbours: usize,
+    prefixes: usize,
+    /// How long the speaker is left alone to be measured.
+    alone: Duration,
+    lookups: usize,
+}
+
+/// Measures; the table, and what it was measured on.
+///
+/// # Errors
+/// When the machine does not tell what it is asked, or a row was forgotten.
+pub fn run(options: &Options) -> Result<String> {
+    let rounds = usize::from(options.rounds);
+    let pace = if options.quick {
+        let alone = Duration::from_secs(5);
+        Pace { rounds: 2, seeds: 1, days: 1, nodes: 10, neighbours: 10, prefixes: 50, alone, lookups: 1_000 }
+    } else {
+        Pace {
+            rounds,
+            seeds: u64::from(options.rounds) * 10,
+            days: u64::from(options.rounds) * 4,
+            nodes: 100,
+            neighbours: 200,
+            prefixes: 1_000,
+            // Longer than from one full update to the next.
+            alone: Duration::from_secs(100),
+            lookups: 1_000_000,
+        }
+    };
+    let mut figures = Figures::default();
+    say("the table")?;
+    table::measure(&pace, &mut figures)?;
+    for (ways, carriers) in [("2 ways", 2), ("20 ways", 20.min(pace.neighbours))] {
+        say(&format!("a speaker, {ways}"))?;
+        speaker::measure(&pace, ways, carriers, &mut figures)?;
+    }
+    say("meshes")?;
+    meshes(&pace, &mut figures);
+    let mut text = format!(
+        "{}; medians (lowest–highest); {} seeds, {} rounds; the speaker has {} neighbours and {} prefixes\n\n",
+        figures::machine(),
+        pace.seeds,
+        pace.rounds,
+        pace.neighbours,
+        pace.prefixes
+    );
+    text += &figures.table("goal, at most", &ROWS)?;
+    Ok(text)
+}
+
+/// What is simulated.
+fn meshes(pace: &Pace, figures: &mut Figures) {
+    let seeds = || 1..=pace.seeds;
+    let millis = |time: Duration| time.as_secs_f64() * 1e3;
+    figures.add("silent loss seen, ms", seeds().map(mesh::silent_loss).map(millis));
+    let day = Duration::from_secs(86_400);
+    let alarms: u64 = (1..=pace.days).map(|seed| mesh::false_alarms(day, seed)).sum();
+    figures.add("false alarms a day at 1 % loss", [alarms as f64 / pace.days as f64]);
+    for (which, one_way) in [("lost both ways", false), ("lost one way", true)] {
+        let took = seeds().flat_map(|seed| mesh::diamond(one_way, seed)).map(millis);
+        figures.add(format!("diamond whole again, {which}, ms"), took);
+    }
+    for (number, prefixes) in [("10", 10), ("100", 100), ("1,000", 1_000)] {
+        let bytes = (1..=pace.rounds as u64).map(|seed| mesh::idle_bytes(prefixes, seed) as f64);
+        figures.add(format!("stable idle link, {number} prefixes, bytes/s"), bytes);
+    }
+    let starts = (1..=pace.rounds as u64).map(|seed| {
+        let edges = random_graph(pace.nodes, 4, &mut StdRng::seed_from_u64(seed));
+        millis(mesh::cold_start(pace.nodes, &edges, seed))
+    });
+    figures.add("100 nodes start, all pairs, ms", starts);
+    figures.add("50 nodes, one fails silently, all pairs again, ms", seeds().map(mesh::silent_failure).map(millis));
+}
+
+fn say(what: &str) -> io::Result<()> {
+    writeln!(io::stderr(), "measuring: {what}")
+}
