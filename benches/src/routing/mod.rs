@@ -111,10 +111,12 @@ pub fn run(options: &Options) -> Result<String> {
     let mut figures = Figures::default();
     say("the table")?;
     table::measure(&pace, &mut figures)?;
+    let mut kept = Vec::new();
     for (ways, carriers) in [("2 ways", 2), ("20 ways", 20.min(pace.neighbours))] {
         say(&format!("a speaker, {ways}"))?;
-        speaker::measure(&pace, ways, carriers, &mut figures)?;
+        kept.push(speaker::measure(&pace, ways, carriers, &mut figures)?);
     }
+    drop(kept);
     say("meshes")?;
     meshes(&pace, &mut figures);
     let mut text = format!(

@@ -28,6 +28,8 @@ const EVENT: Duration = Duration::from_secs(10);
 
 /// Where one part of the speaker's life ends and the next begins.
 struct Life {
+    /// What was around. It is kept: memory that it left would be taken by the speakers, and theirs would not show.
+    mesh: Sim,
     log: Log,
     started: Instant,
     /// Links carry traffic, nothing else happens.
@@ -45,8 +47,11 @@ struct Took {
     longest: Duration,
 }
 
+/// Memory that has to stay taken until the end.
+pub(super) type Kept = (Sim, Vec<Babel>);
+
 /// The rows of one mesh.
-pub(super) fn measure(pace: &Pace, ways: &str, carriers: usize, figures: &mut Figures) -> Result<()> {
+pub(super) fn measure(pace: &Pace, ways: &str, carriers: usize, figures: &mut Figures) -> Result<Kept> {
     let life = live(pace, carriers);
     let mut speakers: Vec<Babel> = Vec::new();
     let (mut starts, mut longest_starts, mut busy, mut idle) = (vec![], vec![], vec![], vec![]);
@@ -96,7 +101,7 @@ pub(super) fn measure(pace: &Pace, ways: &str, carriers: usize, figures: &mut Fi
     ] {
         figures.add(format!("speaker, {ways}: {row}"), values);
     }
-    Ok(())
+    Ok((life.mesh, speakers))
 }
 
 /// A whole life, with so many ways to the nodes behind.
@@ -132,7 +137,8 @@ fn live(pace: &Pace, carriers: usize) -> Life {
     let idle = sim.local(0);
     sim.run(pace.alone);
     let end = sim.local(0);
-    Life { log: sim.log.take().expect("what was put there"), started, busy, lost, back, idle, end }
+    let log = sim.log.take().expect("what was put there");
+    Life { mesh: sim, log, started, busy, lost, back, idle, end }
 }
 
 /// Lets time pass with data on all links of node 0.
