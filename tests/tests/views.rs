@@ -143,7 +143,9 @@ fn demonstrations_end_with_ctrl_c_and_leave_nothing() {
             for arguments in [&["demo"][..], &["demo", "mesh"]] {
                 let temporary = lab.path("temporary");
                 fs::create_dir_all(&temporary)?;
-                let mut command = node.rustguard()?;
+                // A shell's background jobs, and all they start, ignore SIGINT: this one hears it again.
+                let mut command = node.command("env");
+                command.arg("--default-signal=INT").arg(rustguard_tests::rustguard()?);
                 command.args(arguments).env("TMPDIR", &temporary);
                 let name = arguments.join("-");
                 let mut demo = node.spawn(&name, &mut command)?;
