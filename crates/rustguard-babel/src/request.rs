@@ -142,12 +142,9 @@ impl Requests {
     pub(crate) fn unwant(&mut self, prefix: IpNet, router_id: RouterId) {
         if let Some(pending) = self.table.get_mut(&(prefix, router_id)) {
             pending.own = None;
-            let forgotten = pending.deadline();
             if pending.requesters.is_empty() {
                 self.table.remove(&(prefix, router_id));
                 self.rest_if_empty();
-            } else {
-                self.look_by(forgotten);
             }
         }
     }
