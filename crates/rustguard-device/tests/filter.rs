@@ -149,6 +149,7 @@ async fn a_filter_decides_about_the_host() {
             (Origin::Host, Some(b'b')) => Verdict::Bounce,
             (Origin::Host, Some(b'h')) => Verdict::Deliver,
             (Origin::Host, Some(b'f')) => Verdict::Forward(key(3)),
+            (Origin::Host, Some(b'g')) => Verdict::Forward(key(1)),
             (Origin::Host, Some(b'n')) => {
                 assert_eq!(packet.routed, Routed::Unreachable);
                 Verdict::Pass
@@ -157,14 +158,21 @@ async fn a_filter_decides_about_the_host() {
         }),
         own_address,
     );
-    for (to, payload) in
-        [(1, &b"drop"[..]), (1, b"bounce"), (77, b"forward"), (77, b"nobody"), (77, b"here"), (1, b"pass")]
-    {
+    for (to, payload) in [
+        (1, &b"drop"[..]),
+        (1, b"bounce"),
+        (77, b"forward"),
+        (77, b"go to A"),
+        (77, b"nobody"),
+        (77, b"here"),
+        (1, b"pass"),
+    ] {
         lab.b.host.send(&packet(2, to, payload)).unwrap();
     }
     assert_eq!(lab.b.next(), packet(2, 1, b"bounce"));
     assert_eq!(lab.b.next(), packet(2, 77, b"here"));
     assert_eq!(lab.c.next(), packet(2, 77, b"forward"), "a packet of the host's own loses no hop");
+    assert_eq!(lab.a.next(), packet(2, 77, b"go to A"));
     assert_eq!(lab.a.next(), packet(2, 1, b"pass"));
     lab.settled();
     assert_eq!(lab.b.dropped(DropReason::Filtered).await, 1);
