@@ -842,3 +842,27 @@ fn watched() {
         })
     });
 }
+
+/// What the server says to those who join reaches their configuration, and is forgotten with --defaults.
+#[test]
+fn what_joined_machines_are_told() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let options =
+                ["--route", "192.168.50.0/24", "--dns", "10.150.0.1", "--search", "lab.example", "--lease", "30d"];
+            let served = network.serve(lab, &options)?;
+            let token = network.invite(&["--tag", "ci"])?;
+            let ended = network.try_join(1, &["10.1.0.1", "--token", &token, "--name", "box"])?;
+            ensure!(ended.success(), "{ended}");
+            let conf = fs::read_to_string("/etc/rustguard/rg1.conf")?;
+            ensure!(conf.contains("DNS = 10.150.0.1, lab.example") && conf.contains("192.168.50.0/24"), "{conf}");
+            let peer = &network.status()?["peers"][0];
+            ensure!(peer["name"] == "box" && peer["tag"] == "ci" && peer["expires"].is_u64(), "{peer}");
+            served.stop()?;
+            let served = network.serve(lab, &["--defaults"])?;
+            let added = network.ask(&["peer", "add", "phone", "--conf", "-"])?;
+            ensure!(!added.contains("DNS") && !added.contains("192.168.50"), "{added}");
+            served.stop()
+        })
+    });
+}

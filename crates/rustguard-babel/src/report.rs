@@ -3,27 +3,12 @@ use crate::{
     Babel,
     types::{RouterId, Seqno},
 };
-use core::time::Duration;
 use ipnet::IpNet;
+pub use rustguard_core::routing::Neighbour as NeighbourReport;
 use rustguard_core::{
     node::PeerId,
     routing::{self, NextHops},
 };
-
-/// A router among the peers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NeighbourReport {
-    /// Which peer.
-    pub peer: PeerId,
-    /// Whether its Hellos come.
-    pub heard: bool,
-    /// Cost of the link; `None`: it does not work both ways.
-    pub cost: Option<u16>,
-    /// The smoothed round trip.
-    pub round_trip: Option<Duration>,
-    /// Its entries in the route table.
-    pub routes: usize,
-}
 
 /// A prefix and what is known about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,13 +50,6 @@ pub struct Counters {
 
 /// All of it, in the words that engines have in common.
 pub(crate) fn of(babel: &Babel) -> routing::Report {
-    let neighbours = babel.neighbours().map(|neighbour| routing::Neighbour {
-        peer: neighbour.peer,
-        heard: neighbour.heard,
-        cost: neighbour.cost,
-        round_trip: neighbour.round_trip,
-        routes: neighbour.routes,
-    });
     let routes = babel.routes().map(|route| routing::Route {
         prefix: route.prefix,
         local: route.local,
@@ -104,7 +82,7 @@ pub(crate) fn of(babel: &Babel) -> routing::Report {
     ];
     routing::Report {
         router_id: Some(babel.router_id().bytes()),
-        neighbours: neighbours.collect(),
+        neighbours: babel.neighbours().collect(),
         routes: routes.collect(),
         refused: refused.into_iter().filter(|&(_, count)| count > 0).collect(),
     }
