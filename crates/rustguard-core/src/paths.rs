@@ -41,6 +41,8 @@ const RECENT: Duration = Duration::from_secs(2);
 const BUSY: Duration = Duration::from_secs(30);
 /// How often the counters are looked at, while traffic goes on or may begin.
 const LOOK: Duration = Duration::from_millis(250);
+/// Bytes between two looks that are traffic: a keepalive is less.
+const TRAFFIC: u64 = 100;
 /// An answer that is late by the round trips so far is missed after these at the least and at the most.
 const PATIENCE: [Duration; 2] = [Duration::from_millis(80), Duration::from_secs(1)];
 /// The patience with a path whose round trip is unknown.
@@ -121,7 +123,7 @@ pub enum Order {
 pub struct Seen {
     /// There is a session to send in.
     pub session: bool,
-    /// Bytes of data so far, both ways, probes left out.
+    /// Bytes so far, both ways; those of probes and of a routing engine's packets left out.
     pub data: u64,
     /// Since when data that was sent has no answer.
     pub unanswered: Option<Instant>,
@@ -189,7 +191,8 @@ pub struct Paths {
     data: u64,
     /// When data last passed.
     carried: Option<Instant>,
-    next_look: Instant,
+    /// The next look at the counters; `None`: when somebody says that there may be traffic.
+    next_look: Option<Instant>,
     next_handshake: Instant,
     changed: bool,
 }
@@ -214,7 +217,7 @@ impl Paths {
             session: false,
             data: 0,
             carried: None,
-            next_look: now,
+            next_look: None,
             next_handshake: now,
             changed: true,
         }
@@ -222,8 +225,9 @@ impl Paths {
 
     /// Takes the endpoints of another configuration; what the peer has shown us stays.
     pub fn configure(&mut self, purposes: &[Use], now: Instant) {
-        let Self { theirs, their_active, data, carried, session, .. } = *self;
-        *self = Self { theirs, their_active, data, carried, session, ..Self::new(purposes, now) };
+        let Self { theirs, their_active, data, session, .. } = *self;
+        *self = Self { theirs, their_active, data, session, ..Self::new(purposes, now) };
+        self.wake(now);
     }
 
     /// A configured endpoint is at this address (found by name, or again).
@@ -275,12 +279,18 @@ impl Paths {
         self.ask_all(now);
     }
 
-    /// There is traffic again.
-    pub fn traffic(&mut self, now: Instant) {
+    /// There may be traffic again: the counters are worth a look.
+    pub fn wake(&mut self, now: Instant) {
+        if self.several() && self.next_look.is_none() {
+            self.next_look = Some(now);
+        }
+    }
+
+    /// There is traffic.
+    fn traffic(&mut self, now: Instant) {
         let quiet = self.carried.is_none_or(|at| now.since(at) >= RECENT);
         self.carried = Some(now);
         if quiet {
-            self.next_look = now;
             self.ask_all(now);
         }
     }
@@ -294,13 +304,18 @@ impl Paths {
         }
     }
 
-    /// A request of the peer's, which came from there. Returns the answer, for the place it came from.
-    pub fn request(&mut self, from: Place, request: &Request, now: Instant) -> Probe {
-        let answer = Probe::Reply(request.reply());
+    /// A request of the peer's, which came from there. It is answered in any case.
+    pub fn request(&mut self, from: Place, request: &Request, now: Instant, out: &mut Vec<Order>) {
+        self.learn(from, request, now);
+        let to = self.sticky(request.path.into()).filter(|place| place.covers(&from)).unwrap_or(from);
+        out.push(Order::Probe { to, probe: Probe::Reply(request.reply()) });
+    }
+
+    fn learn(&mut self, from: Place, request: &Request, now: Instant) {
         let path = usize::from(request.path);
-        let Some(slot) = self.theirs.get_mut(path) else { return answer };
+        let Some(slot) = self.theirs.get_mut(path) else { return };
         if slot.is_some_and(|known| known.clock > request.clock && now < known.expires) {
-            return answer;
+            return;
         }
         let interval = request.interval.clamp(CARRYING, 2 * IDLE);
         let new = Theirs {
@@ -320,7 +335,6 @@ impl Paths {
         }
         self.their_active = request.active;
         self.changed = true;
-        answer
     }
 
     /// An answer of the peer's.
@@ -349,9 +363,8 @@ impl Paths {
     /// The next moment for something to happen.
     pub fn deadline(&self) -> Option<Instant> {
         let probes = self.probes().then(|| self.own.iter().filter(|own| own.place.is_some()).map(|own| own.due).min());
-        let look = (self.several() && self.carried.is_some()).then_some(self.next_look);
         let theirs = self.theirs.iter().flatten().map(|theirs| theirs.expires).min();
-        [probes.flatten(), look, theirs].into_iter().flatten().min()
+        [probes.flatten(), self.next_look, theirs].into_iter().flatten().min()
     }
 
     /// Does what is due.
@@ -412,19 +425,19 @@ impl Paths {
 
     /// Looks at what was carried.
     fn look(&mut self, seen: Seen, now: Instant, out: &mut Vec<Order>) {
-        if seen.data != self.data {
-            self.data = seen.data;
-            self.traffic(now);
-        }
-        if !self.several() || now < self.next_look {
+        if self.next_look.is_none_or(|at| now < at) {
             return;
         }
+        if seen.data.saturating_sub(self.data) >= TRAFFIC {
+            self.traffic(now);
+        }
+        self.data = seen.data;
         self.next_look = match self.since_traffic(now) {
-            Some(since) if since < RECENT => now + LOOK,
-            Some(since) if since < BUSY => now + 2 * LOOK,
+            Some(since) if since < RECENT => Some(now + LOOK),
+            Some(since) if since < BUSY => Some(now + 2 * LOOK),
             _ => {
                 self.carried = None;
-                return;
+                None
             }
         };
         let waited = seen.unanswered.is_some_and(|since| now.since(since) >= UNANSWERED);

@@ -374,7 +374,7 @@ mod tests {
     fn endpoint(remote: &str, local: Option<&str>) -> Endpoint {
         Endpoint {
             remote: remote.parse().unwrap(),
-            local: local.map(|ip| LocalAddr { ip: ip.parse().unwrap(), interface: 0 }),
+            local: local.map(|ip| LocalAddr { ip: ip.parse().unwrap(), interface: 0, bound: false }),
         }
     }
 

@@ -129,16 +129,14 @@ impl World {
                 self.data += 1_000;
                 next_data = self.now + 100 * MS;
                 let now = self.now;
-                self.ends.iter_mut().for_each(|end| end.traffic(now));
+                self.ends.iter_mut().for_each(|end| end.wake(now));
             }
             if arrival.is_some_and(|at| at <= self.now) {
                 let (_, (end, link, probe)) = self.flying.pop_first().expect("it was looked at");
                 let mut orders = vec![];
                 match probe {
                     Probe::Request(request) if self.answers => {
-                        let from = seen_from(1 - end, link);
-                        let reply = self.ends[end].request(from, &request, self.now);
-                        self.send(end, from, reply);
+                        self.ends[end].request(seen_from(1 - end, link), &request, self.now, &mut orders);
                     }
                     Probe::Request(_) => {}
                     Probe::Reply(reply) => self.ends[end].reply(&reply, self.now, &mut orders),
@@ -407,22 +405,25 @@ fn two_paths_to_one_address_are_told_apart_by_ours() {
         clock: START.as_nanos(),
     };
     let from = |n: u8| Place { local: Some(IpAddr::from([10, 0, n, 2])), interface: n.into(), ..place(0, 0) };
-    b.request(from(1), &asked(0, 3), START);
-    b.request(from(2), &asked(1, 3), START);
+    let mut orders = vec![];
+    b.request(from(1), &asked(0, 3), START, &mut orders);
+    b.request(from(2), &asked(1, 3), START, &mut orders);
+    let to: Vec<_> = orders.iter().map(|order| matches!(order, Order::Probe { to, .. } if *to == from(2))).collect();
+    assert_eq!(to, [false, true], "the answer goes back the way that the question came");
     let choice = b.changes(START).unwrap();
     assert_eq!(choice.spread.iter().map(|(_, place)| *place).collect::<Vec<_>>(), [from(1), from(2)]);
     assert_eq!(choice.active, Some(from(1)));
     assert!(from(1).covers(&from(1)) && !from(1).covers(&from(2)));
     // An older request that comes late says nothing any more; a path of which the peer hears nothing is left.
     let late = Request { clock: START.as_nanos() - 1, active: Some(1), ..asked(0, 0) };
-    b.request(from(3), &late, START);
+    b.request(from(3), &late, START, &mut orders);
     assert!(b.changes(START).is_none());
-    b.request(from(2), &Request { clock: START.as_nanos() + 1, ..asked(1, 2) }, START);
+    b.request(from(2), &Request { clock: START.as_nanos() + 1, ..asked(1, 2) }, START, &mut orders);
     let choice = b.changes(START).unwrap();
     assert!(choice.spread.is_empty());
     // One is left: the kernel's routes are good enough for it when the other is forgotten.
     let later = START + PROMISES * CARRYING + PATIENCE[0];
-    b.request(from(2), &Request { clock: START.as_nanos() + 2, active: Some(1), ..asked(1, 2) }, later);
+    b.request(from(2), &Request { clock: START.as_nanos() + 2, active: Some(1), ..asked(1, 2) }, later, &mut orders);
     b.tick(Seen { session: true, data: 0, unanswered: None }, later, &mut vec![]);
     assert_eq!(b.changes(later).unwrap().active, Some(Place { interface: 0, ..from(2) }));
 }
@@ -440,8 +441,11 @@ fn what_makes_no_sense_changes_nothing() {
     }
     assert!(orders.is_empty());
     assert_eq!(world.ends[0].report()[1], before[1], "answers to nothing");
-    let answer = world.ends[1].request(seen_from(0, 9), &request, now);
-    assert!(matches!(answer, Probe::Reply(Reply { path: 7, clock: u64::MAX, .. })));
+    world.ends[1].request(seen_from(0, 9), &request, now, &mut orders);
+    let [Order::Probe { to, probe: Probe::Reply(Reply { path: 7, clock: u64::MAX, .. }) }] = orders[..] else {
+        panic!("{orders:?}");
+    };
+    assert!(to.covers(&seen_from(0, 9)));
     world.run(2_000 * MS);
     assert!(world.both_use(0));
 }
