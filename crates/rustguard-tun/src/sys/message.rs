@@ -242,7 +242,8 @@ fn set_pktinfo(control: &mut Control, source: LocalAddr) -> usize {
         // neighbours what needs a gateway. The kernel's own WireGuard looks its route up by source address alone, too.
         IpAddr::V4(ip) => {
             let ipi_ifindex = if source.bound { source.interface as _ } else { 0 };
-            let info = libc::in_pktinfo { ipi_ifindex, ipi_spec_dst: in_addr(ip), ipi_addr: libc::in_addr { s_addr: 0 } };
+            let info =
+                libc::in_pktinfo { ipi_ifindex, ipi_spec_dst: in_addr(ip), ipi_addr: libc::in_addr { s_addr: 0 } };
             put(control, 0, libc::IPPROTO_IP, libc::IP_PKTINFO, info)
         }
         // A link-local address means nothing without its interface.
