@@ -459,7 +459,9 @@ impl<'a> Parser<'a> {
                 self.draft().preshared_key = bytes.filter(|bytes| **bytes != [0; 32]);
             }
             "Endpoint" => {
-                for item in value.list() {
+                // What an endpoint is for stands behind it, after a blank: only commas separate.
+                let items: Vec<_> = value.words(|c| c == ',').map(Piece::trim).collect();
+                for item in if items.is_empty() { vec![value] } else { items } {
                     if let Some(path) = self.value(key, item, value::path) {
                         self.draft().endpoints.push((path, item));
                     }
