@@ -1,103 +1,21 @@
 //! Several endpoints of one peer: the tunnel uses those that work, all that have a weight, and survives the loss of any.
-//!
-//! ```text
-//!    a  10.1.0.1 ── one ── 10.1.0.2  b
-//!       10.2.0.1 ── two ── 10.2.0.2
-//!    inside: 10.9.0.1        inside: 10.9.0.2
-//! ```
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
-    Conf, Gaps, INSIDE_A, INSIDE_B, Lab, Node, PeerConf, Program, Subject, Tunnel, eventually, scenario, subject,
+    BOTH, Ended, Gaps, INSIDE_A, INSIDE_B, Keypair, LINKS, Lab, Loss, Node, Program, Subject, Tunnel, Twice, address,
+    eventually, paths, scenario, subject,
 };
 use serde_json::Value;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Two nodes with two links between them.
-struct Twice {
-    a: Node,
-    b: Node,
-    conf_a: Conf,
-    conf_b: Conf,
-}
-
-impl Twice {
-    /// `endpoints` are what `a` has of `b`; `b` has none of `a`.
-    fn new(lab: &Lab, endpoints: &str) -> Result<Self> {
-        let (a, b) = (lab.node("a")?, lab.node("b")?);
-        for (net, link) in [(1, "one"), (2, "two")] {
-            lab.link((&a, link), (&b, link))?;
-            for (node, last) in [(&a, 1), (&b, 2)] {
-                node.run(&["ip", "addr", "add", &format!("10.{net}.0.{last}/24"), "dev", link])?;
-            }
-        }
-        let (mut conf_a, mut conf_b) = (Conf::new("wga")?, Conf::new("wgb")?);
-        (conf_a.listen_port, conf_b.listen_port) = (Some(51_820), Some(51_820));
-        conf_a.addresses = vec![format!("{}/24", INSIDE_A[0])];
-        conf_b.addresses = vec![format!("{}/24", INSIDE_B[0])];
-        let mut peer_b = PeerConf::new(&conf_b.keys.public, &format!("{}/32", INSIDE_B[0]));
-        peer_b.endpoint = Some(endpoints.to_owned());
-        conf_b.peers.push(PeerConf::new(&conf_a.keys.public, &format!("{}/32", INSIDE_A[0])));
-        conf_a.peers.push(peer_b);
-        Ok(Self { a, b, conf_a, conf_b })
-    }
-
-    fn start(&self, lab: &Lab, there: Program) -> Result<(Tunnel, Tunnel)> {
-        let b = Tunnel::start(lab, &self.b, there, &self.conf_b)?;
-        let a = Tunnel::start(lab, &self.a, Program::Subject, &self.conf_a)?;
-        self.a.reaches(INSIDE_B[0], 10)?;
-        Ok((a, b))
-    }
-
-    /// What `a` says of its paths.
-    fn paths(&self) -> Result<Vec<Value>> {
-        paths(&self.a, "wga")
-    }
-
-    /// Waits until `a` says so of the path by this link.
-    fn until(&self, link: &str, what: &str, is: impl Fn(&Value) -> bool) -> Result<()> {
-        let of = address(link);
-        eventually(&format!("the path by link {link} {what}"), SOON, || {
-            Ok(self
-                .paths()?
-                .iter()
-                .any(|path| path["endpoint"].as_str().is_some_and(|at| at.starts_with(&of)) && is(path)))
-        })
-        .with_context(|| format!("{:?}", self.paths()))
-    }
-
-    fn until_up(&self) -> Result<()> {
-        for link in ["one", "two"] {
-            self.until(link, "works", |path| path["state"] == "up")?;
-        }
-        Ok(())
-    }
-
-    /// Packets of more than 1,000 bytes that have come in by a link since [`count`].
-    fn counted(&self, node: &Node, link: &str) -> Result<u64> {
-        node.counted(&format!("large-{link}"))
-    }
-}
-
-/// What a node says of the paths to its only peer.
-fn paths(node: &Node, interface: &str) -> Result<Vec<Value>> {
-    let shown = node.end_of(node.rustguard()?.args(["show", interface, "--json"]))?;
-    let shown: Value = serde_json::from_str(&shown.stdout).with_context(|| shown.to_string())?;
-    Ok(shown.pointer("/0/peers/0/paths").and_then(Value::as_array).cloned().unwrap_or_default())
-}
-
-/// `b`'s by this link.
-fn address(link: &str) -> String {
-    if link == "one" { "10.1.0.2:".to_owned() } else { "10.2.0.2:".to_owned() }
-}
-
 fn other(link: &str) -> &'static str {
     if link == "one" { "two" } else { "one" }
 }
 
+/// Counts packets of more than 1,000 bytes that come in by each link, as `large-LINK`.
 fn count(node: &Node) -> Result<()> {
-    for link in ["one", "two"] {
+    for link in LINKS {
         node.count(&format!("large-{link}"), "input", &format!("iifname {link} meta length > 1000"))?;
     }
     Ok(())
@@ -112,31 +30,6 @@ fn ours(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
     body(lab)
 }
 
-const BOTH: &str = "10.1.0.2:51820, 10.2.0.2:51820";
-
-/// In which direction a link loses everything.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Loss {
-    Both,
-    There,
-    Back,
-}
-
-fn cut(network: &Twice, link: &str, loss: Loss) -> Result<()> {
-    if loss != Loss::Back {
-        network.b.drop("input", &format!("iifname {link}"))?;
-    }
-    if loss != Loss::There {
-        network.a.drop("input", &format!("iifname {link}"))?;
-    }
-    Ok(())
-}
-
-fn mend(network: &Twice) -> Result<()> {
-    network.a.sh("nft flush chain inet lab input 2>/dev/null || true")?;
-    network.b.sh("nft flush chain inet lab input 2>/dev/null || true").map(drop)
-}
-
 fn takes_over(lab: &Lab, loss: Loss) -> Result<()> {
     ours(lab, |lab| {
         let network = Twice::new(lab, BOTH)?;
@@ -145,12 +38,12 @@ fn takes_over(lab: &Lab, loss: Loss) -> Result<()> {
         let mut traffic = Gaps::start(&network.a, "traffic", INSIDE_B[0])?;
         for round in 0..3 {
             let link = if network.paths()?[0]["active"] == true { "one" } else { "two" };
-            cut(&network, link, loss)?;
+            network.cut(link, loss)?;
             network.until(link, "does not answer", |path| path["state"] == "down")?;
             network.until(other(link), "is in use", |path| path["active"] == true)?;
             traffic.goes_on(20)?;
             println!("{loss:?}, round {round}: the longest gap so far is {:?}", traffic.longest());
-            mend(&network)?;
+            network.mend()?;
             network.until_up()?;
         }
         ensure!(!traffic.longest().is_zero(), "nothing was lost: the link was not in use");
@@ -188,14 +81,7 @@ fn flows_are_spread_over_links_with_weights() {
             for link in ["one", "two"] {
                 network.until(link, "takes flows", |path| path["weight"] == 1)?;
             }
-            for node in [&network.a, &network.b] {
-                for link in ["one", "two"] {
-                    node.run(&[
-                        "tc", "qdisc", "add", "dev", link, "root", "tbf", "rate", "50mbit", "burst", "32k", "latency",
-                        "20ms",
-                    ])?;
-                }
-            }
+            network.limit(50)?;
             let mut server = network.b.spawn("iperf3", network.b.command("iperf3").args(["-s", "--forceflush"]))?;
             server.until("it listens", SOON, || Ok(network.b.sh("ss -Htln sport = 5201")?.contains("5201")))?;
             for (direction, to) in [("", &network.b), ("-R", &network.a)] {
@@ -203,7 +89,7 @@ fn flows_are_spread_over_links_with_weights() {
                 let ended = network.a.sh(&format!("iperf3 -c {} -P 4 -t 2 -J {direction}", INSIDE_B[0]))?;
                 let report: Value = serde_json::from_str(&ended)?;
                 let total = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3's sum")?;
-                let by = [network.counted(to, "one")?, network.counted(to, "two")?];
+                let by = [to.counted("large-one")?, to.counted("large-two")?];
                 println!("{direction} {:.0} Mbit/s, by link {by:?} packets", total / 1e6);
                 let least = (by[0] + by[1]) / 4;
                 ensure!(by.iter().all(|&by| by > least), "a link is nearly empty: {by:?}");
@@ -215,7 +101,7 @@ fn flows_are_spread_over_links_with_weights() {
                 .spawn("streams", network.a.command("iperf3").args(["-c", INSIDE_B[0], "-P", "4", "-t", "4", "-J"]));
             let mut run = run?;
             network.a.reaches(INSIDE_B[0], 5)?;
-            cut(&network, "two", Loss::Both)?;
+            network.cut("two", Loss::Both)?;
             network.until("two", "does not answer", |path| path["state"] == "down")?;
             let ended = run.ended(SOON)?;
             let report: Value = serde_json::from_str(&ended.stdout).or_else(|_| serde_json::from_str(&run.log()))?;
@@ -235,13 +121,13 @@ fn a_dead_endpoint_holds_nobody_up() {
     scenario(|lab| {
         ours(lab, |lab| {
             let network = Twice::new(lab, BOTH)?;
-            cut(&network, "one", Loss::Both)?;
+            network.cut("one", Loss::Both)?;
             let _tunnels = network.start(lab, Program::Subject)?;
             network.until("two", "is in use", |path| path["active"] == true && path["state"] == "up")?;
             let log = std::fs::read_to_string(lab.path("wga.log"))?;
             let initiations = log.matches("handshake complete").count();
             ensure!(initiations == 1, "{initiations} handshakes");
-            mend(&network)?;
+            network.mend()?;
             network.until_up()
         })
     });
@@ -261,11 +147,11 @@ fn a_stock_peer_is_found_by_its_other_endpoint() {
             };
             for round in 0..2 {
                 let link = if at("one")? { "one" } else { "two" };
-                cut(&network, link, Loss::Both)?;
+                network.cut(link, Loss::Both)?;
                 eventually("the stock peer is reached by the other link", SOON, || at(other(link)))?;
                 traffic.goes_on(20)?;
                 println!("round {round}: the longest gap so far is {:?}", traffic.longest());
-                mend(&network)?;
+                network.mend()?;
             }
             // It says itself where we are: it has moved with us.
             let back = b.dump()?.peer(&network.conf_a.keys.public)?.endpoint.clone();
@@ -286,10 +172,10 @@ fn both_ends_may_know_several() {
             let _tunnels = network.start(lab, Program::Subject)?;
             network.until_up()?;
             let mut traffic = Gaps::start(&network.b, "traffic", INSIDE_A[0])?;
-            cut(&network, "one", Loss::Both)?;
+            network.cut("one", Loss::Both)?;
             network.until("two", "is in use", |path| path["active"] == true)?;
             traffic.goes_on(20)?;
-            mend(&network)?;
+            network.mend()?;
             network.until_up()
         })
     });
@@ -367,9 +253,9 @@ fn the_configuration_is_checked() {
     scenario(|lab| {
         ours(lab, |lab| {
             let node = lab.node("a")?;
-            let check = |endpoints: &str| -> Result<rustguard_tests::Ended> {
-                let keys = rustguard_tests::Keypair::generate()?;
-                let other = rustguard_tests::Keypair::generate()?;
+            let check = |endpoints: &str| -> Result<Ended> {
+                let keys = Keypair::generate()?;
+                let other = Keypair::generate()?;
                 let text = format!(
                     "[Interface]\nPrivateKey = {}\n[Peer]\nPublicKey = {}\nEndpoint = {endpoints}\n",
                     keys.private, other.public

@@ -37,13 +37,17 @@ fn words(path: &PathView) -> String {
     words += match path.state {
         PathWord::Up => ", works",
         PathWord::Down => ", does not answer",
-        PathWord::Unknown => ", not probed",
+        PathWord::Unknown if path.endpoint.is_none() => ", not resolved",
+        PathWord::Unknown => ", not known to work",
     };
     if let Some(us) = path.round_trip_us.filter(|_| path.state == PathWord::Up) {
         let _ = write!(words, ", {:.1} ms", us as f64 / 1e3);
     }
     if let Some(weight) = path.weight {
-        let _ = write!(words, ", takes flows (weight {weight})");
+        words += ", takes flows";
+        if path.configured.is_none() {
+            let _ = write!(words, " (weight {weight})");
+        }
     } else if path.active {
         words += ", in use";
     }

@@ -101,7 +101,7 @@ impl Paths {
     /// Where a path of theirs leads. It leaves from the address that the peer has sent to; and by the interface that
     /// it came in by, where the peer's address alone would not tell two of its paths apart, or is link-local.
     pub(super) fn sticky(&self, path: usize) -> Option<Place> {
-        let place = self.theirs[path]?.place;
+        let place = self.theirs.get(path)?.as_ref()?.place;
         let same = self.theirs.iter().flatten().filter(|other| other.place.remote == place.remote).count();
         let link_local = matches!(place.remote.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
         Some(Place { interface: if same > 1 || link_local { place.interface } else { 0 }, ..place })
