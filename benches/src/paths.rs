@@ -108,6 +108,8 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
         let network = another(&network, BOTH);
         let _tunnels = network.start(lab, Program::Reference)?;
         let mut traffic = Gaps::start(&network.a, "traffic", INSIDE_B[0])?;
+        // Until it is known to answer no probes.
+        traffic.goes_on(40)?;
         let link =
             if network.a.run(&["wg", "show", "wga", "endpoints"])?.contains("10.1.0.2:") { "one" } else { "two" };
         network.cut(link, Loss::Both)?;

@@ -346,8 +346,11 @@ impl Paths {
         own.round_trip = Some(RoundTrip::update(own.round_trip, took));
         own.unanswered = 0;
         own.answered += 1;
-        self.changed |= self.answers != Some(true);
-        self.answers = Some(true);
+        if self.answers.replace(true) != Some(true) {
+            self.changed = true;
+            self.ask_all(now);
+        }
+        let own = &mut self.own[path];
         if own.state == State::Unknown || own.state == State::Down && own.answered >= own.answers_wanted() {
             own.state = State::Up;
             self.changed = true;
@@ -362,21 +365,19 @@ impl Paths {
 
     /// The next moment for something to happen.
     pub fn deadline(&self) -> Option<Instant> {
-        let probes = self.probes().then(|| self.own.iter().filter(|own| own.place.is_some()).map(|own| own.due).min());
+        let probes = (0..self.own.len()).filter(|&path| self.asks(path)).map(|path| self.own[path].due).min();
         let theirs = self.theirs.iter().flatten().map(|theirs| theirs.expires).min();
-        [probes.flatten(), self.next_look, theirs].into_iter().flatten().min()
+        [probes, self.next_look, theirs].into_iter().flatten().min()
     }
 
     /// Does what is due.
     pub fn tick(&mut self, seen: Seen, now: Instant, out: &mut Vec<Order>) {
         self.session = seen.session;
         self.look(seen, now, out);
-        if self.probes() {
-            for path in 0..self.own.len() {
-                // By what one path has shown, the others may be asked no more.
-                if self.probes() && self.own[path].place.is_some() && self.own[path].due <= now {
-                    self.due(path, now, out);
-                }
+        for path in 0..self.own.len() {
+            // By what one path has shown, the others may be asked no more.
+            if self.asks(path) && self.own[path].due <= now {
+                self.due(path, now, out);
             }
         }
         for theirs in &mut self.theirs {
@@ -449,7 +450,6 @@ impl Paths {
 
     /// A request by this path is due, or its answer is missed.
     fn due(&mut self, path: usize, now: Instant, out: &mut Vec<Order>) {
-        let silent = self.own.iter().all(|own| own.place.is_none() || own.unanswered >= MISSED);
         let own = &mut self.own[path];
         if own.unanswered >= MISSED {
             own.answered = 0;
@@ -465,14 +465,10 @@ impl Paths {
                 // The choice falls first, so that the requests tell it.
                 self.choose(now);
                 self.ask_all(now);
-            } else if self.answers.is_none() && silent {
-                // Not one answer by any path, though there is a session: it does not know probes.
+            } else if self.answers.is_none() {
+                // Not one answer, though there is a session: it does not know probes.
                 self.answers = Some(false);
                 self.changed = true;
-                return;
-            } else if self.answers.is_none() {
-                // The other paths have not been asked as often yet.
-                own.due = now + own.patience();
                 return;
             } else if own.state == State::Unknown && self.answers == Some(true) {
                 own.state = State::Down;
@@ -534,8 +530,14 @@ impl Paths {
         self.configured > 1
     }
 
-    fn probes(&self) -> bool {
-        self.several() && self.session && self.answers != Some(false)
+    /// Whether this path is probed. Until the peer has answered once, only the active one is: a stock peer takes every
+    /// authentic packet for the place to answer to, and would be sent to and fro.
+    fn asks(&self, path: usize) -> bool {
+        let known = match self.answers {
+            Some(answers) => answers,
+            None => self.active.is_none_or(|active| active == path),
+        };
+        known && self.several() && self.session && self.own[path].place.is_some()
     }
 
     fn pinned(&self) -> Option<usize> {
