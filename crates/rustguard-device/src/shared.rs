@@ -160,6 +160,12 @@ impl PeerShared {
         if known.as_deref() == Some(from) || self.several.load().as_deref().is_some_and(|paths| paths.expects(from)) {
             return false;
         }
+        if known
+            .as_deref()
+            .is_some_and(|known| known.remote == from.remote && known.local.is_some_and(|local| local.bound))
+        {
+            return false;
+        }
         let moved = known.as_deref().is_none_or(|known| known.remote != from.remote);
         self.endpoint.store(Some(Arc::new(*from)));
         moved
@@ -399,6 +405,14 @@ mod tests {
         assert!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))));
         peer.forget_source();
         assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.2:1", None)));
+        // What leaves by an interface that was asked for goes on to.
+        let local = LocalAddr { ip: "0.0.0.0".parse().unwrap(), interface: 7, bound: true };
+        let bound = Endpoint { local: Some(local), ..endpoint("192.0.2.2:1", None) };
+        peer.endpoint.store(Some(Arc::new(bound)));
+        assert!(!peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))));
+        peer.forget_source();
+        assert_eq!(peer.endpoint.load().as_deref(), Some(&bound));
+        assert!(peer.seen_at(&endpoint("192.0.2.3:1", None)));
     }
 
     #[test]

@@ -23,6 +23,14 @@ pub(super) struct Configured {
     pub(super) resolving: Option<Resolving>,
     /// How often another of the name's addresses was asked for.
     pub(super) attempts: u32,
+    /// The interface that it is to leave by; 0: not there.
+    interface: Option<u32>,
+}
+
+impl Configured {
+    fn new(spec: PathSpec) -> Self {
+        Self { spec, resolving: None, attempts: 0, interface: None }
+    }
 }
 
 /// What control keeps for a peer with several paths.
@@ -49,7 +57,7 @@ impl<B: Binder> Control<B> {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let purposes: Vec<_> = specs.iter().map(|spec| spec.purpose).collect();
         let instant = now().instant;
-        entry.endpoints = specs.into_iter().map(|spec| Configured { spec, resolving: None, attempts: 0 }).collect();
+        entry.endpoints = specs.into_iter().map(Configured::new).collect();
         let paths = Paths::new(&purposes, instant);
         match &mut entry.paths {
             Some(known) => known.paths.configure(&purposes, instant),
@@ -75,17 +83,20 @@ impl<B: Binder> Control<B> {
     pub(super) fn found(&mut self, peer: PeerId, path: usize, remote: std::net::SocketAddr) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let known = entry.shared.endpoint.load().as_deref().map(|known| known.remote);
-        let via = entry.endpoints.get(path).and_then(|configured| configured.spec.via.as_deref());
-        let interface = match via.map(interface_index) {
-            None => 0,
-            Some(Ok(index)) => index,
-            Some(Err(error)) => {
-                let (via, name) = (via.unwrap_or_default(), entry.name.as_deref().unwrap_or("a peer"));
-                tracing::warn!(
-                    "the endpoint {remote} via {via} of {name} is not used: {error}; `ip link` lists what there is"
-                );
-                return;
+        let Some(configured) = entry.endpoints.get_mut(path) else { return };
+        if let Some(via) = &configured.spec.via {
+            let index = interface_index(via);
+            if let (Err(error), true) = (&index, configured.interface != Some(0)) {
+                // Said once; the path is put in place when the interface is there.
+                let (spec, name) = (&configured.spec, entry.name.as_deref().unwrap_or("a peer"));
+                tracing::warn!("the endpoint {spec} of {name} waits for its interface: {error}");
             }
+            configured.interface = Some(index.unwrap_or(0));
+        }
+        let interface = match configured.interface {
+            None => 0,
+            Some(0) => return,
+            Some(interface) => interface,
         };
         let at = Place { remote, local: None, interface };
         match &mut entry.paths {
@@ -176,16 +187,14 @@ impl<B: Binder> Control<B> {
 
     /// The kernel's interfaces or addresses have changed: names of interfaces may mean others.
     pub(super) fn find_interfaces(&mut self) {
-        let via = |entry: &Peer| -> Vec<usize> {
-            entry
-                .endpoints
-                .iter()
-                .enumerate()
-                .filter(|(_, path)| path.spec.via.is_some())
-                .map(|(path, _)| path)
-                .collect()
+        let other = |path: &Configured| {
+            let via = path.spec.via.as_deref().map(interface_index);
+            via.is_some_and(|index| path.interface != Some(index.unwrap_or(0)))
         };
-        let paths: Vec<_> = self.peers.iter().map(|(&peer, entry)| (peer, via(entry))).collect();
+        let others = |entry: &Peer| -> Vec<usize> {
+            entry.endpoints.iter().enumerate().filter(|(_, path)| other(path)).map(|(path, _)| path).collect()
+        };
+        let paths: Vec<_> = self.peers.iter().map(|(&peer, entry)| (peer, others(entry))).collect();
         for (peer, paths) in paths {
             for path in paths {
                 self.find(peer, path, 0);
