@@ -204,19 +204,23 @@ fn two_uplinks_to_one_address() {
                 Ok(network.paths()?.iter().filter(|path| path["state"] == "up" && path["weight"] == 1).count() == 2)
             })
             .with_context(|| format!("{:?}", network.paths()))?;
-            router.count("one", "forward", "iifname one")?;
-            router.count("two", "forward", "iifname two")?;
-            router.count("back-one", "forward", "oifname one")?;
-            router.count("back-two", "forward", "oifname two")?;
-            for port in 0..8 {
-                network
-                    .a
-                    .sh(&format!("echo x | timeout 1 nc -u -w0 {} {}", INSIDE_B[0], 7000 + port))
-                    .or_else(|_| network.a.sh("true"))?;
+            for (name, rule) in [
+                ("one", "iifname one"),
+                ("two", "iifname two"),
+                ("back-one", "oifname one"),
+                ("back-two", "oifname two"),
+            ] {
+                router.count(name, "forward", &format!("{rule} meta length > 1000"))?;
             }
-            eventually("both links carry something, both ways", SOON, || {
+            // Eight flows each way, a datagram each.
+            for (node, to) in [(&network.a, INSIDE_B[0]), (&b, INSIDE_A[0])] {
+                for port in 7_000..7_008 {
+                    node.run(&["bash", "-c", &format!("head -c 1200 /dev/zero > /dev/udp/{to}/{port}")])?;
+                }
+            }
+            eventually("both links carry four flows, both ways", SOON, || {
                 let counters = ["one", "two", "back-one", "back-two"];
-                Ok(counters.iter().map(|name| router.counted(name)).collect::<Result<Vec<_>>>()?.iter().all(|&n| n > 0))
+                Ok(counters.iter().map(|name| router.counted(name)).collect::<Result<Vec<_>>>()? == [4, 4, 4, 4])
             })?;
             network.a.sh("ip link set one down")?;
             network.a.reaches(INSIDE_B[0], 10)?;
