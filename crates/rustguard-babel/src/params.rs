@@ -49,6 +49,8 @@ pub const OVERTAKEN: Duration = ms(1_000);
 pub const HOP_COUNT: u8 = 128;
 /// From one increase of a prefix's sequence number to the next.
 pub const SEQNO_PACE: Duration = ms(50);
+/// From one change of this node's router-id to the next.
+pub const RENUMBER_PACE: Duration = ms(10_000);
 /// Time constant of the smoothed metric (RFC 8966 A.3).
 pub const SMOOTHING: Duration = ms(4_000);
 /// How soon a route that looks better is looked at again.
@@ -75,6 +77,10 @@ pub const COST: u16 = 96;
 pub const COST_MAX: u16 = 2_000;
 /// Metric of a client that is silent: beyond any gateway that hears it.
 pub const HELD: u16 = 0x7000;
+/// Whether this is the metric of the way to a client that nobody hears.
+pub(crate) const fn is_held(metric: u16) -> bool {
+    metric >= HELD
+}
 /// Metric of a client that was never heard here: beyond any gateway that did.
 pub const NEVER_HEARD: u16 = 0x7800;
 

@@ -1,7 +1,7 @@
 //! The route table (RFC 8966 §3.2.6): for each prefix, who announced it, what is selected, what was announced.
 use crate::{
     build,
-    params::SMOOTHING,
+    params::{SMOOTHING, is_held},
     types::{INFINITY, RouterId, Seqno},
 };
 use core::time::Duration;
@@ -56,7 +56,8 @@ impl Smoothed {
     /// The metric is this from now on; what it was until now moved the average.
     pub(crate) fn set(&mut self, metric: u16, now: Instant) {
         // An announcement may come before the link is known to work both ways. Infinity would take half a minute to wear off.
-        if self.metric == INFINITY {
+        // And a client that is heard, or is not any more, is no metric that swings.
+        if self.metric == INFINITY || is_held(self.metric) != is_held(metric) {
             *self = Self::new(metric, now);
             return;
         }
@@ -121,9 +122,12 @@ impl Entry {
             Some(Next::Local) | None => None,
         }
     }
+    /// Whether it is this node's to announce.
+    pub(crate) fn is_own(&self) -> bool {
+        self.host.is_some() || self.client.is_some()
+    }
     fn is_empty(&self) -> bool {
-        let origin = self.host.is_some() || self.client.is_some();
-        !origin && self.routes.is_empty() && self.selected.is_none() && self.hold.is_none() && self.installed.is_none()
+        !self.is_own() && self.routes.is_empty() && self.selected.is_none() && self.hold.is_none() && self.installed.is_none()
     }
 }
 

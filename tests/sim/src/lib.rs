@@ -329,7 +329,9 @@ impl Sim {
         format!("at {} ms{}", self.now / 1_000_000, nodes.concat())
     }
     fn next(&self, node: usize, prefix: IpNet) -> impl Iterator<Item = usize> {
-        self.hops(node, prefix).into_iter().flat_map(NextHops::peers).map(|peer| peer.0 as usize)
+        // Peers that are no nodes are clients; packets go no farther.
+        let peers = self.hops(node, prefix).into_iter().flat_map(NextHops::peers).map(|peer| peer.0 as usize);
+        peers.filter(|&peer| peer < self.nodes.len())
     }
     fn hops(&self, node: usize, prefix: IpNet) -> Option<&NextHops> {
         self.nodes[node].fib.get(&prefix)

@@ -2,7 +2,7 @@
 use super::{Babel, around};
 use crate::{
     build, ip,
-    params::{HELD, HOP_COUNT, MAX_UNKNOWN, OVERTAKEN, SEQNO_PACE, URGENT, from_centis, hold},
+    params::{HOP_COUNT, MAX_UNKNOWN, OVERTAKEN, RENUMBER_PACE, SEQNO_PACE, URGENT, from_centis, hold, is_held},
     parse::Tlvs,
     route::{Next, Route, Smoothed},
     tlv::Tlv,
@@ -201,17 +201,27 @@ impl Babel {
         })
     }
 
-    /// Somebody still knows this node by a number that it does not know itself: it restarted with less than it had given
-    /// out. It goes on beyond that.
+    /// Somebody knows this node by what it has not said. Either it goes on from numbers that are older than what it had given
+    /// out, and would not be believed, or another node goes by its router-id: a gateway with the same key that was made as a copy
+    /// of it. A new router-id is right for both.
     fn echoed(&mut self, prefix: IpNet, seqno: Seqno) {
-        if let Some(entry) = self.table.entries.get_mut(&prefix)
-            && (entry.host.is_some() || entry.client.is_some())
-            && seqno.newer_than(entry.seqno)
-        {
-            entry.seqno = seqno.plus(1);
-            let seqno = entry.seqno;
-            self.used(seqno);
-            self.stale.insert(prefix);
+        let entry = self.table.entries.get(&prefix).filter(|entry| entry.is_own());
+        // What is not this node's any more is remembered for longer than anybody believes it.
+        let said = entry.map(|entry| entry.seqno).or(self.sources.get(prefix, self.router_id).map(|said| said.seqno));
+        let unsaid = match said {
+            Some(said) => seqno.newer_than(said),
+            // What an earlier run announced is below that.
+            None => !self.first.newer_than(seqno),
+        };
+        // Everything is announced anew: not as often as somebody may like.
+        if unsaid && self.renumbered.is_none_or(|at| self.now.since(at) >= RENUMBER_PACE) {
+            self.renumbered = Some(self.now);
+            self.number = self.jitter.number();
+            self.router_id = RouterId::numbered(&self.key, self.number);
+            self.first = self.seqno;
+            self.keep_due = self.ceiling.is_some();
+            let own = self.table.entries.iter().filter(|(_, entry)| entry.is_own());
+            self.stale.extend(own.map(|(&prefix, _)| prefix));
         }
     }
 
@@ -349,7 +359,7 @@ impl Babel {
     pub(super) fn look_for_rival(&mut self, prefix: IpNet) {
         let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
         let Some(client) = entry.client.and_then(|client| self.clients.get_mut(&client)) else { return };
-        let live = entry.routes.values().filter(|route| route.metric < HELD);
+        let live = entry.routes.values().filter(|route| !is_held(route.metric));
         let rival = live.min_by_key(|route| route.metric).map(|route| route.router_id);
         if rival.is_some() && rival != entry.rival {
             client.contested(self.now);
