@@ -341,7 +341,8 @@ impl Sim {
         let prefixes: BTreeSet<IpNet> = self.nodes.iter().flat_map(|node| node.fib.keys().copied()).collect();
         prefixes.into_iter().filter(|&prefix| self.has_loop(prefix)).count()
     }
-    fn has_loop(&self, prefix: IpNet) -> bool {
+    /// Whether packets for this prefix can go in a circle at this moment.
+    pub fn has_loop(&self, prefix: IpNet) -> bool {
         // Nodes without unvisited next hops are taken away until none is left, or a loop.
         let mut left: BTreeSet<usize> = (0..self.nodes.len()).collect();
         loop {

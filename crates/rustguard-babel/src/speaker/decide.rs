@@ -3,7 +3,7 @@ use super::{Babel, CEILING, around};
 use crate::{
     build,
     outbox::longest_hold,
-    params::{CHANGED, NEW_SEQNO, URGENT, is_held},
+    params::{CHANGED, JUMP, NEW_SEQNO, URGENT},
     route::{Entry, Hold, Next},
     types::{INFINITY, Seqno, add},
 };
@@ -133,9 +133,11 @@ impl Babel {
         let (via, new) = (entry.via(), entry.announced);
         let news = match (old, new) {
             (None, None) => None,
-            (Some(old), Some(new)) if old.router_id == new.router_id && is_held(old.metric) == is_held(new.metric) => {
-                let far = new.metric.abs_diff(entry.told_metric) >= (entry.told_metric / 4).max(96);
-                if far {
+            (Some(old), Some(new)) if old.router_id == new.router_id => {
+                let by = new.metric.abs_diff(entry.told_metric);
+                if by >= JUMP {
+                    Some(News::Urgent)
+                } else if by >= (entry.told_metric / 4).max(96) {
                     Some(News::Changed)
                 } else if new.seqno.newer_than(old.seqno) {
                     Some(News::Newer)

@@ -2,9 +2,11 @@
 use super::{Babel, around};
 use crate::{
     build, ip,
-    params::{HOP_COUNT, MAX_UNKNOWN, OVERTAKEN, RENUMBER_PACE, SEQNO_PACE, URGENT, from_centis, hold, is_held},
+    params::{
+        HOP_COUNT, MAX_UNKNOWN, OVERTAKEN, RENUMBER_PACE, SEQNO_PACE, SETTLED, URGENT, from_centis, hold, is_held,
+    },
     parse::Tlvs,
-    route::{Next, Route, Smoothed},
+    route::{Next, Rival, Route, Smoothed},
     tlv::Tlv,
     types::{INFINITY, RouterId, Seqno, add, micros},
 };
@@ -355,13 +357,17 @@ impl Babel {
         }
     }
 
-    /// Another gateway announces that it hears a client of this one.
+    /// Another gateway announces that it hears a client of this one, or that it just came there.
     pub(super) fn look_for_rival(&mut self, prefix: IpNet) {
         let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
         let Some(client) = entry.client.and_then(|client| self.clients.get_mut(&client)) else { return };
         let live = entry.routes.values().filter(|route| !is_held(route.metric));
-        let rival = live.min_by_key(|route| route.metric).map(|route| route.router_id);
-        if rival.is_some() && rival != entry.rival {
+        let rival = live.min_by_key(|route| route.metric);
+        // Whoever has it for longer is as far as that at least.
+        let rival = rival.map(|route| Rival { router_id: route.router_id, is_new: route.metric < SETTLED });
+        if let Some(rival) = rival
+            && entry.rival.is_none_or(|before| rival.router_id != before.router_id || rival.is_new && !before.is_new)
+        {
             client.contested(self.now);
         }
         entry.rival = rival;

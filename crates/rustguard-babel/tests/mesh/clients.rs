@@ -1,5 +1,6 @@
 //! Clients that do not speak Babel, and the gateways that hear them.
 use ipnet::IpNet;
+use rand::{SeedableRng, rngs::StdRng};
 use rustguard_babel::{
     Config, Start,
     params::{CLIENT_SILENCE, HELD},
@@ -8,7 +9,7 @@ use rustguard_core::{
     node::PeerId,
     routing::{Event, PeerRoutes, Role, Signal},
 };
-use rustguard_sim::{Sim, key, seeds};
+use rustguard_sim::{Sim, key, random_graph, seeds};
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
@@ -109,43 +110,88 @@ fn a_silent_client_is_a_last_resort_until_it_is_heard_again() {
     }
 }
 
-/// It leaves one gateway for another without a word, and its first packet there is enough, through ten hops as well.
+/// What a move of the client does to everybody else.
+#[derive(Default)]
+struct Move {
+    /// When everybody had the new gateway for good.
+    arrived: Option<Duration>,
+    /// The longest time that something looped.
+    loops: Duration,
+}
+
+/// Two seconds of a client that says something five times a second at one gateway.
+fn moves_to(sim: &mut Sim, gateway: usize) -> Move {
+    let mut seen = Move::default();
+    let mut looping = None;
+    for ms in 0..2_000_u64 {
+        if ms % 200 == 0 {
+            hears(sim, gateway);
+        }
+        sim.run(MS);
+        looping = sim.has_loop(client()).then(|| looping.unwrap_or(ms));
+        seen.loops = seen.loops.max(looping.map_or(Duration::ZERO, |since| Duration::from_millis(ms + 1 - since)));
+        let all = (0..sim.nodes.len()).all(|node| served_by(sim, node).is_some_and(|(at, _)| at == gateway));
+        seen.arrived = if all { seen.arrived.or(Some(Duration::from_millis(ms + 1))) } else { None };
+    }
+    seen
+}
+
+/// It leaves one gateway for another without a word, and its first packet there is enough, however far they are from each other.
 #[test]
 fn traffic_follows_within_a_second_and_loops_end() {
-    let mut worst = (Duration::ZERO, Duration::ZERO);
-    for seed in seeds(1, 10) {
-        for hops in 2..=10 {
-            let edges: Vec<_> = (1..=hops).map(|node| (node - 1, node)).chain([(0, hops)]).collect();
-            let mut sim = Sim::new(hops + 1, &edges, seed);
-            sim.strict = false;
-            let gateways = [0, hops];
-            for gateway in gateways {
-                knows(&mut sim, gateway);
-            }
-            sim.run(SECOND * 15);
-            talks(&mut sim, &[0], SECOND * 3);
-            assert!((0..=hops).all(|node| served_by(&sim, node).is_some_and(|(at, _)| at == 0)), "{hops}, seed {seed}");
-            let (mut looping, mut longest, mut arrived) = (None, Duration::ZERO, None);
-            for ms in 0..3_000_u64 {
-                if ms % 200 == 0 {
-                    hears(&mut sim, hops);
+    let mut worst = Move { arrived: Some(Duration::ZERO), ..Move::default() };
+    for seed in seeds(1, 3) {
+        for hops in [3, 4, 6, 10] {
+            let line: Vec<_> = (1..=hops).map(|node| (node - 1, node)).collect();
+            let ring: Vec<_> = line.iter().copied().chain([(0, hops)]).collect();
+            let random = random_graph(hops + 1, 3, &mut StdRng::seed_from_u64(seed));
+            for edges in [line, ring, random] {
+                let mut sim = Sim::new(hops + 1, &edges, seed);
+                sim.strict = false;
+                for gateway in [0, hops] {
+                    knows(&mut sim, gateway);
                 }
-                sim.run(MS);
-                if sim.loops_now() > 0 {
-                    longest = longest.max(Duration::from_millis(ms - *looping.get_or_insert(ms) + 1));
-                } else {
-                    looping = None;
+                sim.run(SECOND * 15);
+                // There and back; and back before anybody knew.
+                for (to, before, limit) in [(0, 10_000, 1_000), (hops, 1_000, 1_000), (0, 200, 2_000)] {
+                    let last = if to == 0 { hops } else { 0 };
+                    if limit > 1_000 {
+                        talks(&mut sim, &[to], SECOND * 10);
+                    }
+                    talks(&mut sim, &[last], MS * before);
+                    let seen = moves_to(&mut sim, to);
+                    let arrived = seen.arrived.unwrap_or_else(|| panic!("seed {seed}: to {to}, never: {edges:?}"));
+                    if limit == 1_000 {
+                        worst = Move { arrived: worst.arrived.max(seen.arrived), loops: worst.loops.max(seen.loops) };
+                    }
+                    assert!(arrived < MS * limit, "seed {seed}: to {to}, everybody after {arrived:?}: {edges:?}");
+                    assert!(seen.loops < MS * 100, "seed {seed}: to {to}, a loop of {:?}: {edges:?}", seen.loops);
                 }
-                let all = (0..=hops).all(|node| served_by(&sim, node).is_some_and(|(at, _)| at == hops));
-                arrived = if all { arrived.or(Some(Duration::from_millis(ms + 1))) } else { None };
             }
-            let arrived = arrived.unwrap_or_else(|| panic!("{hops} hops, seed {seed}: it never arrives"));
-            worst = (worst.0.max(arrived), worst.1.max(longest));
-            assert!(arrived < SECOND, "{hops} hops, seed {seed}: everybody after {arrived:?}");
-            assert!(longest < MS * 100, "{hops} hops, seed {seed}: a loop of {longest:?}");
         }
     }
-    println!("all nodes after {:?} at most, the longest loop {:?}", worst.0, worst.1);
+    println!("all nodes after {:?} at most, the longest loop {:?}", worst.arrived, worst.loops);
+}
+
+/// One that talks to two gateways is no reason to talk for these.
+#[test]
+fn two_gateways_that_hear_a_client_agree() {
+    for seed in seeds(1, 5) {
+        let mut sim = line(seed);
+        talks(&mut sim, &[0], SECOND * 10);
+        talks(&mut sim, &GATEWAYS, SECOND * 20);
+        let (updates, before) = (sim.packets, sim.now);
+        for _ in 0..30 {
+            talks(&mut sim, &GATEWAYS, SECOND * 2);
+            for (node, gateway) in [(0, 0), (1, 0), (2, 3), (3, 3)] {
+                let at = served_by(&sim, node);
+                assert_eq!(at.map(|(at, _)| at), Some(gateway), "seed {seed}: {node}");
+            }
+        }
+        // Hellos on three idle links, IHUs with them, and a full update now and then.
+        let packets = (sim.packets - updates) * 1_000_000_000 / (sim.now - before);
+        assert!(packets <= 3, "seed {seed}: {packets} packets a second");
+    }
 }
 
 /// The silent gateway of before is not a last resort for ever: it may go, and another one that never heard the client stays.
@@ -217,7 +263,7 @@ fn gateways_with_one_key_and_one_memory_part() {
         for gateway in GATEWAYS {
             talks(&mut sim, &[gateway], SECOND * 2);
             let at = served_by(&sim, FAR);
-            assert!(at.is_some_and(|(at, _)| at == gateway), "seed {seed}: heard at {gateway}, but {at:?} has it\n{}", (0..4).map(|n| format!("{:?}\n", sim.nodes[n].engine.as_ref().unwrap().routes().find(|r| r.prefix == client()))).collect::<String>());
+            assert!(at.is_some_and(|(at, _)| at == gateway), "seed {seed}: heard at {gateway}, but {at:?} has it");
         }
     }
 }
