@@ -29,7 +29,7 @@ mod programs;
 mod tunnel;
 mod wg;
 
-pub use enrolment::{Network, Served, joined};
+pub use enrolment::{Network, Served, files_in, joined, network, served_log};
 pub use flood::{Flood, garbage, stranger};
 pub use hub::{HUB_A, HUB_B, HUB_C, Hub};
 pub use isolate::{isolated, scenario};
