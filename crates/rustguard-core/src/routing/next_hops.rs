@@ -163,7 +163,8 @@ mod tests {
         let (before, without) = (set(&[(1, 8), (2, 8), (3, 4)], None), set(&[(2, 8), (1, 8)], Some(9)));
         let lighter = set(&[(1, 7), (2, 8), (3, 4)], None);
         for flow in 0..4_000 {
-            let [was, lost, less] = [&before, &without, &lighter].map(|hops| hops.pick(flow, |_| true).expect("a member"));
+            let [was, lost, less] =
+                [&before, &without, &lighter].map(|hops| hops.pick(flow, |_| true).expect("a member"));
             assert!(was == PeerId(3) || was == lost, "flow {flow} moved from {was:?} to {lost:?}");
             assert!(was == PeerId(1) || was == less, "flow {flow} moved from {was:?} to {less:?}");
         }
