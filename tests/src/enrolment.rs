@@ -1,11 +1,24 @@
 //! Networks as `rustguard serve` makes them and `rustguard join` joins them.
-use crate::{Lab, Node, Process, process::Ended, tunnel::spawn_until_ready};
+use crate::{Lab, Node, Process, Subject, process::Ended, subject, tunnel::spawn_until_ready};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use std::{path::Path, process::Command, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 /// More than a join takes on a busy machine, the first time out of five included.
 const JOINED: Duration = Duration::from_secs(30);
+
+/// A scenario with a server and machines around it. RustGuard is the subject in any case: nobody else enrols.
+pub fn network(lab: &Lab, machines: u8, body: impl FnOnce(&Network) -> Result<()>) -> Result<()> {
+    if subject() == Subject::WireguardGo {
+        lab.skip("enrolment is RustGuard's own: wireguard-go is the subject");
+        return Ok(());
+    }
+    body(&Network::new(lab, machines)?)
+}
 
 /// A server and machines around it, each on a link of its own: the machine `n` (1, 2, …) is 10.n.0.2 and fd0n::2 and sees the
 /// server as 10.n.0.1 and fd0n::1.
@@ -101,6 +114,20 @@ impl Network {
         text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
     }
 
+    /// That the audit log has so many lines about `event`, and the last of them.
+    pub fn audited(&self, event: &str, lines: usize) -> Result<Value> {
+        let mut about = self.audit()?;
+        about.retain(|line| line["event"] == event);
+        ensure!(about.len() == lines, "{} lines about {event}, not {lines}: {about:?}", about.len());
+        about.pop().context("no line")
+    }
+
+    /// Machine `n` reaches the server by both IP versions.
+    pub fn reaches_server(&self, n: u8) -> Result<()> {
+        let node = &self.machines[usize::from(n) - 1];
+        self.server_addresses()?.iter().try_for_each(|address| node.reaches(address, 10))
+    }
+
     /// `rustguard join` on machine `n` with these arguments, not yet run.
     pub fn join_command(&self, n: u8, arguments: &[&str]) -> Result<Command> {
         let mut command = self.machines[usize::from(n) - 1].rustguard()?;
@@ -172,4 +199,19 @@ impl Served {
 /// Waits for a `join` that was started and is to fail or end by itself.
 pub fn joined(process: &mut Process) -> Result<Ended> {
     process.ended(JOINED)
+}
+
+/// What `serve` has written so far.
+pub fn served_log(lab: &Lab) -> Result<String> {
+    Ok(std::fs::read_to_string(lab.path("serve.log"))?)
+}
+
+/// All files in a folder and in the folders in it.
+pub fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() { found.extend(files_in(&path)?) } else { found.push(path) }
+    }
+    Ok(found)
 }

@@ -30,12 +30,12 @@ mod tunnel;
 mod twice;
 mod wg;
 
-pub use enrolment::{Network, Served, joined};
+pub use enrolment::{Network, Served, files_in, joined, network, served_log};
 pub use flood::{Flood, garbage, stranger};
 pub use hub::{HUB_A, HUB_B, HUB_C, Hub};
 pub use isolate::{isolated, scenario};
 pub use lab::{Lab, Node};
-pub use mesh::{Gaps, Mesh, Router, until_installed};
+pub use mesh::{Gaps, Mesh, Router, meshed, until_installed};
 pub use pair::{INSIDE_A, INSIDE_B, Outside, Pair};
 pub use process::{Ended, Process, eventually};
 pub use programs::{Program, Subject, rustguard, subject, wireguard_go};

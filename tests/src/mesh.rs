@@ -3,7 +3,7 @@
 //! A mesh is made of names and of pairs of them. The router with place k (from 1) has 10.77.0.k and fd77::k inside, and an
 //! interface `wgNAME` on port 51820; the n-th link (from 1) is the network 10.n.0.0/24 between the interfaces `to-OTHER`, where
 //! the first named has 10.n.0.1. Both ends of a link are peers, role router, with everything of the mesh as allowed IPs.
-use crate::{Conf, Keypair, Lab, Node, PeerConf, Process, Up, eventually};
+use crate::{Conf, Keypair, Lab, Node, PeerConf, Process, Subject, Up, eventually, subject};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::time::Duration;
@@ -12,6 +12,15 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_secs(60);
 /// What lies in the mesh.
 const MESH: &str = "10.77.0.0/16, fd77::/16";
+
+/// A scenario about what only RustGuard has.
+pub fn meshed(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
+    if subject() == Subject::WireguardGo {
+        lab.skip("routing by Babel: wireguard-go is the subject");
+        return Ok(());
+    }
+    body(lab)
+}
 
 /// Routers and links; nothing runs.
 pub struct Mesh {

@@ -1,5 +1,9 @@
 //! Passive clients: stock WireGuard peers that this node announces.
-use crate::params::{CLIENT_MOVED, CLIENT_SILENCE, HEARD_LATE, HELD, NEVER_HEARD};
+//!
+//! Gateways hear of each other only what is selected in between, and that is the nearest. If all who hear a client were alike, the
+//! one that it has left would still be told of nobody else, as long as its neighbours are nearer to it than to the new one. Who has
+//! just heard it is therefore nearer than all who have for long; when everybody knows, distance decides again.
+use crate::params::{CLIENT_INSIST, CLIENT_MOVED, CLIENT_NEW, CLIENT_SILENCE, HEARD_LATE, HELD, NEVER_HEARD, SETTLED};
 use ipnet::IpNet;
 use rustguard_core::time::Instant;
 
@@ -11,8 +15,12 @@ pub(crate) struct Client {
     heard: Option<Instant>,
     /// It was heard, and nothing says that it is elsewhere now.
     here: bool,
+    /// It came at this time, which is not long ago.
+    came: Option<Instant>,
     /// Another gateway heard it at this time.
     contested: Option<Instant>,
+    /// When this gateway last answered that it hears it too.
+    insisted: Option<Instant>,
 }
 
 impl Client {
@@ -22,15 +30,19 @@ impl Client {
     /// The metric to announce: a client that fell silent stays reachable as the last resort, and loses to any gateway that
     /// hears it.
     pub(crate) fn metric(&self) -> u16 {
-        match (self.here, self.heard) {
-            (true, _) => 0,
-            (false, Some(_)) => HELD,
-            (false, None) => NEVER_HEARD,
+        match (self.here, self.came, self.heard) {
+            (true, Some(_), _) => 0,
+            (true, None, _) => SETTLED,
+            (false, _, Some(_)) => HELD,
+            (false, _, None) => NEVER_HEARD,
         }
     }
     /// Something authentic came from it. True when that changes the metric.
     pub(crate) fn heard(&mut self, now: Instant) -> bool {
         self.heard = Some(now);
+        if !self.here {
+            self.came = Some(now);
+        }
         !core::mem::replace(&mut self.here, true)
     }
     /// Another gateway started to announce that it hears it. Both may: whether it moved shows within a moment.
@@ -41,27 +53,35 @@ impl Client {
     }
     /// WireGuard cannot reach it. True when that changes the metric.
     pub(crate) fn lost(&mut self) -> bool {
-        self.contested = None;
+        (self.came, self.contested) = (None, None);
         core::mem::replace(&mut self.here, false)
     }
     /// Looks at the time. True when that changes the metric.
     pub(crate) fn tick(&mut self, now: Instant) -> bool {
-        let heard_since = |since| self.heard.is_some_and(|heard| heard > since);
-        let moved = match self.contested.filter(|&at| at + CLIENT_MOVED <= now) {
-            Some(at) => {
-                self.contested = None;
-                // A signal of before that was about what came before it moved.
-                !heard_since(at + HEARD_LATE)
+        let before = self.metric();
+        if self.came.is_some_and(|came| came + CLIENT_NEW <= now) {
+            self.came = None;
+        }
+        if let Some(at) = self.contested.filter(|&at| at + CLIENT_MOVED <= now) {
+            self.contested = None;
+            // A signal of before that was about what came before it moved.
+            if self.heard.is_none_or(|heard| heard <= at + HEARD_LATE) {
+                self.lost();
+            } else if self.insisted.is_none_or(|at| at + CLIENT_INSIST <= now) {
+                // It came back, perhaps, and the other one does not know. Not for ever: it may talk to both.
+                (self.came, self.insisted) = (Some(now), Some(now));
             }
-            None => false,
-        };
-        let silent = self.heard.is_some_and(|heard| heard + CLIENT_SILENCE <= now);
-        (moved || silent) && self.lost()
+        }
+        if self.heard.is_some_and(|heard| heard + CLIENT_SILENCE <= now) {
+            self.lost();
+        }
+        self.metric() != before
     }
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let silence = self.heard.filter(|_| self.here).map(|heard| heard + CLIENT_SILENCE);
         let contested = self.contested.map(|at| at + CLIENT_MOVED);
-        silence.into_iter().chain(contested).min()
+        let new = self.came.map(|came| came + CLIENT_NEW);
+        silence.into_iter().chain(contested).chain(new).min()
     }
 }
 
@@ -75,16 +95,19 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_client_is_held() {
+    fn a_client_is_near_at_first_then_here_then_held() {
         let mut client = Client::new(Vec::new());
         assert_eq!((client.metric(), client.deadline()), (NEVER_HEARD, None));
         assert!(client.heard(at(0)) && !client.heard(at(1_000)));
-        assert_eq!((client.metric(), client.deadline()), (0, Some(at(1_000) + CLIENT_SILENCE)));
-        assert!(!client.tick(at(1_000)));
-        assert!(client.tick(at(1_000) + CLIENT_SILENCE));
+        assert_eq!((client.metric(), client.deadline()), (0, Some(at(1_000))));
+        assert!(!client.tick(at(999)) && client.tick(at(1_000)));
+        assert_eq!((client.metric(), client.deadline()), (SETTLED, Some(at(1_000) + CLIENT_SILENCE)));
+        assert!(!client.heard(at(4_000)) && !client.tick(at(3_999) + CLIENT_SILENCE));
+        assert!(client.tick(at(4_000) + CLIENT_SILENCE));
         assert_eq!((client.metric(), client.deadline()), (HELD, None));
         assert!(client.heard(at(500_000)) && client.metric() == 0);
-        assert!(client.lost() && !client.lost() && client.metric() == HELD);
+        assert!(client.lost() && !client.lost());
+        assert_eq!((client.metric(), client.deadline()), (HELD, None));
     }
 
     #[test]
@@ -98,10 +121,23 @@ mod tests {
         client.heard(at(210));
         assert_eq!(client.deadline(), Some(at(510)));
         assert!(!client.tick(at(509)) && client.tick(at(510)) && client.metric() == HELD, "heard late");
-        client.heard(at(1_000));
-        client.contested(at(1_100));
-        client.heard(at(1_301));
-        assert!(!client.tick(at(1_600)) && client.metric() == 0, "anycast");
-        assert_eq!(client.deadline(), Some(at(1_301) + CLIENT_SILENCE));
+    }
+
+    #[test]
+    fn who_hears_it_too_says_so_and_does_not_argue() {
+        let mut client = Client::new(Vec::new());
+        client.heard(at(0));
+        assert!(client.tick(at(1_000)) && client.metric() == SETTLED);
+        let contest = |client: &mut Client, ms| {
+            client.contested(at(ms));
+            client.heard(at(ms + 201));
+            let changes = client.tick(at(ms + 500));
+            (changes, client.metric(), client.deadline())
+        };
+        assert_eq!(contest(&mut client, 10_000), (true, 0, Some(at(11_500))), "anycast");
+        assert!(client.tick(at(11_500)) && client.metric() == SETTLED);
+        let silence = Some(at(15_200) + CLIENT_SILENCE);
+        assert_eq!(contest(&mut client, 14_999), (false, SETTLED, silence), "once is enough");
+        assert_eq!(contest(&mut client, 15_000), (true, 0, Some(at(16_500))));
     }
 }

@@ -10,7 +10,7 @@ pub const MAX_ROUTES: usize = 4_096;
 /// How a [`Babel`](crate::Babel) is set up.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The interface's key: its hash is the router-id and the link-local address.
+    /// The interface's key: its hash is the link-local address and the greater part of the router-id.
     pub key: PublicKey,
     /// An IPv4 address of the interface. With one, IPv4 prefixes are announced with it as the next hop, which every Babel
     /// speaker understands; without, they are v4-via-v6 (RFC 9229).
@@ -31,10 +31,11 @@ impl Config {
 }
 
 /// How the numbers of an earlier run are continued. Routers remember the best that a router-id ever announced; a speaker
-/// that starts again with old numbers is not believed for minutes.
+/// that starts again with old numbers is not believed for minutes. Whoever has no numbers therefore takes a new router-id of its
+/// key (two of its eight bytes are drawn).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// Nothing can be kept: a random router-id, which nobody remembers. Pins on this node do not work then.
+    /// Nothing can be kept.
     Random,
     /// The first run of this key that keeps something.
     First,
@@ -47,7 +48,7 @@ pub enum Start {
 pub struct Pin {
     /// The prefix.
     pub prefix: IpNet,
-    /// Its origin, see [`RouterId::of_key`].
+    /// Its origin, see [`RouterId::of_key`]. Nodes that share that key are as good.
     pub origin: RouterId,
 }
 
@@ -56,7 +57,7 @@ pub(crate) fn pinned_to(pins: &[Pin], prefix: &IpNet, origin: RouterId) -> bool 
     let covering = pins.iter().filter(|pin| pin.prefix.contains(prefix));
     let Some(longest) = covering.clone().map(|pin| pin.prefix.prefix_len()).max() else { return true };
     let mut longest = covering.filter(|pin| pin.prefix.prefix_len() == longest);
-    longest.any(|pin| pin.origin == origin)
+    longest.any(|pin| pin.origin.is_of_same_key(origin))
 }
 
 /// Prefixes that are never learned nor announced: link-local, multicast, loopback, unspecified (RFC 8966 Appendix C).

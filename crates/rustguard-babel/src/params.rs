@@ -49,8 +49,12 @@ pub const OVERTAKEN: Duration = ms(1_000);
 pub const HOP_COUNT: u8 = 128;
 /// From one increase of a prefix's sequence number to the next.
 pub const SEQNO_PACE: Duration = ms(50);
+/// From one change of this node's router-id to the next.
+pub const RENUMBER_PACE: Duration = ms(10_000);
 /// Time constant of the smoothed metric (RFC 8966 A.3).
 pub const SMOOTHING: Duration = ms(4_000);
+/// A change of a metric that is no link's swinging, and nothing to smooth: twice [`COST_MAX`].
+pub const JUMP: u16 = 4_000;
 /// How soon a route that looks better is looked at again.
 pub const LOOK_AGAIN: Duration = ms(500);
 /// From one probe of a doubtful link to the next, and after the last.
@@ -62,6 +66,10 @@ pub const CLIENT_SILENCE: Duration = ms(180_000);
 /// A client that another gateway announces counts as gone when it has been silent here for so long, the time included in which
 /// it may be said to be heard for what it sent before.
 pub const CLIENT_MOVED: Duration = ms(500);
+/// For so long after it came, a client is announced at no distance, so that gateways that are nearer to others hear of it.
+pub const CLIENT_NEW: Duration = ms(1_000);
+/// From one time that a gateway insists on hearing a client which another one hears as well to the next.
+pub const CLIENT_INSIST: Duration = ms(5_000);
 /// How late a [`Signal::Heard`](rustguard_core::routing::Signal::Heard) may be.
 pub const HEARD_LATE: Duration = ms(200);
 /// A speaker that is called so much later than it wanted was not running.
@@ -73,8 +81,15 @@ pub const SWEEP: Duration = ms(60_000);
 pub const COST: u16 = 96;
 /// Greatest cost of a link, however long it takes: the metric has room for 32 such.
 pub const COST_MAX: u16 = 2_000;
+/// Metric of a client that is here and has been for [`CLIENT_NEW`]. A gateway that it just came to beats one that it may have
+/// left, whatever is in between: four links of the greatest cost, and eighty of the least.
+pub const SETTLED: u16 = 0x2000;
 /// Metric of a client that is silent: beyond any gateway that hears it.
 pub const HELD: u16 = 0x7000;
+/// Whether this is the metric of the way to a client that nobody hears.
+pub(crate) const fn is_held(metric: u16) -> bool {
+    metric >= HELD
+}
 /// Metric of a client that was never heard here: beyond any gateway that did.
 pub const NEVER_HEARD: u16 = 0x7800;
 

@@ -1,7 +1,7 @@
 //! The route table (RFC 8966 §3.2.6): for each prefix, who announced it, what is selected, what was announced.
 use crate::{
     build,
-    params::SMOOTHING,
+    params::{JUMP, SMOOTHING},
     types::{INFINITY, RouterId, Seqno},
 };
 use core::time::Duration;
@@ -56,7 +56,8 @@ impl Smoothed {
     /// The metric is this from now on; what it was until now moved the average.
     pub(crate) fn set(&mut self, metric: u16, now: Instant) {
         // An announcement may come before the link is known to work both ways. Infinity would take half a minute to wear off.
-        if self.metric == INFINITY {
+        // The same goes for clients that come or fall silent.
+        if self.metric == INFINITY || self.metric.abs_diff(metric) >= JUMP {
             *self = Self::new(metric, now);
             return;
         }
@@ -88,6 +89,14 @@ pub(crate) struct Hold {
     pub(crate) until: Instant,
 }
 
+/// A gateway that hears the client of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rival {
+    pub(crate) router_id: RouterId,
+    /// The client has just come there.
+    pub(crate) is_new: bool,
+}
+
 /// Everything about one prefix.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Entry {
@@ -109,7 +118,7 @@ pub(crate) struct Entry {
     pub(crate) installed: Option<NextHops>,
     pub(crate) hold: Option<Hold>,
     /// Another gateway that hears the client.
-    pub(crate) rival: Option<RouterId>,
+    pub(crate) rival: Option<Rival>,
     wake: Option<Instant>,
 }
 
@@ -121,9 +130,16 @@ impl Entry {
             Some(Next::Local) | None => None,
         }
     }
+    /// Whether it is this node's to announce.
+    pub(crate) fn is_own(&self) -> bool {
+        self.host.is_some() || self.client.is_some()
+    }
     fn is_empty(&self) -> bool {
-        let origin = self.host.is_some() || self.client.is_some();
-        !origin && self.routes.is_empty() && self.selected.is_none() && self.hold.is_none() && self.installed.is_none()
+        !self.is_own()
+            && self.routes.is_empty()
+            && self.selected.is_none()
+            && self.hold.is_none()
+            && self.installed.is_none()
     }
 }
 

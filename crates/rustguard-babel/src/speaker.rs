@@ -33,6 +33,7 @@ use rustguard_core::{
     routing::{Action, Event, PeerRoutes, Report, Role, RoutingEngine, Signal, SourceRule},
     time::Instant,
 };
+use rustguard_crypto::x25519::PublicKey;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How far ahead a kept sequence number is of the one in use: it is kept again after so many steps.
@@ -41,7 +42,14 @@ const CEILING: u16 = 256;
 /// Babel (RFC 8966) for the peers of an interface.
 #[derive(Debug)]
 pub struct Babel {
+    key: PublicKey,
+    /// What is not of the key in the router-id.
+    number: u16,
     router_id: RouterId,
+    /// The least sequence number that this run has given out.
+    first: Seqno,
+    /// When the router-id was last changed.
+    renumbered: Option<Instant>,
     /// The highest that any prefix of this node has, where new ones start.
     seqno: Seqno,
     /// What a restart must start beyond; `None`: nothing is kept.
@@ -74,18 +82,20 @@ impl Babel {
         rng.fill_bytes(&mut seed);
         let mut jitter = Jitter(u64::from_be_bytes(seed));
         let [random, ..] = jitter.next().to_be_bytes().map(u16::from);
-        let of_key = RouterId::of_key(&config.key);
-        let (router_id, seqno, kept) = match &config.start {
-            Start::Random => (RouterId::random(rng), Seqno(random), false),
-            Start::First => (of_key, Seqno(random), true),
-            Start::Kept(bytes) => match bytes.as_slice() {
-                &[high, low] => (of_key, Seqno(u16::from_be_bytes([high, low])).plus(1), true),
-                // Not what was given out: as if nothing had been kept, but with something to keep.
-                _ => (RouterId::random(rng), Seqno(random), true),
-            },
+        let (number, seqno) = match &config.start {
+            Start::Kept(bytes) if let &[a, b, high, low] = bytes.as_slice() => {
+                (u16::from_be_bytes([a, b]), Seqno(u16::from_be_bytes([high, low])).plus(1))
+            }
+            // Also when what was kept is not what was given out.
+            _ => (jitter.number(), Seqno(random)),
         };
+        let kept = config.start != Start::Random;
         Self {
-            router_id,
+            key: config.key,
+            number,
+            router_id: RouterId::numbered(&config.key, number),
+            first: seqno,
+            renumbered: None,
             seqno,
             ceiling: kept.then_some(seqno.plus(CEILING)),
             keep_due: kept,
@@ -184,7 +194,8 @@ impl RoutingEngine for Babel {
             && let Some(ceiling) = self.ceiling
         {
             // Before the packets that the numbers are in.
-            out.insert(0, Action::Keep { bytes: ceiling.0.to_be_bytes().to_vec() });
+            let bytes = [self.number.to_be_bytes(), ceiling.0.to_be_bytes()].concat();
+            out.insert(0, Action::Keep { bytes });
         }
     }
 
@@ -339,7 +350,7 @@ impl Babel {
 /// The entry of a prefix of this node. Whatever it announced for it before, the highest number is not older.
 fn origin(table: &mut Table, prefix: IpNet, seqno: Seqno) -> &mut Entry {
     let entry = table.entries.entry(prefix).or_default();
-    if entry.host.is_none() && entry.client.is_none() && !entry.seqno.newer_than(seqno) {
+    if !entry.is_own() && !entry.seqno.newer_than(seqno) {
         entry.seqno = seqno;
     }
     entry

@@ -38,21 +38,22 @@ impl RouterId {
     pub fn new(bytes: [u8; 8]) -> Option<Self> {
         (bytes != [0; 8] && bytes != [0xff; 8]).then_some(Self(bytes))
     }
-    /// The router-id of the node with this key, by which prefixes can be pinned to their origin: 8 bytes of a hash.
+    /// The router-id of the node with this key, by which prefixes can be pinned to their origin: 6 bytes of a hash, and zeros
+    /// where a running node has a number of its own. [`is_of_same_key`](Self::is_of_same_key) compares the two.
     pub fn of_key(key: &PublicKey) -> Self {
-        let [a, b, c, d, e, f, g, h, ..] = hash(&[b"RustGuard Babel router-id", &key.0]);
-        // Both forbidden values are as likely as guessing 64 bits; one bit less costs nothing.
-        Self([a | 1, b & 0xfe, c, d, e, f, g, h])
+        Self::numbered(key, 0)
     }
-    /// A router-id for one run of the program, when no sequence number was kept from the last.
-    pub fn random(rng: &mut impl rand_core::CryptoRng) -> Self {
-        loop {
-            let mut bytes = [0; 8];
-            rng.fill_bytes(&mut bytes);
-            if let Some(id) = Self::new(bytes) {
-                return id;
-            }
-        }
+    /// The router-id of one of the nodes with this key. Gateways may share a key, and a node that has forgotten its sequence
+    /// numbers is another one to those who have not.
+    pub(crate) fn numbered(key: &PublicKey, number: u16) -> Self {
+        let [a, b, c, d, e, f, ..] = hash(&[b"RustGuard Babel router-id", &key.0]);
+        let [high, low] = number.to_be_bytes();
+        // One bit of each kind, so that it is neither of the forbidden values.
+        Self([a | 1, b & 0xfe, c, d, e, f, high, low])
+    }
+    /// Whether these are the same node, or nodes with the same key.
+    pub fn is_of_same_key(self, other: Self) -> bool {
+        self.0[..6] == other.0[..6]
     }
     /// Its bytes.
     pub const fn bytes(self) -> [u8; 8] {
@@ -114,7 +115,9 @@ mod tests {
     fn ids_and_addresses_come_from_the_key() {
         let (a, b) = (PublicKey([1; 32]), PublicKey([2; 32]));
         assert_eq!(RouterId::of_key(&a), RouterId::of_key(&a));
-        assert_ne!(RouterId::of_key(&a), RouterId::of_key(&b));
+        assert!(!RouterId::of_key(&a).is_of_same_key(RouterId::of_key(&b)));
+        let (one, two) = (RouterId::numbered(&a, 1), RouterId::numbered(&a, 0x100));
+        assert!(one != two && one.is_of_same_key(two) && two.is_of_same_key(RouterId::of_key(&a)));
         assert_ne!(link_local(&a), link_local(&b));
         assert!(link_local(&a).is_unicast_link_local() && link_local(&a).octets()[2..8] == [0; 6]);
         assert_eq!((RouterId::new([0; 8]), RouterId::new([255; 8])), (None, None));

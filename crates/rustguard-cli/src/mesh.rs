@@ -20,7 +20,7 @@ pub(crate) struct Mesh {
     pub(crate) interface: String,
     /// What its engine tells.
     pub(crate) view: RoutingView,
-    /// Names of origins, by their router-ids in hexadecimal.
+    /// Names of origins, by their router-ids in hexadecimal; of those that are made of a key, by the part that is.
     names: BTreeMap<String, String>,
 }
 
@@ -50,8 +50,7 @@ impl Mesh {
             }
         }
         for (key, name) in peers {
-            let id = RouterId::of_key(&key).bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-            names.insert(id, name.unwrap_or_else(|| to_base64(&key.0).to_string()));
+            names.insert(part_of_key(&key), name.unwrap_or_else(|| to_base64(&key.0).to_string()));
         }
         Self { interface, view, names }
     }
@@ -64,7 +63,8 @@ impl Mesh {
 
     /// The name, or else the key, of the peer with this router-id.
     pub(crate) fn name(&self, origin: &str) -> Option<&str> {
-        self.names.get(origin).map(String::as_str)
+        let of_key = origin.get(..KEY_DIGITS).and_then(|part| self.names.get(part));
+        of_key.or_else(|| self.names.get(origin)).map(String::as_str)
     }
 
     /// Whether packets of this prefix go to a plain WireGuard peer, which this node announces.
@@ -80,6 +80,14 @@ impl Mesh {
         }
         self.name(route.origin.as_deref()?)
     }
+}
+
+/// Digits of a router-id that are made of the key; the rest is drawn.
+const KEY_DIGITS: usize = 12;
+
+fn part_of_key(key: &PublicKey) -> String {
+    let digits: String = RouterId::of_key(key).bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    digits[..KEY_DIGITS].to_owned()
 }
 
 /// How a neighbour is called in routes: its name, or its key.
@@ -187,7 +195,7 @@ pub(crate) mod tests {
     #[test]
     fn a_router_id_made_of_a_known_key_has_its_name() {
         let key = PublicKey([7; 32]);
-        let id: String = RouterId::of_key(&key).bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = part_of_key(&key) + "1234";
         let named = Mesh::new("wg0".into(), mesh().view, [(key, Some("far".into()))]);
         assert_eq!((named.name(&id), named.name("00")), (Some("far"), None));
         let nameless = Mesh::new("wg0".into(), mesh().view, [(key, None)]);

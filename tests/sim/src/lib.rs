@@ -329,7 +329,9 @@ impl Sim {
         format!("at {} ms{}", self.now / 1_000_000, nodes.concat())
     }
     fn next(&self, node: usize, prefix: IpNet) -> impl Iterator<Item = usize> {
-        self.hops(node, prefix).into_iter().flat_map(NextHops::peers).map(|peer| peer.0 as usize)
+        // Peers that are no nodes are clients; packets go no farther.
+        let peers = self.hops(node, prefix).into_iter().flat_map(NextHops::peers).map(|peer| peer.0 as usize);
+        peers.filter(|&peer| peer < self.nodes.len())
     }
     fn hops(&self, node: usize, prefix: IpNet) -> Option<&NextHops> {
         self.nodes[node].fib.get(&prefix)
@@ -339,7 +341,8 @@ impl Sim {
         let prefixes: BTreeSet<IpNet> = self.nodes.iter().flat_map(|node| node.fib.keys().copied()).collect();
         prefixes.into_iter().filter(|&prefix| self.has_loop(prefix)).count()
     }
-    fn has_loop(&self, prefix: IpNet) -> bool {
+    /// Whether packets for this prefix can go in a circle at this moment.
+    pub fn has_loop(&self, prefix: IpNet) -> bool {
         // Nodes without unvisited next hops are taken away until none is left, or a loop.
         let mut left: BTreeSet<usize> = (0..self.nodes.len()).collect();
         loop {

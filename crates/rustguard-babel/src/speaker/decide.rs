@@ -3,7 +3,7 @@ use super::{Babel, CEILING, around};
 use crate::{
     build,
     outbox::longest_hold,
-    params::{CHANGED, NEW_SEQNO, URGENT},
+    params::{CHANGED, JUMP, NEW_SEQNO, URGENT},
     route::{Entry, Hold, Next},
     types::{INFINITY, Seqno, add},
 };
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 /// How soon, and how surely, neighbours have to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
-    /// With acknowledgment, at once: a new route, another origin, no route.
+    /// With acknowledgment, at once: a new route, another origin, no route, a client that is heard or is not any more.
     Urgent,
     /// The metric changed a lot.
     Changed,
@@ -134,8 +134,10 @@ impl Babel {
         let news = match (old, new) {
             (None, None) => None,
             (Some(old), Some(new)) if old.router_id == new.router_id => {
-                let far = new.metric.abs_diff(entry.told_metric) >= (entry.told_metric / 4).max(96);
-                if far {
+                let by = new.metric.abs_diff(entry.told_metric);
+                if by >= JUMP {
+                    Some(News::Urgent)
+                } else if by >= (entry.told_metric / 4).max(96) {
                     Some(News::Changed)
                 } else if new.seqno.newer_than(old.seqno) {
                     Some(News::Newer)

@@ -2,9 +2,11 @@
 use super::{Babel, around};
 use crate::{
     build, ip,
-    params::{HELD, HOP_COUNT, MAX_UNKNOWN, OVERTAKEN, SEQNO_PACE, URGENT, from_centis, hold},
+    params::{
+        HOP_COUNT, MAX_UNKNOWN, OVERTAKEN, RENUMBER_PACE, SEQNO_PACE, SETTLED, URGENT, from_centis, hold, is_held,
+    },
     parse::Tlvs,
-    route::{Next, Route, Smoothed},
+    route::{Next, Rival, Route, Smoothed},
     tlv::Tlv,
     types::{INFINITY, RouterId, Seqno, add, micros},
 };
@@ -201,17 +203,27 @@ impl Babel {
         })
     }
 
-    /// Somebody still knows this node by a number that it does not know itself: it restarted with less than it had given
-    /// out. It goes on beyond that.
+    /// Somebody knows this node by what it has not said. Either it goes on from numbers that are older than what it had given
+    /// out, and would not be believed, or another node goes by its router-id: a gateway with the same key that was made as a copy
+    /// of it. A new router-id is right for both.
     fn echoed(&mut self, prefix: IpNet, seqno: Seqno) {
-        if let Some(entry) = self.table.entries.get_mut(&prefix)
-            && (entry.host.is_some() || entry.client.is_some())
-            && seqno.newer_than(entry.seqno)
-        {
-            entry.seqno = seqno.plus(1);
-            let seqno = entry.seqno;
-            self.used(seqno);
-            self.stale.insert(prefix);
+        let entry = self.table.entries.get(&prefix).filter(|entry| entry.is_own());
+        // What is not this node's any more is remembered for longer than anybody believes it.
+        let said = entry.map(|entry| entry.seqno).or(self.sources.get(prefix, self.router_id).map(|said| said.seqno));
+        let unsaid = match said {
+            Some(said) => seqno.newer_than(said),
+            // What an earlier run announced is below that.
+            None => !self.first.newer_than(seqno),
+        };
+        // Everything is announced anew: not as often as somebody may like.
+        if unsaid && self.renumbered.is_none_or(|at| self.now.since(at) >= RENUMBER_PACE) {
+            self.renumbered = Some(self.now);
+            self.number = self.jitter.number();
+            self.router_id = RouterId::numbered(&self.key, self.number);
+            self.first = self.seqno;
+            self.keep_due = self.ceiling.is_some();
+            let own = self.table.entries.iter().filter(|(_, entry)| entry.is_own());
+            self.stale.extend(own.map(|(&prefix, _)| prefix));
         }
     }
 
@@ -345,13 +357,17 @@ impl Babel {
         }
     }
 
-    /// Another gateway announces that it hears a client of this one.
+    /// Another gateway announces that it hears a client of this one, or that it just came there.
     pub(super) fn look_for_rival(&mut self, prefix: IpNet) {
         let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
         let Some(client) = entry.client.and_then(|client| self.clients.get_mut(&client)) else { return };
-        let live = entry.routes.values().filter(|route| route.metric < HELD);
-        let rival = live.min_by_key(|route| route.metric).map(|route| route.router_id);
-        if rival.is_some() && rival != entry.rival {
+        let live = entry.routes.values().filter(|route| !is_held(route.metric));
+        let rival = live.min_by_key(|route| route.metric);
+        // Whoever has it for longer is as far as that at least.
+        let rival = rival.map(|route| Rival { router_id: route.router_id, is_new: route.metric < SETTLED });
+        if let Some(rival) = rival
+            && entry.rival.is_none_or(|before| rival.router_id != before.router_id || rival.is_new && !before.is_new)
+        {
             client.contested(self.now);
         }
         entry.rival = rival;

@@ -70,24 +70,47 @@ impl NextHops {
         let best = match self.members.as_slice() {
             // Nothing to spread: the common case costs no hash.
             [only] => Some(only.peer).filter(|&peer| usable(peer)),
-            members => members
-                .iter()
-                .filter(|member| usable(member.peer))
-                .max_by_key(|member| (0..member.weight).map(|draw| score(flow, member.peer, draw)).max())
-                .map(|member| member.peer),
+            members => among(members, mix(flow), &usable),
         };
         best.or_else(|| self.backup.filter(|&peer| usable(peer))).or_else(|| self.peers().next())
     }
 }
 
-/// A number that depends on every bit of its three inputs (the finaliser of SplitMix64, twice).
-fn score(flow: u64, peer: PeerId, draw: u8) -> u64 {
-    mix(mix(flow) ^ (u64::from(peer.0) << 8 | u64::from(draw)))
+/// The usable member with the highest number for a flow. Mostly the first that is asked is usable, and no other is asked.
+fn among(members: &[NextHop], flow: u64, usable: impl Fn(PeerId) -> bool) -> Option<PeerId> {
+    let mut passed_over = 0_u8;
+    loop {
+        let left = members.iter().enumerate().filter(|&(place, _)| passed_over >> place & 1 == 0);
+        let (place, member) = left.max_by_key(|(_, member)| member.highest(flow))?;
+        if usable(member.peer) {
+            return Some(member.peer);
+        }
+        passed_over |= 1 << place;
+    }
 }
 
+impl NextHop {
+    /// The highest of the numbers that it draws for a flow, which has been mixed. A product's two halves depend on every bit of
+    /// the factors together: one multiplication for each number.
+    fn highest(&self, flow: u64) -> u64 {
+        let first = u64::from(self.peer.0).wrapping_mul(0xd1b5_4a32_d192_ed03);
+        let draw = |nth: u64| {
+            let product = u128::from(flow ^ first.wrapping_add(nth.wrapping_mul(GOLDEN))) * u128::from(MULTIPLIER);
+            (product >> 64) as u64 ^ product as u64
+        };
+        (0..u64::from(self.weight)).map(draw).max().unwrap_or(0)
+    }
+}
+
+/// 2^64 by the golden ratio: multiples of it are far from each other.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Odd, and its bits are in no order.
+const MULTIPLIER: u64 = 0xbf58_476d_1ce4_e5b9;
+
+/// The finaliser of SplitMix64: all bits depend on all bits.
 fn mix(mut z: u64) -> u64 {
-    z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = z.wrapping_add(GOLDEN);
+    z = (z ^ (z >> 30)).wrapping_mul(MULTIPLIER);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
@@ -110,6 +133,62 @@ mod tests {
         for (peer, expected) in [(1, 4_000_u32), (2, 2_000), (3, 2_000)] {
             assert!(counts[peer].abs_diff(expected) < 250, "peer {peer}: {}", counts[peer]);
         }
+    }
+
+    /// For peers of any numbers, alike or not: a share is off by less than five standard deviations.
+    #[test]
+    fn shares_are_fair_for_any_peers() {
+        for peers in [[0, 1, 2], [1, 2, 3], [7, 1_000, 65_536], [0x8000_0000, 0xffff_ffff, 5]] {
+            for weights in [[1, 1, 1], [8, 8, 8], [8, 7, 1], [3, 8, 5]] {
+                let set: Vec<(u32, u8)> = peers.into_iter().zip(weights).collect();
+                let (hops, sum) = (self::set(&set, None), weights.iter().map(|&weight| f64::from(weight)).sum::<f64>());
+                let mut counts = [0_u32; 3];
+                for flow in 0..20_000_u64 {
+                    let peer = hops.pick(flow << 3, |_| true).expect("a usable member");
+                    counts[peers.iter().position(|&known| PeerId(known) == peer).expect("a member")] += 1;
+                }
+                for (place, weight) in weights.into_iter().enumerate() {
+                    let share = f64::from(weight) / sum;
+                    let (expected, deviation) = (20_000.0 * share, (20_000.0 * share * (1.0 - share)).sqrt());
+                    let off = (f64::from(counts[place]) - expected).abs() / deviation;
+                    assert!(off < 5.0, "{peers:?} {weights:?}: {counts:?}, {off:.1} deviations");
+                }
+            }
+        }
+    }
+
+    /// A set that is made anew without a member, or with another weight, is the same to the flows of the others.
+    #[test]
+    fn a_new_set_moves_no_more_than_it_must() {
+        let (before, without) = (set(&[(1, 8), (2, 8), (3, 4)], None), set(&[(2, 8), (1, 8)], Some(9)));
+        let lighter = set(&[(1, 7), (2, 8), (3, 4)], None);
+        for flow in 0..4_000 {
+            let [was, lost, less] =
+                [&before, &without, &lighter].map(|hops| hops.pick(flow, |_| true).expect("a member"));
+            assert!(was == PeerId(3) || was == lost, "flow {flow} moved from {was:?} to {lost:?}");
+            assert!(was == PeerId(1) || was == less, "flow {flow} moved from {was:?} to {less:?}");
+        }
+    }
+
+    #[test]
+    fn who_is_passed_over_is_asked_once() {
+        let hops = set(&[(1, 8), (2, 8), (3, 8), (4, 8)], Some(5));
+        for flow in 0..100 {
+            let asked = core::cell::RefCell::new(Vec::new());
+            let usable = |peer| {
+                asked.borrow_mut().push(peer);
+                peer == PeerId(4) || peer == PeerId(5)
+            };
+            assert_eq!(hops.pick(flow, usable), Some(PeerId(4)));
+            let mut asked = asked.into_inner();
+            let all = asked.len();
+            asked.sort_unstable();
+            asked.dedup();
+            assert_eq!(asked.len(), all, "twice");
+        }
+        let asked = core::cell::Cell::new(0);
+        hops.pick(1, |_| asked.replace(asked.get() + 1) < 9);
+        assert_eq!(asked.get(), 1, "only the winner");
     }
 
     #[test]

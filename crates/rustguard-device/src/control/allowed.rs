@@ -57,3 +57,54 @@ impl Allowed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: PeerId = PeerId(1);
+    const B: PeerId = PeerId(2);
+
+    fn net(text: &str) -> IpNet {
+        text.parse().expect("a prefix")
+    }
+
+    /// What both kinds have in common, and who has lost what.
+    fn fill(shared: bool) -> (Allowed, Option<PeerId>) {
+        let mut allowed = Allowed::new(shared);
+        assert_eq!(allowed.insert(net("10.0.0.1/8"), A), None);
+        assert_eq!(allowed.insert(net("10.0.0.0/8"), A), None, "from itself");
+        assert_eq!(allowed.insert(net("10.1.0.0/16"), A), None);
+        let lost = allowed.insert(net("10.0.0.0/8"), B);
+        allowed.insert(net("10.2.0.0/16"), B);
+        (allowed, lost)
+    }
+
+    #[test]
+    fn a_prefix_belongs_to_who_was_given_it_last() {
+        let (mut allowed, lost) = fill(false);
+        assert_eq!(lost, Some(A));
+        assert_eq!(
+            (allowed.of(A), allowed.of(B)),
+            (vec![net("10.1.0.0/16")], vec![net("10.0.0.0/8"), net("10.2.0.0/16")])
+        );
+        allowed.remove(net("10.0.0.0/8"), A);
+        assert_eq!(allowed.of(B).len(), 2, "that was not A's");
+        allowed.remove(net("10.0.0.9/8"), B);
+        assert_eq!(allowed.of(B), [net("10.2.0.0/16")]);
+        allowed.remove_peer(B);
+        assert!(allowed.of(B).is_empty() && allowed.of(A).len() == 1);
+    }
+
+    #[test]
+    fn bounds_are_each_peers_own() {
+        let (mut allowed, lost) = fill(true);
+        assert_eq!(lost, None);
+        assert_eq!(allowed.of(A), [net("10.0.0.0/8"), net("10.1.0.0/16")]);
+        assert_eq!(allowed.of(B), [net("10.0.0.0/8"), net("10.2.0.0/16")]);
+        allowed.remove(net("10.0.0.9/8"), B);
+        assert_eq!((allowed.of(A).len(), allowed.of(B)), (2, vec![net("10.2.0.0/16")]));
+        allowed.remove_peer(A);
+        assert!(allowed.of(A).is_empty() && allowed.of(B).len() == 1);
+    }
+}

@@ -341,3 +341,55 @@ impl Sample {
         ]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustguard_crypto::x25519::PublicKey;
+
+    const NOTHING: [Option<Signal>; 3] = [None, None, None];
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(1 << 40) + Duration::from_millis(ms)
+    }
+
+    fn peer() -> PeerShared {
+        PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default())
+    }
+
+    #[test]
+    fn what_an_engine_sends_and_gets_is_no_traffic() {
+        let (shared, mut sample) = (peer(), Sample::default());
+        assert_eq!(sample.look(&shared, at(0)), NOTHING);
+        for ms in [1, 2] {
+            let _ = shared.activity.data_received(at(ms), 4_000);
+            shared.engine_rx.fetch_add(4_000, Relaxed);
+            let _ = shared.activity.data_sent(at(ms), 5_000);
+            sample.engine_sent += 5_000;
+            let _ = shared.activity.data_received(at(ms), TRAFFIC - 1);
+            assert_eq!(
+                sample.look(&shared, at(ms)),
+                [Some(Signal::Heard), None, None],
+                "both ways, and less than counts"
+            );
+        }
+        let _ = shared.activity.data_sent(at(3), TRAFFIC);
+        assert_eq!(sample.look(&shared, at(3)), [None, Some(Signal::Carried), None]);
+        assert_eq!(sample.look(&shared, at(3)), NOTHING, "once");
+    }
+
+    #[test]
+    fn data_without_an_answer_is_told_once() {
+        let (shared, mut sample) = (peer(), Sample::default());
+        let unanswered = [None, None, Some(Signal::Unanswered)];
+        let _ = shared.activity.data_sent(at(0), 100);
+        assert_eq!(sample.look(&shared, at(499)), NOTHING);
+        assert_eq!(sample.look(&shared, at(500)), unanswered);
+        assert_eq!(sample.look(&shared, at(900)), NOTHING, "known already");
+        shared.activity.keepalive_received(at(1_000), 32);
+        let _ = shared.activity.data_sent(at(1_001), 100);
+        // This look came late; something was heard since the last one.
+        assert_eq!(sample.look(&shared, at(1_600)), [Some(Signal::Heard), None, None]);
+        assert_eq!(sample.look(&shared, at(1_800)), unanswered, "again");
+    }
+}

@@ -218,3 +218,62 @@ impl From<Verdict> for Outcome {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::testing;
+    use rustguard_core::routing::{NextHops, RouteTable, SourceRule};
+    use std::sync::Arc;
+
+    const A: PeerId = PeerId(1);
+    const C: PeerId = PeerId(2);
+
+    /// A has 10.0.0.1, C all the rest, also what is for everybody.
+    fn table(relaying: Relaying) -> Table {
+        let mut routes = RouteTable::default();
+        routes.install("0.0.0.0/0".parse().unwrap(), NextHops::single(C).into());
+        routes.permit(A, "10.0.0.1/32".parse().unwrap(), SourceRule::Longest);
+        routes.permit(C, "10.0.0.3/32".parse().unwrap(), SourceRule::Longest);
+        let peer = |id: PeerId| (id, Arc::new(PeerShared::new(id, PublicKey([1; 32]), Arc::default())));
+        Table { routes: routes.snapshot(), peers: [peer(A), peer(C)].into(), relaying, ..Table::default() }
+    }
+
+    fn head(from: u8, to: [u8; 4]) -> IpHead {
+        IpHead { source: [10, 0, 0, from].into(), destination: to.into(), len: 20 }
+    }
+
+    /// What was last found out is about a peer, and not about a source alone.
+    #[test]
+    fn a_source_is_one_peers() {
+        let (table, (shared, _inbox)) = (table(Relaying::Never), testing::shared(2));
+        let (a, c, now) = (&table.peers[&A], &table.peers[&C], Instant::default());
+        let decision = Decision::new(&table, &shared);
+        for _ in 0..2 {
+            assert_eq!(decision.admit(a, &head(1, [10, 0, 0, 2]), now), Ok(()));
+            assert_eq!(decision.admit(c, &head(1, [10, 0, 0, 2]), now), Err(DropReason::SourceNotAllowed));
+            assert_eq!(decision.admit(c, &head(3, [10, 0, 0, 2]), now), Ok(()));
+            assert_eq!(decision.admit(a, &head(3, [10, 0, 0, 2]), now), Err(DropReason::SourceNotAllowed));
+        }
+    }
+
+    /// What was last found out is about both addresses; the host's own, and what is for everybody, is the host's.
+    #[test]
+    fn what_is_for_the_host_is_not_relayed() {
+        let local = Arc::new([[10, 0, 0, 2].into()].into());
+        let (table, (shared, _inbox)) = (table(Relaying::Always { local }), testing::shared(2));
+        let decision = Decision::new(&table, &shared);
+        let outcome = |to| decision.outcome(Some(&table.peers[&A]), &head(1, to), &[0; 20]);
+        for _ in 0..2 {
+            assert_eq!(outcome([10, 0, 0, 3]), Outcome::Forward(C));
+            assert_eq!(outcome([10, 0, 0, 2]), Outcome::Deliver);
+            assert_eq!(outcome([10, 0, 0, 4]), Outcome::Forward(C));
+            assert_eq!(outcome([224, 0, 0, 5]), Outcome::Deliver);
+        }
+        assert_eq!(
+            decision.outcome(None, &head(2, [10, 0, 0, 2]), &[0; 20]),
+            Outcome::Forward(C),
+            "the host knows why"
+        );
+    }
+}

@@ -1,0 +1,472 @@
+//! `rustguard serve` as users have it: restarts and crashes, who may reach whom, who is put out, what it refuses. Joining is in
+//! `join.rs`.
+use anyhow::{Context, Result, ensure};
+use rustguard_tests::{Lab, Network, Node, eventually, files_in, network, scenario, served_log, wireguard_go};
+use serde_json::Value;
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::Command,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+const SOON: Duration = Duration::from_secs(15);
+/// For a join that is to fail by silence: several tries.
+const IMPATIENT: [&str; 2] = ["--timeout", "4"];
+/// The server's folder.
+const STATE: &str = "/var/lib/rustguard/rgs";
+
+/// Both sides start again, one properly and one as after a crash: the tunnel comes back without a token, with the same
+/// addresses, keys and settings.
+#[test]
+fn restarts_need_no_token() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &["--pool", "192.168.77.0/24", "--port", "4500"])?;
+            let mut machine = network.join(lab, 1, &served.join_arguments())?;
+            network.reaches_server(1)?;
+            let (key, addresses) = (network.status()?["public_key"].clone(), network.addresses(1)?);
+            ensure!(addresses == ["192.168.77.2"], "{addresses:?}");
+
+            machine.stop("KILL")?;
+            let mut machine = network.up(lab, 1)?;
+            network.reaches_server(1)?;
+
+            served.stop()?;
+            let served = network.serve(lab, &[])?;
+            // The server calls those who were there: nothing has to be sent for that.
+            eventually(
+                "the tunnel is back",
+                SOON,
+                || Ok(network.status()?["peers"][0]["rx_bytes"].as_u64() > Some(0)),
+            )?;
+            let status = network.status()?;
+            ensure!(status["public_key"] == key && status["port"] == 4500, "{status}");
+            network.reaches_server(1)?;
+
+            served.crash()?;
+            let served = network.serve(lab, &[])?;
+            network.machines[0].reaches("192.168.77.1", 30)?;
+            ensure!(network.addresses(1)? == addresses, "other addresses");
+            machine.stop("TERM")?;
+            served.stop()
+        })
+    });
+}
+
+/// Peers reach each other through the server although its host forwards nothing, and with --isolate they do not although it
+/// does.
+#[test]
+fn from_peer_to_peer_and_isolated() {
+    scenario(|lab| {
+        network(lab, 2, |network| {
+            let served = network.serve(lab, &[])?;
+            ensure!(network.server.run(&["sysctl", "-n", "net.ipv4.ip_forward"])?.trim() == "0", "forwarding is on");
+            let machines: Vec<_> = (1..=2)
+                .map(|n| network.join(lab, n, &[&format!("10.{n}.0.1"), "--token", &network.invite(&[])?]))
+                .collect::<Result<_>>()?;
+            let (one, two) = (&network.machines[0], network.addresses(2)?);
+            network.reaches_server(2)?;
+            for address in &two {
+                one.reaches(address, 10)?;
+            }
+            served.stop()?;
+            network.server.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
+            let served = network.serve(lab, &["--isolate"])?;
+            network.reaches_server(1)?;
+            network.reaches_server(2)?;
+            for address in &two {
+                one.does_not_reach(address)?;
+            }
+            ensure!(network.status()?["isolate"] == true, "isolated");
+            served.stop()?;
+            let served = network.serve(lab, &["--isolate=off"])?;
+            network.reaches_server(2)?;
+            one.reaches(&two[0], 20)?;
+            drop(machines);
+            served.stop()
+        })
+    });
+}
+
+/// A peer that is removed is out at once, and neither the old invite nor its key brings it back; a new invite does.
+#[test]
+fn a_removed_peer_stays_out() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &[])?;
+            let old = network.invite(&["--uses", "5"])?;
+            let mut machine = network.join(lab, 1, &["10.1.0.1", "--token", &old, "--name", "laptop"])?;
+            network.reaches_server(1)?;
+            network.ask(&["peer", "rename", "laptop", "notebook"])?;
+            network.try_ask(&["peer", "rm", "laptop"])?.refused(&["no peer laptop"])?;
+            let server = network.server_addresses()?;
+            network.ask(&["peer", "rm", "notebook"])?;
+            network.machines[0].does_not_reach(&server[0])?;
+            ensure!(network.ask(&["peer", "ls"])?.lines().count() == 1, "the list is empty");
+            machine.stop("TERM")?;
+            let arguments = [&["10.1.0.1", "--token", &old], &IMPATIENT[..]].concat();
+            network.try_join(1, &arguments)?.refused(&[])?;
+            let refused = network.audited("refused", 1)?;
+            ensure!(refused["reason"] == "removed-peer", "{refused}");
+            let _machine = network.join(lab, 1, &["10.1.0.1", "--token", &network.invite(&[])?])?;
+            network.reaches_server(1)?;
+            served.stop()
+        })
+    });
+}
+
+/// A stock WireGuard gets a configuration, and the server does not keep its private key.
+#[test]
+fn stock_wireguard_by_configuration() {
+    scenario(|lab| {
+        network(lab, 2, |network| {
+            let served = network.serve(lab, &["--endpoint", "10.1.0.1", "--dns", "10.150.0.1"])?;
+            let text = network.ask(&["peer", "add", "phone", "--conf", "-", "--address", "10.150.0.77"])?;
+            ensure!(text.contains("Address = 10.150.0.77/") && text.contains("DNS = 10.150.0.1"), "{text}");
+            let private = text.lines().find_map(|line| line.strip_prefix("PrivateKey = ")).context("a private key")?;
+            for file in files_in(Path::new("/var/lib/rustguard"))? {
+                let bytes = fs::read(&file)?;
+                ensure!(!bytes.windows(private.len()).any(|w| w == private.as_bytes()), "{}", file.display());
+            }
+            // The client is wireguard-go and stock wg-quick.
+            let stock: String =
+                text.lines().filter(|line| !line.starts_with("DNS")).map(|line| format!("{line}\n")).collect();
+            let file = lab.file("stock.conf", &stock)?;
+            let up = |verb: &str| {
+                let mut command = network.machines[0].command("wg-quick");
+                command.arg(verb).arg(&file).env("WG_QUICK_USERSPACE_IMPLEMENTATION", wireguard_go()?);
+                let ended = network.machines[0].end_of(&mut command)?;
+                ensure!(ended.success(), "wg-quick {verb}: {ended}");
+                anyhow::Ok(())
+            };
+            up("up")?;
+            network.reaches_server(1)?;
+            let peers: Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
+            ensure!(peers[0]["name"] == "phone" && peers[0]["state"] == "active", "{peers}");
+            up("down")?;
+
+            network.try_ask(&["peer", "add", "phone", "--conf", "-"])?.refused(&["already"])?;
+            let taken = network.try_ask(&["peer", "add", "other", "--conf", "-", "--address", "10.150.0.77"])?;
+            taken.refused(&["10.150.0.77"])?;
+            let outside = network.try_ask(&["peer", "add", "other", "--conf", "-", "--address", "10.9.0.1"])?;
+            outside.refused(&["10.9.0.1"])?;
+            network.try_ask(&["peer", "add", "-x-", "--conf", "-"]).map(|ended| ensure_usage(&ended))??;
+            network.try_ask(&["peer", "add", "a b", "--conf", "-"])?.refused(&["is no name"])?;
+            let path = lab.path("kept.conf");
+            network.ask(&["peer", "add", "tablet", "--conf", &path.display().to_string()])?;
+            ensure!(fs::metadata(&path)?.permissions().mode() & 0o077 == 0, "a private key for all to read");
+            let again = network.try_ask(&["peer", "add", "tablet2", "--conf", &path.display().to_string()])?;
+            again.refused(&["kept.conf"])?;
+            let key = network.server.sh("wg genkey | wg pubkey")?;
+            let text = network.ask(&["peer", "add", "box", "--public-key", key.trim()])?;
+            ensure!(!text.contains("PrivateKey") && text.contains("[Peer]"), "{text}");
+
+            let qr = network.ask(&["peer", "add", "watch", "--qr"])?;
+            ensure!(qr.contains('█') && qr.contains("scan"), "a QR code: {qr}");
+            let qr = network.ask(&["invite", "new", "--qr", "--name", "guest", "--expires", "1h"])?;
+            ensure!(qr.contains('█') && qr.contains("1 hour"), "a QR code: {qr}");
+            let peers: Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
+            let guest = peers.as_array().and_then(|peers| peers.iter().find(|peer| peer["name"] == "guest")).cloned();
+            ensure!(guest.is_some_and(|guest| guest["state"] == "pending"), "a guest who may not come: {peers}");
+            served.stop()
+        })
+    });
+}
+
+/// clap's own refusal.
+fn ensure_usage(ended: &rustguard_tests::Ended) -> Result<()> {
+    ensure!(ended.status.code() == Some(2), "{ended}");
+    Ok(())
+}
+
+/// What may not be: a second server, a state that is damaged, a pool smaller than what is leased, nonsense on the command line.
+#[test]
+fn what_a_server_refuses() {
+    scenario(|lab| {
+        network(lab, 2, |network| {
+            let run = |arguments: &[&str]| {
+                network.server.end_of(network.server.rustguard()?.args(["serve", "-i", "rgs"]).args(arguments))
+            };
+            let served = network.serve(lab, &["--pool", "10.60.0.0/24"])?;
+            run(&[])?.refused(&["rgs is up already"])?;
+            let _one =
+                network.join(lab, 1, &["10.1.0.1", "--token", &network.invite(&["--address", "10.60.0.200"])?])?;
+            ensure!(network.addresses(1)? == ["10.60.0.200"], "the address of the invite");
+            served.stop()?;
+            let ended = run(&["--pool", "10.60.0.0/25"])?;
+            ended.refused(&["10.60.0.200"])?;
+            run(&["--pool", "10.60.0.0/24", "--pool", "10.61.0.0/24"])?.refused(&["at most one pool"])?;
+            run(&["--pool", "10.60.0.1/32"])?.refused(&["no address besides"])?;
+            run(&["--token", "rg1-whatever"])?.refused(&[])?;
+            for arguments in
+                [&["--pool", "10.60.0.0/33"][..], &["--port", "0"], &["--open", "901"], &["--lease", "soon"]]
+            {
+                ensure_usage(&run(arguments)?)?;
+            }
+            network.try_ask(&["status"])?.refused(&["nobody serves rgs"])?;
+            // As it was all the time.
+            let served = network.serve(lab, &[])?;
+            ensure!(network.status()?["peers"][0]["addresses"][0] == "10.60.0.200", "the lease is gone");
+            served.stop()?;
+
+            let journal =
+                files_in(Path::new(STATE))?.into_iter().find(|path| path.display().to_string().contains("journal"));
+            let journal = journal.context("a journal")?;
+            let mut bytes = fs::read(&journal)?;
+            let early = bytes.len() / 4;
+            bytes[early] ^= 1;
+            fs::write(&journal, &bytes)?;
+            run(&[])?.refused(&[&journal.display().to_string(), "backup"])?;
+            ensure!(fs::read(&journal)? == bytes, "a damaged file was touched");
+            bytes[early] ^= 1;
+            fs::write(&journal, &bytes)?;
+            fs::write(format!("{STATE}/key"), "nonsense")?;
+            run(&[])?.refused(&["damaged"])?;
+            Ok(())
+        })
+    });
+}
+
+/// The control socket is root's.
+#[test]
+fn nobody_else_controls_the_server() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &[])?;
+            let program = rustguard_tests::rustguard()?;
+            // Where the checkout is, `nobody` may not get in.
+            let copy = lab.path("rustguard");
+            fs::copy(&program, &copy)?;
+            fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+            let as_nobody = || {
+                let mut command = network.server.command("setpriv");
+                command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&copy);
+                command.args(["peer", "ls", "-i", "rgs"]);
+                network.server.end_of(&mut command)
+            };
+            if Command::new("setpriv").args(["--reuid", "65534", "true"]).status().is_ok_and(|status| status.success())
+            {
+                as_nobody()?.refused(&["run as root"])?;
+                // Even where the mode was opened.
+                fs::set_permissions("/run/rustguard/rgs.ctl", fs::Permissions::from_mode(0o666))?;
+                as_nobody()?.refused(&["this user may not"])?;
+            } else {
+                lab.skip("another user at the control socket: this user namespace has only one");
+            }
+            served.stop()
+        })
+    });
+}
+
+/// In the background, and what is printed there.
+#[test]
+fn detached() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let mut command = network.server.rustguard()?;
+            command.args(["serve", "-i", "rgs", "--detach", "--open", "60", "--token", "correct horse"]);
+            let ended = network.server.end_of(&mut command)?;
+            ensure!(ended.success() && ended.stdout.contains("rustguard join 10.1.0.1:51820 --token rg1-"), "{ended}");
+            ensure!(
+                ended.stdout.contains("PASSPHRASE") && network.status()?["window"]["secret"] == "passphrase",
+                "{ended}"
+            );
+            let processes = network.server.sh("cat /proc/*/cmdline | tr '\\0' ' '")?;
+            ensure!(!processes.contains("correct horse"), "the passphrase is among the arguments of a process");
+            let mut command = network.join_command(1, &["10.1.0.1", "--token", "correct horse", "--detach"])?;
+            let ended = network.machines[0].end_of(&mut command)?;
+            ensure!(ended.success(), "{ended}");
+            network.reaches_server(1)?;
+            for (node, interface) in [(&network.machines[0], "rg1"), (&network.server, "rgs")] {
+                let ended = node.end_of(node.rustguard()?.args(["down", interface]))?;
+                ensure!(ended.success(), "{ended}");
+            }
+            Ok(())
+        })
+    });
+}
+
+/// Killed at any moment while machines join: who was told that it has joined is in the list with its addresses after every
+/// restart, and no address is another's. `RUSTGUARD_SEED` replays the moments; what the machines are at then is the scheduler's.
+#[test]
+fn killed_while_machines_join() {
+    scenario(|lab| network(lab, 3, |network| killed_often(lab, network)));
+}
+
+fn killed_often(lab: &Lab, network: &Network) -> Result<()> {
+    const KILLS: u32 = 24;
+    let seed = std::env::var("RUSTGUARD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_u64);
+    println!("RUSTGUARD_SEED={seed}");
+    let served = network.serve(lab, &["--pool", "10.150.0.0/16"])?;
+    let token = network.invite(&["--uses", "10000", "--expires", "1h"])?;
+    served.stop()?;
+    let (told, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let restarts = thread::scope(|scope| {
+        let joining: Vec<_> = (1..=3)
+            .map(|n| {
+                scope.spawn({
+                    let (told, stop, token) = (&told, &stop, &token);
+                    move || while_not(stop, || join_as_new(network, n, token, told))
+                })
+            })
+            .collect();
+        let mut moments = Moments(seed);
+        let restarts = (0..KILLS).try_for_each(|_| {
+            let served = network.serve(lab, &[])?;
+            // Who was told so before must be there now; who is told so from now on, at the next start.
+            check_told(network, &told)?;
+            thread::sleep(moments.next());
+            served.crash()
+        });
+        // Whatever happened: nobody may go on for ever.
+        let served = network.serve(lab, &[]);
+        stop.store(true, Ordering::Relaxed);
+        let joined =
+            joining.into_iter().try_for_each(|thread| thread.join().expect("a machine's thread does not panic"));
+        restarts.and(joined).and(served)
+    });
+    let served = restarts?;
+    check_told(network, &told)?;
+    let told = told.into_inner().expect("no thread has panicked");
+    println!("{} machines joined while the server was killed {KILLS} times", told.len());
+    ensure!(told.len() >= 10, "only {} machines joined: the kills met nobody", told.len());
+    // Each lease has cost one use, and no more: tries that were not answered are none.
+    let peers: Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
+    let leases = peers.as_array().context("a list")?.len();
+    let invites: Value = serde_json::from_str(&network.ask(&["invite", "ls", "--json"])?)?;
+    let left = invites.as_array().context("a list")?.iter().filter_map(|invite| invite["uses_left"].as_u64()).max();
+    ensure!(left == Some(10_000 - leases as u64), "{leases} leases, {left:?} uses left");
+    served.stop()
+}
+
+/// One that was told that it has joined: when, with which key and addresses.
+struct Told {
+    at: Instant,
+    public_key: String,
+    addresses: Vec<String>,
+}
+
+/// The machine joins under a new key, or under the last one if nobody answered that.
+fn join_as_new(network: &Network, n: u8, token: &str, told: &Mutex<Vec<Told>>) -> Result<()> {
+    let key = format!("/var/lib/rustguard/rg{n}/key");
+    let server = format!("10.{n}.0.1");
+    let ended = network.try_join(n, &[&server, "--token", token, "--timeout", "2"])?;
+    if !ended.success() {
+        return ended.refused(&["2 s"]);
+    }
+    let at = Instant::now();
+    let public_key = network.machines[usize::from(n) - 1].sh(&format!("wg pubkey < {key}"))?.trim().to_owned();
+    let mut joined = told.lock().expect("no thread has panicked");
+    joined.push(Told { at, public_key, addresses: network.addresses(n)? });
+    fs::remove_file(&key)?;
+    Ok(())
+}
+
+fn while_not(stop: &AtomicBool, mut body: impl FnMut() -> Result<()>) -> Result<()> {
+    while !stop.load(Ordering::Relaxed) {
+        body()?;
+    }
+    Ok(())
+}
+
+/// That all of them are in the server's list with their addresses, and all addresses in it are different.
+fn check_told(network: &Network, told: &Mutex<Vec<Told>>) -> Result<()> {
+    // None of them shakes hands, and a lease is kept for sixty seconds without.
+    const KEPT: Duration = Duration::from_secs(45);
+    let expected: Vec<(String, Vec<String>)> = {
+        let told = told.lock().expect("no thread has panicked");
+        let young = told.iter().filter(|told| told.at.elapsed() < KEPT);
+        young.map(|told| (told.public_key.clone(), told.addresses.clone())).collect()
+    };
+    let peers: Value = serde_json::from_str(&network.ask(&["peer", "ls", "--json"])?)?;
+    let (mut leases, mut given) = (HashMap::new(), HashSet::new());
+    for peer in peers.as_array().context("a list")? {
+        let addresses: Vec<_> = peer["addresses"].as_array().context("addresses")?.iter().map(as_text).collect();
+        for address in &addresses {
+            ensure!(given.insert(address.clone()), "{address} was given twice: {peers}");
+        }
+        leases.insert(as_text(&peer["public_key"]), addresses);
+    }
+    for (public_key, addresses) in expected {
+        let lease = leases.get(&public_key);
+        ensure!(lease == Some(&addresses), "{public_key} was told {addresses:?}, and the server knows {lease:?}");
+    }
+    Ok(())
+}
+
+fn as_text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Times from 0 to 600 ms (splitmix64, by Vigna): some before anybody has sent anything, some after several joins.
+struct Moments(u64);
+
+impl Moments {
+    fn next(&mut self) -> Duration {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Duration::from_micros((mixed ^ mixed >> 31) % 600_000)
+    }
+}
+
+/// `status --watch` shows it again and again, until it is ended.
+#[test]
+fn watched() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &[])?;
+            let mut command = network.server.rustguard()?;
+            let mut watch = network.server.spawn("watch", command.args(["status", "--watch", "-i", "rgs"]))?;
+            let shown = |watch: &rustguard_tests::Process, text| watch.log().matches(text).count();
+            eventually("the second page", SOON, || Ok(shown(&watch, "interface: rgs") >= 2))?;
+            let _machine = network.join(lab, 1, &served.join_arguments())?;
+            eventually("who has joined", SOON, || {
+                Ok(shown(&watch, "10.150.0.2") >= 2 && watch.log().contains("/s in"))
+            })?;
+            // Not by SIGINT, which this process may have been told to ignore, and its children with it.
+            watch.stop("TERM")?;
+            served.stop()
+        })
+    });
+}
+
+/// Machines on which IPv6 is switched off: no IPv6 pool is made up, and one that is there is left out, by those it concerns.
+#[test]
+fn without_ipv6() {
+    scenario(|lab| {
+        network(lab, 2, |network| {
+            let off = |node: &Node| {
+                node.sh("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1").map(drop)
+            };
+            off(&network.machines[0])?;
+            let served = network.serve(lab, &["--pool", "10.66.0.0/24", "--pool", "fd66::/64"])?;
+            let mut one = network.join(lab, 1, &["10.1.0.1", "--token", &network.invite(&[])?])?;
+            ensure!(one.log().contains("IPv6 is disabled"), "{}", one.log());
+            ensure!(network.addresses(1)? == ["10.66.0.2"], "{:?}", network.addresses(1)?);
+            network.machines[0].reaches("10.66.0.1", 10)?;
+            served.stop()?;
+            off(&network.server)?;
+            let served = network.serve(lab, &[])?;
+            ensure!(served_log(lab)?.contains("fd66::1/64 is left out"), "{}", served_log(lab)?);
+            let _two = network.join(lab, 2, &["10.2.0.1", "--token", &network.invite(&[])?])?;
+            network.machines[1].reaches("10.66.0.1", 10)?;
+            network.machines[0].reaches("10.66.0.1", 30)?;
+            one.stop("TERM")?;
+            served.stop()?;
+            fs::remove_dir_all(STATE)?;
+            let served = network.serve(lab, &[])?;
+            ensure!(network.server_addresses()? == ["10.150.0.1"], "an IPv6 pool for nobody");
+            served.stop()
+        })
+    });
+}
