@@ -359,23 +359,23 @@ mod tests {
 
     #[test]
     fn what_an_engine_sends_and_gets_is_no_traffic() {
-        let (shared, mut sample) = (peer(), Sample::default());
-        assert_eq!(sample.look(&shared, at(0)), NOTHING);
+        let (shared, mut sample, mut talk_tx) = (peer(), Sample::default(), 0);
+        assert_eq!(sample.look(&shared, talk_tx, at(0)), NOTHING);
         for ms in [1, 2] {
             let _ = shared.activity.data_received(at(ms), 4_000);
-            shared.engine_rx.fetch_add(4_000, Relaxed);
+            shared.talk_rx.fetch_add(4_000, Relaxed);
             let _ = shared.activity.data_sent(at(ms), 5_000);
-            sample.engine_sent += 5_000;
+            talk_tx += 5_000;
             let _ = shared.activity.data_received(at(ms), TRAFFIC - 1);
             assert_eq!(
-                sample.look(&shared, at(ms)),
+                sample.look(&shared, talk_tx, at(ms)),
                 [Some(Signal::Heard), None, None],
                 "both ways, and less than counts"
             );
         }
         let _ = shared.activity.data_sent(at(3), TRAFFIC);
-        assert_eq!(sample.look(&shared, at(3)), [None, Some(Signal::Carried), None]);
-        assert_eq!(sample.look(&shared, at(3)), NOTHING, "once");
+        assert_eq!(sample.look(&shared, talk_tx, at(3)), [None, Some(Signal::Carried), None]);
+        assert_eq!(sample.look(&shared, talk_tx, at(3)), NOTHING, "once");
     }
 
     #[test]
@@ -383,13 +383,13 @@ mod tests {
         let (shared, mut sample) = (peer(), Sample::default());
         let unanswered = [None, None, Some(Signal::Unanswered)];
         let _ = shared.activity.data_sent(at(0), 100);
-        assert_eq!(sample.look(&shared, at(499)), NOTHING);
-        assert_eq!(sample.look(&shared, at(500)), unanswered);
-        assert_eq!(sample.look(&shared, at(900)), NOTHING, "known already");
+        assert_eq!(sample.look(&shared, 0, at(499)), NOTHING);
+        assert_eq!(sample.look(&shared, 0, at(500)), unanswered);
+        assert_eq!(sample.look(&shared, 0, at(900)), NOTHING, "known already");
         shared.activity.keepalive_received(at(1_000), 32);
         let _ = shared.activity.data_sent(at(1_001), 100);
         // This look came late; something was heard since the last one.
-        assert_eq!(sample.look(&shared, at(1_600)), [Some(Signal::Heard), None, None]);
-        assert_eq!(sample.look(&shared, at(1_800)), unanswered, "again");
+        assert_eq!(sample.look(&shared, 0, at(1_600)), [Some(Signal::Heard), None, None]);
+        assert_eq!(sample.look(&shared, 0, at(1_800)), unanswered, "again");
     }
 }
