@@ -5,8 +5,8 @@ use anyhow::{Result, bail};
 use ipnet::IpNet;
 use rustguard_babel::{Babel, Config, Start};
 use rustguard_device::{
-    Builder, Relay,
-    conf::{self, Table},
+    Builder, Relay, conf,
+    host::HostConfig,
     uapi::{NeighbourView, RouteView, RoutingView},
 };
 use rustguard_serve::Folder;
@@ -18,16 +18,13 @@ use std::{
     time::Duration,
 };
 
-/// The kernel's table that `ip route` shows (RT_TABLE_MAIN).
-const MAIN_TABLE: u32 = 254;
-
 /// Gives the tunnel a Babel speaker: it announces the interface's addresses and what `Announce` says, and what it learns goes to
-/// the kernel's table of `Table`.
-pub(crate) fn babel(builder: Builder, interface: &str, config: &conf::Interface, relay: bool) -> Result<Builder> {
+/// the tables of the host's set-up.
+pub(crate) fn babel(builder: Builder, config: &conf::Interface, host: &HostConfig, relay: bool) -> Result<Builder> {
     let Some(key) = &config.private_key else {
         bail!("Routing = babel takes the PrivateKey in the file: the addresses of the protocol are made of it")
     };
-    let folder = Folder::open(interface)?;
+    let folder = Folder::open(&host.interface)?;
     let start = folder.routing_state()?.map_or(Start::First, Start::Kept);
     let address_v4 = config.addresses.iter().find_map(|net| match net {
         IpNet::V4(net) => Some(net.addr()),
@@ -44,12 +41,8 @@ pub(crate) fn babel(builder: Builder, interface: &str, config: &conf::Interface,
             }
         })
         .announce(own.chain(config.announce.iter().copied()));
-    if let Some(table) = match config.table {
-        Table::Auto => Some(MAIN_TABLE),
-        Table::Off => None,
-        Table::Number(table) => Some(table),
-    } {
-        builder = builder.routing_table(table);
+    if let Some(tables) = host.learned_tables() {
+        builder = builder.routing_tables(tables);
     }
     Ok(if relay { builder.relay(Relay::Routed) } else { builder })
 }

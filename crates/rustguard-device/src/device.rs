@@ -6,6 +6,7 @@ use crate::{
     control::{self, Command, Engine, Keep},
     event::Event,
     filter::{self, Filter},
+    host::LearnedTables,
     other::OtherProtocol,
     shared::Relaying,
     status::{RoutingStatus, Status},
@@ -95,7 +96,7 @@ pub struct Builder {
     relay: Relay,
     engine: Option<Engine>,
     keep: Option<Keep>,
-    table: Option<u32>,
+    tables: Option<LearnedTables>,
     source_check: SourceCheck,
     filter: Option<Filter>,
     datagrams: Option<OtherProtocol>,
@@ -395,11 +396,11 @@ impl Builder {
         self
     }
 
-    /// The kernel's table into which the engine's routes go; by default they are for the workers alone, and the host's own
+    /// The kernel's tables into which the engine's routes go; by default they are for the workers alone, and the host's own
     /// packets need routes of other making.
     #[must_use]
-    pub fn routing_table(mut self, table: u32) -> Self {
-        self.table = Some(table);
+    pub fn routing_tables(mut self, tables: LearnedTables) -> Self {
+        self.tables = Some(tables);
         self
     }
 
@@ -499,7 +500,7 @@ impl Builder {
             relay,
             engine: self.engine,
             keep: self.keep,
-            table: self.table,
+            tables: self.tables,
             source_check: self.source_check,
             filter: self.filter,
             datagrams: self.datagrams,

@@ -164,6 +164,10 @@ impl<B: Binder> Control<B> {
         }
         for &prefix in wanted.difference(&before) {
             self.seat.table.install(prefix, Target::Host);
+            if let Some(kernel) = &self.seat.kernel {
+                // What was learned gives way, whatever the engine says about it from now on.
+                kernel.set(prefix, false);
+            }
             self.seat.changed = true;
             self.tell_engine(EngineEvent::Announce { prefix, metric: 0 });
         }

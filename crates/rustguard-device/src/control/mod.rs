@@ -18,7 +18,7 @@ use crate::{
     drops::DropReason,
     event::Event,
     filter::Filter,
-    host::{HostEvent, LearnedRoutes, Monitor, local_addresses},
+    host::{HostEvent, LearnedRoutes, LearnedTables, Monitor, local_addresses},
     other::OtherProtocol,
     shared::{
         ENGINE_QUEUE, HANDSHAKE_QUEUE, HandshakeDatagram, ROUTE_QUEUE, Relaying, RouteQuestion, STAGING_QUEUE, Shared,
@@ -60,8 +60,8 @@ pub(crate) struct Start {
     pub(crate) relay: Relay,
     pub(crate) engine: Option<Engine>,
     pub(crate) keep: Option<Keep>,
-    /// The kernel's table for what the engine learns.
-    pub(crate) table: Option<u32>,
+    /// The kernel's tables for what the engine learns.
+    pub(crate) tables: Option<LearnedTables>,
     pub(crate) source_check: SourceCheck,
     pub(crate) filter: Option<Filter>,
     pub(crate) datagrams: Option<OtherProtocol>,
@@ -149,9 +149,9 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         WorkerHandle::start(name, Arc::clone(&shared), queues, network)
     });
     let workers = workers.collect::<io::Result<_>>()?;
-    let kernel = match (&start.interface, start.table) {
-        (Some(interface), Some(table)) if start.engine.is_some() => {
-            Some(LearnedRoutes::start(interface.index, table).map_err(io::Error::other)?)
+    let kernel = match (&start.interface, start.tables) {
+        (Some(interface), Some(tables)) if start.engine.is_some() => {
+            Some(LearnedRoutes::start(interface.index, tables).map_err(io::Error::other)?)
         }
         _ => None,
     };
