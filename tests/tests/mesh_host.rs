@@ -1,7 +1,10 @@
 //! What a mesh has to do with the routes of its hosts: default routes that are learned, tables of the user's own, the host as the
 //! one that forwards.
 use anyhow::{Result, ensure};
-use rustguard_tests::{Lab, Mesh, Node, Router, Subject, Up, eventually, scenario, subject};
+use rustguard_tests::{
+    Conf, Lab, Mesh, Node, PeerConf, Process, Program, Router, Subject, Tunnel, Up, eventually, scenario, subject,
+    until_installed,
+};
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -296,6 +299,238 @@ fn hosts_forward_where_nothing_is_relayed() {
             }
             ensure!(b.relayed()? == 0, "{} relayed", b.relayed()?);
             Ok(())
+        })
+    });
+}
+
+/// What c has behind it, and what `Redistribute` names.
+const LAN: [&str; 2] = ["192.168.7.0/24", "fd01:0:0:7::/64"];
+const REDISTRIBUTE: &str = "Redistribute = 192.168.0.0/16, fd01::/48, default";
+
+/// a – b – c, where a and c announce routes of their kernels; a machine in a network behind c.
+fn with_a_lan(lab: &Lab) -> Result<(Mesh, Node)> {
+    let mut mesh = Mesh::line(lab)?;
+    for name in ["a", "b", "c"] {
+        let conf = &mut mesh.get_mut(name)?.conf;
+        conf.lines.extend((name != "b").then(|| REDISTRIBUTE.to_owned()));
+        for peer in &mut conf.peers {
+            peer.allowed_ips = DEFAULTS.join(", ");
+        }
+    }
+    let (c, machine) = (&mesh.get("c")?.node, lab.node("machine")?);
+    lab.link((c, "lan"), (&machine, "eth0"))?;
+    c.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
+    machine.sh("ip addr add 192.168.7.2/24 dev eth0; ip addr add fd01:0:0:7::2/64 dev eth0
+                ip route add default via 192.168.7.1; ip route add default via fd01:0:0:7::1")?;
+    Ok((mesh, machine))
+}
+
+#[test]
+fn routes_of_the_kernel_are_announced_while_they_are_there() {
+    scenario(|lab| {
+        meshed(lab, |lab| {
+            let (mut mesh, machine) = with_a_lan(lab)?;
+            mesh.get_mut("c")?.conf.lines.push("Announce = 192.168.9.0/24".to_owned());
+            let stock = stock_babeld(lab, &mut mesh)?;
+            let (a, c) = (mesh.get("a")?, mesh.get("c")?);
+            c.node.sh("ip addr add 192.168.7.1/24 dev lan; ip addr add fd01:0:0:7::1/64 dev lan")?;
+            let _ups = mesh.start(lab)?;
+            mesh.converged()?;
+            // There before the tunnel, and after it.
+            for (prefix, address) in LAN.iter().zip(["192.168.7.2", "fd01:0:0:7::2"]) {
+                until_installed(&a.node, prefix)?;
+                a.node.reaches(address, 5)?;
+            }
+            machine.reaches(&a.inside[0], 5)?;
+            let times = [
+                ("192.168.8.0/24", "via 192.168.7.2"),
+                ("fd01:0:0:8::/64", "via fd01:0:0:7::2"),
+                // It goes with its network without a word of the kernel's.
+                ("192.168.8.128/25", "via 192.168.7.2"),
+            ];
+            for (prefix, via) in times {
+                let started = Instant::now();
+                c.node.sh(&format!("ip route add {prefix} {via}"))?;
+                until_installed(&a.node, prefix)?;
+                println!("{prefix} came after {:?}", started.elapsed());
+                if let Some((stock, _)) = &stock {
+                    until_installed(stock, prefix)?;
+                }
+                let started = Instant::now();
+                match prefix {
+                    "192.168.8.128/25" => c.node.run(&["ip", "link", "set", "lan", "down"])?,
+                    _ => c.node.sh(&format!("ip route del {prefix}"))?,
+                };
+                a.until_lost(prefix)?;
+                println!("{prefix} went after {:?}", started.elapsed());
+                if let Some((stock, _)) = &stock {
+                    let family = if prefix.contains(':') { "-6" } else { "-4" };
+                    // It may say for a while that nobody is there.
+                    eventually("babeld forgets it", SOON, || {
+                        Ok(!stock.run(&["ip", family, "route", "show", "exact", prefix])?.contains("dev wgs"))
+                    })?;
+                }
+            }
+            for prefix in LAN {
+                a.until_lost(prefix)?;
+            }
+            c.node.sh("ip link set lan up; ip -6 addr replace fd01:0:0:7::1/64 dev lan")?;
+            for prefix in LAN {
+                until_installed(&a.node, prefix)?;
+            }
+
+            // A default route, and what is not named: that is not announced when the next change is, either.
+            c.node.sh("ip route add 172.16.0.0/12 via 192.168.7.2; ip route add unreachable 192.168.6.0/24
+                       ip route add default via 192.168.7.2")?;
+            a.until_via(DEFAULTS[0], &["b"])?;
+            eventually("the default route", SOON, || Ok(in_table(&a.node, 0, TABLE)?.starts_with("default dev wga")))?;
+            for prefix in ["172.16.0.0/12", "192.168.6.0/24"] {
+                ensure!(a.route(prefix)?.is_null(), "{prefix} was not to be announced");
+            }
+            c.node.run(&["ip", "route", "del", "default"])?;
+            eventually("no default route", SOON, || Ok(in_table(&a.node, 0, TABLE)?.is_empty()))?;
+
+            // What is configured stays, whatever the kernel's table has.
+            c.node.run(&["ip", "route", "add", "192.168.9.0/24", "via", "192.168.7.2"])?;
+            until_installed(&a.node, "192.168.9.0/24")?;
+            c.node.sh("ip route del 192.168.9.0/24; ip route add 192.168.10.0/24 via 192.168.7.2")?;
+            until_installed(&a.node, "192.168.10.0/24")?;
+            until_installed(&a.node, "192.168.9.0/24")
+        })
+    });
+}
+
+/// What a has learned it does not announce as its own, but what it gets a route for besides, it does.
+#[test]
+fn what_was_learned_is_not_announced_again() {
+    scenario(|lab| {
+        meshed(lab, |lab| {
+            let (mesh, _machine) = with_a_lan(lab)?;
+            let [a, b, c] = ["a", "b", "c"].map(|name| mesh.get(name));
+            let (a, b, c) = (a?, b?, c?);
+            c.node.sh("ip addr add 192.168.7.1/24 dev lan; ip route add default via 192.168.7.2")?;
+            let mut ups = mesh.start(lab)?;
+            mesh.converged()?;
+            let lan = LAN[0];
+            for prefix in [lan, DEFAULTS[0]] {
+                a.until_via(prefix, &["b"])?;
+            }
+            until_installed(&a.node, lan)?;
+            let origin = c.route(lan)?["origin"].clone();
+            // Another change, after which a has looked at its table.
+            a.node.sh("ip link add other type veth peer name nobody; ip link set nobody up; ip link set other up
+                       ip addr add 192.168.20.1/24 dev other")?;
+            until_installed(&b.node, "192.168.20.0/24")?;
+            for prefix in [lan, DEFAULTS[0]] {
+                ensure!(a.route(prefix)?["local"] == false, "a has learned {prefix}, and announces it as its own");
+                b.until_via(prefix, &["c"])?;
+                ensure!(b.route(prefix)?["origin"] == origin, "{prefix} has come back");
+            }
+
+            // A network that both have: each takes its own.
+            a.node.run(&["ip", "addr", "add", "192.168.7.9/24", "dev", "other"])?;
+            eventually("a announces it", SOON, || Ok(a.route(lan)?["local"] == true))?;
+            eventually("the learned route gives way", SOON, || Ok(!a.installed(lan)?.contains("babel")))?;
+            ensure!(a.installed(lan)?.contains("dev other"), "the kernel's own has gone");
+            a.node.run(&["ip", "addr", "del", "192.168.7.9/24", "dev", "other"])?;
+            a.until_via(lan, &["b"])?;
+            eventually("the learned route is back", SOON, || Ok(a.installed(lan)?.contains("babel")))?;
+
+            // With c goes what it announced, and nobody else keeps it alive.
+            ups.pop().expect("c is up").down()?;
+            a.until_lost(lan)?;
+            eventually("no default route", SOON, || Ok(b.route(DEFAULTS[0])?["metric"].is_null()))
+        })
+    });
+}
+
+/// A machine with a stock WireGuard and babeld next to b; none where babeld is not installed.
+fn stock_babeld(lab: &Lab, mesh: &mut Mesh) -> Result<Option<(Node, (Tunnel, Process))>> {
+    if !lab.has("babeld", "babeld")? {
+        return Ok(None);
+    }
+    let node = lab.node("stock")?;
+    lab.link((&node, "eth0"), (&mesh.get("b")?.node, "to-stock"))?;
+    node.run(&["ip", "addr", "add", "10.200.0.2/24", "dev", "eth0"])?;
+    let b = mesh.get_mut("b")?;
+    b.node.run(&["ip", "addr", "add", "10.200.0.1/24", "dev", "to-stock"])?;
+    let mut conf = Conf::new("wgs")?;
+    conf.listen_port = Some(51_820);
+    conf.addresses = vec!["10.77.0.99/32".to_owned(), "fe80::99/64".to_owned()];
+    let mut peer =
+        PeerConf::new(&b.conf.keys.public, "10.77.0.0/16, 192.168.0.0/16, fd01::/16, fe80::/64, ff02::1:6/128");
+    peer.endpoint = Some("10.200.0.1:51820".to_owned());
+    conf.peers.push(peer);
+    b.add_router("stock", &conf.keys, "10.77.0.99/32");
+    b.peer_mut("stock")?.endpoint = Some("10.200.0.2:51820".to_owned());
+    let tunnel = Tunnel::start(lab, &node, Program::Reference, &conf)?;
+    node.sh(
+        "ip route del 192.168.0.0/16 dev wgs; ip -6 route del fd01::/16 dev wgs; ip -6 route del ff02::1:6/128 dev wgs",
+    )?;
+    let file = lab.file("babeld.conf", "interface wgs type tunnel\n")?;
+    let mut command = node.command("babeld");
+    command.arg("-I").arg(lab.path("babeld.pid")).arg("-S").arg(lab.path("babeld.state")).arg("-c").arg(file);
+    let babeld = node.spawn("babeld", &mut command)?;
+    Ok(Some((node, (tunnel, babeld))))
+}
+
+/// A prefix that is pinned is believed from its origin only, whoever passes it on.
+#[test]
+fn a_pinned_prefix_has_one_origin() {
+    scenario(|lab| {
+        meshed(lab, |lab| {
+            // z – a – b – c: c is whom the prefix is pinned to, z is not.
+            let mut mesh = Mesh::new(lab, &["a", "b", "c", "z"], &[["a", "b"], ["b", "c"], ["a", "z"]])?;
+            let pinned = ["10.77.9.0/24", "fd77:9::/64"];
+            let key = mesh.get("c")?.conf.keys.public.clone();
+            for name in ["c", "z"] {
+                mesh.get_mut(name)?.conf.lines.push(format!("Announce = {}", pinned.join(", ")));
+            }
+            mesh.get_mut("a")?.conf.lines.push(format!("Pin = {} {key}, {} {key}", pinned[0], pinned[1]));
+            let mut ups = Vec::new();
+            for name in ["a", "b", "z"] {
+                ups.push(mesh.get(name)?.start(lab)?);
+            }
+            let [a, b, c, z] = ["a", "b", "c", "z"].map(|name| mesh.get(name));
+            let (a, b, c, z) = (a?, b?, c?, z?);
+            a.until_routed(&z.own()[0])?;
+            eventually("both are refused", SOON, || Ok(a.refused("pinned")? >= 2))?;
+            for prefix in pinned {
+                ensure!(a.route(prefix)?.is_null(), "{prefix} is believed");
+            }
+            let told = a.node.end_of(a.node.rustguard()?.args(["neighbours", "wga"]))?;
+            ensure!(told.stdout.contains("pinned"), "{told}");
+
+            let mut up = c.start(lab)?;
+            for prefix in pinned {
+                a.until_via(prefix, &["b"])?;
+                until_installed(&a.node, prefix)?;
+                // z is nearer, and is no way there.
+                let route = a.route(prefix)?;
+                ensure!(route["origin"] == c.route(prefix)?["origin"], "{route}");
+                // Without a pin, b would have believed z.
+                b.until_via(prefix, &["c"])?;
+            }
+            // It is known by its key, and that stays.
+            for signal in ["TERM", "KILL"] {
+                up.process()?.stop(signal)?;
+                a.until_lost(pinned[0])?;
+                up = c.start(lab)?;
+                a.until_via(pinned[0], &["b"])?;
+            }
+
+            // What it kept is damaged: for one run it is somebody else, and says so.
+            up.process()?.stop("TERM")?;
+            a.until_lost(pinned[0])?;
+            let refused = a.refused("pinned")?;
+            std::fs::write("/var/lib/rustguard/wgc/routing", "damaged")?;
+            up = c.start(lab)?;
+            a.until_routed(&c.own()[0])?;
+            eventually("a refuses it", SOON, || Ok(a.refused("pinned")? > refused))?;
+            ensure!(a.route(pinned[0])?["metric"].is_null(), "a believes it");
+            let log = std::fs::read_to_string(lab.path("wgc.log"))?;
+            ensure!(log.contains("is damaged"), "{log}");
+            up.down()
         })
     });
 }

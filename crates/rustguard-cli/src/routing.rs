@@ -3,7 +3,7 @@
 use crate::{cli::Routes, uapi, words::table};
 use anyhow::{Result, bail};
 use ipnet::IpNet;
-use rustguard_babel::{Babel, Config, Start};
+use rustguard_babel::{Babel, Config, Pin, RouterId, Start};
 use rustguard_device::{
     Builder, Relay, conf,
     host::HostConfig,
@@ -30,8 +30,17 @@ pub(crate) fn babel(builder: Builder, config: &conf::Interface, host: &HostConfi
         IpNet::V4(net) => Some(net.addr()),
         IpNet::V6(_) => None,
     });
-    let engine = Babel::new(Config { address_v4, start, ..Config::new(key.public_key()) }, &mut rand::rng());
-    let own = config.addresses.iter().map(|net| IpNet::from(net.addr()));
+    let pins = config.pins.iter().map(|pin| Pin { prefix: pin.prefix, origin: RouterId::of_key(&pin.key) }).collect();
+    let own = key.public_key();
+    let engine = Babel::new(Config { address_v4, pins, start, ..Config::new(own) }, &mut rand::rng());
+    if engine.router_id() != RouterId::of_key(&own) {
+        tracing::warn!(
+            "what was kept of routing for {} is damaged: this run has a router-id that is not of its key, and who has pinned a prefix \
+             to the key does not believe it. Restart it in six minutes, when its old numbers are forgotten",
+            host.interface
+        );
+    }
+    let addresses = config.addresses.iter().map(|net| IpNet::from(net.addr()));
     let mut builder = builder
         .routing(engine)
         .source_check(config.source_check)
@@ -40,7 +49,8 @@ pub(crate) fn babel(builder: Builder, config: &conf::Interface, host: &HostConfi
                 tracing::warn!("{error}");
             }
         })
-        .announce(own.chain(config.announce.iter().copied()));
+        .announce(addresses.chain(config.announce.iter().copied()))
+        .redistribute(config.redistribute.iter().copied());
     if let Some(tables) = host.learned_tables() {
         builder = builder.routing_tables(tables);
     }

@@ -6,7 +6,7 @@ use crate::{
     control::{self, Command, Engine, Keep},
     event::Event,
     filter::{self, Filter},
-    host::LearnedTables,
+    host::{LearnedTables, Redistribute},
     other::OtherProtocol,
     shared::Relaying,
     status::{RoutingStatus, Status},
@@ -97,6 +97,7 @@ pub struct Builder {
     engine: Option<Engine>,
     keep: Option<Keep>,
     tables: Option<LearnedTables>,
+    redistribute: Vec<Redistribute>,
     source_check: SourceCheck,
     filter: Option<Filter>,
     datagrams: Option<OtherProtocol>,
@@ -426,6 +427,15 @@ impl Builder {
         self
     }
 
+    /// The routes of the kernel's main table that the engine announces too, for as long as they are there. Left out are those that
+    /// lead into the tunnel, that a mesh has learned (`proto babel`), and link-local and multicast ones. Over transports of the
+    /// embedder's own there are none.
+    #[must_use]
+    pub fn redistribute(mut self, which: impl IntoIterator<Item = Redistribute>) -> Self {
+        self.redistribute.extend(which);
+        self
+    }
+
     /// Lets another protocol share the tunnel's port: what is no WireGuard message, and `recognises` says is the protocol's own,
     /// is queued here; [`DeviceHandle::send`] answers. `recognises` runs on the data path, for every such datagram of
     /// anybody's: it has to be quick, and cheap in doubt. Stock peers drop what they do not know in silence.
@@ -501,6 +511,7 @@ impl Builder {
             engine: self.engine,
             keep: self.keep,
             tables: self.tables,
+            redistribute: self.redistribute,
             source_check: self.source_check,
             filter: self.filter,
             datagrams: self.datagrams,

@@ -45,6 +45,7 @@ mod mtu;
 mod netlink;
 mod policy;
 mod record;
+mod redistribute;
 mod routes;
 #[cfg(test)]
 mod tests;
@@ -65,6 +66,8 @@ pub use monitor::{HostEvent, Monitor};
 pub use mtu::tunnel_mtu;
 pub use policy::{Rule, RuleKind};
 pub use record::{Record, Step, cleanup, record_path};
+pub(crate) use redistribute::KernelRoutes;
+pub use redistribute::Redistribute;
 
 use learned::{Apart, Defaults};
 use netlink::Netlink;

@@ -183,7 +183,7 @@ pub(super) fn table_of(route: &RouteMessage) -> u32 {
     attribute.unwrap_or(u32::from(route.header.table))
 }
 
-fn destination_of(route: &RouteMessage) -> Option<IpNet> {
+pub(super) fn destination_of(route: &RouteMessage) -> Option<IpNet> {
     let length = route.header.destination_prefix_length;
     let address = route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Destination(address) => Some(address),
