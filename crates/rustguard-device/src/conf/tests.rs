@@ -58,6 +58,8 @@ fn everything_is_read() {
     assert_eq!(interface.redistribute, [lan, Redistribute::Default]);
     let pins = interface.pins.iter().map(|pin| format!("{} {}", pin.prefix, *to_base64(&pin.key.0)));
     assert_eq!(pins.collect::<Vec<_>>(), [format!("10.7.0.5/32 {PEER}"), format!("fd07::/64 {OTHER}")]);
+    let again = good(&to_text(&config)).interface;
+    assert_eq!((&again.redistribute, &again.pins), (&interface.redistribute, &interface.pins));
     assert_eq!(interface.source_check, SourceCheck::Log);
     assert_eq!(config.peers.iter().map(|peer| peer.role).collect::<Vec<_>>(), [Some(Role::Client), Some(Role::Router)]);
     assert_eq!(interface.pre_up, ["echo up # now"], "a hook keeps its #");
