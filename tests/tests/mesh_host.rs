@@ -1,5 +1,5 @@
 //! What a mesh has to do with the routes of its hosts: default routes that are learned, tables of the user's own, the host as the
-//! one that forwards.
+//! one that forwards, routes of the kernel that are announced, and prefixes that are pinned.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
     Conf, Lab, Mesh, Node, PeerConf, Process, Program, Router, Subject, Tunnel, Up, eventually, scenario, subject,
@@ -189,6 +189,43 @@ fn default_routes_are_learned() {
             for (router, before) in mesh.routers().iter().zip(before) {
                 let after = router.node.traces()?;
                 ensure!(before == after, "{} has been changed. Before:\n{before}\nafter:\n{after}", router.name);
+            }
+            Ok(())
+        })
+    });
+}
+
+/// A gateway that redistributes its default route is one for as long as it has it, and then another's client.
+#[test]
+fn a_gateway_that_loses_its_way_takes_anothers() {
+    scenario(|lab| {
+        meshed(lab, |lab| {
+            let mut net = Internet::new(lab)?;
+            for name in ["g1", "g2"] {
+                for line in &mut net.mesh.get_mut(name)?.conf.lines {
+                    if line.starts_with("Announce") {
+                        "Redistribute = default".clone_into(line);
+                    }
+                }
+            }
+            // It has to be heard without its way to the internet too.
+            net.mesh.get_mut("a")?.peer_mut("g1")?.endpoint = Some("10.1.0.2:51820".to_owned());
+            let _ups = net.mesh.start(lab)?;
+            net.leaves_by(Some("g1"), "g1")?;
+            let g1 = net.mesh.get("g1")?;
+            g1.node.sh("ip route del default; ip -6 route del default")?;
+            for (family, address) in SERVICE.into_iter().enumerate() {
+                g1.until_via(DEFAULTS[family], &["g2"])?;
+                g1.node.reaches(address, 10)?;
+                net.mesh.get("a")?.node.reaches(address, 10)?;
+                let before = net.internet.counted("via_g2")?;
+                g1.node.run(&["ping", "-n", "-q", "-c", "5", "-i", "0.05", "-W", "1", address])?;
+                ensure!(net.internet.counted("via_g2")? >= before + 5, "g1 has found another way");
+            }
+            g1.node.sh("ip route add default via 198.51.2.1; ip route add default via 2001:db8:2::1")?;
+            net.leaves_by(Some("g1"), "g1")?;
+            for family in 0..DEFAULTS.len() {
+                eventually("g1 has its own way again", SOON, || Ok(in_table(&g1.node, family, TABLE)?.is_empty()))?;
             }
             Ok(())
         })

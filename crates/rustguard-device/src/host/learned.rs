@@ -91,12 +91,16 @@ impl LearnedRoutes {
                 for change in lot.drain(..) {
                     match change {
                         Change::Wanted(prefix, wanted) => {
-                            if wanted {
-                                all.insert(prefix)
+                            // What never was there need not go.
+                            let changes = if wanted {
+                                all.insert(prefix);
+                                true
                             } else {
                                 all.remove(&prefix)
                             };
-                            latest.insert(prefix, wanted);
+                            if changes {
+                                latest.insert(prefix, wanted);
+                            }
                         }
                         Change::LinkUp => latest.extend(all.iter().map(|&prefix| (prefix, true))),
                     }

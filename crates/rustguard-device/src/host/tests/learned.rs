@@ -118,3 +118,40 @@ fn a_table_of_ones_own_takes_learned_default_routes_too() {
         applied.undo().await.unwrap();
     });
 }
+
+/// The kernel's routes, each time the table has changed.
+#[test]
+fn the_kernels_routes_are_followed() {
+    in_namespace!(the_kernels_routes_are_followed, async {
+        host();
+        let index = link_index("wg0").await.unwrap().unwrap();
+        let (sender, mut found) = tokio::sync::mpsc::channel(1);
+        let which = vec![Redistribute::Within(net("10.64.0.0/10")), Redistribute::Default];
+        let routes = KernelRoutes::start(index, which, sender).unwrap();
+        let set = |list: &[&str]| nets(list).into_iter().collect::<std::collections::BTreeSet<_>>();
+        let defaults = set(&["0.0.0.0/0", "::/0"]);
+        routes.look_again();
+        assert_eq!(found.recv().await.unwrap(), defaults);
+
+        // Of what is not named, nothing is heard.
+        sh("ip link set wg0 up; ip route add 10.20.0.0/16 dev up0; ip route add 10.64.0.0/16 dev wg0
+            ip route add 10.65.0.0/16 dev up0 proto babel; ip route add 10.66.0.0/16 dev up0 table 7");
+        routes.look_again();
+        sh("ip route add 10.67.0.0/16 dev up0; ip route del default");
+        routes.look_again();
+        assert_eq!(found.recv().await.unwrap(), set(&["10.67.0.0/16", "::/0"]));
+        // The kernel says nothing of this route.
+        sh("ip link set up0 down");
+        routes.look_again();
+        assert_eq!(found.recv().await.unwrap(), set(&[]));
+
+        sh("ip link set up0 up
+            for n in $(seq 0 255); do for m in $(seq 0 19); do
+                echo route add 10.100.$n.$m/32 dev up0; done; done > $RUSTGUARD_TEST_DIRECTORY/batch
+            ip -batch $RUSTGUARD_TEST_DIRECTORY/batch");
+        let started = std::time::Instant::now();
+        routes.look_again();
+        assert_eq!(found.recv().await.unwrap().len(), 4_096, "of 5,120");
+        writeln!(std::io::stderr(), "5,120 routes looked at in {:?} at most", started.elapsed()).unwrap();
+    });
+}
