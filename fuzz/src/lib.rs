@@ -10,6 +10,7 @@ mod config;
 mod enrolment;
 mod messages;
 mod offload;
+mod paths;
 mod uapi;
 
 pub use aead::aead;
@@ -18,15 +19,17 @@ pub use config::config;
 pub use enrolment::enrolment;
 pub use messages::messages;
 pub use offload::offload;
+pub use paths::paths;
 pub use uapi::uapi;
 
 /// A target's name and body, and the folder of its corpus below `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 7] = [
+pub const TARGETS: [(&str, fn(&[u8])); 8] = [
     ("aead", aead),
     ("babel", babel),
     ("config", config),
     ("enrolment", enrolment),
     ("messages", messages),
     ("offload", offload),
+    ("paths", paths),
     ("uapi", uapi),
 ];

@@ -27,6 +27,7 @@ mod pair;
 mod process;
 mod programs;
 mod tunnel;
+mod twice;
 mod wg;
 
 pub use enrolment::{Network, Served, joined};
@@ -39,6 +40,7 @@ pub use pair::{INSIDE_A, INSIDE_B, Outside, Pair};
 pub use process::{Ended, Process, eventually};
 pub use programs::{Program, Subject, rustguard, subject, wireguard_go};
 pub use tunnel::{Conf, PeerConf, Tunnel, Up, spawn_until_ready};
+pub use twice::{BOTH, LINKS, Loss, Twice, address, paths};
 pub use wg::{Dump, DumpPeer, Keypair, preshared_key};
 
 /// Makes two tests of one scenario `fn(&Lab, initiator: Program, responder: Program) -> anyhow::Result<()>`: RustGuard

@@ -175,7 +175,7 @@ fn config(joined: &Joined, identity: &StaticSecret, host: &str, port: u16, serve
             name: Some("server".to_owned()),
             public_key: joined.server,
             preshared_key: Some(joined.preshared_key.clone()),
-            endpoint: Some(endpoint),
+            endpoints: vec![endpoint.into()],
             allowed_ips: joined.routes.clone(),
             persistent_keepalive: joined.keepalive.map(|seconds| Duration::from_secs(seconds.into())),
             role: None,

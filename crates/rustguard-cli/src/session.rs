@@ -149,8 +149,8 @@ impl Session {
         if self.config.interface.mtu.is_some() {
             return Vec::new();
         }
-        let lookups = self.config.peers.iter().filter_map(|peer| peer.endpoint.as_ref()).map(async |endpoint| {
-            let lookup = tokio::net::lookup_host(endpoint.to_string());
+        let lookups = self.config.peers.iter().flat_map(|peer| &peer.endpoints).map(async |path| {
+            let lookup = tokio::net::lookup_host(path.endpoint.to_string());
             match tokio::time::timeout(MTU_LOOKUP, lookup).await {
                 Ok(Ok(addresses)) => addresses.collect(),
                 _ => Vec::new(),

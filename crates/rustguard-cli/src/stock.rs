@@ -94,7 +94,7 @@ fn config(added: &Added, private_key: Option<StaticSecret>, endpoint: Option<&st
             name: None,
             public_key: PublicKey(*key(&added.server_key)?),
             preshared_key: Some(key(&added.preshared_key)?),
-            endpoint: Some(endpoint),
+            endpoints: vec![endpoint.into()],
             allowed_ips: added.allowed_ips.clone(),
             persistent_keepalive: Some(KEEPALIVE),
             role: None,

@@ -6,7 +6,7 @@ use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{
     conf,
     key::from_hex,
-    uapi::{RoutingView, SOCKET_DIR},
+    uapi::{PathView, RoutingView, SOCKET_DIR},
 };
 use std::{
     fs,
@@ -48,6 +48,8 @@ pub(crate) struct Peer {
     pub(crate) preshared_key: Option<Zeroizing<[u8; 32]>>,
     /// As the device writes it: an address' zone may be a name, which the standard library's type has no place for.
     pub(crate) endpoint: Option<String>,
+    /// Where there are several.
+    pub(crate) paths: Vec<PathView>,
     pub(crate) allowed_ips: Vec<IpNet>,
     /// Since the Unix epoch; zero for never.
     pub(crate) last_handshake: Duration,
@@ -201,6 +203,7 @@ impl Peer {
             public_key,
             preshared_key: None,
             endpoint: None,
+            paths: Vec::new(),
             allowed_ips: Vec::new(),
             last_handshake: Duration::ZERO,
             rx_bytes: 0,
@@ -213,6 +216,7 @@ impl Peer {
         match key {
             "preshared_key" => self.preshared_key = secret(value)?,
             "endpoint" => self.endpoint = Some(printable(value)),
+            "rustguard_path" => self.paths.push(serde_json::from_str(&printable(value))?),
             "allowed_ip" => self.allowed_ips.push(value.parse()?),
             // wireguard-go's own clock decides; one that is before 1970 says never.
             "last_handshake_time_sec" => {
@@ -263,7 +267,8 @@ mod tests {
         let device = device(&format!(
             "private_key={key}\nlisten_port=51820\nfwmark=7\nrustguard_relayed=12\nrustguard_unannounced=5\n\
              rustguard_drop_forged=3\nrustguard_counter_admitted=4\npublic_key={key}\npreshared_key={zeros}\n\
-             protocol_version=1\nrustguard_name=lap\u{1b}top\nendpoint=[2001:db8::1]:9\nlast_handshake_time_sec=5\n\
+             protocol_version=1\nrustguard_name=lap\u{1b}top\nendpoint=[2001:db8::1]:9\n\
+             rustguard_path={{\"configured\":null,\"endpoint\":\"[2001:db8::1]:9\",\"local\":null,\"state\":\"up\",\"round_trip_us\":9,\"active\":true,\"weight\":2}}\nlast_handshake_time_sec=5\n\
              last_handshake_time_nsec=6\ntx_bytes=22\nrx_bytes=11\npersistent_keepalive_interval=25\nallowed_ip=10.0.0.0/8\n\
              allowed_ip=fd00::/8\nfuture=x\npublic_key={zeros}\nerrno=0\n\n"
         ))

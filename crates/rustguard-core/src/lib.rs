@@ -11,6 +11,7 @@
 //! | [`cookie`] | MAC1, MAC2, cookie replies |
 //! | [`wire`] | the four messages |
 //! | [`allowed_ips`], [`forwarding`], [`packet`] | whose packet is it |
+//! | [`paths`] | several endpoints of one peer: probing, choosing, spreading flows |
 //! | [`routing`] | a seat for routing engines, and the static one |
 //! | [`limit`] | how much of something a source may cause |
 //! | [`staging`] | packets that wait for a handshake |
@@ -30,6 +31,7 @@ mod load;
 pub mod node;
 pub mod noise;
 pub mod packet;
+pub mod paths;
 mod peer;
 pub mod routing;
 pub mod session;

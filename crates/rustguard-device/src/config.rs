@@ -1,7 +1,7 @@
 //! Typed configuration: what a device is told, by an embedder, the UAPI or a configuration file, all through one [`Update`].
 
 use ipnet::IpNet;
-use rustguard_core::routing::Role;
+use rustguard_core::{paths::Use, routing::Role};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{fmt, net::SocketAddr, time::Duration};
 use zeroize::Zeroizing;
@@ -37,8 +37,8 @@ pub struct PeerUpdate {
     pub name: Option<String>,
     /// The preshared key; all zeros removes it.
     pub preshared_key: Option<Zeroizing<[u8; 32]>>,
-    /// Where it is.
-    pub endpoint: Option<EndpointSpec>,
+    /// Where it is, instead of what was said before; empty: as before. At most [`MAX_ENDPOINTS`](crate::MAX_ENDPOINTS).
+    pub endpoints: Vec<PathSpec>,
     /// Persistent keepalive; `Some(None)` turns it off.
     pub persistent_keepalive: Option<Option<Duration>>,
     /// Take all allowed IPs away first.
@@ -90,7 +90,7 @@ impl PeerUpdate {
             update_only: false,
             name: None,
             preshared_key: None,
-            endpoint: None,
+            endpoints: Vec::new(),
             persistent_keepalive: None,
             replace_allowed_ips: false,
             allowed_ips: Vec::new(),
@@ -105,10 +105,10 @@ impl PeerUpdate {
         self
     }
 
-    /// Says where it is.
+    /// Says where it is; said again, where it is as well: see [`PathSpec`].
     #[must_use]
-    pub fn endpoint(mut self, endpoint: impl Into<EndpointSpec>) -> Self {
-        self.endpoint = Some(endpoint.into());
+    pub fn endpoint(mut self, endpoint: impl Into<PathSpec>) -> Self {
+        self.endpoints.push(endpoint.into());
         self
     }
 
@@ -138,6 +138,38 @@ impl PeerUpdate {
     pub fn persistent_keepalive(mut self, interval: Duration) -> Self {
         self.persistent_keepalive = Some(Some(interval));
         self
+    }
+}
+
+/// An endpoint of a peer, and what it is for where there are several. Several are probed: see
+/// [`rustguard_core::paths`] and docs/routing.md.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathSpec {
+    /// Where.
+    pub endpoint: EndpointSpec,
+    /// The interface by which datagrams leave; by default the kernel's routes decide.
+    pub via: Option<String>,
+    /// What for.
+    pub purpose: Use,
+}
+
+impl<T: Into<EndpointSpec>> From<T> for PathSpec {
+    fn from(endpoint: T) -> Self {
+        Self { endpoint: endpoint.into(), via: None, purpose: Use::Best }
+    }
+}
+
+impl fmt::Display for PathSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.endpoint.fmt(f)?;
+        if let Some(via) = &self.via {
+            write!(f, " via {via}")?;
+        }
+        match self.purpose {
+            Use::Best => Ok(()),
+            Use::Weighted(weight) => write!(f, " weight {weight}"),
+            Use::Pinned => f.write_str(" pinned"),
+        }
     }
 }
 

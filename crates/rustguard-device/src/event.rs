@@ -50,6 +50,15 @@ pub enum Event {
         /// again.
         given_up: bool,
     },
+    /// One of a peer's several endpoints works, or has ceased to.
+    Path {
+        /// Whose.
+        peer: PublicKey,
+        /// Which, as it was configured.
+        endpoint: String,
+        /// It works.
+        up: bool,
+    },
     /// A peer became usable as a neighbour of the routing engine, or ceased to be.
     Neighbour {
         /// Who.

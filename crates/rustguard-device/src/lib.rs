@@ -33,18 +33,22 @@ pub mod filter;
 pub mod host;
 pub mod key;
 mod other;
+mod several;
 mod shared;
 mod status;
 pub mod uapi;
 mod worker;
 
 pub use binder::{Binder, Bound, MemoryBinder, UdpBinder, UringBinder};
-pub use config::{AllowedIp, EndpointSpec, PeerUpdate, SourceCheck, Update, UpdateError};
+pub use config::{AllowedIp, EndpointSpec, PathSpec, PeerUpdate, SourceCheck, Update, UpdateError};
 pub use device::{
     Builder, CloseReason, DEFAULT_MTU, Datagram, Device, DeviceHandle, Interface, Io, Offload, Relay, StartError,
     default_queues,
 };
 pub use drops::DropReason;
 pub use event::Event;
-pub use rustguard_core::routing;
-pub use status::{LearnedRoute, NeighbourStatus, PeerStatus, RoutingStatus, Status, Who};
+pub use rustguard_core::{
+    paths::{MAX_ENDPOINTS, State as PathState, Use},
+    routing,
+};
+pub use status::{LearnedRoute, NeighbourStatus, PathStatus, PeerStatus, RoutingStatus, Status, Who};

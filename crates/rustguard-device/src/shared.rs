@@ -3,7 +3,7 @@
 //! Control writes, workers read; the exceptions are the sealing counter, the replay window, the endpoint and the
 //! activity stamps, each of which is touched once per run of packets.
 
-use crate::{config::SourceCheck, drops::Drops, filter::Filter, other::OtherProtocol};
+use crate::{config::SourceCheck, drops::Drops, filter::Filter, other::OtherProtocol, several::Several};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use rustguard_core::{
@@ -11,6 +11,7 @@ use rustguard_core::{
     allowed_ips::AllowedIps,
     node::PeerId,
     packet::{self, IpHead},
+    paths::Probe,
     routing::{PeerRoutes, Role, Routes, Target},
     session::{Opener, ReplayWindow, Sealer},
     time::Instant,
@@ -36,6 +37,8 @@ pub(crate) const HANDSHAKE_QUEUE: usize = 512;
 pub(crate) const ROUTE_QUEUE: usize = 256;
 /// Packets for the routing engine that may wait: a burst of updates from some hundred neighbours.
 pub(crate) const ENGINE_QUEUE: usize = 1024;
+/// Probes that may wait: those of a few hundred peers with several paths each, all at once.
+pub(crate) const PROBE_QUEUE: usize = 1024;
 /// Packets that may be on their way to staging, over all peers.
 pub(crate) const STAGING_QUEUE: usize = 1024;
 
@@ -118,16 +121,18 @@ pub(crate) struct PeerShared {
     pub(crate) bounds: ArcSwapOption<Bounds>,
     /// Seals for the peer; `None` while there is no session.
     pub(crate) sealer: ArcSwapOption<Sealer>,
-    /// Where the peer is. Moved only by authenticated packets, configuration and name resolution.
+    /// Where the peer is. Moved only by authenticated packets, configuration, name resolution and probes.
     pub(crate) endpoint: ArcSwapOption<Endpoint>,
+    /// Where it is as well, if that is known.
+    pub(crate) several: ArcSwapOption<Several>,
     /// Stamps for the timers.
     pub(crate) activity: Arc<Activity>,
     /// A wish for a handshake is on its way to control: one is enough.
     pub(crate) handshake_wanted: AtomicBool,
     /// The routing engine can use the peer: where there are several next hops, the others are passed over.
     pub(crate) usable: AtomicBool,
-    /// Bytes of the engine's own packets among those received.
-    pub(crate) engine_rx: AtomicU64,
+    /// Bytes that the ends had for each other, among those received: the routing engine's packets, probes.
+    pub(crate) talk_rx: AtomicU64,
     /// So is the news of a new endpoint: a peer that changes its address with every packet must not fill control's queue.
     pub(crate) roamed: AtomicBool,
 }
@@ -140,10 +145,11 @@ impl PeerShared {
             bounds: ArcSwapOption::empty(),
             sealer: ArcSwapOption::empty(),
             endpoint: ArcSwapOption::empty(),
+            several: ArcSwapOption::empty(),
             activity,
             handshake_wanted: AtomicBool::new(false),
             usable: AtomicBool::new(true),
-            engine_rx: AtomicU64::new(0),
+            talk_rx: AtomicU64::new(0),
             roamed: AtomicBool::new(false),
         }
     }
@@ -151,7 +157,13 @@ impl PeerShared {
     /// An authenticated packet came from `from`. Returns true when that moved the peer.
     pub(crate) fn seen_at(&self, from: &Endpoint) -> bool {
         let known = self.endpoint.load();
-        if known.as_deref() == Some(from) {
+        if known.as_deref() == Some(from) || self.several.load().as_deref().is_some_and(|paths| paths.expects(from)) {
+            return false;
+        }
+        if known
+            .as_deref()
+            .is_some_and(|known| known.remote == from.remote && known.local.is_some_and(|local| local.bound))
+        {
             return false;
         }
         let moved = known.as_deref().is_none_or(|known| known.remote != from.remote);
@@ -159,10 +171,11 @@ impl PeerShared {
         moved
     }
 
-    /// Forgets from which of our addresses the peer is talked to: the kernel chooses anew.
+    /// Forgets from which of our addresses the peer is talked to: the kernel chooses anew. A path that is bound to an interface
+    /// stays so.
     pub(crate) fn forget_source(&self) {
         if let Some(known) = self.endpoint.load().as_deref()
-            && known.local.is_some()
+            && known.local.is_some_and(|local| !local.bound)
         {
             self.endpoint.store(Some(Arc::new(Endpoint { local: None, ..*known })));
         }
@@ -232,6 +245,8 @@ pub(crate) struct ToControl {
     pub(crate) routes: mpsc::Sender<RouteQuestion>,
     /// Packets for the routing engine.
     pub(crate) engine: mpsc::Sender<(PeerId, Box<[u8]>)>,
+    /// Probes, and where they came from.
+    pub(crate) probes: mpsc::Sender<(PeerId, Endpoint, Probe)>,
     /// Packets to stage.
     pub(crate) staging: mpsc::Sender<(PeerId, Box<[u8]>)>,
     /// Signals. Bounded by what sends them: one `Confirmed` per session, one `HandshakeWanted` and one
@@ -312,6 +327,7 @@ pub(crate) mod testing {
         pub(crate) handshakes: mpsc::Receiver<HandshakeDatagram>,
         pub(crate) staging: mpsc::Receiver<(PeerId, Box<[u8]>)>,
         pub(crate) engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
+        pub(crate) probes: mpsc::Receiver<(PeerId, Endpoint, Probe)>,
         _routes: mpsc::Receiver<RouteQuestion>,
         _signals: mpsc::UnboundedReceiver<Signal>,
     }
@@ -321,6 +337,7 @@ pub(crate) mod testing {
         let (handshakes, handshakes_in) = mpsc::channel(room);
         let (routes, routes_in) = mpsc::channel(room);
         let (engine, engine_in) = mpsc::channel(room);
+        let (probes, probes_in) = mpsc::channel(room);
         let (staging, staging_in) = mpsc::channel(room);
         let (signals, signals_in) = mpsc::unbounded_channel();
         let shared = Shared {
@@ -333,7 +350,7 @@ pub(crate) mod testing {
             unannounced: Unannounced::default(),
             filter: None,
             drops: Drops::default(),
-            control: ToControl { handshakes, routes, engine, staging, signals },
+            control: ToControl { handshakes, routes, engine, probes, staging, signals },
             claims: None,
             datagrams: None,
         };
@@ -341,6 +358,7 @@ pub(crate) mod testing {
             handshakes: handshakes_in,
             staging: staging_in,
             engine: engine_in,
+            probes: probes_in,
             _routes: routes_in,
             _signals: signals_in,
         };
@@ -374,7 +392,7 @@ mod tests {
     fn endpoint(remote: &str, local: Option<&str>) -> Endpoint {
         Endpoint {
             remote: remote.parse().unwrap(),
-            local: local.map(|ip| LocalAddr { ip: ip.parse().unwrap(), interface: 0 }),
+            local: local.map(|ip| LocalAddr { ip: ip.parse().unwrap(), interface: 0, bound: false }),
         }
     }
 
@@ -387,6 +405,14 @@ mod tests {
         assert!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))));
         peer.forget_source();
         assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.2:1", None)));
+        // What leaves by an interface that was asked for goes on to.
+        let local = LocalAddr { ip: "0.0.0.0".parse().unwrap(), interface: 7, bound: true };
+        let bound = Endpoint { local: Some(local), ..endpoint("192.0.2.2:1", None) };
+        peer.endpoint.store(Some(Arc::new(bound)));
+        assert!(!peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))));
+        peer.forget_source();
+        assert_eq!(peer.endpoint.load().as_deref(), Some(&bound));
+        assert!(peer.seen_at(&endpoint("192.0.2.3:1", None)));
     }
 
     #[test]
@@ -396,6 +422,7 @@ mod tests {
             handshakes: mpsc::channel(1).0,
             routes: mpsc::channel(1).0,
             engine: mpsc::channel(1).0,
+            probes: mpsc::channel(1).0,
             staging: mpsc::channel(1).0,
             signals,
         };

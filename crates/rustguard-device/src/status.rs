@@ -2,8 +2,12 @@
 
 use crate::drops::DropReason;
 use ipnet::IpNet;
+use rustguard_core::paths::State;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 use zeroize::Zeroizing;
 
 /// Everything about a device. Holds the private key: handle it as such.
@@ -83,6 +87,25 @@ pub struct LearnedRoute {
     pub learned: Vec<(Who, u16, bool)>,
 }
 
+/// One of several paths to a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathStatus {
+    /// As it was configured; `None` for one that the peer has shown us.
+    pub configured: Option<String>,
+    /// Where it leads; `None` while its name is not resolved.
+    pub endpoint: Option<SocketAddr>,
+    /// Our address on it, where it matters.
+    pub local: Option<IpAddr>,
+    /// Whether it works.
+    pub state: State,
+    /// Its smoothed round trip, where we probe it.
+    pub round_trip: Option<Duration>,
+    /// It carries what is not spread.
+    pub active: bool,
+    /// Its share of the flows, while they are spread.
+    pub weight: Option<u8>,
+}
+
 /// Everything about a peer.
 pub struct PeerStatus {
     /// Its name, if it has one.
@@ -93,6 +116,8 @@ pub struct PeerStatus {
     pub preshared_key: Zeroizing<[u8; 32]>,
     /// Where it is, as far as known.
     pub endpoint: Option<SocketAddr>,
+    /// The paths to it, where it has several endpoints, or has shown that there are several ways to us.
+    pub paths: Vec<PathStatus>,
     /// Persistent keepalive.
     pub persistent_keepalive: Option<Duration>,
     /// When the last handshake completed, since the Unix epoch.

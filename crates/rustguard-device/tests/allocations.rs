@@ -321,7 +321,7 @@ impl Network for RingSocket {
             slab[offset..offset + slot.len].copy_from_slice(&slot.bytes[..slot.len]);
             let from = Endpoint {
                 remote: outer(slot.from),
-                local: Some(LocalAddr { ip: outer(self.node).ip(), interface: 0 }),
+                local: Some(LocalAddr { ip: outer(self.node).ip(), interface: 0, bound: false }),
             };
             let len = slot.len;
             match out.last_mut() {

@@ -143,7 +143,7 @@ impl<S: LeaseStore> Prepared<S> {
         let endpoints = self.folder.endpoints();
         let peers = self.server.peers().map(|peer| {
             let endpoint = endpoints.get(&*key::to_base64(&peer.public_key.0)).copied();
-            PeerUpdate { endpoint: endpoint.map(Into::into), ..service::to_update(peer) }
+            PeerUpdate { endpoints: endpoint.map(Into::into).into_iter().collect(), ..service::to_update(peer) }
         });
         peers.fold(builder, Builder::peer)
     }

@@ -68,6 +68,9 @@ pub struct LocalAddr {
     pub ip: IpAddr,
     /// The interface it came in by; 0 when unknown.
     pub interface: u32,
+    /// Datagrams must leave by that interface, whatever the kernel's routes prefer; `ip` may be unspecified then. Never set
+    /// on what was received.
+    pub bound: bool,
 }
 
 /// Where a peer is, and from where we talk to it.

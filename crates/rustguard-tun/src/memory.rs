@@ -209,7 +209,7 @@ impl MemorySocket {
     }
 
     fn local(&self) -> LocalAddr {
-        LocalAddr { ip: self.0.address.ip(), interface: 0 }
+        LocalAddr { ip: self.0.address.ip(), interface: 0, bound: false }
     }
 }
 
@@ -237,7 +237,7 @@ impl Network for MemorySocket {
         let mut result = Sent::default();
         for transmit in batch {
             let there = self.0.net.at(transmit.to.remote);
-            let lost = transmit.to.local.is_some_and(|local| local.ip != self.0.address.ip());
+            let lost = transmit.to.local.is_some_and(|local| !local.bound && local.ip != self.0.address.ip());
             for piece in transmit.segments.pieces() {
                 let datagram = &slab[piece.offset..piece.offset + piece.len];
                 if datagram.len() > MAX_DATAGRAM {
@@ -417,7 +417,7 @@ mod tests {
         let (mut ours, mut theirs) = (net.bind(a).unwrap(), net.bind(b).unwrap());
         assert_eq!(net.bind(a).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         let slab: Vec<u8> = (0..=255).cycle().take(MAX_DATAGRAM + 1).collect();
-        let foreign = LocalAddr { ip: "192.0.2.99".parse().unwrap(), interface: 0 };
+        let foreign = LocalAddr { ip: "192.0.2.99".parse().unwrap(), interface: 0, bound: false };
         let nobody = "192.0.2.3:3".parse().unwrap();
         let batch = [
             transmit(b, None, 0),

@@ -312,9 +312,9 @@ fn send_all(
                 rest = &mut rest[1..];
                 tries = Tries::default();
             }
-            // Our address may have moved away: the kernel finds another.
+            // Our address may have moved away: the kernel finds another. An interface that was asked for is not exchanged.
             Some(libc::EINVAL | libc::EADDRNOTAVAIL | libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENODEV)
-                if first.source.is_some() =>
+                if first.source.is_some_and(|source| !source.bound) =>
             {
                 tries = Tries { source_lost: rest[0].source.take(), ..Tries::default() };
             }

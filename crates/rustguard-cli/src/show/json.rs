@@ -1,6 +1,7 @@
 //! The state of interfaces for programs. Numbers are numbers, what is not there is `null`, times are Unix times.
 
 use super::{Device, to_base64};
+use rustguard_device::uapi::PathView;
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -35,6 +36,9 @@ struct JsonPeer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     preshared_key: Option<Zeroizing<String>>,
     endpoint: Option<&'a str>,
+    /// Where there are several.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    paths: &'a [PathView],
     allowed_ips: Vec<String>,
     latest_handshake: Option<u64>,
     rx_bytes: u64,
@@ -57,6 +61,7 @@ fn device<'a>(interface: &'a str, device: &'a Device, secrets: bool) -> JsonDevi
         public_key: to_base64(&peer.public_key.0),
         preshared_key: shown(&peer.preshared_key),
         endpoint: peer.endpoint.as_deref(),
+        paths: &peer.paths,
         allowed_ips: peer.allowed_ips.iter().map(ToString::to_string).collect(),
         latest_handshake: Some(peer.last_handshake.as_secs()).filter(|&seconds| seconds > 0),
         rx_bytes: peer.rx_bytes,

@@ -2,8 +2,9 @@
 
 use super::{Device, NONE, Peer, allowed_ips, public_key, secret, to_base64};
 use crate::words::{ago, bytes, span};
+use rustguard_device::uapi::{PathView, PathWord};
 use std::{
-    fmt::Display,
+    fmt::{Display, Write as _},
     io::{self, Write},
     time::Duration,
 };
@@ -21,6 +22,36 @@ pub(super) fn print(out: &mut impl Write, devices: &[(String, Device)], secrets:
         page.device(name, device)?;
     }
     Ok(())
+}
+
+/// A path in words: where, whether it works, what for.
+fn words(path: &PathView) -> String {
+    let mut words = match (&path.configured, &path.endpoint) {
+        (Some(configured), _) => configured.clone(),
+        (None, Some(endpoint)) => endpoint.clone(),
+        (None, None) => "somewhere".to_owned(),
+    };
+    if let Some(local) = &path.local {
+        let _ = write!(words, " from {local}");
+    }
+    words += match path.state {
+        PathWord::Up => ", works",
+        PathWord::Down => ", does not answer",
+        PathWord::Unknown if path.endpoint.is_none() => ", not resolved",
+        PathWord::Unknown => ", not known to work",
+    };
+    if let Some(us) = path.round_trip_us.filter(|_| path.state == PathWord::Up) {
+        let _ = write!(words, ", {:.1} ms", us as f64 / 1e3);
+    }
+    if let Some(weight) = path.weight {
+        words += ", takes flows";
+        if path.configured.is_none() {
+            let _ = write!(words, " (weight {weight})");
+        }
+    } else if path.active {
+        words += ", in use";
+    }
+    words
 }
 
 struct Page<'a, W> {
@@ -75,6 +106,9 @@ impl<W: Write> Page<'_, W> {
         }
         if let Some(endpoint) = &peer.endpoint {
             self.line("endpoint", endpoint)?;
+        }
+        for path in &peer.paths {
+            self.line("path", words(path))?;
         }
         self.line("allowed ips", allowed_ips(peer, ", "))?;
         if !peer.last_handshake.is_zero() {

@@ -25,11 +25,11 @@ pub use write::{to_text, write, write_with_comment};
 
 pub use crate::host::{Redistribute, Table};
 use crate::{
-    config::{AllowedIp, EndpointSpec, PeerUpdate, SourceCheck},
+    config::{AllowedIp, EndpointSpec, PathSpec, PeerUpdate, SourceCheck},
     status::{PeerStatus, Status},
 };
 use ipnet::IpNet;
-use rustguard_core::routing::Role;
+use rustguard_core::{paths::Use, routing::Role};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{fmt, net::IpAddr, time::Duration};
 use zeroize::Zeroizing;
@@ -112,8 +112,8 @@ pub struct Peer {
     pub public_key: PublicKey,
     /// `PresharedKey`; all zeros in a file is `None` here, as WireGuard takes it.
     pub preshared_key: Option<Zeroizing<[u8; 32]>>,
-    /// `Endpoint`.
-    pub endpoint: Option<EndpointSpec>,
+    /// `Endpoint`. More than one is RustGuard's own, and so is what they are for.
+    pub endpoints: Vec<PathSpec>,
     /// `AllowedIPs`, without host bits.
     pub allowed_ips: Vec<IpNet>,
     /// `PersistentKeepalive`, in whole seconds; `None` is `off`.
@@ -124,8 +124,8 @@ pub struct Peer {
 
 impl Config {
     /// This configuration with what has become of it: keys, port, mark and peers are those of the running device.
-    /// Names, addresses, DNS, MTU, table and hooks are not the device's business and stay, and so does an endpoint's host
-    /// name, which is what the file's owner meant by the address it resolved to.
+    /// Names, addresses, DNS, MTU, table and hooks are not the device's business and stay, and so do an endpoint's host
+    /// name, which is what the file's owner meant by the address it resolved to, and several endpoints.
     #[must_use]
     pub fn with_status(&self, status: &Status) -> Self {
         let mut config = self.clone();
@@ -138,14 +138,19 @@ impl Config {
 
     fn peer_with_status(&self, status: &PeerStatus) -> Peer {
         let before = self.peers.iter().find(|peer| peer.public_key == status.public_key);
-        let by_name = |peer: &Peer| matches!(peer.endpoint, Some(EndpointSpec::Name(..)));
+        // One plain address is where the peer was when the file was written: it may have moved.
+        let plain = |peer: &Peer| match &peer.endpoints[..] {
+            [] => true,
+            [one] => matches!(one.endpoint, EndpointSpec::Address(_)) && one.via.is_none() && one.purpose == Use::Best,
+            _ => false,
+        };
         Peer {
             name: status.name.clone().or_else(|| before?.name.clone()),
             public_key: status.public_key,
             preshared_key: (*status.preshared_key != [0; 32]).then(|| status.preshared_key.clone()),
-            endpoint: match before {
-                Some(before) if by_name(before) => before.endpoint.clone(),
-                _ => status.endpoint.map(EndpointSpec::Address),
+            endpoints: match before {
+                Some(before) if !plain(before) => before.endpoints.clone(),
+                _ => status.endpoint.map(PathSpec::from).into_iter().collect(),
             },
             allowed_ips: status.allowed_ips.clone(),
             persistent_keepalive: status.persistent_keepalive,
@@ -161,7 +166,7 @@ impl Peer {
             name: self.name.clone(),
             // All zeros take a key away: a file without one means a peer without one.
             preshared_key: Some(self.preshared_key.clone().unwrap_or_default()),
-            endpoint: self.endpoint.clone(),
+            endpoints: self.endpoints.clone(),
             persistent_keepalive: Some(self.persistent_keepalive),
             replace_allowed_ips: true,
             allowed_ips: self.allowed_ips.iter().map(|&net| AllowedIp { net, remove: false }).collect(),
@@ -177,7 +182,7 @@ impl fmt::Debug for Peer {
             .field("name", &self.name)
             .field("public_key", &self.public_key)
             .field("preshared_key", &self.preshared_key.as_ref().map(|_| ".."))
-            .field("endpoint", &self.endpoint)
+            .field("endpoints", &self.endpoints)
             .field("allowed_ips", &self.allowed_ips)
             .field("persistent_keepalive", &self.persistent_keepalive)
             .field("role", &self.role)

@@ -7,7 +7,7 @@ use super::{
     Config, Diagnostic, Interface, Peer, Pin, Routing, Severity, Span, Table,
     value::{self, Dns, Problem},
 };
-use crate::config::EndpointSpec;
+use crate::config::PathSpec;
 use ipnet::IpNet;
 use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -163,7 +163,7 @@ struct Draft<'a> {
     name: Option<String>,
     public_key: Option<(PublicKey, Piece<'a>)>,
     preshared_key: Option<Zeroizing<[u8; 32]>>,
-    endpoint: Option<EndpointSpec>,
+    endpoints: Vec<(PathSpec, Piece<'a>)>,
     allowed_ips: Vec<(IpNet, Piece<'a>)>,
     persistent_keepalive: Option<Duration>,
     role: Option<Role>,
@@ -267,7 +267,7 @@ impl<'a> Parser<'a> {
                     name,
                     public_key: None,
                     preshared_key: None,
-                    endpoint: None,
+                    endpoints: Vec::new(),
                     allowed_ips: Vec::new(),
                     persistent_keepalive: None,
                     role: None,
@@ -461,7 +461,15 @@ impl<'a> Parser<'a> {
                 let bytes = self.value(key, value, value::key);
                 self.draft().preshared_key = bytes.filter(|bytes| **bytes != [0; 32]);
             }
-            "Endpoint" => self.draft().endpoint = self.value(key, value, value::endpoint),
+            "Endpoint" => {
+                // What an endpoint is for stands behind it, after a blank: only commas separate.
+                let items: Vec<_> = value.words(|c| c == ',').map(Piece::trim).collect();
+                for item in if items.is_empty() { vec![value] } else { items } {
+                    if let Some(path) = self.value(key, item, value::path) {
+                        self.draft().endpoints.push((path, item));
+                    }
+                }
+            }
             "PersistentKeepalive" => {
                 self.draft().persistent_keepalive = self.value(key, value, value::keepalive).flatten();
             }
@@ -520,7 +528,7 @@ impl<'a> Parser<'a> {
                 name: draft.name,
                 public_key: draft.public_key?.0,
                 preshared_key: draft.preshared_key,
-                endpoint: draft.endpoint,
+                endpoints: draft.endpoints.into_iter().map(|(path, _)| path).collect(),
                 allowed_ips: draft.allowed_ips.into_iter().map(|(net, _)| net).collect(),
                 persistent_keepalive: draft.persistent_keepalive,
                 role: draft.role,

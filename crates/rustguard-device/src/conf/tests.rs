@@ -67,7 +67,7 @@ fn everything_is_read() {
     let [laptop, other] = &config.peers[..] else { panic!("two peers") };
     assert_eq!(laptop.name.as_deref(), Some("laptop of Zoë"));
     assert_eq!(*to_base64(laptop.preshared_key.as_ref().unwrap()), OTHER);
-    assert_eq!(laptop.endpoint, Some(EndpointSpec::Name("vpn.example.com".into(), 51_820)));
+    assert_eq!(laptop.endpoints, [EndpointSpec::Name("vpn.example.com".into(), 51_820).into()]);
     assert_eq!(laptop.allowed_ips.len(), 2);
     assert_eq!(laptop.persistent_keepalive, Some(Duration::from_secs(25)));
     assert!(other.name.is_none() && other.preshared_key.is_none() && other.allowed_ips.is_empty());
@@ -309,6 +309,7 @@ fn saving_keeps_what_the_device_does_not_know() {
             public_key: config.peers[0].public_key,
             preshared_key: Zeroizing::new([0; 32]),
             endpoint: Some("192.0.2.1:1".parse().unwrap()),
+            paths: Vec::new(),
             persistent_keepalive: None,
             last_handshake: None,
             rx_bytes: 0,
@@ -325,7 +326,7 @@ fn saving_keeps_what_the_device_does_not_know() {
     assert_eq!(saved.interface.post_up, config.interface.post_up);
     let [peer] = &saved.peers[..] else { panic!("one peer is left") };
     assert_eq!(peer.name.as_deref(), Some("laptop of Zoë"));
-    assert_eq!(peer.endpoint, Some(EndpointSpec::Name("vpn.example.com".into(), 51_820)));
+    assert_eq!(peer.endpoints, [EndpointSpec::Name("vpn.example.com".into(), 51_820).into()]);
     assert!(peer.preshared_key.is_none() && peer.persistent_keepalive.is_none());
     assert_eq!(peer.allowed_ips, ["10.9.0.0/16".parse().unwrap()]);
 }

@@ -1,12 +1,12 @@
 //! What can stand behind a `=`: one function per type, each from a text to a value or a [`Problem`].
 
-use super::{Redistribute, Routing, Table};
+use super::{Redistribute, Routing, Table, path::check_interface_name};
 use crate::{
-    config::{EndpointSpec, SourceCheck},
+    config::{EndpointSpec, PathSpec, SourceCheck},
     key,
 };
 use ipnet::IpNet;
-use rustguard_core::routing::Role;
+use rustguard_core::{paths::Use, routing::Role};
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
     ops::{Range, RangeInclusive},
@@ -205,6 +205,45 @@ pub(super) fn dns(text: &str) -> Result<Dns> {
     Err(Problem::new(format!("must be IP addresses of servers and search domains, not `{text}`")))
 }
 
+/// An endpoint, and what it is for: `203.0.113.7:51820 via eth1 weight 2`.
+pub(super) fn path(text: &str) -> Result<PathSpec> {
+    const WORDS: &str =
+        "`via INTERFACE`, `weight N` and `pinned` can stand behind an endpoint; a comma comes before the next";
+    let mut words = text.split_whitespace();
+    let mut path = PathSpec::from(endpoint(words.next().unwrap_or_default())?);
+    while let Some(word) = words.next() {
+        let lower = word.to_ascii_lowercase();
+        let twice = || Problem::new(format!("says two things at once in `{text}`")).help(WORDS);
+        let mut value =
+            || words.next().ok_or_else(|| Problem::new(format!("ends with `{word}` in `{text}`")).help(WORDS));
+        match lower.as_str() {
+            "via" => {
+                let name = value()?;
+                check_interface_name(name).map_err(|error| Problem::new(format!("in `{text}`: {error}")))?;
+                if path.via.replace(name.to_owned()).is_some() {
+                    return Err(twice());
+                }
+            }
+            "weight" => {
+                let weight = value()?;
+                let number = number(weight, 1..=255).map_err(|_| {
+                    Problem::new(format!("has the weight `{weight}` in `{text}`; weights are numbers from 1 to 255"))
+                })?;
+                if std::mem::replace(&mut path.purpose, Use::Weighted(number)) != Use::Best {
+                    return Err(twice());
+                }
+            }
+            "pinned" => {
+                if std::mem::replace(&mut path.purpose, Use::Pinned) != Use::Best {
+                    return Err(twice());
+                }
+            }
+            _ => return Err(Problem::new(format!("has `{word}` in `{text}`")).help(WORDS)),
+        }
+    }
+    Ok(path)
+}
+
 /// `address:port`, `[address]:port` or `name:port`.
 pub(super) fn endpoint(text: &str) -> Result<EndpointSpec> {
     if text.parse::<Ipv6Addr>().is_ok() {
@@ -305,6 +344,29 @@ mod tests {
             assert!(matches!(endpoint(text), Ok(EndpointSpec::Address(_))), "{text}");
         }
         assert_eq!(endpoint("vpn.example.com:51820"), Ok(EndpointSpec::Name("vpn.example.com".into(), 51_820)));
+        let path = |text| path(text).map(|path| path.to_string());
+        for text in
+            ["192.0.2.1:1", "a.b:1 via eth1", "a.b:1 weight 3", "[::1]:1 via wan0.7 weight 255", "a.b:1 via e pinned"]
+        {
+            assert_eq!(path(text).as_deref(), Ok(text));
+        }
+        assert_eq!(path("a.b:1  PINNED  Via  e").as_deref(), Ok("a.b:1 via e pinned"));
+        for (text, says) in [
+            ("", "no port"),
+            ("a.b:1 by e", "`by`"),
+            ("a.b:1 c.d:2", "`c.d:2`"),
+            ("a.b:1 via", "ends with `via`"),
+            ("a.b:1 via e/0", "`e/0`"),
+            ("a.b:1 via e via f", "two things"),
+            ("a.b:1 weight 0", "`0`"),
+            ("a.b:1 weight 256", "`256`"),
+            ("a.b:1 weight", "ends with `weight`"),
+            ("a.b:1 weight 1 pinned", "two things"),
+            ("a.b:1 pinned weight 1", "two things"),
+        ] {
+            let problem = path(text).unwrap_err();
+            assert!(problem.message.contains(says), "{text}: {problem:?}");
+        }
         for text in ["2001:db8::1", "2001:db8::1:51820", "2001:db8:0:0:0:0:0:1:51820"] {
             let help = endpoint(text).unwrap_err().help.unwrap();
             assert!(help.contains('['), "{text}: {help}");

@@ -103,7 +103,8 @@ fn push_peer(out: &mut String, peer: &Peer) {
     }
     let allowed_ips = peer.allowed_ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     line_unless(out, allowed_ips.is_empty(), "AllowedIPs", allowed_ips);
-    maybe(out, "Endpoint", peer.endpoint.as_ref());
+    let endpoints = peer.endpoints.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    line_unless(out, endpoints.is_empty(), "Endpoint", endpoints);
     let role = peer.role.map(|role| match role {
         Role::Router => "router",
         Role::Client => "client",

@@ -1,9 +1,11 @@
 //! Carries out what the node decided.
 
-use super::{Control, count_received, now, resolve::Resolving};
+use super::{
+    Control, count_received, now,
+    paths::{Configured, PeerPaths},
+};
 use crate::{
     binder::Binder,
-    config::EndpointSpec,
     drops::DropReason,
     event::Event,
     shared::{HandshakeDatagram, PeerShared, RxSession},
@@ -12,8 +14,9 @@ use parking_lot::Mutex;
 use rustguard_core::{
     node::{Action, Event as NodeEvent, PeerId},
     routing::Signal,
-    session::{HEADER_LEN, ReplayWindow, Sealer},
+    session::{HEADER_LEN, OVERHEAD, ReplayWindow, Sealer},
     staging::Staged,
+    wire::Message,
 };
 use rustguard_crypto::{
     aead::{Frame, TAG_LEN},
@@ -27,9 +30,24 @@ pub(super) struct Peer {
     pub(super) shared: Arc<PeerShared>,
     pub(super) name: Option<String>,
     /// As configured.
-    pub(super) endpoint: Option<EndpointSpec>,
-    pub(super) resolving: Option<Resolving>,
+    pub(super) endpoints: Vec<Configured>,
+    /// Where there are several, or the peer has shown some.
+    pub(super) paths: Option<Box<PeerPaths>>,
+    /// Bytes that the ends had for each other, among those sent: the routing engine's packets, probes.
+    pub(super) talk_tx: u64,
     pub(super) staged: Staged,
+}
+
+/// What is sealed.
+#[derive(Clone, Copy)]
+pub(super) enum Text {
+    Keepalive,
+    /// A packet that waited for the session.
+    Data,
+    /// A packet of the routing engine's.
+    Engine,
+    /// A probe, for this place and no other.
+    Probe(Endpoint),
 }
 
 impl Peer {
@@ -51,7 +69,7 @@ impl<B: Binder> Control<B> {
 
     fn apply_one(&mut self, action: Action, handled: Option<&HandshakeDatagram>) {
         match action {
-            Action::Send { peer, datagram, attempt } => self.send_handshake(peer, &datagram, attempt),
+            Action::Send { peer, datagram, attempt } => self.send_handshake(peer, &datagram, attempt, handled),
             Action::Reply { datagram } => {
                 if let Some(handled) = handled {
                     self.transmit(handled.from, &datagram);
@@ -61,8 +79,9 @@ impl<B: Binder> Control<B> {
                 let (Some(handled), Some(entry)) = (handled, self.peers.get(&peer)) else { return };
                 count_received(&entry.shared.activity, handled.len);
                 if entry.shared.seen_at(&handled.from) {
-                    self.roamed(peer);
+                    self.moved(peer);
                 }
+                self.path_heard(peer, &handled.from);
             }
             Action::AddOpener { peer, opener } => {
                 let Some(entry) = self.peers.get(&peer) else { return };
@@ -93,23 +112,27 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// Sends an initiation or response to the peer's endpoint, wherever that is now.
-    fn send_handshake(&mut self, peer: PeerId, datagram: &[u8], attempt: u32) {
+    /// Sends an initiation to the peer's endpoint, wherever that is now, or to all where there are several and none is known to
+    /// work: the peer answers the first that comes, and takes the others for replays. A response goes where its
+    /// initiation came from. Where no endpoint is known, it is not resolved yet, or the peer has to speak first.
+    fn send_handshake(&mut self, peer: PeerId, datagram: &[u8], attempt: u32, handled: Option<&HandshakeDatagram>) {
         if attempt > 0 {
             // No answer: perhaps our address has changed, perhaps theirs.
             if let Some(entry) = self.peers.get(&peer) {
                 entry.shared.forget_source();
             }
-            self.resolve(peer, attempt);
+            self.resolve_again(peer, attempt);
         }
-        let Some(entry) = self.peers.get(&peer) else { return };
-        let Some(endpoint) = entry.shared.endpoint.load().as_deref().copied() else {
-            return; // Not resolved yet, or a peer that has to speak first.
+        let Some(shared) = self.peers.get(&peer).map(|entry| Arc::clone(&entry.shared)) else { return };
+        let endpoints = match handled {
+            Some(handled) if matches!(Message::parse(datagram), Some(Message::Response(_))) => vec![handled.from],
+            _ => self.initiation_endpoints(peer),
         };
-        entry.shared.activity.tx_bytes.fetch_add(datagram.len() as u64, portable_atomic::Ordering::Relaxed);
-        let shared = Arc::clone(&entry.shared);
-        if self.transmit(endpoint, datagram) {
-            shared.forget_source();
+        for endpoint in endpoints {
+            shared.activity.tx_bytes.fetch_add(datagram.len() as u64, portable_atomic::Ordering::Relaxed);
+            if self.transmit(endpoint, datagram) {
+                shared.forget_source();
+            }
         }
     }
 
@@ -150,13 +173,22 @@ impl<B: Binder> Control<B> {
 
     /// Seals one packet (already padded) and sends it; false when the session has run out.
     pub(super) fn seal_and_send(&mut self, peer: PeerId, sealer: &Sealer, packet: &[u8]) -> bool {
-        let Some(entry) = self.peers.get(&peer) else { return true };
+        self.seal_and_send_to(peer, sealer, packet, if packet.is_empty() { Text::Keepalive } else { Text::Data })
+    }
+
+    /// As [`seal_and_send`](Self::seal_and_send), for any text.
+    pub(super) fn seal_and_send_to(&mut self, peer: PeerId, sealer: &Sealer, packet: &[u8], text: Text) -> bool {
+        let Some(entry) = self.peers.get_mut(&peer) else { return true };
         let shared = Arc::clone(&entry.shared);
         let now = now();
-        let Some(endpoint) = shared.endpoint.load().as_deref().copied() else {
+        let active = || shared.endpoint.load().as_deref().copied();
+        let Some(endpoint) = (if let Text::Probe(to) = text { Some(to) } else { active() }) else {
             self.shared.drops.count(DropReason::NoEndpoint, 1);
             return true;
         };
+        if !matches!(text, Text::Keepalive | Text::Data) {
+            entry.talk_tx += (packet.len() + OVERHEAD) as u64;
+        }
         let Some(reserved) = sealer.reserve(now.instant, 1) else {
             self.node.handshake_wanted(peer, now, &mut rand::rng(), &mut self.actions);
             return false;
@@ -171,10 +203,12 @@ impl<B: Binder> Control<B> {
         slab.resize(HEADER_LEN + packet.len() + TAG_LEN, 0);
         sealer.seal(&mut slab, &[Frame { offset: HEADER_LEN, len: packet.len(), counter: reserved.first }]);
         let bytes = slab.len() as u64;
-        if packet.is_empty() {
+        if matches!(text, Text::Keepalive | Text::Probe(_)) {
+            // No answer is owed; a probe has one of its own.
             shared.activity.keepalive_sent(now.instant, bytes);
         } else if shared.activity.data_sent(now.instant, bytes) {
             self.node.activity(peer, now.instant);
+            self.wake_paths(peer);
         }
         if self.transmit(endpoint, &slab) {
             shared.forget_source();
@@ -183,8 +217,8 @@ impl<B: Binder> Control<B> {
         true
     }
 
-    /// The peer's endpoint has moved by an authenticated packet.
-    pub(super) fn roamed(&mut self, peer: PeerId) {
+    /// The peer's endpoint is another.
+    pub(super) fn moved(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get(&peer) else { return };
         let Some(public_key) = self.node.peer_config(peer).map(|config| config.public_key) else { return };
         let Some(endpoint) = entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote) else { return };
@@ -199,6 +233,7 @@ impl<B: Binder> Control<B> {
         | NodeEvent::SessionExpired { peer }) = event;
         match *event {
             NodeEvent::HandshakeComplete { peer, took } => {
+                self.paths_established(peer);
                 self.engine_signal(peer, Signal::HandshakeComplete);
                 if let Some(took) = took {
                     self.engine_signal(peer, Signal::RoundTrip(took));

@@ -1,7 +1,7 @@
 //! The routing engine in its seat: what the device sees becomes events, what the engine decides reaches the workers' table, the
 //! kernel's routes and the peers.
 
-use super::{Control, now};
+use super::{Control, apply::Text, now};
 use crate::{
     binder::Binder,
     event::Event,
@@ -17,7 +17,6 @@ use rustguard_core::{
     routing::{
         Action, Event as EngineEvent, PeerRoutes, Role, RouteTable, RoutingEngine, Signal, StaticRoutes, Target,
     },
-    session::OVERHEAD,
     time::Instant,
 };
 use std::{
@@ -67,10 +66,8 @@ pub(super) struct Seat {
 struct Sample {
     rx: u64,
     tx: u64,
-    engine_rx: u64,
-    engine_tx: u64,
-    /// Bytes of the engine's own packets sent so far.
-    engine_sent: u64,
+    talk_rx: u64,
+    talk_tx: u64,
     /// Said once, until something is heard.
     unanswered: bool,
 }
@@ -284,16 +281,15 @@ impl<B: Binder> Control<B> {
         let mtu = self.shared.mtu.load(Relaxed) as usize;
         let mut padded = packet.to_vec();
         padded.resize(padded_len(packet.len(), mtu), 0);
-        self.seat.samples.entry(peer).or_default().engine_sent += (padded.len() + OVERHEAD) as u64;
-        self.seal_and_send(peer, &sealer, &padded);
+        self.seal_and_send_to(peer, &sealer, &padded, Text::Engine);
     }
 
     /// Tells the engine what the counters say.
     fn sample(&mut self, now: Instant) {
-        let peers: Vec<(PeerId, Arc<PeerShared>)> =
-            self.peers.iter().map(|(&peer, entry)| (peer, Arc::clone(&entry.shared))).collect();
-        for (peer, shared) in peers {
-            for signal in self.seat.samples.entry(peer).or_default().look(&shared, now).into_iter().flatten() {
+        let peers: Vec<(PeerId, Arc<PeerShared>, u64)> =
+            self.peers.iter().map(|(&peer, entry)| (peer, Arc::clone(&entry.shared), entry.talk_tx)).collect();
+        for (peer, shared, talk_tx) in peers {
+            for signal in self.seat.samples.entry(peer).or_default().look(&shared, talk_tx, now).into_iter().flatten() {
                 self.tell_engine(EngineEvent::Signal { peer, signal });
             }
         }
@@ -350,20 +346,20 @@ impl<B: Binder> Control<B> {
 }
 
 impl Sample {
-    /// What has happened since the last look. The engine's own packets are no traffic: a link would be busy with the question
-    /// whether it is.
-    fn look(&mut self, shared: &PeerShared, now: Instant) -> [Option<Signal>; 3] {
+    /// What has happened since the last look. The engine's own packets are no traffic, and nor are probes: a link would be busy
+    /// with the question whether it is.
+    fn look(&mut self, shared: &PeerShared, talk_tx: u64, now: Instant) -> [Option<Signal>; 3] {
         let rx = shared.activity.rx_bytes.load(Relaxed);
         let tx = shared.activity.tx_bytes.load(Relaxed);
-        let engine_rx = shared.engine_rx.load(Relaxed);
+        let talk_rx = shared.talk_rx.load(Relaxed);
         let heard = rx != self.rx;
         let all = (rx - self.rx) + (tx - self.tx);
-        let engines = (engine_rx - self.engine_rx) + (self.engine_sent - self.engine_tx);
-        let carried = all.saturating_sub(engines) >= TRAFFIC;
+        let talk = (talk_rx - self.talk_rx) + (talk_tx - self.talk_tx);
+        let carried = all.saturating_sub(talk) >= TRAFFIC;
         let since = shared.activity.unanswered_since();
         let unanswered = !heard && since.is_some_and(|since| now.since(since) >= UNANSWERED);
         let told = std::mem::replace(&mut self.unanswered, unanswered);
-        (self.rx, self.tx, self.engine_rx, self.engine_tx) = (rx, tx, engine_rx, self.engine_sent);
+        (self.rx, self.tx, self.talk_rx, self.talk_tx) = (rx, tx, talk_rx, talk_tx);
         [
             heard.then_some(Signal::Heard),
             carried.then_some(Signal::Carried),

@@ -6,6 +6,7 @@
 mod allowed;
 mod apply;
 mod engine;
+mod paths;
 mod relay;
 mod resolve;
 mod timer;
@@ -21,8 +22,8 @@ use crate::{
     host::{HostEvent, KernelRoutes, LearnedRoutes, LearnedTables, Monitor, Redistribute, local_addresses},
     other::OtherProtocol,
     shared::{
-        ENGINE_QUEUE, HANDSHAKE_QUEUE, HandshakeDatagram, ROUTE_QUEUE, Relaying, RouteQuestion, STAGING_QUEUE, Shared,
-        Signal, ToControl,
+        ENGINE_QUEUE, HANDSHAKE_QUEUE, HandshakeDatagram, PROBE_QUEUE, ROUTE_QUEUE, Relaying, RouteQuestion,
+        STAGING_QUEUE, Shared, Signal, ToControl,
     },
     status::{RoutingStatus, Status},
     worker::WorkerHandle,
@@ -36,9 +37,10 @@ use resolve::Resolved;
 use rustguard_core::{
     activity::Activity,
     node::{Action, Dropped, Node, PeerId},
+    paths::Probe,
     time::{Instant, Now},
 };
-use rustguard_tun::{TunQueue, clock, udp::UdpOptions};
+use rustguard_tun::{Endpoint, TunQueue, clock, udp::UdpOptions};
 use std::{
     collections::{BTreeSet, HashMap},
     io,
@@ -89,6 +91,8 @@ struct Control<B: Binder> {
     allowed: Allowed,
     /// Who decides about routes; [`publish`](Self::publish) gives the workers a snapshot of the outcome.
     seat: Seat,
+    /// When the paths of peers that have several are due.
+    path_schedule: paths::Schedule,
     /// What is relayed follows the host's addresses.
     follows_addresses: bool,
     shared: Arc<Shared>,
@@ -131,6 +135,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
 
     let (handshakes, handshakes_in) = mpsc::channel(HANDSHAKE_QUEUE);
     let (engine, engine_in) = mpsc::channel(ENGINE_QUEUE);
+    let (probes, probes_in) = mpsc::channel(PROBE_QUEUE);
     let (staging, staging_in) = mpsc::channel(STAGING_QUEUE);
     let (routes, routes_in) = mpsc::channel(ROUTE_QUEUE);
     let (signals, signals_in) = mpsc::unbounded_channel();
@@ -146,7 +151,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         unannounced: Default::default(),
         filter: start.filter,
         drops: Default::default(),
-        control: ToControl { handshakes, routes, engine, staging, signals },
+        control: ToControl { handshakes, routes, engine, probes, staging, signals },
         claims: start.engine.as_ref().and_then(|engine| engine.claims()),
         datagrams: start.datagrams,
     });
@@ -181,6 +186,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         peers: HashMap::new(),
         allowed: Allowed::new(seat.shares_prefixes),
         seat,
+        path_schedule: paths::Schedule::new(),
         follows_addresses,
         shared,
         binder,
@@ -211,6 +217,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         signals: signals_in,
         resolved: resolved_in,
         engine: engine_in,
+        probes: probes_in,
         addresses: addresses_in,
         kernel_routes: kernel_routes_in,
         routes: routes_in,
@@ -239,6 +246,7 @@ struct Inbox {
     handshakes: mpsc::Receiver<HandshakeDatagram>,
     staging: mpsc::Receiver<(PeerId, Box<[u8]>)>,
     engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
+    probes: mpsc::Receiver<(PeerId, Endpoint, Probe)>,
     addresses: mpsc::Receiver<Vec<IpAddr>>,
     kernel_routes: mpsc::Receiver<BTreeSet<IpNet>>,
     signals: mpsc::UnboundedReceiver<Signal>,
@@ -262,7 +270,8 @@ impl<B: Binder> Control<B> {
         self.seat.link_up();
         self.network_changed();
         loop {
-            let deadline = [self.node.deadline(), self.seat.deadline()].into_iter().flatten().min();
+            let deadlines = [self.node.deadline(), self.seat.deadline(), self.paths_deadline()];
+            let deadline = deadlines.into_iter().flatten().min();
             inbox.timer.set(deadline);
             // In this order: sessions and timers come before what outsiders can send.
             tokio::select! {
@@ -273,9 +282,12 @@ impl<B: Binder> Control<B> {
                         return reason;
                     }
                 }
+                // Before the timer: an answer that waits here is not late.
+                Some((peer, from, probe)) = inbox.probes.recv() => self.probe(peer, &from, &probe),
                 () = inbox.timer.expired() => {
                     self.node.tick(now(), &mut rand::rng(), &mut self.actions);
                     self.engine_tick();
+                    self.paths_tick();
                 }
                 Some(command) = inbox.commands.recv() => match command {
                     Command::Update(update, answer) => { let _ = answer.send(self.update(update)); }
@@ -334,13 +346,20 @@ impl<B: Binder> Control<B> {
                 }
             }
             Signal::Confirmed(index) => self.node.confirmed(index, now(), &mut self.actions),
-            Signal::Activity(peer) => self.node.activity(peer, now().instant),
+            Signal::Activity(peer) => {
+                self.node.activity(peer, now().instant);
+                self.wake_paths(peer);
+            }
             Signal::Roamed(peer) => {
                 // Cleared before the endpoint is read: what moves it afterwards is told again.
                 if let Some(entry) = self.peers.get(&peer) {
                     entry.shared.roamed.store(false, std::sync::atomic::Ordering::Release);
                 }
-                self.roamed(peer);
+                self.moved(peer);
+                let at = self.peers.get(&peer).and_then(|entry| entry.shared.endpoint.load().as_deref().copied());
+                if let Some(at) = at {
+                    self.path_heard(peer, &at);
+                }
             }
             Signal::WorkerEnded(Ok(())) => return Some(CloseReason::Shutdown),
             Signal::WorkerEnded(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {
@@ -352,11 +371,14 @@ impl<B: Binder> Control<B> {
     }
 
     /// What became of the interface. Returns a reason when the device must end.
-    fn host_event(&self, event: HostEvent) -> Option<CloseReason> {
+    fn host_event(&mut self, event: HostEvent) -> Option<CloseReason> {
         match event {
             HostEvent::LinkMtu(mtu) => self.shared.mtu.store(mtu, std::sync::atomic::Ordering::Relaxed),
             HostEvent::LinkDeleted => return Some(CloseReason::InterfaceDeleted),
-            HostEvent::NetworkChanged => self.network_changed(),
+            HostEvent::NetworkChanged => {
+                self.network_changed();
+                self.find_interfaces();
+            }
             HostEvent::LinkUp => self.seat.link_up(),
             HostEvent::LinkDown => {}
         }
@@ -385,7 +407,7 @@ impl<B: Binder> Control<B> {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         // Nowhere to send an initiation, and no name that could still be resolved: only the peer can begin, and by then
         // this packet would be stale.
-        if entry.endpoint.is_none() && entry.shared.endpoint.load().is_none() {
+        if entry.endpoints.is_empty() && entry.shared.endpoint.load().is_none() {
             return self.shared.drops.count(DropReason::NoEndpoint, 1);
         }
         if entry.staged.push(packet) {

@@ -3,8 +3,7 @@
 use super::{Control, now};
 use crate::{binder::Binder, config::EndpointSpec, event::Event};
 use rustguard_core::node::PeerId;
-use rustguard_tun::Endpoint;
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, time::Duration};
 use tokio::sync::mpsc;
 
 /// Waiting times between attempts; the last one repeats.
@@ -19,6 +18,8 @@ const BACKOFF: [Duration; 5] = [
 /// What the resolver said.
 pub(super) struct Resolved {
     peer: PeerId,
+    /// Which of its endpoints.
+    path: usize,
     name: String,
     /// How often the handshake had failed when this was asked: another address every time.
     attempt: u32,
@@ -43,7 +44,7 @@ impl Resolving {
 
     /// Resolves until there is an answer, or as often again as `retries` says; every failure is reported too.
     fn start(
-        peer: PeerId,
+        (peer, path): (PeerId, usize),
         host: String,
         port: u16,
         attempt: u32,
@@ -56,7 +57,7 @@ impl Resolving {
                 let answer = lookup(&host, port).await;
                 let last = answer.is_ok() || retries.is_some_and(|retries| retry >= retries);
                 let name = format!("{host}:{port}");
-                if report.send(Resolved { peer, name, attempt, answer, last }).await.is_err() || last {
+                if report.send(Resolved { peer, path, name, attempt, answer, last }).await.is_err() || last {
                     return;
                 }
                 tokio::time::sleep(*backoff.next().unwrap_or(&BACKOFF[BACKOFF.len() - 1])).await;
@@ -75,23 +76,33 @@ async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 }
 
 impl<B: Binder> Control<B> {
-    /// Resolves the peer's endpoint, if it has a name and that is not under way already.
-    pub(super) fn resolve(&mut self, peer: PeerId, attempt: u32) {
-        let Some(entry) = self.peers.get_mut(&peer) else { return };
-        let Some(EndpointSpec::Name(host, port)) = &entry.endpoint else { return };
-        if entry.resolving.as_ref().is_none_or(Resolving::finished) {
+    /// Resolves all of the peer's endpoints that have names.
+    pub(super) fn resolve_again(&mut self, peer: PeerId, attempt: u32) {
+        for path in 0..self.peers.get(&peer).map_or(0, |entry| entry.endpoints.len()) {
+            self.resolve(peer, path, attempt);
+        }
+    }
+
+    /// Resolves one of the peer's endpoints, if it has a name and that is not under way already.
+    pub(super) fn resolve(&mut self, peer: PeerId, path: usize, attempt: u32) {
+        let Some(configured) = self.peers.get_mut(&peer).and_then(|entry| entry.endpoints.get_mut(path)) else {
+            return;
+        };
+        let EndpointSpec::Name(host, port) = &configured.spec.endpoint else { return };
+        if configured.resolving.as_ref().is_none_or(Resolving::finished) {
             let (retries, report) = (self.resolution_retries, self.resolved.clone());
-            let task = Resolving::start(peer, host.clone(), *port, attempt, retries, report);
-            entry.resolving = Some(task);
+            let task = Resolving::start((peer, path), host.clone(), *port, attempt, retries, report);
+            configured.resolving = Some(task);
         }
     }
 
     /// Takes an answer.
     pub(super) fn resolved(&mut self, resolved: Resolved) {
-        let Resolved { peer, name, attempt, answer, last } = resolved;
+        let Resolved { peer, path, name, attempt, answer, last } = resolved;
         let Some(entry) = self.peers.get(&peer) else { return };
         let Some(public_key) = self.node.peer_config(peer).map(|config| config.public_key) else { return };
-        if entry.endpoint.as_ref().map(ToString::to_string).as_deref() != Some(&name) {
+        let configured = entry.endpoints.get(path).map(|configured| configured.spec.endpoint.to_string());
+        if configured.as_deref() != Some(&name) {
             return; // configured anew in the meantime
         }
         match answer {
@@ -104,14 +115,16 @@ impl<B: Binder> Control<B> {
             Ok(addresses) => {
                 let endpoint = addresses[attempt as usize % addresses.len()];
                 let known = entry.shared.endpoint.load().as_deref().map(|known| known.remote);
-                if known == Some(endpoint) {
+                let waiting = known.is_some() || !entry.staged.is_empty();
+                if entry.paths.is_none() && known == Some(endpoint) {
                     return;
                 }
-                entry.shared.endpoint.store(Some(Arc::new(Endpoint { remote: endpoint, local: None })));
-                let waiting = known.is_some() || !entry.staged.is_empty();
+                let alone = entry.endpoints.len() == 1;
+                self.found(peer, path, endpoint);
                 self.emit(Event::EndpointResolved { peer: public_key, endpoint });
                 self.node.start(peer, now(), &mut rand::rng(), &mut self.actions);
-                if waiting {
+                // Of several, another may be doing.
+                if waiting && alone {
                     // Initiations went to the wrong place, or nowhere.
                     self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions);
                 }

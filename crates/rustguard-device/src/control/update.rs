@@ -1,9 +1,9 @@
 //! Changes to the configuration, and its present state.
 
-use super::{Control, apply::Peer, now};
+use super::{Control, apply::Peer, now, paths};
 use crate::{
     binder::{Binder, Bound},
-    config::{EndpointSpec, PeerUpdate, Update, UpdateError},
+    config::{PeerUpdate, Update, UpdateError},
     event::Event,
     shared::{PeerShared, Table},
     status::{PeerStatus, Status},
@@ -13,7 +13,7 @@ use rustguard_core::{
     node::{AddPeerError, PeerConfig, PeerId},
     staging::Staged,
 };
-use rustguard_tun::{Endpoint, udp::UdpOptions};
+use rustguard_tun::udp::UdpOptions;
 use std::{collections::HashMap, sync::Arc};
 use zeroize::Zeroizing;
 
@@ -112,8 +112,8 @@ impl<B: Binder> Control<B> {
         {
             entry.name = Some(name);
         }
-        if let Some(endpoint) = update.endpoint {
-            self.set_endpoint(peer, endpoint);
+        if !update.endpoints.is_empty() {
+            self.set_endpoints(peer, update.endpoints);
         }
         if let (Some(_), Some(interval)) = (known, update.persistent_keepalive) {
             self.node.set_persistent_keepalive(peer, interval, now(), &mut rand::rng(), &mut self.actions);
@@ -138,31 +138,14 @@ impl<B: Binder> Control<B> {
         let entry = Peer {
             shared: Arc::new(PeerShared::new(peer, update.public_key, activity)),
             name: None,
-            endpoint: None,
-            resolving: None,
+            endpoints: Vec::new(),
+            paths: None,
+            talk_tx: 0,
             staged: Staged::default(),
         };
         self.peers.insert(peer, entry);
         self.emit(Event::PeerAdded { peer: update.public_key });
         Some(peer)
-    }
-
-    fn set_endpoint(&mut self, peer: PeerId, endpoint: EndpointSpec) {
-        let Some(entry) = self.peers.get_mut(&peer) else { return };
-        entry.resolving = None;
-        entry.endpoint = Some(endpoint.clone());
-        match endpoint {
-            EndpointSpec::Address(remote) => {
-                let known = entry.shared.endpoint.load().as_deref().map(|known| known.remote);
-                if known != Some(remote) {
-                    entry.shared.endpoint.store(Some(Arc::new(Endpoint { remote, local: None })));
-                }
-                if known.is_none() {
-                    self.node.start(peer, now(), &mut rand::rng(), &mut self.actions);
-                }
-            }
-            EndpointSpec::Name(..) => self.resolve(peer, 0),
-        }
     }
 
     /// Removes a peer with its sessions, handshakes and allowed IPs.
@@ -182,6 +165,7 @@ impl<B: Binder> Control<B> {
         if let Some(entry) = self.peers.remove(&peer) {
             // A worker that holds the old table for the rest of its batch must not seal any more.
             entry.shared.sealer.store(None);
+            self.forget_paths(peer, &entry);
         }
     }
 
@@ -205,6 +189,7 @@ impl<B: Binder> Control<B> {
                 public_key: config.public_key,
                 preshared_key: Zeroizing::new(config.preshared_key),
                 endpoint: entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote),
+                paths: paths::report(entry),
                 persistent_keepalive: config.persistent_keepalive,
                 last_handshake: self.node.last_handshake(peer),
                 rx_bytes: entry.shared.activity.rx_bytes.load(Ordering::Relaxed),

@@ -4,11 +4,13 @@
 //! of `key=value`, and a blank line; the answer ends with `errno=N` and a blank line. See
 //! <https://www.wireguard.com/xplatform/>.
 
+mod path;
 mod request;
 mod response;
 mod routing;
 mod server;
 
+pub use path::{PathView, PathWord};
 pub use request::{Errno, Request, parse};
 pub use routing::{LearnedView, NeighbourView, RouteView, RoutingView};
 pub use server::{SOCKET_DIR, Server, ServerError, clean_up};

@@ -1,7 +1,7 @@
 //! What a client sends. Parsed as a whole before anything is applied: a wrong line changes nothing.
 
 use crate::{
-    config::{AllowedIp, EndpointSpec, PeerUpdate, Update},
+    config::{AllowedIp, PeerUpdate, Update},
     key,
 };
 use ipnet::IpNet;
@@ -92,7 +92,7 @@ fn peer_line(peer: &mut PeerUpdate, key: &str, value: &str) -> Option<()> {
         "remove" => peer.remove = is_true(value)?,
         "update_only" => peer.update_only = is_true(value)?,
         "preshared_key" => peer.preshared_key = Some(key::from_hex(value)?),
-        "endpoint" => peer.endpoint = Some(EndpointSpec::Address(parse_endpoint(value)?)),
+        "endpoint" => peer.endpoints = vec![parse_endpoint(value)?.into()],
         "persistent_keepalive_interval" => {
             let seconds: u16 = value.parse().ok()?;
             peer.persistent_keepalive = Some((seconds > 0).then(|| Duration::from_secs(seconds.into())));
@@ -172,7 +172,7 @@ mod tests {
         let [first, second] = &update.peers[..] else { panic!("two peers") };
         assert!(first.remove);
         assert!(second.update_only && second.replace_allowed_ips);
-        assert_eq!(second.endpoint, Some(EndpointSpec::Address("[2001:db8::1]:7".parse().unwrap())));
+        assert_eq!(second.endpoints, [crate::PathSpec::from("[2001:db8::1]:7".parse::<SocketAddr>().unwrap())]);
         assert_eq!(second.persistent_keepalive, Some(Some(Duration::from_secs(25))));
         assert_eq!(second.allowed_ips.iter().filter(|allowed| allowed.remove).count(), 1);
         assert_eq!(second.allowed_ips[2].net, "192.0.2.1/32".parse().unwrap());

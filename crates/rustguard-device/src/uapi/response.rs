@@ -1,7 +1,7 @@
 //! What a client gets.
 
 use super::Errno;
-use super::routing::RoutingView;
+use super::{path::PathView, routing::RoutingView};
 use crate::{
     key::push_hex,
     status::{PeerStatus, RoutingStatus, Status},
@@ -14,7 +14,7 @@ pub(super) fn end(result: Result<(), Errno>) -> String {
     format!("errno={}\n\n", result.err().map_or(0, |Errno(number)| -number))
 }
 
-/// The answer to a `get`, without its end. With `names`, peers' names and counters are told as well.
+/// The answer to a `get`, without its end. With `names`, peers' names and paths, and counters are told as well.
 pub(super) fn status(status: &Status, names: bool) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::with_capacity(256 + 512 * status.peers.len()));
     if let Some(key) = &status.private_key {
@@ -64,6 +64,9 @@ fn peer(out: &mut String, peer: &PeerStatus, names: bool) {
     if let Some(endpoint) = peer.endpoint {
         line(out, "endpoint", endpoint);
     }
+    for path in peer.paths.iter().filter(|_| names) {
+        line(out, "rustguard_path", serde_json::to_string(&PathView::from(path)).expect("plain data"));
+    }
     let handshake = peer.last_handshake.unwrap_or_default();
     line(out, "last_handshake_time_sec", handshake.as_secs());
     line(out, "last_handshake_time_nsec", handshake.subsec_nanos());
@@ -82,7 +85,8 @@ fn line(out: &mut String, key: &str, value: impl std::fmt::Display) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drops::DropReason;
+    use crate::{drops::DropReason, status::PathStatus};
+    use rustguard_core::paths::State;
     use rustguard_crypto::x25519::PublicKey;
 
     fn sample() -> Status {
@@ -96,6 +100,15 @@ mod tests {
                 public_key: PublicKey([0xab; 32]),
                 preshared_key: Zeroizing::new([0; 32]),
                 endpoint: Some("[2001:db8::1]:9".parse().unwrap()),
+                paths: vec![PathStatus {
+                    configured: Some("[2001:db8::1]:9 weight 2".into()),
+                    endpoint: Some("[2001:db8::1]:9".parse().unwrap()),
+                    local: None,
+                    state: State::Up,
+                    round_trip: Some(Duration::from_micros(1_500)),
+                    active: true,
+                    weight: Some(2),
+                }],
                 persistent_keepalive: Some(Duration::from_secs(25)),
                 last_handshake: Some(Duration::new(1_700_000_000, 5)),
                 rx_bytes: 11,

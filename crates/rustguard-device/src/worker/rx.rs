@@ -13,6 +13,7 @@ use crate::{
 use rustguard_core::{
     node::PeerId,
     packet::IpHead,
+    paths::{self, Probe},
     session::{HEADER_LEN, OVERHEAD, Replay},
     time::Instant,
     wire::Kind,
@@ -135,7 +136,7 @@ impl Rx {
         self.opened.resize(self.frames.len(), false);
         opener.open(&mut self.slab, &self.frames, &mut self.opened);
 
-        let (mut forged, mut replayed, mut data, mut bytes) = (0, 0, false, 0);
+        let (mut forged, mut replayed, mut elsewhere, mut data, mut bytes) = (0, 0, false, false, 0);
         {
             let mut window = replay.lock();
             for (frame, opened) in self.frames.iter().zip(&mut self.opened) {
@@ -145,7 +146,9 @@ impl Rx {
                     *opened = false;
                     replayed += 1;
                 } else {
-                    data |= frame.len > 0;
+                    let probe = paths::is_probe(&self.slab[frame.offset..frame.offset + frame.len]);
+                    elsewhere |= !probe;
+                    data |= frame.len > 0 && !probe;
                     bytes += (frame.len + OVERHEAD) as u64;
                 }
             }
@@ -156,7 +159,8 @@ impl Rx {
             if opener.first_use() {
                 shared.control.signal(Signal::Confirmed(run.index));
             }
-            if peer.seen_at(&run.from) {
+            // A probe tells of a path, not that the peer has moved.
+            if elsewhere && peer.seen_at(&run.from) {
                 shared.control.roamed(peer);
             }
             if opener.rekey_on_receive(now) {
@@ -173,12 +177,18 @@ impl Rx {
         for (frame, _) in self.frames.iter().zip(&self.opened).filter(|&(frame, &opened)| opened && frame.len > 0) {
             let packet = &self.slab[frame.offset..frame.offset + frame.len];
             let Some(head) = IpHead::parse(packet) else {
-                shared.drops.count(DropReason::NotIp, 1);
+                match Probe::parse(packet) {
+                    Some(probe) => {
+                        peer.talk_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
+                        to_paths(peer.id, run.from, probe, shared);
+                    }
+                    None => shared.drops.count(DropReason::NotIp, 1),
+                }
                 continue;
             };
             if shared.claims.is_some_and(|claims| claims(&packet[..head.len])) {
                 // Between engines: these packets have link-local addresses, which nobody else's rules are about.
-                peer.engine_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
+                peer.talk_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
                 to_engine(peer.id, &packet[..head.len], shared);
                 continue;
             }
@@ -196,6 +206,14 @@ impl Rx {
             }
         }
         self.frames.clear();
+    }
+}
+
+/// Tells control of a probe.
+#[cold]
+fn to_paths(from: PeerId, place: Endpoint, probe: Probe, shared: &Shared) {
+    if shared.control.probes.try_send((from, place, probe)).is_err() {
+        shared.drops.count(DropReason::ProbeQueueFull, 1);
     }
 }
 

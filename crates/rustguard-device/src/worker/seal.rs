@@ -30,13 +30,18 @@ pub(super) fn seal(
     for (frame, counter) in frames.iter_mut().zip(reserved.first..) {
         frame.counter = counter;
     }
-    sealer.seal(slab, frames);
+    let several = peer.several.load();
+    let spread = several.as_deref().filter(|several| several.spreads());
     let mut bytes = 0;
+    // Listed before they are sealed: only the text tells the flow.
     for frame in &*frames {
         let (offset, len) = (frame.offset - HEADER_LEN, HEADER_LEN + frame.len + TAG_LEN);
         bytes += len as u64;
-        extend(transmits, endpoint, offset, len);
+        let text = || &slab[frame.offset..frame.offset + frame.len];
+        let to = spread.and_then(|paths| paths.endpoint(text(), now)).unwrap_or(endpoint);
+        extend(transmits, to, offset, len);
     }
+    sealer.seal(slab, frames);
     if peer.activity.data_sent(now, bytes) {
         shared.control.signal(Signal::Activity(peer.id));
     }
@@ -101,6 +106,45 @@ mod tests {
         assert_eq!(shared.drops.snapshot(), [(DropReason::StagingBusy, 2)]);
         let staged: Vec<_> = std::iter::from_fn(|| inbox.staging.try_recv().ok()).collect();
         assert_eq!(staged, [(PeerId(1), (*b"one").into()), (PeerId(1), (*b"two").into())]);
+    }
+
+    #[test]
+    fn each_flow_has_one_path_and_all_paths_have_flows() {
+        use crate::several::Several;
+        use rustguard_core::paths::{Choice, Place, Share};
+        use std::{collections::HashMap, sync::Arc};
+
+        let (shared, _inbox) = crate::shared::testing::shared(2);
+        let now = Instant::from_nanos(1_000_000_000);
+        let (sealer, _) = crate::shared::testing::session(7, now);
+        let peer = PeerShared::new(PeerId(1), rustguard_crypto::x25519::PublicKey([1; 32]), Arc::default());
+        peer.sealer.store(Some(Arc::new(sealer)));
+        let place = |n| Place { remote: ([192, 0, 2, n], 1).into(), local: None, interface: 0 };
+        peer.endpoint.store(Some(Arc::new(Endpoint { remote: place(9).remote, local: None })));
+        let share = |path, weight| (Share { path, weight }, place(path));
+        let choice = Choice { spread: vec![share(3, 1), share(5, 3)], ..Choice::default() };
+        peer.several.store(Several::new(&choice, &Arc::default()).map(Arc::new));
+        // UDP packets of eight flows, in turn; 40 bytes each, the header in front and the tag behind.
+        let stride = HEADER_LEN + 48 + TAG_LEN;
+        let mut slab = vec![0; 64 * stride];
+        let mut frames = Vec::new();
+        for n in 0..64 {
+            let offset = n * stride + HEADER_LEN;
+            slab[offset] = 0x45;
+            (slab[offset + 3], slab[offset + 9], slab[offset + 21]) = (40, 17, n as u8 % 8);
+            frames.push(Frame { offset, len: 48, counter: 0 });
+        }
+        let mut transmits = Vec::new();
+        seal(&peer, &mut slab, &mut frames, now, &mut transmits, &shared);
+        let mut paths = HashMap::new();
+        for Transmit { to, segments } in &transmits {
+            for piece in segments.pieces() {
+                let flow = piece.offset / stride % 8;
+                assert_eq!(*paths.entry(flow).or_insert(to.remote), to.remote, "flow {flow}");
+            }
+        }
+        let by = |n| paths.values().filter(|remote| **remote == place(n).remote).count();
+        assert_eq!((by(3), by(5)), (2, 6), "as the weights say");
     }
 
     #[test]

@@ -238,16 +238,17 @@ impl Address {
 /// Writes the control message that makes a datagram leave from `source`; returns its length.
 fn set_pktinfo(control: &mut Control, source: LocalAddr) -> usize {
     match source.ip {
-        // No interface: it would override routing, and send to neighbours what needs a gateway. The kernel's own
-        // WireGuard looks its route up by source address alone, too.
+        // No interface unless it was asked for: it would override routing, and where no route leads through it, send to
+        // neighbours what needs a gateway. The kernel's own WireGuard looks its route up by source address alone, too.
         IpAddr::V4(ip) => {
+            let ipi_ifindex = if source.bound { source.interface as _ } else { 0 };
             let info =
-                libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: in_addr(ip), ipi_addr: libc::in_addr { s_addr: 0 } };
+                libc::in_pktinfo { ipi_ifindex, ipi_spec_dst: in_addr(ip), ipi_addr: libc::in_addr { s_addr: 0 } };
             put(control, 0, libc::IPPROTO_IP, libc::IP_PKTINFO, info)
         }
         // A link-local address means nothing without its interface.
         IpAddr::V6(ip) => {
-            let interface = if ip.is_unicast_link_local() { source.interface } else { 0 };
+            let interface = if source.bound || ip.is_unicast_link_local() { source.interface } else { 0 };
             let info = libc::in6_pktinfo { ipi6_addr: in6_addr(ip), ipi6_ifindex: interface as _ };
             put(control, 0, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info)
         }
@@ -300,7 +301,11 @@ fn read_control(control: &Control, len: usize) -> ControlRead {
             if (level, kind) == (libc::IPPROTO_IP, libc::IP_PKTINFO) && bytes >= cmsg_len::<libc::in_pktinfo>() {
                 let info = data.cast::<libc::in_pktinfo>().read_unaligned();
                 // Not `ipi_addr`, which is what the packet was addressed to, broadcast included.
-                read.local = Some(LocalAddr { ip: ipv4(info.ipi_spec_dst).into(), interface: info.ipi_ifindex as u32 });
+                read.local = Some(LocalAddr {
+                    ip: ipv4(info.ipi_spec_dst).into(),
+                    interface: info.ipi_ifindex as u32,
+                    bound: false,
+                });
             } else if (level, kind) == (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)
                 && bytes >= cmsg_len::<libc::in6_pktinfo>()
             {
@@ -308,6 +313,7 @@ fn read_control(control: &Control, len: usize) -> ControlRead {
                 read.local = Some(LocalAddr {
                     ip: Ipv6Addr::from(info.ipi6_addr.s6_addr).into(),
                     interface: info.ipi6_ifindex as u32,
+                    bound: false,
                 });
             } else if (level, kind) == (libc::SOL_UDP, libc::UDP_GRO) && bytes >= cmsg_len::<libc::c_int>() {
                 read.size = usize::try_from(data.cast::<libc::c_int>().read_unaligned()).ok();
@@ -356,21 +362,21 @@ mod tests {
     proptest! {
         /// What we tell the kernel about addresses is what we would read back from it.
         #[test]
-        fn addresses_survive_the_kernels_format(remote: SocketAddr, ip: IpAddr, interface: u32, size: u16) {
+        fn addresses_survive_the_kernels_format(remote: SocketAddr, ip: IpAddr, interface: u32, bound: bool, size: u16) {
             let mut address = Messages::<1>::new().0.addresses[0];
             let len = address.set(remote);
             prop_assert_eq!(address.get(len), Some(remote));
             prop_assert_eq!(address.get(len - 1), None);
 
             let mut control = [u64::MAX; 8];
-            let mut len = set_pktinfo(&mut control, LocalAddr { ip, interface });
+            let mut len = set_pktinfo(&mut control, LocalAddr { ip, interface, bound });
             len += put(&mut control, len, libc::SOL_UDP, libc::UDP_GRO, libc::c_int::from(size));
             let both = read_control(&control, len);
             prop_assert_eq!(both.size, Some(size.into()));
             let read = both.local.unwrap();
             prop_assert_eq!(read.ip, ip);
             let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-            prop_assert_eq!(read.interface, if link_local { interface } else { 0 });
+            prop_assert_eq!(read.interface, if link_local || bound { interface } else { 0 });
             prop_assert_eq!(read_control(&control, 0).local, None);
         }
     }

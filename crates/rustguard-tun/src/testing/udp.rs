@@ -65,7 +65,7 @@ pub(crate) fn here(ip: &str, udp: &impl TestUdp) -> SocketAddr {
 }
 
 pub(crate) fn local(ip: &str) -> Option<LocalAddr> {
-    Some(LocalAddr { ip: ip.parse().unwrap(), interface: 0 })
+    Some(LocalAddr { ip: ip.parse().unwrap(), interface: 0, bound: false })
 }
 
 pub(crate) fn sysctl(path: &str, value: &str) {
@@ -226,6 +226,11 @@ pub(crate) fn a_source_that_moved_away_is_left_out<N: TestUdp>() {
         // No source helps where there is no route.
         let nowhere = transmit("198.51.100.1:1".parse::<SocketAddr>().unwrap(), local("192.0.2.7"), one(1));
         assert_eq!(ours.send(&[0], &[nowhere]), Sent { sent: 0, failed: 1, source_lost: 0 });
+        // An interface that was asked for is not exchanged for another. The first of a namespace is the loopback.
+        let bound = |interface| Some(LocalAddr { ip: "0.0.0.0".parse().unwrap(), interface, bound: true });
+        let by = |interface| transmit(here("127.0.0.1", &theirs), bound(interface), one(1));
+        let expected = Sent { sent: 1, failed: 1, source_lost: 0 };
+        assert_eq!(ours.send(&[0], &[by(1), by(999)]), expected);
         // A source of the other family means nothing.
         let odd = transmit(here("127.0.0.1", &theirs), local("::1"), one(1));
         assert_eq!(ours.send(&[0], &[odd]), Sent { sent: 1, failed: 0, source_lost: 0 });

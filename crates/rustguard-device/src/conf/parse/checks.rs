@@ -1,7 +1,11 @@
 //! What can be told from the whole of a file only.
 
-use super::{Diagnostic, MIN_MTU_IPV6, Parser, Piece, Routing};
-use rustguard_core::routing::Role;
+use super::{Diagnostic, Draft, MIN_MTU_IPV6, Parser, Piece, Routing};
+use crate::config::PathSpec;
+use rustguard_core::{
+    paths::{MAX_ENDPOINTS, Use},
+    routing::Role,
+};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{collections::HashMap, net::IpAddr};
 
@@ -70,6 +74,7 @@ impl Parser<'_> {
                 let message = "a client without AllowedIPs cannot be reached, and may send nothing";
                 self.diagnostics.push(Diagnostic::warning(draft.header.span(), message));
             }
+            check_endpoints(draft, &mut self.diagnostics);
             // Under Babel they are bounds, and bounds may overlap.
             let shared = self.interface.routing == Routing::Babel;
             for (net, piece) in draft.allowed_ips.iter().filter(|_| !shared) {
@@ -81,6 +86,41 @@ impl Parser<'_> {
                     self.diagnostics.push(Diagnostic::warning(piece.span(), message).help(help));
                 }
             }
+        }
+    }
+}
+
+/// Several endpoints are to make sense together.
+fn check_endpoints(draft: &Draft<'_>, diagnostics: &mut Vec<Diagnostic>) {
+    let endpoints = &draft.endpoints;
+    for (index, (path, piece)) in endpoints.iter().enumerate() {
+        if index == MAX_ENDPOINTS {
+            let message = format!("a peer has at most {MAX_ENDPOINTS} endpoints");
+            diagnostics.push(Diagnostic::error(piece.span(), message).help("leave out the least useful"));
+        }
+        let same = |(other, _): &&(PathSpec, _)| other.endpoint == path.endpoint && other.via == path.via;
+        if endpoints[..index].iter().any(|other| same(&other)) {
+            let message = format!("Endpoint `{}` is given twice", path.endpoint);
+            let help = "remove one of them; two ways to one address differ by `via INTERFACE`";
+            diagnostics.push(Diagnostic::error(piece.span(), message).help(help));
+        }
+        match path.purpose {
+            Use::Pinned if endpoints.len() > 1 => {
+                let message = "an endpoint is pinned, and the peer's others are never used";
+                let help = "remove them, or `pinned`";
+                diagnostics.push(Diagnostic::warning(piece.span(), message).help(help));
+            }
+            Use::Weighted(_)
+                if !endpoints
+                    .iter()
+                    .enumerate()
+                    .any(|(n, (other, _))| n != index && matches!(other.purpose, Use::Weighted(_))) =>
+            {
+                let message = "a weight means nothing where no other endpoint of the peer has one";
+                let help = "flows are spread over those that have a weight; the others are in reserve";
+                diagnostics.push(Diagnostic::warning(piece.span(), message).help(help));
+            }
+            _ => {}
         }
     }
 }

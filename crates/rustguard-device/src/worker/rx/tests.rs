@@ -87,6 +87,7 @@ fn packet(from: u8) -> [u8; 32] {
 }
 
 mod filtered;
+mod probes;
 mod sources;
 
 const NOW: Duration = Duration::ZERO;

@@ -1,0 +1,159 @@
+//! Several endpoints of one peer: what two links bring, and what the loss of one costs.
+//!
+//! Two nodes with two links between them (veth), each limited by tbf to the same rate in both directions; RustGuard at both ends.
+//! Ratios are of the same run: one link, then both.
+
+use crate::{
+    figures::{self, Figures},
+    tunnel::RUSTGUARD,
+};
+use anyhow::{Context as _, Result};
+use clap::Parser;
+use rustguard_tests::{BOTH, Gaps, INSIDE_B, LINKS, Lab, Loss, Program, Twice};
+use serde_json::Value;
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+    time::Duration,
+};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Measures several endpoints of one peer on this machine, and prints a table. Changes nothing on the machine.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "paths")]
+pub struct Options {
+    /// How often everything is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// The rate of a link, in Mbit/s
+    #[arg(long, default_value_t = 100)]
+    pub rate: u32,
+    /// How long streams run, in seconds
+    #[arg(long, default_value_t = 5)]
+    pub seconds: u32,
+    /// What `cargo bench` adds
+    #[arg(long, hide = true)]
+    pub bench: bool,
+}
+
+/// RustGuard, which is built if need be, and wireguard-go, as environment for the process inside the namespaces.
+///
+/// # Errors
+/// When one is not there.
+pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
+    Ok(vec![(RUSTGUARD, rustguard_tests::rustguard()?), ("RUSTGUARD_WIREGUARD_GO", rustguard_tests::wireguard_go()?)])
+}
+
+/// The rows: what, and the target where there is one.
+pub const ROWS: [(&str, &str); 9] = [
+    ("four TCP streams, one link, Mbit/s", ""),
+    ("four TCP streams, both links, Mbit/s", ""),
+    ("both links : one link", "1.8"),
+    ("both links : one link, the other direction", "1.8"),
+    ("longest gap, a link lost both ways, ms", "1000"),
+    ("longest gap, lost on the way there, ms", "1000"),
+    ("longest gap, lost on the way back, ms", "1000"),
+    ("longest gap, a stock peer (wireguard-go), ms", ""),
+    ("bytes of probes a second, two links in use, sent", ""),
+];
+
+/// Measures inside the laboratory; the table, and what it was measured on.
+///
+/// # Errors
+/// When anything does not start.
+pub fn run(lab: &Lab, options: &Options) -> Result<String> {
+    let mut figures = Figures::default();
+    let mut rows = vec![Vec::new(); ROWS.len()];
+    let network = Twice::new(lab, "10.1.0.2:51820 weight 1, 10.2.0.2:51820 weight 1")?;
+    network.limit(options.rate)?;
+    {
+        let _tunnels = network.start(lab, Program::Subject)?;
+        let mut server = network.b.spawn("iperf3", network.b.command("iperf3").arg("-s"))?;
+        server.until("it listens", SOON, || Ok(network.b.sh("ss -Htln sport = 5201")?.contains("5201")))?;
+        for round in 1..=options.rounds {
+            say(&format!("streams, round {round}"))?;
+            network.cut("two", Loss::Both)?;
+            network.until("two", "does not answer", |path| path["state"] == "down")?;
+            let alone = [streams(&network, options, "")?, streams(&network, options, "-R")?];
+            network.mend()?;
+            for link in LINKS {
+                network.until(link, "takes flows", |path| path["weight"] == 1)?;
+            }
+            let both = [streams(&network, options, "")?, streams(&network, options, "-R")?];
+            for (row, value) in [alone[0], both[0], both[0] / alone[0], both[1] / alone[1]].into_iter().enumerate() {
+                rows[row].push(value);
+            }
+        }
+        rows[8].push(probes(&network)?);
+    }
+    for (row, loss) in [(4, Loss::Both), (5, Loss::There), (6, Loss::Back)] {
+        say(&format!("a link lost: {loss:?}"))?;
+        let network = another(&network, BOTH);
+        let _tunnels = network.start(lab, Program::Subject)?;
+        for _ in 0..options.rounds {
+            network.until_up()?;
+            let mut traffic = Gaps::start(&network.a, "traffic", INSIDE_B[0])?;
+            let link = if network.paths()?[0]["active"] == true { "one" } else { "two" };
+            network.cut(link, loss)?;
+            network.until(link, "is left", |path| path["active"] == false)?;
+            traffic.goes_on(10)?;
+            rows[row].push(traffic.longest().as_secs_f64() * 1e3);
+            network.mend()?;
+        }
+    }
+    say("a stock peer")?;
+    for _ in 0..options.rounds {
+        // Each time anew: handshakes that only look for a path are five seconds apart.
+        let network = another(&network, BOTH);
+        let _tunnels = network.start(lab, Program::Reference)?;
+        let mut traffic = Gaps::start(&network.a, "traffic", INSIDE_B[0])?;
+        // Until it is known to answer no probes.
+        traffic.goes_on(40)?;
+        let link =
+            if network.a.run(&["wg", "show", "wga", "endpoints"])?.contains("10.1.0.2:") { "one" } else { "two" };
+        network.cut(link, Loss::Both)?;
+        traffic.goes_on(10)?;
+        rows[7].push(traffic.longest().as_secs_f64() * 1e3);
+        network.mend()?;
+    }
+    for ((name, _), values) in ROWS.iter().zip(rows) {
+        figures.add(*name, values);
+    }
+    let mut text = format!(
+        "{}; links of {} Mbit/s; medians (lowest–highest) of {}; gaps by echo requests every 50 ms\n\n",
+        figures::machine(),
+        options.rate,
+        options.rounds
+    );
+    text += &figures.table("target", &ROWS)?;
+    Ok(text)
+}
+
+/// The same nodes, with other endpoints.
+fn another(network: &Twice, endpoints: &str) -> Twice {
+    let mut conf_a = network.conf_a.clone();
+    conf_a.peers[0].endpoint = Some(endpoints.to_owned());
+    Twice { a: network.a.clone(), b: network.b.clone(), conf_a, conf_b: network.conf_b.clone() }
+}
+
+/// Four streams; what arrives, in Mbit/s.
+fn streams(network: &Twice, options: &Options, direction: &str) -> Result<f64> {
+    let seconds = options.seconds;
+    let report = network.a.sh(&format!("iperf3 -c {} -P 4 -t {seconds} -J {direction}", INSIDE_B[0]))?;
+    let report: Value = serde_json::from_str(&report)?;
+    let sum = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 says no sum")?;
+    Ok(sum / 1e6)
+}
+
+/// Bytes a second that `a` sends beside a ping every 200 ms: those of probes, outside, UDP and IPv4 included.
+fn probes(network: &Twice) -> Result<f64> {
+    // A probe is 32 bytes of text, and so 64 of UDP's: nothing else is as long.
+    network.a.count("probes", "output", "udp dport 51820 udp length 72")?;
+    network.a.sh(&format!("ping -q -n -i 0.2 -c 25 {}", INSIDE_B[0]))?;
+    Ok(network.a.counted("probes")? as f64 * 92.0 / 5.0)
+}
+
+fn say(what: &str) -> io::Result<()> {
+    writeln!(io::stderr(), "measuring: {what}")
+}

@@ -1,0 +1,143 @@
+//! The choice among paths: by what our own probes say, or by the peer's word where it probes and we do not.
+use super::{Choice, MARGIN, MAX_PATHS, PathReport, Paths, Place, STEADY, Share, State, path::Own};
+use crate::time::Instant;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+impl Paths {
+    /// For people.
+    pub fn report(&self) -> Vec<PathReport> {
+        let choice = self.choice();
+        let weight = |path: usize| {
+            choice.spread.iter().find(|(share, _)| usize::from(share.path) == path).map(|(share, _)| share.weight)
+        };
+        let own = self.own.iter().enumerate().map(|(path, own)| PathReport {
+            configured: (path < self.configured).then_some(path),
+            place: own.place,
+            state: own.state,
+            round_trip: own.round_trip.map(|trip| trip.smoothed),
+            active: !self.following && self.active == Some(path),
+            weight: if self.following { None } else { weight(path) },
+        });
+        let theirs = self.theirs.iter().enumerate().filter_map(|(path, theirs)| {
+            let theirs = theirs.filter(|_| self.following)?;
+            Some(PathReport {
+                configured: None,
+                place: Some(theirs.place),
+                state: if theirs.usable { State::Up } else { State::Down },
+                round_trip: None,
+                active: self.active == Some(path),
+                weight: weight(path),
+            })
+        });
+        own.chain(theirs).collect()
+    }
+
+    /// Chooses the active path.
+    pub(super) fn choose(&mut self, now: Instant) {
+        let before = (self.active, self.following);
+        if let Some(path) = self.pinned() {
+            (self.active, self.following) = (Some(path), false);
+        } else if self.several() {
+            self.following = false;
+            self.choose_own(now);
+        } else {
+            self.follow();
+        }
+        self.changed |= before != (self.active, self.following);
+    }
+
+    fn choose_own(&mut self, now: Instant) {
+        let roamed =
+            |path: usize| path == self.configured && self.own.get(path).is_some_and(|own| own.state == State::Unknown);
+        if self.active.is_some_and(roamed) {
+            // The peer was heard there last. Probes tell in a moment whether it can be reached, too.
+            return;
+        }
+        let up = |own: &Own| own.state == State::Up;
+        let weighted = self.own.iter().any(|own| up(own) && own.weight().is_some());
+        let fits = |own: &Own| up(own) && (own.weight().is_some() || !weighted);
+        let Some(best) =
+            (0..self.own.len()).filter(|&path| fits(&self.own[path])).min_by_key(|&path| self.own[path].smoothed())
+        else {
+            // Nothing works, or the peer answers no probes: it stays where it is, or where it began.
+            self.active = self.active.filter(|&path| path < self.own.len());
+            self.active = self.active.or_else(|| self.own.iter().position(|own| own.place.is_some()));
+            return;
+        };
+        let Some(active) = self.active.filter(|&path| self.own.get(path).is_some_and(fits)) else {
+            (self.active, self.better) = (Some(best), None);
+            return;
+        };
+        let clearly = self.own[active].smoothed() * 4 / 5 > self.own[best].smoothed() + MARGIN;
+        self.better = match self.better {
+            _ if best == active || !clearly => None,
+            Some((path, since)) if path == best && now.since(since) >= STEADY => {
+                self.active = Some(best);
+                None
+            }
+            Some((path, since)) if path == best => Some((path, since)),
+            _ => Some((best, now)),
+        };
+    }
+
+    /// Takes the peer's word.
+    fn follow(&mut self) {
+        let usable = |path: &usize| self.theirs[*path].is_some_and(|theirs| theirs.usable);
+        let told = self.their_active.map(usize::from).filter(usable);
+        let kept = self.active.filter(|path| self.following && usable(path));
+        let next = told.or(kept).or_else(|| (0..MAX_PATHS).find(usable));
+        // What does not work any more is better than nothing, as long as it is remembered.
+        let next = next.or(self.active.filter(|&path| self.following && self.theirs[path].is_some()));
+        self.following = next.is_some();
+        self.active = if self.following { next } else { self.active.filter(|&path| path < self.own.len()) };
+    }
+
+    pub(super) fn active_place(&self) -> Option<Place> {
+        let path = self.active?;
+        if self.following { Some(self.sticky(path)?) } else { self.own[path].place }
+    }
+
+    /// Where a path of theirs leads. It leaves from the address that the peer has sent to; and by the interface that
+    /// it came in by, where the peer's address alone would not tell two of its paths apart, or is link-local.
+    pub(super) fn sticky(&self, path: usize) -> Option<Place> {
+        let place = self.theirs.get(path)?.as_ref()?.place;
+        let same = self.theirs.iter().flatten().filter(|other| other.place.remote == place.remote).count();
+        let link_local = matches!(place.remote.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
+        Some(Place { interface: if same > 1 || link_local { place.interface } else { 0 }, ..place })
+    }
+
+    pub(super) fn choice(&self) -> Choice {
+        if self.pinned().is_some() {
+            return Choice { active: self.active_place(), pinned: true, ..Choice::default() };
+        }
+        let known = match self.answers {
+            // Heard from elsewhere, a stock peer has moved.
+            Some(true) => self.own.iter().filter_map(|own| own.place).collect(),
+            _ => Vec::new(),
+        };
+        let theirs = self.theirs.iter().flatten().map(|theirs| theirs.place);
+        let known: Vec<Place> = known.into_iter().chain(theirs).collect();
+        let mut spread: Vec<(Share, Place)> = if self.following {
+            (0..MAX_PATHS)
+                .filter_map(|path| {
+                    let theirs = self.theirs[path].filter(|theirs| theirs.usable && theirs.weight > 0)?;
+                    Some((Share { path: path as u8, weight: theirs.weight }, self.sticky(path)?))
+                })
+                .collect()
+        } else {
+            self.own
+                .iter()
+                .enumerate()
+                .filter_map(|(path, own)| {
+                    let weight = own.weight().filter(|_| own.state == State::Up)?;
+                    Some((Share { path: path as u8, weight }, own.place?))
+                })
+                .collect()
+        };
+        if spread.len() < 2 {
+            spread.clear();
+        }
+        Choice { active: self.active_place(), known, pinned: false, spread }
+    }
+}

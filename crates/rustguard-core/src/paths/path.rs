@@ -1,0 +1,91 @@
+//! One path, as seen by who probes it and by who is asked.
+use super::{ANSWERS, FIRST_PATIENCE, PATIENCE, Place, State, Use};
+use crate::time::Instant;
+use core::time::Duration;
+
+/// A path that we probe.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) place: Option<Place>,
+    pub(super) purpose: Use,
+    pub(super) state: State,
+    pub(super) round_trip: Option<RoundTrip>,
+    /// The next request, or the moment when an answer is missed.
+    pub(super) due: Instant,
+    /// When the last request left.
+    pub(super) asked: Instant,
+    /// Requests since the last answer.
+    pub(super) unanswered: u32,
+    /// Answers in a row, while it is down.
+    pub(super) answered: u32,
+    pub(super) failures: u32,
+    pub(super) failed: Option<Instant>,
+}
+
+/// Smoothed as in RFC 6298.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RoundTrip {
+    pub(super) smoothed: Duration,
+    pub(super) variation: Duration,
+}
+
+/// A path that the peer probes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Theirs {
+    pub(super) place: Place,
+    pub(super) usable: bool,
+    pub(super) weight: u8,
+    pub(super) expires: Instant,
+    /// Of the request: an older one that comes later changes nothing.
+    pub(super) clock: u64,
+}
+
+impl Own {
+    pub(super) fn new(purpose: Use, place: Option<Place>, now: Instant) -> Self {
+        Self {
+            place,
+            purpose,
+            state: State::Unknown,
+            round_trip: None,
+            due: now,
+            asked: now,
+            unanswered: 0,
+            answered: 0,
+            failures: 0,
+            failed: None,
+        }
+    }
+
+    pub(super) fn weight(&self) -> Option<u8> {
+        match self.purpose {
+            Use::Weighted(weight) => Some(weight.max(1)),
+            Use::Best | Use::Pinned => None,
+        }
+    }
+
+    /// How long an answer may take.
+    pub(super) fn patience(&self) -> Duration {
+        let usual = self.round_trip.map(|trip| trip.smoothed + 4 * trip.variation);
+        usual.map_or(FIRST_PATIENCE, |usual| usual.clamp(PATIENCE[0], PATIENCE[1]))
+    }
+
+    /// Answers in a row that it takes for the path to be trusted again.
+    pub(super) fn answers_wanted(&self) -> u32 {
+        ANSWERS << self.failures.saturating_sub(1).min(5)
+    }
+
+    pub(super) fn smoothed(&self) -> Duration {
+        self.round_trip.map_or(Duration::MAX, |trip| trip.smoothed)
+    }
+}
+
+impl RoundTrip {
+    pub(super) fn update(before: Option<Self>, took: Duration) -> Self {
+        match before {
+            None => Self { smoothed: took, variation: took / 2 },
+            Some(Self { smoothed, variation }) => {
+                Self { smoothed: (7 * smoothed + took) / 8, variation: (3 * variation + smoothed.abs_diff(took)) / 4 }
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The probe: what two RustGuards say to each other about the paths between them, inside the tunnel.
+//!
+//! A probe is the text of a transport message, like a packet, but its first byte is no version of IP: a stock peer drops it as
+//! no packet, without an answer. It is authentic, and no replay, as everything that leaves a session; it never reaches a host
+//! or another peer. Both kinds have 32 bytes (a multiple of 16: no padding), so that nobody is made to send more than he got.
+//!
+//! ```text
+//! byte   request                                                   reply
+//!  0     1                                                         2
+//!  1     "RG", then the version, 1                                 the same
+//!  4     path: the sender's number for it, 0 to 7                  that of the request
+//!  5     active: the path for what is not spread; 255: none        0
+//!  6     usable: bit n is set while path n works both ways         0
+//!  7     0, ignored when received                                  0
+//!  8     weights of paths 0 to 7, a byte each; 0: in reserve       0
+//! 16     u32: milliseconds until the next request by this path     that of the request
+//! 20     u64: the sender's clock                                   that of the request
+//! 28     0, ignored when received                                  0
+//! ```
+//!
+//! Numbers are little-endian, as everywhere in WireGuard. A reply goes where its request came from, and leaves from the address
+//! that the request was sent to: it tells about the path both ways.
+use core::time::Duration;
+
+/// Bytes of a probe.
+pub const PROBE_LEN: usize = 32;
+/// Most paths to one peer.
+pub const MAX_PATHS: usize = 8;
+
+const MAGIC: [u8; 3] = [b'R', b'G', 1];
+const REQUEST: u8 = 1;
+const REPLY: u8 = 2;
+const NONE: u8 = 255;
+
+/// A probe, read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// Does this path work?
+    Request(Request),
+    /// It does.
+    Reply(Reply),
+}
+
+/// A question, and what the sender has made of the paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The sender's number of the path.
+    pub path: u8,
+    /// The path by which the sender sends what it does not spread.
+    pub active: Option<u8>,
+    /// A bit for each path that works both ways.
+    pub usable: u8,
+    /// What share of the flows each path gets; 0 for one in reserve.
+    pub weights: [u8; MAX_PATHS],
+    /// When the next request by this path follows at the latest.
+    pub interval: Duration,
+    /// The sender's clock, for its own use.
+    pub clock: u64,
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// As in the request.
+    pub path: u8,
+    /// As in the request.
+    pub clock: u64,
+    /// As in the request, in milliseconds.
+    interval: u32,
+}
+
+impl Request {
+    /// The answer.
+    pub fn reply(&self) -> Reply {
+        Reply { path: self.path, clock: self.clock, interval: millis(self.interval) }
+    }
+}
+
+fn millis(interval: Duration) -> u32 {
+    u32::try_from(interval.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// Whether the text of a transport message is a probe of this version, going by its first bytes.
+pub fn is_probe(text: &[u8]) -> bool {
+    matches!(text, [REQUEST | REPLY, magic @ ..] if magic.starts_with(&MAGIC))
+}
+
+impl Probe {
+    /// Reads one. `None` for what is none, or makes no sense.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let text = text.first_chunk::<PROBE_LEN>().filter(|text| is_probe(&text[..]))?;
+        let path = text[4];
+        let interval = u32::from_le_bytes(*text[16..].first_chunk()?);
+        let clock = u64::from_le_bytes(*text[20..].first_chunk()?);
+        if usize::from(path) >= MAX_PATHS {
+            return None;
+        }
+        Some(match text[0] {
+            REQUEST => Self::Request(Request {
+                path,
+                active: match text[5] {
+                    NONE => None,
+                    active if usize::from(active) < MAX_PATHS => Some(active),
+                    _ => return None,
+                },
+                usable: text[6],
+                weights: *text[8..].first_chunk()?,
+                interval: Duration::from_millis(interval.into()),
+                clock,
+            }),
+            _ => Self::Reply(Reply { path, clock, interval }),
+        })
+    }
+
+    /// Writes it.
+    pub fn to_bytes(&self) -> [u8; PROBE_LEN] {
+        let mut text = [0; PROBE_LEN];
+        text[1..4].copy_from_slice(&MAGIC);
+        let (path, interval, clock) = match self {
+            Self::Request(request) => {
+                text[0] = REQUEST;
+                text[5] = request.active.unwrap_or(NONE);
+                text[6] = request.usable;
+                text[8..16].copy_from_slice(&request.weights);
+                (request.path, millis(request.interval), request.clock)
+            }
+            Self::Reply(reply) => {
+                text[0] = REPLY;
+                (reply.path, reply.interval, reply.clock)
+            }
+        };
+        text[4] = path;
+        text[16..20].copy_from_slice(&interval.to_le_bytes());
+        text[20..28].copy_from_slice(&clock.to_le_bytes());
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKED: Request = Request {
+        path: 3,
+        active: Some(1),
+        usable: 0b1010,
+        weights: [0, 2, 0, 1, 0, 0, 0, 0],
+        interval: Duration::from_millis(200),
+        clock: 0x0102_0304_0506_0708,
+    };
+
+    #[test]
+    fn the_layout_is_the_documented_one() {
+        let text = Probe::Request(ASKED).to_bytes();
+        let mut expected = [0; PROBE_LEN];
+        expected[..8].copy_from_slice(&[1, b'R', b'G', 1, 3, 1, 0b1010, 0]);
+        expected[8..16].copy_from_slice(&[0, 2, 0, 1, 0, 0, 0, 0]);
+        expected[16..28].copy_from_slice(&[200, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1]);
+        assert_eq!(text, expected);
+        assert_eq!(Probe::parse(&text), Some(Probe::Request(ASKED)));
+        let reply = Probe::Reply(ASKED.reply()).to_bytes();
+        let mut expected = [0; PROBE_LEN];
+        expected[..5].copy_from_slice(&[2, b'R', b'G', 1, 3]);
+        expected[16..28].copy_from_slice(&[200, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1]);
+        assert_eq!(reply, expected);
+        assert_eq!(Probe::parse(&reply), Some(Probe::Reply(ASKED.reply())));
+    }
+
+    #[test]
+    fn nothing_else_is_a_probe_and_no_packet_is_one() {
+        let good = Probe::Request(ASKED).to_bytes();
+        for (at, byte) in [(0, 0), (0, 3), (0, 0x45), (0, 0x60), (1, 0), (2, 0), (3, 2), (4, 8), (4, 255), (5, 8)] {
+            let mut bad = good;
+            bad[at] = byte;
+            assert_eq!(Probe::parse(&bad), None, "byte {at} is {byte}");
+        }
+        for len in 0..PROBE_LEN {
+            assert_eq!(Probe::parse(&good[..len]), None, "{len} bytes");
+            assert_eq!(is_probe(&good[..len]), len >= 4);
+        }
+        for first in 0..=255_u8 {
+            let mut packet = [0; 40];
+            packet[0] = first;
+            assert!(!is_probe(&packet));
+        }
+        assert_eq!(Probe::parse(&[&good[..], &[0; 16]].concat()), Some(Probe::Request(ASKED)), "padding");
+        let none = Request { active: None, ..ASKED };
+        assert_eq!(Probe::parse(&Probe::Request(none).to_bytes()), Some(Probe::Request(none)));
+    }
+}

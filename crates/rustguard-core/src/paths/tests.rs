@@ -1,0 +1,451 @@
+//! Two ends, the paths between them, and a clock.
+extern crate std;
+use super::*;
+use alloc::{collections::BTreeMap, vec};
+use std::println;
+
+const MS: Duration = Duration::from_millis(1);
+const START: Instant = Instant::from_nanos(5_000_000_000);
+
+/// A way between the ends, one place at each: how long it takes, what it loses in each direction, in thousandths.
+#[derive(Clone, Copy)]
+struct Link {
+    delay: Duration,
+    loss: [u32; 2],
+}
+
+/// Endpoint `n` of B is reached by link `n`, and B sees A there from an address of its own.
+struct World {
+    now: Instant,
+    seed: u64,
+    links: Vec<Link>,
+    /// A, which has the endpoints configured, and B, which has not.
+    ends: [Paths; 2],
+    /// What B knows of A when it is a program that answers.
+    answers: bool,
+    /// Traffic flows: each end sends data now and then.
+    traffic: bool,
+    data: u64,
+    unanswered: Option<Instant>,
+    flying: BTreeMap<(Instant, u64), (usize, usize, Probe)>,
+    sent: u64,
+    probes: u64,
+    handshakes: Vec<Instant>,
+    states: Vec<(Instant, usize, bool)>,
+    choices: [Choice; 2],
+    changes: Vec<(Instant, usize, Choice)>,
+}
+
+/// The place at end `at` of link `n`, as seen from the other end.
+fn place(at: usize, n: usize) -> Place {
+    let host = [10, 0, n as u8, at as u8 + 1];
+    Place { remote: SocketAddr::from((host, 51_820)), local: None, interface: 0 }
+}
+
+fn seen_from(at: usize, n: usize) -> Place {
+    let other = [10, 0, n as u8, 2 - at as u8];
+    Place { local: Some(IpAddr::from(other)), interface: n as u32 + 1, ..place(at, n) }
+}
+
+impl World {
+    fn new(purposes: &[Use], delays: &[u64]) -> Self {
+        let links = delays.iter().map(|&ms| Link { delay: ms as u32 * MS, loss: [0, 0] }).collect();
+        let mut a = Paths::new(purposes, START);
+        for n in 0..purposes.len() {
+            a.put(n, place(1, n), START);
+        }
+        let ends = [a, Paths::new(&[], START)];
+        let mut world = Self {
+            now: START,
+            seed: 1,
+            links,
+            ends,
+            answers: true,
+            traffic: true,
+            data: 0,
+            unanswered: None,
+            flying: BTreeMap::new(),
+            sent: 0,
+            probes: 0,
+            handshakes: vec![],
+            states: vec![],
+            choices: Default::default(),
+            changes: vec![],
+        };
+        world.ends[0].heard(place(1, 0), START);
+        world.ends.iter_mut().for_each(|end| end.established(START));
+        world
+    }
+
+    fn random(&mut self, below: u32) -> u32 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (((self.seed >> 33) * u64::from(below)) >> 31) as u32
+    }
+
+    fn send(&mut self, end: usize, to: Place, probe: Probe) {
+        self.probes += 1;
+        let link = usize::from(match to.remote.ip() {
+            IpAddr::V4(ip) => ip.octets()[2],
+            IpAddr::V6(_) => unreachable!("all of it is IPv4"),
+        });
+        let Some(&Link { delay, loss }) = self.links.get(link) else { return };
+        if self.random(1_000) >= loss[end] {
+            let jitter = Duration::from_micros(self.random(400).into());
+            self.sent += 1;
+            self.flying.insert((self.now + delay + jitter, self.sent), (1 - end, link, probe));
+        }
+    }
+
+    fn orders(&mut self, end: usize, orders: Vec<Order>) {
+        for order in orders {
+            match order {
+                Order::Probe { to, probe } => self.send(end, to, probe),
+                Order::Handshake => self.handshakes.push(self.now),
+                Order::State { path, up } => self.states.push((self.now, path, up)),
+            }
+        }
+        if let Some(choice) = self.ends[end].changes(self.now)
+            && choice != self.choices[end]
+        {
+            self.choices[end] = choice.clone();
+            self.changes.push((self.now, end, choice));
+        }
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end_of_time = self.now + time;
+        let mut next_data = self.now;
+        loop {
+            let arrival = self.flying.keys().next().map(|&(at, _)| at);
+            let deadline = self.ends.iter().filter_map(Paths::deadline).min();
+            let data = self.traffic.then_some(next_data);
+            let Some(next) = [arrival, deadline, data].into_iter().flatten().min().filter(|&at| at <= end_of_time)
+            else {
+                break;
+            };
+            assert!(next >= self.now || deadline == Some(next), "time does not go back");
+            self.now = next.max(self.now);
+            if data.is_some_and(|at| at <= self.now) {
+                self.data += 1_000;
+                next_data = self.now + 100 * MS;
+                let now = self.now;
+                self.ends.iter_mut().for_each(|end| end.wake(now));
+            }
+            if arrival.is_some_and(|at| at <= self.now) {
+                let (_, (end, link, probe)) = self.flying.pop_first().expect("it was looked at");
+                let mut orders = vec![];
+                match probe {
+                    Probe::Request(request) if self.answers => {
+                        self.ends[end].request(seen_from(1 - end, link), &request, self.now, &mut orders);
+                    }
+                    Probe::Request(_) => {}
+                    Probe::Reply(reply) => self.ends[end].reply(&reply, self.now, &mut orders),
+                }
+                self.orders(end, orders);
+            }
+            for end in 0..2 {
+                if self.ends[end].deadline().is_some_and(|at| at <= self.now) {
+                    let mut orders = vec![];
+                    let seen = Seen { session: true, data: self.data, unanswered: self.unanswered };
+                    self.ends[end].tick(seen, self.now, &mut orders);
+                    self.orders(end, orders);
+                }
+            }
+        }
+        self.now = end_of_time;
+    }
+
+    fn active(&self, end: usize) -> Option<SocketAddr> {
+        self.choices[end].active.map(|place| place.remote)
+    }
+
+    fn spread(&self, end: usize) -> Vec<(SocketAddr, u8)> {
+        self.choices[end].spread.iter().map(|(share, place)| (place.remote, share.weight)).collect()
+    }
+
+    fn both_use(&self, link: usize) -> bool {
+        (0..2).all(|end| self.active(end) == Some(place(1 - end, link).remote))
+    }
+
+    /// How long after `from` both ends stopped using `link`.
+    fn left(&self, link: usize, from: Instant) -> Duration {
+        let uses = |end: usize, choice: &Choice| {
+            let remote = place(1 - end, link).remote;
+            choice.active.is_some_and(|place| place.remote == remote)
+                || choice.spread.iter().any(|(_, place)| place.remote == remote)
+        };
+        let mut last = from;
+        for end in 0..2 {
+            assert!(!uses(end, &self.choices[end]), "end {end} still uses link {link}");
+            let left = self.changes.iter().rev().take_while(|(_, of, choice)| *of != end || !uses(end, choice));
+            last = last.max(left.filter(|(_, of, _)| *of == end).map(|&(at, _, _)| at).last().expect("it did change"));
+        }
+        last.since(from)
+    }
+}
+
+#[test]
+fn the_best_of_those_that_work_is_used_by_both_ends() {
+    let mut world = World::new(&[Use::Best; 3], &[30, 10, 20]);
+    world.run(10 * STEADY);
+    assert!(world.both_use(1));
+    assert!(world.spread(0).is_empty() && world.spread(1).is_empty());
+    let states: Vec<_> = world.ends[0].report().iter().map(|path| (path.state, path.active)).collect();
+    assert_eq!(states, [(State::Up, false), (State::Up, true), (State::Up, false)]);
+    // It gets slower than the second best; a little is not enough.
+    world.links[1].delay = 21 * MS;
+    world.run(10 * STEADY);
+    assert!(world.both_use(1));
+    world.links[1].delay = 40 * MS;
+    world.run(10 * STEADY);
+    assert!(world.both_use(2));
+}
+
+#[test]
+fn a_lost_path_is_left_within_half_a_second_by_both_ends() {
+    let mut all = vec![];
+    for seed in 0..300 {
+        for loss in [[1_000, 1_000], [1_000, 0], [0, 1_000]] {
+            let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+            world.seed = seed;
+            world.run(5_000 * MS + Duration::from_millis(seed));
+            assert!(world.both_use(0));
+            world.links[0].loss = loss;
+            let lost = world.now;
+            world.run(3_000 * MS);
+            assert!(world.both_use(1), "seed {seed}, loss {loss:?}");
+            all.push(world.left(0, lost));
+            assert!(*all.last().unwrap() < 550 * MS, "seed {seed}, loss {loss:?}: {:?}", all.last());
+            assert_eq!(world.states.last().map(|&(_, path, up)| (path, up)), Some((0, false)));
+        }
+    }
+    all.sort();
+    println!("until both ends have left a lost path: {:?} (median), {:?} (longest)", all[all.len() / 2], all.last());
+}
+
+#[test]
+fn flows_are_spread_by_both_ends_and_only_over_what_works() {
+    let mut world = World::new(&[Use::Weighted(2), Use::Weighted(1), Use::Best], &[10, 30, 1]);
+    world.run(2_000 * MS);
+    for end in 0..2 {
+        assert_eq!(world.spread(end), [(place(1 - end, 0).remote, 2), (place(1 - end, 1).remote, 1)]);
+    }
+    // The one in reserve is faster, and stays in reserve.
+    assert!(world.both_use(0));
+    world.links[0].loss = [1_000, 1_000];
+    let lost = world.now;
+    world.run(2_000 * MS);
+    assert!(world.both_use(1) && world.spread(0).is_empty() && world.spread(1).is_empty());
+    assert!(world.left(0, lost) < 550 * MS);
+    world.links[1].loss = [1_000, 1_000];
+    world.run(2_000 * MS);
+    assert!(world.both_use(2));
+    for link in &mut world.links {
+        link.loss = [0, 0];
+    }
+    world.run(2_000 * MS);
+    assert!(world.both_use(0) && world.spread(0).len() == 2 && world.spread(1).len() == 2);
+}
+
+#[test]
+fn a_path_that_fails_again_and_again_has_to_prove_itself_for_longer() {
+    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    world.run(2_000 * MS);
+    let mut until_back = vec![];
+    for _ in 0..4 {
+        world.links[0].loss = [1_000, 1_000];
+        world.run(2_000 * MS);
+        world.links[0].loss = [0, 0];
+        let back = world.now;
+        world.run(8_000 * MS);
+        let &(at, path, up) = world.states.last().unwrap();
+        assert!(up && path == 0);
+        until_back.push(at.since(back));
+    }
+    assert!(until_back[0] < 2_000 * MS, "{until_back:?}");
+    assert!(until_back[3] > 4_000 * MS, "{until_back:?}");
+}
+
+#[test]
+fn a_lossy_path_gives_few_false_alarms() {
+    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    for link in &mut world.links {
+        link.loss = [10, 10];
+    }
+    world.run(Duration::from_secs(6 * 3600));
+    let alarms = world.states.iter().filter(|(_, _, up)| !up).count();
+    println!("{alarms} false alarms in six hours of traffic with 1 % loss each way, two paths");
+    assert!(alarms <= 6, "{alarms}");
+}
+
+#[test]
+fn a_tunnel_without_traffic_is_nearly_silent() {
+    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    world.run(2_000 * MS);
+    world.traffic = false;
+    world.run(BUSY);
+    let before = world.probes;
+    world.run(Duration::from_secs(3_600));
+    let probes = world.probes - before;
+    assert!((4 * 143..=4 * 145).contains(&probes), "two paths, there and back, every 25 s: {probes}");
+    assert!(world.both_use(0), "and what is known stays known");
+    // What fails in the meantime is seen as soon as there is something to send.
+    world.links[0].loss = [1_000, 1_000];
+    world.run(Duration::from_secs(5));
+    world.traffic = true;
+    let began = world.now;
+    world.run(2_000 * MS);
+    assert!(world.both_use(1));
+    assert!(world.left(0, began) < 550 * MS);
+}
+
+#[test]
+fn a_stock_peer_is_not_pestered_and_its_endpoints_are_tried_by_handshakes() {
+    let mut world = World::new(&[Use::Weighted(1), Use::Best], &[10, 20]);
+    world.answers = false;
+    world.run(Duration::from_secs(600));
+    assert_eq!(world.probes, u64::from(MISSED), "a few by the path that it was heard by, and no more in this session");
+    assert_eq!(world.active(0), Some(place(1, 0).remote), "where it was heard");
+    assert!(world.choices[0].known.is_empty(), "heard elsewhere, it has moved");
+    assert!(world.handshakes.is_empty() && world.states.is_empty());
+    // Data, and no answer.
+    let began = world.now;
+    world.unanswered = Some(began);
+    world.run(Duration::from_secs(20));
+    assert!(world.handshakes[0].since(began) <= UNANSWERED + 2 * LOOK, "{:?}", world.handshakes[0].since(began));
+    assert!(world.handshakes.len() <= 4, "{}", world.handshakes.len());
+    assert_eq!(world.ends[0].places(), [place(1, 0), place(1, 1)], "an initiation goes everywhere");
+    // The answer comes by the other.
+    let now = world.now;
+    world.ends[0].heard(seen_from(1, 1), now);
+    world.ends[0].established(now);
+    world.unanswered = None;
+    world.run(Duration::from_secs(10));
+    assert_eq!(world.active(0), Some(place(1, 1).remote));
+    assert_eq!(world.probes, 2 * u64::from(MISSED), "it may have become another program");
+}
+
+#[test]
+fn when_nothing_works_handshakes_look_for_what_does() {
+    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    world.run(2_000 * MS);
+    for link in &mut world.links {
+        link.loss = [1_000, 1_000];
+    }
+    world.unanswered = Some(world.now);
+    world.run(Duration::from_secs(20));
+    assert!(!world.ends[0].certain());
+    assert!((3..=5).contains(&world.handshakes.len()), "{:?}", world.handshakes);
+    world.links[1].loss = [0, 0];
+    world.unanswered = None;
+    world.run(Duration::from_secs(5));
+    assert!(world.both_use(1) && world.ends[0].certain());
+}
+
+#[test]
+fn pinned_is_pinned() {
+    let mut world = World::new(&[Use::Best, Use::Pinned], &[10, 20]);
+    world.run(2_000 * MS);
+    assert_eq!(world.active(0), Some(place(1, 1).remote));
+    assert!(world.choices[0].pinned && world.ends[0].places() == [place(1, 1)]);
+    let now = world.now;
+    world.ends[0].heard(seen_from(1, 7), now);
+    world.links[1].loss = [1_000, 1_000];
+    world.run(5_000 * MS);
+    assert_eq!(world.active(0), Some(place(1, 1).remote), "wherever it is heard, and whatever becomes of the path");
+    let alone = Paths::new(&[Use::Pinned], now);
+    assert!(!alone.is_plain() && Paths::new(&[Use::Best], now).is_plain());
+}
+
+#[test]
+fn a_peer_that_roams_is_followed_and_comes_back() {
+    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    world.links.push(Link { delay: 15 * MS, loss: [0, 0] });
+    world.run(2_000 * MS);
+    // B moves: the places that were configured are deserted.
+    for link in 0..2 {
+        world.links[link].loss = [1_000, 1_000];
+    }
+    let now = world.now;
+    world.ends[0].heard(seen_from(1, 2), now);
+    world.orders(0, vec![]);
+    assert_eq!(world.active(0), Some(place(1, 2).remote), "at once");
+    world.run(5_000 * MS);
+    assert!(world.both_use(2));
+    assert!(world.choices[0].known.contains(&seen_from(1, 2)));
+    for link in 0..2 {
+        world.links[link].loss = [0, 0];
+    }
+    world.links[2].loss = [1_000, 1_000];
+    world.run(5_000 * MS);
+    assert!(world.both_use(0));
+}
+
+#[test]
+fn what_follows_lets_go_when_nothing_comes_any_more() {
+    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    world.run(2_000 * MS);
+    assert!(!world.ends[1].is_plain());
+    let now = world.now;
+    world.ends[0].configure(&[Use::Best], now);
+    world.run(4_000 * MS);
+    assert!(world.ends[1].is_plain() && world.active(1).is_none(), "wherever it is heard, as in WireGuard");
+    assert_eq!(world.ends[1].deadline(), None);
+}
+
+#[test]
+fn two_paths_to_one_address_are_told_apart_by_ours() {
+    let mut b = Paths::new(&[], START);
+    let asked = |path, usable| Request {
+        path,
+        active: Some(0),
+        usable,
+        weights: [1, 1, 0, 0, 0, 0, 0, 0],
+        interval: CARRYING,
+        clock: START.as_nanos(),
+    };
+    let from = |n: u8| Place { local: Some(IpAddr::from([10, 0, n, 2])), interface: n.into(), ..place(0, 0) };
+    let mut orders = vec![];
+    b.request(from(1), &asked(0, 3), START, &mut orders);
+    b.request(from(2), &asked(1, 3), START, &mut orders);
+    let to: Vec<_> = orders.iter().map(|order| matches!(order, Order::Probe { to, .. } if *to == from(2))).collect();
+    assert_eq!(to, [false, true], "the answer goes back the way that the question came");
+    let choice = b.changes(START).unwrap();
+    assert_eq!(choice.spread.iter().map(|(_, place)| *place).collect::<Vec<_>>(), [from(1), from(2)]);
+    assert_eq!(choice.active, Some(from(1)));
+    assert!(from(1).covers(&from(1)) && !from(1).covers(&from(2)));
+    // An older request that comes late says nothing any more; a path of which the peer hears nothing is left.
+    let late = Request { clock: START.as_nanos() - 1, active: Some(1), ..asked(0, 0) };
+    b.request(from(3), &late, START, &mut orders);
+    assert!(b.changes(START).is_none());
+    b.request(from(2), &Request { clock: START.as_nanos() + 1, ..asked(1, 2) }, START, &mut orders);
+    let choice = b.changes(START).unwrap();
+    assert!(choice.spread.is_empty());
+    // One is left: the kernel's routes are good enough for it when the other is forgotten.
+    let later = START + PROMISES * CARRYING + PATIENCE[0];
+    b.request(from(2), &Request { clock: START.as_nanos() + 2, active: Some(1), ..asked(1, 2) }, later, &mut orders);
+    b.tick(Seen { session: true, data: 0, unanswered: None }, later, &mut vec![]);
+    assert_eq!(b.changes(later).unwrap().active, Some(Place { interface: 0, ..from(2) }));
+}
+
+#[test]
+fn what_makes_no_sense_changes_nothing() {
+    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    world.run(2_000 * MS);
+    let (now, mut orders) = (world.now, vec![]);
+    let before = world.ends[0].report();
+    let request =
+        Request { path: 7, active: None, usable: 0, weights: [0; 8], interval: Duration::MAX, clock: u64::MAX };
+    for path in [0, 1, 5, 7] {
+        world.ends[0].reply(&Request { path, clock: u64::MAX, ..request }.reply(), now, &mut orders);
+    }
+    assert!(orders.is_empty());
+    assert_eq!(world.ends[0].report()[1], before[1], "answers to nothing");
+    world.ends[1].request(seen_from(0, 9), &request, now, &mut orders);
+    let [Order::Probe { to, probe: Probe::Reply(Reply { path: 7, clock: u64::MAX, .. }) }] = orders[..] else {
+        panic!("{orders:?}");
+    };
+    assert!(to.covers(&seen_from(0, 9)));
+    world.run(2_000 * MS);
+    assert!(world.both_use(0));
+}

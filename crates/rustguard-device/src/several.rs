@@ -1,0 +1,107 @@
+//! A peer's several paths, as the workers see them: where it may be heard, and which flow goes where.
+
+use rustguard_core::{
+    packet::{self, IpHead},
+    paths::{Choice, Flows, MAX_PATHS, Place, Share},
+    time::Instant,
+};
+use rustguard_tun::{Endpoint, LocalAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
+
+/// What [`Paths`](rustguard_core::paths::Paths) chose, replaced as a whole; the flows live on.
+pub(crate) struct Several {
+    known: Vec<Place>,
+    pinned: bool,
+    shares: Vec<Share>,
+    ends: [Option<Endpoint>; MAX_PATHS],
+    flows: Arc<Flows>,
+}
+
+impl Several {
+    /// `None` where the peer is like any other: it has one endpoint, and moves when it is heard elsewhere.
+    pub(crate) fn new(choice: &Choice, flows: &Arc<Flows>) -> Option<Self> {
+        if choice.known.is_empty() && choice.spread.is_empty() && !choice.pinned {
+            return None;
+        }
+        let mut ends = [None; MAX_PATHS];
+        for (share, place) in &choice.spread {
+            ends[usize::from(share.path)] = Some(endpoint(*place));
+        }
+        Some(Self {
+            known: choice.known.clone(),
+            pinned: choice.pinned,
+            shares: choice.spread.iter().map(|(share, _)| *share).collect(),
+            ends,
+            flows: Arc::clone(flows),
+        })
+    }
+
+    /// Whether a packet from there says nothing new about where the peer is.
+    pub(crate) fn expects(&self, from: &Endpoint) -> bool {
+        let from = place(from);
+        self.pinned || self.known.iter().any(|known| known.covers(&from))
+    }
+
+    /// Whether flows go by different paths.
+    pub(crate) fn spreads(&self) -> bool {
+        !self.shares.is_empty()
+    }
+
+    /// Where this packet goes, by the flow it belongs to; what is no packet (padding and all) goes with flow 0.
+    pub(crate) fn endpoint(&self, text: &[u8], now: Instant) -> Option<Endpoint> {
+        let flow = IpHead::parse(text).map_or(0, |head| packet::flow(text, &head));
+        self.ends[usize::from(self.flows.path(flow, &self.shares, now)?)]
+    }
+}
+
+/// As paths know it. What was received says by which interface; what is to be sent says it where it is bound to it.
+pub(crate) fn place(endpoint: &Endpoint) -> Place {
+    Place {
+        remote: endpoint.remote,
+        local: endpoint.local.map(|local| local.ip),
+        interface: endpoint.local.map_or(0, |local| local.interface),
+    }
+}
+
+/// As the sockets want it.
+pub(crate) fn endpoint(place: Place) -> Endpoint {
+    let Place { remote, local, interface } = place;
+    let local = match (local, interface) {
+        (None, 0) => None,
+        (None, interface) => {
+            let any = if remote.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+            Some(LocalAddr { ip: any, interface, bound: true })
+        }
+        (Some(ip), interface) => Some(LocalAddr { ip, interface, bound: interface != 0 }),
+    };
+    Endpoint { remote, local }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_binds_and_a_place_without_one_leaves_it_to_the_routes() {
+        let remote = "192.0.2.1:1".parse().unwrap();
+        let ip = "192.0.2.9".parse().unwrap();
+        let local = Some(ip);
+        assert_eq!(endpoint(Place { remote, local: None, interface: 0 }).local, None);
+        let bound = endpoint(Place { remote, local: None, interface: 3 }).local.unwrap();
+        assert_eq!(bound, LocalAddr { ip: Ipv4Addr::UNSPECIFIED.into(), interface: 3, bound: true });
+        let sticky = endpoint(Place { remote, local, interface: 0 });
+        assert_eq!(sticky.local, Some(LocalAddr { ip, interface: 0, bound: false }));
+        assert_eq!(place(&sticky), Place { remote, local, interface: 0 });
+    }
+
+    #[test]
+    fn nothing_chosen_is_no_more_than_a_peer() {
+        assert!(Several::new(&Choice::default(), &Arc::default()).is_none());
+        let pinned = Several::new(&Choice { pinned: true, ..Choice::default() }, &Arc::default()).unwrap();
+        assert!(pinned.expects(&endpoint(Place { remote: "[::1]:1".parse().unwrap(), local: None, interface: 0 })));
+        assert!(!pinned.spreads());
+    }
+}

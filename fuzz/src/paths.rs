@@ -1,0 +1,99 @@
+//! Probes from a peer that may be anybody's program, and the paths that are chosen by them.
+use rustguard_core::{
+    paths::{Flows, MAX_PATHS, Order, Paths, Place, Probe, Request, Seen, Use},
+    time::Instant,
+};
+use std::{net::SocketAddr, time::Duration};
+
+/// The first byte says what is configured; then bytes are read as steps: probes as they come, requests with fields of the
+/// fuzzer's, answers to what was asked, places, and the passing of time. Whatever came, what is chosen can be used, and time
+/// that passes leads somewhere.
+pub fn paths(input: &[u8]) {
+    let _ = Probe::parse(input);
+    let Some((&configured, mut rest)) = input.split_first() else { return };
+    let purposes: Vec<Use> = (0..configured % 10)
+        .map(|n| match (configured >> 4).wrapping_add(n) % 3 {
+            0 => Use::Best,
+            1 => Use::Weighted(n),
+            _ if configured > 200 => Use::Pinned,
+            _ => Use::Best,
+        })
+        .collect();
+    let mut now = Instant::from_nanos(1_000_000_000);
+    let mut paths = Paths::new(&purposes, now);
+    let flows = Flows::default();
+    let mut asked: Vec<Request> = Vec::new();
+    let mut data = 0;
+    while let Some((&step, after)) = rest.split_first() {
+        let field = |n: usize| after.get(n).copied().unwrap_or(0);
+        let place = Place {
+            remote: SocketAddr::from(([10, 0, 0, field(0)], field(1).into())),
+            local: (field(2) & 1 != 0).then(|| [10, 0, 1, field(2)].into()),
+            interface: u32::from(field(3) % 4),
+        };
+        let mut orders = Vec::new();
+        match step % 7 {
+            0 => match Probe::parse(after) {
+                Some(Probe::Request(request)) => paths.request(place, &request, now, &mut orders),
+                Some(Probe::Reply(reply)) => paths.reply(&reply, now, &mut orders),
+                None => {}
+            },
+            1 => {
+                let request = Request {
+                    path: field(4),
+                    active: Some(field(5)).filter(|&active| usize::from(active) < MAX_PATHS),
+                    usable: field(6),
+                    weights: std::array::from_fn(|n| field(7 + n)),
+                    interval: Duration::from_millis(u64::from(field(15)) << (field(16) % 40)),
+                    clock: u64::from(field(17)) << (field(18) % 64),
+                };
+                paths.request(place, &request, now, &mut orders);
+            }
+            2 => {
+                if let Some(request) = asked.pop() {
+                    paths.reply(&request.reply(), now, &mut orders);
+                }
+            }
+            3 => paths.heard(place, now),
+            4 => paths.put(usize::from(field(4)), place, now),
+            5 => {
+                paths.established(now);
+                paths.wake(now);
+                data += u64::from(field(0)) * 100;
+            }
+            _ => now = now + Duration::from_millis(u64::from(field(0)) << (field(1) % 8)),
+        }
+        let seen = Seen { session: step & 128 == 0, data, unanswered: (step & 64 != 0).then_some(Instant::default()) };
+        // What one path has shown may be due to be told by the others at once; but that comes to an end.
+        for _ in 0..3 {
+            paths.tick(seen, now, &mut orders);
+            if paths.deadline().is_none_or(|at| at > now) {
+                break;
+            }
+        }
+        let sent: Vec<Request> = orders
+            .iter()
+            .filter_map(|order| match order {
+                Order::Probe { probe: Probe::Request(request), .. } => Some(*request),
+                _ => None,
+            })
+            .collect();
+        assert!(sent.len() <= 3 * MAX_PATHS, "a step makes a few probes");
+        asked.extend(sent);
+        asked.truncate(64);
+        if let Some(choice) = paths.changes(now) {
+            assert!(choice.spread.len() != 1 && choice.spread.len() <= MAX_PATHS, "{choice:?}");
+            assert!(choice.spread.iter().all(|(share, _)| share.weight > 0), "{choice:?}");
+            let shares: Vec<_> = choice.spread.iter().map(|(share, _)| *share).collect();
+            let path = flows.path(u64::from(step) << 56, &shares, now);
+            assert!(
+                path.is_none() == shares.is_empty()
+                    && shares.iter().any(|share| Some(share.path) == path) != shares.is_empty()
+            );
+        }
+        assert!(paths.report().len() <= 2 * MAX_PATHS && paths.places().len() <= MAX_PATHS + 1);
+        // What was due has been done.
+        assert!(paths.deadline().is_none_or(|at| at > now), "{:?} at {now:?}", paths.deadline());
+        rest = &after[1.min(after.len())..];
+    }
+}
