@@ -3,10 +3,10 @@
 use crate::{cli::Routes, uapi, words::table};
 use anyhow::{Result, bail};
 use ipnet::IpNet;
-use rustguard_babel::{Babel, Config, Start};
+use rustguard_babel::{Babel, Config, Pin, RouterId, Start};
 use rustguard_device::{
-    Builder, Relay,
-    conf::{self, Table},
+    Builder, Relay, conf,
+    host::HostConfig,
     uapi::{NeighbourView, RouteView, RoutingView},
 };
 use rustguard_serve::Folder;
@@ -18,23 +18,29 @@ use std::{
     time::Duration,
 };
 
-/// The kernel's table that `ip route` shows (RT_TABLE_MAIN).
-const MAIN_TABLE: u32 = 254;
-
 /// Gives the tunnel a Babel speaker: it announces the interface's addresses and what `Announce` says, and what it learns goes to
-/// the kernel's table of `Table`.
-pub(crate) fn babel(builder: Builder, interface: &str, config: &conf::Interface, relay: bool) -> Result<Builder> {
+/// the tables of the host's set-up.
+pub(crate) fn babel(builder: Builder, config: &conf::Interface, host: &HostConfig, relay: bool) -> Result<Builder> {
     let Some(key) = &config.private_key else {
         bail!("Routing = babel takes the PrivateKey in the file: the addresses of the protocol are made of it")
     };
-    let folder = Folder::open(interface)?;
+    let folder = Folder::open(&host.interface)?;
     let start = folder.routing_state()?.map_or(Start::First, Start::Kept);
     let address_v4 = config.addresses.iter().find_map(|net| match net {
         IpNet::V4(net) => Some(net.addr()),
         IpNet::V6(_) => None,
     });
-    let engine = Babel::new(Config { address_v4, start, ..Config::new(key.public_key()) }, &mut rand::rng());
-    let own = config.addresses.iter().map(|net| IpNet::from(net.addr()));
+    let pins = config.pins.iter().map(|pin| Pin { prefix: pin.prefix, origin: RouterId::of_key(&pin.key) }).collect();
+    let own = key.public_key();
+    let engine = Babel::new(Config { address_v4, pins, start, ..Config::new(own) }, &mut rand::rng());
+    if engine.router_id() != RouterId::of_key(&own) {
+        tracing::warn!(
+            "what was kept of routing for {} is damaged: this run has a router-id that is not of its key, and who has pinned a prefix \
+             to the key does not believe it. Restart it in six minutes, when its old numbers are forgotten",
+            host.interface
+        );
+    }
+    let addresses = config.addresses.iter().map(|net| IpNet::from(net.addr()));
     let mut builder = builder
         .routing(engine)
         .source_check(config.source_check)
@@ -43,13 +49,10 @@ pub(crate) fn babel(builder: Builder, interface: &str, config: &conf::Interface,
                 tracing::warn!("{error}");
             }
         })
-        .announce(own.chain(config.announce.iter().copied()));
-    if let Some(table) = match config.table {
-        Table::Auto => Some(MAIN_TABLE),
-        Table::Off => None,
-        Table::Number(table) => Some(table),
-    } {
-        builder = builder.routing_table(table);
+        .announce(addresses.chain(config.announce.iter().copied()))
+        .redistribute(config.redistribute.iter().copied());
+    if let Some(tables) = host.learned_tables() {
+        builder = builder.routing_tables(tables);
     }
     Ok(if relay { builder.relay(Relay::Routed) } else { builder })
 }

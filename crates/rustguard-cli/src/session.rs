@@ -58,7 +58,7 @@ impl Session {
         host_config.fwmark = host::choose_fwmark(&host_config).await?;
         let builder = match interface.routing {
             Routing::Static => builder,
-            Routing::Babel => routing::babel(builder, name, interface, relay)?,
+            Routing::Babel => routing::babel(builder, interface, &host_config, relay)?,
         };
         let mut builder = builder.fwmark(host_config.fwmark.unwrap_or(0));
         if let Some(port) = interface.listen_port {
@@ -135,11 +135,8 @@ impl Session {
             dns: interface.dns.clone(),
             dns_search: interface.dns_search.clone(),
             table: interface.table,
-            // Under a routing protocol these are bounds, and routes come from what is learned.
-            allowed_ips: match interface.routing {
-                Routing::Static => self.config.peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect(),
-                Routing::Babel => Vec::new(),
-            },
+            allowed_ips: self.config.peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect(),
+            learned: interface.routing == Routing::Babel,
             fwmark: interface.fwmark,
             endpoints: self.endpoints().await,
             record: Some(host::record_path(&self.interface)),

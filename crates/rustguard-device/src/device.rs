@@ -6,6 +6,7 @@ use crate::{
     control::{self, Command, Engine, Keep},
     event::Event,
     filter::{self, Filter},
+    host::{LearnedTables, Redistribute},
     other::OtherProtocol,
     shared::Relaying,
     status::{RoutingStatus, Status},
@@ -95,7 +96,8 @@ pub struct Builder {
     relay: Relay,
     engine: Option<Engine>,
     keep: Option<Keep>,
-    table: Option<u32>,
+    tables: Option<LearnedTables>,
+    redistribute: Vec<Redistribute>,
     source_check: SourceCheck,
     filter: Option<Filter>,
     datagrams: Option<OtherProtocol>,
@@ -395,11 +397,11 @@ impl Builder {
         self
     }
 
-    /// The kernel's table into which the engine's routes go; by default they are for the workers alone, and the host's own
+    /// The kernel's tables into which the engine's routes go; by default they are for the workers alone, and the host's own
     /// packets need routes of other making.
     #[must_use]
-    pub fn routing_table(mut self, table: u32) -> Self {
-        self.table = Some(table);
+    pub fn routing_tables(mut self, tables: LearnedTables) -> Self {
+        self.tables = Some(tables);
         self
     }
 
@@ -422,6 +424,15 @@ impl Builder {
     #[must_use]
     pub fn announce(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
         self.update.announce.get_or_insert_default().extend(prefixes);
+        self
+    }
+
+    /// The routes of the kernel's main table that the engine announces too, for as long as they are there. Left out are those that
+    /// lead into the tunnel, that a mesh has learned (`proto babel`), and link-local and multicast ones. Over transports of the
+    /// embedder's own there are none.
+    #[must_use]
+    pub fn redistribute(mut self, which: impl IntoIterator<Item = Redistribute>) -> Self {
+        self.redistribute.extend(which);
         self
     }
 
@@ -499,7 +510,8 @@ impl Builder {
             relay,
             engine: self.engine,
             keep: self.keep,
-            table: self.table,
+            tables: self.tables,
+            redistribute: self.redistribute,
             source_check: self.source_check,
             filter: self.filter,
             datagrams: self.datagrams,

@@ -23,7 +23,7 @@ pub use parse::{parse, redact};
 pub use path::{NameError, check_interface_name, readable_by_others, resolve_name};
 pub use write::{to_text, write, write_with_comment};
 
-pub use crate::host::Table;
+pub use crate::host::{Redistribute, Table};
 use crate::{
     config::{AllowedIp, EndpointSpec, PathSpec, PeerUpdate, SourceCheck},
     status::{PeerStatus, Status},
@@ -70,10 +70,14 @@ pub struct Interface {
     pub pre_down: Vec<String>,
     /// `PostDown` commands.
     pub post_down: Vec<String>,
-    /// `Routing`: who decides where packets go. RustGuard's own key, as the next two.
+    /// `Routing`: who decides where packets go. RustGuard's own key, as the next four.
     pub routing: Routing,
     /// `Announce`: prefixes besides the addresses that other routers are to send here.
     pub announce: Vec<IpNet>,
+    /// `Redistribute`: the kernel's routes that are announced as well.
+    pub redistribute: Vec<Redistribute>,
+    /// `Pin`: who alone may announce what.
+    pub pins: Vec<Pin>,
     /// `SourceCheck`: what becomes of routers' packets with sources that they have not announced.
     pub source_check: SourceCheck,
     /// `SaveConfig`: write the state of the device back into the file on the way down.
@@ -88,6 +92,15 @@ pub enum Routing {
     Static,
     /// Babel (RFC 8966) finds out; the allowed IPs are bounds.
     Babel,
+}
+
+/// A `Pin`: of this prefix and all within it, announcements are believed if they come from the router with this key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pin {
+    /// The prefix.
+    pub prefix: IpNet,
+    /// The router's public key.
+    pub key: PublicKey,
 }
 
 /// What one `[Peer]` says.

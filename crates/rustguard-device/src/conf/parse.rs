@@ -1,9 +1,10 @@
 //! From the text of a file to a [`Config`] and everything that is to be said about it.
 
 mod checks;
+mod routing;
 
 use super::{
-    Config, Diagnostic, Interface, Peer, Routing, Severity, Span, Table,
+    Config, Diagnostic, Interface, Peer, Pin, Routing, Severity, Span, Table,
     value::{self, Dns, Problem},
 };
 use crate::config::PathSpec;
@@ -14,7 +15,7 @@ use std::{collections::HashMap, ops::Range, time::Duration};
 use zeroize::Zeroizing;
 
 /// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
-const INTERFACE_KEYS: [&str; 15] = [
+const INTERFACE_KEYS: [&str; 17] = [
     "PrivateKey",
     "ListenPort",
     "FwMark",
@@ -29,6 +30,8 @@ const INTERFACE_KEYS: [&str; 15] = [
     "SaveConfig",
     "Routing",
     "Announce",
+    "Redistribute",
+    "Pin",
     "SourceCheck",
 ];
 
@@ -181,6 +184,8 @@ struct Parser<'a> {
     interface_header: Option<Piece<'a>>,
     mtu: Option<Piece<'a>>,
     addresses: Vec<(IpNet, Piece<'a>)>,
+    /// Each with its line.
+    pins: Vec<(Pin, usize)>,
     drafts: Vec<Draft<'a>>,
     /// Keys that only a routing protocol gives a meaning, and where they are.
     needs_babel: Vec<(&'static str, Span)>,
@@ -202,6 +207,7 @@ impl<'a> Parser<'a> {
             interface_header: None,
             mtu: None,
             addresses: Vec::new(),
+            pins: Vec::new(),
             drafts: Vec::new(),
             needs_babel: Vec::new(),
             seen: Default::default(),
@@ -330,7 +336,16 @@ impl<'a> Parser<'a> {
         };
         let many = matches!(
             known,
-            "Address" | "DNS" | "AllowedIPs" | "Announce" | "PreUp" | "PostUp" | "PreDown" | "PostDown"
+            "Address"
+                | "DNS"
+                | "AllowedIPs"
+                | "Announce"
+                | "Redistribute"
+                | "Pin"
+                | "PreUp"
+                | "PostUp"
+                | "PreDown"
+                | "PostDown"
         );
         if !many && let Some(first) = self.seen[usize::from(self.section == Section::Peer)].insert(known, key.line) {
             self.diagnostics.push(
@@ -405,19 +420,7 @@ impl<'a> Parser<'a> {
             }
             "Table" => self.interface.table = self.value(key, value, value::table).unwrap_or(Table::Auto),
             "SaveConfig" => self.interface.save_config = self.value(key, value, value::boolean).unwrap_or(false),
-            "Routing" => self.interface.routing = self.value(key, value, value::routing).unwrap_or_default(),
-            "Announce" => {
-                self.needs_babel.push((key, value.span()));
-                for item in value.list() {
-                    if let Some(net) = self.value(key, item, value::net) {
-                        self.interface.announce.push(net.trunc());
-                    }
-                }
-            }
-            "SourceCheck" => {
-                self.needs_babel.push((key, value.span()));
-                self.interface.source_check = self.value(key, value, value::source_check).unwrap_or_default();
-            }
+            "Routing" | "Announce" | "Redistribute" | "Pin" | "SourceCheck" => self.routing_entry(key, value),
             hook => {
                 let hooks = match hook {
                     "PreUp" => &mut self.interface.pre_up,
@@ -515,6 +518,7 @@ impl<'a> Parser<'a> {
     fn finish(mut self) -> (Option<Config>, Vec<Diagnostic>) {
         self.name_current();
         self.interface.addresses = self.addresses.iter().map(|&(net, _)| net).collect();
+        self.interface.pins = self.pins.iter().map(|&(pin, _)| pin).collect();
         self.check_interface();
         self.check_peers();
         self.diagnostics.sort_by_key(|diagnostic| diagnostic.span.bytes.start);

@@ -12,7 +12,7 @@ const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
 fn full() -> String {
     format!(
         "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com\nMTU = 1400\nTable = 7\nSaveConfig = true\n\
-         Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nSourceCheck = Log\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenPort = 51820\nFwMark = 0xca6c\n\
+         Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nRedistribute = 192.168.0.0/16, default\nPin = 10.7.0.5/32 {PEER}, fd07::/64 {OTHER}\nSourceCheck = Log\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenPort = 51820\nFwMark = 0xca6c\n\
          PrivateKey = {SECRET}\n\n# Name = laptop of Zoë\n[Peer]\nPublicKey = {PEER}\nPresharedKey = {OTHER}\n\
          AllowedIPs = 10.0.0.2/32, fd00::2/128\nEndpoint = vpn.example.com:51820\nPersistentKeepalive = 25\nRole = client\n\n\
          [Peer]\nPublicKey = {OTHER}\nRole = Router\nEndpoint = [2001:db8::1]:51820\n"
@@ -54,6 +54,12 @@ fn everything_is_read() {
     assert_eq!((interface.table, interface.save_config), (Table::Number(7), true));
     assert_eq!(interface.routing, Routing::Babel);
     assert_eq!(interface.announce, ["192.168.1.0/24", "fd01::/64"].map(|net| net.parse().unwrap()));
+    let lan = Redistribute::Within("192.168.0.0/16".parse().unwrap());
+    assert_eq!(interface.redistribute, [lan, Redistribute::Default]);
+    let pins = interface.pins.iter().map(|pin| format!("{} {}", pin.prefix, *to_base64(&pin.key.0)));
+    assert_eq!(pins.collect::<Vec<_>>(), [format!("10.7.0.5/32 {PEER}"), format!("fd07::/64 {OTHER}")]);
+    let again = good(&to_text(&config)).interface;
+    assert_eq!((&again.redistribute, &again.pins), (&interface.redistribute, &interface.pins));
     assert_eq!(interface.source_check, SourceCheck::Log);
     assert_eq!(config.peers.iter().map(|peer| peer.role).collect::<Vec<_>>(), [Some(Role::Client), Some(Role::Router)]);
     assert_eq!(interface.pre_up, ["echo up # now"], "a hook keeps its #");
@@ -97,6 +103,63 @@ fn names_belong_to_the_peer_they_stand_at() {
     assert_eq!(names(peer("# Name the peer = no").replace("[Peer]", "# Name =\n[Peer]")), [None]);
     assert_eq!(said(&peer("# Name = \u{1b}[31m")).len(), 1, "no escape sequence reaches a terminal");
     assert_eq!(said(&peer("# Name = a\nAllowedIPs=\n# Name = b")).len(), 1);
+}
+
+#[test]
+fn what_is_no_pin_is_explained() {
+    let babel = |lines: &str| said(&interface(&format!("Routing = babel\n{lines}")));
+    let form = "[for example `Pin = 10.77.0.5/32 PUBLICKEY`; more of them after commas, or in lines of their own]";
+    for text in ["10.7.0.5/32", PEER, &format!("{PEER} 10.7.0.5/32"), &format!("10.7.0.5/32 {PEER} {OTHER}")] {
+        assert_eq!(
+            babel(&format!("Pin = {text}")),
+            [format!("error 4:7 Pin must be a prefix and a public key {form}")],
+            "{text}"
+        );
+    }
+    assert_eq!(
+        babel("Pin = 10.7.0.5/32 xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8D"),
+        [
+            "error 4:19 Pin must be 32 bytes, which is 44 characters of base64; this has 42 characters [was a part of it lost \
+             when it was copied?]"
+        ]
+    );
+    assert_eq!(
+        babel(&format!("Pin = 10.7.0.0/33 {PEER}, 10.8.0.0/16 AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")),
+        [
+            "error 4:7 Pin has the prefix length /33 in `10.7.0.0/33` [IPv4 prefix lengths are 0 to 32]",
+            "error 4:77 Pin has a key that is all zeros, which is no key",
+        ]
+    );
+    // Host bits make no other prefix.
+    assert_eq!(
+        babel(&format!("Pin = 10.7.0.0/24 {PEER}\nPin = 10.7.0.9/24 {OTHER}, 10.7.0.0/24 {PEER}, 10.7.0.0/25 {OTHER}")),
+        [
+            "error 5:7 Pin gives 10.7.0.0/24 to another key than line 4 does [a prefix has one origin; remove one of them, or \
+             pin parts of the prefix]",
+            "warning 5:65 Pin of 10.7.0.0/24 is given twice, first in line 4 [remove one of them]",
+        ]
+    );
+    assert_eq!(
+        said(&interface(&format!("Pin = 10.7.0.0/24 {PEER}"))),
+        ["warning 3:7 Pin means nothing without a routing protocol [`Routing = babel` in [Interface] starts one]"]
+    );
+}
+
+#[test]
+fn what_cannot_be_redistributed_is_explained() {
+    assert_eq!(
+        said(&interface("Routing = babel\nRedistribute = all, DEFAULT 10.0.0.0/33, ::/0")),
+        [
+            "error 4:16 Redistribute must be prefixes such as 192.168.0.0/16, or `default`, not `all`",
+            "error 4:29 Redistribute has the prefix length /33 in `10.0.0.0/33` [IPv4 prefix lengths are 0 to 32]",
+        ]
+    );
+    assert_eq!(
+        said(&interface("Redistribute = default")),
+        [
+            "warning 3:16 Redistribute means nothing without a routing protocol [`Routing = babel` in [Interface] starts one]"
+        ]
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What can stand behind a `=`: one function per type, each from a text to a value or a [`Problem`].
 
-use super::{Routing, Table, path::check_interface_name};
+use super::{Redistribute, Routing, Table, path::check_interface_name};
 use crate::{
     config::{EndpointSpec, PathSpec, SourceCheck},
     key,
@@ -131,6 +131,18 @@ pub(super) fn routing(text: &str) -> Result<Routing> {
         "static" => Ok(Routing::Static),
         "babel" => Ok(Routing::Babel),
         _ => Err(Problem::new(format!("must be `static` or `babel`, not `{text}`"))),
+    }
+}
+
+/// An entry of `Redistribute`.
+pub(super) fn redistribute(text: &str) -> Result<Redistribute> {
+    if text.eq_ignore_ascii_case("default") {
+        return Ok(Redistribute::Default);
+    }
+    match net(text) {
+        Ok(net) => Ok(Redistribute::Within(net.trunc())),
+        Err(problem) if text.contains(['.', ':', '/']) => Err(problem),
+        Err(_) => Err(Problem::new(format!("must be prefixes such as 192.168.0.0/16, or `default`, not `{text}`"))),
     }
 }
 

@@ -1,6 +1,6 @@
 //! From a [`Config`] to a file.
 
-use super::{Config, Peer, Routing, Table, parse::is_name};
+use super::{Config, Peer, Pin, Routing, Table, parse::is_name};
 use crate::{config::SourceCheck, key::to_base64};
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
 use rustguard_core::routing::Role;
@@ -41,7 +41,12 @@ pub fn to_text(config: &Config) -> Zeroizing<String> {
     let hooks = [&interface.pre_up, &interface.post_up, &interface.pre_down, &interface.post_down];
     let hook_bytes: usize = hooks.iter().flat_map(|hooks| hooks.iter()).map(|hook| hook.len() + 16).sum();
     let peer_bytes: usize = config.peers.iter().map(|peer| 1024 + 64 * peer.allowed_ips.len()).sum();
-    let lists = interface.announce.len() + interface.addresses.len() + interface.dns.len() + interface.dns_search.len();
+    let lists = interface.announce.len()
+        + interface.redistribute.len()
+        + interface.pins.len()
+        + interface.addresses.len()
+        + interface.dns.len()
+        + interface.dns_search.len();
     let mut out = Zeroizing::new(String::with_capacity(1024 + 256 * lists + hook_bytes + peer_bytes));
 
     out.push_str("[Interface]\n");
@@ -61,6 +66,11 @@ pub fn to_text(config: &Config) -> Zeroizing<String> {
     line_unless(&mut out, interface.routing == Routing::Static, "Routing", "babel");
     let announce = interface.announce.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     line_unless(&mut out, announce.is_empty(), "Announce", announce);
+    let redistribute = interface.redistribute.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    line_unless(&mut out, redistribute.is_empty(), "Redistribute", redistribute);
+    for Pin { prefix, key } in &interface.pins {
+        line(&mut out, "Pin", format_args!("{prefix} {}", *to_base64(&key.0)));
+    }
     match interface.source_check {
         SourceCheck::Enforce => {}
         SourceCheck::Log => line(&mut out, "SourceCheck", "log"),

@@ -46,6 +46,11 @@ pub(super) struct Seat {
     actions: Vec<Action>,
     pub(super) table: RouteTable,
     roles: HashMap<PeerId, Role>,
+    /// What the configuration has to announce.
+    configured: BTreeSet<IpNet>,
+    /// What is announced because the kernel has a route.
+    redistributed: BTreeSet<IpNet>,
+    /// Both.
     announced: BTreeSet<IpNet>,
     kernel: Option<LearnedRoutes>,
     keep: Option<Keep>,
@@ -79,6 +84,8 @@ impl Seat {
             actions: Vec::new(),
             table: RouteTable::default(),
             roles: HashMap::new(),
+            configured: BTreeSet::new(),
+            redistributed: BTreeSet::new(),
             announced: BTreeSet::new(),
             kernel,
             keep,
@@ -153,14 +160,33 @@ impl<B: Binder> Control<B> {
 
     /// These prefixes, and no others, are this host's to announce.
     pub(super) fn announce(&mut self, prefixes: &[IpNet]) {
-        let wanted: BTreeSet<IpNet> = prefixes.iter().map(IpNet::trunc).collect();
+        self.seat.configured = prefixes.iter().map(IpNet::trunc).collect();
+        self.announce_all();
+    }
+
+    /// The kernel has routes for these prefixes.
+    pub(super) fn redistribute(&mut self, prefixes: BTreeSet<IpNet>) {
+        self.seat.redistributed = prefixes;
+        self.announce_all();
+        self.publish_routes();
+    }
+
+    /// What is both configured and in the kernel's table stays until it is neither. All have the metric 0, as what babeld
+    /// redistributes: the network is this node's, wherever the kernel has it from.
+    fn announce_all(&mut self) {
+        let wanted: BTreeSet<IpNet> = self.seat.configured.union(&self.seat.redistributed).copied().collect();
         let before = std::mem::replace(&mut self.seat.announced, wanted.clone());
         for &prefix in before.difference(&wanted) {
             self.seat.table.remove(prefix);
+            self.seat.changed = true;
             self.tell_engine(EngineEvent::Withdraw { prefix });
         }
         for &prefix in wanted.difference(&before) {
             self.seat.table.install(prefix, Target::Host);
+            if let Some(kernel) = &self.seat.kernel {
+                // What was learned gives way, whatever the engine says about it from now on.
+                kernel.set(prefix, false);
+            }
             self.seat.changed = true;
             self.tell_engine(EngineEvent::Announce { prefix, metric: 0 });
         }

@@ -19,7 +19,7 @@ use crate::{
     drops::DropReason,
     event::Event,
     filter::Filter,
-    host::{HostEvent, LearnedRoutes, Monitor, local_addresses},
+    host::{HostEvent, KernelRoutes, LearnedRoutes, LearnedTables, Monitor, Redistribute, local_addresses},
     other::OtherProtocol,
     shared::{
         ENGINE_QUEUE, HANDSHAKE_QUEUE, HandshakeDatagram, PROBE_QUEUE, ROUTE_QUEUE, Relaying, RouteQuestion,
@@ -31,6 +31,7 @@ use crate::{
 use allowed::Allowed;
 use engine::Seat;
 pub(crate) use engine::{Engine, Keep};
+use ipnet::IpNet;
 use relay::{RouteAnswer, Routing};
 use resolve::Resolved;
 use rustguard_core::{
@@ -40,7 +41,13 @@ use rustguard_core::{
     time::{Instant, Now},
 };
 use rustguard_tun::{Endpoint, TunQueue, clock, udp::UdpOptions};
-use std::{collections::HashMap, io, net::IpAddr, sync::Arc, thread::JoinHandle};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    net::IpAddr,
+    sync::Arc,
+    thread::JoinHandle,
+};
 use timer::{BootTimer, SuspendDetector};
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 
@@ -62,8 +69,10 @@ pub(crate) struct Start {
     pub(crate) relay: Relay,
     pub(crate) engine: Option<Engine>,
     pub(crate) keep: Option<Keep>,
-    /// The kernel's table for what the engine learns.
-    pub(crate) table: Option<u32>,
+    /// The kernel's tables for what the engine learns.
+    pub(crate) tables: Option<LearnedTables>,
+    /// The kernel's routes that the engine announces.
+    pub(crate) redistribute: Vec<Redistribute>,
     pub(crate) source_check: SourceCheck,
     pub(crate) filter: Option<Filter>,
     pub(crate) datagrams: Option<OtherProtocol>,
@@ -105,6 +114,8 @@ struct Control<B: Binder> {
     counters: Option<Counters>,
     /// Where the host's addresses are sent when they have been listed.
     addresses: mpsc::Sender<Vec<IpAddr>>,
+    /// What of the kernel's routes is announced.
+    redistributed: Option<KernelRoutes>,
 }
 
 /// Binds, applies the first configuration, starts the threads. What can fail, fails here and not later.
@@ -154,15 +165,22 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         WorkerHandle::start(name, Arc::clone(&shared), queues, network)
     });
     let workers = workers.collect::<io::Result<_>>()?;
-    let kernel = match (&start.interface, start.table) {
-        (Some(interface), Some(table)) if start.engine.is_some() => {
-            Some(LearnedRoutes::start(interface.index, table).map_err(io::Error::other)?)
+    let kernel = match (&start.interface, start.tables) {
+        (Some(interface), Some(tables)) if start.engine.is_some() => {
+            Some(LearnedRoutes::start(interface.index, tables).map_err(io::Error::other)?)
         }
         _ => None,
     };
     let seat = Seat::new(start.engine, start.keep, kernel);
     let follows_addresses = start.relay == Relay::Routed;
     let (addresses, addresses_in) = mpsc::channel(1);
+    let (kernel_routes, kernel_routes_in) = mpsc::channel(1);
+    let redistributed = match &start.interface {
+        Some(interface) if seat.shares_prefixes && !start.redistribute.is_empty() => {
+            Some(KernelRoutes::start(interface.index, start.redistribute, kernel_routes).map_err(io::Error::other)?)
+        }
+        _ => None,
+    };
     let mut control = Control {
         node: Node::new(now().instant, &mut rand::rng()),
         peers: HashMap::new(),
@@ -184,6 +202,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         relaying: start.relay.into(),
         counters: start.counters,
         addresses,
+        redistributed,
         routing: Routing::new(start.interface.as_ref().map(|interface| interface.index), route_answers),
     };
     // Port and mark are bound already.
@@ -200,6 +219,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         engine: engine_in,
         probes: probes_in,
         addresses: addresses_in,
+        kernel_routes: kernel_routes_in,
         routes: routes_in,
         route_answers: route_answers_in,
         timer,
@@ -228,6 +248,7 @@ struct Inbox {
     engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
     probes: mpsc::Receiver<(PeerId, Endpoint, Probe)>,
     addresses: mpsc::Receiver<Vec<IpAddr>>,
+    kernel_routes: mpsc::Receiver<BTreeSet<IpNet>>,
     signals: mpsc::UnboundedReceiver<Signal>,
     resolved: mpsc::Receiver<Resolved>,
     routes: mpsc::Receiver<RouteQuestion>,
@@ -247,7 +268,7 @@ impl<B: Binder> Control<B> {
         }
         // It may have been set up before anybody listened.
         self.seat.link_up();
-        self.list_addresses();
+        self.network_changed();
         loop {
             let deadlines = [self.node.deadline(), self.seat.deadline(), self.paths_deadline()];
             let deadline = deadlines.into_iter().flatten().min();
@@ -278,6 +299,7 @@ impl<B: Binder> Control<B> {
                 },
                 Some((peer, packet)) = inbox.engine.recv() => self.engine_packet(peer, &packet),
                 Some(addresses) = inbox.addresses.recv() => self.local_addresses(addresses),
+                Some(routes) = inbox.kernel_routes.recv() => self.redistribute(routes),
                 Some((peer, packet)) = inbox.staging.recv() => self.stage(peer, packet),
                 Some(resolved) = inbox.resolved.recv() => self.resolved(resolved),
                 Some(event) = next_event(&mut monitor) => {
@@ -354,7 +376,7 @@ impl<B: Binder> Control<B> {
             HostEvent::LinkMtu(mtu) => self.shared.mtu.store(mtu, std::sync::atomic::Ordering::Relaxed),
             HostEvent::LinkDeleted => return Some(CloseReason::InterfaceDeleted),
             HostEvent::NetworkChanged => {
-                self.list_addresses();
+                self.network_changed();
                 self.find_interfaces();
             }
             HostEvent::LinkUp => self.seat.link_up(),
@@ -363,8 +385,11 @@ impl<B: Binder> Control<B> {
         None
     }
 
-    /// Asks the kernel for the host's addresses, where they matter.
-    fn list_addresses(&self) {
+    /// Asks the kernel for the host's addresses and routes, where they matter.
+    fn network_changed(&self) {
+        if let Some(routes) = &self.redistributed {
+            routes.look_again();
+        }
         if self.follows_addresses {
             let answer = self.addresses.clone();
             tokio::spawn(async move {

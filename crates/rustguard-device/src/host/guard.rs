@@ -3,7 +3,8 @@
 //! Two things follow from routing everything by mark. The tunnel's addresses have to be safe from packets that arrive
 //! on another interface and claim to be for them (CVE-2019-14899: somebody on the local network probing connections
 //! inside the tunnel), and the answers to marked packets need the mark back for the reverse path filter. Rules as
-//! wg-quick's, in a table of the tunnel's own.
+//! wg-quick's, in a table of the tunnel's own. Where the default route is learned, they come and go with it: a gateway that has
+//! none of its own in the tunnel is reached by its network at the tunnel's address as well.
 
 use std::fmt::Write;
 
@@ -22,15 +23,34 @@ pub(super) async fn add(
     mark: u32,
     addresses: &[IpNet],
 ) -> Result<Option<Warning>, HostError> {
-    let Some(nft) = find_program("nft") else { return Ok(Some(Warning::NoNft)) };
-    let mut script = String::new();
-    for net in defaults {
-        script.push_str(&table(journal.interface(), is_v6(*net), mark, addresses));
+    let warning = foresee(journal, defaults)?;
+    put_up(journal.interface(), defaults, mark, addresses).await?;
+    Ok(warning)
+}
+
+/// Notes the guard that may be [put up](put_up) for these families at any time from now on, so that it goes with the rest.
+pub(super) fn foresee(journal: &mut Journal, defaults: &[IpNet]) -> Result<Option<Warning>, HostError> {
+    if defaults.is_empty() {
+        return Ok(None);
+    }
+    if find_program("nft").is_none() {
+        return Ok(Some(Warning::NoNft));
     }
     let step = Step::Guard { v4: defaults.iter().any(|net| !is_v6(*net)), v6: defaults.iter().any(|net| is_v6(*net)) };
     journal.record(step)?;
-    command::run(&nft, &["-f", "-"], &script).await?;
     Ok(None)
+}
+
+/// Puts a guard up that is foreseen; without `nft`, there is none.
+pub(super) async fn put_up(
+    interface: &str,
+    defaults: &[IpNet],
+    mark: u32,
+    addresses: &[IpNet],
+) -> Result<(), HostError> {
+    let Some(nft) = find_program("nft") else { return Ok(()) };
+    let tables = defaults.iter().map(|net| table(interface, is_v6(*net), mark, addresses));
+    command::run(&nft, &["-f", "-"], &tables.collect::<String>()).await
 }
 
 /// Takes the guard of an interface down, if it is there.

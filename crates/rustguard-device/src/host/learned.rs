@@ -1,8 +1,10 @@
 //! Routes that a routing engine has learned, in the kernel's table: what the host sends to them goes into the tunnel.
 
 use super::{
-    HostError,
+    HostError, guard,
+    link::is_v6,
     netlink::{Netlink, already_gone, link_is_down},
+    routes::MAIN_TABLE,
 };
 use futures_util::TryStreamExt as _;
 use ipnet::IpNet;
@@ -23,6 +25,43 @@ use tokio::{sync::mpsc, task::JoinHandle};
 /// therefore are preferred, and are not replaced by ours.
 const PRIORITY: u32 = 2_048;
 
+/// Where the routes that a routing engine learns go: [`HostConfig::learned_tables`](super::HostConfig::learned_tables) says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LearnedTables {
+    pub(super) table: u32,
+    pub(super) defaults: Defaults,
+}
+
+impl LearnedTables {
+    /// The main table. Default routes are left out: nothing around them is set up.
+    pub fn main() -> Self {
+        Self { table: MAIN_TABLE, defaults: Defaults::LeftOut }
+    }
+}
+
+/// What becomes of 0.0.0.0/0 and ::/0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Defaults {
+    /// They would catch the tunnel's own packets, for nothing is prepared.
+    LeftOut,
+    /// They go where the others do: a table of the user's own.
+    Together,
+    /// They go into a table that policy rules choose.
+    Apart(Apart),
+}
+
+/// A prepared table: see [`policy`](super::policy).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Apart {
+    pub(super) interface: String,
+    /// Those that it is prepared for.
+    pub(super) nets: Vec<IpNet>,
+    /// The table, and the mark that does not go there.
+    pub(super) mark: u32,
+    /// Which the guard is for.
+    pub(super) addresses: Vec<IpNet>,
+}
+
 /// Keeps the kernel's table as the engine's, from a task of its own: control does not wait for the kernel. The routes are marked
 /// as Babel's (RTPROT_BABEL, 42) and go with the interface.
 pub(crate) struct LearnedRoutes {
@@ -39,9 +78,9 @@ enum Change {
 }
 
 impl LearnedRoutes {
-    /// For routes to the interface of that index, in this table.
-    pub(crate) fn start(index: u32, table: u32) -> Result<Self, HostError> {
-        let netlink = Netlink::open()?;
+    /// For routes to the interface of that index.
+    pub(crate) fn start(index: u32, tables: LearnedTables) -> Result<Self, HostError> {
+        let mut kernel = Kernel { netlink: Netlink::open()?, index, tables, guarded: BTreeSet::new() };
         let (changes, mut changed) = mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
             let mut lot = Vec::new();
@@ -52,18 +91,22 @@ impl LearnedRoutes {
                 for change in lot.drain(..) {
                     match change {
                         Change::Wanted(prefix, wanted) => {
-                            if wanted {
-                                all.insert(prefix)
+                            // What never was there need not go.
+                            let changes = if wanted {
+                                all.insert(prefix);
+                                true
                             } else {
                                 all.remove(&prefix)
                             };
-                            latest.insert(prefix, wanted);
+                            if changes {
+                                latest.insert(prefix, wanted);
+                            }
                         }
                         Change::LinkUp => latest.extend(all.iter().map(|&prefix| (prefix, true))),
                     }
                 }
                 for (prefix, wanted) in latest {
-                    set(&netlink, index, table, prefix, wanted).await;
+                    kernel.set(prefix, wanted).await;
                 }
             }
         });
@@ -88,27 +131,65 @@ impl Drop for LearnedRoutes {
     }
 }
 
-async fn set(netlink: &Netlink, index: u32, table: u32, prefix: IpNet, wanted: bool) {
-    if prefix.prefix_len() == 0 && wanted {
-        tracing::warn!(
-            "{prefix} was learned, and stays out of the kernel's table: it would catch the tunnel's own packets"
-        );
-        return;
-    }
-    let route = message(index, table, prefix);
-    let done = if wanted {
-        netlink.handle.route().add(route).replace().execute().await
-    } else {
-        netlink.handle.route().del(route).execute().await
-    };
-    match done {
-        // Not yet: it is set again when the interface is up.
-        Err(error) if wanted && link_is_down(&error) => {}
-        Err(error) if wanted || !already_gone(&error) => {
-            let what = if wanted { "installed" } else { "removed" };
-            tracing::warn!("the route to {prefix} could not be {what}: {error}");
+/// The kernel's side, in the task.
+struct Kernel {
+    netlink: Netlink,
+    index: u32,
+    tables: LearnedTables,
+    /// The default routes that have a guard now.
+    guarded: BTreeSet<IpNet>,
+}
+
+impl Kernel {
+    async fn set(&mut self, prefix: IpNet, wanted: bool) {
+        let table = match &self.tables.defaults {
+            _ if prefix.prefix_len() > 0 => self.tables.table,
+            Defaults::Together => self.tables.table,
+            Defaults::Apart(apart) if apart.nets.contains(&prefix) => apart.mark,
+            Defaults::Apart(_) | Defaults::LeftOut => {
+                if wanted {
+                    tracing::warn!(
+                        "{prefix} was learned, and stays out of the kernel's table, where it would catch the tunnel's own \
+                         packets: no peer had it in its AllowedIPs when the tunnel came up; take the tunnel down and up again"
+                    );
+                }
+                return;
+            }
+        };
+        let route = message(self.index, table, prefix);
+        let done = if wanted {
+            self.netlink.handle.route().add(route).replace().execute().await
+        } else {
+            self.netlink.handle.route().del(route).execute().await
+        };
+        match done {
+            // Not yet: it is set again when the interface is up.
+            Err(error) if wanted && link_is_down(&error) => return,
+            Err(error) if wanted || !already_gone(&error) => {
+                let what = if wanted { "installed" } else { "removed" };
+                tracing::warn!("the route to {prefix} could not be {what}: {error}");
+            }
+            _ => {}
         }
-        _ => {}
+        self.guard(prefix, wanted).await;
+    }
+
+    /// The guard is there for as long as the default route.
+    async fn guard(&mut self, prefix: IpNet, wanted: bool) {
+        let Defaults::Apart(apart) = &self.tables.defaults else { return };
+        if prefix.prefix_len() > 0 || self.guarded.contains(&prefix) == wanted {
+            return;
+        }
+        let done = if wanted {
+            self.guarded.insert(prefix);
+            guard::put_up(&apart.interface, &[prefix], apart.mark, &apart.addresses).await
+        } else {
+            self.guarded.remove(&prefix);
+            guard::remove(&apart.interface, !is_v6(prefix), is_v6(prefix)).await
+        };
+        if let Err(error) = done {
+            tracing::warn!("{error}");
+        }
     }
 }
 

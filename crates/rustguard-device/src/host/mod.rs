@@ -45,6 +45,7 @@ mod mtu;
 mod netlink;
 mod policy;
 mod record;
+mod redistribute;
 mod routes;
 #[cfg(test)]
 mod tests;
@@ -57,6 +58,7 @@ use ipnet::IpNet;
 
 pub use dns::DnsEntry;
 pub use error::HostError;
+pub use learned::LearnedTables;
 pub(crate) use learned::{LearnedRoutes, local_addresses};
 pub use link::{delete_link, ipv6_available, link_exists, link_index, wait_link_gone};
 pub(crate) use lookup::{RouteChanges, RouteLookup};
@@ -64,7 +66,10 @@ pub use monitor::{HostEvent, Monitor};
 pub use mtu::tunnel_mtu;
 pub use policy::{Rule, RuleKind};
 pub use record::{Record, Step, cleanup, record_path};
+pub(crate) use redistribute::KernelRoutes;
+pub use redistribute::Redistribute;
 
+use learned::{Apart, Defaults};
 use netlink::Netlink;
 use record::Journal;
 use routes::Plan;
@@ -86,6 +91,9 @@ pub struct HostConfig {
     pub table: Table,
     /// The allowed IPs of all peers together: the destinations to route into the tunnel.
     pub allowed_ips: Vec<IpNet>,
+    /// Routes come from a routing engine, which [`learned_tables`](Self::learned_tables) are for; allowed IPs are bounds. No
+    /// route is added, but where a default route may be learned, everything around it is prepared: mark, rules, guard.
+    pub learned: bool,
     /// The mark the tunnel's sockets carry (SO_MARK), from the configuration or [`choose_fwmark`]. It is also the
     /// number of the table for default routes. 0 is no mark, as everywhere in WireGuard.
     pub fwmark: Option<u32>,
@@ -106,9 +114,32 @@ impl HostConfig {
             dns_search: Vec::new(),
             table: Table::Auto,
             allowed_ips: Vec::new(),
+            learned: false,
             fwmark: None,
             endpoints: Vec::new(),
             record: None,
+        }
+    }
+
+    /// Where an engine's routes go in the tables of this set-up; `None` with `Table = off`. To be asked when the mark has been
+    /// [chosen](choose_fwmark).
+    pub fn learned_tables(&self) -> Option<LearnedTables> {
+        match self.table {
+            Table::Off => None,
+            Table::Number(table) => Some(LearnedTables { table, defaults: Defaults::Together }),
+            Table::Auto => {
+                let apart = self.mark().map(|mark| Apart {
+                    interface: self.interface.clone(),
+                    nets: Plan::new(self).default,
+                    mark,
+                    addresses: self.addresses.clone(),
+                });
+                let main = LearnedTables::main();
+                Some(match apart.filter(|apart| !apart.nets.is_empty()) {
+                    Some(apart) => LearnedTables { defaults: Defaults::Apart(apart), ..main },
+                    None => main,
+                })
+            }
         }
     }
 
@@ -240,6 +271,10 @@ impl Applied {
                 self.journal.record(Step::Address(*address))?;
             }
         }
+        if config.learned {
+            // An engine learns as soon as the interface is up, and puts the guard up with the first default route.
+            self.warnings.extend(guard::foresee(&mut self.journal, &plan.default)?);
+        }
         netlink.set_link(name, link.index, self.mtu, true).await?;
 
         dns::add(&mut self.journal, config).await?;
@@ -248,8 +283,11 @@ impl Applied {
         if let Some(mark) = self.fwmark
             && !plan.default.is_empty()
         {
-            let warning = policy::add(netlink, &mut self.journal, &plan.default, mark, &config.addresses).await?;
-            self.warnings.extend(warning);
+            policy::add(netlink, &mut self.journal, &plan, mark).await?;
+            if !config.learned {
+                let warning = guard::add(&mut self.journal, &plan.default, mark, &config.addresses).await?;
+                self.warnings.extend(warning);
+            }
         }
         Ok(())
     }

@@ -27,16 +27,15 @@
 use std::collections::BTreeSet;
 
 use futures_util::TryStreamExt;
-use ipnet::IpNet;
 use rtnetlink::IpVersion;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 use serde::{Deserialize, Serialize};
 
+use super::HostError;
 use super::netlink::{self, Netlink};
 use super::record::{Journal, Step};
-use super::routes::{Family, MAIN_TABLE, table_of};
-use super::{HostError, guard};
+use super::routes::{Family, MAIN_TABLE, Plan, table_of};
 
 /// The first number tried for table and mark, wg-quick's: WireGuard's usual port.
 const FIRST_TABLE: u32 = 51820;
@@ -80,15 +79,9 @@ pub enum RuleKind {
     End,
 }
 
-/// Sets up the default routes of one tunnel under the mark its sockets carry: route, rules, src_valid_mark and the
-/// guard against spoofed local addresses.
-pub(super) async fn add(
-    netlink: &Netlink,
-    journal: &mut Journal,
-    defaults: &[IpNet],
-    mark: u32,
-    addresses: &[IpNet],
-) -> Result<Option<super::Warning>, HostError> {
+/// Sets up the default routes of one tunnel under the mark its sockets carry: route, rules and src_valid_mark. A route that is
+/// yet to be learned finds the rules there; until then its table is empty, and the rules lead nowhere.
+pub(super) async fn add(netlink: &Netlink, journal: &mut Journal, plan: &Plan, mark: u32) -> Result<(), HostError> {
     let mut others = BTreeSet::new();
     for family in Family::in_kernel() {
         others.extend(netlink.dump_rules(family).await?.iter().filter_map(tunnel_mark));
@@ -96,9 +89,11 @@ pub(super) async fn add(
     others.remove(&mark);
 
     let (name, index) = (journal.interface().to_owned(), journal.index());
-    for net in defaults {
-        netlink.add_route(&name, index, *net, mark).await?;
-        journal.record(Step::Route { net: *net, table: mark })?;
+    for net in &plan.default {
+        if !plan.learned {
+            netlink.add_route(&name, index, *net, mark).await?;
+            journal.record(Step::Route { net: *net, table: mark })?;
+        }
 
         let family = Family::of(net.addr());
         let existing = netlink.dump_rules(family).await?;
@@ -114,7 +109,7 @@ pub(super) async fn add(
             set_src_valid_mark()?;
         }
     }
-    guard::add(journal, defaults, mark, addresses).await
+    Ok(())
 }
 
 /// The first number from 51820 that no route and no rule uses as table or mark.

@@ -56,6 +56,8 @@ pub(super) struct Plan {
     pub(super) default: Vec<IpNet>,
     /// Where the ordinary ones go.
     pub(super) table: u32,
+    /// The default routes are only prepared for.
+    pub(super) learned: bool,
 }
 
 impl Plan {
@@ -68,13 +70,15 @@ impl Plan {
         // Most specific first, so that traffic never takes a shorter prefix while a longer one is still missing.
         nets.sort_unstable_by_key(|net| (std::cmp::Reverse(net.prefix_len()), *net));
         nets.dedup();
-        match config.table {
-            Table::Number(table) => Self { ordinary: nets, default: Vec::new(), table },
+        let (default, ordinary, table) = match config.table {
+            Table::Number(table) => (Vec::new(), nets, table),
             Table::Auto | Table::Off => {
                 let (default, ordinary) = nets.into_iter().partition(|net| net.prefix_len() == 0);
-                Self { ordinary, default, table: MAIN_TABLE }
+                (default, ordinary, MAIN_TABLE)
             }
-        }
+        };
+        let learned = config.learned;
+        Self { ordinary: if learned { Vec::new() } else { ordinary }, default, table, learned }
     }
 }
 
@@ -179,7 +183,7 @@ pub(super) fn table_of(route: &RouteMessage) -> u32 {
     attribute.unwrap_or(u32::from(route.header.table))
 }
 
-fn destination_of(route: &RouteMessage) -> Option<IpNet> {
+pub(super) fn destination_of(route: &RouteMessage) -> Option<IpNet> {
     let length = route.header.destination_prefix_length;
     let address = route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Destination(address) => Some(address),

@@ -49,6 +49,8 @@ macro_rules! in_namespace {
     };
 }
 
+mod learned;
+
 fn run_in_namespace(test: &str, body: impl Future<Output = ()>) {
     if std::env::var_os(INSIDE).is_some() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

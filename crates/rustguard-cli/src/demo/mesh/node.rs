@@ -5,7 +5,7 @@ use crate::{demo::enter, links::Links};
 use anyhow::{Context as _, Result};
 use rustguard_babel::{Babel, Config};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{Device, PeerUpdate, Relay};
+use rustguard_device::{Device, PeerUpdate, Relay, host::LearnedTables};
 use rustguard_tun::namespace;
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -22,8 +22,6 @@ use tokio::{
 const PORT: u16 = 51820;
 /// Where echo requests go inside the tunnel.
 const SERVICE: u16 = 7777;
-/// The kernel's table that decides by default (RT_TABLE_MAIN).
-const MAIN_TABLE: u32 = 254;
 
 /// What a node is asked; each is answered when it is done.
 pub(super) enum Ask {
@@ -152,7 +150,7 @@ impl Node {
             .queues(NonZeroUsize::MIN)
             .relay(Relay::Routed)
             .routing(engine)
-            .routing_table(MAIN_TABLE)
+            .routing_tables(LearnedTables::main())
             .announce([host(me)]);
         for other in [next(me), previous(me)] {
             self.links.address(&cable(other), outside(me, other), 30).await?;
