@@ -31,15 +31,7 @@ pub(crate) fn babel(builder: Builder, config: &conf::Interface, host: &HostConfi
         IpNet::V6(_) => None,
     });
     let pins = config.pins.iter().map(|pin| Pin { prefix: pin.prefix, origin: RouterId::of_key(&pin.key) }).collect();
-    let own = key.public_key();
-    let engine = Babel::new(Config { address_v4, pins, start, ..Config::new(own) }, &mut rand::rng());
-    if engine.router_id() != RouterId::of_key(&own) {
-        tracing::warn!(
-            "what was kept of routing for {} is damaged: this run has a router-id that is not of its key, and who has pinned a prefix \
-             to the key does not believe it. Restart it in six minutes, when its old numbers are forgotten",
-            host.interface
-        );
-    }
+    let engine = Babel::new(Config { address_v4, pins, start, ..Config::new(key.public_key()) }, &mut rand::rng());
     let addresses = config.addresses.iter().map(|net| IpNet::from(net.addr()));
     let mut builder = builder
         .routing(engine)

@@ -210,8 +210,12 @@ mod tests {
         spread(&flows, 30, &EVEN, START);
         let later = START + REST + Duration::from_millis(2 * TICK);
         assert_eq!(flows.path(flow(0), &EVEN, later), Some(0));
+        // One that has rested goes where the fewest are now, not where it was.
+        let alone = [Share { path: 0, weight: 200 }, Share { path: 1, weight: 1 }];
+        assert_eq!(flows.path(flow(3), &EVEN, START), Some(1));
+        assert_eq!(flows.path(flow(3), &alone, later), Some(0));
         flows.sweep(&EVEN, later, false);
-        assert_eq!((flows.going(0), flows.going(1)), (1, 0));
+        assert_eq!((flows.going(0), flows.going(1)), (2, 0));
         // Long enough that the clock's bits have gone round.
         let much_later = later + Duration::from_secs(50 * 24 * 3600);
         flows.sweep(&EVEN, much_later, false);

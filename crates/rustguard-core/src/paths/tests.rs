@@ -201,6 +201,12 @@ fn the_best_of_those_that_work_is_used_by_both_ends() {
     world.links[1].delay = 21 * MS;
     world.run(10 * STEADY);
     assert!(world.both_use(1));
+    world.links[1].delay = 60 * MS;
+    world.run(STEADY / 2);
+    assert!(world.both_use(1), "a short spell is not enough either");
+    world.links[1].delay = 10 * MS;
+    world.run(10 * STEADY);
+    assert!(world.both_use(1));
     world.links[1].delay = 40 * MS;
     world.run(10 * STEADY);
     assert!(world.both_use(2));
@@ -242,6 +248,11 @@ fn flows_are_spread_by_both_ends_and_only_over_what_works() {
     world.run(2_000 * MS);
     assert!(world.both_use(1) && world.spread(0).is_empty() && world.spread(1).is_empty());
     assert!(world.left(0, lost) < 550 * MS);
+    // In ten seconds: one a second there, one and its answer by the reserve, five by the path in use.
+    let before = world.probes;
+    world.run(10_000 * MS);
+    let probes = world.probes - before;
+    assert!((120..=135).contains(&probes), "what is lost is asked once a second: {probes}");
     world.links[1].loss = [1_000, 1_000];
     world.run(2_000 * MS);
     assert!(world.both_use(2));
