@@ -242,6 +242,24 @@ fn sources_are_those_that_were_announced() {
     });
 }
 
+/// What is for an address of the host's is the host's, from the moment it has it: it is not passed on to whoever announces it.
+#[test]
+fn a_new_address_is_the_hosts() {
+    scenario(|lab| {
+        meshed(lab, |lab| {
+            let mut mesh = Mesh::line(lab)?;
+            mesh.get_mut("c")?.conf.lines.push("Announce = 10.77.9.0/24".to_owned());
+            let _ups = mesh.start(lab)?;
+            mesh.converged()?;
+            let (a, b) = (mesh.get("a")?, mesh.get("b")?);
+            a.until_routed("10.77.9.0/24")?;
+            a.node.does_not_reach("10.77.9.9")?;
+            b.node.run(&["ip", "addr", "add", "10.77.9.9/32", "dev", "lo"])?;
+            a.node.reaches("10.77.9.9", 10)
+        })
+    });
+}
+
 /// Status 1 and words, and nothing changed.
 fn refused(node: &Node, arguments: &[&str], words: &[&str]) -> Result<()> {
     let before = node.traces()?;

@@ -274,3 +274,16 @@ async fn packets_between_engines() {
     three.c.1.send(&answer).unwrap();
     three.until_told(&format!("packet of {C:?}, {} bytes", answer.len())).await;
 }
+
+/// What WireGuard sees of a peer is told several times a second.
+#[tokio::test]
+async fn signals_come_again_and_again() {
+    let three = Three::new(&[]);
+    for _ in 0..3 {
+        three.script.told.lock().unwrap().clear();
+        three.a.1.send(&packet(1, 2, &[0; 400])).unwrap();
+        for signal in [Signal::Heard, Signal::Carried] {
+            three.until_told(&format!("{signal:?} {}", A.0)).await;
+        }
+    }
+}
