@@ -314,7 +314,7 @@ impl Paths {
     fn learn(&mut self, from: Place, request: &Request, now: Instant) {
         let path = usize::from(request.path);
         let Some(slot) = self.theirs.get_mut(path) else { return };
-        if slot.is_some_and(|known| known.clock > request.clock && now < known.expires) {
+        if slot.is_some_and(|known| known.clock > request.clock) {
             return;
         }
         let interval = request.interval.clamp(CARRYING, 2 * IDLE);
