@@ -295,12 +295,10 @@ impl Paths {
         }
     }
 
-    /// Asks by all paths at once; those of which an answer is overdue have a pace of their own.
+    /// Asks by all paths at once, but for those that are about to answer, or have missed to.
     fn ask_all(&mut self, now: Instant) {
-        for own in &mut self.own {
-            if own.unanswered == 0 || own.state == State::Up {
-                (own.due, own.unanswered) = (now, 0);
-            }
+        for own in self.own.iter_mut().filter(|own| own.unanswered == 0) {
+            own.due = now;
         }
     }
 

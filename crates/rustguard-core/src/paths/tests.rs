@@ -216,7 +216,8 @@ fn a_lost_path_is_left_within_half_a_second_by_both_ends() {
     let mut all = vec![];
     for seed in 0..300 {
         for loss in [[1_000, 1_000], [1_000, 0], [0, 1_000]] {
-            let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+            let purpose = if seed % 2 == 0 { Use::Best } else { Use::Weighted(1) };
+            let mut world = World::new(&[purpose; 2], &[10, 20]);
             world.seed = seed;
             world.run(5_000 * MS + Duration::from_millis(seed));
             assert!(world.both_use(0));
