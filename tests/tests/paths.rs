@@ -2,7 +2,7 @@
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     BOTH, Ended, Gaps, INSIDE_A, INSIDE_B, Keypair, LINKS, Lab, Loss, Node, Program, Subject, Tunnel, Twice, address,
-    eventually, paths, scenario, subject,
+    eventually, paths, scenario, subject, until_installed,
 };
 use serde_json::Value;
 use std::time::Duration;
@@ -229,6 +229,62 @@ fn two_uplinks_to_one_address() {
             eventually("both paths work again", SOON, || {
                 Ok(network.paths()?.iter().filter(|path| path["state"] == "up").count() == 2)
             })
+        })
+    });
+}
+
+/// To Babel a peer is one neighbour, however many ways lead to it: a lost path is replaced before it misses anything.
+#[test]
+fn a_routing_protocol_does_not_notice() {
+    scenario(|lab| {
+        ours(lab, |lab| {
+            let mut network = Twice::new(lab, BOTH)?;
+            for conf in [&mut network.conf_a, &mut network.conf_b] {
+                conf.lines.push("Routing = babel".to_owned());
+                conf.addresses = conf.addresses.iter().map(|address| address.replace("/24", "/32")).collect();
+                conf.peers[0].allowed_ips = "10.9.0.0/16".to_owned();
+            }
+            let _b = Tunnel::start(lab, &network.b, Program::Subject, &network.conf_b)?;
+            let _a = Tunnel::start(lab, &network.a, Program::Subject, &network.conf_a)?;
+            until_installed(&network.a, &format!("{}/32", INSIDE_B[0]))?;
+            network.a.reaches(INSIDE_B[0], 10)?;
+            network.until_up()?;
+            let mut traffic = Gaps::start(&network.a, "traffic", INSIDE_B[0])?;
+            for _ in 0..3 {
+                let link = if network.paths()?[0]["active"] == true { "one" } else { "two" };
+                network.cut(link, Loss::Both)?;
+                network.until(link, "does not answer", |path| path["state"] == "down")?;
+                traffic.goes_on(20)?;
+                network.mend()?;
+                network.until_up()?;
+            }
+            println!("the longest gap is {:?}", traffic.longest());
+            for log in ["wga.log", "wgb.log"] {
+                let log = std::fs::read_to_string(lab.path(log))?;
+                ensure!(log.contains("is a neighbour"), "there is no Babel: {log}");
+                ensure!(!log.contains("is no neighbour any more"), "{log}");
+            }
+            Ok(())
+        })
+    });
+}
+
+/// `wg set … endpoint` says where a peer is, alone: as it does for any peer.
+#[test]
+fn wg_puts_one_endpoint_in_place_of_several() {
+    scenario(|lab| {
+        ours(lab, |lab| {
+            let network = Twice::new(lab, BOTH)?;
+            let (a, _b) = network.start(lab, Program::Subject)?;
+            network.until_up()?;
+            a.set(&format!("peer {} endpoint 10.2.0.2:51820", network.conf_b.keys.public))?;
+            ensure!(network.paths()?.is_empty(), "{:?}", network.paths()?);
+            network.cut("one", Loss::Both)?;
+            network.a.reaches(INSIDE_B[0], 10)?;
+            let dump = a.dump()?;
+            let endpoint = &dump.peer(&network.conf_b.keys.public)?.endpoint;
+            ensure!(endpoint == "10.2.0.2:51820", "{endpoint}");
+            Ok(())
         })
     });
 }
