@@ -11,7 +11,9 @@ use rustguard_benches::paths::{self, Options};
 fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     rustguard_tests::isolated(paths::programs, |lab| {
-        println!("{}", paths::run(lab, &options)?);
+        if let Some(table) = paths::run(lab, &options)? {
+            println!("{table}");
+        }
         Ok(())
     })
 }

@@ -6,7 +6,7 @@
 //!    inside: 10.9.0.1        inside: 10.9.0.2
 //! ```
 use crate::{Conf, INSIDE_A, INSIDE_B, Lab, Node, PeerConf, Program, Tunnel, eventually};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -113,15 +113,21 @@ impl Twice {
         Ok(())
     }
 
-    /// Limits both links to so many Mbit/s in each direction; what waits, waits for 20 ms at most.
-    pub fn limit(&self, mbits: u32) -> Result<()> {
+    /// Limits both links to so many Mbit/s in each direction; what waits, waits for 20 ms at most. False, with a line that says so,
+    /// where the kernel has no tbf.
+    pub fn limit(&self, lab: &Lab, mbits: u32) -> Result<bool> {
         for node in [&self.a, &self.b] {
             for link in LINKS {
-                let limit = format!("rate {mbits}mbit burst 32k latency 20ms");
-                node.sh(&format!("tc qdisc replace dev {link} root tbf {limit}"))?;
+                let limit = format!("tc qdisc replace dev {link} root tbf rate {mbits}mbit burst 32k latency 20ms");
+                let ended = node.end_of(node.command("sh").args(["-c", &limit]))?;
+                if ended.to_string().contains("qdisc kind is unknown") {
+                    lab.skip("limited links: the kernel has no tbf (sch_tbf)");
+                    return Ok(false);
+                }
+                ensure!(ended.success(), "{limit}: {ended}");
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 
