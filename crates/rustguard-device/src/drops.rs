@@ -45,8 +45,8 @@ reasons! {
     Isolated => "isolated",
     /// A packet that the embedder's filter dropped ([`Builder::filter`](crate::Builder::filter)).
     Filtered => "filtered",
-    /// A probe that found control busy with others.
-    ProbeQueueFull => "probe_queue_full",
+    /// A probe beyond what several paths to a peer can be worth, or one that found control busy with those of others.
+    ProbeLimit => "probe_limit",
     /// A packet for a peer whose endpoint is not known.
     NoEndpoint => "no_endpoint",
     /// The oldest of more than 128 packets waiting for a handshake, or all of them when it was given up.

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use rustguard_core::{
     activity::Activity,
     allowed_ips::AllowedIps,
+    limit::{Bucket, Rate},
     node::PeerId,
     packet::{self, IpHead},
     paths::Probe,
@@ -39,6 +40,8 @@ pub(crate) const ROUTE_QUEUE: usize = 256;
 pub(crate) const ENGINE_QUEUE: usize = 1024;
 /// Probes that may wait: those of a few hundred peers with several paths each, all at once.
 pub(crate) const PROBE_QUEUE: usize = 1024;
+/// Probes of one peer. Eight paths in trouble, probed from both ends, make 200 a second.
+pub(crate) const PROBES: Rate = Rate { interval: Duration::from_millis(5), burst: 64 };
 /// Packets that may be on their way to staging, over all peers.
 pub(crate) const STAGING_QUEUE: usize = 1024;
 
@@ -133,6 +136,8 @@ pub(crate) struct PeerShared {
     pub(crate) usable: AtomicBool,
     /// Bytes that the ends had for each other, among those received: the routing engine's packets, probes.
     pub(crate) talk_rx: AtomicU64,
+    /// What the peer may still say about paths: locked for a probe only.
+    probes: Mutex<Bucket>,
     /// So is the news of a new endpoint: a peer that changes its address with every packet must not fill control's queue.
     pub(crate) roamed: AtomicBool,
 }
@@ -150,6 +155,7 @@ impl PeerShared {
             handshake_wanted: AtomicBool::new(false),
             usable: AtomicBool::new(true),
             talk_rx: AtomicU64::new(0),
+            probes: Mutex::default(),
             roamed: AtomicBool::new(false),
         }
     }
@@ -169,6 +175,11 @@ impl PeerShared {
         let moved = known.as_deref().is_none_or(|known| known.remote != from.remote);
         self.endpoint.store(Some(Arc::new(*from)));
         moved
+    }
+
+    /// Whether control should hear of one more probe of the peer's: each is answered, before anything else is done.
+    pub(crate) fn may_probe(&self, now: Instant) -> bool {
+        self.probes.lock().take(PROBES, now)
     }
 
     /// Forgets from which of our addresses the peer is talked to: the kernel chooses anew. A path that is bound to an interface
@@ -329,7 +340,7 @@ pub(crate) mod testing {
         pub(crate) engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
         pub(crate) probes: mpsc::Receiver<(PeerId, Endpoint, Probe)>,
         _routes: mpsc::Receiver<RouteQuestion>,
-        _signals: mpsc::UnboundedReceiver<Signal>,
+        pub(crate) signals: mpsc::UnboundedReceiver<Signal>,
     }
 
     /// With an MTU of 1,420, and `room` in each of the queues.
@@ -360,7 +371,7 @@ pub(crate) mod testing {
             engine: engine_in,
             probes: probes_in,
             _routes: routes_in,
-            _signals: signals_in,
+            signals: signals_in,
         };
         (shared, inbox)
     }

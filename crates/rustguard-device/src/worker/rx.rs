@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     drops::DropReason,
-    shared::{HANDSHAKE_MAX, HandshakeDatagram, RxSession, Shared, Signal},
+    shared::{HANDSHAKE_MAX, HandshakeDatagram, PeerShared, RxSession, Shared, Signal},
 };
 use rustguard_core::{
     node::PeerId,
@@ -180,7 +180,7 @@ impl Rx {
                 match Probe::parse(packet) {
                     Some(probe) => {
                         peer.talk_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
-                        to_paths(peer.id, run.from, probe, shared);
+                        to_paths(peer, run.from, probe, now, shared);
                     }
                     None => shared.drops.count(DropReason::NotIp, 1),
                 }
@@ -211,9 +211,9 @@ impl Rx {
 
 /// Tells control of a probe.
 #[cold]
-fn to_paths(from: PeerId, place: Endpoint, probe: Probe, shared: &Shared) {
-    if shared.control.probes.try_send((from, place, probe)).is_err() {
-        shared.drops.count(DropReason::ProbeQueueFull, 1);
+fn to_paths(from: &PeerShared, place: Endpoint, probe: Probe, now: Instant, shared: &Shared) {
+    if !from.may_probe(now) || shared.control.probes.try_send((from.id, place, probe)).is_err() {
+        shared.drops.count(DropReason::ProbeLimit, 1);
     }
 }
 

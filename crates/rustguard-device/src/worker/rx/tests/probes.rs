@@ -24,7 +24,9 @@ fn a_probe_goes_to_control_and_moves_nobody() {
     assert_eq!(lab.inbox.probes.try_recv().unwrap(), (PeerId(1), from(), probe));
     assert!(peer(&lab).endpoint.load().is_none());
     assert_eq!(peer(&lab).talk_rx.load(Ordering::Relaxed), asked.len() as u64);
-    assert_eq!(peer(&lab).activity.unanswered_since(), None);
+    // No answer is owed to it but its own.
+    let signals: Vec<_> = std::iter::from_fn(|| lab.inbox.signals.try_recv().ok()).collect();
+    assert!(!signals.iter().any(|signal| matches!(signal, Signal::Activity(_))), "{signals:?}");
     // A packet in the same run does.
     let (asked, packet) = (lab.sealed(&probe.to_bytes()), lab.sealed(&packet(1)));
     lab.receive(&[&asked, &packet], NOW);
@@ -52,7 +54,20 @@ fn probes_that_control_has_no_room_for_are_counted() {
     let mut lab = Lab::new();
     let asked: Vec<_> = (0..5).map(|_| lab.sealed(&Probe::Request(ASKED).to_bytes())).collect();
     let asked: Vec<_> = asked.iter().map(|asked| &asked[..]).collect();
-    assert_eq!(lab.receive(&asked, NOW).1, [(DropReason::ProbeQueueFull, 3)]);
+    assert_eq!(lab.receive(&asked, NOW).1, [(DropReason::ProbeLimit, 3)]);
+}
+
+#[test]
+fn a_peer_that_floods_with_probes_is_heard_as_often_as_they_can_be_worth() {
+    let mut lab = Lab::new();
+    let mut heard = 0;
+    for ms in 0..1_000 {
+        let asked: Vec<_> = (0..3).map(|_| lab.sealed(&Probe::Request(ASKED).to_bytes())).collect();
+        let asked: Vec<_> = asked.iter().map(|asked| &asked[..]).collect();
+        lab.receive(&asked, Duration::from_millis(ms));
+        heard += std::iter::from_fn(|| lab.inbox.probes.try_recv().ok()).count();
+    }
+    assert!((200..=200 + 64).contains(&heard), "{heard} of 3,000 in a second");
 }
 
 #[test]
