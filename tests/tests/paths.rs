@@ -100,11 +100,18 @@ fn flows_are_spread_over_links_with_weights() {
             // One is lost while streams are under way: those of the other go on, and those of the lost one go there.
             let run = network
                 .a
-                .spawn("streams", network.a.command("iperf3").args(["-c", INSIDE_B[0], "-P", "4", "-t", "4", "-J"]));
+                .spawn("streams", network.a.command("iperf3").args(["-c", INSIDE_B[0], "-P", "4", "-t", "8", "-J"]));
             let mut run = run?;
             network.a.reaches(INSIDE_B[0], 5)?;
             network.cut("two", Loss::Both)?;
             network.until("two", "does not answer", |path| path["state"] == "down")?;
+            // It is good again, and gets its part of the streams that have gone on without it.
+            network.mend()?;
+            network.until("two", "takes flows", |path| path["weight"] == 1)?;
+            count(&network.b)?;
+            eventually("streams go by the link that is good again", Duration::from_secs(4), || {
+                Ok(network.b.counted("large-two")? > 200)
+            })?;
             let ended = run.ended(SOON)?;
             let report: Value = serde_json::from_str(&ended.stdout).or_else(|_| serde_json::from_str(&run.log()))?;
             let streams = report["end"]["streams"].as_array().context("iperf3's streams")?;
