@@ -273,6 +273,15 @@ fn a_routing_protocol_does_not_notice() {
                 ensure!(log.contains("is a neighbour"), "there is no Babel: {log}");
                 ensure!(!log.contains("is no neighbour any more"), "{log}");
             }
+            // Nor do the two keep each other awake: Hellos are no traffic that paths would have to be probed for.
+            drop(traffic);
+            network.a.count("probes", "output", "udp dport 51820 udp length 72")?;
+            let pass = |seconds: u32| network.a.run(&["ping", "-q", "-i", "1", "-c", &seconds.to_string(), "10.1.0.2"]);
+            pass(4)?;
+            let before = network.a.counted("probes")?;
+            pass(6)?;
+            let probes = network.a.counted("probes")? - before;
+            ensure!(probes <= 8, "{probes} probes in five seconds without traffic");
             Ok(())
         })
     });
