@@ -190,6 +190,27 @@ fn both_ends_may_know_several() {
     });
 }
 
+/// A name stands for two addresses: where the one is lost, the other is asked for.
+#[test]
+fn a_name_has_another_address() {
+    scenario(|lab| {
+        ours(lab, |lab| {
+            let network = Twice::new(lab, "b-by-both:51820, 10.1.0.77:51820")?;
+            lab.host("10.1.0.2", "b-by-both")?;
+            lab.host("10.2.0.2", "b-by-both")?;
+            let _tunnels = network.start(lab, Program::Subject)?;
+            let named = || -> Result<Value> { Ok(network.paths()?.swap_remove(0)) };
+            eventually("the name's first address works", SOON, || Ok(named()?["state"] == "up"))?;
+            let mut traffic = Gaps::start(&network.a, "traffic", INSIDE_B[0])?;
+            let at = named()?["endpoint"].as_str().unwrap_or_default().to_owned();
+            let link = if at.starts_with(&address("one")) { "one" } else { "two" };
+            network.cut(link, Loss::Both)?;
+            network.until(other(link), "works", |path| path["state"] == "up" && path["active"] == true)?;
+            traffic.goes_on(20)
+        })
+    });
+}
+
 /// One address to talk to, two interfaces to do it by: `via`.
 #[test]
 fn two_uplinks_to_one_address() {
