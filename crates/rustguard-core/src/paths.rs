@@ -62,6 +62,8 @@ const UNANSWERED: Duration = Duration::from_secs(1);
 const STEADY: Duration = Duration::from_secs(3);
 /// What a path must be better by: a fifth of the round trip, and this.
 const MARGIN: Duration = Duration::from_millis(2);
+/// How often another address is looked for while a path does not work.
+const ELSEWHERE: Duration = Duration::from_secs(30);
 /// A request promises the next one; after so many times the promised interval the path is no more.
 const PROMISES: u32 = 3;
 
@@ -109,12 +111,17 @@ pub enum Order {
     },
     /// Begin a handshake, by every place ([`Paths::places`]).
     Handshake,
-    /// A configured path works, or has ceased to: news for people. One that has ceased to may have another address.
+    /// A configured path works, or has ceased to: news for people.
     State {
         /// Its position in the configuration.
         path: usize,
         /// It works.
         up: bool,
+    },
+    /// A configured path does not work. Perhaps its name has another address; asked for again every 30 s.
+    Elsewhere {
+        /// Its position in the configuration.
+        path: usize,
     },
 }
 
@@ -235,7 +242,12 @@ impl Paths {
         let Some(own) = self.own[..self.configured].get_mut(path).filter(|own| own.place != Some(place)) else {
             return;
         };
-        *own = Own::new(own.purpose, Some(place), now);
+        let (elsewhere, state) = (own.elsewhere, own.state);
+        *own = Own { elsewhere, ..Own::new(own.purpose, Some(place), now) };
+        if state == State::Down {
+            // It is still to be shown that anything works there; and nobody needs to hear again that it does not.
+            own.state = State::Down;
+        }
         self.changed = true;
     }
 
@@ -474,6 +486,11 @@ impl Paths {
                     out.push(Order::State { path, up: false });
                 }
             }
+        }
+        let own = &mut self.own[path];
+        if own.state == State::Down && own.unanswered >= MISSED && own.elsewhere <= now && path < self.configured {
+            own.elsewhere = now + ELSEWHERE;
+            out.push(Order::Elsewhere { path });
         }
         let interval = self.interval(path, now);
         let request = Request {

@@ -20,6 +20,8 @@ pub(super) struct Own {
     pub(super) answered: u32,
     pub(super) failures: u32,
     pub(super) failed: Option<Instant>,
+    /// When another address is looked for, if it does not work.
+    pub(super) elsewhere: Instant,
 }
 
 /// Smoothed as in RFC 6298.
@@ -53,6 +55,7 @@ impl Own {
             answered: 0,
             failures: 0,
             failed: None,
+            elsewhere: now,
         }
     }
 

@@ -32,6 +32,7 @@ struct World {
     probes: u64,
     handshakes: Vec<Instant>,
     states: Vec<(Instant, usize, bool)>,
+    elsewhere: Vec<(Instant, usize)>,
     choices: [Choice; 2],
     changes: Vec<(Instant, usize, Choice)>,
 }
@@ -69,6 +70,7 @@ impl World {
             probes: 0,
             handshakes: vec![],
             states: vec![],
+            elsewhere: vec![],
             choices: Default::default(),
             changes: vec![],
         };
@@ -102,6 +104,7 @@ impl World {
                 Order::Probe { to, probe } => self.send(end, to, probe),
                 Order::Handshake => self.handshakes.push(self.now),
                 Order::State { path, up } => self.states.push((self.now, path, up)),
+                Order::Elsewhere { path } => self.elsewhere.push((self.now, path)),
             }
         }
         if let Some(choice) = self.ends[end].changes(self.now)
@@ -366,6 +369,27 @@ fn when_nothing_works_handshakes_look_for_what_does() {
     world.unanswered = None;
     world.run(Duration::from_secs(5));
     assert!(world.both_use(1) && world.ends[0].certain());
+}
+
+#[test]
+fn a_path_that_is_lost_is_looked_for_elsewhere_now_and_then() {
+    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    world.links.push(Link { delay: 5 * MS, loss: [1_000, 1_000] });
+    world.run(2_000 * MS);
+    world.links[0].loss = [1_000, 1_000];
+    let lost = world.now;
+    world.run(2_000 * MS);
+    assert_eq!(world.elsewhere.iter().map(|&(_, path)| path).collect::<Vec<_>>(), [0]);
+    assert!(world.elsewhere[0].0.since(lost) < 480 * MS, "at once");
+    // It is, but does not work there either: that is no news, and is tried again after a while.
+    let now = world.now;
+    world.ends[0].put(0, place(1, 2), now);
+    world.run(Duration::from_secs(60));
+    assert_eq!(world.elsewhere.len(), 3, "{:?}", world.elsewhere);
+    assert_eq!(world.states.iter().filter(|(_, _, up)| !up).count(), 1, "{:?}", world.states);
+    world.links[2].loss = [0, 0];
+    world.run(10 * STEADY);
+    assert!(world.both_use(2) && world.elsewhere.len() <= 4);
 }
 
 #[test]

@@ -208,6 +208,7 @@ impl<B: Binder> Control<B> {
                 Order::Probe { to, probe } => self.send_probe(peer, to, &probe),
                 Order::Handshake => self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions),
                 Order::State { path, up } => self.path_state(peer, path, up),
+                Order::Elsewhere { path } => self.look_elsewhere(peer, path),
             }
         }
     }
@@ -219,22 +220,28 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// News for people; and a name may have moved.
+    /// A path's name may have another address.
+    fn look_elsewhere(&mut self, peer: PeerId, path: usize) {
+        let configured = self.peers.get_mut(&peer).and_then(|entry| entry.endpoints.get_mut(path));
+        if let Some(configured) = configured {
+            configured.attempts = configured.attempts.wrapping_add(1);
+            let attempt = configured.attempts;
+            self.resolve(peer, path, attempt);
+        }
+    }
+
+    /// News for people.
     fn path_state(&mut self, peer: PeerId, path: usize, up: bool) {
-        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let Some(entry) = self.peers.get(&peer) else { return };
         let Some(config) = self.node.peer_config(peer) else { return };
         let key = config.public_key;
         let name = entry.label(&key);
-        let Some(configured) = entry.endpoints.get_mut(path) else { return };
-        let (endpoint, attempt) = (configured.spec.endpoint.to_string(), configured.attempts);
+        let Some(configured) = entry.endpoints.get(path) else { return };
+        let endpoint = configured.spec.endpoint.to_string();
         if up {
             tracing::info!(peer = name, "the endpoint {endpoint} works");
         } else {
             tracing::warn!(peer = name, "no answer by the endpoint {endpoint}");
-            configured.attempts += 1;
-            if matches!(configured.spec.endpoint, EndpointSpec::Name(..)) {
-                self.resolve(peer, path, attempt + 1);
-            }
         }
         self.emit(Event::Path { peer: key, endpoint, up });
     }
