@@ -1,6 +1,6 @@
 //! Several paths to one peer: which of them work, which is the best, and which flow goes by which.
 //!
-//! Between two RustGuards, whoever has several endpoints of the other configured probes them ([`probe`]); the other end
+//! Between two RustGuards, whoever has several endpoints of the other configured probes them ([`Probe`]); the other end
 //! answers, and follows: it learns from the requests where it may send to, and what share each path is to have. So one
 //! configuration does for both directions. A stock peer answers no probes. Its endpoints are tried by handshakes: one
 //! initiation goes to all places at once, the first answer wins (the copies are replays to the peer), and what was sent

@@ -1,25 +1,4 @@
 //! The probe: what two RustGuards say to each other about the paths between them, inside the tunnel.
-//!
-//! A probe is the text of a transport message, like a packet, but its first byte is no version of IP: a stock peer drops it as
-//! no packet, without an answer. It is authentic, and no replay, as everything that leaves a session; it never reaches a host
-//! or another peer. Both kinds have 32 bytes (a multiple of 16: no padding), so that nobody is made to send more than he got.
-//!
-//! ```text
-//! byte   request                                                   reply
-//!  0     1                                                         2
-//!  1     "RG", then the version, 1                                 the same
-//!  4     path: the sender's number for it, 0 to 7                  that of the request
-//!  5     active: the path for what is not spread; 255: none        0
-//!  6     usable: bit n is set while path n works both ways         0
-//!  7     0, ignored when received                                  0
-//!  8     weights of paths 0 to 7, a byte each; 0: in reserve       0
-//! 16     u32: milliseconds until the next request by this path     that of the request
-//! 20     u64: the sender's clock                                   that of the request
-//! 28     0, ignored when received                                  0
-//! ```
-//!
-//! Numbers are little-endian, as everywhere in WireGuard. A reply goes where its request came from, and leaves from the address
-//! that the request was sent to: it tells about the path both ways.
 use core::time::Duration;
 
 /// Bytes of a probe.
@@ -32,7 +11,28 @@ const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
 const NONE: u8 = 255;
 
-/// A probe, read.
+/// A probe.
+///
+/// A probe is the text of a transport message, like a packet, but its first byte is no version of IP: a stock peer drops it as
+/// no packet, without an answer. It is authentic, and no replay, as everything that leaves a session; it never reaches a host
+/// or another peer. Both kinds have 32 bytes (a multiple of 16: no padding), so that nobody is made to send more than he got.
+///
+/// ```text
+/// byte   request                                                   reply
+///  0     1                                                         2
+///  1     "RG", then the version, 1                                 the same
+///  4     path: the sender's number for it, 0 to 7                  that of the request
+///  5     active: the path for what is not spread; 255: none        0
+///  6     usable: bit n is set while path n works both ways         0
+///  7     0, ignored when received                                  0
+///  8     weights of paths 0 to 7, a byte each; 0: in reserve       0
+/// 16     u32: milliseconds until the next request by this path     that of the request
+/// 20     u64: the sender's clock                                   that of the request
+/// 28     0, ignored when received                                  0
+/// ```
+///
+/// Numbers are little-endian, as everywhere in WireGuard. A reply goes where its request came from, and leaves from the address
+/// that the request was sent to: it tells about the path both ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// Does this path work?
