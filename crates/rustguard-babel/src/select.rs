@@ -1,6 +1,7 @@
 //! Route selection (RFC 8966 §3.6) with hysteresis (A.3), and the set of next hops around what is selected.
 use crate::{
     build,
+    params::{HELD, SETTLED},
     route::{Entry, Next},
     source::{Source, Sources},
     types::{INFINITY, RouterId, add},
@@ -83,13 +84,16 @@ impl<C: Fn(PeerId) -> u16> Around<'_, C> {
         candidates.sort_by_key(|candidate| (candidate.peer != peer, candidate.route.metric, candidate.peer));
         let was_member =
             |peer| entry.installed.as_ref().is_some_and(|hops| hops.members().iter().any(|member| member.peer == peer));
+        // What stands for a client's presence is no part of the way to it.
+        let presence = [HELD, SETTLED].into_iter().find(|&presence| route.metric >= presence).unwrap_or(0);
+        let way = |route: build::Route| route.metric.saturating_sub(presence);
         // Who is in stays in for longer: around a common value paths would come and go.
         let within = |candidate: &Candidate| {
-            let margin = if was_member(candidate.peer) { route.metric / 4 } else { route.metric / 8 };
+            let margin = if was_member(candidate.peer) { way(route) / 4 } else { way(route) / 8 };
             candidate.route.metric <= route.metric.saturating_add(margin.max(16))
         };
         let weight = |candidate: &Candidate| {
-            let (own, best) = (u32::from(candidate.route.metric.max(1)), u32::from(route.metric));
+            let (own, best) = (u32::from(way(candidate.route).max(1)), u32::from(way(route)));
             let share = (u32::from(MAX_WEIGHT) * best + own / 2) / own;
             u8::try_from(share.min(MAX_WEIGHT.into())).expect("a weight")
         };
