@@ -248,9 +248,11 @@ fn two_uplinks_to_one_address() {
                     node.run(&["bash", "-c", &format!("head -c 1200 /dev/zero > /dev/udp/{to}/{port}")])?;
                 }
             }
-            eventually("both links carry four flows, both ways", SOON, || {
+            // Half of them by each, but for flows that share a slot of the table.
+            eventually("both links carry their part, both ways", SOON, || {
                 let counters = ["one", "two", "back-one", "back-two"];
-                Ok(counters.iter().map(|name| router.counted(name)).collect::<Result<Vec<_>>>()? == [4, 4, 4, 4])
+                let by = counters.iter().map(|name| router.counted(name)).collect::<Result<Vec<_>>>()?;
+                Ok(by.iter().all(|&by| by >= 2) && by.iter().sum::<u64>() == 16)
             })?;
             network.a.sh("ip link set one down")?;
             network.a.reaches(INSIDE_B[0], 10)?;
