@@ -242,17 +242,18 @@ fn two_uplinks_to_one_address() {
             ] {
                 router.count(name, "forward", &format!("{rule} meta length > 1000"))?;
             }
-            // Eight flows each way, a datagram each.
-            for (node, to) in [(&network.a, INSIDE_B[0]), (&b, INSIDE_A[0])] {
-                for port in 7_000..7_008 {
-                    node.run(&["bash", "-c", &format!("head -c 1200 /dev/zero > /dev/udp/{to}/{port}")])?;
-                }
-            }
-            // Half of them by each, but for flows that share a slot of the table.
+            // Flows, a datagram each, until both links have carried some of them both ways.
+            let mut port = 7_000;
             eventually("both links carry their part, both ways", SOON, || {
+                for (node, to) in [(&network.a, INSIDE_B[0]), (&b, INSIDE_A[0])] {
+                    for _ in 0..4 {
+                        port += 1;
+                        node.run(&["bash", "-c", &format!("head -c 1200 /dev/zero > /dev/udp/{to}/{port}")])?;
+                    }
+                }
                 let counters = ["one", "two", "back-one", "back-two"];
                 let by = counters.iter().map(|name| router.counted(name)).collect::<Result<Vec<_>>>()?;
-                Ok(by.iter().all(|&by| by >= 2) && by.iter().sum::<u64>() == 16)
+                Ok(by.iter().all(|&by| by >= 2))
             })?;
             network.a.sh("ip link set one down")?;
             network.a.reaches(INSIDE_B[0], 10)?;
