@@ -279,9 +279,14 @@ impl Paths {
 
     /// There is a new session: the peer may be another program now.
     pub fn established(&mut self, now: Instant) {
-        if self.answers == Some(false) {
+        // Where no path is known to work there is nothing to be kept: a stock program in the place of one that answered would
+        // otherwise be probed by all paths for ever, and sent to and fro.
+        if self.answers.is_some() && !self.own.iter().any(|own| own.state == State::Up) {
             self.answers = None;
-            self.own.iter_mut().for_each(|own| own.unanswered = 0);
+            self.changed = true;
+            for own in &mut self.own {
+                (own.state, own.unanswered) = (State::Unknown, 0);
+            }
         }
         for theirs in self.theirs.iter_mut().flatten() {
             // And its machine may have been started anew.
@@ -427,6 +432,11 @@ impl Paths {
             Some(path) => self.own[path].state == State::Up,
             None => false,
         }
+    }
+
+    /// Whether this configured path works: it needs no other address.
+    pub fn works(&self, path: usize) -> bool {
+        self.own.get(path).is_some_and(|own| own.state == State::Up)
     }
 
     /// Neither configured paths nor any that the peer has shown us.

@@ -355,6 +355,23 @@ fn a_stock_peer_is_not_pestered_and_its_endpoints_are_tried_by_handshakes() {
 }
 
 #[test]
+fn a_stock_program_in_the_place_of_one_that_answered_is_left_alone() {
+    let mut world = World::new(&[Use::Weighted(1); 2], &[10, 20]);
+    world.run(2_000 * MS);
+    assert!(!world.choices[0].known.is_empty() && world.ends[0].works(0));
+    world.answers = false;
+    world.run(5_000 * MS);
+    assert!(!world.ends[0].works(0) && !world.ends[0].works(1));
+    let (now, before) = (world.now, world.probes);
+    world.ends[0].heard(seen_from(1, 1), now);
+    world.ends[0].established(now);
+    world.run(Duration::from_secs(100));
+    assert_eq!(world.probes - before, u64::from(MISSED), "asked like any stock peer");
+    assert_eq!(world.active(0), Some(place(1, 1).remote));
+    assert!(world.choices[0].known.is_empty() && world.choices[0].spread.is_empty());
+}
+
+#[test]
 fn when_nothing_works_handshakes_look_for_what_does() {
     let mut world = World::new(&[Use::Best; 2], &[10, 20]);
     world.run(2_000 * MS);

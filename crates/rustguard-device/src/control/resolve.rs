@@ -76,9 +76,13 @@ async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 }
 
 impl<B: Binder> Control<B> {
-    /// Resolves all of the peer's endpoints that have names.
+    /// Resolves all of the peer's endpoints that have names, for other addresses than those before; of several, those that work
+    /// are left where they are.
     pub(super) fn resolve_again(&mut self, peer: PeerId, attempt: u32) {
-        for path in 0..self.peers.get(&peer).map_or(0, |entry| entry.endpoints.len()) {
+        let Some(entry) = self.peers.get(&peer) else { return };
+        let works = |path: &usize| entry.paths.as_ref().is_some_and(|several| several.paths.works(*path));
+        let paths: Vec<usize> = (0..entry.endpoints.len()).filter(|path| !works(path)).collect();
+        for path in paths {
             self.resolve(peer, path, attempt);
         }
     }
