@@ -41,6 +41,9 @@ reasons! {
     SourceNotAnnounced => "source_not_announced",
     /// A packet from the host that no peer's allowed IPs hold, or one for a peer that a filter named and that is not there.
     NoRoute => "no_route",
+    /// One of the tunnel's own datagrams that came back from the TUN: a route of the host leads to a peer's endpoint through the
+    /// tunnel. Sent on, it would come back for ever.
+    RoutingLoop => "routing_loop",
     /// A packet of one peer for another, where [`Relay::Isolate`](crate::Relay::Isolate) keeps them apart.
     Isolated => "isolated",
     /// A packet that the embedder's filter dropped ([`Builder::filter`](crate::Builder::filter)).

@@ -45,6 +45,11 @@ impl Several {
         self.pinned || self.known.iter().any(|known| known.covers(&from))
     }
 
+    /// Where flows go.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = &Endpoint> {
+        self.ends.iter().flatten()
+    }
+
     /// Whether flows go by different paths.
     pub(crate) fn spreads(&self) -> bool {
         !self.shares.is_empty()

@@ -24,7 +24,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -60,7 +60,11 @@ pub(crate) struct Shared {
     /// What becomes of a router's packets with sources that it has not announced.
     pub(crate) source_check: SourceCheck,
     /// Those that were let through.
-    pub(crate) unannounced: Unannounced,
+    pub(crate) unannounced: Remarked,
+    /// The UDP port of the sockets.
+    pub(crate) port: AtomicU16,
+    /// Packets of our own that the host's routes led back into the interface.
+    pub(crate) looped: Remarked,
     /// The embedder's last word about packets.
     pub(crate) filter: Option<Filter>,
     /// Everything dropped, by reason.
@@ -130,6 +134,8 @@ pub(crate) struct PeerShared {
     pub(crate) several: ArcSwapOption<Several>,
     /// Stamps for the timers.
     pub(crate) activity: Arc<Activity>,
+    /// Our index in the last handshake message that control sent to the peer.
+    pub(crate) calling: AtomicU32,
     /// A wish for a handshake is on its way to control: one is enough.
     pub(crate) handshake_wanted: AtomicBool,
     /// The routing engine can use the peer: where there are several next hops, the others are passed over.
@@ -152,6 +158,7 @@ impl PeerShared {
             endpoint: ArcSwapOption::empty(),
             several: ArcSwapOption::empty(),
             activity,
+            calling: AtomicU32::new(0),
             handshake_wanted: AtomicBool::new(false),
             usable: AtomicBool::new(true),
             talk_rx: AtomicU64::new(0),
@@ -213,15 +220,15 @@ impl Bounds {
     }
 }
 
-/// Packets that were let through though their sources were not announced.
+/// Packets of one kind that are counted, and worth a line in the log now and then.
 #[derive(Default)]
-pub(crate) struct Unannounced {
+pub(crate) struct Remarked {
     packets: AtomicU64,
     /// When that was last logged, in nanoseconds.
     logged: AtomicU64,
 }
 
-impl Unannounced {
+impl Remarked {
     /// Between two lines in the log: any source is worth one, a flood is not.
     const PAUSE: Duration = Duration::from_secs(30);
 
@@ -358,7 +365,9 @@ pub(crate) mod testing {
             routed: papaya::HashMap::new(),
             relayed: AtomicU64::new(0),
             source_check: SourceCheck::default(),
-            unannounced: Unannounced::default(),
+            unannounced: Remarked::default(),
+            port: AtomicU16::new(0),
+            looped: Remarked::default(),
             filter: None,
             drops: Drops::default(),
             control: ToControl { handshakes, routes, engine, probes, staging, signals },

@@ -128,6 +128,10 @@ impl<B: Binder> Control<B> {
             Some(handled) if matches!(Message::parse(datagram), Some(Message::Response(_))) => vec![handled.from],
             _ => self.initiation_endpoints(peer),
         };
+        if let Some(index) = datagram.get(4..).and_then(|rest| rest.first_chunk()) {
+            // Known to the workers before they can read the datagram from the TUN, should a route lead it there.
+            shared.calling.store(u32::from_le_bytes(*index), std::sync::atomic::Ordering::Relaxed);
+        }
         for endpoint in endpoints {
             shared.activity.tx_bytes.fetch_add(datagram.len() as u64, portable_atomic::Ordering::Relaxed);
             if self.transmit(endpoint, datagram) {

@@ -149,6 +149,8 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         relayed: Default::default(),
         source_check: start.source_check,
         unannounced: Default::default(),
+        port: bound.port.into(),
+        looped: Default::default(),
         filter: start.filter,
         drops: Default::default(),
         control: ToControl { handshakes, routes, engine, probes, staging, signals },

@@ -65,6 +65,7 @@ impl<B: Binder> Control<B> {
         }
         self.networks = control;
         self.port = port;
+        self.shared.port.store(port, Ordering::Relaxed);
         self.fwmark = fwmark;
         for peer in self.peers.values() {
             peer.shared.forget_source();

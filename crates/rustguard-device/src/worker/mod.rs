@@ -4,6 +4,7 @@
 
 mod decision;
 mod lanes;
+mod own;
 mod relay;
 mod rx;
 mod seal;

@@ -3,7 +3,9 @@
 use super::{
     decision::{Decision, Outcome},
     lanes::Lanes,
-    now, seal,
+    now,
+    own::{self, Own},
+    seal,
 };
 use crate::{
     drops::DropReason,
@@ -36,6 +38,7 @@ pub(super) struct Tx {
     frames: Vec<Frame>,
     runs: Vec<Run>,
     transmits: Vec<Transmit>,
+    own: Own,
 }
 
 /// Consecutive frames for one peer.
@@ -52,6 +55,7 @@ impl Tx {
             frames: Vec::with_capacity(4 * BATCH),
             runs: Vec::with_capacity(BATCH),
             transmits: Vec::with_capacity(BATCH),
+            own: Own::default(),
         }
     }
 
@@ -80,7 +84,7 @@ impl Tx {
                 Some(segments) => {
                     reads += 1;
                     packets += segments.count;
-                    self.take(segments, &decision, lanes, mtu, shared);
+                    self.take(segments, &table, &decision, lanes, mtu, shared);
                 }
                 // A stream of packets has begun, but the sender runs on this core or is about to go on: its turn. Where
                 // packets come in as well, these are answers to them, which others wait for.
@@ -109,12 +113,14 @@ impl Tx {
     fn take(
         &mut self,
         segments: Segments,
+        table: &Table,
         decision: &Decision<'_>,
         lanes: &mut Lanes<impl TunQueue>,
         mtu: usize,
         shared: &Shared,
     ) {
         let Segments { stride, count, .. } = segments;
+        let port = shared.port.load(Ordering::Relaxed);
         let mut outcome = Outcome::Drop(DropReason::NotIp);
         for (n, Span { offset, len }) in segments.pieces().enumerate() {
             if n == 0 || decision.is_filtered() {
@@ -123,6 +129,12 @@ impl Tx {
                     Some(head) => decision.outcome(None, &head, packet),
                     None => Outcome::Drop(DropReason::NotIp),
                 };
+                if let Outcome::Forward(peer) = outcome
+                    && own::may_be(packet, port)
+                    && self.own.is(packet, peer, table, now(), shared)
+                {
+                    outcome = Outcome::Drop(DropReason::RoutingLoop);
+                }
             }
             let peer = match outcome {
                 Outcome::Forward(peer) => peer,
