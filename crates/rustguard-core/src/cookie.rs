@@ -1,13 +1,16 @@
 //! MAC1, MAC2 and cookies: who may make us compute, and when they must prove their address first (whitepaper §5.4.4, §5.4.7).
 //!
 //! [`Checker`] is the receiving side, keyed by our public key; [`Maker`] the sending side, keyed by the peer's. Both work
-//! on any message that ends with the two MACs, and under any [`Labels`].
+//! on any message that ends with the two MACs, and under any [`Labels`]. A [`Screen`] is what threads need that sort messages
+//! before a [`Node`](crate::node::Node) handles them.
 use crate::{
     noise::Labels,
     time::Instant,
     wire::{COOKIE_REPLY_LEN, CookieReply, MACS_LEN},
 };
+use alloc::sync::Arc;
 use core::{
+    fmt,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -34,7 +37,14 @@ impl Secret {
         secret
     }
 
-    fn expired(&self, now: Instant) -> bool {
+    /// Replaces the secret where it has expired: to be called before each [`Checker::reply`].
+    pub fn refresh(&mut self, now: Instant, rng: &mut impl CryptoRng) {
+        if self.expired(now) {
+            *self = Self::new(now, rng);
+        }
+    }
+
+    pub(crate) fn expired(&self, now: Instant) -> bool {
         now.since(self.since) >= COOKIE_LIFETIME
     }
 
@@ -76,28 +86,65 @@ impl Checker {
         !secret.expired(now) && split(message).is_some_and(valid)
     }
 
-    /// Answers a message with valid MAC1 from index `sender` with a cookie for its source; renews `secret` if it is too old.
+    /// Answers a message with valid MAC1 from index `sender` with a cookie for its source. `secret` is
+    /// [fresh](Secret::refresh), or nobody could use the cookie.
     ///
     /// # Panics
     /// When the message is shorter than its MACs, which one with a valid MAC1 is not.
     pub fn reply(
         &self,
-        secret: &mut Secret,
+        secret: &Secret,
         from: SocketAddr,
         sender: u32,
         message: &[u8],
-        now: Instant,
         rng: &mut impl CryptoRng,
     ) -> [u8; COOKIE_REPLY_LEN] {
-        if secret.expired(now) {
-            *secret = Secret::new(now, rng);
-        }
         let (_, mac1, _) = split(message).expect("a message with a valid MAC1 has both MACs");
         let mut nonce = [0; 24];
         rng.fill_bytes(&mut nonce);
         let mut cookie = secret.cookie(from);
         let tag = aead::xseal(&self.cookie_key, &nonce, mac1, &mut cookie);
         CookieReply::build(sender, &nonce, &cookie, &tag)
+    }
+}
+
+/// What its MACs say about a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// MAC1 is wrong: the sender does not know our public key.
+    Invalid,
+    /// MAC1 is right, MAC2 is not: the source address may be spoofed.
+    Unproven,
+    /// Both are right: the sender receives what is sent to its address and port.
+    Proven,
+}
+
+/// Judges the MACs of initiations and responses, on any thread. [`Action::SetScreen`](crate::node::Action::SetScreen) brings the
+/// current one.
+#[derive(Clone)]
+pub struct Screen {
+    pub(crate) checker: Arc<Checker>,
+    pub(crate) secret: Arc<Secret>,
+}
+
+impl Screen {
+    /// What the MACs of a message from `from` say. One or two runs of BLAKE2s, about a microsecond.
+    pub fn judge(&self, from: SocketAddr, message: &[u8], now: Instant) -> Standing {
+        if !self.checker.mac1_is_valid(message) {
+            Standing::Invalid
+        // A sender without a cookie leaves MAC2 at zero (whitepaper §5.4.4).
+        } else if message.last_chunk() != Some(&[0; 16]) && self.checker.mac2_is_valid(&self.secret, from, message, now)
+        {
+            Standing::Proven
+        } else {
+            Standing::Unproven
+        }
+    }
+}
+
+impl fmt::Debug for Screen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Screen").finish_non_exhaustive()
     }
 }
 
@@ -189,12 +236,12 @@ mod tests {
         let mut rng = StdRng::seed_from_u64(6);
         let key = PublicKey([9; 32]);
         let (checker, mut maker) = (Checker::new(&WIREGUARD, &key), Maker::new(&WIREGUARD, &key));
-        let mut secret = Secret::new(AT, &mut rng);
+        let secret = Secret::new(AT, &mut rng);
         let from = address("192.0.2.1:1000");
 
         let message = signed(&mut maker, AT);
         assert!(checker.mac1_is_valid(&message) && !checker.mac2_is_valid(&secret, from, &message, AT));
-        let reply = checker.reply(&mut secret, from, 7, &message, AT, &mut rng);
+        let reply = checker.reply(&secret, from, 7, &message, &mut rng);
         let Some(Message::CookieReply(reply)) = Message::parse(&reply) else { panic!("a cookie reply") };
         assert_eq!(reply.receiver(), 7);
         assert!(maker.accept(&reply, AT) && !maker.accept(&reply, AT), "taken once");
@@ -207,14 +254,39 @@ mod tests {
     }
 
     #[test]
+    fn a_screen_tells_strangers_unproven_and_proven_sources_apart() {
+        let mut rng = StdRng::seed_from_u64(61);
+        let key = PublicKey([9; 32]);
+        let (checker, mut maker) = (Arc::new(Checker::new(&WIREGUARD, &key)), Maker::new(&WIREGUARD, &key));
+        let secret = Arc::new(Secret::new(AT, &mut rng));
+        let screen = Screen { checker, secret };
+        let from = address("192.0.2.1:1000");
+
+        let mut message = signed(&mut maker, AT);
+        assert_eq!(screen.judge(from, &message, AT), Standing::Unproven);
+        let reply = screen.checker.reply(&screen.secret, from, 7, &message, &mut rng);
+        let Some(Message::CookieReply(reply)) = Message::parse(&reply) else { panic!("a cookie reply") };
+        assert!(maker.accept(&reply, AT));
+        message[91] = 1;
+        assert_eq!(screen.judge(from, &message, AT), Standing::Unproven, "an invented MAC2");
+        let mut message = signed(&mut maker, AT);
+        assert_eq!(screen.judge(from, &message, AT), Standing::Proven);
+        assert_eq!(screen.judge(address("192.0.2.1:1001"), &message, AT), Standing::Unproven);
+        assert_eq!(screen.judge(from, &message, AT + COOKIE_LIFETIME), Standing::Unproven);
+        message[5] ^= 1;
+        assert_eq!(screen.judge(from, &message, AT), Standing::Invalid);
+        assert_eq!(screen.judge(from, &message[..31], AT), Standing::Invalid, "too short for MACs");
+    }
+
+    #[test]
     fn cookies_and_secrets_live_120_seconds() {
         let mut rng = StdRng::seed_from_u64(7);
         let key = PublicKey([9; 32]);
         let (checker, mut maker) = (Checker::new(&WIREGUARD, &key), Maker::new(&WIREGUARD, &key));
-        let mut secret = Secret::new(AT, &mut rng);
+        let secret = Secret::new(AT, &mut rng);
         let from = address("192.0.2.1:1000");
         let message = signed(&mut maker, AT);
-        let reply = checker.reply(&mut secret, from, 7, &message, AT, &mut rng);
+        let reply = checker.reply(&secret, from, 7, &message, &mut rng);
         let Some(Message::CookieReply(reply)) = Message::parse(&reply) else { panic!("a cookie reply") };
         assert!(maker.accept(&reply, AT));
 
@@ -235,8 +307,8 @@ mod tests {
         other[60] ^= 1;
         let from = address("192.0.2.1:1000");
         for (key, message) in [(key, other), (PublicKey([8; 32]), message)] {
-            let mut secret = Secret::new(AT, &mut rng);
-            let reply = Checker::new(&WIREGUARD, &key).reply(&mut secret, from, 7, &message, AT, &mut rng);
+            let secret = Secret::new(AT, &mut rng);
+            let reply = Checker::new(&WIREGUARD, &key).reply(&secret, from, 7, &message, &mut rng);
             let Some(Message::CookieReply(reply)) = Message::parse(&reply) else { panic!("a cookie reply") };
             assert!(!maker.accept(&reply, AT));
         }

@@ -3,6 +3,9 @@
 //! Only messages with a valid MAC1 come here. A source that sends more than it should is under load alone, and what it
 //! sends above its allowance does not count for the total: a flood from one place leaves the others as they were. A flood
 //! from many (or spoofed) sources exceeds the total, and then everybody has to prove their address.
+//!
+//! Sources that have proven their address are remembered in a table of their own. Spoofed sources can fill the other one
+//! only: they neither evict a proven source nor use up its allowance.
 use crate::{
     limit::{Bucket, Rate, Source},
     time::Instant,
@@ -12,8 +15,11 @@ use core::{net::IpAddr, time::Duration};
 
 /// How long load lasts after the last message above the limit.
 pub(crate) const HYSTERESIS: Duration = Duration::from_secs(1);
-/// Sources remembered at most. What comes from others counts for the total only.
+/// Sources remembered at most, of each kind. What comes from other unproven ones counts for the total only.
 pub(crate) const MAX_SOURCES: usize = 4096;
+/// Pause between two searches of a full table for proven sources of which nothing is left to know. Each of them is full again after
+/// 250 ms at the latest.
+const PROVEN_SWEEP: Duration = Duration::from_millis(100);
 
 /// What a source may send without a cookie.
 const PER_SOURCE: Rate = Rate { interval: Duration::from_millis(50), burst: 50 };
@@ -22,28 +28,52 @@ const IN_TOTAL: Rate = Rate { interval: Duration::from_millis(1), burst: 1000 };
 /// What a source may send under load, with a cookie: the kernel's ratelimiter.
 const WITH_COOKIE: Rate = Rate { interval: Duration::from_millis(50), burst: 5 };
 
+/// What to do with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admit {
+    /// Look at it.
+    Yes,
+    /// Ask for a cookie.
+    WithCookie,
+    /// Nothing.
+    No,
+}
+
 /// The load of one node.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     total: Bucket,
     loaded_until: Instant,
-    sources: BTreeMap<Source, SourceLoad>,
-    swept: Instant,
+    sources: Table<SourceLoad>,
+    proven: Table<Bucket>,
 }
 
 #[derive(Debug, Default)]
 struct SourceLoad {
     arrivals: Bucket,
-    with_cookie: Bucket,
     loaded_until: Instant,
 }
 
 impl Load {
+    /// Counts a message; `proven` is whether it has a valid cookie.
+    pub(crate) fn knock(&mut self, from: IpAddr, proven: bool, now: Instant) -> Admit {
+        let source = Source::of(from);
+        if !self.note(source, now) {
+            return Admit::Yes;
+        }
+        if !proven {
+            return Admit::WithCookie;
+        }
+        // A source without a place in the table is real, for it has a cookie, but all places are taken by busy real ones.
+        let bucket = self.proven.get(source, PROVEN_SWEEP, now);
+        if bucket.is_some_and(|bucket| bucket.take(WITH_COOKIE, now)) { Admit::Yes } else { Admit::No }
+    }
+
     /// Counts a message; true when its sender has to show a cookie.
-    pub(crate) fn note(&mut self, from: IpAddr, now: Instant) -> bool {
+    fn note(&mut self, source: Source, now: Instant) -> bool {
         let mut within = true;
         let mut loaded = false;
-        if let Some(source) = self.source(from, now) {
+        if let Some(source) = self.sources.get(source, HYSTERESIS, now) {
             within = source.arrivals.take(PER_SOURCE, now);
             if !within {
                 source.loaded_until = now + HYSTERESIS;
@@ -55,36 +85,46 @@ impl Load {
         }
         loaded || now < self.loaded_until
     }
+}
 
-    /// Whether a message that showed a cookie may be processed under load.
-    pub(crate) fn admit_with_cookie(&mut self, from: IpAddr, now: Instant) -> bool {
-        // A source without a place in the table is real, for it has a cookie, but all places are taken by busy ones.
-        self.source(from, now).is_some_and(|source| source.with_cookie.take(WITH_COOKIE, now))
-    }
+/// What is known of sources, at most [`MAX_SOURCES`] of them.
+#[derive(Debug, Default)]
+struct Table<T> {
+    known: BTreeMap<Source, T>,
+    swept: Instant,
+}
 
-    fn source(&mut self, from: IpAddr, now: Instant) -> Option<&mut SourceLoad> {
-        let key = Source::of(from);
-        if self.sources.len() >= MAX_SOURCES && !self.sources.contains_key(&key) {
-            self.sweep(now);
-            if self.sources.len() >= MAX_SOURCES {
+impl<T: Idle + Default> Table<T> {
+    /// The entry of a source, a new one for a new source; `None` when there is no room. Forgets idle sources when the table is full,
+    /// and then not again before `pause` is over, lest a flood sweep at each message.
+    fn get(&mut self, source: Source, pause: Duration, now: Instant) -> Option<&mut T> {
+        if self.known.len() >= MAX_SOURCES && !self.known.contains_key(&source) {
+            if now.since(self.swept) >= pause {
+                self.swept = now;
+                self.known.retain(|_, entry| !entry.is_idle(now));
+            }
+            if self.known.len() >= MAX_SOURCES {
                 return None;
             }
         }
-        Some(self.sources.entry(key).or_default())
-    }
-
-    /// Forgets sources about which there is nothing to know; at most once in a while, lest a flood sweep at each message.
-    fn sweep(&mut self, now: Instant) {
-        if now.since(self.swept) >= HYSTERESIS {
-            self.swept = now;
-            self.sources.retain(|_, source| !source.is_idle(now));
-        }
+        Some(self.known.entry(source).or_default())
     }
 }
 
-impl SourceLoad {
+trait Idle {
+    /// Whether the entry says no more than a new one.
+    fn is_idle(&self, now: Instant) -> bool;
+}
+
+impl Idle for SourceLoad {
     fn is_idle(&self, now: Instant) -> bool {
-        now >= self.loaded_until && self.arrivals.is_full(now) && self.with_cookie.is_full(now)
+        now >= self.loaded_until && self.arrivals.is_full(now)
+    }
+}
+
+impl Idle for Bucket {
+    fn is_idle(&self, now: Instant) -> bool {
+        self.is_full(now)
     }
 }
 
@@ -99,54 +139,95 @@ mod tests {
         IpAddr::from((0x0a00_0000 + i).to_be_bytes())
     }
 
+    /// Whether a message without a cookie is asked for one.
+    fn asked(load: &mut Load, from: IpAddr, now: Instant) -> bool {
+        match load.knock(from, false, now) {
+            Admit::Yes => false,
+            Admit::WithCookie => true,
+            Admit::No => panic!("without a cookie nobody is refused"),
+        }
+    }
+
     #[test]
     fn c07_one_flooding_source_is_alone_with_it() {
         let mut load = Load::default();
         let mut now = AT;
         for i in 0..10_000 {
             now = AT + Duration::from_micros(100) * i;
-            assert_eq!(load.note(v4(0), now), i >= 50 + i / 500, "message {i}");
+            assert_eq!(asked(&mut load, v4(0), now), i >= 50 + i / 500, "message {i}");
         }
-        assert!(!load.note(v4(1), now));
-        assert!(load.note(IpAddr::V6("::ffff:10.0.0.0".parse().expect("an address")), now), "the same host");
+        assert!(!asked(&mut load, v4(1), now));
+        assert!(asked(&mut load, IpAddr::V6("::ffff:10.0.0.0".parse().expect("an address")), now), "the same host");
     }
 
     #[test]
     fn c07_a_flood_from_spoofed_sources_puts_everybody_under_load_in_bounded_memory() {
         let mut load = Load::default();
-        let loaded = (0..100_000).filter(|&i| load.note(v4(i), AT)).count();
+        let loaded = (0..100_000).filter(|&i| asked(&mut load, v4(i), AT)).count();
         assert_eq!(loaded, 99_000);
-        assert!(load.note(IpAddr::V6(Ipv6Addr::LOCALHOST), AT));
-        assert_eq!(load.sources.len(), MAX_SOURCES);
+        assert!(asked(&mut load, IpAddr::V6(Ipv6Addr::LOCALHOST), AT));
+        assert_eq!(load.sources.known.len(), MAX_SOURCES);
         // Sources of which nothing is left to know make room.
         let later = AT + Duration::from_secs(2);
-        assert!(!load.note(IpAddr::V6(Ipv6Addr::LOCALHOST), later));
-        assert_eq!(load.sources.len(), 1);
+        assert!(!asked(&mut load, IpAddr::V6(Ipv6Addr::LOCALHOST), later));
+        assert_eq!(load.sources.known.len(), 1);
+    }
+
+    #[test]
+    fn spoofed_sources_take_nothing_from_proven_ones() {
+        let mut load = Load::default();
+        let honest = v4(1_000_000);
+        // The honest source's own address is spoofed as well.
+        for i in 0..20_000 {
+            asked(&mut load, v4(i), AT);
+            asked(&mut load, honest, AT);
+        }
+        assert_eq!((load.sources.known.len(), load.proven.known.len()), (MAX_SOURCES, 0));
+        assert_eq!((0..10).filter(|_| load.knock(honest, true, AT) == Admit::Yes).count(), 5);
+        assert_eq!(load.knock(honest, true, AT), Admit::No, "a proven source that floods");
+        assert_eq!(load.knock(v4(1_000_001), true, AT), Admit::Yes, "is limited by itself");
+    }
+
+    #[test]
+    fn proven_sources_are_bounded_and_make_room_when_they_are_idle() {
+        let mut load = Load::default();
+        for i in 0..2_000 {
+            asked(&mut load, v4(i), AT);
+        }
+        let admitted = (0..10_000).filter(|&i| load.knock(v4(i), true, AT) == Admit::Yes).count();
+        assert_eq!((admitted, load.proven.known.len()), (MAX_SOURCES, MAX_SOURCES));
+        let later = AT + PROVEN_SWEEP;
+        assert_eq!(load.knock(v4(20_000), true, later), Admit::Yes);
+        assert_eq!(load.proven.known.len(), 1);
     }
 
     #[test]
     fn an_ipv6_prefix_is_one_source() {
         let mut load = Load::default();
         let host = |i: u64| IpAddr::V6(Ipv6Addr::from_bits(0xfd << 120 | u128::from(i)));
-        assert_eq!((0..100).filter(|&i| load.note(host(i), AT)).count(), 50);
-        assert!(!load.note(IpAddr::V6(Ipv6Addr::from_bits(0xfe << 120)), AT));
+        assert_eq!((0..100).filter(|&i| asked(&mut load, host(i), AT)).count(), 50);
+        assert!(!asked(&mut load, IpAddr::V6(Ipv6Addr::from_bits(0xfe << 120)), AT));
     }
 
     #[test]
     fn c08_load_ends_one_second_after_the_flood() {
         let mut load = Load::default();
         for _ in 0..51 {
-            load.note(v4(0), AT);
+            asked(&mut load, v4(0), AT);
         }
-        assert!(load.note(v4(0), AT + Duration::from_millis(999)));
-        assert!(!load.note(v4(0), AT + Duration::from_secs(1)));
+        assert!(asked(&mut load, v4(0), AT + Duration::from_millis(999)));
+        assert!(!asked(&mut load, v4(0), AT + Duration::from_secs(1)));
     }
 
     #[test]
     fn twenty_a_second_with_a_cookie() {
         let mut load = Load::default();
+        // The whole allowance of those without one.
+        for _ in 0..51 {
+            asked(&mut load, v4(0), AT);
+        }
         let admitted =
-            (0..10_000).filter(|&i| load.admit_with_cookie(v4(0), AT + Duration::from_millis(1) * i)).count();
+            (0..10_000).filter(|&i| load.knock(v4(0), true, AT + Duration::from_millis(1) * i) == Admit::Yes).count();
         assert_eq!(admitted, 204, "five at once, then twenty a second for ten seconds");
     }
 }

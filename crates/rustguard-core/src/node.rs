@@ -10,7 +10,7 @@ mod schedule;
 
 use crate::{
     activity::Activity,
-    cookie::{self, Checker},
+    cookie::{self, Checker, Screen, Standing},
     load::Load,
     noise,
     peer::{Keypair, Peer},
@@ -46,6 +46,9 @@ pub enum Action {
         /// The message.
         datagram: Vec<u8>,
     },
+    /// Judge the MACs of handshake messages with this from now on, where that is done before [`Node::handle_judged`]; `None`:
+    /// there is no private key.
+    SetScreen(Option<Screen>),
     /// The datagram just handled was authentic: its source is the peer's endpoint now.
     Endpoint {
         /// Whose.
@@ -196,13 +199,13 @@ pub struct Node {
     next_peer: u32,
     timers: Timers,
     load: Load,
-    cookie_secret: cookie::Secret,
+    cookie_secret: Arc<cookie::Secret>,
 }
 
 /// The static key and what follows from it.
 struct Identity {
     secret: StaticSecret,
-    checker: Checker,
+    checker: Arc<Checker>,
 }
 
 impl Node {
@@ -216,7 +219,7 @@ impl Node {
             next_peer: 0,
             timers: Timers::default(),
             load: Load::default(),
-            cookie_secret: cookie::Secret::new(now, rng),
+            cookie_secret: Arc::new(cookie::Secret::new(now, rng)),
         }
     }
     /// Sets or removes the static key. A peer that has this public key is removed and returned; sessions stay, handshakes
@@ -229,9 +232,10 @@ impl Node {
             }
         }
         self.identity = key.map(|secret| {
-            let checker = Checker::new(&noise::WIREGUARD, &secret.public_key());
+            let checker = Arc::new(Checker::new(&noise::WIREGUARD, &secret.public_key()));
             Identity { secret, checker }
         });
+        out.push(Action::SetScreen(self.screen()));
         let own = self.public_key().and_then(|key| self.peer_by_key(&key));
         own.inspect(|&own| {
             self.remove_peer(own, out);
@@ -335,7 +339,27 @@ impl Node {
         rng: &mut impl CryptoRng,
         out: &mut Vec<Action>,
     ) -> Result<(), Dropped> {
-        self.handle_message(from, datagram, now, rng, out)
+        self.handle_message(from, datagram, None, now, rng, out)
+    }
+    /// As [`handle`](Self::handle), for callers that have judged the message with the [`Screen`] of [`Action::SetScreen`].
+    ///
+    /// # Errors
+    /// As of [`handle`](Self::handle).
+    pub fn handle_judged(
+        &mut self,
+        from: SocketAddr,
+        datagram: &[u8],
+        standing: Standing,
+        now: Now,
+        rng: &mut impl CryptoRng,
+        out: &mut Vec<Action>,
+    ) -> Result<(), Dropped> {
+        self.handle_message(from, datagram, Some(standing), now, rng, out)
+    }
+    /// What judges the MACs of messages to this node; `None` without a private key.
+    fn screen(&self) -> Option<Screen> {
+        let Identity { checker, .. } = self.identity.as_ref()?;
+        Some(Screen { checker: Arc::clone(checker), secret: Arc::clone(&self.cookie_secret) })
     }
     /// The data plane has something for `peer` and no usable sealer, or its sealer said that a rekey is due.
     ///

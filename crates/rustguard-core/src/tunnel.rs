@@ -346,6 +346,8 @@ impl Tunnel {
             Action::Reply { datagram } => {
                 self.outputs.extend(from.map(|to| Output::Transmit { to, datagram }));
             }
+            // One thread: the node judges by itself.
+            Action::SetScreen(_) => {}
             Action::Endpoint { peer } => {
                 if let Some(link) = self.links.get_mut(&peer) {
                     link.endpoint = from.or(link.endpoint);

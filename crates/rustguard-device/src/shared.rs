@@ -3,7 +3,9 @@
 //! Control writes, workers read; the exceptions are the sealing counter, the replay window, the endpoint and the
 //! activity stamps, each of which is touched once per run of packets.
 
-use crate::{config::SourceCheck, drops::Drops, filter::Filter, other::OtherProtocol, several::Several};
+use crate::{
+    config::SourceCheck, drops::Drops, filter::Filter, handshakes::Handshakes, other::OtherProtocol, several::Several,
+};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use rustguard_core::{
@@ -30,10 +32,6 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// The longest handshake message, an initiation.
-pub(crate) const HANDSHAKE_MAX: usize = 148;
-/// Handshake messages that may wait for control. At 36 µs of X25519 each, a full queue is about 50 ms of work.
-pub(crate) const HANDSHAKE_QUEUE: usize = 512;
 /// Questions for routes that may wait.
 pub(crate) const ROUTE_QUEUE: usize = 256;
 /// Packets for the routing engine that may wait: a burst of updates from some hundred neighbours.
@@ -71,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) drops: Drops,
     /// The way to control.
     pub(crate) control: ToControl,
+    /// The way of handshake messages to control: outsiders can fill it, so it carries nothing else.
+    pub(crate) handshakes: Handshakes,
     /// Which packets are the routing engine's own.
     pub(crate) claims: Option<fn(&[u8]) -> bool>,
     /// Who speaks another protocol on our port.
@@ -257,8 +257,6 @@ pub(crate) struct RxSession {
 /// The ways from a worker to control, each bounded.
 #[derive(Clone)]
 pub(crate) struct ToControl {
-    /// Handshake messages: an outsider can fill this one, so it carries nothing else.
-    pub(crate) handshakes: mpsc::Sender<HandshakeDatagram>,
     /// Packets by which the kernel is to be asked for a route; nothing is lost when one does not fit.
     pub(crate) routes: mpsc::Sender<RouteQuestion>,
     /// Packets for the routing engine.
@@ -278,13 +276,6 @@ pub(crate) struct ToControl {
 pub(crate) struct RouteQuestion {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
-}
-
-/// A copy of a handshake message.
-pub(crate) struct HandshakeDatagram {
-    pub(crate) from: Endpoint,
-    pub(crate) bytes: [u8; HANDSHAKE_MAX],
-    pub(crate) len: usize,
 }
 
 /// What a worker saw.
@@ -334,6 +325,7 @@ impl ToControl {
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
+    use crate::handshakes::HandshakesInbox;
     use rustguard_core::{
         noise::{Claimed, WIREGUARD, initiate},
         session::{Role, establish},
@@ -342,7 +334,7 @@ pub(crate) mod testing {
 
     /// The other ends of [`ToControl`].
     pub(crate) struct Inbox {
-        pub(crate) handshakes: mpsc::Receiver<HandshakeDatagram>,
+        pub(crate) handshakes: HandshakesInbox,
         pub(crate) staging: mpsc::Receiver<(PeerId, Box<[u8]>)>,
         pub(crate) engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
         pub(crate) probes: mpsc::Receiver<(PeerId, Endpoint, Probe)>,
@@ -352,7 +344,7 @@ pub(crate) mod testing {
 
     /// With an MTU of 1,420, and `room` in each of the queues.
     pub(crate) fn shared(room: usize) -> (Shared, Inbox) {
-        let (handshakes, handshakes_in) = mpsc::channel(room);
+        let (handshakes, handshakes_in) = Handshakes::new(room);
         let (routes, routes_in) = mpsc::channel(room);
         let (engine, engine_in) = mpsc::channel(room);
         let (probes, probes_in) = mpsc::channel(room);
@@ -370,7 +362,8 @@ pub(crate) mod testing {
             looped: Remarked::default(),
             filter: None,
             drops: Drops::default(),
-            control: ToControl { handshakes, routes, engine, probes, staging, signals },
+            control: ToControl { routes, engine, probes, staging, signals },
+            handshakes,
             claims: None,
             datagrams: None,
         };
@@ -439,7 +432,6 @@ mod tests {
     fn a_peer_that_moves_with_every_packet_has_one_signal_in_the_queue() {
         let (signals, mut queue) = mpsc::unbounded_channel();
         let control = ToControl {
-            handshakes: mpsc::channel(1).0,
             routes: mpsc::channel(1).0,
             engine: mpsc::channel(1).0,
             probes: mpsc::channel(1).0,

@@ -2,9 +2,12 @@
 //! takes a hand on the clock, or on the workers' queues, is tested beside the worker's code.
 
 use rustguard_core::{
+    cookie::Maker,
     node::PeerConfig,
+    noise::WIREGUARD,
     time::{Instant, Now},
     tunnel::{Output, Tunnel},
+    wire::{Initiation, Kind},
 };
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{Device, DropReason, MemoryBinder, PeerUpdate};
@@ -34,6 +37,7 @@ fn key(n: u8) -> StaticSecret {
 struct Lab {
     device: Device,
     host: MemoryHost,
+    net: MemoryNet,
     socket: MemorySocket,
     slab: Vec<u8>,
 }
@@ -47,15 +51,13 @@ impl Lab {
         let slab = vec![0; socket.recv_slab_len()];
         let allowed = ipnet::Ipv4Net::from(std::net::Ipv4Addr::from(OURS));
         let peer = PeerUpdate::new(key(1).public_key()).allowed_ip(allowed).endpoint(at(1));
-        let binder = MemoryBinder { net, address: at(2) };
+        let binder = MemoryBinder { net: net.clone(), address: at(2) };
         let device = Device::builder().private_key(key(2)).mtu(mtu).peer(peer).start_with(tun, binder).unwrap();
-        Self { device, host, socket, slab }
+        Self { device, host, net, socket, slab }
     }
 
     fn send(&mut self, datagram: &[u8]) {
-        let len = datagram.len();
-        let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
-        self.socket.send(datagram, &[Transmit { to: Endpoint { remote: at(2), local: None }, segments }]);
+        send_from(&mut self.socket, datagram);
     }
 
     /// The next datagrams of the device's.
@@ -86,6 +88,12 @@ impl Lab {
             panic!("{reason:?}: {} of {packets}", self.dropped(reason).await);
         }
     }
+}
+
+fn send_from(socket: &mut MemorySocket, datagram: &[u8]) {
+    let len = datagram.len();
+    let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
+    socket.send(datagram, &[Transmit { to: Endpoint { remote: at(2), local: None }, segments }]);
 }
 
 /// The protocol in the test's hand, with the key `n`, where time is what the test says.
@@ -213,6 +221,55 @@ async fn a_source_that_sends_handshakes_without_end_is_asked_for_a_cookie() {
     let refused = lab.dropped(DropReason::HandshakeRefused).await;
     assert!((50..100).contains(&refused), "{refused} were looked at");
     assert_eq!(lab.receive().await[0].len(), 64, "a cookie reply");
+}
+
+/// Many sources send more initiations than control can look at. The peer proves its address with a cookie; from then on its
+/// handshakes pass them all.
+#[tokio::test]
+async fn a_peer_with_a_cookie_has_its_handshake_in_a_flood_from_everywhere() {
+    let mut lab = Lab::new(1_420);
+    let mut peer = Peer::new(1);
+    let mut spoofed = Initiation::build(1, &[9; 32], &[0; 48], &[0; 12], &[0; 16]);
+    Maker::new(&WIREGUARD, &key(2).public_key()).sign(&mut spoofed, peer.now.instant);
+    let mut sources: Vec<_> =
+        (0..200_u8).map(|n| lab.net.bind(SocketAddr::from(([198, 51, 100, n], 7))).unwrap()).collect();
+    let mut answers = Vec::new();
+    let id = peer.tunnel.node().peers().next().unwrap();
+    let (started, mut rounds, mut cookies) = (Clock::now(), 0_u32, 0);
+    'answered: loop {
+        assert!(started.elapsed() < LONG, "no response, {cookies} cookies");
+        for source in &mut sources {
+            for _ in 0..2 {
+                send_from(source, &spoofed);
+            }
+            answers.clear();
+            source.recv(&mut lab.slab, &mut answers).unwrap();
+        }
+        if lab.dropped(DropReason::UnderLoad).await == 0 {
+            continue;
+        }
+        let mut again = rounds.is_multiple_of(50);
+        rounds += 1;
+        answers.clear();
+        lab.socket.recv(&mut lab.slab, &mut answers).unwrap();
+        for span in answers.iter().flat_map(|received| received.segments.pieces()) {
+            let answer = &lab.slab[span.offset..span.offset + span.len];
+            if Kind::of(answer) == Some(Kind::Response) {
+                break 'answered;
+            }
+            // A cookie for an earlier initiation is refused.
+            let taken = peer.tunnel.receive(at(2), answer, peer.now, &mut rand::rng()).is_ok();
+            cookies += u32::from(taken);
+            again |= taken;
+        }
+        if again {
+            peer.now.unix += Duration::from_secs(1);
+            peer.tunnel.handshake_now(id, peer.now, &mut rand::rng());
+            for initiation in peer.outgoing() {
+                lab.send(&initiation);
+            }
+        }
+    }
 }
 
 #[tokio::test]

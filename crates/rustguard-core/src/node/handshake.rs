@@ -1,6 +1,8 @@
 //! What handshake messages do to a node: admission, the two sides of the handshake, cookie replies, confirmation.
 use super::{Action, Dropped, Event, Identity, Node, PeerId, retire};
 use crate::{
+    cookie::{self, Standing},
+    load::Admit,
     noise::{self, Claimed, Refused, ResponseFields},
     peer::{Attempt, Keypair, Pending, Stale},
     session::{self, Role},
@@ -20,20 +22,22 @@ impl Node {
         &mut self,
         from: SocketAddr,
         datagram: &[u8],
+        standing: Option<Standing>,
         now: Now,
         rng: &mut impl CryptoRng,
         out: &mut Vec<Action>,
     ) -> Result<(), Dropped> {
-        match Message::parse(datagram).ok_or(Dropped::Malformed)? {
+        let message = Message::parse(datagram).ok_or(Dropped::Malformed)?;
+        match message {
             Message::Initiation(message) => {
-                self.check_mac1(datagram)?;
-                self.admit(from, datagram, message.sender(), now.instant, rng, out)?;
+                let proven = self.is_proven(from, datagram, standing, now.instant)?;
+                self.admit(from, datagram, proven, message.sender(), now.instant, rng, out)?;
                 self.handle_initiation(&message, now, rng, out)
             }
             Message::Response(message) => {
-                self.check_mac1(datagram)?;
+                let proven = self.is_proven(from, datagram, standing, now.instant)?;
                 let peer = self.awaiting(message.receiver()).ok_or(Dropped::UnknownIndex)?;
-                self.admit(from, datagram, message.sender(), now.instant, rng, out)?;
+                self.admit(from, datagram, proven, message.sender(), now.instant, rng, out)?;
                 self.handle_response(peer, &message, now, out)
             }
             Message::CookieReply(message) => self.handle_cookie_reply(&message, now.instant),
@@ -114,31 +118,47 @@ impl Node {
         out.push(Action::Send { peer: id, datagram: message.to_vec(), attempt: tries });
     }
 
-    fn check_mac1(&self, datagram: &[u8]) -> Result<(), Dropped> {
-        let identity = self.identity.as_ref().ok_or(Dropped::NoIdentity)?;
-        if identity.checker.mac1_is_valid(datagram) { Ok(()) } else { Err(Dropped::Mac1) }
+    /// Checks the MACs, unless that was done already. True: the source address is proven.
+    fn is_proven(
+        &self,
+        from: SocketAddr,
+        datagram: &[u8],
+        judged: Option<Standing>,
+        now: Instant,
+    ) -> Result<bool, Dropped> {
+        let screen = self.screen().ok_or(Dropped::NoIdentity)?;
+        match judged.unwrap_or_else(|| screen.judge(from, datagram, now)) {
+            Standing::Invalid => Err(Dropped::Mac1),
+            Standing::Unproven => Ok(false),
+            Standing::Proven => Ok(true),
+        }
     }
 
     /// Under load, asks for a cookie instead of going on.
+    #[expect(clippy::too_many_arguments, reason = "a message, what is known of it, and where the reply goes")]
     fn admit(
         &mut self,
         from: SocketAddr,
         datagram: &[u8],
+        proven: bool,
         sender: u32,
         now: Instant,
         rng: &mut impl CryptoRng,
         out: &mut Vec<Action>,
     ) -> Result<(), Dropped> {
+        match self.load.knock(from.ip(), proven, now) {
+            Admit::Yes => return Ok(()),
+            Admit::No => return Err(Dropped::RateLimited),
+            Admit::WithCookie => {}
+        }
+        if self.cookie_secret.expired(now) {
+            self.cookie_secret = Arc::new(cookie::Secret::new(now, rng));
+            out.push(Action::SetScreen(self.screen()));
+        }
         let Identity { checker, .. } = self.identity.as_ref().ok_or(Dropped::NoIdentity)?;
-        if !self.load.note(from.ip(), now) {
-            return Ok(());
-        }
-        if !checker.mac2_is_valid(&self.cookie_secret, from, datagram, now) {
-            let reply = checker.reply(&mut self.cookie_secret, from, sender, datagram, now, rng);
-            out.push(Action::Reply { datagram: reply.to_vec() });
-            return Err(Dropped::CookieSent);
-        }
-        if self.load.admit_with_cookie(from.ip(), now) { Ok(()) } else { Err(Dropped::RateLimited) }
+        let reply = checker.reply(&self.cookie_secret, from, sender, datagram, rng);
+        out.push(Action::Reply { datagram: reply.to_vec() });
+        Err(Dropped::CookieSent)
     }
 
     fn handle_initiation(

@@ -190,6 +190,98 @@ fn c07_a_flood_from_spoofed_sources_asks_everybody_for_cookies() {
     assert_eq!(sim.hosts[B].delivered, [1]);
 }
 
+/// Initiations with a valid MAC1 from spoofed sources, each from another address, at a steady rate in simulated time. They fill every
+/// table that strangers can fill.
+struct Spoofed {
+    message: Vec<u8>,
+    rate: u32,
+    sent: u32,
+}
+
+impl Spoofed {
+    fn new(key: &PublicKey, rate: u32) -> Self {
+        let mut message = Initiation::build(1, &[9; 32], &[0; 48], &[0; 12], &[0; 16]);
+        Maker::new(&WIREGUARD, key).sign(&mut message, at(Duration::ZERO).instant);
+        Self { message: message.to_vec(), rate, sent: 0 }
+    }
+
+    /// Gives the node all that has arrived by `clock`. Returns how many of the messages were computed for.
+    fn until(&mut self, clock: Duration, node: &mut Node, rng: &mut StdRng, out: &mut Vec<Action>) -> usize {
+        let due = (clock.as_nanos() * u128::from(self.rate) / 1_000_000_000) as u32;
+        let mut computed = 0;
+        while self.sent < due {
+            let from = SocketAddr::from(((0x0b00_0000 + self.sent).to_be_bytes(), 7));
+            let then = secs(1) / self.rate * self.sent;
+            out.clear();
+            computed += usize::from(node.handle(from, &self.message, at(then), rng, out) == Err(Dropped::Forged));
+            self.sent += 1;
+        }
+        computed
+    }
+}
+
+#[test]
+fn honest_sources_with_cookies_get_their_handshakes_under_any_number_of_spoofed_ones() {
+    const HONEST: u8 = 20;
+    for rate in [5_000, 20_000, 100_000] {
+        let mut rng = StdRng::seed_from_u64(seed_or(73));
+        let ours = secret(&mut rng);
+        let mut server = Node::new(at(Duration::ZERO).instant, &mut rng);
+        server.set_private_key(Some(ours.clone()), &mut Vec::new());
+        let mut spoofed = Spoofed::new(&ours.public_key(), rate);
+        let mut out = Vec::new();
+        let mut honest: Vec<_> = (0..HONEST)
+            .map(|n| {
+                let theirs = secret(&mut rng);
+                server.add_peer(peer_config(theirs.public_key())).expect("a new peer");
+                let (client, peer) = node(&theirs, ours.public_key(), &mut rng);
+                (client, peer, SocketAddr::from(([203, 0, 113, n], 1000)))
+            })
+            .collect();
+
+        // The tables are full before anybody honest comes.
+        let mut clock = ms(1_000);
+        let mut computed = spoofed.until(clock, &mut server, &mut rng, &mut out);
+        let begin = clock;
+        for round in 0..2 {
+            for (client, peer, from) in &mut honest {
+                clock += ms(10);
+                computed += spoofed.until(clock, &mut server, &mut rng, &mut out);
+                let message = initiation(client, *peer, clock, &mut rng);
+                out.clear();
+                let result = server.handle(*from, &message, at(clock), &mut rng, &mut out);
+                if round == 0 {
+                    assert_eq!(result, Err(Dropped::CookieSent), "{from} at {rate} a second");
+                    let [Action::Reply { datagram: reply }] = &out[..] else { panic!("{out:?}") };
+                    assert_eq!(client.handle(*from, reply, at(clock), &mut rng, &mut Vec::new()), Ok(()));
+                } else {
+                    assert_eq!(result, Ok(()), "{from} at {rate} a second");
+                }
+            }
+        }
+        // What strangers make the node compute stays what they may cause without a flood: a burst, then 1,000 a second.
+        assert!(computed <= 1_000 + clock.as_millis() as usize, "{computed} at {rate} a second");
+
+        // A source with a cookie that floods is limited by itself: the others go on as before.
+        let (client, peer, from) = &mut honest[0];
+        let mut limited = 0;
+        for _ in 0..100 {
+            clock += ms(1);
+            let message = initiation(client, *peer, clock, &mut rng);
+            limited +=
+                usize::from(server.handle(*from, &message, at(clock), &mut rng, &mut out) == Err(Dropped::RateLimited));
+        }
+        assert!(limited >= 90, "{limited}");
+        for (client, peer, from) in &mut honest[1..] {
+            clock += ms(5);
+            spoofed.until(clock, &mut server, &mut rng, &mut out);
+            let message = initiation(client, *peer, clock, &mut rng);
+            assert_eq!(server.handle(*from, &message, at(clock), &mut rng, &mut out), Ok(()), "{from}");
+        }
+        assert!(clock - begin < secs(2), "within the life of the cookies");
+    }
+}
+
 #[test]
 fn c08_the_hundredth_handshake_is_treated_like_the_first() {
     let mut sim = Sim::new(seed_or(8));
@@ -429,6 +521,7 @@ fn c20_low_order_keys_end_the_handshake_in_silence() {
     let mut out = Vec::new();
     let mut server = Node::new(now.instant, &mut rng);
     server.set_private_key(Some(ours), &mut out);
+    out.clear();
     let peer = server.add_peer(peer_config(PublicKey([0; 32]))).expect("a new peer");
     server.handshake_wanted(peer, now, &mut rng, &mut out);
     assert!(out.is_empty());

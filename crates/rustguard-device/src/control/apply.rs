@@ -8,7 +8,8 @@ use crate::{
     binder::Binder,
     drops::DropReason,
     event::Event,
-    shared::{HandshakeDatagram, PeerShared, RxSession},
+    handshakes::HandshakeDatagram,
+    shared::{PeerShared, RxSession},
 };
 use parking_lot::Mutex;
 use rustguard_core::{
@@ -75,6 +76,7 @@ impl<B: Binder> Control<B> {
                     self.transmit(handled.from, &datagram);
                 }
             }
+            Action::SetScreen(screen) => self.shared.handshakes.screen.store(screen.map(Arc::new)),
             Action::Endpoint { peer } => {
                 let (Some(handled), Some(entry)) = (handled, self.peers.get(&peer)) else { return };
                 count_received(&entry.shared.activity, handled.len);

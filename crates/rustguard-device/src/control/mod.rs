@@ -19,11 +19,11 @@ use crate::{
     drops::DropReason,
     event::Event,
     filter::Filter,
+    handshakes::{HANDSHAKE_QUEUE, HandshakeDatagram, Handshakes, HandshakesInbox},
     host::{HostEvent, KernelRoutes, LearnedRoutes, LearnedTables, Monitor, Redistribute, local_addresses},
     other::OtherProtocol,
     shared::{
-        ENGINE_QUEUE, HANDSHAKE_QUEUE, HandshakeDatagram, PROBE_QUEUE, ROUTE_QUEUE, Relaying, RouteQuestion,
-        STAGING_QUEUE, Shared, Signal, ToControl,
+        ENGINE_QUEUE, PROBE_QUEUE, ROUTE_QUEUE, Relaying, RouteQuestion, STAGING_QUEUE, Shared, Signal, ToControl,
     },
     status::{RoutingStatus, Status},
     worker::WorkerHandle,
@@ -133,7 +133,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
     let bound = binder.bind(&options, queues.len()).map_err(|cause| UpdateError::Port { port: options.port, cause })?;
     let name = start.interface.as_ref().map_or("device", |interface| &interface.name).to_owned();
 
-    let (handshakes, handshakes_in) = mpsc::channel(HANDSHAKE_QUEUE);
+    let (handshakes, handshakes_in) = Handshakes::new(HANDSHAKE_QUEUE);
     let (engine, engine_in) = mpsc::channel(ENGINE_QUEUE);
     let (probes, probes_in) = mpsc::channel(PROBE_QUEUE);
     let (staging, staging_in) = mpsc::channel(STAGING_QUEUE);
@@ -153,7 +153,8 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         looped: Default::default(),
         filter: start.filter,
         drops: Default::default(),
-        control: ToControl { handshakes, routes, engine, probes, staging, signals },
+        control: ToControl { routes, engine, probes, staging, signals },
+        handshakes,
         claims: start.engine.as_ref().and_then(|engine| engine.claims()),
         datagrams: start.datagrams,
     });
@@ -245,7 +246,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
 struct Inbox {
     commands: mpsc::Receiver<Command>,
     stop: Arc<Notify>,
-    handshakes: mpsc::Receiver<HandshakeDatagram>,
+    handshakes: HandshakesInbox,
     staging: mpsc::Receiver<(PeerId, Box<[u8]>)>,
     engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
     probes: mpsc::Receiver<(PeerId, Endpoint, Probe)>,
@@ -326,7 +327,11 @@ impl<B: Binder> Control<B> {
     /// A handshake message or cookie reply from the network.
     fn handshake(&mut self, datagram: &HandshakeDatagram) {
         let bytes = &datagram.bytes[..datagram.len];
-        let handled = self.node.handle(datagram.from.remote, bytes, now(), &mut rand::rng(), &mut self.actions);
+        let (from, rng, out) = (datagram.from.remote, &mut rand::rng(), &mut self.actions);
+        let handled = match datagram.standing {
+            Some(standing) => self.node.handle_judged(from, bytes, standing, now(), rng, out),
+            None => self.node.handle(from, bytes, now(), rng, out),
+        };
         if let Err(dropped) = handled {
             tracing::debug!(from = %datagram.from.remote, "handshake message refused: {dropped:?}");
             let reason = match dropped {

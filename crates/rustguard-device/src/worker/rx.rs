@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     drops::DropReason,
-    shared::{HANDSHAKE_MAX, HandshakeDatagram, PeerShared, RxSession, Shared, Signal},
+    shared::{PeerShared, RxSession, Shared, Signal},
 };
 use rustguard_core::{
     node::PeerId,
@@ -105,7 +105,7 @@ impl Rx {
                         }
                         self.frames.push(Frame { offset: offset + HEADER_LEN, len: len - OVERHEAD, counter });
                     }
-                    Some(_) => to_control(from, datagram, shared),
+                    Some(_) => shared.handshakes.take(from, datagram, now, &shared.drops),
                     None => match &shared.datagrams {
                         Some(other) if (other.recognises)(datagram) => other.take(from, datagram, now, &shared.drops),
                         _ => shared.drops.count(DropReason::Malformed, 1),
@@ -223,17 +223,6 @@ fn to_engine(from: PeerId, packet: &[u8], shared: &Shared) {
     match shared.control.engine.try_reserve() {
         Ok(place) => place.send((from, packet.into())),
         Err(_) => shared.drops.count(DropReason::EngineQueueFull, 1),
-    }
-}
-
-/// Copies a handshake message to control. [`Kind::of`] has checked its length.
-#[cold]
-fn to_control(from: Endpoint, datagram: &[u8], shared: &Shared) {
-    let mut bytes = [0; HANDSHAKE_MAX];
-    bytes[..datagram.len()].copy_from_slice(datagram);
-    let message = HandshakeDatagram { from, bytes, len: datagram.len() };
-    if shared.control.handshakes.try_send(message).is_err() {
-        shared.drops.count(DropReason::HandshakeQueueFull, 1);
     }
 }
 

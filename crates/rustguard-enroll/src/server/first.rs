@@ -47,7 +47,8 @@ impl<S: LeaseStore> Server<S> {
             Admit::No => return,
             Admit::WithCookie => {
                 let index = wire::cookie_index(&initiation.sender);
-                let reply = self.checker.reply(&mut self.cookies, from, index, datagram, now.instant, rng);
+                self.cookies.refresh(now.instant, rng);
+                let reply = self.checker.reply(&self.cookies, from, index, datagram, rng);
                 actions.push(Action::Send { to: from, bytes: Cookie::from_core(reply) });
                 return;
             }
@@ -117,7 +118,8 @@ impl<S: LeaseStore> Server<S> {
         }
         if !window.checker.mac2_is_valid(&self.cookies, from, datagram, now.instant) {
             let index = wire::cookie_index(share.id);
-            let reply = window.checker.reply(&mut self.cookies, from, index, datagram, now.instant, rng);
+            self.cookies.refresh(now.instant, rng);
+            let reply = window.checker.reply(&self.cookies, from, index, datagram, rng);
             actions.push(Action::Send { to: from, bytes: Cookie::from_core(reply) });
             return;
         }

@@ -3,12 +3,18 @@
 use super::*;
 use crate::shared::{PeerShared, Table, testing};
 use rustguard_core::{
-    node::PeerId,
+    cookie::{Maker, Standing},
+    node::{Action, Dropped, Node, PeerId},
+    noise::WIREGUARD,
     routing::{RouteTable, SourceRule},
     session::Sealer,
-    wire::INITIATION_LEN,
+    time::Now,
+    wire::{INITIATION_LEN, Initiation, Message},
 };
-use rustguard_crypto::{aead::TAG_LEN, x25519::PublicKey};
+use rustguard_crypto::{
+    aead::TAG_LEN,
+    x25519::{PublicKey, StaticSecret},
+};
 use rustguard_tun::{
     Segments,
     memory::{self, MemoryHost, MemoryNet, MemoryTun},
@@ -195,6 +201,47 @@ fn handshakes_beyond_what_control_can_take_are_counted_and_data_passes() {
     let good = lab.sealed(&packet(1));
     let (got, drops) = lab.receive(&[&initiation, &initiation, &initiation, &initiation, &good], NOW);
     assert_eq!((got.len(), drops), (1, vec![(DropReason::HandshakeQueueFull, 2)]));
-    let waiting = std::iter::from_fn(|| lab.inbox.handshakes.try_recv().ok());
+    let waiting = std::iter::from_fn(|| lab.inbox.handshakes.try_recv());
     assert_eq!(waiting.map(|message| message.len).collect::<Vec<_>>(), [INITIATION_LEN; 2]);
+}
+
+/// Initiations with a valid MAC1 fill their queue, whatever address they claim to come from; one with a wrong MAC1 takes no place;
+/// one with a cookie has a queue of its own, and control gets it first.
+#[test]
+fn handshakes_of_proven_sources_pass_a_queue_full_of_others() {
+    let mut lab = Lab::new();
+    let mut rng = rand::rng();
+    let now = Now { instant: MADE, unix: Duration::from_secs(1 << 30) };
+    let (ours, mut actions) = (StaticSecret::from_bytes([2; 32]), Vec::new());
+    let mut node = Node::new(MADE, &mut rng);
+    node.set_private_key(Some(ours.clone()), &mut actions);
+    let [Action::SetScreen(Some(screen))] = &actions[..] else { panic!("{actions:?}") };
+    lab.shared.handshakes.screen.store(Some(Arc::new(screen.clone())));
+
+    let from = "192.0.2.1:1".parse().unwrap();
+    let mut maker = Maker::new(&WIREGUARD, &ours.public_key());
+    let mut unproven = Initiation::build(1, &[9; 32], &[0; 48], &[0; 12], &[0; 16]);
+    maker.sign(&mut unproven, MADE);
+    let mut invalid = unproven;
+    invalid[20] ^= 1;
+    // A cookie for the address.
+    let replies = (0..100).find_map(|_| {
+        actions.clear();
+        let dropped = node.handle(from, &unproven, now, &mut rng, &mut actions);
+        (dropped == Err(Dropped::CookieSent)).then(|| actions.pop())
+    });
+    let Some(Some(Action::Reply { datagram })) = replies else { panic!("a cookie reply") };
+    let Some(Message::CookieReply(reply)) = Message::parse(&datagram) else { panic!("a cookie reply") };
+    assert!(maker.accept(&reply, MADE));
+    let mut proven = Initiation::build(2, &[9; 32], &[0; 48], &[0; 12], &[0; 16]);
+    maker.sign(&mut proven, MADE);
+
+    let mut batch: Vec<&[u8]> = vec![&invalid; 3];
+    batch.extend([&unproven[..]; 5]);
+    batch.push(&proven);
+    let dropped = vec![(DropReason::HandshakeQueueFull, 3), (DropReason::HandshakeRefused, 3)];
+    assert_eq!(lab.receive(&batch, NOW), (vec![], dropped));
+    let waiting = std::iter::from_fn(|| lab.inbox.handshakes.try_recv()).map(|message| message.standing);
+    let expected = [Standing::Proven, Standing::Unproven, Standing::Unproven].map(Some);
+    assert_eq!(waiting.collect::<Vec<_>>(), expected);
 }

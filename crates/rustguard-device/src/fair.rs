@@ -1,0 +1,137 @@
+//! A bounded queue that anybody can fill, half of which is left to sources that send little.
+//!
+//! Strangers can send faster than control can look at what they send. In a queue where everybody takes what is free, a source that floods
+//! has nearly all places, and an honest sender gets through by luck. So half of the places is left to sources that send little:
+//! [`SHARE`] messages in a [`TICK`]. Measured with a flood at line rate of first messages of enrolment, on two cores.
+
+use rustguard_core::{limit::Source, time::Instant};
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    net::IpAddr,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+use tokio::sync::mpsc;
+
+/// For so long a source's messages are counted together.
+const TICK: Duration = Duration::from_millis(100);
+/// Messages of a source in a tick that may take a place of the second half.
+const SHARE: u32 = 8;
+/// Counters, 64 KiB of them. Sources that fall on the same one share it; which do is different in each process.
+const COUNTERS: usize = 8192;
+
+/// See the module. This is the sending end.
+pub(crate) struct FairQueue<T> {
+    queue: mpsc::Sender<T>,
+    hash: RandomState,
+    /// The tick in the upper half, and the messages in it.
+    counters: Box<[AtomicU64]>,
+}
+
+impl<T> FairQueue<T> {
+    pub(crate) fn new(queue: mpsc::Sender<T>) -> Self {
+        let counters = (0..COUNTERS).map(|_| AtomicU64::new(0)).collect();
+        Self { queue, hash: RandomState::new(), counters }
+    }
+
+    /// Queues a message; false when it has to be dropped. It is made only when there is a place for it: a flood must not make copies
+    /// that nobody takes.
+    pub(crate) fn push(&self, from: IpAddr, now: Instant, message: impl FnOnce() -> T) -> bool {
+        let contested = self.queue.capacity() <= self.queue.max_capacity() / 2;
+        if contested && !self.within_share(from, now) {
+            return false;
+        }
+        self.queue.try_reserve().map(|place| place.send(message())).is_ok()
+    }
+
+    /// Counts a message of a source: an IPv4 address or an IPv6 /64. Two workers at once may count one of two, which is as
+    /// good.
+    fn within_share(&self, source: IpAddr, now: Instant) -> bool {
+        let source = Source::of(source);
+        let at = self.hash.hash_one(source) as usize % COUNTERS;
+        let tick = (now.since(Instant::from_nanos(0)).as_nanos() / TICK.as_nanos()) as u32;
+        // Modulo, so there is one.
+        let Some(counter) = self.counters.get(at) else { return false };
+        let counted = counter.load(Ordering::Relaxed);
+        let before = if (counted >> 32) as u32 == tick { counted as u32 } else { 0 };
+        if before >= SHARE {
+            return false;
+        }
+        counter.store(u64::from(tick) << 32 | u64::from(before + 1), Ordering::Relaxed);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUEUE: usize = 64;
+
+    struct Lab {
+        fair: FairQueue<()>,
+        queue: mpsc::Receiver<()>,
+    }
+
+    impl Lab {
+        fn new(queued: usize) -> Self {
+            let (sender, queue) = mpsc::channel(queued);
+            Self { fair: FairQueue::new(sender), queue }
+        }
+
+        /// Sends so many; how many of them are in the queue.
+        fn send(&mut self, from: &str, count: usize, after: Duration) -> usize {
+            let now = Instant::from_nanos(1_000_000_000) + after;
+            let before = self.queue.len();
+            let taken = (0..count).filter(|_| self.fair.push(from.parse().unwrap(), now, || ())).count();
+            assert_eq!(self.queue.len() - before, taken);
+            taken
+        }
+    }
+
+    #[test]
+    fn one_who_floods_leaves_room_for_those_who_do_not() {
+        let mut lab = Lab::new(QUEUE);
+        assert_eq!(lab.send("192.0.2.1", 10_000, Duration::ZERO), QUEUE / 2 + SHARE as usize);
+        assert_eq!(lab.send("192.0.2.2", 3, Duration::ZERO), 3);
+        assert_eq!(lab.send("192.0.2.1", 1, TICK - Duration::from_nanos(1)), 0, "in the same tick");
+        // A little later it has its share again, and no more.
+        assert_eq!(lab.send("192.0.2.1", 100, TICK), SHARE as usize);
+    }
+
+    #[test]
+    fn nobody_is_held_back_while_there_is_room() {
+        let mut lab = Lab::new(QUEUE);
+        assert_eq!(lab.send("192.0.2.1", QUEUE / 2, Duration::ZERO), QUEUE / 2);
+        lab.queue.try_recv().unwrap();
+        assert_eq!(lab.send("192.0.2.1", 1, Duration::ZERO), 1);
+    }
+
+    #[test]
+    fn a_full_queue_is_full_for_all_of_them() {
+        let mut lab = Lab::new(QUEUE);
+        let taken: usize = (0..100).map(|n| lab.send(&format!("192.0.2.{n}"), 2, Duration::ZERO)).sum();
+        assert_eq!(taken, QUEUE);
+        // Of the smallest one, half is nothing.
+        let mut lab = Lab::new(1);
+        assert_eq!(lab.send("192.0.2.1", 2, Duration::ZERO), 1);
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one_source_and_a_mapped_address_its_ipv4_one() {
+        for (first, second, same) in [
+            ("2001:db8::1", "2001:db8::ffff:1", true),
+            ("::ffff:192.0.2.1", "192.0.2.1", true),
+            ("2001:db8::1", "2001:db8:0:1::1", false),
+            ("192.0.2.1", "192.0.2.2", false),
+        ] {
+            // Two that are different may share a counter, by a chance of one in 8,192; not three times over.
+            let shared = (0..3).all(|_| {
+                let mut lab = Lab::new(QUEUE);
+                lab.send(first, QUEUE, Duration::ZERO);
+                lab.send(second, 1, Duration::ZERO) == 0
+            });
+            assert_eq!(shared, same, "{first} and {second}");
+        }
+    }
+}
