@@ -209,6 +209,15 @@ impl Node {
         Ok(())
     }
 
+    /// Packets that the node's kernel has forwarded, of both IP versions. A counter of netfilter at the forward hook would end
+    /// RustGuard's relay.
+    pub fn forwarded(&self) -> Result<u64> {
+        let text = self.sh(
+            "awk '/^Ip: [0-9]/ { print $7 }' /proc/net/snmp; awk '/^Ip6OutForwDatagrams/ { print $2 }' /proc/net/snmp6",
+        )?;
+        text.split_whitespace().map(|number| Ok(number.parse::<u64>()?)).sum()
+    }
+
     /// Drops packets that match `rule` at `hook`.
     pub fn drop(&self, hook: &str, rule: &str) -> Result<()> {
         self.sh(&format!(

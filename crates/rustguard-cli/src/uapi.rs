@@ -30,6 +30,10 @@ pub(crate) struct Device {
     pub(crate) private_key: Option<Zeroizing<[u8; 32]>>,
     pub(crate) listen_port: u16,
     pub(crate) fwmark: u32,
+    /// Whether packets go from peer to peer without the host, in a word; none where another implementation does not tell.
+    pub(crate) relay: Option<String>,
+    /// Which rules of netfilter are the reason why not.
+    pub(crate) relay_rules: Option<String>,
     /// Packets relayed from peer to peer.
     pub(crate) relayed: u64,
     /// Packets of routers let through with sources that they do not announce.
@@ -175,6 +179,11 @@ impl Device {
             "private_key" => self.private_key = secret(value)?,
             "listen_port" => self.listen_port = value.parse()?,
             "fwmark" => self.fwmark = value.parse()?,
+            "rustguard_relay" => {
+                let (word, rules) = value.split_once(' ').map_or((value, None), |(word, rules)| (word, Some(rules)));
+                self.relay = Some(word.to_owned());
+                self.relay_rules = rules.map(str::to_owned);
+            }
             "rustguard_relayed" => self.relayed = value.parse()?,
             "rustguard_unannounced" => self.unannounced = value.parse()?,
             "public_key" => {
@@ -265,7 +274,7 @@ mod tests {
     fn an_answer_is_read() {
         let (key, zeros) = ("ab".repeat(32), "00".repeat(32));
         let device = device(&format!(
-            "private_key={key}\nlisten_port=51820\nfwmark=7\nrustguard_relayed=12\nrustguard_unannounced=5\n\
+            "private_key={key}\nlisten_port=51820\nfwmark=7\nrustguard_relay=rules the chain x\nrustguard_relayed=12\nrustguard_unannounced=5\n\
              rustguard_drop_forged=3\nrustguard_counter_admitted=4\npublic_key={key}\npreshared_key={zeros}\n\
              protocol_version=1\nrustguard_name=lap\u{1b}top\nendpoint=[2001:db8::1]:9\n\
              rustguard_path={{\"configured\":null,\"endpoint\":\"[2001:db8::1]:9\",\"local\":null,\"state\":\"up\",\"round_trip_us\":9,\"active\":true,\"weight\":2}}\nlast_handshake_time_sec=5\n\
@@ -275,6 +284,7 @@ mod tests {
         .unwrap();
         assert_eq!((device.listen_port, device.fwmark, device.peers.len()), (51_820, 7, 2));
         assert_eq!((device.relayed, device.unannounced), (12, 5));
+        assert_eq!((device.relay.as_deref(), device.relay_rules.as_deref()), (Some("rules"), Some("the chain x")));
         assert_eq!(device.drops, [("forged".to_owned(), 3)]);
         assert_eq!(device.counters, [("admitted".to_owned(), 4)]);
         let peer = &device.peers[0];

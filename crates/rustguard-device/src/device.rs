@@ -94,6 +94,7 @@ pub struct Builder {
     offload: Offload,
     io: Io,
     relay: Relay,
+    relay_unfiltered: bool,
     engine: Option<Engine>,
     keep: Option<Keep>,
     tables: Option<LearnedTables>,
@@ -129,8 +130,10 @@ pub enum Io {
 
 /// What becomes of a packet that one peer sends to another.
 ///
-/// Relayed packets are sealed again where they lie, several times as fast as the host would forward them, and never seen by the
-/// host: its netfilter, its counters and its packet sockets only know of those that it forwards itself.
+/// Relayed packets are sealed again where they lie, several times as fast as the host would forward them. The host never sees
+/// them: its netfilter, its counters and its packet sockets only know of those that it forwards itself. Therefore nothing is
+/// relayed, in any of these modes, while netfilter has rules that forwarded packets would meet, unless
+/// [`Builder::relay_unfiltered`] says so; [`Status::relaying`](crate::Status::relaying) tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Relay {
     /// It is relayed where the kernel, asked for this source and destination, would route it back into the interface:
@@ -382,6 +385,15 @@ impl Builder {
         self
     }
 
+    /// Relays also while netfilter has rules for what the host forwards: base chains of nftables at prerouting, forward or
+    /// postrouting, or tables of legacy iptables. Relayed packets pass none of them. Over transports of the embedder's own there
+    /// is no such host, and this is always so.
+    #[must_use]
+    pub fn relay_unfiltered(mut self) -> Self {
+        self.relay_unfiltered = true;
+        self
+    }
+
     /// Lets `engine` decide about routes. Allowed IPs are then bounds of what a peer may carry, and may overlap; without an
     /// engine they are where things are, as in WireGuard ([`StaticRoutes`](crate::routing::StaticRoutes)).
     #[must_use]
@@ -508,6 +520,7 @@ impl Builder {
             mtu: self.mtu.unwrap_or(DEFAULT_MTU),
             resolution_retries: self.resolution_retries,
             relay,
+            relay_unfiltered: self.relay_unfiltered,
             engine: self.engine,
             keep: self.keep,
             tables: self.tables,

@@ -53,4 +53,4 @@ pub use rustguard_core::{
     paths::{MAX_ENDPOINTS, State as PathState, Use},
     routing,
 };
-pub use status::{LearnedRoute, NeighbourStatus, PathStatus, PeerStatus, RoutingStatus, Status, Who};
+pub use status::{LearnedRoute, NeighbourStatus, PathStatus, PeerStatus, RelayStatus, RoutingStatus, Status, Who};

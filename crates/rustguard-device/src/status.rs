@@ -22,6 +22,8 @@ pub struct Status {
     pub fwmark: u32,
     /// The peers, in the order they were added.
     pub peers: Vec<PeerStatus>,
+    /// Whether packets go from peer to peer without the host.
+    pub relaying: RelayStatus,
     /// Packets that went from peer to peer without the host: see [`Relay`](crate::Relay).
     pub relayed: u64,
     /// Packets of routers that were let through though their sources were not announced: see
@@ -31,6 +33,34 @@ pub struct Status {
     pub drops: Vec<(DropReason, u64)>,
     /// The embedder's own: see [`Builder::counters`](crate::Builder::counters).
     pub counters: Vec<(&'static str, u64)>,
+}
+
+/// Whether packets from peer to peer are relayed: see [`Relay`](crate::Relay).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RelayStatus {
+    /// They are, where the mode says so.
+    On,
+    /// The host gets them: that is how it is configured.
+    Off,
+    /// They are dropped: peers are kept apart.
+    Isolated,
+    /// The host gets them, for these rules of netfilter to see them.
+    Rules(String),
+    /// The host gets them, because it is not known whether netfilter has rules for them.
+    Unknown,
+}
+
+impl RelayStatus {
+    /// In one word, as the control socket and `show --json` say it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+            Self::Isolated => "isolated",
+            Self::Rules(_) => "rules",
+            Self::Unknown => "unknown",
+        }
+    }
 }
 
 /// What a routing engine tells.

@@ -75,7 +75,8 @@ pub(crate) struct Serve {
     /// Go into the background when it is ready
     #[arg(short, long)]
     pub(crate) detach: bool,
-    // --relay: for `serve` everything from peer to peer takes the short way, whether the host forwards or not.
+    // --relay: for `serve` everything from peer to peer takes the short way, whether the host forwards or not, unless
+    // netfilter has rules for what it forwards.
     #[command(flatten)]
     pub(crate) data_path: DataPath,
 }

@@ -243,9 +243,18 @@ pub(crate) struct DataPath {
     pub(crate) io: Io,
     /// What becomes of packets from peer to peer
     ///
-    /// `auto`: where the host forwards packets and would route them back into the interface, they take the short way, past
-    /// its netfilter; of a `serve` all do, whether the host forwards or not. `off`: the host gets all of them.
-    #[arg(long, value_enum, default_value_t, env = "RUSTGUARD_RELAY", hide_env = true, value_name = "AUTO|OFF")]
+    /// `auto`: where the host forwards packets and would route them back into the interface, they take the short way; of a
+    /// `serve`, and with `Routing = babel`, all do, whether the host forwards or not. While netfilter has rules that
+    /// forwarded packets meet, the host gets all of them. `unfiltered`: as `auto`, past all such rules. `off`: the host
+    /// always gets all of them.
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        env = "RUSTGUARD_RELAY",
+        hide_env = true,
+        value_name = "AUTO|UNFILTERED|OFF"
+    )]
     pub(crate) relay: Relay,
 }
 
@@ -272,9 +281,10 @@ impl DataPath {
                 Io::Uring => rustguard_device::Io::Uring,
             })
             .relay(match self.relay {
-                Relay::Auto => rustguard_device::Relay::Auto,
+                Relay::Auto | Relay::Unfiltered => rustguard_device::Relay::Auto,
                 Relay::Off => rustguard_device::Relay::Off,
             });
+        let builder = if self.relay == Relay::Unfiltered { builder.relay_unfiltered() } else { builder };
         match self.queues.and_then(|queues| NonZeroUsize::new(queues.into())) {
             Some(queues) => builder.queues(queues),
             None => builder,
@@ -319,6 +329,7 @@ pub(crate) enum Io {
 pub(crate) enum Relay {
     #[default]
     Auto,
+    Unfiltered,
     Off,
 }
 

@@ -17,6 +17,10 @@ struct JsonDevice<'a> {
     private_key: Option<Zeroizing<String>>,
     listen_port: u16,
     fwmark: Option<u32>,
+    /// Whether packets go from peer to peer without the host: `on`, `off`, `isolated`, `rules` (of netfilter are there), `unknown`.
+    relay: Option<&'a str>,
+    /// Which rules.
+    relay_rules: Option<&'a str>,
     /// Packets from peer to peer.
     relayed: u64,
     /// Packets let through with sources that their routers do not announce.
@@ -74,6 +78,8 @@ fn device<'a>(interface: &'a str, device: &'a Device, secrets: bool) -> JsonDevi
         private_key: shown(&device.private_key),
         listen_port: device.listen_port,
         fwmark: Some(device.fwmark).filter(|&mark| mark > 0),
+        relay: device.relay.as_deref(),
+        relay_rules: device.relay_rules.as_deref(),
         relayed: device.relayed,
         unannounced: device.unannounced,
         dropped: device.drops.iter().map(|(reason, count)| (reason.as_str(), *count)).collect(),

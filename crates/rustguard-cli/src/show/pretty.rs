@@ -54,6 +54,20 @@ fn words(path: &PathView) -> String {
     words
 }
 
+/// Whether packets go from peer to peer without the host, and why not; nothing where there is nobody to go to.
+fn relay(device: &Device) -> Option<String> {
+    if device.peers.len() < 2 && device.relayed == 0 {
+        return None;
+    }
+    Some(match (device.relay.as_deref()?, &device.relay_rules) {
+        ("on", _) => "on".to_owned(),
+        ("isolated", _) => "none, peers are kept apart".to_owned(),
+        ("rules", Some(rules)) => format!("by the host, for {rules} to see it (past it: --relay unfiltered)"),
+        ("unknown", _) => "by the host, until it is known whether netfilter has rules for it".to_owned(),
+        (_, _) => "by the host".to_owned(),
+    })
+}
+
 struct Page<'a, W> {
     out: &'a mut W,
     colour: bool,
@@ -69,6 +83,9 @@ impl<W: Write> Page<'_, W> {
         self.line("listening port", device.listen_port)?;
         if device.fwmark != 0 {
             self.line("fwmark", format!("{:#x}", device.fwmark))?;
+        }
+        if let Some(relay) = relay(device) {
+            self.line("relay", relay)?;
         }
         if device.relayed > 0 {
             self.line("relayed", format!("{} packets from peer to peer", device.relayed))?;
@@ -169,6 +186,8 @@ mod tests {
             private_key: Some(Zeroizing::new([8; 32])),
             listen_port: 51_820,
             fwmark: 0xca6c,
+            relay: Some("rules".to_owned()),
+            relay_rules: Some("the chain `x`".to_owned()),
             relayed: 12,
             unannounced: 5,
             drops: vec![("forged".to_owned(), 3)],
@@ -189,7 +208,7 @@ mod tests {
         let public = public_key(&device());
         let expected = format!(
             "interface: wg0\n  public key: {}\n  private key: (hidden)\n  listening port: 51820\n  fwmark: 0xca6c\n  \
-             relayed: 12 packets from peer to peer\n  unannounced: 5 packets let through with sources that their routers do not announce\n  dropped: 3 forged\n  enrolment: 4 admitted\n\n\
+             relay: by the host, for the chain `x` to see it (past it: --relay unfiltered)\n  relayed: 12 packets from peer to peer\n  unannounced: 5 packets let through with sources that their routers do not announce\n  dropped: 3 forged\n  enrolment: 4 admitted\n\n\
              peer: laptop\n  public key: AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n  preshared key: (hidden)\n  \
              endpoint: [2001:db8::1]:9\n  allowed ips: 10.0.0.0/8, fd00::/8\n  latest handshake: 1 hour, 1 minute, 1 second ago\n  \
              transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n\n\

@@ -300,6 +300,7 @@ fn written_and_read_again() {
 fn saving_keeps_what_the_device_does_not_know() {
     let config = good(&full());
     let status = Status {
+        relaying: crate::RelayStatus::On,
         private_key: config.interface.private_key.clone(),
         public_key: None,
         listen_port: 4444,

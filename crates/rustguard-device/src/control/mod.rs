@@ -20,7 +20,9 @@ use crate::{
     event::Event,
     filter::Filter,
     handshakes::{HANDSHAKE_QUEUE, HandshakeDatagram, Handshakes, HandshakesInbox},
-    host::{HostEvent, KernelRoutes, LearnedRoutes, LearnedTables, Monitor, Redistribute, local_addresses},
+    host::{
+        ForwardRules, HostEvent, KernelRoutes, LearnedRoutes, LearnedTables, Monitor, Redistribute, local_addresses,
+    },
     other::OtherProtocol,
     shared::{
         ENGINE_QUEUE, PROBE_QUEUE, ROUTE_QUEUE, Relaying, RouteQuestion, STAGING_QUEUE, Shared, Signal, ToControl,
@@ -32,7 +34,7 @@ use allowed::Allowed;
 use engine::Seat;
 pub(crate) use engine::{Engine, Keep};
 use ipnet::IpNet;
-use relay::{RouteAnswer, Routing};
+use relay::{Gate, RouteAnswer, Routing};
 use resolve::Resolved;
 use rustguard_core::{
     activity::Activity,
@@ -67,6 +69,8 @@ pub(crate) struct Start {
     pub(crate) mtu: u32,
     pub(crate) resolution_retries: Option<u32>,
     pub(crate) relay: Relay,
+    /// Whatever rules netfilter has.
+    pub(crate) relay_unfiltered: bool,
     pub(crate) engine: Option<Engine>,
     pub(crate) keep: Option<Keep>,
     /// The kernel's tables for what the engine learns.
@@ -110,6 +114,8 @@ struct Control<B: Binder> {
     resolved: mpsc::Sender<Resolved>,
     resolution_retries: Option<u32>,
     relaying: Relaying,
+    /// Whether netfilter lets anything be relayed.
+    gate: Gate,
     routing: Routing,
     counters: Option<Counters>,
     /// Where the host's addresses are sent when they have been listed.
@@ -176,6 +182,11 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
     };
     let seat = Seat::new(start.engine, start.keep, kernel);
     let follows_addresses = start.relay == Relay::Routed;
+    let (rules, rules_in) = mpsc::channel(1);
+    let gate = match &start.interface {
+        Some(interface) if !start.relay_unfiltered => Gate::new(&start.relay, interface, rules),
+        _ => Gate::unguarded(),
+    };
     let (addresses, addresses_in) = mpsc::channel(1);
     let (kernel_routes, kernel_routes_in) = mpsc::channel(1);
     let redistributed = match &start.interface {
@@ -203,6 +214,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         resolved,
         resolution_retries: start.resolution_retries,
         relaying: start.relay.into(),
+        gate,
         counters: start.counters,
         addresses,
         redistributed,
@@ -225,6 +237,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         kernel_routes: kernel_routes_in,
         routes: routes_in,
         route_answers: route_answers_in,
+        rules: rules_in,
         timer,
         interface: start.interface,
     };
@@ -256,6 +269,7 @@ struct Inbox {
     resolved: mpsc::Receiver<Resolved>,
     routes: mpsc::Receiver<RouteQuestion>,
     route_answers: mpsc::Receiver<RouteAnswer>,
+    rules: mpsc::Receiver<ForwardRules>,
     timer: BootTimer,
     /// Whose MTU is followed.
     interface: Option<Interface>,
@@ -280,6 +294,8 @@ impl<B: Binder> Control<B> {
             tokio::select! {
                 biased;
                 () = inbox.stop.notified() => return CloseReason::Shutdown,
+                // What an administrator forbids does not wait for what others send.
+                Some(rules) = inbox.rules.recv() => self.rules_are(rules),
                 Some(signal) = inbox.signals.recv() => {
                     if let Some(reason) = self.signal(signal) {
                         return reason;

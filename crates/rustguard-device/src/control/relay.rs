@@ -3,12 +3,16 @@
 //! A worker relays only what the kernel, asked for that very source and destination, would forward to another peer anyway:
 //! routes, rules, local addresses and the forwarding switches keep their meaning. Until the answer is there the kernel
 //! forwards the packets itself. Every change of any of these empties the table.
+//!
+//! In every mode, nothing is relayed while netfilter has rules that a forwarded packet would meet ([`Gate`]): they would not see it.
 
 use super::Control;
 use crate::{
     binder::Binder,
-    host::{RouteChanges, RouteLookup},
-    shared::{ROUTE_QUEUE, RouteQuestion},
+    device::{Interface, Relay},
+    host::{ForwardRules, RouteChanges, RouteLookup, RulesWatch},
+    shared::{ROUTE_QUEUE, Relaying, RouteQuestion},
+    status::RelayStatus,
 };
 use std::collections::HashSet;
 use tokio::sync::mpsc;
@@ -78,7 +82,89 @@ impl Routing {
     }
 }
 
+/// Whether netfilter lets anything be relayed.
+pub(super) struct Gate {
+    watch: Option<RulesWatch>,
+    rules: ForwardRules,
+    /// Legacy iptables is followed as well, which takes a look every second.
+    following: bool,
+}
+
+impl Gate {
+    /// For a device with an interface. What is relayed as the kernel routes it, is not before somebody has packets for
+    /// somebody else: an idle device is not woken for that.
+    pub(super) fn new(relay: &Relay, interface: &Interface, found: mpsc::Sender<ForwardRules>) -> Self {
+        if matches!(relay, Relay::Off | Relay::Isolate) {
+            return Self::unguarded();
+        }
+        let watch = RulesWatch::start(interface.name.clone(), found);
+        let following = *relay != Relay::Auto;
+        if following {
+            watch.ask();
+        }
+        Self { watch: Some(watch), rules: ForwardRules::Unknown, following }
+    }
+
+    /// Nothing is in the way.
+    pub(super) fn unguarded() -> Self {
+        Self { watch: None, rules: ForwardRules::None, following: false }
+    }
+
+    fn is_open(&self) -> bool {
+        self.rules == ForwardRules::None
+    }
+
+    /// From now on legacy iptables is followed too, and nothing is relayed before it was looked at.
+    fn follow(&mut self) {
+        if let Some(watch) = &self.watch
+            && !std::mem::replace(&mut self.following, true)
+        {
+            self.rules = ForwardRules::Unknown;
+            watch.ask();
+        }
+    }
+}
+
 impl<B: Binder> Control<B> {
+    /// What may be relayed now, for the workers.
+    pub(super) fn relaying(&self) -> Relaying {
+        match &self.relaying {
+            Relaying::Always { .. } if !self.gate.is_open() => Relaying::Never,
+            // The answers about routes are none while the gate is closed.
+            relaying => relaying.clone(),
+        }
+    }
+
+    /// For people.
+    pub(super) fn relay_status(&self) -> RelayStatus {
+        match (&self.relaying, &self.gate.rules) {
+            (Relaying::Isolated, _) => RelayStatus::Isolated,
+            (Relaying::Never, _) if !self.follows_addresses => RelayStatus::Off,
+            (_, ForwardRules::None) => RelayStatus::On,
+            (_, ForwardRules::Unknown) => RelayStatus::Unknown,
+            (_, ForwardRules::Seen(what)) => RelayStatus::Rules(what.clone()),
+        }
+    }
+
+    /// What netfilter has.
+    pub(super) fn rules_are(&mut self, rules: ForwardRules) {
+        if self.gate.rules == rules {
+            return;
+        }
+        match &rules {
+            ForwardRules::Seen(what) => tracing::warn!(
+                "packets from peer to peer go through the host, for {what} to see them: where the host does not forward                  (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), peers do not reach each other; `--relay unfiltered`                  relays them past all rules"
+            ),
+            ForwardRules::None => {
+                tracing::debug!("no rules of netfilter for what the host forwards: packets are relayed");
+            }
+            ForwardRules::Unknown => {}
+        }
+        self.gate.rules = rules;
+        self.routes_changed();
+        self.publish();
+    }
+
     /// A worker has a packet for another peer.
     pub(super) fn ask_route(&mut self, question: RouteQuestion) {
         let routing = &mut self.routing;
@@ -88,6 +174,11 @@ impl<B: Binder> Control<B> {
             || self.shared.routed.pin().contains_key(&question)
         {
             return;
+        }
+        self.gate.follow();
+        if !self.gate.is_open() {
+            // Remembered until it opens: the worker need not ask for each packet.
+            return self.remember(question, false);
         }
         let Some(kernel) = routing.kernel() else { return };
         let returns = kernel.lookup.returns(question.source, question.destination);
@@ -107,17 +198,21 @@ impl<B: Binder> Control<B> {
             return;
         }
         self.routing.pending.remove(&answer.question);
-        let routed = self.shared.routed.pin();
-        if routed.len() >= ROUTED_MAX {
-            routed.clear();
-        }
         if answer.returns {
             let RouteQuestion { source, destination } = answer.question;
             tracing::debug!(
                 "packets from {source} for {destination} go from peer to peer without the host's netfilter"
             );
         }
-        routed.insert(answer.question, answer.returns);
+        self.remember(answer.question, answer.returns);
+    }
+
+    fn remember(&self, question: RouteQuestion, returns: bool) {
+        let routed = self.shared.routed.pin();
+        if routed.len() >= ROUTED_MAX {
+            routed.clear();
+        }
+        routed.insert(question, returns);
     }
 
     pub(super) fn routes_changed(&mut self) {

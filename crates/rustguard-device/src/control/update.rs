@@ -177,7 +177,7 @@ impl<B: Binder> Control<B> {
             Some(_) => peers.iter().map(|(&id, peer)| (peer.public_key, id)).collect(),
             None => HashMap::new(),
         };
-        let (routes, relaying) = (self.seat.table.snapshot(), self.relaying.clone());
+        let (routes, relaying) = (self.seat.table.snapshot(), self.relaying());
         self.shared.table.store(Arc::new(Table { routes, peers, keys, relaying }));
     }
 
@@ -204,6 +204,7 @@ impl<B: Binder> Control<B> {
             listen_port: self.port,
             fwmark: self.fwmark,
             peers: peers.collect(),
+            relaying: self.relay_status(),
             relayed: self.shared.relayed.load(Ordering::Relaxed),
             unannounced: self.shared.unannounced.packets(),
             drops: self.shared.drops.snapshot(),

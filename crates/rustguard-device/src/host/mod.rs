@@ -42,6 +42,7 @@ mod link;
 mod lookup;
 mod monitor;
 mod mtu;
+mod netfilter;
 mod netlink;
 mod policy;
 mod record;
@@ -64,6 +65,7 @@ pub use link::{delete_link, ipv6_available, link_exists, link_index, wait_link_g
 pub(crate) use lookup::{RouteChanges, RouteLookup};
 pub use monitor::{HostEvent, Monitor};
 pub use mtu::tunnel_mtu;
+pub(crate) use netfilter::{ForwardRules, RulesWatch};
 pub use policy::{Rule, RuleKind};
 pub use record::{Record, Step, cleanup, record_path};
 pub(crate) use redistribute::KernelRoutes;

@@ -4,7 +4,7 @@ use super::Errno;
 use super::{path::PathView, routing::RoutingView};
 use crate::{
     key::push_hex,
-    status::{PeerStatus, RoutingStatus, Status},
+    status::{PeerStatus, RelayStatus, RoutingStatus, Status},
 };
 use std::{fmt::Write as _, time::Duration};
 use zeroize::Zeroizing;
@@ -27,6 +27,10 @@ pub(super) fn status(status: &Status, names: bool) -> Zeroizing<String> {
         line(&mut out, "fwmark", status.fwmark);
     }
     if names {
+        match &status.relaying {
+            RelayStatus::Rules(what) => line(&mut out, "rustguard_relay", format!("rules {what}")),
+            other => line(&mut out, "rustguard_relay", other.word()),
+        }
         if status.relayed > 0 {
             line(&mut out, "rustguard_relayed", status.relayed);
         }
@@ -115,6 +119,7 @@ mod tests {
                 tx_bytes: 22,
                 allowed_ips: vec!["10.0.0.0/8".parse().unwrap()],
             }],
+            relaying: RelayStatus::Rules("the chain `forward`".into()),
             relayed: 7,
             unannounced: 8,
             drops: vec![(DropReason::Forged, 3)],
@@ -139,7 +144,11 @@ mod tests {
     #[test]
     fn names_and_drops_only_for_those_who_ask() {
         let text = status(&sample(), true);
-        assert!(text.contains("\nrustguard_relayed=7\nrustguard_unannounced=8\n"));
+        assert!(
+            text.contains(
+                "\nrustguard_relay=rules the chain `forward`\nrustguard_relayed=7\nrustguard_unannounced=8\n"
+            )
+        );
         assert!(text.contains("\nrustguard_name=laptop\n") && text.contains("\nrustguard_drop_forged=3\n"));
         assert!(text.contains("\nrustguard_counter_admitted=4\n"));
     }
