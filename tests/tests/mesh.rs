@@ -85,6 +85,43 @@ fn a_killed_router_comes_back() {
     });
 }
 
+/// A backup of the state is put back: the numbers in it are older than what the others have heard.
+#[test]
+fn an_old_state_put_back_is_believed() {
+    scenario(|lab| {
+        meshed(lab, |lab| {
+            let mesh = Mesh::line(lab)?;
+            let mut ups = mesh.start(lab)?;
+            mesh.converged()?;
+            let (a, c) = (mesh.get("a")?, mesh.get("c")?);
+            let state = Path::new("/var/lib/rustguard/wgc/routing");
+            let backup = fs::read(state)?;
+            let origin = || -> Result<_> { Ok(a.route(&c.own()[0])?["origin"].clone()) };
+            let before = origin()?;
+            // Each start begins beyond what the one before it kept.
+            for _ in 0..2 {
+                ups.pop().expect("c is up").down()?;
+                a.until_lost(&c.own()[0])?;
+                ups.push(c.start(lab)?);
+                mesh.converged()?;
+            }
+            ensure!(fs::read(state)? != backup, "nothing newer was kept");
+            ensure!(origin()? == before, "c goes on as who it was");
+
+            ups.pop().expect("c is up").down()?;
+            a.until_lost(&c.own()[0])?;
+            fs::write(state, &backup)?;
+            let started = Instant::now();
+            ups.push(c.start(lab)?);
+            // Without an answer to what the others ask for, they forget the newer numbers after six minutes.
+            mesh.converged()?;
+            println!("from the start of c with the old state until all reach all: {:?}", started.elapsed());
+            ensure!(origin()? != before, "c is believed as who it was, with numbers that are older");
+            Ok(())
+        })
+    });
+}
+
 #[test]
 fn a_traceroute_shows_who_relays() {
     scenario(|lab| {

@@ -25,7 +25,7 @@ pub fn is_babel(packet: &[u8]) -> bool {
 }
 
 /// Puts the headers around a Babel packet. `body` fits in a path: see [`PATH`].
-pub(crate) fn wrap(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> Vec<u8> {
+pub fn wrap(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> Vec<u8> {
     let udp_len = u16::try_from(body.len() + 8).expect("a body that fits in a path of 1,280 bytes");
     let mut packet = Vec::with_capacity(HEADERS + body.len());
     // Class selector 6, as routing protocols have it (RFC 4594 §3.1).

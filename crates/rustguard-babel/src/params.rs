@@ -49,8 +49,12 @@ pub const OVERTAKEN: Duration = ms(1_000);
 pub const HOP_COUNT: u8 = 128;
 /// From one increase of a prefix's sequence number to the next.
 pub const SEQNO_PACE: Duration = ms(50);
-/// From one change of this node's router-id to the next.
+/// From one change of this node's router-id to the next; four times as long after each, up to [`SOURCE_GC`]. So there are four in
+/// [`SOURCE_GC`] at most, which is what [`SOURCES_PER_ROUTE`] leaves room for.
 pub const RENUMBER_PACE: Duration = ms(10_000);
+/// How far this node's sequence numbers go at once to get beyond what somebody has said under its router-id. With what requests can
+/// add in [`SOURCE_GC`], one step each [`SEQNO_PACE`], it is less than half the circle: nobody takes new for old.
+pub const LEAP: u16 = 0x6000;
 /// Time constant of the smoothed metric (RFC 8966 A.3).
 pub const SMOOTHING: Duration = ms(4_000);
 /// A change of a metric that is no link's swinging, and nothing to smooth: twice [`COST_MAX`].

@@ -2,8 +2,10 @@
 //!
 //! An event changes tables and marks prefixes as stale; stale prefixes are decided about before anything leaves; what is
 //! to be said waits in the neighbours' outboxes until [`Event::Time`]. Received packets are in `speaker/receive.rs`,
-//! decisions in `speaker/decide.rs`, timers in `speaker/timers.rs`, packets out in `speaker/transmit.rs`.
+//! decisions in `speaker/decide.rs`, the own router-id and numbers in `speaker/identity.rs`, timers in `speaker/timers.rs`,
+//! packets out in `speaker/transmit.rs`.
 mod decide;
+mod identity;
 mod receive;
 #[cfg(test)]
 mod tests;
@@ -49,7 +51,9 @@ pub struct Babel {
     /// The least sequence number that this run has given out.
     first: Seqno,
     /// When the router-id was last changed.
-    renumbered: Option<Instant>,
+    renumbered: Option<identity::Renumbered>,
+    /// When the sequence numbers last went beyond what somebody else had said.
+    leaped: Option<Instant>,
     /// The highest that any prefix of this node has, where new ones start.
     seqno: Seqno,
     /// What a restart must start beyond; `None`: nothing is kept.
@@ -96,6 +100,7 @@ impl Babel {
             router_id: RouterId::numbered(&config.key, number),
             first: seqno,
             renumbered: None,
+            leaped: None,
             seqno,
             ceiling: kept.then_some(seqno.plus(CEILING)),
             keep_due: kept,
@@ -350,7 +355,7 @@ impl Babel {
 /// The entry of a prefix of this node. Whatever it announced for it before, the highest number is not older.
 fn origin(table: &mut Table, prefix: IpNet, seqno: Seqno) -> &mut Entry {
     let entry = table.entries.entry(prefix).or_default();
-    if !entry.is_own() && !entry.seqno.newer_than(seqno) {
+    if !entry.is_own() {
         entry.seqno = seqno;
     }
     entry

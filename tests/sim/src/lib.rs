@@ -82,6 +82,8 @@ pub struct Node {
     pub costs: BTreeMap<usize, Option<u16>>,
     /// What is announced when the node starts again, with the metrics.
     pub announces: BTreeMap<IpNet, u16>,
+    /// What it kept last for a start to come.
+    pub kept: Option<Vec<u8>>,
     /// How far its clock is ahead.
     skew: u64,
     wake_at: u64,
@@ -149,6 +151,7 @@ impl Sim {
             permitted: BTreeSet::new(),
             costs: BTreeMap::new(),
             announces: BTreeMap::from([(prefix(i), 0)]),
+            kept: None,
             skew: 0,
             wake_at: u64::MAX,
         };
@@ -289,7 +292,7 @@ impl Sim {
                 self.downs += u64::from(cost.is_none());
                 self.nodes[i].costs.insert(peer.0 as usize, cost);
             }
-            Action::Keep { .. } => {}
+            Action::Keep { bytes } => self.nodes[i].kept = Some(bytes),
         }
     }
 

@@ -2,9 +2,7 @@
 use super::{Babel, around};
 use crate::{
     build, ip,
-    params::{
-        HOP_COUNT, MAX_UNKNOWN, OVERTAKEN, RENUMBER_PACE, SEQNO_PACE, SETTLED, URGENT, from_centis, hold, is_held,
-    },
+    params::{HOP_COUNT, MAX_UNKNOWN, OVERTAKEN, SETTLED, URGENT, from_centis, hold, is_held},
     parse::Tlvs,
     route::{Next, Rival, Route, Smoothed},
     tlv::Tlv,
@@ -203,30 +201,6 @@ impl Babel {
         })
     }
 
-    /// Somebody knows this node by what it has not said. Either it goes on from numbers that are older than what it had given
-    /// out, and would not be believed, or another node goes by its router-id: a gateway with the same key that was made as a copy
-    /// of it. A new router-id is right for both.
-    fn echoed(&mut self, prefix: IpNet, seqno: Seqno) {
-        let entry = self.table.entries.get(&prefix).filter(|entry| entry.is_own());
-        // What is not this node's any more is remembered for longer than anybody believes it.
-        let said = entry.map(|entry| entry.seqno).or(self.sources.get(prefix, self.router_id).map(|said| said.seqno));
-        let unsaid = match said {
-            Some(said) => seqno.newer_than(said),
-            // What an earlier run announced is below that.
-            None => !self.first.newer_than(seqno),
-        };
-        // Everything is announced anew: not as often as somebody may like.
-        if unsaid && self.renumbered.is_none_or(|at| self.now.since(at) >= RENUMBER_PACE) {
-            self.renumbered = Some(self.now);
-            self.number = self.jitter.number();
-            self.router_id = RouterId::numbered(&self.key, self.number);
-            self.first = self.seqno;
-            self.keep_due = self.ceiling.is_some();
-            let own = self.table.entries.iter().filter(|(_, entry)| entry.is_own());
-            self.stale.extend(own.map(|(&prefix, _)| prefix));
-        }
-    }
-
     /// An announcement and a retraction that come so close to each other may have changed places on the way, and nothing in
     /// them says which is the later: the neighbour is asked.
     fn ask_if_overtaken(&mut self, prefix: IpNet, peer: PeerId, was_finite: bool) {
@@ -275,22 +249,12 @@ impl Babel {
     fn seqno_request(&mut self, peer: PeerId, wanted: (IpNet, RouterId, Seqno), hop_count: u8) {
         let (prefix, router_id, seqno) = wanted;
         let now = self.now;
-        let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
-        let Some(announced) = entry.announced else { return };
-        if announced.router_id == router_id && seqno.newer_than(announced.seqno) {
-            if router_id != self.router_id {
-                return self.forward(peer, wanted, hop_count);
-            }
-            // Whoever asks more often than answers travel gets the same answer.
-            if entry.raised.is_none_or(|raised| now.since(raised) >= SEQNO_PACE) {
-                entry.raised = Some(now);
-                entry.seqno = entry.seqno.plus(1);
-                let seqno = entry.seqno;
-                self.used(seqno);
-                self.stale.insert(prefix);
-            } else {
-                self.counters.requests_dropped += 1;
-            }
+        let Some(announced) = self.table.entries.get(&prefix).and_then(|entry| entry.announced) else { return };
+        if announced.router_id == router_id && router_id != self.router_id && seqno.newer_than(announced.seqno) {
+            return self.forward(peer, wanted, hop_count);
+        }
+        if announced.router_id == router_id && router_id == self.router_id {
+            self.raise(prefix, seqno);
         }
         if let Some(neighbour) = self.neighbours.get_mut(&peer) {
             neighbour.out.urgent(prefix, now + URGENT);

@@ -3,7 +3,7 @@ use super::*;
 use crate::{
     build::{Packet, Route},
     config::MAX_ROUTES,
-    params::{COST, HELD, NEVER_HEARD, SOURCE_GC, UPDATE},
+    params::{COST, HELD, LEAP, NEVER_HEARD, SOURCE_GC, UPDATE},
     parse::Tlvs,
     tlv::Tlv,
 };
@@ -347,7 +347,9 @@ fn c22_the_own_seqno_rises_by_one_and_no_more() {
         lab.pass(100);
         lab.says(A, |packet| packet.seqno_request(p(), own, asked, 1));
         lab.pass(20);
-        let expected = Route { router_id: own, seqno: first.plus(answer), metric: 0 };
+        // Nobody who heard this run wants the one after 899.
+        assert_eq!(lab.babel.router_id() != own, answer == 2, "{asked:?}");
+        let expected = Route { router_id: lab.babel.router_id(), seqno: first.plus(answer), metric: 0 };
         assert_eq!(lab.told(A, p()).first(), Some(&Some(expected)), "{asked:?}");
         lab.pass(2_000);
         lab.told(A, p());
@@ -611,41 +613,88 @@ fn who_remembers_nothing_has_a_router_id_of_its_own() {
 
 /// An echo of what was never said: numbers were lost, or another node has this router-id.
 #[test]
-fn an_echo_that_cannot_be_one_makes_a_new_router_id() {
+fn an_echo_that_cannot_be_one_is_overtaken_or_makes_a_new_router_id() {
     let start = || Lab::with(Config { start: Start::First, ..Config::new(PublicKey([9; 32])) }, &[A]);
     let other = net("10.5.2.0/24");
-    for (what, prefix, ahead, changes) in [
-        ("what was said", p(), 0, false),
-        ("what an earlier run has said", p(), u16::MAX, false),
-        ("more than was said", p(), 1, true),
-        ("what this run does not announce", other, 0, true),
-        ("what an earlier run announced", other, u16::MAX, false),
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Then {
+        Nothing,
+        Overtakes,
+        Renumbers,
+    }
+    for (what, prefix, ahead, then) in [
+        ("what was said", p(), 0, Then::Nothing),
+        ("what an earlier run has said", p(), u16::MAX, Then::Nothing),
+        ("more than was said", p(), 1, Then::Overtakes),
+        ("much more than was said", p(), LEAP, Then::Overtakes),
+        ("more than there is a number for", p(), LEAP + 1, Then::Renumbers),
+        ("the most that is newer", p(), 0x7fff, Then::Renumbers),
+        ("what this run does not announce", other, 0, Then::Renumbers),
+        ("what an earlier run announced", other, u16::MAX, Then::Nothing),
     ] {
         let mut lab = start();
         lab.tell(Event::Announce { prefix: p(), metric: 0 });
+        lab.tell(Event::Announce { prefix: net("10.2.0.0/16"), metric: 0 });
         lab.pass(50);
         let (own, kept) = (lab.babel.router_id(), lab.kept.len());
         let seqno = lab.selected(p()).expect("announced").seqno;
         lab.announces(A, prefix, Route { router_id: own, seqno: seqno.plus(ahead), metric: 96 });
         let id = lab.babel.router_id();
-        assert_eq!((id != own, lab.kept.len() > kept), (changes, changes), "{what}");
+        assert_eq!((id != own, lab.kept.len() > kept), (then == Then::Renumbers, then != Then::Nothing), "{what}");
         assert!(id.is_of_same_key(own));
-        assert_eq!(lab.selected(p()).expect("announced").router_id, id, "{what}");
+        let expected = if then == Then::Overtakes { seqno.plus(ahead + CEILING) } else { seqno };
+        for own in [p(), net("10.2.0.0/16")] {
+            assert_eq!(lab.selected(own), Some(Route { router_id: id, seqno: expected, metric: 0 }), "{what}");
+        }
         lab.pass(50);
         let told = lab.told(A, p());
-        assert_eq!(told.last().copied().flatten().map(|route| route.router_id), Some(id), "{what}");
+        assert_eq!(
+            told.last().copied().flatten().map(|route| (route.router_id, route.seqno)),
+            Some((id, expected)),
+            "{what}"
+        );
         assert!(!lab.fib.contains_key(&other), "{what}");
-        // Not twice within ten seconds, whatever is said; the new one is kept.
-        let again = Route { router_id: id, seqno: seqno.plus(9), metric: 96 };
-        lab.announces(A, other, again);
-        assert_eq!(lab.babel.router_id() == id, changes, "{what}");
-        let id = lab.babel.router_id();
-        let Some(kept) = lab.kept.pop() else { panic!("nothing kept") };
+        let kept = lab.kept.last().expect("kept").clone();
         let config = Config { start: Start::Kept(kept), ..Config::new(PublicKey([9; 32])) };
-        assert_eq!(Lab::with(config, &[A]).babel.router_id(), id, "{what}");
+        let mut again = Lab::with(config, &[A]);
+        again.tell(Event::Announce { prefix: p(), metric: 0 });
+        let again = again.selected(p()).expect("announced");
+        assert!(again.router_id == id && again.seqno.newer_than(expected), "{what}: {again:?}");
+        // A second time, there is no end to be expected: a new router-id, and not twice within ten seconds.
+        lab.announces(A, p(), Route { router_id: id, seqno: expected.plus(1), metric: 96 });
+        let second = lab.babel.router_id();
+        assert_eq!(second != id, then == Then::Overtakes, "{what}");
         lab.pass(10_000);
-        lab.announces(A, other, Route { router_id: id, seqno: seqno.plus(9), metric: 96 });
-        assert_ne!(lab.babel.router_id(), id, "{what}");
+        lab.announces(A, other, Route { router_id: second, seqno: expected.plus(9_000), metric: 96 });
+        assert_ne!(lab.babel.router_id(), second, "{what}");
+    }
+}
+
+/// Whoever speaks for this node, and goes on with it, is not answered without bound.
+#[test]
+fn who_forges_numbers_is_answered_less_and_less() {
+    let mut lab = Lab::with(Config { start: Start::First, ..Config::new(PublicKey([9; 32])) }, &[A]);
+    lab.tell(Event::Announce { prefix: p(), metric: 0 });
+    lab.pass(50);
+    let period = u64::try_from(SOURCE_GC.as_millis()).expect("minutes");
+    for round in 0..2 {
+        let (mut ids, mut leaps) = (BTreeSet::from([lab.babel.router_id()]), 0);
+        let mut before = lab.selected(p()).expect("announced").seqno;
+        for _ in 0..period / 4_000 {
+            let id = lab.babel.router_id();
+            for ahead in [LEAP, 1, 0x7fff, 0x8000] {
+                let seqno = lab.selected(p()).expect("announced").seqno.plus(ahead);
+                lab.announces(A, p(), Route { router_id: id, seqno, metric: 96 });
+                lab.says(A, |packet| packet.seqno_request(p(), id, seqno, 1));
+                lab.pass(980);
+                let seqno = lab.selected(p()).expect("announced").seqno;
+                leaps += u32::from(seqno.ahead_of(before) > 1);
+                before = seqno;
+            }
+            ids.insert(lab.babel.router_id());
+        }
+        assert!(ids.len() <= 5 && leaps <= 2, "round {round}: {} router-ids, {leaps} leaps", ids.len());
+        assert!(round > 0 || ids.len() > 1 && leaps == 1, "round {round}: {} router-ids, {leaps} leaps", ids.len());
     }
 }
 

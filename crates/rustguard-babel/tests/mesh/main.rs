@@ -5,3 +5,4 @@ mod clients;
 mod figures;
 mod life;
 mod loops;
+mod old_state;
