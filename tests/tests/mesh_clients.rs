@@ -255,7 +255,7 @@ fn clients_are_no_routers() {
             for prefix in c.own() {
                 a.until_routed(&prefix)?;
             }
-            eventually("c talks, and b does not listen", SOON, || Ok(b.refused("not_a_router")? >= 10))?;
+            eventually("c talks, and b does not listen", SOON, || Ok(b.dropped("engine_not_a_router")? >= 10))?;
             ensure!(b.neighbour("c").is_err(), "b has it as a neighbour");
             let counted = b.route("10.77.9.0/24")?;
             ensure!(counted.is_null() && a.route("10.77.9.0/24")?.is_null(), "b believes it: {counted}");

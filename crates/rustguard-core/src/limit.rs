@@ -33,7 +33,12 @@ pub struct Bucket(Instant);
 impl Bucket {
     /// Takes one message out; false, and nothing is taken, where it is empty.
     pub fn take(&mut self, rate: Rate, now: Instant) -> bool {
-        let full_again = self.0.max(now) + rate.interval;
+        self.take_many(1, rate, now)
+    }
+
+    /// Takes one message out that counts as so many; false, and nothing is taken, where there are fewer.
+    pub fn take_many(&mut self, count: u32, rate: Rate, now: Instant) -> bool {
+        let full_again = self.0.max(now) + rate.interval * count;
         let allowed = full_again.since(now) <= rate.interval * rate.burst;
         if allowed {
             self.0 = full_again;
@@ -59,6 +64,9 @@ mod tests {
         assert!(!bucket.is_full(at + Duration::from_millis(299)) && bucket.is_full(at + Duration::from_millis(300)));
         assert!(!bucket.take(rate, at + Duration::from_millis(99)));
         assert!(bucket.take(rate, at + Duration::from_millis(100)));
+        let later = at + Duration::from_secs(1);
+        assert!(!bucket.take_many(4, rate, later) && bucket.take_many(2, rate, later), "more than it holds, and less");
+        assert!(!bucket.take_many(2, rate, later) && bucket.take(rate, later), "what is left");
     }
 
     #[test]

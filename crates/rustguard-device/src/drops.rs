@@ -63,6 +63,12 @@ reasons! {
     DatagramQueueFull => "datagram_queue_full",
     /// A packet for the routing engine that came faster than control could look at it.
     EngineQueueFull => "engine_queue_full",
+    /// A packet for the routing engine beyond what one peer may send to it in a while.
+    EngineLimit => "engine_limit",
+    /// A packet for the routing engine that is longer than the interface's MTU.
+    EngineTooLong => "engine_too_long",
+    /// A packet for the routing engine from a [client](rustguard_core::routing::Role::Client), which has nothing to say to it.
+    EngineNotARouter => "engine_not_a_router",
     /// A handshake message that was not acceptable: see the log for which check it failed.
     HandshakeRefused => "handshake_refused",
     /// A handshake message answered with a cookie reply, or over the rate limit, under load.

@@ -40,6 +40,14 @@ pub(crate) const ENGINE_QUEUE: usize = 1024;
 pub(crate) const PROBE_QUEUE: usize = 1024;
 /// Probes of one peer. Eight paths in trouble, probed from both ends, make 200 a second.
 pub(crate) const PROBES: Rate = Rate { interval: Duration::from_millis(5), burst: 64 };
+/// What one peer may send to the routing engine: see [`PeerShared::may_speak`]. A neighbour that has 4,096 routes tells all of them
+/// in some seventy packets of full size, which count as 350, and twice when a link is new; each packet that it gets may cause an
+/// acknowledgment, which counts as one. It is never told more than 800 packets a second.
+pub(crate) const ENGINE_PACKETS: Rate = Rate { interval: Duration::from_millis(1), burst: 1_024 };
+/// Bytes that count as one in [`ENGINE_PACKETS`]: what a packet costs the engine grows with what is in it.
+const ENGINE_UNIT: usize = 256;
+/// A routing engine's packet may be as long as this with any MTU: the smallest path of IPv6 (RFC 8200 §5).
+pub(crate) const ENGINE_PATH: usize = 1_280;
 /// Packets that may be on their way to staging, over all peers.
 pub(crate) const STAGING_QUEUE: usize = 1024;
 
@@ -144,6 +152,8 @@ pub(crate) struct PeerShared {
     pub(crate) talk_rx: AtomicU64,
     /// What the peer may still say about paths: locked for a probe only.
     probes: Mutex<Bucket>,
+    /// What it may still say to the routing engine: locked for a packet to that only.
+    speech: Mutex<Bucket>,
     /// So is the news of a new endpoint: a peer that changes its address with every packet must not fill control's queue.
     pub(crate) roamed: AtomicBool,
 }
@@ -163,6 +173,7 @@ impl PeerShared {
             usable: AtomicBool::new(true),
             talk_rx: AtomicU64::new(0),
             probes: Mutex::default(),
+            speech: Mutex::default(),
             roamed: AtomicBool::new(false),
         }
     }
@@ -187,6 +198,17 @@ impl PeerShared {
     /// Whether control should hear of one more probe of the peer's: each is answered, before anything else is done.
     pub(crate) fn may_probe(&self, now: Instant) -> bool {
         self.probes.lock().take(PROBES, now)
+    }
+
+    /// Whether control should hear of a packet of so many bytes for the routing engine.
+    pub(crate) fn may_speak(&self, len: usize, now: Instant) -> bool {
+        let count = u32::try_from(len.div_ceil(ENGINE_UNIT).max(1)).unwrap_or(u32::MAX);
+        self.speech.lock().take_many(count, ENGINE_PACKETS, now)
+    }
+
+    /// Whether the configuration has the peer as one that does not speak the routing protocol.
+    pub(crate) fn is_client(&self) -> bool {
+        self.bounds.load().as_deref().is_some_and(|bounds| bounds.role == Role::Client)
     }
 
     /// Forgets from which of our addresses the peer is talked to: the kernel chooses anew. A path that is bound to an interface

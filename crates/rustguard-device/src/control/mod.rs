@@ -9,6 +9,7 @@ mod engine;
 mod paths;
 mod relay;
 mod resolve;
+mod round;
 mod timer;
 mod update;
 
@@ -36,6 +37,7 @@ pub(crate) use engine::{Engine, Keep};
 use ipnet::IpNet;
 use relay::{Gate, RouteAnswer, Routing};
 use resolve::Resolved;
+use round::{Kind, Round};
 use rustguard_core::{
     activity::Activity,
     node::{Action, Dropped, Node, PeerId},
@@ -286,51 +288,98 @@ impl<B: Binder> Control<B> {
         // It may have been set up before anybody listened.
         self.seat.link_up();
         self.network_changed();
+        let mut round = Round::new();
         loop {
             let deadlines = [self.node.deadline(), self.seat.deadline(), self.paths_deadline()];
             let deadline = deadlines.into_iter().flatten().min();
             inbox.timer.set(deadline);
-            // In this order: sessions and timers come before what outsiders can send.
-            tokio::select! {
+            // In this order, and each kind so often in a round: see `round.rs`.
+            let kind = tokio::select! {
                 biased;
                 () = inbox.stop.notified() => return CloseReason::Shutdown,
                 // What an administrator forbids does not wait for what others send.
-                Some(rules) = inbox.rules.recv() => self.rules_are(rules),
-                Some(signal) = inbox.signals.recv() => {
+                Some(rules) = inbox.rules.recv(), if round.has(Kind::Host) => {
+                    self.rules_are(rules);
+                    Kind::Host
+                }
+                Some(signal) = inbox.signals.recv(), if round.has(Kind::Signal) => {
                     if let Some(reason) = self.signal(signal) {
                         return reason;
                     }
+                    Kind::Signal
                 }
                 // Before the timer: an answer that waits here is not late.
-                Some((peer, from, probe)) = inbox.probes.recv() => self.probe(peer, &from, &probe),
-                () = inbox.timer.expired() => {
+                Some((peer, from, probe)) = inbox.probes.recv(), if round.has(Kind::Probe) => {
+                    self.probe(peer, &from, &probe);
+                    Kind::Probe
+                }
+                () = inbox.timer.expired(), if round.has(Kind::Time) => {
                     self.node.tick(now(), &mut rand::rng(), &mut self.actions);
                     self.engine_tick();
                     self.paths_tick();
+                    Kind::Time
                 }
-                Some(command) = inbox.commands.recv() => match command {
-                    Command::Update(update, answer) => { let _ = answer.send(self.update(update)); }
-                    Command::Status(answer) => { let _ = answer.send(self.status()); }
-                    Command::Routing(answer) => { let _ = answer.send(self.routing_status()); }
-                    Command::HandshakeNow => self.handshake_now(),
-                    Command::Send(Datagram { endpoint, bytes }) => { self.transmit(endpoint, &bytes); }
-                    Command::Shutdown => return CloseReason::Shutdown,
-                },
-                Some((peer, packet)) = inbox.engine.recv() => self.engine_packet(peer, &packet),
-                Some(addresses) = inbox.addresses.recv() => self.local_addresses(addresses),
-                Some(routes) = inbox.kernel_routes.recv() => self.redistribute(routes),
-                Some((peer, packet)) = inbox.staging.recv() => self.stage(peer, packet),
-                Some(resolved) = inbox.resolved.recv() => self.resolved(resolved),
-                Some(event) = next_event(&mut monitor) => {
+                // Before the engine's packets: nobody who speaks a routing protocol keeps others from a session.
+                Some(datagram) = inbox.handshakes.recv(), if round.has(Kind::Handshake) => {
+                    self.handshake(&datagram);
+                    Kind::Handshake
+                }
+                Some(command) = inbox.commands.recv(), if round.has(Kind::Command) => {
+                    match command {
+                        Command::Update(update, answer) => { let _ = answer.send(self.update(update)); }
+                        Command::Status(answer) => { let _ = answer.send(self.status()); }
+                        Command::Routing(answer) => { let _ = answer.send(self.routing_status()); }
+                        Command::HandshakeNow => self.handshake_now(),
+                        Command::Send(Datagram { endpoint, bytes }) => { self.transmit(endpoint, &bytes); }
+                        Command::Shutdown => return CloseReason::Shutdown,
+                    }
+                    Kind::Command
+                }
+                Some((peer, packet)) = inbox.engine.recv(), if round.has(Kind::Engine) => {
+                    self.engine_packet(peer, &packet);
+                    Kind::Engine
+                }
+                Some(addresses) = inbox.addresses.recv(), if round.has(Kind::Host) => {
+                    self.local_addresses(addresses);
+                    Kind::Host
+                }
+                Some(routes) = inbox.kernel_routes.recv(), if round.has(Kind::Host) => {
+                    self.redistribute(routes);
+                    Kind::Host
+                }
+                Some(resolved) = inbox.resolved.recv(), if round.has(Kind::Host) => {
+                    self.resolved(resolved);
+                    Kind::Host
+                }
+                Some(event) = next_event(&mut monitor), if round.has(Kind::Host) => {
                     if let Some(reason) = self.host_event(event) {
                         return reason;
                     }
+                    Kind::Host
                 }
-                () = self.routing.changed() => self.routes_changed(),
-                Some(answer) = inbox.route_answers.recv() => self.route_answered(&answer),
-                Some(datagram) = inbox.handshakes.recv() => self.handshake(&datagram),
-                Some(question) = inbox.routes.recv() => self.ask_route(question),
-            }
+                () = self.routing.changed(), if round.has(Kind::Host) => {
+                    self.routes_changed();
+                    Kind::Host
+                }
+                Some((peer, packet)) = inbox.staging.recv(), if round.has(Kind::Staging) => {
+                    self.stage(peer, packet);
+                    Kind::Staging
+                }
+                Some(answer) = inbox.route_answers.recv(), if round.has(Kind::Route) => {
+                    self.route_answered(&answer);
+                    Kind::Route
+                }
+                Some(question) = inbox.routes.recv(), if round.has(Kind::Route) => {
+                    self.ask_route(question);
+                    Kind::Route
+                }
+                // Nothing else waits, or all that wait have had their turns.
+                () = std::future::ready(()), if round.is_spent() => {
+                    round = Round::new();
+                    continue;
+                }
+            };
+            round.took(kind);
             self.apply(None);
             if suspend.resumed() {
                 tracing::info!("the machine was asleep: starting handshakes");

@@ -8,10 +8,9 @@ use super::{
 };
 use crate::{
     drops::DropReason,
-    shared::{PeerShared, RxSession, Shared, Signal},
+    shared::{ENGINE_PATH, PeerShared, RxSession, Shared, Signal},
 };
 use rustguard_core::{
-    node::PeerId,
     packet::IpHead,
     paths::{self, Probe},
     session::{HEADER_LEN, OVERHEAD, Replay},
@@ -189,7 +188,7 @@ impl Rx {
             if shared.claims.is_some_and(|claims| claims(&packet[..head.len])) {
                 // Between engines: these packets have link-local addresses, which nobody else's rules are about.
                 peer.talk_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
-                to_engine(peer.id, &packet[..head.len], shared);
+                to_engine(peer, &packet[..head.len], mtu, now, shared);
                 continue;
             }
             if let Err(reason) = decision.admit(peer, &head, now) {
@@ -217,12 +216,28 @@ fn to_paths(from: &PeerShared, place: Endpoint, probe: Probe, now: Instant, shar
     }
 }
 
-/// Copies a packet to the routing engine.
+/// Copies a packet to the routing engine: a router's, no longer than what the interface takes, and no more than its share.
+///
+/// RFC 8966 §4 has a speaker receive what fits in the interface's MTU, and babeld and BIRD fill packets up to that.
 #[cold]
-fn to_engine(from: PeerId, packet: &[u8], shared: &Shared) {
-    match shared.control.engine.try_reserve() {
-        Ok(place) => place.send((from, packet.into())),
-        Err(_) => shared.drops.count(DropReason::EngineQueueFull, 1),
+fn to_engine(from: &PeerShared, packet: &[u8], mtu: usize, now: Instant, shared: &Shared) {
+    let refused = if from.is_client() {
+        Some(DropReason::EngineNotARouter)
+    } else if packet.len() > mtu.max(ENGINE_PATH) {
+        Some(DropReason::EngineTooLong)
+    } else if !from.may_speak(packet.len(), now) {
+        Some(DropReason::EngineLimit)
+    } else {
+        match shared.control.engine.try_reserve() {
+            Ok(place) => {
+                place.send((from.id, packet.into()));
+                None
+            }
+            Err(_) => Some(DropReason::EngineQueueFull),
+        }
+    };
+    if let Some(reason) = refused {
+        shared.drops.count(reason, 1);
     }
 }
 

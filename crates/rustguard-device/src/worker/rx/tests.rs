@@ -92,6 +92,7 @@ fn packet(from: u8) -> [u8; 32] {
     packet
 }
 
+mod engine;
 mod filtered;
 mod probes;
 mod sources;

@@ -1,0 +1,102 @@
+//! Whose turn it is: control does so much of each kind of work, and then a part of every other kind that waits.
+//!
+//! The order of kinds within a round is that of [`Control::run`](super::Control). It alone would let the first kind that
+//! somebody can cause without end keep all later ones waiting: a router's packets or a peer that changes its place all the time
+//! would stop handshakes, a flood of handshakes would stop routing.
+
+/// A kind of work, in the order within a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Signal,
+    Probe,
+    Time,
+    Handshake,
+    Command,
+    /// A packet for the routing engine.
+    Engine,
+    /// News of the host: addresses, routes, names, links.
+    Host,
+    Staging,
+    /// Questions to the kernel about single routes, and its answers.
+    Route,
+}
+
+impl Kind {
+    const ALL: [Self; 9] = [
+        Self::Signal,
+        Self::Probe,
+        Self::Time,
+        Self::Handshake,
+        Self::Command,
+        Self::Engine,
+        Self::Host,
+        Self::Staging,
+        Self::Route,
+    ];
+
+    /// How often in a round. Signals and probes are read before the clock is looked at, so that an answer which waits is not late:
+    /// as many as one peer may cause at once. A handshake takes up to 0.1 ms, and the engine about as much for a packet or a slice
+    /// of what it has to decide.
+    const fn share(self) -> u8 {
+        match self {
+            Self::Signal | Self::Probe => 64,
+            Self::Handshake | Self::Staging | Self::Route => 16,
+            Self::Command | Self::Engine | Self::Host => 4,
+            Self::Time => 1,
+        }
+    }
+}
+
+/// What is left of the round.
+#[derive(Debug)]
+pub(super) struct Round([u8; Kind::ALL.len()]);
+
+impl Round {
+    pub(super) fn new() -> Self {
+        Self(Kind::ALL.map(Kind::share))
+    }
+
+    /// Whether this kind has a turn left.
+    pub(super) fn has(&self, kind: Kind) -> bool {
+        self.0[kind as usize] > 0
+    }
+
+    /// This kind had a turn.
+    pub(super) fn took(&mut self, kind: Kind) {
+        self.0[kind as usize] -= 1;
+    }
+
+    /// Whether a kind has had all its turns. Where nothing else waits, it goes on in a new round.
+    pub(super) fn is_spent(&self) -> bool {
+        self.0.contains(&0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_has_a_turn_in_every_round() {
+        // All kinds have work without end.
+        let (mut round, mut done, mut rounds) = (Round::new(), [0_u32; Kind::ALL.len()], 1);
+        for _ in 0..10_000 {
+            match Kind::ALL.into_iter().find(|&kind| round.has(kind)) {
+                Some(kind) => {
+                    round.took(kind);
+                    done[kind as usize] += 1;
+                }
+                None => {
+                    assert!(round.is_spent());
+                    round = Round::new();
+                    rounds += 1;
+                }
+            }
+        }
+        for kind in Kind::ALL {
+            let share = u32::from(kind.share());
+            let done = done[kind as usize];
+            assert!((share * (rounds - 1)..=share * rounds).contains(&done), "{kind:?}: {done} in {rounds} rounds");
+        }
+    }
+}
