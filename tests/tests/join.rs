@@ -134,6 +134,7 @@ fn guessing_closes_the_window() {
             let mut command = network.server.rustguard()?;
             command.args(["serve", "-i", "rgs", "--open", "120"]).env("RUSTGUARD_TOKEN", "correct horse");
             let served = network.serve_by(lab, &mut command)?;
+            ensure!(!served_log(lab)?.contains("one window of 2,000"), "thirteen characters are enough");
             ensure!(served_log(lab)?.contains("--token PASSPHRASE"), "how to join: {}", served_log(lab)?);
             for guess in 1..=5 {
                 let token = format!("wrong horse {guess}");
@@ -154,7 +155,7 @@ fn guessing_closes_the_window() {
     });
 }
 
-/// `open --approve`: both sides show the same six digits, and one of two is admitted.
+/// `open --approve`: both sides show the same eight digits, and one of two is admitted.
 #[test]
 fn approval() {
     scenario(|lab| {
@@ -175,7 +176,7 @@ fn approval() {
             let digits = good["code"].as_str().context("a code")?;
             eventually("it shows its digits", SOON, || Ok(one.log().contains(digits)))?;
             ensure!(!two.log().contains(digits), "both show the same digits");
-            network.try_ask(&["approve", "12x"])?.refused(&["six digits"])?;
+            network.try_ask(&["approve", "12x"])?.refused(&["eight digits"])?;
             ensure!(network.ask(&["approve", digits])?.contains("good"), "who was approved");
             ensure!(joined(&mut one)?.success(), "{}", one.log());
             ensure!(!Path::new("/etc/rustguard/rg2.conf").exists(), "admitted without approval");
@@ -355,7 +356,7 @@ fn what_joined_machines_are_told() {
                 ["--route", "192.168.50.0/24", "--dns", "10.150.0.1", "--search", "lab.example", "--lease", "30d"];
             let served = network.serve(lab, &options)?;
             let token = network.invite(&["--tag", "ci"])?;
-            let ended = network.try_join(1, &["10.1.0.1", "--token", &token, "--name", "box"])?;
+            let ended = network.try_join(1, &["10.1.0.1", "--token", &token, "--name", "box", "--accept-dns"])?;
             ensure!(ended.success(), "{ended}");
             let conf = fs::read_to_string("/etc/rustguard/rg1.conf")?;
             ensure!(conf.contains("DNS = 10.150.0.1, lab.example") && conf.contains("192.168.50.0/24"), "{conf}");
@@ -365,6 +366,111 @@ fn what_joined_machines_are_told() {
             let served = network.serve(lab, &["--defaults"])?;
             let added = network.ask(&["peer", "add", "phone", "--conf", "-"])?;
             ensure!(!added.contains("DNS") && !added.contains("192.168.50"), "{added}");
+            served.stop()
+        })
+    });
+}
+
+/// What the server says is not what the machine does: default routes and DNS need consent, and a route over the server, or over a
+/// network of the machine, is left out.
+#[test]
+fn what_a_server_may_not_change() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            network.machines[0].sh("ip addr add 192.168.50.7/24 dev uplink")?;
+            let routes =
+                ["10.1.0.0/24", "0.0.0.0/0", "::/0", "192.168.0.0/16", "192.168.60.0/24", "169.254.169.254/32"];
+            let mut options = vec!["--dns", "10.150.0.1", "--dns", "127.0.0.53", "--search", "lab.example"];
+            routes.iter().for_each(|route| options.extend(["--route", route]));
+            let served = network.serve(lab, &options)?;
+            let token = network.invite(&[])?;
+            let conf = || Ok::<_, anyhow::Error>(fs::read_to_string("/etc/rustguard/rg1.conf")?);
+            let routes = || {
+                let conf = conf()?;
+                let line = conf.lines().find_map(|line| line.strip_prefix("AllowedIPs = ")).context("allowed IPs")?;
+                Ok::<_, anyhow::Error>(line.split(", ").skip(2).collect::<Vec<_>>().join(" "))
+            };
+            let said = |ended: &rustguard_tests::Ended, words: &[&str]| {
+                ensure!(ended.success(), "{ended}");
+                for word in words {
+                    ensure!(ended.stderr.contains(word), "{word} is not in {ended}");
+                }
+                Ok(())
+            };
+            // Nobody is there to be asked.
+            let ended = network.try_join(1, &["10.1.0.1", "--token", &token])?;
+            let left_out = [
+                "route 10.1.0.0/24 is left out: the server itself is at 10.1.0.1",
+                "route 0.0.0.0/0 is left out",
+                "route ::/0 is left out",
+                "--accept-default-route",
+                "route 192.168.0.0/16 is left out: it overlaps 192.168.50.0/24",
+                "--accept-route 192.168.0.0/16",
+                "route 169.254.169.254/32 is left out",
+                "DNS (10.150.0.1, 127.0.0.53, lab.example) is left out: --accept-dns",
+            ];
+            said(&ended, &left_out)?;
+            ensure!(routes()? == "192.168.60.0/24", "{}", conf()?);
+            ensure!(!conf()?.contains("DNS"), "{}", conf()?);
+            let mut machine = network.up(lab, 1)?;
+            network.reaches_server(1)?;
+            machine.stop("TERM")?;
+
+            // All that one can agree to.
+            let all = [
+                "10.1.0.1",
+                "--token",
+                &token,
+                "--accept-default-route",
+                "--accept-dns",
+                "--accept-route",
+                "192.168.0.0/16",
+            ];
+            let ended = network.try_join(1, &all)?;
+            said(&ended, &[left_out[0], left_out[6], "name server 127.0.0.53 is left out"])?;
+            ensure!(routes()? == "0.0.0.0/0 ::/0 192.168.0.0/16 192.168.60.0/24", "{}", conf()?);
+            ensure!(conf()?.contains("DNS = 10.150.0.1, lab.example\n"), "{}", conf()?);
+
+            // On a terminal it is asked: yes to the first, no to the second.
+            let command = network.join_command(1, &["10.1.0.1", "--token", &token, "--no-up"])?;
+            let words: Vec<_> = command.get_args().skip(3).map(|word| word.to_string_lossy()).collect();
+            let mut command = network.machines[0].command("script");
+            command.args(["-qec", &format!("{} {}", words[0], words[1..].join(" ")), "/dev/null"]);
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+            child.stdin.take().context("a pipe")?.write_all(b"y\nn\n")?;
+            let output = child.wait_with_output()?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            ensure!(output.status.success() && text.contains("Send all of this machine's traffic"), "{text}");
+            ensure!(text.contains("Let the name servers"), "{text}");
+            ensure!(routes()? == "0.0.0.0/0 ::/0 192.168.60.0/24" && !conf()?.contains("DNS"), "{}", conf()?);
+
+            // An address out of a network of the machine's own: there is nothing to agree to.
+            fs::remove_file("/etc/rustguard/rg1.conf")?;
+            network.machines[0].sh("ip addr add 10.150.0.9/24 dev uplink")?;
+            let ended = network.try_join(1, &["10.1.0.1", "--token", &token])?;
+            ended.refused(&[
+                "10.150.0.2",
+                "10.150.0.0/24 is a network that it is connected to",
+                "nothing was written",
+            ])?;
+            ensure!(!Path::new("/etc/rustguard/rg1.conf").exists(), "written all the same");
+            served.stop()
+        })
+    });
+}
+
+/// A passphrase that is soon guessed is taken, with the odds.
+#[test]
+fn a_short_passphrase_comes_with_its_odds() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let mut command = network.server.rustguard()?;
+            command.args(["serve", "-i", "rgs", "--open", "120"]).env("RUSTGUARD_TOKEN", "mysecret");
+            let served = network.serve_by(lab, &mut command)?;
+            let log = served_log(lab)?;
+            ensure!(log.contains("fewer than 10 characters") && log.contains("one window of 2,000"), "{log}");
+            let _machine = network.join(lab, 1, &["10.1.0.1", "--token", "mysecret"])?;
+            network.reaches_server(1)?;
             served.stop()
         })
     });

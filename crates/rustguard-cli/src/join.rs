@@ -1,25 +1,39 @@
 //! `rustguard join`: becomes a member of a network, and from then on is a tunnel like any other.
 
-use crate::{cli::enrol::Join, up};
+use crate::{cli::enrol::Join, networks, up};
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::StaticSecret;
-use rustguard_device::{EndpointSpec, conf, host};
-use rustguard_enroll::{client::Joined, token::Token};
+use rustguard_device::{
+    EndpointSpec,
+    conf::{self, Severity},
+    host,
+};
+use rustguard_enroll::{
+    client::{Here, Joined},
+    token::Token,
+};
 use rustguard_serve::{DEFAULT_PORT, Folder, JoinOptions, Progress};
 use std::{
-    fs, io,
+    fs,
+    io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _},
     net::{IpAddr, SocketAddr},
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::Instant,
+};
 
 /// Where the configuration is written: `up NAME` looks there.
 const CONFIG_DIR: &str = "/etc/rustguard";
 /// Where stock wg-quick has its own. What lies there would be found first.
 const WG_QUICK_DIR: &str = "/etc/wireguard";
+/// How long there is to answer questions. The server keeps a machine's place for a minute (`Policy::pending`), until its
+/// first handshake.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// By this line a file is known as ours, to be written again when the machine joins again.
 const MARK: &str = "# Made by `rustguard join`, which writes it anew when it is run again.\n";
 
@@ -60,13 +74,17 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
             _ = terminate.recv() => bail!("ended by SIGTERM before the machine has joined"),
         }
     })?;
+    let joined = runtime.block_on(accept(joined, arguments, server.ip()))?;
     drop(runtime);
     let mut config = config(&joined, &identity, &name_or_address, port, server);
     if !host::ipv6_available() {
-        without_ipv6(&mut config);
+        without_ipv6(&mut config)?;
     }
+    check(&config)?;
     write(&path, &config)?;
-    let addresses: Vec<_> = joined.addresses.iter().map(|net| net.addr().to_string()).collect();
+    let addresses: Vec<_> = config.interface.addresses.iter().map(|net| net.addr().to_string()).collect();
+    let routes: Vec<_> = joined.routes.iter().map(ToString::to_string).collect();
+    tracing::info!("through the tunnel go {}", routes.join(", "));
     tracing::info!("joined as {}; from now on `rustguard up {interface}` brings the tunnel up", addresses.join(", "));
     if arguments.no_up {
         return Ok(());
@@ -153,6 +171,59 @@ async fn give_up(seconds: u64) {
     }
 }
 
+/// Takes what the server told, as far as it is good for this machine and its user agrees; says what is left out.
+async fn accept(joined: Joined, arguments: &Join, endpoint: IpAddr) -> Result<Joined> {
+    let until = Instant::now() + PATIENCE;
+    let default: Vec<_> = joined.default_routes().iter().map(ToString::to_string).collect();
+    let default = (!default.is_empty())
+        .then(|| format!("Send all of this machine's traffic by way of the server ({})?", default.join(", ")));
+    let dns: Vec<_> = joined.dns.iter().map(ToString::to_string).collect();
+    let dns = (!dns.is_empty())
+        .then(|| format!("Let the name servers of this network ({}) answer for every name?", dns.join(", ")));
+    let here = Here {
+        endpoint,
+        networks: networks::connected().await?,
+        default_route: consent(arguments.accept_default_route, default, until).await?,
+        dns: consent(arguments.accept_dns, dns, until).await?,
+        routes: arguments.accept_routes.clone(),
+    };
+    let (joined, left_out) = joined.accept(&here)?;
+    left_out.iter().for_each(|left_out| tracing::warn!("{left_out}"));
+    Ok(joined)
+}
+
+/// What was said on the command line, or is said on the terminal. Whoever is not there to be asked has not agreed.
+async fn consent(said: Option<bool>, question: Option<String>, until: Instant) -> Result<bool> {
+    let (None, Some(question)) = (said, question) else { return Ok(said.unwrap_or(false)) };
+    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        return Ok(false);
+    }
+    let seconds = until.saturating_duration_since(Instant::now()).as_secs();
+    write!(io::stderr(), "{question} [y/N, {seconds} s] ")?;
+    // A thread, because a terminal cannot be waited for in any other way; it ends with the process.
+    let (tell, told) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let mut answer = String::new();
+        let read = io::stdin().lock().take(64).read_line(&mut answer);
+        // Whoever has asked may have given up.
+        let _ = tell.send(read.map(|_| answer));
+    });
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let answer = tokio::select! {
+        told = tokio::time::timeout_at(until, told) => told,
+        _ = interrupt.recv() => bail!("ended by SIGINT; nothing was written"),
+        _ = terminate.recv() => bail!("ended by SIGTERM; nothing was written"),
+    };
+    match answer {
+        Ok(answer) => Ok(matches!(answer??.trim().to_ascii_lowercase().as_str(), "y" | "yes")),
+        Err(_) => {
+            writeln!(io::stderr())?;
+            tracing::warn!("no answer is a no");
+            Ok(false)
+        }
+    }
+}
+
 /// What was told, as a configuration like any other.
 fn config(joined: &Joined, identity: &StaticSecret, host: &str, port: u16, server: SocketAddr) -> conf::Config {
     let port = joined.port.unwrap_or(port);
@@ -184,7 +255,7 @@ fn config(joined: &Joined, identity: &StaticSecret, host: &str, port: u16, serve
 }
 
 /// Leaves out what this machine cannot have.
-fn without_ipv6(config: &mut conf::Config) {
+fn without_ipv6(config: &mut conf::Config) -> Result<()> {
     let v4 = |net: &IpNet| matches!(net, IpNet::V4(_));
     if !config.interface.addresses.iter().all(v4) {
         tracing::warn!(
@@ -194,6 +265,27 @@ fn without_ipv6(config: &mut conf::Config) {
     config.interface.addresses.retain(v4);
     config.interface.dns.retain(IpAddr::is_ipv4);
     config.peers.iter_mut().for_each(|peer| peer.allowed_ips.retain(v4));
+    if config.interface.addresses.is_empty() {
+        bail!("IPv6 is disabled on this machine, and the network has nothing else; nothing was written");
+    }
+    Ok(())
+}
+
+/// Checks the configuration as `rustguard check` does, before anything of it is on the disk: it has to be read as what it was
+/// meant, nothing less and nothing more.
+fn check(config: &conf::Config) -> Result<()> {
+    let text = conf::to_text(config);
+    let (read, diagnostics) = conf::parse(&text);
+    if let Some(error) = diagnostics.iter().find(|diagnostic| diagnostic.severity == Severity::Error) {
+        bail!("what the server told makes no configuration: {}; nothing was written", error.message);
+    }
+    if read.is_none_or(|read| *conf::to_text(&read) != *text) {
+        bail!("what the server told would be read as something else than it says; nothing was written");
+    }
+    for warning in diagnostics {
+        tracing::warn!("{}", warning.message);
+    }
+    Ok(())
 }
 
 fn write(path: &Path, config: &conf::Config) -> Result<()> {

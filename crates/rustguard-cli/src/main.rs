@@ -13,6 +13,7 @@ mod join;
 mod keys;
 mod links;
 mod mesh;
+mod networks;
 mod pages;
 mod peer;
 mod routing;

@@ -2,17 +2,18 @@
 
 use crate::{
     cli::{self, enrol::Serve},
-    detach,
+    detach, networks,
     session::Session,
     up::{Signals, run_until_ended},
     words::span,
 };
-use anyhow::{Context as _, Result, bail};
-use futures_util::TryStreamExt as _;
+use anyhow::{Result, bail};
 use ipnet::IpNet;
-use rtnetlink::packet_route::address::AddressAttribute;
 use rustguard_device::{Device, Relay, conf, host};
-use rustguard_enroll::token::{Passphrase, Token};
+use rustguard_enroll::{
+    server::MAX_ATTEMPTS,
+    token::{ADVISED_PASSPHRASE, Passphrase, Token},
+};
 use rustguard_serve::{
     Folder, Prepared, Service, Settings, ask,
     request::{Answer, NewInvite, Request},
@@ -122,7 +123,14 @@ fn announce(invite: &Answer, opened: Option<&Answer>, interface: &str) -> Result
 
 fn passphrase(token: &str) -> Result<Passphrase> {
     match Token::parse(token)? {
-        Token::Passphrase(passphrase) => Ok(passphrase),
+        Token::Passphrase(passphrase) => {
+            if passphrase.is_short() && !detach::is_child() {
+                tracing::warn!(
+                    "the passphrase has fewer than {ADVISED_PASSPHRASE} characters. Each window takes {MAX_ATTEMPTS} guesses: if it                      is among the 10,000 most common ones, somebody who tries those finds it in one window of 2,000. Take a                      longer one, or none: a code is found in one window of 209,715"
+                );
+            }
+            Ok(passphrase)
+        }
         Token::Invite(_) => {
             bail!("an invite is what a server gives away: `serve` takes a passphrase, or no token at all")
         }
@@ -137,7 +145,7 @@ async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
     let mut settings = match before {
         Some(before) if said.defaults => Settings { pools: before.pools, ..Settings::default() },
         Some(before) => before,
-        None => Settings::fresh(&networks_of_this_host().await?, host::ipv6_available()),
+        None => Settings::fresh(&networks::addresses().await?, host::ipv6_available()),
     };
     if !said.pools.is_empty() {
         settings.pools.clone_from(&said.pools);
@@ -179,7 +187,7 @@ fn usable(mut addresses: Vec<IpNet>) -> Vec<IpNet> {
 /// A new pool that overlaps a network of this host would cut it off; one that was there before is only worth a warning: the
 /// machine may have been carried into such a network.
 async fn overlaps(pools: &[IpNet], known: &[IpNet]) -> Result<()> {
-    let networks = networks_of_this_host().await?;
+    let networks = networks::addresses().await?;
     for pool in pools {
         // An address inside a larger network than its own says nothing, a shared network does.
         let Some(network) = networks.iter().find(|network| network.contains(pool) || pool.contains(*network)) else {
@@ -191,20 +199,4 @@ async fn overlaps(pools: &[IpNet], known: &[IpNet]) -> Result<()> {
         tracing::warn!("the pool {} overlaps {network} of this host: one of them is out of reach", pool.trunc());
     }
     Ok(())
-}
-
-/// What a pool has to keep out of.
-async fn networks_of_this_host() -> Result<Vec<IpNet>> {
-    let (connection, netlink, _) = rtnetlink::new_connection()?;
-    let connection = tokio::spawn(connection);
-    let addresses: Vec<_> = netlink.address().get().execute().try_collect().await.context("cannot list addresses")?;
-    connection.abort();
-    let networks = addresses.into_iter().filter_map(|message| {
-        let address = message.attributes.iter().find_map(|attribute| match attribute {
-            AddressAttribute::Address(address) => Some(*address),
-            _ => None,
-        })?;
-        IpNet::new(address, message.header.prefix_len).ok()
-    });
-    Ok(networks.collect())
 }

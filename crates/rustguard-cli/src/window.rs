@@ -46,7 +46,7 @@ pub(crate) fn open(arguments: &Open) -> Result<()> {
         let interface = arguments.interface.option();
         writeln!(
             out,
-            "Then compare the six digits that it shows with `rustguard status{interface}`, and `rustguard approve{interface}` them."
+            "Then compare the eight digits that it shows with `rustguard status{interface}`, and `rustguard approve{interface}` them."
         )?;
     }
     Ok(())
@@ -209,7 +209,7 @@ mod tests {
             }],
             isolate: true,
             window: Some(WindowView { seconds_left: 61, secret: "code".into(), attempts_left: 4, approve: true }),
-            waiting: vec![WaitingView { code: "123456".into(), name: None, source: "192.0.2.9:1".into() }],
+            waiting: vec![WaitingView { code: "12345678".into(), name: None, source: "192.0.2.9:1".into() }],
             usable_invites: 1,
             peers: vec![peer],
             counters: vec![("admitted".into(), 3), ("refused".into(), 2)],
@@ -220,7 +220,7 @@ mod tests {
             "interface: rg0\n  public key: SERVER\n  reached at: 192.0.2.1:51820\n  \
              pool: 10.150.0.0/24 (1 leased; this machine is 10.150.0.1)\n  isolated: peers do not reach each other\n  \
              window: open for a code, with approval: 1 minute, 1 second left, 4 guesses\n  \
-             waits for approval: 123456 a machine without a name, at 192.0.2.9:1\n  \
+             waits for approval: 12345678 a machine without a name, at 192.0.2.9:1\n  \
              invites: 1 can be used; `rustguard invite ls`\n  since the start: 3 admitted, 2 refused\n\n\
              NAME    ADDRESSES   STATE               LAST HANDSHAKE  TRAFFIC\n\
              laptop  10.150.0.2  pending, ephemeral  never           1.50 KiB/s in, 0 B/s out\n"

@@ -9,6 +9,9 @@
 //!
 //! A server that is not there, not open, or does not know the token is silent, and the client does not give up by itself:
 //! windows open, servers come back. What is final is told: [`JoinError`].
+mod accept;
+#[cfg(test)]
+mod hostile;
 mod joined;
 #[cfg(test)]
 mod tests;
@@ -23,6 +26,7 @@ use crate::{
     token::{Invite, Token},
     wire::{self, CLAIM, Cookie, Grant, Index, Message},
 };
+pub use accept::{Here, LeftOut, MAX_DNS, MAX_ROUTES, MAX_SEARCH, Unacceptable};
 use core::{fmt, time::Duration};
 use ipnet::IpNet;
 pub use joined::{Heard, JoinError, Joined};
@@ -190,7 +194,10 @@ impl Client {
             }
             (Some(Message::Response(response)), Stage::Initiated(initiated)) => {
                 match initiated.finish(&response, datagram) {
-                    Ok((keys, sender, greeting)) => self.greeted(&keys, sender, response.session, greeting, now, rng),
+                    Ok((keys, sender, Some(greeting))) => {
+                        self.greeted(&keys, sender, response.session, greeting, now, rng)
+                    }
+                    Ok((.., None)) => Heard::Failed(JoinError::Unreadable),
                     Err(initiated) => self.stay(Stage::Initiated(initiated)),
                 }
             }
@@ -213,9 +220,10 @@ impl Client {
                 let header = &datagram[..datagram.len() - welcome.text.len() - welcome.tag.len()];
                 let text = open(proving.keys.to_client(), welcome.counter, header, welcome.text, welcome.tag);
                 let session = session_of(&proving.message);
-                match (text.and_then(|text| Greeting::read(&text)), session) {
-                    (Some(Greeting::Wait), _) => self.wait(proving),
-                    (Some(greeting), Some(session)) => {
+                match (text.map(|text| Greeting::read(&text)), session) {
+                    (Some(None), _) => Heard::Failed(JoinError::Unreadable),
+                    (Some(Some(Greeting::Wait)), _) => self.wait(proving),
+                    (Some(Some(greeting)), Some(session)) => {
                         self.greeted(&proving.keys, proving.sender, session, greeting, now, rng)
                     }
                     _ => self.stay(Stage::Proving { proving, waiting }),
@@ -307,13 +315,15 @@ impl Client {
         let shared = claiming.kem.decapsulate(grant.ciphertext);
         let keys = claiming.keys.grant(&claiming.message, grant.ciphertext, &shared);
         let header = &datagram[..datagram.len() - grant.text.len() - grant.tag.len()];
-        let text = open(&keys.grant, 0, header, grant.text, grant.tag).and_then(|text| GrantText::read(&text));
-        match text {
+        let Some(text) = open(&keys.grant, 0, header, grant.text, grant.tag) else {
+            return self.stay(Stage::Claiming(claiming));
+        };
+        match GrantText::read(&text) {
             Some(text @ GrantText { verdict: Verdict::Accepted, .. }) => {
                 Heard::Joined(Box::new(joined(&claiming, text)))
             }
             Some(GrantText { verdict: Verdict::Refused(error), .. }) => Heard::Failed(error),
-            _ => self.stay(Stage::Claiming(claiming)),
+            Some(GrantText { verdict: Verdict::Wait, .. }) | None => Heard::Failed(JoinError::Unreadable),
         }
     }
 

@@ -56,19 +56,20 @@ pub(crate) fn initiate(
 }
 
 impl Initiated {
-    /// Reads the answer, `datagram` being all of it. A forged one changes nothing, and `self` comes back.
+    /// Reads the answer, `datagram` being all of it. A forged one changes nothing, and `self` comes back. No greeting is one that
+    /// is authentic and cannot be read.
     pub(crate) fn finish(
         self: Box<Self>,
         response: &Response<'_>,
         datagram: &[u8],
-    ) -> Result<(Keys, Index, Greeting), Box<Self>> {
+    ) -> Result<(Keys, Index, Option<Greeting>), Box<Self>> {
         if response.receiver != self.sender {
             return Err(self);
         }
         let mut text = response.text.to_vec();
         let fields = ResponseFields { ephemeral: PublicKey(*response.ephemeral), tag: *response.tag };
         let Ok(answer) = self.noise.verify(&self.key, &NO_PRESHARED_KEY, &fields, &mut text) else { return Err(self) };
-        let Some(greeting) = Greeting::read(&text) else { return Err(self) };
+        let greeting = Greeting::read(&text);
         let keys = self.noise.finish(answer);
         let keys = Keys::from_noise(&keys, wire::without_macs(&self.message), datagram);
         Ok((keys, self.sender, greeting))
@@ -187,7 +188,7 @@ mod tests {
         let Some(Message::Response(response)) = Message::parse(&answer) else { panic!("a response") };
         let Ok((ours, _, greeting)) = initiated.finish(&response, &answer) else { panic!("the true answer") };
         assert_eq!((ours.to_server(), ours.to_client()), (theirs.to_server(), theirs.to_client()));
-        assert_eq!(greeting, Greeting::Settings(identity.public_key(), ServerConfig::default()));
+        assert_eq!(greeting, Some(Greeting::Settings(identity.public_key(), ServerConfig::default())));
     }
 
     #[test]

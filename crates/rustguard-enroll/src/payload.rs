@@ -1,6 +1,6 @@
 //! What is inside the sealed parts of messages.
 use crate::{
-    client::JoinError,
+    client::{JoinError, MAX_DNS, MAX_ROUTES, MAX_SEARCH},
     lease::{MAX_NAME, clean_name},
     server::{ServerConfig, ServerError},
     wire::{GRANT_TEXT, INITIATION_TEXT, MAX_DATAGRAM, PROOF_TEXT, RESPONSE_OVERHEAD, Reader, WELCOME_OVERHEAD},
@@ -102,7 +102,7 @@ impl Verdict {
                 JoinError::QueueFull => 7,
                 JoinError::NotApproved => 8,
                 // The others are never the server's to say.
-                JoinError::ServerFailed | JoinError::NotAccepted | JoinError::BadKey => 6,
+                JoinError::ServerFailed | JoinError::NotAccepted | JoinError::Unreadable | JoinError::BadKey => 6,
             },
         }
     }
@@ -139,6 +139,20 @@ pub(crate) fn short_greeting(verdict: Verdict) -> Vec<u8> {
 /// The settings: `0 | server 32 | mtu 2 | port 2 | keepalive 2 | addresses | routes | DNS | search`, numbers little-endian with 0
 /// for none, each list a count of one byte and its elements.
 pub(crate) fn settings(server: &PublicKey, config: &ServerConfig) -> Result<Vec<u8>, ServerError> {
+    // What a joiner takes, less the routes to the server's own addresses that it adds.
+    let counts = [
+        ("routes", config.routes.len(), MAX_ROUTES - config.addresses.len().min(2)),
+        ("name servers", config.dns.len(), MAX_DNS),
+        ("search domains", config.search.len(), MAX_SEARCH),
+    ];
+    if let Some((what, count, most)) = counts.into_iter().find(|(_, count, most)| count > most) {
+        return Err(ServerError::TooMany { what, count, most });
+    }
+    settings_unchecked(server, config)
+}
+
+/// As [`settings`], however many there are of everything.
+pub(crate) fn settings_unchecked(server: &PublicKey, config: &ServerConfig) -> Result<Vec<u8>, ServerError> {
     let mut text = vec![Verdict::Accepted.code()];
     text.extend_from_slice(&server.0);
     for number in [config.mtu, config.port, config.keepalive] {
@@ -325,7 +339,8 @@ mod tests {
         // 43 bytes without routes, 18 for each.
         assert_eq!(settings(&server, &with(62)).expect("fits").len(), 43 + 62 * 18);
         assert!(matches!(settings(&server, &with(63)), Err(ServerError::SettingsTooLong(1177, MAX_SETTINGS))));
-        assert!(settings(&server, &with(256)).is_err());
+        assert!(matches!(settings(&server, &with(65)), Err(ServerError::TooMany { count: 65, most: 64, .. })));
+        assert!(settings_unchecked(&server, &with(256)).is_err());
         let search = vec!["x".repeat(256)];
         assert!(settings(&server, &ServerConfig { search, ..ServerConfig::default() }).is_err());
     }

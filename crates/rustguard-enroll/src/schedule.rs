@@ -65,11 +65,11 @@ impl Keys {
         &self.to_client
     }
 
-    /// Six digits of everything both sides said until the proof.
+    /// Eight digits of everything both sides said until the proof.
     pub(crate) fn approval_code(&self, proof_text: &[u8]) -> ApprovalCode {
         let bytes = hash::hmac(&self.export, &[b"RustGuard enrolment v1 approval", &hash::hash(&[proof_text])]);
         let [a, b, c, d, e, f, g, h, ..] = bytes;
-        let number = u64::from_le_bytes([a, b, c, d, e, f, g, h]) % 1_000_000;
+        let number = u64::from_le_bytes([a, b, c, d, e, f, g, h]) % ApprovalCode::COUNT;
         ApprovalCode(number as u32)
     }
 
@@ -113,7 +113,7 @@ impl ClaimKeys {
 }
 
 /// What a share commits to: the text of the proof, with its nonce. Without it, somebody in the middle who knows the
-/// passphrase could choose shares until both sides show the same six digits.
+/// passphrase could choose shares until both sides show the same digits.
 pub(crate) fn commitment(proof_text: &[u8]) -> [u8; 32] {
     hash::hash(&[b"RustGuard enrolment v1 commitment", proof_text])
 }

@@ -44,8 +44,8 @@ use rustguard_core::{
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use session::Sessions;
 use std::net::SocketAddr;
-pub use window::MAX_ATTEMPTS;
 use window::Window;
+pub use window::{MAX_ASKING, MAX_ATTEMPTS};
 
 /// After a failure of the store, expiry is tried again this much later.
 const RETRY_STORE: Duration = Duration::from_secs(5);

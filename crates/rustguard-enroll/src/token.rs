@@ -23,6 +23,8 @@ pub const INVITE_PREFIX: &str = "rg1-";
 pub const MAX_ENDPOINT: usize = 255;
 /// Bytes of the shortest passphrase. Short is bearable: a guess costs one of five attempts of a window.
 pub const MIN_PASSPHRASE: usize = 6;
+/// Characters of a passphrase that is not worth a warning: see [`Passphrase::is_short`].
+pub const ADVISED_PASSPHRASE: usize = 10;
 /// Bytes of the longest passphrase.
 pub const MAX_PASSPHRASE: usize = 128;
 /// Possible secrets of a [`Code`]: four symbols of five bits. Five guesses in a window find one in 209,715.
@@ -323,6 +325,12 @@ impl Passphrase {
         } else {
             Ok(Self(Zeroizing::new(text.to_owned())))
         }
+    }
+
+    /// Whether it has fewer than [`ADVISED_PASSPHRASE`] characters. What people choose at that length is mostly among the most
+    /// common ten thousand, of which the five guesses of a window find one in 2,000.
+    pub fn is_short(&self) -> bool {
+        self.0.chars().count() < ADVISED_PASSPHRASE
     }
 
     /// Its bytes.

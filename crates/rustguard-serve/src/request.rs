@@ -20,7 +20,7 @@ pub enum Request {
     Status,
     /// Admit a joiner who waits.
     Approve {
-        /// The six digits that its side shows.
+        /// The eight digits that its side shows.
         code: String,
     },
     /// Make an invite: [`Answer::Invite`].
@@ -271,7 +271,7 @@ pub struct WindowView {
 /// A joiner who waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingView {
-    /// The six digits.
+    /// The eight digits.
     pub code: String,
     /// The name it gives itself.
     pub name: Option<String>,

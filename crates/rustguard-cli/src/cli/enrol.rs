@@ -116,6 +116,15 @@ pub(crate) struct Join {
     /// Let the server forget this machine when it has been silent for a while: for containers, and machines on loan
     #[arg(long)]
     pub(crate) ephemeral: bool,
+    /// Take a default route from the server, and send everything by way of it [default: ask; without a terminal, off]
+    #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
+    pub(crate) accept_default_route: Option<bool>,
+    /// Take name servers from the server, and ask them for every name [default: ask; without a terminal, off]
+    #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
+    pub(crate) accept_dns: Option<bool>,
+    /// Take this route from the server although it overlaps a network of this machine
+    #[arg(long = "accept-route", value_name = "CIDR")]
+    pub(crate) accept_routes: Vec<IpNet>,
     /// Give up when the server has not answered for so many seconds; 0 tries for ever
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub(crate) timeout: u64,

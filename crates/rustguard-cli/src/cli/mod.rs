@@ -100,10 +100,14 @@ An invite works until it is used or has expired. A code or passphrase works only
     ///
     /// Keeps what the server tells in /etc/rustguard/NAME.conf: from then on `rustguard up NAME` brings the tunnel back,
     /// without a token. Tries until it succeeds.
+    ///
+    /// A server cannot do what it likes with this machine: default routes and name servers are taken from it only with your
+    /// consent, and routes over the server itself or over networks of this machine are left out. Each is said.
     #[command(after_help = "\
 Examples:
   rustguard join 203.0.113.1:51820 --token rg1-…
-  rustguard join vpn.example.org --token - --detach < token")]
+  rustguard join vpn.example.org --token - --detach < token
+  rustguard join vpn.example.org --token - --accept-default-route --accept-dns < token")]
     Join(enrol::Join),
 
     /// Open a pairing window for a minute, or for so many seconds
@@ -120,7 +124,7 @@ Examples:
 
     /// Admit a machine that waits for approval
     Approve {
-        /// The six digits that it shows
+        /// The eight digits that it shows
         code: String,
         #[command(flatten)]
         interface: enrol::Interface,

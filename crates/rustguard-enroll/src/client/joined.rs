@@ -6,6 +6,8 @@ use rustguard_crypto::x25519::PublicKey;
 use zeroize::Zeroizing;
 
 /// All that a machine needs to bring its tunnel up, now and after each boot. `Debug` leaves the preshared key out.
+///
+/// It is what the server says. Before a tunnel is made of it, [`Joined::accept`] checks it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Joined {
     /// The server's WireGuard public key, which is authentic.
@@ -52,7 +54,7 @@ pub enum Heard {
     Nothing,
     /// The joining went a step further. There is something to send: [`Client::poll`](super::Client::poll).
     Progress,
-    /// An administrator has to approve, and sees the same six digits. Told again whenever the server says so.
+    /// An administrator has to approve, and sees the same eight digits. Told again whenever the server says so.
     Waiting(ApprovalCode),
     /// Done.
     Joined(Box<Joined>),
@@ -83,12 +85,19 @@ pub enum JoinError {
     /// The server could not write its state.
     #[error("the server could not store the lease; its log says why")]
     ServerFailed,
-    /// The queue of those who wait for approval is full.
-    #[error("too many machines wait for approval; try again when the administrator has approved some")]
+    /// The queue of those who wait for approval is full, or as many have asked as one window allows.
+    #[error(
+        "too many machines wait for approval, or have asked for it in this window; try again when the administrator has approved some, or has opened a new window"
+    )]
     QueueFull,
     /// The approval did not come in time, or the window was closed.
     #[error("the administrator did not approve in time; join again while a window is open")]
     NotApproved,
+    /// The answer is authentic, and not understood.
+    #[error(
+        "the server's answer cannot be read: the server is newer than this program, or hostile; update RustGuard on this machine"
+    )]
+    Unreadable,
     /// The token's server key, or this machine's, is no key.
     #[error("the public key in the token is of low order; the token is not genuine")]
     BadKey,

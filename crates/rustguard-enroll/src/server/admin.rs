@@ -68,6 +68,7 @@ impl<S: LeaseStore> Server<S> {
             approve,
             attempts_left: MAX_ATTEMPTS,
             joined: 0,
+            asked: 0,
         });
         self.ledger.window_opened();
         self.ledger_window = true;

@@ -3,6 +3,7 @@ use super::{
     Server,
     options::ApprovalCode,
     session::{APPROVAL_TIME, SESSION_TIME, Session, Stage, Via},
+    window::MAX_ASKING,
 };
 use crate::{
     action::{Action, PeerConfig},
@@ -69,10 +70,13 @@ impl<S: LeaseStore> Server<S> {
             self.refuse_silently(Reason::Malformed, from, None, None, now, actions);
             return;
         };
-        // It knew the secret: no guess.
+        // It knew the secret: no guess. A proof that comes when its window has closed is the last one of it.
+        let mut asked = MAX_ASKING;
         if let Some(window) = self.window.as_mut().filter(|window| window.serial == serial) {
             window.attempts_left += 1;
             window.joined = window.joined.saturating_add(1);
+            asked = window.asked;
+            window.asked = window.asked.saturating_add(1);
         }
 
         let mut record = AuditRecord::new(AuditEvent::ApprovalWanted, now).source(from);
@@ -83,7 +87,8 @@ impl<S: LeaseStore> Server<S> {
         if !approve {
             session.stage = Stage::Welcomed;
             welcome(session, hash, &self.settings);
-        } else if waiting.len() >= MAX_WAITING || waiting.iter().any(|other| other.code == code) {
+        } else if asked >= MAX_ASKING || waiting.len() >= MAX_WAITING || waiting.iter().any(|other| other.code == code)
+        {
             // Two with the same digits could not be told apart; the second one tries again, with others.
             session.stage = Stage::Refused;
             welcome(session, hash, &short_greeting(Verdict::Refused(JoinError::QueueFull)));

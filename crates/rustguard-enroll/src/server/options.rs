@@ -77,22 +77,26 @@ pub struct WindowStatus {
     pub joined: u32,
 }
 
-/// Six digits that both sides show while a joiner waits for approval.
+/// Eight digits that both sides show while a joiner waits for approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApprovalCode(pub(crate) u32);
 
 impl ApprovalCode {
-    /// Reads six digits; spaces and dashes between them do not count.
+    /// How many there are. Somebody in the middle who knows the secret has one chance in so many that both sides show the
+    /// same digits, each time that an exchange begins anew.
+    pub(crate) const COUNT: u64 = 100_000_000;
+
+    /// Reads eight digits; spaces and dashes between them do not count.
     pub fn parse(text: &str) -> Option<Self> {
         let digits: String = text.chars().filter(|c| !matches!(c, ' ' | '-')).collect();
-        let number = digits.len() == 6 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let number = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_digit());
         number.then(|| digits.parse().ok()).flatten().map(Self)
     }
 }
 
 impl fmt::Display for ApprovalCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:06}", self.0)
+        write!(f, "{:08}", self.0)
     }
 }
 
@@ -156,6 +160,16 @@ pub enum ServerError {
     /// What joiners are told does not fit into one datagram.
     #[error("routes, name servers and search domains take {0} bytes of the {1} that fit into one datagram; push fewer")]
     SettingsTooLong(usize, usize),
+    /// More than a joiner takes.
+    #[error("{count} {what} for those who join are more than the {most} that they take; push fewer")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// How many it may be.
+        most: usize,
+    },
     /// The endpoint does not fit into an invite.
     #[error(transparent)]
     Token(#[from] TokenError),

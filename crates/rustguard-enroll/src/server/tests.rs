@@ -64,7 +64,9 @@ impl Lab {
         let (answers, _) = self.handle(&datagram);
         let answer = answers.first()?;
         let Some(Message::Response(response)) = Message::parse(answer) else { panic!("a response") };
-        let Ok((keys, _, Greeting::Settings(..))) = initiated.finish(&response, answer) else { panic!("authentic") };
+        let Ok((keys, _, Some(Greeting::Settings(..)))) = initiated.finish(&response, answer) else {
+            panic!("authentic")
+        };
         Some((keys, response.session))
     }
 }
@@ -234,6 +236,7 @@ fn a_forged_proof_from_elsewhere_ends_nobodys_session() {
         approve: false,
         attempts_left: 0,
         joined: 0,
+        asked: 0,
     };
     lab.server.window = Some(window);
     let session = session::Session {

@@ -6,6 +6,9 @@ use rustguard_core::{cookie::Checker, time::Instant};
 
 /// Guesses of a window. The one that was right is given back.
 pub const MAX_ATTEMPTS: u32 = 5;
+/// Joiners of one window that may ask for approval. Each of them is a chance for somebody in the middle who knows the secret: of
+/// the codes that it can bring about at the server, one may be the joiner's.
+pub const MAX_ASKING: u32 = 32;
 /// Shares answered: 10 a second.
 pub(crate) const SHARES: Rate = Rate { interval: Duration::from_millis(100), burst: 10 };
 
@@ -19,6 +22,8 @@ pub(crate) struct Window {
     pub(crate) approve: bool,
     pub(crate) attempts_left: u32,
     pub(crate) joined: u32,
+    /// How often approval was asked for.
+    pub(crate) asked: u32,
 }
 
 impl Window {

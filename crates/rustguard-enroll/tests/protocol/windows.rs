@@ -3,8 +3,8 @@ use crate::sim::{Sim, seconds};
 use rustguard_enroll::{
     audit::{AuditEvent, Reason},
     client::JoinError,
-    server::{ApprovalCode, MAX_WAITING, MAX_WINDOW, OpenOptions, ServerError},
-    token::Code,
+    server::{ApprovalCode, MAX_ASKING, MAX_WAITING, MAX_WINDOW, OpenOptions, ServerError},
+    token::{Code, Passphrase},
 };
 use std::time::Duration;
 
@@ -206,7 +206,7 @@ fn who_proved_the_code_in_time_may_finish_after_the_window() {
 }
 
 #[test]
-fn approval_shows_both_sides_the_same_six_digits_and_admits_one() {
+fn approval_shows_both_sides_the_same_eight_digits_and_admits_one() {
     let mut sim = Sim::new(29);
     let code = sim.open(None, true);
     let nodes = [sim.join(&code), sim.join(&code)];
@@ -218,7 +218,7 @@ fn approval_shows_both_sides_the_same_six_digits_and_admits_one() {
         let entry = pending.iter().find(|entry| entry.code == shown).expect("the same digits");
         assert_eq!((entry.public_key, entry.source), (sim.public_key(node), sim.nodes[node].address));
         assert_eq!(ApprovalCode::parse(&shown.to_string()), Some(shown));
-        assert_eq!(shown.to_string().len(), 6);
+        assert_eq!(shown.to_string().len(), 8);
     }
     assert!(sim.server.ledger().leases().len() == 0, "nothing before it is approved");
     let shown = sim.nodes[1].waiting.expect("told to wait");
@@ -274,9 +274,55 @@ fn the_queue_for_approval_is_bounded() {
 }
 
 #[test]
-fn six_digits_are_read_as_people_type_them() {
-    for (text, read) in [("012345", true), ("012 345", true), ("012-345", true), ("12345", false), ("12345x", false)] {
+fn eight_digits_are_read_as_people_type_them() {
+    for (text, read) in [
+        ("01234567", true),
+        ("0123 4567", true),
+        ("0123-4567", true),
+        ("1234567", false),
+        ("012345678", false),
+        ("1234567x", false),
+    ] {
         assert_eq!(ApprovalCode::parse(text).is_some(), read, "{text}");
     }
-    assert_eq!(ApprovalCode::parse("000 042").expect("six digits").to_string(), "000042");
+    assert_eq!(ApprovalCode::parse("0000 0042").expect("eight digits").to_string(), "00000042");
+}
+
+/// Whoever knows the secret may begin anew, and each time is a chance for the same digits: so there are only so many.
+#[test]
+fn a_window_lets_only_so_many_ask_for_approval() {
+    let mut sim = Sim::new(33);
+    let code = "correct horse battery";
+    let open = |sim: &mut Sim| {
+        let passphrase = Some(Passphrase::new(code).expect("a passphrase"));
+        let options = OpenOptions { duration: MAX_WINDOW, passphrase, approve: true };
+        sim.admin(|server, now, rng, actions| server.open(options, now, rng, actions).expect("no other window"));
+    };
+    open(&mut sim);
+    let mut asked = 0;
+    // One after the other, each of them approved at once, so that the queue is never full.
+    loop {
+        let node = sim.join(code);
+        while sim.nodes[node].waiting.is_none() && sim.nodes[node].outcome.is_none() {
+            assert!(sim.step(sim.now.instant + seconds(1)));
+        }
+        let Some(shown) = sim.nodes[node].waiting else {
+            assert_eq!(sim.failed(node), JoinError::QueueFull);
+            break;
+        };
+        asked += 1;
+        sim.admin(|server, now, _, actions| server.approve(shown, now, actions).expect("it waits"));
+        while sim.nodes[node].outcome.is_none() {
+            assert!(sim.step(sim.now.instant + seconds(5)));
+        }
+        assert!(asked <= MAX_ASKING, "more than a window takes");
+    }
+    assert_eq!(asked, MAX_ASKING);
+    assert_eq!(sim.audited(AuditEvent::ApprovalWanted).len(), asked as usize, "nor more lines in the log");
+    // A new window begins to count anew.
+    sim.admin(|server, now, _, actions| server.close(now, actions));
+    open(&mut sim);
+    let node = sim.join(code);
+    sim.pass(seconds(2));
+    assert!(sim.nodes[node].waiting.is_some());
 }

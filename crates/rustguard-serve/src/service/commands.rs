@@ -61,7 +61,7 @@ impl<S: LeaseStore> Service<S> {
                 false => Err("no window is open".to_owned()),
             },
             Request::Approve { code } => {
-                let code = ApprovalCode::parse(&code).ok_or_else(|| format!("`{code}` is not six digits"))?;
+                let code = ApprovalCode::parse(&code).ok_or_else(|| format!("`{code}` is not eight digits"))?;
                 let waiting = self.server.pending_approvals();
                 let name = waiting.into_iter().find(|waiting| waiting.code == code).and_then(|waiting| waiting.name);
                 self.server.approve(code, now, &mut self.actions).map_err(text)?;

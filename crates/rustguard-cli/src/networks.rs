@@ -1,0 +1,68 @@
+//! The networks of this machine: what a network that it serves or joins has to keep out of.
+
+use anyhow::{Context as _, Result};
+use futures_util::TryStreamExt as _;
+use ipnet::IpNet;
+use rtnetlink::{
+    RouteMessageBuilder,
+    packet_route::{
+        address::AddressAttribute,
+        route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType},
+    },
+};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A route without a gateway that is shorter than this is a default route in parts, and no network.
+const WIDE_V4: u8 = 8;
+/// The same for IPv6.
+const WIDE_V6: u8 = 16;
+
+/// This machine's addresses, each with the length of its network.
+pub(crate) async fn addresses() -> Result<Vec<IpNet>> {
+    let (connection, netlink, _) = rtnetlink::new_connection()?;
+    let connection = tokio::spawn(connection);
+    let addresses: Vec<_> = netlink.address().get().execute().try_collect().await.context("cannot list addresses")?;
+    connection.abort();
+    let networks = addresses.into_iter().filter_map(|message| {
+        let address = message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        })?;
+        IpNet::new(address, message.header.prefix_len).ok()
+    });
+    Ok(networks.collect())
+}
+
+/// The [`addresses`], and the routes of the main table that lead to an interface without a gateway: networks behind other
+/// tunnels are such.
+pub(crate) async fn connected() -> Result<Vec<IpNet>> {
+    let mut networks = addresses().await?;
+    let (connection, netlink, _) = rtnetlink::new_connection()?;
+    let connection = tokio::spawn(connection);
+    let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
+    let mut routes: Vec<_> = netlink.route().get(v4).execute().try_collect().await.context("cannot list routes")?;
+    // A kernel without IPv6 has no answer.
+    let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
+    routes.extend(netlink.route().get(v6).execute().try_collect::<Vec<_>>().await.unwrap_or_default());
+    connection.abort();
+    networks.extend(routes.iter().filter_map(direct));
+    Ok(networks)
+}
+
+fn direct(route: &RouteMessage) -> Option<IpNet> {
+    let (mut table, mut interface, mut gateway, mut to) = (u32::from(route.header.table), false, false, None);
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Oif(_) => interface = true,
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => gateway = true,
+            RouteAttribute::Destination(RouteAddress::Inet(address)) => to = Some(IpAddr::V4(*address)),
+            RouteAttribute::Destination(RouteAddress::Inet6(address)) => to = Some(IpAddr::V6(*address)),
+            _ => {}
+        }
+    }
+    let main = table == u32::from(RouteHeader::RT_TABLE_MAIN) && route.header.kind == RouteType::Unicast;
+    let network = IpNet::new(to?, route.header.destination_prefix_length).ok()?;
+    let wide = network.prefix_len() < if network.addr().is_ipv4() { WIDE_V4 } else { WIDE_V6 };
+    (main && interface && !gateway && !wide).then_some(network)
+}

@@ -1,0 +1,328 @@
+//! What a machine accepts of what its server tells it.
+//!
+//! The server is authentic. That does not make its settings good for this machine: a server may be hostile, taken over, or set up
+//! by somebody who does not know this machine's networks. So its settings are checked before anything is made of them:
+//!
+//! | The server says | What becomes of it |
+//! |---|---|
+//! | more routes, name servers or search domains than [`MAX_ROUTES`], [`MAX_DNS`], [`MAX_SEARCH`] | refused: [`Unacceptable`] |
+//! | an MTU that no tunnel takes; an address that no machine can have, or that lies in one of this machine's networks | refused |
+//! | a default route, whole or in parts | taken if the user accepts it |
+//! | name servers and search domains | taken if the user accepts them, except for those that make no sense |
+//! | a route over the server's own endpoint | left out: the tunnel's packets would go into the tunnel |
+//! | a route that overlaps a network of this machine | left out, unless the user accepts this route |
+//! | a route to loopback, multicast, link-local or reserved addresses | left out |
+//!
+//! What is left out is told: [`LeftOut`].
+use super::Joined;
+use core::{fmt, net::IpAddr};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use std::collections::BTreeSet;
+
+/// Routes that a machine takes from its server.
+pub const MAX_ROUTES: usize = 64;
+/// Name servers that a machine takes from its server. Resolvers ask three (`MAXNS` of resolv.conf(5)).
+pub const MAX_DNS: usize = 8;
+/// Search domains that a machine takes from its server.
+pub const MAX_SEARCH: usize = 16;
+/// The least MTU that a tunnel takes: what every IPv4 host accepts (RFC 791).
+const MIN_MTU: u16 = 576;
+/// The least with an IPv6 address (RFC 8200, section 5).
+const MIN_MTU_V6: u16 = 1280;
+
+/// Routes to public addresses that together cover more than a prefix of this length are a default route in parts.
+const WIDE_V4: u8 = 6;
+/// The same for IPv6, where all public addresses are in a /3 and a provider has a /19 or less.
+const WIDE_V6: u8 = 12;
+
+/// Private networks (RFC 1918, RFC 6598): however wide, they are no part of the Internet.
+const PRIVATE_V4: [Ipv4Net; 4] =
+    [v4([10, 0, 0, 0], 8), v4([172, 16, 0, 0], 12), v4([192, 168, 0, 0], 16), v4([100, 64, 0, 0], 10)];
+/// Unique local addresses (RFC 4193).
+const PRIVATE_V6: Ipv6Net = v6(0xfc00, 7);
+/// "This network", loopback, link-local, multicast, reserved (RFC 6890).
+const SPECIAL_V4: [Ipv4Net; 5] =
+    [v4([0; 4], 8), v4([127, 0, 0, 0], 8), v4([169, 254, 0, 0], 16), v4([224, 0, 0, 0], 4), v4([240, 0, 0, 0], 4)];
+/// Unspecified, loopback, IPv4 in IPv6 clothing; link-local; multicast.
+const SPECIAL_V6: [Ipv6Net; 3] = [v6(0, 80), v6(0xfe80, 10), v6(0xff00, 8)];
+
+const fn v4([a, b, c, d]: [u8; 4], len: u8) -> Ipv4Net {
+    Ipv4Net::new_assert(core::net::Ipv4Addr::new(a, b, c, d), len)
+}
+
+const fn v6(first: u16, len: u8) -> Ipv6Net {
+    Ipv6Net::new_assert(core::net::Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0), len)
+}
+
+/// This machine, and what its user has agreed to.
+#[derive(Clone, Debug)]
+pub struct Here {
+    /// Where the server was reached.
+    pub endpoint: IpAddr,
+    /// The networks that this machine is connected to. A single address is a network of one.
+    pub networks: Vec<IpNet>,
+    /// Whether the user accepts default routes.
+    pub default_route: bool,
+    /// Whether the user accepts name servers and search domains.
+    pub dns: bool,
+    /// Routes that the user accepts although they overlap networks of this machine.
+    pub routes: Vec<IpNet>,
+}
+
+/// What was left out of the server's settings, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeftOut {
+    /// A default route, or a part of one, that the user has not accepted.
+    DefaultRoute(IpNet),
+    /// A route over the address by which the server is reached.
+    Endpoint(IpNet, IpAddr),
+    /// A route that overlaps this network of the machine.
+    Overlap(IpNet, IpNet),
+    /// A route to addresses that are never behind a tunnel.
+    Special(IpNet),
+    /// Name servers and search domains that the user has not accepted.
+    Dns(Vec<IpAddr>, Vec<String>),
+    /// A name server that cannot be one.
+    NameServer(IpAddr),
+    /// A search domain that is no domain.
+    SearchDomain(String),
+}
+
+/// Settings with which there is no tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unacceptable {
+    /// More than a machine takes.
+    #[error("the server sends {count} {what}; this machine takes at most {most}; nothing was written")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// How many it may be.
+        most: usize,
+    },
+    /// An MTU with which there is no tunnel.
+    #[error(
+        "the server asks for an MTU of {0} bytes; a tunnel has at least {MIN_MTU}, and {MIN_MTU_V6} with IPv6; nothing was written"
+    )]
+    Mtu(u16),
+    /// No address for this machine.
+    #[error("the server gave this machine no address; nothing was written")]
+    NoAddress,
+    /// An address that no machine can have.
+    #[error("the server gave this machine the address {0}, which cannot be a machine's; nothing was written")]
+    Address(IpAddr),
+    /// The server's own address, inside the tunnel or outside.
+    #[error("the server gave this machine the address {0}, which is its own; nothing was written")]
+    ServersAddress(IpAddr),
+    /// An address in a network that this machine is connected to.
+    #[error(
+        "the server gave this machine the address {0}, but {1} is a network that it is connected to already; \
+         the server has to use another pool (`rustguard serve --pool`), or leave that network; nothing was written"
+    )]
+    AddressInNetwork(IpAddr, IpNet),
+    /// Nothing would go through the tunnel.
+    #[error("none of the server's routes can be used here; nothing was written")]
+    NoRoute,
+}
+
+impl Joined {
+    /// The routes that are a default route, whole or in parts: with them, most of the Internet goes by way of the server.
+    pub fn default_routes(&self) -> Vec<IpNet> {
+        let mut default = Vec::new();
+        for family in [true, false] {
+            let counts = |net: &IpNet| is_v4(net) == family && !is_private(net) && !is_special(net);
+            let mut public: Vec<IpNet> = self.routes.iter().map(IpNet::trunc).filter(counts).collect();
+            public.sort_by_key(|net| (net.prefix_len(), *net));
+            public.dedup();
+            let wide = share(if family { WIDE_V4 } else { WIDE_V6 });
+            let mut covered: u128 = public.iter().map(|net| share(net.prefix_len())).sum();
+            // The widest first: what is left is what somebody may have meant.
+            default.extend(public.into_iter().take_while(|net| {
+                let too_wide = covered > wide;
+                covered -= share(net.prefix_len());
+                too_wide
+            }));
+        }
+        default
+    }
+
+    /// Takes what is good for the machine that is `here`.
+    ///
+    /// # Errors
+    /// See [`Unacceptable`].
+    pub fn accept(mut self, here: &Here) -> Result<(Self, Vec<LeftOut>), Unacceptable> {
+        let counts = [
+            ("routes", self.routes.len(), MAX_ROUTES),
+            ("name servers", self.dns.len(), MAX_DNS),
+            ("search domains", self.search.len(), MAX_SEARCH),
+        ];
+        if let Some((what, count, most)) = counts.into_iter().find(|(_, count, most)| count > most) {
+            return Err(Unacceptable::TooMany { what, count, most });
+        }
+        let least = if self.addresses.iter().all(is_v4) { MIN_MTU } else { MIN_MTU_V6 };
+        if let Some(mtu) = self.mtu.filter(|&mtu| mtu < least) {
+            return Err(Unacceptable::Mtu(mtu));
+        }
+        self.check_addresses(here)?;
+        let mut left_out = Vec::new();
+        self.routes = self.acceptable_routes(here, &mut left_out);
+        if self.routes.is_empty() {
+            return Err(Unacceptable::NoRoute);
+        }
+        self.accept_dns(here, &mut left_out);
+        Ok((self, left_out))
+    }
+
+    fn check_addresses(&self, here: &Here) -> Result<(), Unacceptable> {
+        if self.addresses.is_empty() {
+            return Err(Unacceptable::NoAddress);
+        }
+        for address in self.addresses.iter().map(IpNet::addr) {
+            if is_special(&address.into()) {
+                return Err(Unacceptable::Address(address));
+            }
+            if address == here.endpoint || self.server_addresses.contains(&address) {
+                return Err(Unacceptable::ServersAddress(address));
+            }
+            // An address of this machine's own is taken in any case.
+            let accepted = here.routes.iter().any(|route| route.contains(&address));
+            let taken = |net: &&IpNet| net.contains(&address) && (!accepted || net.addr() == address);
+            if let Some(network) = here.networks.iter().find(taken) {
+                return Err(Unacceptable::AddressInNetwork(address, network.trunc()));
+            }
+        }
+        Ok(())
+    }
+
+    fn acceptable_routes(&self, here: &Here, left_out: &mut Vec<LeftOut>) -> Vec<IpNet> {
+        let default: BTreeSet<IpNet> = self.default_routes().into_iter().collect();
+        let mut routes = Vec::new();
+        for route in self.routes.iter().map(IpNet::trunc) {
+            if routes.contains(&route) {
+                continue;
+            }
+            let is_default = default.contains(&route);
+            // A default route proper leaves the tunnel's own packets out: they are marked. All others are plain routes.
+            let loops = route.prefix_len() > 0 && route.contains(&here.endpoint);
+            // The networks of this machine are more specific than a default route, and stay what they are.
+            let overlapped = here.networks.iter().find(|network| overlap(network, &route)).filter(|_| !is_default);
+            let reason = if is_default && !here.default_route {
+                LeftOut::DefaultRoute(route)
+            } else if loops {
+                LeftOut::Endpoint(route, here.endpoint)
+            } else if is_special(&route) {
+                LeftOut::Special(route)
+            } else if let Some(network) = overlapped.filter(|_| !here.routes.iter().any(|net| net.trunc() == route)) {
+                LeftOut::Overlap(route, network.trunc())
+            } else {
+                routes.push(route);
+                continue;
+            };
+            if !left_out.contains(&reason) {
+                left_out.push(reason);
+            }
+        }
+        routes
+    }
+
+    fn accept_dns(&mut self, here: &Here, left_out: &mut Vec<LeftOut>) {
+        let (dns, search) = (core::mem::take(&mut self.dns), core::mem::take(&mut self.search));
+        if !here.dns {
+            if !(dns.is_empty() && search.is_empty()) {
+                left_out.push(LeftOut::Dns(dns, search.into_iter().filter(|domain| is_domain(domain)).collect()));
+            }
+            return;
+        }
+        for server in dns {
+            if is_special(&server.into()) {
+                left_out.push(LeftOut::NameServer(server));
+            } else if !self.dns.contains(&server) {
+                self.dns.push(server);
+            }
+        }
+        for domain in search {
+            // Without a server that knows them they are of no use.
+            if !is_domain(&domain) || self.dns.is_empty() {
+                left_out.push(LeftOut::SearchDomain(domain));
+            } else if !self.search.contains(&domain) {
+                self.search.push(domain);
+            }
+        }
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DefaultRoute(route) => write!(
+                f,
+                "the server's route {route} is left out: it would take most of this machine's traffic to the server; \
+                 --accept-default-route takes it"
+            ),
+            Self::Endpoint(route, endpoint) => write!(
+                f,
+                "the server's route {route} is left out: the server itself is at {endpoint}, and its packets would go \
+                 round for ever"
+            ),
+            Self::Overlap(route, network) => write!(
+                f,
+                "the server's route {route} is left out: it overlaps {network}, which this machine is connected to; \
+                 --accept-route {route} takes it"
+            ),
+            Self::Special(route) => {
+                write!(f, "the server's route {route} is left out: no such addresses are behind a tunnel")
+            }
+            Self::Dns(servers, search) => {
+                let all = servers.iter().map(ToString::to_string).chain(search.iter().cloned());
+                let all = all.collect::<Vec<_>>().join(", ");
+                write!(f, "the server's DNS ({all}) is left out: --accept-dns takes it, and asks it for every name")
+            }
+            Self::NameServer(server) => {
+                write!(f, "the server's name server {server} is left out: it cannot be a name server's address")
+            }
+            // Not as it is: it may be anything, and is shown on a terminal.
+            Self::SearchDomain(domain) => {
+                write!(f, "the server's search domain {domain:?} is left out: it is none, or has no name server")
+            }
+        }
+    }
+}
+
+fn is_v4(net: &IpNet) -> bool {
+    matches!(net, IpNet::V4(_))
+}
+
+fn is_private(net: &IpNet) -> bool {
+    match net {
+        IpNet::V4(net) => PRIVATE_V4.iter().any(|private| private.contains(net)),
+        IpNet::V6(net) => PRIVATE_V6.contains(net),
+    }
+}
+
+fn is_special(net: &IpNet) -> bool {
+    match net {
+        IpNet::V4(net) => SPECIAL_V4.iter().any(|special| special.contains(net)),
+        IpNet::V6(net) => SPECIAL_V6.iter().any(|special| special.contains(net)),
+    }
+}
+
+/// The part of its family's addresses that a prefix of this length has, in 2^-64.
+fn share(len: u8) -> u128 {
+    1 << (64 - u32::from(len.min(64)))
+}
+
+fn overlap(a: &IpNet, b: &IpNet) -> bool {
+    a.contains(b) || b.contains(a)
+}
+
+/// Whether it is a domain and can be nothing else: what stands beside it in a file is an address.
+fn is_domain(text: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    let name = text.strip_suffix('.').unwrap_or(text);
+    text.len() <= 253 && name.split('.').all(label) && !name.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+}
