@@ -51,9 +51,7 @@ fn build() -> Result<PathBuf> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace's folder")?;
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--package", "rustguard-cli", "--message-format=json-render-diagnostics"]);
-    if !cfg!(debug_assertions) {
-        command.arg("--release");
-    }
+    command.args(["--profile", &profile()?]);
     // What cargo set for this test is not meant for another build: it could make build scripts run again.
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_")) {
         command.env_remove(name);
@@ -66,6 +64,14 @@ fn build() -> Result<PathBuf> {
         .filter(|message| message["target"]["name"] == "rustguard")
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
         .context("cargo did not say where it put rustguard")
+}
+
+/// The profile that this test was built with. Cargo names the folder after it (`target/PROFILE/deps/TEST`), but that of `dev`.
+fn profile() -> Result<String> {
+    let test = env::current_exe()?;
+    let folder = test.ancestors().nth(2).and_then(Path::file_name).context("the folder of this test's profile")?;
+    let name = folder.to_str().context("the profile's name is UTF-8")?;
+    Ok(if name == "debug" { "dev" } else { name }.to_owned())
 }
 
 /// wireguard-go: `RUSTGUARD_WIREGUARD_GO`, else `wireguard-go` or `wireguard` (as `go install` names it) in `PATH` or Go's

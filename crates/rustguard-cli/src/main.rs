@@ -7,6 +7,7 @@ mod daemon;
 mod demo;
 mod detach;
 mod down;
+mod harden;
 mod hooks;
 mod invite;
 mod join;
@@ -42,6 +43,11 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 fn main() -> ExitCode {
     let cli = Cli::parse();
     log(&cli);
+    // The demo's keys live as long as the demo, and its user namespace is set up through files of /proc/self that a process
+    // without core dumps may not write.
+    if !matches!(cli.command, Some(Command::Demo { .. })) {
+        harden::process();
+    }
     run(cli).unwrap_or_else(|error| failure(&error))
 }
 
