@@ -34,7 +34,7 @@ pub fn paths(input: &[u8]) {
         let mut orders = Vec::new();
         match step % 7 {
             0 => match Probe::parse(after) {
-                Some(Probe::Request(request)) => paths.request(place, &request, now, &mut orders),
+                Some(Probe::Request(request)) => paths.request(place, &request, u32::from(field(19)), now, &mut orders),
                 Some(Probe::Reply(reply)) => paths.reply(&reply, now, &mut orders),
                 None => {}
             },
@@ -46,12 +46,13 @@ pub fn paths(input: &[u8]) {
                     weights: std::array::from_fn(|n| field(7 + n)),
                     interval: Duration::from_millis(u64::from(field(15)) << (field(16) % 40)),
                     clock: u64::from(field(17)) << (field(18) % 64),
+                    nonce: (field(18) & 64 == 0).then(|| field(19).into()),
                 };
-                paths.request(place, &request, now, &mut orders);
+                paths.request(place, &request, u32::from(field(19)), now, &mut orders);
             }
             2 => {
                 if let Some(request) = asked.pop() {
-                    paths.reply(&request.reply(), now, &mut orders);
+                    paths.reply(&request.reply(field(0).into()), now, &mut orders);
                 }
             }
             3 => paths.heard(place, now),

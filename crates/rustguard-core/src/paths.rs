@@ -22,7 +22,7 @@ use core::{
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
-use path::{Own, RoundTrip, Theirs};
+use path::{Challenge, Own, RoundTrip, Theirs};
 
 /// Most endpoints that can be configured for a peer: the last number is for where it roams to.
 pub const MAX_ENDPOINTS: usize = MAX_PATHS - 1;
@@ -185,6 +185,8 @@ pub struct Paths {
     configured: usize,
     /// What the peer has shown us, by its numbers.
     theirs: [Option<Theirs>; MAX_PATHS],
+    /// By the same numbers, what is still to be shown to be the peer's place.
+    challenges: [Option<Challenge>; MAX_PATHS],
     /// The peer's own word on which of these is the active one.
     their_active: Option<u8>,
     /// The position in `own`, or in `theirs` where we follow.
@@ -216,6 +218,7 @@ impl Paths {
             own: purposes.iter().map(|&purpose| Own::new(purpose, None, now)).collect(),
             configured: purposes.len(),
             theirs: [None; MAX_PATHS],
+            challenges: [None; MAX_PATHS],
             their_active: None,
             active: None,
             following: false,
@@ -232,8 +235,8 @@ impl Paths {
 
     /// Takes the endpoints of another configuration; what the peer has shown us stays.
     pub fn configure(&mut self, purposes: &[Use], now: Instant) {
-        let Self { theirs, their_active, data, session, .. } = *self;
-        *self = Self { theirs, their_active, data, session, ..Self::new(purposes, now) };
+        let Self { theirs, challenges, their_active, data, session, .. } = *self;
+        *self = Self { theirs, challenges, their_active, data, session, ..Self::new(purposes, now) };
         self.wake(now);
     }
 
@@ -319,29 +322,53 @@ impl Paths {
         }
     }
 
-    /// A request of the peer's, which came from there. It is answered in any case.
-    pub fn request(&mut self, from: Place, request: &Request, now: Instant, out: &mut Vec<Order>) {
-        self.learn(from, request, now);
+    /// A request of the peer's, which came from there. It is answered in any case. `random` is a fresh random number, with which
+    /// a new place is put to the test.
+    pub fn request(&mut self, from: Place, request: &Request, random: u32, now: Instant, out: &mut Vec<Order>) {
+        let nonce = self.learn(from, request, random, now);
         let to = self.sticky(request.path.into()).filter(|place| place.covers(&from)).unwrap_or(from);
-        out.push(Order::Probe { to, probe: Probe::Reply(request.reply()) });
+        out.push(Order::Probe { to, probe: Probe::Reply(request.reply(nonce)) });
     }
 
-    fn learn(&mut self, from: Place, request: &Request, now: Instant) {
+    /// Returns the nonce for the answer.
+    fn learn(&mut self, from: Place, request: &Request, random: u32, now: Instant) -> u32 {
         let path = usize::from(request.path);
-        let Some(slot) = self.theirs.get_mut(path) else { return };
+        let (Some(slot), Some(challenge)) = (self.theirs.get_mut(path), self.challenges.get_mut(path)) else {
+            return 0;
+        };
+        let asked = challenge.filter(|asked| asked.place == from);
         if slot.is_some_and(|known| known.clock > request.clock) {
-            return;
+            return slot
+                .filter(|known| known.place == from)
+                .map(|known| known.nonce)
+                .or(asked.map(|asked| asked.nonce))
+                .unwrap_or(0);
         }
         let interval = request.interval.clamp(CARRYING, 2 * IDLE);
-        let new = Theirs {
-            place: from,
-            usable: request.usable >> path & 1 != 0,
-            weight: request.weights[path],
-            // And what its way may vary by.
-            expires: now + PROMISES * interval + PATIENCE[0],
-            clock: request.clock,
+        // And what its way may vary by.
+        let expires = now + PROMISES * interval + PATIENCE[0];
+        let proven = match (*slot, asked, request.nonce) {
+            (Some(known), ..) if known.place == from => Some(known.nonce),
+            (_, Some(asked), Some(returned)) if asked.nonce == returned => Some(returned),
+            (.., None) => Some(0),
+            _ => None,
         };
-        *slot = Some(new);
+        let nonce = match (proven, asked) {
+            (Some(nonce), _) => {
+                *slot = Some(Theirs { place: from, usable: false, weight: 0, expires, clock: request.clock, nonce });
+                *challenge = None;
+                nonce
+            }
+            (None, asked) => {
+                // What is said is the peer's word, wherever it comes from; where it comes from is not.
+                if let Some(known) = slot {
+                    known.clock = request.clock;
+                }
+                let nonce = asked.map_or(random.max(1), |asked| asked.nonce);
+                *challenge = Some(Challenge { place: from, nonce, expires });
+                nonce
+            }
+        };
         // What it says of its other paths is news as well, and comes by a path that works.
         for (n, other) in self.theirs.iter_mut().enumerate() {
             if let Some(other) = other {
@@ -350,6 +377,7 @@ impl Paths {
         }
         self.their_active = request.active;
         self.changed = true;
+        nonce
     }
 
     /// An answer of the peer's.
@@ -361,6 +389,9 @@ impl Paths {
         own.round_trip = Some(RoundTrip::update(own.round_trip, took));
         own.unanswered = 0;
         own.answered += 1;
+        if reply.nonce != 0 && reply.nonce != own.nonce {
+            (own.nonce, own.returned) = (reply.nonce, false);
+        }
         if self.answers.replace(true) != Some(true) {
             self.changed = true;
             self.ask_all(now);
@@ -382,7 +413,8 @@ impl Paths {
     pub fn deadline(&self) -> Option<Instant> {
         let probes = (0..self.own.len()).filter(|&path| self.asks(path)).map(|path| self.own[path].due).min();
         let theirs = self.theirs.iter().flatten().map(|theirs| theirs.expires).min();
-        [probes, self.next_look, theirs].into_iter().flatten().min()
+        let challenges = self.challenges.iter().flatten().map(|challenge| challenge.expires).min();
+        [probes, self.next_look, theirs, challenges].into_iter().flatten().min()
     }
 
     /// Does what is due.
@@ -400,6 +432,9 @@ impl Paths {
                 *theirs = None;
                 self.changed = true;
             }
+        }
+        for challenge in &mut self.challenges {
+            *challenge = challenge.filter(|challenge| challenge.expires > now);
         }
         self.choose(now);
     }
@@ -439,9 +474,10 @@ impl Paths {
         self.own.get(path).is_some_and(|own| own.state == State::Up)
     }
 
-    /// Neither configured paths nor any that the peer has shown us.
+    /// Neither configured paths nor any that the peer has shown us, or is about to.
     pub fn is_plain(&self) -> bool {
-        !self.several() && self.pinned().is_none() && self.theirs.iter().all(Option::is_none)
+        let shown = self.theirs.iter().any(Option::is_some) || self.challenges.iter().any(Option::is_some);
+        !self.several() && self.pinned().is_none() && !shown
     }
 
     /// Looks at what was carried.
@@ -510,9 +546,11 @@ impl Paths {
             weights: core::array::from_fn(|path| self.own.get(path).and_then(Own::weight).unwrap_or(0)),
             interval,
             clock: now.as_nanos(),
+            nonce: Some(self.own[path].nonce),
         };
         let own = &mut self.own[path];
         own.asked = now;
+        own.returned = true;
         own.unanswered += 1;
         // Below the limit, the moment when the answer is missed; beyond it there is no hurry.
         own.due = now + if own.unanswered > MISSED { interval } else { own.patience() };
@@ -524,8 +562,9 @@ impl Paths {
     fn schedule(&mut self, path: usize, now: Instant) {
         let interval = self.interval(path, now);
         let own = &mut self.own[path];
-        // While it is being tested whether it works again, quickly.
-        let interval = if own.state == State::Down { interval.min(CARRYING) } else { interval };
+        // While it is being tested whether it works again, quickly; and while the peer waits for a nonce.
+        let hurry = own.state == State::Down || !own.returned;
+        let interval = if hurry { interval.min(CARRYING) } else { interval };
         own.due = now.max(own.asked + interval);
     }
 

@@ -22,6 +22,9 @@ pub(super) struct Own {
     pub(super) failed: Option<Instant>,
     /// When another address is looked for, if it does not work.
     pub(super) elsewhere: Instant,
+    /// What the peer wants to have returned, 0 for nothing, and whether a request has returned it.
+    pub(super) nonce: u32,
+    pub(super) returned: bool,
 }
 
 /// Smoothed as in RFC 6298.
@@ -40,6 +43,17 @@ pub(super) struct Theirs {
     pub(super) expires: Instant,
     /// Of the request: an older one that comes later changes nothing.
     pub(super) clock: u64,
+    /// What was returned from the place; 0 where nothing had to be.
+    pub(super) nonce: u32,
+}
+
+/// A place that the peer's requests by a path come from, and that is not known to be its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Challenge {
+    pub(super) place: Place,
+    /// What a request from there has to return.
+    pub(super) nonce: u32,
+    pub(super) expires: Instant,
 }
 
 impl Own {
@@ -56,6 +70,8 @@ impl Own {
             failures: 0,
             failed: None,
             elsewhere: now,
+            nonce: 0,
+            returned: true,
         }
     }
 

@@ -10,6 +10,7 @@ const MAGIC: [u8; 3] = [b'R', b'G', 1];
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
 const NONE: u8 = 255;
+const RETURNS_NONCES: u8 = 1;
 
 /// A probe.
 ///
@@ -24,15 +25,19 @@ const NONE: u8 = 255;
 ///  4     path: the sender's number for it, 0 to 7                  that of the request
 ///  5     active: the path for what is not spread; 255: none        0
 ///  6     usable: bit n is set while path n works both ways         0
-///  7     0, ignored when received                                  0
+///  7     1: the sender returns nonces; 0: it does not             0
 ///  8     weights of paths 0 to 7, a byte each; 0: in reserve       0
 /// 16     u32: milliseconds until the next request by this path     that of the request
 /// 20     u64: the sender's clock                                   that of the request
-/// 28     0, ignored when received                                  0
+/// 28     u32: the nonce of the last reply by this path, or 0       u32: a nonce for the place of the request, or 0
 /// ```
 ///
 /// Numbers are little-endian, as everywhere in WireGuard. A reply goes where its request came from, and leaves from the address
 /// that the request was sent to: it tells about the path both ways.
+///
+/// A request is authentic, but the source address of its datagram is not: somebody on the way can forward it from another address, or
+/// rewrite the address. So nothing but replies is sent to a new place before a request has come from there with the nonce of a
+/// reply that was sent there. Programs that do not know nonces ignore theirs and send 0 in byte 7; their word is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// Does this path work?
@@ -56,6 +61,8 @@ pub struct Request {
     pub interval: Duration,
     /// The sender's clock, for its own use.
     pub clock: u64,
+    /// The nonce of the last reply by this path, 0 for none; `None` from a program that does not return nonces.
+    pub nonce: Option<u32>,
 }
 
 /// An answer.
@@ -67,12 +74,14 @@ pub struct Reply {
     pub clock: u64,
     /// As in the request, in milliseconds.
     interval: u32,
+    /// To be returned by the next request by this path, from the same place; 0: nothing is to be returned.
+    pub nonce: u32,
 }
 
 impl Request {
     /// The answer.
-    pub fn reply(&self) -> Reply {
-        Reply { path: self.path, clock: self.clock, interval: millis(self.interval) }
+    pub fn reply(&self, nonce: u32) -> Reply {
+        Reply { path: self.path, clock: self.clock, interval: millis(self.interval), nonce }
     }
 }
 
@@ -92,6 +101,7 @@ impl Probe {
         let path = text[4];
         let interval = u32::from_le_bytes(*text[16..].first_chunk()?);
         let clock = u64::from_le_bytes(*text[20..].first_chunk()?);
+        let nonce = u32::from_le_bytes(*text[28..].first_chunk()?);
         if usize::from(path) >= MAX_PATHS {
             return None;
         }
@@ -107,8 +117,9 @@ impl Probe {
                 weights: *text[8..].first_chunk()?,
                 interval: Duration::from_millis(interval.into()),
                 clock,
+                nonce: (text[7] == RETURNS_NONCES).then_some(nonce),
             }),
-            _ => Self::Reply(Reply { path, clock, interval }),
+            _ => Self::Reply(Reply { path, clock, interval, nonce }),
         })
     }
 
@@ -116,22 +127,24 @@ impl Probe {
     pub fn to_bytes(&self) -> [u8; PROBE_LEN] {
         let mut text = [0; PROBE_LEN];
         text[1..4].copy_from_slice(&MAGIC);
-        let (path, interval, clock) = match self {
+        let (path, interval, clock, nonce) = match self {
             Self::Request(request) => {
                 text[0] = REQUEST;
                 text[5] = request.active.unwrap_or(NONE);
                 text[6] = request.usable;
+                text[7] = if request.nonce.is_some() { RETURNS_NONCES } else { 0 };
                 text[8..16].copy_from_slice(&request.weights);
-                (request.path, millis(request.interval), request.clock)
+                (request.path, millis(request.interval), request.clock, request.nonce.unwrap_or(0))
             }
             Self::Reply(reply) => {
                 text[0] = REPLY;
-                (reply.path, reply.interval, reply.clock)
+                (reply.path, reply.interval, reply.clock, reply.nonce)
             }
         };
         text[4] = path;
         text[16..20].copy_from_slice(&interval.to_le_bytes());
         text[20..28].copy_from_slice(&clock.to_le_bytes());
+        text[28..32].copy_from_slice(&nonce.to_le_bytes());
         text
     }
 }
@@ -147,23 +160,34 @@ mod tests {
         weights: [0, 2, 0, 1, 0, 0, 0, 0],
         interval: Duration::from_millis(200),
         clock: 0x0102_0304_0506_0708,
+        nonce: Some(0x0b0c_0d0e),
     };
 
     #[test]
     fn the_layout_is_the_documented_one() {
         let text = Probe::Request(ASKED).to_bytes();
         let mut expected = [0; PROBE_LEN];
-        expected[..8].copy_from_slice(&[1, b'R', b'G', 1, 3, 1, 0b1010, 0]);
+        expected[..8].copy_from_slice(&[1, b'R', b'G', 1, 3, 1, 0b1010, 1]);
         expected[8..16].copy_from_slice(&[0, 2, 0, 1, 0, 0, 0, 0]);
         expected[16..28].copy_from_slice(&[200, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1]);
+        expected[28..].copy_from_slice(&[0x0e, 0x0d, 0x0c, 0x0b]);
         assert_eq!(text, expected);
         assert_eq!(Probe::parse(&text), Some(Probe::Request(ASKED)));
-        let reply = Probe::Reply(ASKED.reply()).to_bytes();
+        let reply = Probe::Reply(ASKED.reply(0x0102_0304)).to_bytes();
         let mut expected = [0; PROBE_LEN];
         expected[..5].copy_from_slice(&[2, b'R', b'G', 1, 3]);
         expected[16..28].copy_from_slice(&[200, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1]);
+        expected[28..].copy_from_slice(&[4, 3, 2, 1]);
         assert_eq!(reply, expected);
-        assert_eq!(Probe::parse(&reply), Some(Probe::Reply(ASKED.reply())));
+        assert_eq!(Probe::parse(&reply), Some(Probe::Reply(ASKED.reply(0x0102_0304))));
+    }
+
+    #[test]
+    fn a_program_that_knows_no_nonces_is_understood() {
+        let without = Request { nonce: None, ..ASKED };
+        let text = Probe::Request(without).to_bytes();
+        assert_eq!((text[7], &text[28..]), (0, &[0; 4][..]));
+        assert_eq!(Probe::parse(&text), Some(Probe::Request(without)));
     }
 
     #[test]

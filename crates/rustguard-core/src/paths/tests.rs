@@ -139,7 +139,8 @@ impl World {
                 let mut orders = vec![];
                 match probe {
                     Probe::Request(request) if self.answers => {
-                        self.ends[end].request(seen_from(1 - end, link), &request, self.now, &mut orders);
+                        let random = self.random(u32::MAX >> 1);
+                        self.ends[end].request(seen_from(1 - end, link), &request, random, self.now, &mut orders);
                     }
                     Probe::Request(_) => {}
                     Probe::Reply(reply) => self.ends[end].reply(&reply, self.now, &mut orders),
@@ -495,11 +496,12 @@ fn two_paths_to_one_address_are_told_apart_by_ours() {
         weights: [1, 1, 0, 0, 0, 0, 0, 0],
         interval: CARRYING,
         clock: START.as_nanos(),
+        nonce: None,
     };
     let from = |n: u8| Place { local: Some(IpAddr::from([10, 0, n, 2])), interface: n.into(), ..place(0, 0) };
     let mut orders = vec![];
-    b.request(from(1), &asked(0, 3), START, &mut orders);
-    b.request(from(2), &asked(1, 3), START, &mut orders);
+    b.request(from(1), &asked(0, 3), 7, START, &mut orders);
+    b.request(from(2), &asked(1, 3), 7, START, &mut orders);
     let to: Vec<_> = orders.iter().map(|order| matches!(order, Order::Probe { to, .. } if *to == from(2))).collect();
     assert_eq!(to, [false, true], "the answer goes back the way that the question came");
     let choice = b.changes(START).unwrap();
@@ -511,22 +513,110 @@ fn two_paths_to_one_address_are_told_apart_by_ours() {
     assert!(!from(1).covers(&Place { interface: 2, ..from(1) }), "by the interface alone");
     // An older request that comes late says nothing any more; a path of which the peer hears nothing is left.
     let late = Request { clock: START.as_nanos() - 1, active: Some(1), ..asked(0, 0) };
-    b.request(from(3), &late, START, &mut orders);
+    b.request(from(3), &late, 7, START, &mut orders);
     assert!(b.changes(START).is_none());
-    b.request(from(2), &Request { clock: START.as_nanos() + 1, ..asked(1, 2) }, START, &mut orders);
+    b.request(from(2), &Request { clock: START.as_nanos() + 1, ..asked(1, 2) }, 7, START, &mut orders);
     let choice = b.changes(START).unwrap();
     assert!(choice.spread.is_empty());
     // One is left: the kernel's routes are good enough for it when the other is forgotten.
     let later = START + PROMISES * CARRYING + PATIENCE[0];
-    b.request(from(2), &Request { clock: START.as_nanos() + 2, active: Some(1), ..asked(1, 2) }, later, &mut orders);
+    b.request(from(2), &Request { clock: START.as_nanos() + 2, active: Some(1), ..asked(1, 2) }, 7, later, &mut orders);
     b.tick(Seen { session: true, data: 0, unanswered: None }, later, &mut vec![]);
     assert_eq!(b.changes(later).unwrap().active, Some(Place { interface: 0, ..from(2) }));
     // What is over, or of before a new session, does not make a peer look old whose clock began anew.
-    b.request(from(1), &Request { clock: 1, active: Some(0), ..asked(0, 3) }, later, &mut orders);
+    b.request(from(1), &Request { clock: 1, active: Some(0), ..asked(0, 3) }, 7, later, &mut orders);
     assert_eq!(b.changes(later).unwrap().active, Some(from(1)));
     b.established(later);
-    b.request(from(2), &Request { clock: 2, active: Some(1), ..asked(1, 2) }, later, &mut orders);
+    b.request(from(2), &Request { clock: 2, active: Some(1), ..asked(1, 2) }, 7, later, &mut orders);
     assert_eq!(b.changes(later).unwrap().active, Some(from(2)));
+}
+
+/// What the ends say while they greet; the requests of path 0 come from `from` at B.
+fn asked(nonce: Option<u32>, clock: u64) -> Request {
+    Request { path: 0, active: Some(0), usable: 1, weights: [0; 8], interval: CARRYING, clock, nonce }
+}
+
+/// The nonce of the one reply, and where it went.
+fn replied(orders: &mut Vec<Order>) -> (Place, u32) {
+    match core::mem::take(orders)[..] {
+        [Order::Probe { to, probe: Probe::Reply(reply) }] => (to, reply.nonce),
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_place_is_believed_when_its_nonce_has_come_back() {
+    let (mut b, mut orders) = (Paths::new(&[], START), vec![]);
+    let (home, elsewhere) = (seen_from(0, 0), seen_from(0, 7));
+    b.request(home, &asked(Some(0), 1), 11, START, &mut orders);
+    assert_eq!(replied(&mut orders), (home, 11));
+    assert!(b.active_place().is_none() && !b.is_plain(), "nothing goes there yet, and the nonce is remembered");
+    b.request(home, &asked(Some(11), 2), 12, START, &mut orders);
+    assert_eq!(replied(&mut orders).1, 11);
+    let active = |b: &mut Paths| b.changes(START).map(|choice| choice.active.map(|place| place.remote));
+    assert_eq!(active(&mut b), Some(Some(home.remote)));
+
+    // Somebody on the way forwards requests from another address: they are answered there, and the flows stay.
+    for clock in 3..9 {
+        b.request(elsewhere, &asked(Some(11), clock), 20 + clock as u32, START, &mut orders);
+        assert_eq!(replied(&mut orders).1, 23, "one nonce for one place");
+        assert_eq!(active(&mut b), Some(Some(home.remote)));
+    }
+    // What the peer says is its word all the same.
+    b.request(elsewhere, &Request { usable: 0, ..asked(Some(11), 9) }, 40, START, &mut orders);
+    orders.clear();
+    assert_eq!(b.report()[0].state, State::Down);
+    // A nonce for another place proves nothing.
+    b.request(seen_from(0, 8), &asked(Some(23), 10), 30, START, &mut orders);
+    assert_eq!(replied(&mut orders), (seen_from(0, 8), 30));
+    assert_eq!(active(&mut b), Some(Some(home.remote)));
+    // It has moved indeed.
+    b.request(seen_from(0, 8), &asked(Some(30), 11), 31, START, &mut orders);
+    assert_eq!(replied(&mut orders).1, 30);
+    assert_eq!(active(&mut b), Some(Some(seen_from(0, 8).remote)));
+
+    // A place that is not proven in time is forgotten, and so is one that was.
+    let later = START + PROMISES * CARRYING + PATIENCE[0];
+    b.tick(Seen { session: true, data: 0, unanswered: None }, later, &mut orders);
+    assert!(b.is_plain() && b.deadline().is_none());
+}
+
+#[test]
+fn a_program_without_nonces_is_believed_as_ever() {
+    let (mut b, mut orders) = (Paths::new(&[], START), vec![]);
+    for (place, clock) in [(seen_from(0, 0), 1), (seen_from(0, 7), 2)] {
+        b.request(place, &asked(None, clock), 11, START, &mut orders);
+        assert_eq!(replied(&mut orders).1, 0);
+        assert_eq!(b.changes(START).and_then(|choice| choice.active).map(|active| active.remote), Some(place.remote));
+    }
+}
+
+#[test]
+fn a_nonce_is_returned_soon_and_no_more_often_than_flows_are_probed() {
+    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    world.run(100 * MS);
+    for end in 0..2 {
+        assert!(world.active(end).is_some(), "end {end} has learned a place within 100 ms");
+    }
+    world.traffic = false;
+    world.run(Duration::from_secs(60));
+    // Another nonce with every answer, as if each request came from another place.
+    let (mut sent, begun) = (0, world.now);
+    let a = &mut world.ends[0];
+    let mut now = begun;
+    while now < begun + Duration::from_secs(60) {
+        now = a.deadline().expect("idle paths are probed").max(now);
+        let mut orders = vec![];
+        a.tick(Seen { session: true, data: world.data, unanswered: None }, now, &mut orders);
+        for order in orders {
+            if let Order::Probe { probe: Probe::Request(request), .. } = order {
+                sent += 1;
+                now = now + MS;
+                a.reply(&request.reply(sent + 1_000_000), now, &mut vec![]);
+            }
+        }
+    }
+    assert!((300..=2 * 60 * 5 + 2).contains(&sent), "{sent} in a minute");
 }
 
 #[test]
@@ -536,10 +626,17 @@ fn what_makes_no_sense_changes_nothing() {
     let (now, mut orders) = (world.now, vec![]);
     let trips = |paths: &Paths| paths.report().iter().map(|path| path.round_trip).collect::<Vec<_>>();
     let before = trips(&world.ends[0]);
-    let request =
-        Request { path: 7, active: None, usable: 0, weights: [0; 8], interval: Duration::MAX, clock: u64::MAX };
+    let request = Request {
+        path: 7,
+        active: None,
+        usable: 0,
+        weights: [0; 8],
+        interval: Duration::MAX,
+        clock: u64::MAX,
+        nonce: None,
+    };
     for (path, clock) in [(0, START.as_nanos()), (1, START.as_nanos()), (5, 0), (7, u64::MAX)] {
-        world.ends[0].reply(&Request { path, clock, ..request }.reply(), now, &mut orders);
+        world.ends[0].reply(&Request { path, clock, ..request }.reply(9), now, &mut orders);
     }
     assert!(orders.is_empty());
     assert_eq!(trips(&world.ends[0]), before, "answers to nothing");
@@ -548,13 +645,13 @@ fn what_makes_no_sense_changes_nothing() {
     }
     world.run(210 * MS);
     for path in [0, 1] {
-        world.ends[0].reply(&Request { path, clock: u64::MAX, ..request }.reply(), now, &mut orders);
+        world.ends[0].reply(&Request { path, clock: u64::MAX, ..request }.reply(9), now, &mut orders);
     }
     assert_eq!(trips(&world.ends[0]), before, "answers to what will be asked");
     for link in &mut world.links {
         link.loss = [0, 0];
     }
-    world.ends[1].request(seen_from(0, 9), &request, now, &mut orders);
+    world.ends[1].request(seen_from(0, 9), &request, 7, now, &mut orders);
     let [Order::Probe { to, probe: Probe::Reply(Reply { path: 7, clock: u64::MAX, .. }) }] = orders[..] else {
         panic!("{orders:?}");
     };

@@ -122,7 +122,9 @@ impl<B: Binder> Control<B> {
         };
         let mut orders = Vec::new();
         match probe {
-            Probe::Request(request) => several.paths.request(place(from), request, instant, &mut orders),
+            Probe::Request(request) => {
+                several.paths.request(place(from), request, rand::random(), instant, &mut orders);
+            }
             Probe::Reply(reply) => several.paths.reply(reply, instant, &mut orders),
         }
         self.carry_out_orders(peer, orders);

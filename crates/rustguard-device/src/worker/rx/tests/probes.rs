@@ -4,8 +4,15 @@ use super::*;
 use crate::several::{Several, place};
 use rustguard_core::paths::{Choice, Request};
 
-const ASKED: Request =
-    Request { path: 1, active: None, usable: 0, weights: [0; 8], interval: Duration::from_millis(200), clock: 5 };
+const ASKED: Request = Request {
+    path: 1,
+    active: None,
+    usable: 0,
+    weights: [0; 8],
+    interval: Duration::from_millis(200),
+    clock: 5,
+    nonce: Some(0),
+};
 
 fn from() -> Endpoint {
     Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None }
