@@ -89,6 +89,10 @@ impl Sealer {
     pub fn usable(&self, now: Instant) -> bool {
         now.since(self.created) < REJECT_AFTER_TIME && self.counter.load(Relaxed) < REJECT_AFTER_MESSAGES
     }
+    /// Whether nothing has been sealed yet: the peer cannot know that the session is there.
+    pub fn is_unused(&self) -> bool {
+        self.counter.load(Relaxed) == 0
+    }
     /// Whether the next handshake is due already (whitepaper §6.2: by time only for the initiator, lest both start one).
     pub fn aged(&self, now: Instant) -> bool {
         let age = now.since(self.created);

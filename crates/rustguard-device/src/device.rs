@@ -539,3 +539,6 @@ impl Builder {
         Ok(Device { handle: DeviceHandle { commands }, events, closed, stop, interface, control: Some(control) })
     }
 }
+
+#[cfg(test)]
+mod tests;

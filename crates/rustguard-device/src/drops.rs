@@ -52,10 +52,9 @@ reasons! {
     ProbeLimit => "probe_limit",
     /// A packet for a peer whose endpoint is not known.
     NoEndpoint => "no_endpoint",
-    /// The oldest of more than 128 packets waiting for a handshake, or all of them when it was given up.
+    /// The oldest of more than 128 packets waiting for a handshake, or of fewer where 16 MiB wait for all peers together; all
+    /// of them when the handshake was given up or the peer removed.
     StagingFull => "staging_full",
-    /// The queue of packets on their way to staging was full.
-    StagingBusy => "staging_busy",
     /// A handshake message that came faster than control could look at it.
     HandshakeQueueFull => "handshake_queue_full",
     /// A datagram of another protocol on the tunnel's port ([`Builder::datagrams`](crate::Builder::datagrams)) that came faster

@@ -39,6 +39,7 @@ mod several;
 mod shared;
 mod status;
 pub mod uapi;
+mod waiting;
 mod worker;
 
 pub use binder::{Binder, Bound, MemoryBinder, UdpBinder, UringBinder};

@@ -4,7 +4,13 @@
 //! activity stamps, each of which is touched once per run of packets.
 
 use crate::{
-    config::SourceCheck, drops::Drops, filter::Filter, handshakes::Handshakes, other::OtherProtocol, several::Several,
+    config::SourceCheck,
+    drops::Drops,
+    filter::Filter,
+    handshakes::Handshakes,
+    other::OtherProtocol,
+    several::Several,
+    waiting::{Room, Waiting},
 };
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
@@ -48,8 +54,6 @@ pub(crate) const ENGINE_PACKETS: Rate = Rate { interval: Duration::from_millis(1
 const ENGINE_UNIT: usize = 256;
 /// A routing engine's packet may be as long as this with any MTU: the smallest path of IPv6 (RFC 8200 §5).
 pub(crate) const ENGINE_PATH: usize = 1_280;
-/// Packets that may be on their way to staging, over all peers.
-pub(crate) const STAGING_QUEUE: usize = 1024;
 
 /// One per device.
 pub(crate) struct Shared {
@@ -75,6 +79,8 @@ pub(crate) struct Shared {
     pub(crate) filter: Option<Filter>,
     /// Everything dropped, by reason.
     pub(crate) drops: Drops,
+    /// Bytes that wait for sessions.
+    pub(crate) room: Room,
     /// The way to control.
     pub(crate) control: ToControl,
     /// The way of handshake messages to control: outsiders can fill it, so it carries nothing else.
@@ -134,17 +140,21 @@ pub(crate) struct PeerShared {
     pub(crate) public_key: PublicKey,
     /// What the peer may carry at most, where a routing engine decides; without one, its allowed IPs are its routes.
     pub(crate) bounds: ArcSwapOption<Bounds>,
-    /// Seals for the peer; `None` while there is no session.
+    /// Seals for the peer; `None` while there is no session. Replaced while [`waiting`](Self::waiting) is locked.
     pub(crate) sealer: ArcSwapOption<Sealer>,
+    /// What waits for a session. Locked only where there is no usable sealer, and by control: see [`waiting`](crate::waiting).
+    pub(crate) waiting: Mutex<Waiting>,
     /// Where the peer is. Moved only by authenticated packets, configuration, name resolution and probes.
     pub(crate) endpoint: ArcSwapOption<Endpoint>,
+    /// An endpoint is configured: where none is known yet, one may still be found.
+    pub(crate) findable: AtomicBool,
     /// Where it is as well, if that is known.
     pub(crate) several: ArcSwapOption<Several>,
     /// Stamps for the timers.
     pub(crate) activity: Arc<Activity>,
     /// Our index in the last handshake message that control sent to the peer.
     pub(crate) calling: AtomicU32,
-    /// A wish for a handshake is on its way to control: one is enough.
+    /// A wish for a handshake is on its way to control: one is enough. Control clears this before it looks at the wish.
     pub(crate) handshake_wanted: AtomicBool,
     /// The routing engine can use the peer: where there are several next hops, the others are passed over.
     pub(crate) usable: AtomicBool,
@@ -165,7 +175,9 @@ impl PeerShared {
             public_key,
             bounds: ArcSwapOption::empty(),
             sealer: ArcSwapOption::empty(),
+            waiting: Mutex::default(),
             endpoint: ArcSwapOption::empty(),
+            findable: AtomicBool::new(false),
             several: ArcSwapOption::empty(),
             activity,
             calling: AtomicU32::new(0),
@@ -285,10 +297,10 @@ pub(crate) struct ToControl {
     pub(crate) engine: mpsc::Sender<(PeerId, Box<[u8]>)>,
     /// Probes, and where they came from.
     pub(crate) probes: mpsc::Sender<(PeerId, Endpoint, Probe)>,
-    /// Packets to stage.
-    pub(crate) staging: mpsc::Sender<(PeerId, Box<[u8]>)>,
-    /// Signals. Bounded by what sends them: one `Confirmed` per session, one `HandshakeWanted` and one
-    /// `Roamed` per peer under way, one `Activity` per peer and look of the timers.
+    /// Who wants a handshake: a peer is there once at most.
+    pub(crate) wishes: mpsc::UnboundedSender<PeerId>,
+    /// Signals. Bounded by what sends them: one `Confirmed` per session, one `Roamed` per peer under way, one `Activity` per
+    /// peer and look of the timers.
     pub(crate) signals: mpsc::UnboundedSender<Signal>,
 }
 
@@ -303,8 +315,6 @@ pub(crate) struct RouteQuestion {
 /// What a worker saw.
 #[derive(Debug)]
 pub(crate) enum Signal {
-    /// A sealer, or an opener, says that a rekey is due.
-    HandshakeWanted(PeerId),
     /// The first data of the session with this index was authenticated.
     Confirmed(u32),
     /// A stamp started a waiting period.
@@ -335,10 +345,12 @@ impl ToControl {
         }
     }
 
-    /// Asks for a handshake with `peer`, unless that was asked already.
+    /// Asks for a handshake with `peer`, unless that was asked already: packets wait, or a sealer or an opener says that a
+    /// rekey is due.
     pub(crate) fn want_handshake(&self, peer: &PeerShared) {
-        if !peer.handshake_wanted.swap(true, Ordering::Relaxed) {
-            self.signal(Signal::HandshakeWanted(peer.id));
+        if !peer.handshake_wanted.swap(true, Ordering::AcqRel) {
+            // Control is gone only while the device shuts down.
+            let _ = self.wishes.send(peer.id);
         }
     }
 }
@@ -357,7 +369,7 @@ pub(crate) mod testing {
     /// The other ends of [`ToControl`].
     pub(crate) struct Inbox {
         pub(crate) handshakes: HandshakesInbox,
-        pub(crate) staging: mpsc::Receiver<(PeerId, Box<[u8]>)>,
+        pub(crate) wishes: mpsc::UnboundedReceiver<PeerId>,
         pub(crate) engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
         pub(crate) probes: mpsc::Receiver<(PeerId, Endpoint, Probe)>,
         _routes: mpsc::Receiver<RouteQuestion>,
@@ -370,7 +382,7 @@ pub(crate) mod testing {
         let (routes, routes_in) = mpsc::channel(room);
         let (engine, engine_in) = mpsc::channel(room);
         let (probes, probes_in) = mpsc::channel(room);
-        let (staging, staging_in) = mpsc::channel(room);
+        let (wishes, wishes_in) = mpsc::unbounded_channel();
         let (signals, signals_in) = mpsc::unbounded_channel();
         let shared = Shared {
             sessions: papaya::HashMap::new(),
@@ -384,14 +396,15 @@ pub(crate) mod testing {
             looped: Remarked::default(),
             filter: None,
             drops: Drops::default(),
-            control: ToControl { routes, engine, probes, staging, signals },
+            room: Room::default(),
+            control: ToControl { routes, engine, probes, wishes, signals },
             handshakes,
             claims: None,
             datagrams: None,
         };
         let inbox = Inbox {
             handshakes: handshakes_in,
-            staging: staging_in,
+            wishes: wishes_in,
             engine: engine_in,
             probes: probes_in,
             _routes: routes_in,
@@ -457,7 +470,7 @@ mod tests {
             routes: mpsc::channel(1).0,
             engine: mpsc::channel(1).0,
             probes: mpsc::channel(1).0,
-            staging: mpsc::channel(1).0,
+            wishes: mpsc::unbounded_channel().0,
             signals,
         };
         let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());

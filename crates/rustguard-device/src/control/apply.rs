@@ -10,13 +10,14 @@ use crate::{
     event::Event,
     handshakes::HandshakeDatagram,
     shared::{PeerShared, RxSession},
+    waiting::Waiting,
+    worker::seal,
 };
 use parking_lot::Mutex;
 use rustguard_core::{
     node::{Action, Event as NodeEvent, PeerId},
     routing::Signal,
     session::{HEADER_LEN, OVERHEAD, ReplayWindow, Sealer},
-    staging::Staged,
     wire::Message,
 };
 use rustguard_crypto::{
@@ -25,6 +26,9 @@ use rustguard_crypto::{
 };
 use rustguard_tun::{Endpoint, Network, Segments, Transmit};
 use std::sync::Arc;
+
+/// Bytes of waiting packets that are sealed and sent together.
+const LOT: usize = 64 * 1024;
 
 /// What control knows of a peer besides the node.
 pub(super) struct Peer {
@@ -36,15 +40,12 @@ pub(super) struct Peer {
     pub(super) paths: Option<Box<PeerPaths>>,
     /// Bytes that the ends had for each other, among those sent: the routing engine's packets, probes.
     pub(super) talk_tx: u64,
-    pub(super) staged: Staged,
 }
 
 /// What is sealed.
 #[derive(Clone, Copy)]
 pub(super) enum Text {
     Keepalive,
-    /// A packet that waited for the session.
-    Data,
     /// A packet of the routing engine's.
     Engine,
     /// A probe, for this place and no other.
@@ -98,16 +99,18 @@ impl<B: Binder> Control<B> {
             Action::RemoveOpener { index } => {
                 self.shared.sessions.pin().remove(&index);
             }
-            Action::SetSealer { peer, sealer } => {
-                if let Some(entry) = self.peers.get(&peer) {
-                    entry.shared.sealer.store(sealer);
+            Action::SetSealer { peer, sealer } => self.set_sealer(peer, sealer),
+            // What waited has left with the sealer's first counters.
+            Action::Flush { peer, or_keepalive } => {
+                if or_keepalive && self.sealer(peer).is_some_and(|sealer| sealer.is_unused()) {
+                    self.keepalive(peer);
                 }
             }
-            Action::Flush { peer, or_keepalive } => self.flush(peer, or_keepalive),
             Action::Keepalive { peer } => self.keepalive(peer),
             Action::DropStaged { peer } => {
-                if let Some(entry) = self.peers.get_mut(&peer) {
-                    self.shared.drops.count(DropReason::StagingFull, entry.staged.clear());
+                if let Some(entry) = self.peers.get(&peer) {
+                    let dropped = entry.shared.waiting.lock().clear(&self.shared.room);
+                    self.shared.drops.count(DropReason::StagingFull, dropped);
                 }
             }
             Action::Event(event) => self.report(&event),
@@ -152,52 +155,70 @@ impl<B: Binder> Control<B> {
         sent.source_lost > 0
     }
 
-    /// Sends what waited for the session; a keepalive if nothing did and one is wanted.
-    fn flush(&mut self, peer: PeerId, or_keepalive: bool) {
-        let Some(entry) = self.peers.get_mut(&peer) else { return };
-        if entry.staged.is_empty() {
-            if or_keepalive {
-                self.keepalive(peer);
-            }
-            return;
+    /// Sends what waited for the session, then lets the workers have the sealer: their packets are newer.
+    fn set_sealer(&mut self, peer: PeerId, sealer: Option<Arc<Sealer>>) {
+        let Some(shared) = self.peers.get(&peer).map(|entry| Arc::clone(&entry.shared)) else { return };
+        // Workers with packets for this peer wait for as long: the time that sending 128 packets takes.
+        let mut waiting = shared.waiting.lock();
+        if let Some(sealer) = &sealer {
+            self.send_waiting(&shared, sealer, &mut waiting);
         }
-        let Some(sealer) = entry.shared.sealer.load_full() else { return };
-        while let Some(packet) = self.peers.get_mut(&peer).and_then(|entry| entry.staged.pop()) {
-            if !self.seal_and_send(peer, &sealer, &packet) {
-                // The session has just run out: start over with the packet in hand.
-                self.stage(peer, packet);
+        shared.sealer.store(sealer);
+    }
+
+    fn send_waiting(&mut self, peer: &PeerShared, sealer: &Sealer, waiting: &mut Waiting) {
+        let now = now();
+        let [network, ..] = &mut *self.networks else { return };
+        while !waiting.is_empty() {
+            if !sealer.usable(now.instant) {
+                // It was confirmed so late that it has just run out: start over with what waits.
+                self.node.handshake_wanted(peer.id, now, &mut rand::rng(), &mut self.actions);
                 return;
             }
+            let (slab, mut frames, mut transmits) = (&mut self.scratch, Vec::new(), Vec::new());
+            slab.clear();
+            while slab.len() < LOT
+                && let Some(packet) = waiting.pop(&self.shared.room)
+            {
+                let offset = slab.len() + HEADER_LEN;
+                slab.resize(offset, 0);
+                slab.extend_from_slice(&packet);
+                slab.resize(offset + packet.len() + TAG_LEN, 0);
+                frames.push(Frame { offset, len: packet.len(), counter: 0 });
+            }
+            let Some(reserved) = sealer.reserve(now.instant, frames.len()) else {
+                return self.shared.drops.count(DropReason::StagingFull, frames.len());
+            };
+            let slab = &mut slab[..];
+            seal::seal_with(sealer, &reserved, peer, slab, &mut frames, now.instant, &mut transmits, &self.shared);
+            seal::send(network, slab, &transmits, std::iter::once(peer), &self.shared);
         }
+    }
+
+    fn sealer(&self, peer: PeerId) -> Option<Arc<Sealer>> {
+        self.peers.get(&peer).and_then(|entry| entry.shared.sealer.load_full())
     }
 
     fn keepalive(&mut self, peer: PeerId) {
-        if let Some(sealer) = self.peers.get(&peer).and_then(|entry| entry.shared.sealer.load_full()) {
-            self.seal_and_send(peer, &sealer, &[]);
+        if let Some(sealer) = self.sealer(peer) {
+            self.seal_and_send(peer, &sealer, &[], Text::Keepalive);
         }
     }
 
-    /// Seals one packet (already padded) and sends it; false when the session has run out.
-    pub(super) fn seal_and_send(&mut self, peer: PeerId, sealer: &Sealer, packet: &[u8]) -> bool {
-        self.seal_and_send_to(peer, sealer, packet, if packet.is_empty() { Text::Keepalive } else { Text::Data })
-    }
-
-    /// As [`seal_and_send`](Self::seal_and_send), for any text.
-    pub(super) fn seal_and_send_to(&mut self, peer: PeerId, sealer: &Sealer, packet: &[u8], text: Text) -> bool {
-        let Some(entry) = self.peers.get_mut(&peer) else { return true };
+    /// Seals one packet (already padded) and sends it, unless the session has run out.
+    pub(super) fn seal_and_send(&mut self, peer: PeerId, sealer: &Sealer, packet: &[u8], text: Text) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
         let shared = Arc::clone(&entry.shared);
         let now = now();
         let active = || shared.endpoint.load().as_deref().copied();
         let Some(endpoint) = (if let Text::Probe(to) = text { Some(to) } else { active() }) else {
-            self.shared.drops.count(DropReason::NoEndpoint, 1);
-            return true;
+            return self.shared.drops.count(DropReason::NoEndpoint, 1);
         };
-        if !matches!(text, Text::Keepalive | Text::Data) {
+        if !matches!(text, Text::Keepalive) {
             entry.talk_tx += (packet.len() + OVERHEAD) as u64;
         }
         let Some(reserved) = sealer.reserve(now.instant, 1) else {
-            self.node.handshake_wanted(peer, now, &mut rand::rng(), &mut self.actions);
-            return false;
+            return self.node.handshake_wanted(peer, now, &mut rand::rng(), &mut self.actions);
         };
         if reserved.rekey {
             self.node.handshake_wanted(peer, now, &mut rand::rng(), &mut self.actions);
@@ -220,7 +241,6 @@ impl<B: Binder> Control<B> {
             shared.forget_source();
         }
         self.scratch = slab;
-        true
     }
 
     /// The peer's endpoint is another.

@@ -281,7 +281,7 @@ impl<B: Binder> Control<B> {
         let mtu = self.shared.mtu.load(Relaxed) as usize;
         let mut padded = packet.to_vec();
         padded.resize(padded_len(packet.len(), mtu), 0);
-        self.seal_and_send_to(peer, &sealer, &padded, Text::Engine);
+        self.seal_and_send(peer, &sealer, &padded, Text::Engine);
     }
 
     /// Tells the engine what the counters say.

@@ -25,9 +25,7 @@ use crate::{
         ForwardRules, HostEvent, KernelRoutes, LearnedRoutes, LearnedTables, Monitor, Redistribute, local_addresses,
     },
     other::OtherProtocol,
-    shared::{
-        ENGINE_QUEUE, PROBE_QUEUE, ROUTE_QUEUE, Relaying, RouteQuestion, STAGING_QUEUE, Shared, Signal, ToControl,
-    },
+    shared::{ENGINE_QUEUE, PROBE_QUEUE, ROUTE_QUEUE, Relaying, RouteQuestion, Shared, Signal, ToControl},
     status::{RoutingStatus, Status},
     worker::WorkerHandle,
 };
@@ -54,6 +52,9 @@ use std::{
 };
 use timer::{BootTimer, SuspendDetector};
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
+
+/// Answers of the resolver that may wait: it waits itself where there are more.
+const RESOLVED_QUEUE: usize = 1024;
 
 /// What a [`Device`](crate::Device) asks of control.
 pub(crate) enum Command {
@@ -110,7 +111,7 @@ struct Control<B: Binder> {
     fwmark: u32,
     /// Where the node leaves its actions; empty between messages.
     actions: Vec<Action>,
-    /// Where control seals keepalives and staged packets.
+    /// Where control seals.
     scratch: Vec<u8>,
     events: broadcast::Sender<Event>,
     resolved: mpsc::Sender<Resolved>,
@@ -144,10 +145,10 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
     let (handshakes, handshakes_in) = Handshakes::new(HANDSHAKE_QUEUE);
     let (engine, engine_in) = mpsc::channel(ENGINE_QUEUE);
     let (probes, probes_in) = mpsc::channel(PROBE_QUEUE);
-    let (staging, staging_in) = mpsc::channel(STAGING_QUEUE);
+    let (wishes, wishes_in) = mpsc::unbounded_channel();
     let (routes, routes_in) = mpsc::channel(ROUTE_QUEUE);
     let (signals, signals_in) = mpsc::unbounded_channel();
-    let (resolved, resolved_in) = mpsc::channel(STAGING_QUEUE);
+    let (resolved, resolved_in) = mpsc::channel(RESOLVED_QUEUE);
     let (route_answers, route_answers_in) = mpsc::channel(ROUTE_QUEUE);
     let shared = Arc::new(Shared {
         sessions: papaya::HashMap::new(),
@@ -161,7 +162,8 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         looped: Default::default(),
         filter: start.filter,
         drops: Default::default(),
-        control: ToControl { routes, engine, probes, staging, signals },
+        room: Default::default(),
+        control: ToControl { routes, engine, probes, wishes, signals },
         handshakes,
         claims: start.engine.as_ref().and_then(|engine| engine.claims()),
         datagrams: start.datagrams,
@@ -230,7 +232,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         commands: start.commands,
         stop: start.stop,
         handshakes: handshakes_in,
-        staging: staging_in,
+        wishes: wishes_in,
         signals: signals_in,
         resolved: resolved_in,
         engine: engine_in,
@@ -262,7 +264,7 @@ struct Inbox {
     commands: mpsc::Receiver<Command>,
     stop: Arc<Notify>,
     handshakes: HandshakesInbox,
-    staging: mpsc::Receiver<(PeerId, Box<[u8]>)>,
+    wishes: mpsc::UnboundedReceiver<PeerId>,
     engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
     probes: mpsc::Receiver<(PeerId, Endpoint, Probe)>,
     addresses: mpsc::Receiver<Vec<IpAddr>>,
@@ -324,6 +326,11 @@ impl<B: Binder> Control<B> {
                     self.handshake(&datagram);
                     Kind::Handshake
                 }
+                // After the messages: an answer among them may be what is wished for.
+                Some(peer) = inbox.wishes.recv(), if round.has(Kind::Wish) => {
+                    self.wish(peer);
+                    Kind::Wish
+                }
                 Some(command) = inbox.commands.recv(), if round.has(Kind::Command) => {
                     match command {
                         Command::Update(update, answer) => { let _ = answer.send(self.update(update)); }
@@ -360,10 +367,6 @@ impl<B: Binder> Control<B> {
                 () = self.routing.changed(), if round.has(Kind::Host) => {
                     self.routes_changed();
                     Kind::Host
-                }
-                Some((peer, packet)) = inbox.staging.recv(), if round.has(Kind::Staging) => {
-                    self.stage(peer, packet);
-                    Kind::Staging
                 }
                 Some(answer) = inbox.route_answers.recv(), if round.has(Kind::Route) => {
                     self.route_answered(&answer);
@@ -411,12 +414,6 @@ impl<B: Binder> Control<B> {
     /// What a worker saw. Returns a reason when the device must end.
     fn signal(&mut self, signal: Signal) -> Option<CloseReason> {
         match signal {
-            Signal::HandshakeWanted(peer) => {
-                self.node.handshake_wanted(peer, now(), &mut rand::rng(), &mut self.actions);
-                if let Some(peer) = self.peers.get(&peer) {
-                    peer.shared.handshake_wanted.store(false, std::sync::atomic::Ordering::Relaxed);
-                }
-            }
             Signal::Confirmed(index) => self.node.confirmed(index, now(), &mut self.actions),
             Signal::Activity(peer) => {
                 self.node.activity(peer, now().instant);
@@ -474,18 +471,11 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// A packet without a session: keep it, and see to it that there will be one.
-    fn stage(&mut self, peer: PeerId, packet: Box<[u8]>) {
-        let Some(entry) = self.peers.get_mut(&peer) else { return };
-        // Nowhere to send an initiation, and no name that could still be resolved: only the peer can begin, and by then
-        // this packet would be stale.
-        if entry.endpoints.is_empty() && entry.shared.endpoint.load().is_none() {
-            return self.shared.drops.count(DropReason::NoEndpoint, 1);
-        }
-        if entry.staged.push(packet) {
-            self.shared.drops.count(DropReason::StagingFull, 1);
-        }
-        // Should the handshake have been faster than the packet's way here, this says to flush.
+    /// A worker wants a handshake with this peer.
+    fn wish(&mut self, peer: PeerId) {
+        let Some(entry) = self.peers.get(&peer) else { return };
+        // Cleared first: a wish that comes while this one is looked at is told again.
+        entry.shared.handshake_wanted.store(false, std::sync::atomic::Ordering::Release);
         self.node.handshake_wanted(peer, now(), &mut rand::rng(), &mut self.actions);
     }
 

@@ -58,6 +58,7 @@ impl<B: Binder> Control<B> {
         let purposes: Vec<_> = specs.iter().map(|spec| spec.purpose).collect();
         let instant = now().instant;
         entry.endpoints = specs.into_iter().map(Configured::new).collect();
+        entry.shared.findable.store(!entry.endpoints.is_empty(), Relaxed);
         let paths = Paths::new(&purposes, instant);
         match &mut entry.paths {
             Some(known) => known.paths.configure(&purposes, instant),
@@ -218,7 +219,7 @@ impl<B: Binder> Control<B> {
     fn send_probe(&mut self, peer: PeerId, to: Place, probe: &Probe) {
         let sealer = self.peers.get(&peer).and_then(|entry| entry.shared.sealer.load_full());
         if let Some(sealer) = sealer {
-            self.seal_and_send_to(peer, &sealer, &probe.to_bytes(), super::apply::Text::Probe(endpoint(to)));
+            self.seal_and_send(peer, &sealer, &probe.to_bytes(), super::apply::Text::Probe(endpoint(to)));
         }
     }
 

@@ -119,7 +119,7 @@ impl<B: Binder> Control<B> {
             Ok(addresses) => {
                 let endpoint = addresses[attempt as usize % addresses.len()];
                 let known = entry.shared.endpoint.load().as_deref().map(|known| known.remote);
-                let waiting = known.is_some() || !entry.staged.is_empty();
+                let waiting = known.is_some() || !entry.shared.waiting.lock().is_empty();
                 if entry.paths.is_none() && known == Some(endpoint) {
                     return;
                 }

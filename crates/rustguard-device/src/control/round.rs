@@ -11,12 +11,13 @@ pub(super) enum Kind {
     Probe,
     Time,
     Handshake,
+    /// A worker wants a handshake.
+    Wish,
     Command,
     /// A packet for the routing engine.
     Engine,
     /// News of the host: addresses, routes, names, links.
     Host,
-    Staging,
     /// Questions to the kernel about single routes, and its answers.
     Route,
 }
@@ -27,10 +28,10 @@ impl Kind {
         Self::Probe,
         Self::Time,
         Self::Handshake,
+        Self::Wish,
         Self::Command,
         Self::Engine,
         Self::Host,
-        Self::Staging,
         Self::Route,
     ];
 
@@ -40,7 +41,7 @@ impl Kind {
     const fn share(self) -> u8 {
         match self {
             Self::Signal | Self::Probe => 64,
-            Self::Handshake | Self::Staging | Self::Route => 16,
+            Self::Handshake | Self::Wish | Self::Route => 16,
             Self::Command | Self::Engine | Self::Host => 4,
             Self::Time => 1,
         }

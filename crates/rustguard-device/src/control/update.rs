@@ -4,15 +4,13 @@ use super::{Control, apply::Peer, now, paths};
 use crate::{
     binder::{Binder, Bound},
     config::{PeerUpdate, Update, UpdateError},
+    drops::DropReason,
     event::Event,
     shared::{PeerShared, Table},
     status::{PeerStatus, Status},
 };
 use portable_atomic::Ordering;
-use rustguard_core::{
-    node::{AddPeerError, PeerConfig, PeerId},
-    staging::Staged,
-};
+use rustguard_core::node::{AddPeerError, PeerConfig, PeerId};
 use rustguard_tun::udp::UdpOptions;
 use std::{collections::HashMap, sync::Arc};
 use zeroize::Zeroizing;
@@ -142,7 +140,6 @@ impl<B: Binder> Control<B> {
             endpoints: Vec::new(),
             paths: None,
             talk_tx: 0,
-            staged: Staged::default(),
         };
         self.peers.insert(peer, entry);
         self.emit(Event::PeerAdded { peer: update.public_key });
@@ -164,8 +161,11 @@ impl<B: Binder> Control<B> {
         self.allowed.remove_peer(peer);
         self.engine_peer_removed(peer);
         if let Some(entry) = self.peers.remove(&peer) {
-            // A worker that holds the old table for the rest of its batch must not seal any more.
+            // A worker that holds the old table for the rest of its batch must not seal any more, nor keep packets.
+            let mut waiting = entry.shared.waiting.lock();
             entry.shared.sealer.store(None);
+            self.shared.drops.count(DropReason::StagingFull, waiting.close(&self.shared.room));
+            drop(waiting);
             self.forget_paths(peer, &entry);
         }
     }

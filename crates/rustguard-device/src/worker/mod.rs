@@ -7,7 +7,7 @@ mod lanes;
 mod own;
 mod relay;
 mod rx;
-mod seal;
+pub(crate) mod seal;
 mod tx;
 
 pub(crate) use lanes::LANES;

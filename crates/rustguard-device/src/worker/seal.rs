@@ -4,11 +4,15 @@ use crate::{
     drops::DropReason,
     shared::{PeerShared, Shared, Signal},
 };
-use rustguard_core::{node::PeerId, session::HEADER_LEN, time::Instant};
+use rustguard_core::{
+    session::{HEADER_LEN, Reserved, Sealer},
+    time::Instant,
+};
 use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{Endpoint, Network, Segments, Transmit};
+use std::sync::atomic::Ordering;
 
-/// Seals a run for `peer` and lists its datagrams; what has no session to be sealed with goes to staging.
+/// Seals a run for `peer` and lists its datagrams; what has no session to be sealed with waits for one.
 pub(super) fn seal(
     peer: &PeerShared,
     slab: &mut [u8],
@@ -18,8 +22,30 @@ pub(super) fn seal(
     shared: &Shared,
 ) {
     let sealer = peer.sealer.load();
-    let Some(sealer) = sealer.as_deref() else { return stage(peer.id, slab, frames, shared) };
-    let Some(reserved) = sealer.reserve(now, frames.len()) else { return stage(peer.id, slab, frames, shared) };
+    match usable(sealer.as_deref(), now, frames.len()) {
+        Some((sealer, reserved)) => seal_with(sealer, &reserved, peer, slab, frames, now, transmits, shared),
+        None => wait(peer, slab, frames, now, transmits, shared),
+    }
+}
+
+/// The sealer and counters from it, if it can still seal so many packets.
+fn usable(sealer: Option<&Sealer>, now: Instant, packets: usize) -> Option<(&Sealer, Reserved)> {
+    let sealer = sealer?;
+    Some((sealer, sealer.reserve(now, packets)?))
+}
+
+/// Seals a run with counters that were reserved for it, and lists its datagrams.
+#[expect(clippy::too_many_arguments, reason = "what `seal` has, and what it has found")]
+pub(crate) fn seal_with(
+    sealer: &Sealer,
+    reserved: &Reserved,
+    peer: &PeerShared,
+    slab: &mut [u8],
+    frames: &mut [Frame],
+    now: Instant,
+    transmits: &mut Vec<Transmit>,
+    shared: &Shared,
+) {
     if reserved.rekey {
         shared.control.want_handshake(peer);
     }
@@ -48,7 +74,7 @@ pub(super) fn seal(
 }
 
 /// Sends what was sealed for `peers`.
-pub(super) fn send<'a>(
+pub(crate) fn send<'a>(
     network: &mut impl Network,
     slab: &[u8],
     transmits: &[Transmit],
@@ -78,41 +104,118 @@ fn extend(transmits: &mut Vec<Transmit>, to: Endpoint, offset: usize, len: usize
     transmits.push(Transmit { to, segments });
 }
 
-/// Hands packets over to control, which keeps them until a handshake is complete.
+/// Keeps packets until there is a session, and asks for one where none waited before: from then on a handshake is under way,
+/// until control has sent them or dropped them.
 #[cold]
-fn stage(peer: PeerId, slab: &[u8], frames: &[Frame], shared: &Shared) {
-    for frame in frames {
-        let packet = slab[frame.offset..frame.offset + frame.len].into();
-        if shared.control.staging.try_send((peer, packet)).is_err() {
-            shared.drops.count(DropReason::StagingBusy, 1);
-        }
+fn wait(
+    peer: &PeerShared,
+    slab: &mut [u8],
+    frames: &mut [Frame],
+    now: Instant,
+    transmits: &mut Vec<Transmit>,
+    shared: &Shared,
+) {
+    let mut waiting = peer.waiting.lock();
+    // There may be a session by now. Control has sent what waited before it let anybody see the sealer.
+    let sealer = peer.sealer.load();
+    if let Some((sealer, reserved)) = usable(sealer.as_deref(), now, frames.len()) {
+        drop(waiting);
+        return seal_with(sealer, &reserved, peer, slab, frames, now, transmits, shared);
+    }
+    // Nowhere to send an initiation, and no name that could still be resolved: only the peer can begin, and by then these
+    // packets would be stale.
+    if peer.endpoint.load().is_none() && !peer.findable.load(Ordering::Relaxed) {
+        return shared.drops.count(DropReason::NoEndpoint, frames.len());
+    }
+    let first = waiting.is_empty();
+    let packets = frames.iter().map(|frame| &slab[frame.offset..frame.offset + frame.len]);
+    let dropped = packets.map(|packet| waiting.push(packet, &shared.room)).sum();
+    shared.drops.count(DropReason::StagingFull, dropped);
+    if first {
+        shared.control.want_handshake(peer);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustguard_core::node::PeerId;
+    use std::sync::Arc;
+
+    /// A slab with packets of these bytes, 16 of each.
+    fn packets(bytes: impl IntoIterator<Item = u8>) -> (Vec<u8>, Vec<Frame>) {
+        let (mut slab, mut frames) = (Vec::new(), Vec::new());
+        for byte in bytes {
+            slab.resize(slab.len() + HEADER_LEN, 0);
+            frames.push(Frame { offset: slab.len(), len: 16, counter: 0 });
+            slab.resize(slab.len() + 16, byte);
+            slab.resize(slab.len() + TAG_LEN, 0);
+        }
+        (slab, frames)
+    }
 
     #[test]
-    fn what_does_not_fit_on_its_way_to_staging_is_counted() {
+    fn packets_without_a_session_wait_in_order_and_one_wish_is_told_for_all() {
         let (shared, mut inbox) = crate::shared::testing::shared(2);
-        let peer = PeerShared::new(PeerId(1), rustguard_crypto::x25519::PublicKey([1; 32]), std::sync::Arc::default());
-        let mut slab = *b"one two three four";
-        let frame = |offset, len| Frame { offset, len, counter: 0 };
-        let mut frames = [frame(0, 3), frame(4, 3), frame(8, 5), frame(14, 4)];
-        let mut transmits = Vec::new();
-        seal(&peer, &mut slab, &mut frames, Instant::from_nanos(0), &mut transmits, &shared);
-        assert!(transmits.is_empty(), "there is no session");
-        assert_eq!(shared.drops.snapshot(), [(DropReason::StagingBusy, 2)]);
-        let staged: Vec<_> = std::iter::from_fn(|| inbox.staging.try_recv().ok()).collect();
-        assert_eq!(staged, [(PeerId(1), (*b"one").into()), (PeerId(1), (*b"two").into())]);
+        let peer = PeerShared::new(PeerId(1), rustguard_crypto::x25519::PublicKey([1; 32]), Arc::default());
+        let now = Instant::from_nanos(0);
+        let wait = |bytes: std::ops::Range<u8>| {
+            let ((mut slab, mut frames), mut transmits) = (packets(bytes), Vec::new());
+            seal(&peer, &mut slab, &mut frames, now, &mut transmits, &shared);
+            assert!(transmits.is_empty(), "there is no session");
+        };
+        wait(0..3);
+        assert_eq!(shared.drops.snapshot(), [(DropReason::NoEndpoint, 3)], "nobody could be asked for a session");
+        peer.findable.store(true, Ordering::Relaxed);
+        for _ in 0..100 {
+            wait(0..10);
+        }
+        wait(10..20);
+        assert_eq!(shared.drops.snapshot()[1], (DropReason::StagingFull, 1_010 - 128));
+        assert_eq!(inbox.wishes.try_recv(), Ok(PeerId(1)));
+        assert!(inbox.wishes.try_recv().is_err(), "nor while control looks at it");
+        // Control clears the flag before it acts, and nothing is told again while packets wait.
+        peer.handshake_wanted.store(false, Ordering::Release);
+        wait(20..30);
+        assert!(inbox.wishes.try_recv().is_err(), "a handshake is under way for as long as packets wait");
+        let mut waiting = peer.waiting.lock();
+        let order: Vec<u8> = std::iter::from_fn(|| waiting.pop(&shared.room)).map(|packet| packet[0]).collect();
+        drop(waiting);
+        assert_eq!(order[108..], (10..30).collect::<Vec<_>>());
+        wait(0..1);
+        assert_eq!(inbox.wishes.try_recv(), Ok(PeerId(1)));
+    }
+
+    #[test]
+    fn a_packet_that_meets_the_beginning_of_a_session_leaves_behind_what_waited() {
+        let (shared, mut inbox) = crate::shared::testing::shared(2);
+        let peer = PeerShared::new(PeerId(1), rustguard_crypto::x25519::PublicKey([1; 32]), Arc::default());
+        peer.endpoint.store(Some(Arc::new(Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None })));
+        let now = Instant::from_nanos(1_000_000_000);
+        let (sealer, _) = crate::shared::testing::session(7, now);
+        std::thread::scope(|scope| {
+            // Control's part: the lock is taken before the worker has found that there is no sealer.
+            let waiting = peer.waiting.lock();
+            let worker = scope.spawn(|| {
+                let ((mut slab, mut frames), mut transmits) = (packets(0..3), Vec::new());
+                seal(&peer, &mut slab, &mut frames, now, &mut transmits, &shared);
+                (frames[0].counter, transmits.len())
+            });
+            // Whether the worker waits for the lock by now or not, it must not be before these.
+            sealer.reserve(now, 100).expect("the session is new");
+            peer.sealer.store(Some(Arc::new(sealer)));
+            drop(waiting);
+            assert_eq!(worker.join().expect("it has sealed"), (100, 1));
+        });
+        assert!(peer.waiting.lock().is_empty(), "nothing is left behind");
+        assert!(inbox.wishes.try_recv().is_err());
     }
 
     #[test]
     fn each_flow_has_one_path_and_all_paths_have_flows() {
         use crate::several::Several;
         use rustguard_core::paths::{Choice, Place, Share};
-        use std::{collections::HashMap, sync::Arc};
+        use std::collections::HashMap;
 
         let (shared, _inbox) = crate::shared::testing::shared(2);
         let now = Instant::from_nanos(1_000_000_000);
