@@ -5,8 +5,8 @@
 //! comes beside it: these scenarios take `cargo test --release`.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
-    Conf, Flood, HUB_A, HUB_B, HUB_C, Hub, Lab, Network, Node, PeerConf, Process, Program, Subject, Tunnel, eventually,
-    garbage, scenario, stranger, subject,
+    Conf, Flood, HUB_A, HUB_B, HUB_C, Hub, Keypair, Lab, Network, Node, PeerConf, Process, Program, Subject, Tunnel,
+    eventually, garbage, scenario, stranger, subject,
 };
 use std::{
     collections::BTreeMap,
@@ -123,6 +123,37 @@ fn flooding(lab: &Lab) -> Result<()> {
     hub.a.reaches(HUB_B[0], 1)?;
     ensure!(a.dump()?.peers[0].latest_handshake == handshake, "the flooding peer's session should have stayed");
     ensure!(b.dump()?.peers.iter().all(|peer| peer.latest_handshake > 0), "all three have a session");
+    Ok(())
+}
+
+/// A floods, through the middle, a peer of the middle's that never answers: its packets wait for a session that never comes. A
+/// new peer's handshake, and the middle's own first packet to C, do not wait with them.
+#[test]
+fn a_flood_to_a_silent_peer_keeps_no_session_waiting() {
+    scenario(|lab| in_release(lab, flooding_the_silent));
+}
+
+fn flooding_the_silent(lab: &Lab) -> Result<()> {
+    let mut hub = Hub::new(lab)?;
+    hub.forward(true)?;
+    let newcomer = newcomer(&mut hub.conf_b, "10.3.0.1:51802", HUB_B[0])?;
+    let mut silent = PeerConf::new(&Keypair::generate()?.public, "10.9.0.66/32");
+    silent.endpoint = Some("10.3.0.2:9".to_owned());
+    hub.conf_b.peers.push(silent);
+    hub.c.drop("input", "udp dport 9")?;
+    let (_a, b, _c) = hub.start(lab, Program::Subject, &[])?;
+    hub.a.reaches(HUB_B[0], 10)?;
+    hub.b.count("arrived", "input", "udp dport 51802")?;
+    let mut flood = flood(&hub.a, "flood", "10.9.0.66", 9, &hub.b, "arrived")?;
+    arrives(lab, &hub.c, &newcomer, HUB_B[0])?;
+    hub.b.run(&["ping", "-n", "-q", "-c", "1", "-W", "3", HUB_C[0]]).context("the first packet to C starves")?;
+    let in_time = flood.log().is_empty();
+    flooded(&mut flood)?;
+    ensure!(in_time, "the flood was over too early to say anything");
+    let dropped = hub.shown()?["dropped"].clone();
+    println!("{dropped}");
+    ensure!(dropped["staging_full"].as_u64() > Some(100_000), "{dropped}: the flood was none");
+    drop(b);
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use rustguard_core::{
     wire::{Initiation, Kind},
 };
 use rustguard_crypto::x25519::StaticSecret;
-use rustguard_device::{Device, DropReason, MemoryBinder, PeerUpdate};
+use rustguard_device::{Device, DropReason, MemoryBinder, PeerUpdate, Update};
 use rustguard_tun::{
     Endpoint, Network, Segments, Transmit,
     memory::{self, MemoryHost, MemoryNet, MemorySocket},
@@ -300,6 +300,19 @@ async fn packets_that_wait_in_vain_make_room_for_newer_ones() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn packets_that_wait_for_a_peer_are_counted_when_it_is_removed() {
+    let lab = Lab::new(1_420);
+    for n in 0..129_u16 {
+        lab.host.send(&packet(THEIRS, OURS, &n.to_be_bytes())).unwrap();
+    }
+    // The oldest had to go: the other 128 are there.
+    lab.until_dropped(DropReason::StagingFull, 1).await;
+    let removed = PeerUpdate { remove: true, ..PeerUpdate::new(key(1).public_key()) };
+    lab.device.update(Update { peers: vec![removed], ..Update::default() }).await.unwrap();
+    assert_eq!(lab.dropped(DropReason::StagingFull).await, 129);
 }
 
 #[tokio::test]
