@@ -36,7 +36,10 @@ fn exchange(
     let mut slab = vec![0; theirs.recv_slab_len()];
     let text = vec![7; FULL * 45];
     let to = Endpoint { remote: to, local: None };
-    let one = |len, count| Transmit { to, segments: Segments { offset: 0, stride: len, count, len, last_len: len } };
+    let one = |len, count| {
+        let segments = Segments { offset: 0, stride: len, count, len, last_len: len };
+        Transmit { to, segments, ds: 0 }
+    };
     let mut group = criterion.benchmark_group("UDP");
     for (name, batch) in [
         ("64 small datagrams", vec![one(SMALL, 1); SINGLES]),

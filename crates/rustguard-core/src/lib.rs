@@ -25,6 +25,7 @@ extern crate alloc;
 pub mod activity;
 pub mod allowed_ips;
 pub mod cookie;
+pub mod ecn;
 pub mod forwarding;
 pub mod limit;
 mod load;

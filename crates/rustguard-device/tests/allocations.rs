@@ -325,14 +325,14 @@ impl Network for RingSocket {
             };
             let len = slot.len;
             match out.last_mut() {
-                Some(Received { from: last, segments }) if run_goes_on && *last == from && len <= segments.len => {
+                Some(Received { from: last, segments, .. }) if run_goes_on && *last == from && len <= segments.len => {
                     segments.count += 1;
                     segments.last_len = len;
                     run_goes_on = len == segments.len;
                 }
                 _ => {
                     let segments = Segments { offset, stride: len, count: 1, len, last_len: len };
-                    out.push(Received { from, segments });
+                    out.push(Received { from, segments, ecn: 0 });
                     run_goes_on = true;
                 }
             }
@@ -348,7 +348,7 @@ impl Network for RingSocket {
 
     fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
         let mut sent = 0;
-        for Transmit { to, segments } in batch {
+        for Transmit { to, segments, .. } in batch {
             let SocketAddr::V4(to) = to.remote else { panic!("{to:?} is none of ours") };
             for piece in segments.pieces() {
                 let datagram = &slab[piece.offset..piece.offset + piece.len];

@@ -27,7 +27,7 @@ fn device(net: &MemoryNet) -> (Device, MemoryHost, mpsc::Receiver<Datagram>) {
 fn send(socket: &mut impl Network, datagram: &[u8]) {
     let len = datagram.len();
     let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
-    socket.send(datagram, &[Transmit { to: Endpoint { remote: at(2), local: None }, segments }]);
+    socket.send(datagram, &[Transmit { to: Endpoint { remote: at(2), local: None }, segments, ds: 0 }]);
 }
 
 async fn until_dropped(device: &Device, reason: DropReason, packets: u64) {

@@ -93,7 +93,7 @@ impl Lab {
 fn send_from(socket: &mut MemorySocket, datagram: &[u8]) {
     let len = datagram.len();
     let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
-    socket.send(datagram, &[Transmit { to: Endpoint { remote: at(2), local: None }, segments }]);
+    socket.send(datagram, &[Transmit { to: Endpoint { remote: at(2), local: None }, segments, ds: 0 }]);
 }
 
 /// The protocol in the test's hand, with the key `n`, where time is what the test says.

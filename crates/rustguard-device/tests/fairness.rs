@@ -84,7 +84,7 @@ impl Lab {
     fn send(&mut self, from: usize, datagram: &[u8]) {
         let len = datagram.len();
         let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
-        self.sockets[from].send(datagram, &[Transmit { to: Endpoint { remote: at(2), local: None }, segments }]);
+        self.sockets[from].send(datagram, &[Transmit { to: Endpoint { remote: at(2), local: None }, segments, ds: 0 }]);
     }
 
     /// What has come there.

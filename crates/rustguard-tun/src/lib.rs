@@ -89,6 +89,9 @@ pub struct Received {
     pub from: Endpoint,
     /// Where it lies.
     pub segments: Segments,
+    /// The explicit congestion notification of its IP header (RFC 3168), the lower two bits of the DS field; the same for all
+    /// pieces.
+    pub ecn: u8,
 }
 
 /// Datagrams for one endpoint; each piece is one datagram (with GSO, one system call for all).
@@ -98,6 +101,8 @@ pub struct Transmit {
     pub to: Endpoint,
     /// Where they lie.
     pub segments: Segments,
+    /// The DS field of their IP headers (RFC 2474): six bits of DSCP, two of congestion notification.
+    pub ds: u8,
 }
 
 /// What became of a batch that was sent.

@@ -156,7 +156,8 @@ pub struct MemorySocket(Arc<Bound>);
 struct Bound {
     address: SocketAddr,
     net: MemoryNet,
-    arrived: Queue<(SocketAddr, Vec<u8>)>,
+    /// Sender, DS field, bytes.
+    arrived: Queue<(SocketAddr, u8, Vec<u8>)>,
 }
 
 impl MemoryNet {
@@ -221,12 +222,13 @@ impl Network for MemorySocket {
             if slab.len() - offset < MAX_DATAGRAM {
                 break;
             }
-            let Some((from, datagram)) = self.0.arrived.pop()? else { break };
+            let Some((from, ds, datagram)) = self.0.arrived.pop()? else { break };
             let len = datagram.len();
             slab[offset..offset + len].copy_from_slice(&datagram);
             out.push(Received {
                 from: Endpoint { remote: from, local: Some(self.local()) },
                 segments: Segments { offset, stride: len, count: 1, len, last_len: len },
+                ecn: ds & 0b11,
             });
             offset += len;
         }
@@ -246,7 +248,7 @@ impl Network for MemorySocket {
                 }
                 if let Some(there) = &there {
                     // A full queue loses the datagram on its way, as a real one does: the sender never knows.
-                    there.arrived.push((self.0.address, datagram.to_vec()));
+                    there.arrived.push((self.0.address, transmit.ds, datagram.to_vec()));
                 }
                 result.sent += 1;
                 result.source_lost += usize::from(lost);
@@ -407,7 +409,7 @@ mod tests {
 
     fn transmit(remote: SocketAddr, local: Option<LocalAddr>, len: usize) -> Transmit {
         let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
-        Transmit { to: Endpoint { remote, local }, segments }
+        Transmit { to: Endpoint { remote, local }, segments, ds: 0 }
     }
 
     #[test]

@@ -193,6 +193,7 @@ impl Network for Udp {
                 out.push(Received {
                     from: Endpoint { remote: datagram.from, local: datagram.local },
                     segments: run_of(i * SLOT, datagram.len, datagram.size),
+                    ecn: datagram.ecn,
                 });
             }
             if count > 0 {
@@ -224,9 +225,9 @@ impl Udp {
     /// [`send`](Network::send), by this way to the kernel.
     pub(crate) fn send_by(&mut self, slab: &[u8], batch: &[Transmit], by: &mut SendBy<'_>) -> Sent {
         let (mut sent, mut deadline) = (Sent::default(), None);
-        for Transmit { to: Endpoint { remote, local }, segments } in batch {
+        for &Transmit { to: Endpoint { remote, local }, segments, ds } in batch {
             let source = local.filter(|local| local.ip.is_ipv4() == remote.is_ipv4());
-            let longest = if self.segmentation { longest_run(segments) } else { 1 };
+            let longest = if self.segmentation { longest_run(&segments) } else { 1 };
             let mut first = 0;
             while first < segments.count {
                 let count = longest.min(segments.count - first);
@@ -237,7 +238,7 @@ impl Udp {
                 if other_family || self.queue.len() == BATCH {
                     self.flush(slab, by, &mut sent, &mut deadline);
                 }
-                self.queue.push(Outgoing { span, to: *remote, source, size: segments.stride, count });
+                self.queue.push(Outgoing { span, to: remote, source, ds, size: segments.stride, count });
                 first += count;
             }
         }
@@ -421,9 +422,11 @@ fn bind(domain: Domain, port: u16, options: &UdpOptions, claim: Claim) -> io::Re
     let any: SockAddr = if domain == Domain::IPV6 {
         socket.set_only_v6(true)?;
         sys::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+        sys::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
         SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into()
     } else {
         sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
+        sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into()
     };
     if options.fwmark != 0 {
@@ -540,6 +543,11 @@ mod tests {
     #[test]
     fn c23_runs_of_every_shape_arrive_as_they_were_cut() {
         testing::runs_of_every_shape_arrive_as_they_were_cut::<Udp>();
+    }
+
+    #[test]
+    fn congestion_notification_passes() {
+        testing::congestion_notification_passes::<Udp>();
     }
 
     #[test]
@@ -725,7 +733,7 @@ mod tests {
                         if received.is_empty() {
                             break;
                         }
-                        for Received { from, segments } in received {
+                        for Received { from, segments, .. } in received {
                             let next = seen.entry(from.remote).or_insert(0);
                             for piece in segments.pieces() {
                                 assert_eq!(slab[piece.offset], *next, "{}: in order, all to one queue", from.remote);

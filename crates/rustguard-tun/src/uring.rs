@@ -206,7 +206,8 @@ impl Network for UringUdp {
                 Ok(Some(None)) => {}
                 Ok(Some(Some(datagram))) => {
                     let from = Endpoint { remote: datagram.from, local: datagram.local };
-                    out.push(Received { from, segments: run_of(offset, datagram.len, datagram.size) });
+                    let segments = run_of(offset, datagram.len, datagram.size);
+                    out.push(Received { from, segments, ecn: datagram.ecn });
                     offset += datagram.len.next_multiple_of(CACHE_LINE);
                 }
                 // Left on the socket by ICMP or an earlier `send`, and forgotten thereby.
@@ -307,6 +308,7 @@ mod tests {
         udp::datagrams_of_every_length_pass,
         udp::pieces_of_many_transmits_arrive_in_order,
         udp::runs_of_every_shape_arrive_as_they_were_cut,
+        udp::congestion_notification_passes,
         udp::runs_come_in_one_piece_where_the_kernel_does_that,
         udp::both_families_share_a_port_and_are_drained_fairly,
         udp::a_bad_datagram_in_mid_batch_fails_alone,

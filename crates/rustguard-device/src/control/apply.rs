@@ -15,6 +15,7 @@ use crate::{
 };
 use parking_lot::Mutex;
 use rustguard_core::{
+    ecn,
     node::{Action, Event as NodeEvent, PeerId},
     routing::Signal,
     session::{HEADER_LEN, OVERHEAD, ReplayWindow, Sealer},
@@ -29,6 +30,9 @@ use std::sync::Arc;
 
 /// Bytes of waiting packets that are sealed and sent together.
 const LOT: usize = 64 * 1024;
+/// The DS field of handshake messages: AF41, as the kernel's WireGuard has it (HANDSHAKE_DSCP). That of data has no DSCP, which would
+/// tell an observer what is inside.
+const HANDSHAKE_DS: u8 = 0x88;
 
 /// What control knows of a peer besides the node.
 pub(super) struct Peer {
@@ -74,7 +78,7 @@ impl<B: Binder> Control<B> {
             Action::Send { peer, datagram, attempt } => self.send_handshake(peer, &datagram, attempt, handled),
             Action::Reply { datagram } => {
                 if let Some(handled) = handled {
-                    self.transmit(handled.from, &datagram);
+                    self.transmit(handled.from, 0, &datagram);
                 }
             }
             Action::SetScreen(screen) => self.shared.handshakes.screen.store(screen.map(Arc::new)),
@@ -139,18 +143,18 @@ impl<B: Binder> Control<B> {
         }
         for endpoint in endpoints {
             shared.activity.tx_bytes.fetch_add(datagram.len() as u64, portable_atomic::Ordering::Relaxed);
-            if self.transmit(endpoint, datagram) {
+            if self.transmit(endpoint, HANDSHAKE_DS, datagram) {
                 shared.forget_source();
             }
         }
     }
 
     /// Sends one datagram; returns true when it could not leave from the address it should have.
-    pub(super) fn transmit(&mut self, to: Endpoint, datagram: &[u8]) -> bool {
+    pub(super) fn transmit(&mut self, to: Endpoint, ds: u8, datagram: &[u8]) -> bool {
         let len = datagram.len();
         let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
         let [network, ..] = &mut *self.networks else { return false };
-        let sent = network.send(datagram, &[Transmit { to, segments }]);
+        let sent = network.send(datagram, &[Transmit { to, segments, ds }]);
         self.shared.drops.count(DropReason::SendFailed, sent.failed);
         sent.source_lost > 0
     }
@@ -223,6 +227,7 @@ impl<B: Binder> Control<B> {
         if reserved.rekey {
             self.node.handshake_wanted(peer, now, &mut rand::rng(), &mut self.actions);
         }
+        let ds = ecn::of(packet);
         let mut slab = std::mem::take(&mut self.scratch);
         slab.clear();
         slab.resize(HEADER_LEN, 0);
@@ -237,7 +242,7 @@ impl<B: Binder> Control<B> {
             self.node.activity(peer, now.instant);
             self.wake_paths(peer);
         }
-        if self.transmit(endpoint, &slab) {
+        if self.transmit(endpoint, ds, &slab) {
             shared.forget_source();
         }
         self.scratch = slab;

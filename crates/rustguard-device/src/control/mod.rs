@@ -337,7 +337,7 @@ impl<B: Binder> Control<B> {
                         Command::Status(answer) => { let _ = answer.send(self.status()); }
                         Command::Routing(answer) => { let _ = answer.send(self.routing_status()); }
                         Command::HandshakeNow => self.handshake_now(),
-                        Command::Send(Datagram { endpoint, bytes }) => { self.transmit(endpoint, &bytes); }
+                        Command::Send(Datagram { endpoint, bytes }) => { self.transmit(endpoint, 0, &bytes); }
                         Command::Shutdown => return CloseReason::Shutdown,
                     }
                     Kind::Command

@@ -11,6 +11,7 @@ use crate::{
     shared::{ENGINE_PATH, PeerShared, RxSession, Shared, Signal},
 };
 use rustguard_core::{
+    ecn,
     packet::IpHead,
     paths::{self, Probe},
     session::{HEADER_LEN, OVERHEAD, Replay},
@@ -32,7 +33,7 @@ const FRAMES: usize = 512;
 pub(super) struct Rx {
     slab: Box<[u8]>,
     received: Vec<Received>,
-    /// The run being collected: frames of one session from one endpoint.
+    /// The run being collected: frames of one session from one endpoint, with one codepoint.
     frames: Vec<Frame>,
     opened: Vec<bool>,
     relay: Relay,
@@ -43,6 +44,8 @@ struct Run {
     session: Arc<RxSession>,
     index: u32,
     from: Endpoint,
+    /// What the headers of the datagrams say about congestion.
+    ecn: u8,
 }
 
 impl Rx {
@@ -85,14 +88,15 @@ impl Rx {
         let sessions = shared.sessions.pin();
         let mut run: Option<Run> = None;
         for i in 0..self.received.len() {
-            let Received { from, segments } = self.received[i];
+            let Received { from, segments, ecn } = self.received[i];
             for piece in 0..segments.count {
                 let offset = segments.offset + piece * segments.stride;
                 let len = if piece + 1 == segments.count { segments.last_len } else { segments.len };
                 let datagram = &self.slab[offset..offset + len];
                 match Kind::of(datagram) {
                     Some(Kind::Data { receiver, counter }) => {
-                        if !run.as_ref().is_some_and(|run| run.index == receiver && run.from == from) {
+                        if !run.as_ref().is_some_and(|run| run.index == receiver && run.from == from && run.ecn == ecn)
+                        {
                             if let Some(run) = run.take() {
                                 self.open(&run, lanes, decision, now, shared);
                             }
@@ -100,7 +104,7 @@ impl Rx {
                                 shared.drops.count(DropReason::UnknownIndex, 1);
                                 continue;
                             };
-                            run = Some(Run { session: Arc::clone(session), index: receiver, from });
+                            run = Some(Run { session: Arc::clone(session), index: receiver, from, ecn });
                         }
                         self.frames.push(Frame { offset: offset + HEADER_LEN, len: len - OVERHEAD, counter });
                     }
@@ -195,6 +199,10 @@ impl Rx {
                 shared.drops.count(reason, 1);
                 continue;
             }
+            if run.ecn != ecn::NOT_ECT {
+                ecn::decapsulate(&mut self.slab[frame.offset..frame.offset + head.len], run.ecn);
+            }
+            let packet = &self.slab[frame.offset..frame.offset + frame.len];
             match decision.outcome(Some(peer), &head, packet) {
                 Outcome::Forward(to) if self.relay.take(&mut self.slab, to, *frame, &head, mtu) => {}
                 // The rest of the text is padding.

@@ -5,6 +5,7 @@ use crate::{
     shared::{PeerShared, Shared, Signal},
 };
 use rustguard_core::{
+    ecn,
     session::{HEADER_LEN, Reserved, Sealer},
     time::Instant,
 };
@@ -65,7 +66,7 @@ pub(crate) fn seal_with(
         bytes += len as u64;
         let text = || &slab[frame.offset..frame.offset + frame.len];
         let to = spread.and_then(|paths| paths.endpoint(text(), now)).unwrap_or(endpoint);
-        extend(transmits, to, offset, len);
+        extend(transmits, to, ecn::of(text()), offset, len);
     }
     sealer.seal(slab, frames);
     if peer.activity.data_sent(now, bytes) {
@@ -89,9 +90,10 @@ pub(crate) fn send<'a>(
 }
 
 /// Adds a datagram to the last transmit where it continues it, else starts one.
-fn extend(transmits: &mut Vec<Transmit>, to: Endpoint, offset: usize, len: usize) {
-    if let Some(Transmit { to: last_to, segments: last }) = transmits.last_mut()
+fn extend(transmits: &mut Vec<Transmit>, to: Endpoint, ds: u8, offset: usize, len: usize) {
+    if let Some(Transmit { to: last_to, segments: last, ds: last_ds }) = transmits.last_mut()
         && *last_to == to
+        && *last_ds == ds
         && last.last_len == last.len
         && len <= last.len
         && offset == last.offset + last.count * last.stride
@@ -101,7 +103,7 @@ fn extend(transmits: &mut Vec<Transmit>, to: Endpoint, offset: usize, len: usize
         return;
     }
     let segments = Segments { offset, stride: len, count: 1, len, last_len: len };
-    transmits.push(Transmit { to, segments });
+    transmits.push(Transmit { to, segments, ds });
 }
 
 /// Keeps packets until there is a session, and asks for one where none waited before: from then on a handshake is under way,
@@ -240,7 +242,7 @@ mod tests {
         let mut transmits = Vec::new();
         seal(&peer, &mut slab, &mut frames, now, &mut transmits, &shared);
         let mut paths = HashMap::new();
-        for Transmit { to, segments } in &transmits {
+        for Transmit { to, segments, .. } in &transmits {
             for piece in segments.pieces() {
                 let flow = piece.offset / stride % 8;
                 assert_eq!(*paths.entry(flow).or_insert(to.remote), to.remote, "flow {flow}");
@@ -251,21 +253,31 @@ mod tests {
     }
 
     #[test]
-    fn equal_datagrams_side_by_side_become_one_transmit_and_a_short_one_ends_it() {
+    fn equal_datagrams_side_by_side_become_one_transmit_and_a_short_one_or_another_codepoint_ends_it() {
         let a = Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None };
         let b = Endpoint { remote: "192.0.2.2:1".parse().unwrap(), local: None };
         let mut out = Vec::new();
-        for (to, offset, len) in [(a, 0, 100), (a, 100, 100), (a, 200, 60), (a, 260, 60), (b, 320, 60), (b, 380, 80)] {
-            extend(&mut out, to, offset, len);
+        for (to, ds, offset, len) in [
+            (a, 0, 0, 100),
+            (a, 0, 100, 100),
+            (a, 0, 200, 60),
+            (a, 0, 260, 60),
+            (b, 0, 320, 60),
+            (b, 0, 380, 80),
+            (b, 2, 460, 80),
+            (b, 2, 540, 80),
+        ] {
+            extend(&mut out, to, ds, offset, len);
         }
         let seg = |offset, stride, count, last_len| Segments { offset, stride, count, len: stride, last_len };
         assert_eq!(
             out,
             [
-                Transmit { to: a, segments: seg(0, 100, 3, 60) },
-                Transmit { to: a, segments: seg(260, 60, 1, 60) },
-                Transmit { to: b, segments: seg(320, 60, 1, 60) },
-                Transmit { to: b, segments: seg(380, 80, 1, 80) },
+                Transmit { to: a, segments: seg(0, 100, 3, 60), ds: 0 },
+                Transmit { to: a, segments: seg(260, 60, 1, 60), ds: 0 },
+                Transmit { to: b, segments: seg(320, 60, 1, 60), ds: 0 },
+                Transmit { to: b, segments: seg(380, 80, 1, 80), ds: 0 },
+                Transmit { to: b, segments: seg(460, 80, 2, 80), ds: 2 },
             ]
         );
     }
@@ -274,8 +286,8 @@ mod tests {
     fn datagrams_with_a_gap_between_them_stay_apart() {
         let a = Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None };
         let mut out = Vec::new();
-        extend(&mut out, a, 0, 100);
-        extend(&mut out, a, 116, 100);
+        extend(&mut out, a, 0, 0, 100);
+        extend(&mut out, a, 0, 116, 100);
         assert_eq!(out.len(), 2);
     }
 }

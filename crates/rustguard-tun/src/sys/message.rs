@@ -14,15 +14,19 @@ use std::{
     ptr,
 };
 
-/// Room for two control messages, an address of either family and the size of segments; aligned as a `cmsghdr`.
-type Control = [u64; 8];
+/// Room for three control messages, an address of either family, the DS field and the size of segments; aligned as a `cmsghdr`.
+type Control = [u64; 11];
 // SAFETY: only computes lengths.
 const _: () = assert!(
     size_of::<Control>()
         >= unsafe {
-            libc::CMSG_SPACE(size_of::<libc::in6_pktinfo>() as u32) + libc::CMSG_SPACE(size_of::<libc::c_int>() as u32)
+            libc::CMSG_SPACE(size_of::<libc::in6_pktinfo>() as u32)
+                + 2 * libc::CMSG_SPACE(size_of::<libc::c_int>() as u32)
         } as usize
 );
+
+/// The bits of a DS field or traffic class that are explicit congestion notification.
+const ECN_MASK: u8 = 0b11;
 
 /// A socket address of either family.
 #[derive(Clone, Copy)]
@@ -39,6 +43,8 @@ pub(crate) struct Outgoing {
     pub(crate) span: Span,
     pub(crate) to: SocketAddr,
     pub(crate) source: Option<LocalAddr>,
+    /// The DS field of their IP headers.
+    pub(crate) ds: u8,
     /// Bytes of each datagram but the last.
     pub(crate) size: usize,
     /// How many there are.
@@ -55,6 +61,8 @@ pub(crate) struct Incoming {
     pub(crate) truncated: bool,
     pub(crate) from: SocketAddr,
     pub(crate) local: Option<LocalAddr>,
+    /// The explicit congestion notification of their IP headers: the kernel only joins what has the same.
+    pub(crate) ecn: u8,
 }
 
 /// The arrays of `N` messages, boxed: they are too large to move about.
@@ -121,6 +129,7 @@ impl<const N: usize> Messages<N> {
             truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
             from: self.0.addresses[i].get(header.msg_hdr.msg_namelen as usize)?,
             local: control.local,
+            ecn: control.ecn,
         })
     }
 
@@ -151,6 +160,13 @@ impl<const N: usize> Messages<N> {
             header.msg_iov = &raw mut buffers[i];
             header.msg_iovlen = 1;
             let mut control = datagram.source.map_or(0, |source| set_pktinfo(&mut controls[i], source));
+            if datagram.ds != 0 {
+                let (level, kind) = match datagram.to {
+                    SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+                    SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+                };
+                control += put(&mut controls[i], control, level, kind, libc::c_int::from(datagram.ds));
+            }
             if datagram.count > 1 {
                 // A datagram has no more than 65,507 bytes.
                 control += put(&mut controls[i], control, libc::SOL_UDP, libc::UDP_SEGMENT, datagram.size as u16);
@@ -172,14 +188,14 @@ impl Incoming {
     /// family.
     pub(super) fn parse(name: &[u8], control_bytes: &[u8], len: usize) -> Option<Self> {
         let address = Address::from_bytes(name);
-        let mut control: Control = [0; 8];
+        let mut control: Control = Default::default();
         for (word, bytes) in control.iter_mut().zip(control_bytes.chunks(size_of::<u64>())) {
             let mut whole = [0; size_of::<u64>()];
             whole[..bytes.len()].copy_from_slice(bytes);
             *word = u64::from_ne_bytes(whole);
         }
-        let control = read_control(&control, control_bytes.len());
-        Some(Self { len, size: control.size, truncated: false, from: address.get(name.len())?, local: control.local })
+        let ControlRead { local, size, ecn } = read_control(&control, control_bytes.len());
+        Some(Self { len, size, truncated: false, from: address.get(name.len())?, local, ecn })
     }
 }
 
@@ -280,6 +296,7 @@ fn put<T: Copy>(control: &mut Control, at: usize, level: libc::c_int, kind: libc
 struct ControlRead {
     local: Option<LocalAddr>,
     size: Option<usize>,
+    ecn: u8,
 }
 
 /// Reads the `len` bytes of control messages a datagram came with.
@@ -317,6 +334,11 @@ fn read_control(control: &Control, len: usize) -> ControlRead {
                 });
             } else if (level, kind) == (libc::SOL_UDP, libc::UDP_GRO) && bytes >= cmsg_len::<libc::c_int>() {
                 read.size = usize::try_from(data.cast::<libc::c_int>().read_unaligned()).ok();
+            } else if (level, kind) == (libc::IPPROTO_IP, libc::IP_TOS) && bytes >= cmsg_len::<u8>() {
+                // A single byte on the way in, an int on the way out.
+                read.ecn = data.read() & ECN_MASK;
+            } else if (level, kind) == (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) && bytes >= cmsg_len::<libc::c_int>() {
+                read.ecn = data.cast::<libc::c_int>().read_unaligned() as u8 & ECN_MASK;
             }
         }
         words = &words[bytes.div_ceil(size_of::<u64>())..];
@@ -362,17 +384,20 @@ mod tests {
     proptest! {
         /// What we tell the kernel about addresses is what we would read back from it.
         #[test]
-        fn addresses_survive_the_kernels_format(remote: SocketAddr, ip: IpAddr, interface: u32, bound: bool, size: u16) {
+        fn addresses_survive_the_kernels_format(remote: SocketAddr, ip: IpAddr, interface: u32, bound: bool, size: u16, ds: u8) {
             let mut address = Messages::<1>::new().0.addresses[0];
             let len = address.set(remote);
             prop_assert_eq!(address.get(len), Some(remote));
             prop_assert_eq!(address.get(len - 1), None);
 
-            let mut control = [u64::MAX; 8];
+            let mut control = [u64::MAX; 11];
             let mut len = set_pktinfo(&mut control, LocalAddr { ip, interface, bound });
+            len += put(&mut control, len, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::c_int::from(ds));
             len += put(&mut control, len, libc::SOL_UDP, libc::UDP_GRO, libc::c_int::from(size));
             let both = read_control(&control, len);
-            prop_assert_eq!(both.size, Some(size.into()));
+            prop_assert_eq!((both.size, both.ecn), (Some(size.into()), ds & 3));
+            let len = put(&mut control, 0, libc::IPPROTO_IP, libc::IP_TOS, ds);
+            prop_assert_eq!(read_control(&control, len).ecn, ds & 3);
             let read = both.local.unwrap();
             prop_assert_eq!(read.ip, ip);
             let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());

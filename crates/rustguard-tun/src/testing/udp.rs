@@ -38,7 +38,7 @@ pub(crate) fn open<N: TestUdp>() -> N {
 pub(crate) fn transmit(remote: impl Into<SocketAddr>, local: Option<LocalAddr>, span: Span) -> Transmit {
     let Span { offset, len } = span;
     let segments = Segments { offset, stride: len, count: 1, len, last_len: len };
-    Transmit { to: Endpoint { remote: remote.into(), local }, segments }
+    Transmit { to: Endpoint { remote: remote.into(), local }, segments, ds: 0 }
 }
 
 /// Receives until `count` datagrams are there: where each came from, and its bytes.
@@ -53,7 +53,7 @@ pub(crate) fn receive_all(udp: &mut impl Network, count: usize) -> Vec<(Endpoint
             let wake = waiter.wait(udp.fds(), Some(PATIENCE)).unwrap();
             assert!(wake.ready, "{} of {count} datagrams came", all.len());
         }
-        for Received { from, segments } in received {
+        for Received { from, segments, .. } in received {
             all.extend(segments.pieces().map(|at| (from, slab[at.offset..at.offset + at.len].to_vec())));
         }
     }
@@ -74,7 +74,7 @@ pub(crate) fn sysctl(path: &str, value: &str) {
 
 pub(crate) fn run_to(to: SocketAddr, len: usize, count: usize, last_len: usize) -> Transmit {
     let segments = Segments { offset: 0, stride: len, count, len, last_len };
-    Transmit { to: Endpoint { remote: to, local: None }, segments }
+    Transmit { to: Endpoint { remote: to, local: None }, segments, ds: 0 }
 }
 
 pub(crate) fn datagrams_of_every_length_pass<N: TestUdp>() {
@@ -99,7 +99,8 @@ pub(crate) fn pieces_of_many_transmits_arrive_in_order<N: TestUdp>() {
     let slab: Vec<u8> = (0..200).collect();
     let to = Endpoint { remote: here("127.0.0.1", &theirs), local: None };
     let segments = |offset, count| Segments { offset, stride: 2, count, len: 2, last_len: 1 };
-    let batch = [Transmit { to, segments: segments(0, 70) }, Transmit { to, segments: segments(140, 30) }];
+    let batch =
+        [Transmit { to, segments: segments(0, 70), ds: 0 }, Transmit { to, segments: segments(140, 30), ds: 0 }];
     assert_eq!(ours.send(&slab, &batch).sent, 100);
     let received = receive_all(&mut theirs, 100);
     for (i, (_, bytes)) in received.iter().enumerate() {
@@ -131,6 +132,38 @@ pub(crate) fn runs_of_every_shape_arrive_as_they_were_cut<N: TestUdp>() {
                     assert!(*bytes == slab[at.offset..at.offset + at.len], "{len} x {count}");
                 }
             }
+        }
+    });
+}
+
+/// The codepoint is that of each datagram, runs included.
+pub(crate) fn congestion_notification_passes<N: TestUdp>() {
+    isolated("the DS field", || {
+        let (mut ours, mut theirs) = (open::<N>(), open::<N>());
+        let slab = vec![7; 2_000];
+        for ip in ["127.0.0.1", "::1"] {
+            let to = here(ip, &theirs);
+            let fields = [0, 1, 2, 3, 0x88, 0x8a, 0xff, 0];
+            let with = |ds, count| Transmit { ds, ..run_to(to, 100, count, 100) };
+            let batch: Vec<_> = fields.iter().flat_map(|&ds| [with(ds, 1), with(ds, 3)]).collect();
+            // From an address of ours as well: three control messages in all.
+            let local = LocalAddr { ip: to.ip(), interface: 0, bound: false };
+            let from =
+                |transmit: &Transmit| Transmit { to: Endpoint { local: Some(local), ..transmit.to }, ..*transmit };
+            let batch: Vec<_> = batch.iter().copied().chain(batch.iter().map(from)).collect();
+            assert_eq!(ours.send(&slab, &batch).sent, 64);
+            let (mut buffer, mut codepoints) = (vec![0; theirs.recv_slab_len()], Vec::new());
+            let (mut waiter, _waker) = Waiter::new().unwrap();
+            while codepoints.len() < 64 {
+                let mut received = Vec::new();
+                theirs.recv(&mut buffer, &mut received).unwrap();
+                if received.is_empty() {
+                    assert!(waiter.wait(theirs.fds(), Some(PATIENCE)).unwrap().ready, "{codepoints:?}");
+                }
+                codepoints.extend(received.iter().flat_map(|r| vec![r.ecn; r.segments.count]));
+            }
+            let expected = fields.iter().chain(&fields).flat_map(|ds| [ds & 3; 4]);
+            assert_eq!(codepoints, expected.collect::<Vec<_>>(), "{ip}");
         }
     });
 }

@@ -34,6 +34,8 @@ struct Lab {
     shared: Shared,
     inbox: testing::Inbox,
     peer: Sealer,
+    /// Of the datagrams that come in.
+    ecn: u8,
 }
 
 impl Lab {
@@ -51,7 +53,7 @@ impl Lab {
         let routes = routes.snapshot();
         let table = Table { routes, peers: [(PeerId(1), from)].into(), ..Table::default() };
         let network = MemoryNet::default().bind("192.0.2.2:2".parse().unwrap()).unwrap();
-        Self { rx: Rx::new(&network), lanes: Lanes::new(vec![tun]), host, table, shared, inbox, peer }
+        Self { rx: Rx::new(&network), lanes: Lanes::new(vec![tun]), host, table, shared, inbox, peer, ecn: 0 }
     }
 
     /// A transport message of the peer's.
@@ -71,7 +73,7 @@ impl Lab {
             let len = datagram.len();
             self.rx.slab[offset..offset + len].copy_from_slice(datagram);
             let segments = Segments { offset, stride: len, count: 1, len, last_len: len };
-            self.rx.received.push(Received { from, segments });
+            self.rx.received.push(Received { from, segments, ecn: self.ecn });
             offset += len;
         }
         let decision = Decision::new(&self.table, &self.shared);
@@ -192,6 +194,22 @@ fn a_source_of_somebody_else_is_not_allowed() {
     let (honest, other) = (lab.sealed(&packet(1)), lab.sealed(&packet(9)));
     let expected = (vec![packet(1).to_vec()], vec![(DropReason::SourceNotAllowed, 1)]);
     assert_eq!(lab.receive(&[&other, &honest], NOW), expected);
+}
+
+/// Each datagram's own header counts, not that of the run before.
+#[test]
+fn congestion_on_the_way_reaches_the_inner_packet() {
+    let mut lab = Lab::new();
+    let mut inner = packet(1);
+    inner[1] = 0b10;
+    for (inner_ecn, outer, expected) in [(2, 3, 3), (2, 0, 2), (0, 3, 0), (2, 1, 1), (3, 0, 3)] {
+        inner[1] = inner_ecn;
+        lab.ecn = outer;
+        let sealed = [lab.sealed(&inner), lab.sealed(&inner)];
+        let (got, drops) = lab.receive(&[&sealed[0], &sealed[1]], NOW);
+        assert_eq!(got.iter().map(|packet| packet[1]).collect::<Vec<_>>(), [expected; 2]);
+        assert_eq!(drops, []);
+    }
 }
 
 #[test]

@@ -71,7 +71,7 @@ impl Network for Net {
         Ok(())
     }
     fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
-        self.0.extend(batch.iter().map(|Transmit { to, segments }| {
+        self.0.extend(batch.iter().map(|Transmit { to, segments, .. }| {
             (
                 to.remote.port(),
                 segments.pieces().map(|piece| slab[piece.offset..piece.offset + piece.len].to_vec()).collect(),
