@@ -96,28 +96,81 @@ fn from_peer_to_peer_and_isolated() {
     });
 }
 
-/// A peer that is removed is out at once, and neither the old invite nor its key brings it back; a new invite does.
+/// A peer that is removed is out at once, and its key does not come back by the old invite; a new one lets it in.
 #[test]
 fn a_removed_peer_stays_out() {
     scenario(|lab| {
         network(lab, 1, |network| {
             let served = network.serve(lab, &[])?;
-            let old = network.invite(&["--uses", "5"])?;
+            let old = network.invite(&["--uses", "5", "--tag", "staff"])?;
             let mut machine = network.join(lab, 1, &["10.1.0.1", "--token", &old, "--name", "laptop"])?;
             network.reaches_server(1)?;
             network.ask(&["peer", "rename", "laptop", "notebook"])?;
             network.try_ask(&["peer", "rm", "laptop"])?.refused(&["no peer laptop"])?;
             let server = network.server_addresses()?;
-            network.ask(&["peer", "rm", "notebook"])?;
+            let listed = network.ask(&["peer", "ls"])?;
+            ensure!(listed.contains("CAME BY") && listed.contains("(staff)"), "by what it came: {listed}");
+            let said = network.ask(&["peer", "rm", "notebook"])?;
+            ensure!(said.contains("it came by: invite") && said.contains("4 more times"), "{said}");
             network.machines[0].does_not_reach(&server[0])?;
             ensure!(network.ask(&["peer", "ls"])?.lines().count() == 1, "the list is empty");
             machine.stop("TERM")?;
             let arguments = [&["10.1.0.1", "--token", &old], &IMPATIENT[..]].concat();
-            network.try_join(1, &arguments)?.refused(&[])?;
+            network.try_join(1, &arguments)?.refused(&["was removed from the network"])?;
             let refused = network.audited("refused", 1)?;
             ensure!(refused["reason"] == "removed-peer", "{refused}");
             let _machine = network.join(lab, 1, &["10.1.0.1", "--token", &network.invite(&[])?])?;
             network.reaches_server(1)?;
+            served.stop()
+        })
+    });
+}
+
+/// A machine that makes itself another key is kept out by --revoke: the invite is revoked with the peer, or the window closed.
+#[test]
+fn a_removed_machine_stays_out_where_its_grant_is_revoked() {
+    scenario(|lab| {
+        network(lab, 3, |network| {
+            let served = network.serve(lab, &[])?;
+            let token = network.invite(&["--uses", "5"])?;
+            let stays = network.join(lab, 2, &["10.2.0.1", "--token", &token, "--name", "stays"])?;
+            // Another key each time, as after `rm -r /var/lib/rustguard/rg1`.
+            let joins = |n: u8, token: &str| {
+                let folder = format!("/var/lib/rustguard/rg{n}");
+                if Path::new(&folder).exists() {
+                    fs::remove_dir_all(&folder)?;
+                }
+                let server = format!("10.{n}.0.1");
+                let arguments = [&[&*server, "--token", token, "--name", "laptop"], &IMPATIENT[..]].concat();
+                let ended = network.try_join(n, &arguments)?;
+                Ok::<_, anyhow::Error>(ended.success())
+            };
+            ensure!(joins(1, &token)?, "by a good invite");
+            let said = network.ask(&["peer", "rm", "laptop"])?;
+            ensure!(said.contains("could come back with another key"), "{said}");
+            ensure!(said.contains("1 other peer that came by it stays"), "{said}");
+            ensure!(joins(1, &token)?, "what `peer rm` warns of");
+            let said = network.ask(&["peer", "rm", "laptop", "--revoke"])?;
+            ensure!(said.contains("is revoked: nobody comes by it"), "{said}");
+            ensure!(!joins(1, &token)?, "it came back by a revoked invite");
+            network.audited("invite-revoked", 1)?;
+            network.reaches_server(2)?;
+
+            let code = network.open(&["60"])?;
+            ensure!(joins(1, &code)?, "by an open window");
+            ensure!(network.ask(&["peer", "rm", "laptop"])?.contains("The window is open"), "what is left open");
+            ensure!(joins(3, &code)?, "what `peer rm` warns of");
+            let said = network.ask(&["peer", "rm", "laptop", "--revoke"])?;
+            ensure!(!said.contains("The window is open") && network.status()?["window"].is_null(), "{said}");
+            ensure!(!joins(1, &code)?, "it came back by a closed window");
+
+            // By hand there is nothing to revoke; the key in the file is out.
+            let path = lab.path("stock.conf");
+            network.ask(&["peer", "add", "phone", "--conf", &path.display().to_string()])?;
+            let said = network.ask(&["peer", "rm", "phone", "--revoke"])?;
+            ensure!(said.contains("it came by: administrator") && said.lines().count() == 1, "{said}");
+            ensure!(!network.ask(&["peer", "ls"])?.contains("phone"), "still there");
+            drop(stays);
             served.stop()
         })
     });

@@ -170,9 +170,17 @@ pub(crate) fn peer_table(peers: &[PeerView], rates: &HashMap<String, (u64, u64)>
         if peer.ephemeral {
             state.push_str(", ephemeral");
         }
-        vec![peer.name.clone().unwrap_or_else(|| peer.public_key.clone()), addresses.join(", "), state, heard, traffic]
+        let came_by = match &peer.tag {
+            Some(tag) => format!("{} ({tag})", peer.origin),
+            None => peer.origin.clone(),
+        };
+        let name = peer.name.clone().unwrap_or_else(|| peer.public_key.clone());
+        vec![name, addresses.join(", "), state, came_by, heard, traffic]
     };
-    table(&["NAME", "ADDRESSES", "STATE", "LAST HANDSHAKE", "TRAFFIC"], &peers.iter().map(row).collect::<Vec<_>>())
+    table(
+        &["NAME", "ADDRESSES", "STATE", "CAME BY", "LAST HANDSHAKE", "TRAFFIC"],
+        &peers.iter().map(row).collect::<Vec<_>>(),
+    )
 }
 
 #[cfg(test)]
@@ -188,7 +196,7 @@ mod tests {
             addresses: vec!["10.150.0.2".parse().unwrap()],
             state: "pending".into(),
             origin: "window".into(),
-            tag: None,
+            tag: Some("ci".into()),
             ephemeral: true,
             created: 0,
             expires: None,
@@ -222,8 +230,8 @@ mod tests {
              window: open for a code, with approval: 1 minute, 1 second left, 4 guesses\n  \
              waits for approval: 12345678 a machine without a name, at 192.0.2.9:1\n  \
              invites: 1 can be used; `rustguard invite ls`\n  since the start: 3 admitted, 2 refused\n\n\
-             NAME    ADDRESSES   STATE               LAST HANDSHAKE  TRAFFIC\n\
-             laptop  10.150.0.2  pending, ephemeral  never           1.50 KiB/s in, 0 B/s out\n"
+             NAME    ADDRESSES   STATE               CAME BY      LAST HANDSHAKE  TRAFFIC\n\
+             laptop  10.150.0.2  pending, ephemeral  window (ci)  never           1.50 KiB/s in, 0 B/s out\n"
         );
         status = Status { endpoint: None, window: None, waiting: vec![], peers: vec![], counters: vec![], ..status };
         let text = page(&status, &rates);

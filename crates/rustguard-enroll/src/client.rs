@@ -242,7 +242,7 @@ impl Client {
             Credential::Invite(invite) => {
                 let timestamp = Timestamp::after(self.timestamp, now.unix);
                 self.timestamp = Some(timestamp);
-                match invite::initiate(invite, &self.joiner, timestamp, rng) {
+                match invite::initiate(invite, &self.identity, &self.joiner, timestamp, rng) {
                     Ok(initiated) => Stage::Initiated(initiated),
                     Err(_) => return self.fail(JoinError::BadKey).map(|_| ()),
                 }

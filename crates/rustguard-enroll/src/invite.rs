@@ -1,7 +1,7 @@
 //! Protocol A: Noise_IK of `rustguard_core::noise` under labels of its own, from the one-time key of an invite to the
 //! server's WireGuard key.
 use crate::{
-    payload::{Greeting, Joiner},
+    payload::{Greeting, Joiner, PROOF_OF_KEY, ProofOfKey},
     schedule::Keys,
     token::Invite,
     wire::{self, INITIATION, Index, Initiation, RESPONSE, Response},
@@ -12,8 +12,11 @@ use rustguard_core::{
     tai64n::Timestamp,
     wire::MACS_LEN,
 };
-use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use zeroize::Zeroizing;
+use rustguard_crypto::{
+    hash,
+    x25519::{PublicKey, StaticSecret},
+};
+use zeroize::{Zeroize as _, Zeroizing};
 
 /// What keeps this handshake apart from WireGuard's between the same keys.
 pub(crate) const LABELS: Labels = Labels {
@@ -35,9 +38,10 @@ pub(crate) struct Initiated {
     pub(crate) message: Vec<u8>,
 }
 
-/// Writes the first message.
+/// Writes the first message, on behalf of the machine whose WireGuard key is `identity`.
 pub(crate) fn initiate(
     invite: &Invite,
+    identity: &StaticSecret,
     joiner: &Joiner,
     timestamp: Timestamp,
     rng: &mut impl CryptoRng,
@@ -46,9 +50,12 @@ pub(crate) fn initiate(
     let static_static = key.diffie_hellman(invite.server())?;
     let mut sender = [0; 8];
     rng.fill_bytes(&mut sender);
-    let mut text = joiner.initiation_text(&timestamp.0);
+    let ephemeral = secret(rng);
+    let shared = identity.diffie_hellman(invite.server())?;
+    let mut text =
+        joiner.initiation_text(&timestamp.0, |text| proof_of_key(shared.as_bytes(), &ephemeral.public_key().0, text));
     let (noise, fields) =
-        noise::initiate(&LABELS, &key.public_key(), invite.server(), &static_static, secret(rng), &mut text)?;
+        noise::initiate(&LABELS, &key.public_key(), invite.server(), &static_static, ephemeral, &mut text)?;
     let macs = [0; MACS_LEN];
     let message =
         wire::build(INITIATION, &[&sender, &fields.ephemeral.0, &fields.static_key, &text, &fields.tag, &macs]);
@@ -98,6 +105,25 @@ pub(crate) fn verify(
     Ok((received, text))
 }
 
+/// Whether the initiation was made by the machine whose WireGuard key it names, and not by another holder of the invite.
+pub(crate) fn proves_key(
+    identity: &StaticSecret,
+    initiation: &Initiation<'_>,
+    joiner: &PublicKey,
+    proof: ProofOfKey<'_>,
+) -> bool {
+    let Ok(shared) = identity.diffie_hellman(joiner) else { return false };
+    hash::ct_eq(&proof_of_key(shared.as_bytes(), initiation.ephemeral, proof.text), proof.mac)
+}
+
+/// Bound to the ephemeral key: nobody can use it in a message of their own.
+fn proof_of_key(shared: &[u8; 32], ephemeral: &[u8; 32], text: &[u8]) -> [u8; PROOF_OF_KEY] {
+    let mut key = hash::hmac(shared, &[b"RustGuard enrolment v1 joiner's key"]);
+    let proof = hash::mac(&key, &[ephemeral, text]);
+    key.zeroize();
+    proof
+}
+
 /// Answers; `datagram` is the whole initiation.
 pub(crate) fn respond(
     received: Received,
@@ -127,8 +153,12 @@ mod tests {
     use core::time::Duration;
     use rand::{SeedableRng as _, rngs::StdRng};
 
+    fn node() -> StaticSecret {
+        StaticSecret::from_bytes([4; 32])
+    }
+
     fn joiner() -> Joiner {
-        Joiner { public_key: PublicKey([4; 32]), name: Some("node".to_owned()), ephemeral: false }
+        Joiner { public_key: node().public_key(), name: Some("node".to_owned()), ephemeral: false }
     }
 
     fn initiation(datagram: &[u8]) -> Initiation<'_> {
@@ -141,16 +171,24 @@ mod tests {
         let mut rng = StdRng::seed_from_u64(1);
         let identity = secret(&mut rng);
         let invite = Invite::generate(identity.public_key(), None, &mut rng).expect("no endpoint");
-        let initiated =
-            initiate(&invite, &joiner(), Timestamp::of(Duration::from_secs(9)), &mut rng).expect("honest keys");
+        let initiated = initiate(&invite, &node(), &joiner(), Timestamp::of(Duration::from_secs(9)), &mut rng)
+            .expect("honest keys");
         let datagram = initiated.message.clone();
 
         let message = initiation(&datagram);
         let claimed = read(&identity, &message).expect("authentic");
         assert_eq!(*claimed.peer(), invite.public_key());
         let (received, text) = verify(claimed, &identity, &message).expect("authentic");
-        let (timestamp, who) = Joiner::from_initiation(&text).expect("a joiner");
+        let (timestamp, who, proof) = Joiner::from_initiation(&text).expect("a joiner");
         assert_eq!((timestamp, who), (Timestamp::of(Duration::from_secs(9)).0, joiner()));
+        // The key is proven, and no other: not under another ephemeral key, not with another text.
+        assert!(proves_key(&identity, &message, &node().public_key(), proof));
+        assert!(!proves_key(&identity, &message, &invite.public_key(), proof));
+        assert!(!proves_key(&identity, &message, &PublicKey([0; 32]), proof));
+        let elsewhere = Initiation { ephemeral: &[7; 32], ..initiation(&datagram) };
+        assert!(!proves_key(&identity, &elsewhere, &node().public_key(), proof));
+        assert!(!proves_key(&identity, &message, &node().public_key(), ProofOfKey { text: &proof.text[1..], ..proof }));
+        assert!(!proves_key(&identity, &message, &node().public_key(), ProofOfKey { mac: &[0; 16], ..proof }));
         let greeting = payload::settings(&identity.public_key(), &ServerConfig::default()).expect("fits");
         let (theirs, answer) =
             respond(received, &datagram, &message.sender, &[7; 8], &greeting, &mut rng).expect("honest keys");
@@ -178,7 +216,8 @@ mod tests {
         let mut rng = StdRng::seed_from_u64(2);
         let identity = secret(&mut rng);
         let invite = Invite::generate(identity.public_key(), None, &mut rng).expect("no endpoint");
-        let initiated = initiate(&invite, &joiner(), Timestamp::of(Duration::ZERO), &mut rng).expect("honest keys");
+        let initiated =
+            initiate(&invite, &node(), &joiner(), Timestamp::of(Duration::ZERO), &mut rng).expect("honest keys");
         let datagram = initiated.message.clone();
         let message = initiation(&datagram);
         let (received, _) = verify(read(&identity, &message).expect("ok"), &identity, &message).expect("authentic");
@@ -197,7 +236,8 @@ mod tests {
         let identity = secret(&mut rng);
         let other = secret(&mut rng);
         let invite = Invite::generate(identity.public_key(), None, &mut rng).expect("no endpoint");
-        let initiated = initiate(&invite, &joiner(), Timestamp::of(Duration::ZERO), &mut rng).expect("honest keys");
+        let initiated =
+            initiate(&invite, &node(), &joiner(), Timestamp::of(Duration::ZERO), &mut rng).expect("honest keys");
         let message = initiation(&initiated.message);
         assert!(read(&other, &message).is_err(), "meant for another server");
         let wireguard = Claimed::read(&noise::WIREGUARD, &identity, &PublicKey(*message.ephemeral), message.static_key);
@@ -206,6 +246,6 @@ mod tests {
         let low = Initiation { ephemeral: &[0; 32], ..initiation(&initiated.message) };
         assert!(matches!(read(&identity, &low), Err(Refused::LowOrder)));
         let bad = Invite::generate(PublicKey([0; 32]), None, &mut rng).expect("no endpoint");
-        assert!(initiate(&bad, &joiner(), Timestamp::of(Duration::ZERO), &mut rng).is_err());
+        assert!(initiate(&bad, &node(), &joiner(), Timestamp::of(Duration::ZERO), &mut rng).is_err());
     }
 }

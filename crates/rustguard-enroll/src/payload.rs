@@ -19,6 +19,8 @@ pub(crate) const MAX_SETTINGS: usize = MAX_DATAGRAM - RESPONSE_OVERHEAD;
 const _: () = assert!(WELCOME_OVERHEAD <= RESPONSE_OVERHEAD);
 
 const FLAG_EPHEMERAL: u8 = 1;
+/// Bytes by which an initiation proves the joiner's WireGuard key.
+pub(crate) const PROOF_OF_KEY: usize = 16;
 
 /// Who wants to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,19 +53,32 @@ impl Joiner {
         Some(Self { public_key, name, ephemeral: flags & FLAG_EPHEMERAL != 0 })
     }
 
-    /// The text of an initiation: `timestamp 12 | joiner | zeros`.
-    pub(crate) fn initiation_text(&self, timestamp: &[u8; TIMESTAMP_LEN]) -> [u8; INITIATION_TEXT] {
-        self.padded(timestamp)
+    /// The text of an initiation: `timestamp 12 | joiner | proof 16 | zeros`. `prove` makes the proof of what stands before it.
+    pub(crate) fn initiation_text(
+        &self,
+        timestamp: &[u8; TIMESTAMP_LEN],
+        prove: impl FnOnce(&[u8]) -> [u8; PROOF_OF_KEY],
+    ) -> [u8; INITIATION_TEXT] {
+        let mut text = timestamp.to_vec();
+        self.write(&mut text);
+        let proof = prove(&text);
+        text.extend_from_slice(&proof);
+        padded(text)
     }
 
-    pub(crate) fn from_initiation(text: &[u8]) -> Option<([u8; TIMESTAMP_LEN], Self)> {
+    /// The timestamp, the joiner, and its proof. A program that makes none has zeros there.
+    pub(crate) fn from_initiation(text: &[u8]) -> Option<([u8; TIMESTAMP_LEN], Self, ProofOfKey<'_>)> {
         let mut fields = Reader(text);
-        Some((*fields.take()?, Self::read(&mut fields)?))
+        let (timestamp, joiner) = (*fields.take()?, Self::read(&mut fields)?);
+        let proven = &text[..text.len() - fields.0.len()];
+        Some((timestamp, joiner, ProofOfKey { text: proven, mac: fields.take()? }))
     }
 
     /// The text of a proof: `nonce 32 | joiner | zeros`.
     pub(crate) fn proof_text(&self, nonce: &[u8; 32]) -> [u8; PROOF_TEXT] {
-        self.padded(nonce)
+        let mut text = nonce.to_vec();
+        self.write(&mut text);
+        padded(text)
     }
 
     pub(crate) fn from_proof(text: &[u8]) -> Option<Self> {
@@ -71,13 +86,19 @@ impl Joiner {
         fields.take::<32>()?;
         Self::read(&mut fields)
     }
+}
 
-    fn padded<const N: usize>(&self, first: &[u8]) -> [u8; N] {
-        let mut text = first.to_vec();
-        self.write(&mut text);
-        text.resize(N, 0);
-        text.try_into().expect("resized to N")
-    }
+fn padded<const N: usize>(mut text: Vec<u8>) -> [u8; N] {
+    text.resize(N, 0);
+    text.try_into().expect("resized to N")
+}
+
+/// By what an initiation proves the joiner's WireGuard key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProofOfKey<'t> {
+    /// What stands before it.
+    pub(crate) text: &'t [u8],
+    pub(crate) mac: &'t [u8; PROOF_OF_KEY],
 }
 
 /// What a server answers to somebody it has authenticated.
@@ -357,8 +378,15 @@ mod tests {
         for (name, clean) in [(None, None), (Some("node-1"), Some("node-1")), (Some("a b\x1b[1m"), Some("a-b--1m"))] {
             let joiner = Joiner { public_key: PublicKey([1; 32]), name: name.map(str::to_owned), ephemeral: true };
             let expected = Joiner { name: clean.map(str::to_owned), ..joiner.clone() };
-            let text = joiner.initiation_text(&[3; 12]);
-            assert_eq!(Joiner::from_initiation(&text), Some(([3; 12], expected.clone())));
+            let mut proven = Vec::new();
+            let text = joiner.initiation_text(&[3; 12], |text| {
+                proven = text.to_vec();
+                [9; 16]
+            });
+            assert_eq!(
+                Joiner::from_initiation(&text),
+                Some(([3; 12], expected.clone(), ProofOfKey { text: &proven, mac: &[9; 16] }))
+            );
             assert_eq!(Joiner::from_proof(&joiner.proof_text(&[4; 32])), Some(expected));
         }
         let mut text = Joiner { public_key: PublicKey([1; 32]), name: None, ephemeral: false }.proof_text(&[0; 32]);

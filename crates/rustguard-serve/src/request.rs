@@ -36,10 +36,13 @@ pub enum Request {
     Peers,
     /// Add a peer by its public key: [`Answer::Added`].
     AddPeer(AddPeer),
-    /// Remove a peer; [`Answer::Done`].
+    /// Remove a peer: [`Answer::Removed`].
     RemovePeer {
         /// Name, address or public key.
         peer: String,
+        /// What let it in is withdrawn too: its invite is revoked, or the window closed.
+        #[serde(default)]
+        revoke: bool,
     },
     /// Give a peer another name.
     RenamePeer {
@@ -133,6 +136,8 @@ pub enum Answer {
     },
     /// A peer was added.
     Added(Added),
+    /// A peer was removed.
+    Removed(Removed),
     /// The state of everything.
     Status(Status),
     /// Who was approved.
@@ -167,6 +172,25 @@ pub struct Added {
     pub endpoint: Option<String>,
 }
 
+/// A peer that was removed, and what could let its machine in again under another key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    /// Its name, or else its public key.
+    pub peer: String,
+    /// The addresses it had.
+    pub addresses: Vec<IpAddr>,
+    /// How it came: `invite ID`, `window` or `administrator`.
+    pub origin: String,
+    /// The invite it came by, as it is now; absent where there is none, or its record is gone.
+    pub invite: Option<InviteView>,
+    /// Other peers that came by the same invite, and stay.
+    pub others: usize,
+    /// It came by a window, and one is open.
+    pub window_open: bool,
+    /// It came by a window, and windows open for a passphrase, which it may know.
+    pub passphrase: bool,
+}
+
 /// An invite, as it is listed. The token itself is not kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InviteView {
@@ -197,7 +221,7 @@ pub struct PeerView {
     pub addresses: Vec<IpAddr>,
     /// `active` or `pending`: has never completed a handshake.
     pub state: String,
-    /// How it came: `invite ID`, `window` or `added`.
+    /// How it came: `invite ID`, `window` or `administrator`.
     pub origin: String,
     /// The invite's tag.
     pub tag: Option<String>,

@@ -264,10 +264,16 @@ Examples:
         #[command(flatten)]
         interface: Interface,
     },
-    /// Remove a peer: its sessions end at once, and nothing but a new invite lets it in again
+    /// Remove a peer: its sessions end at once, and no grant given before lets its key in again
+    ///
+    /// Its machine may make another key, though, and come back as another peer: by the same invite, if that can still be used, or
+    /// by an open window. What is printed says by what it came; --revoke withdraws that.
     Rm {
         /// Name, address or public key
         peer: String,
+        /// Also revoke the invite by which it came, or close the window; other peers that came by it stay
+        #[arg(long)]
+        revoke: bool,
         #[command(flatten)]
         interface: Interface,
     },

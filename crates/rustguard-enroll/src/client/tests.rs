@@ -58,7 +58,7 @@ fn initiations_of_one_client_are_in_order_whatever_the_clock_says() {
         let Some(Message::Initiation(initiation)) = Message::parse(&datagram) else { panic!("an initiation") };
         let claimed = invite::read(&identity, &initiation).expect("authentic");
         let (_, text) = invite::verify(claimed, &identity, &initiation).expect("authentic");
-        let (timestamp, _) = Joiner::from_initiation(&text).expect("a joiner");
+        let (timestamp, ..) = Joiner::from_initiation(&text).expect("a joiner");
         assert!(Some(timestamp) > last, "at {unix}");
         last = Some(timestamp);
     }

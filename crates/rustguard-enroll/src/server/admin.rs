@@ -12,8 +12,8 @@ use crate::{
     action::Action,
     audit::{AuditEvent, AuditRecord, Reason},
     client::JoinError,
-    lease::{Lease, NewInvite, PresharedKey, TokenId},
-    ledger::{Grant, Request},
+    lease::{Lease, NewInvite, Origin, PresharedKey, TokenId},
+    ledger::{Grant, LedgerError, Request},
     pake::{self, Secret},
     payload::{Verdict, short_greeting},
     store::LeaseStore,
@@ -212,17 +212,36 @@ impl<S: LeaseStore> Server<S> {
         Ok(admission.lease)
     }
 
-    /// Removes a peer: nothing older than this lets it in again.
+    /// Withdraws what let a peer in: revokes its invite, or closes the window. Whoever else came by it stays.
     ///
     /// # Errors
     /// [`ServerError::Ledger`].
-    pub fn remove_peer(&mut self, peer: &PublicKey, now: Now, actions: &mut Vec<Action>) -> Result<(), ServerError> {
+    pub fn withdraw_grant(&mut self, peer: &PublicKey, now: Now, actions: &mut Vec<Action>) -> Result<(), ServerError> {
+        let lease = self.ledger.lease(peer).ok_or(LedgerError::UnknownPeer(*peer))?;
+        match lease.origin {
+            // Its record may be gone already, and the invite with it.
+            Origin::Invite(id) if self.ledger.invite(&id).is_some() => self.revoke_invite(&id, now, actions)?,
+            Origin::Window => {
+                self.close(now, actions);
+            }
+            Origin::Invite(_) | Origin::Admin => {}
+        }
+        Ok(())
+    }
+
+    /// Removes a peer, and returns what its lease was: no grant older than this lets its key in again. A machine that makes
+    /// itself another key is another peer: what let it in has to be withdrawn as well, [`Server::withdraw_grant`].
+    ///
+    /// # Errors
+    /// [`ServerError::Ledger`].
+    pub fn remove_peer(&mut self, peer: &PublicKey, now: Now, actions: &mut Vec<Action>) -> Result<Lease, ServerError> {
         let lease = self.ledger.remove(peer, now)?;
         // An exchange of its that is under way would meet the tombstone; the answer to a finished one must not be heard again.
         self.sessions.retain(|session| session.joiner.as_ref().is_none_or(|joiner| joiner.public_key != *peer));
         actions.push(Action::RemovePeer(*peer));
-        actions.push(Action::Audit(about(AuditEvent::Removed, &lease, now).reason(Reason::Command)));
-        Ok(())
+        let token = if let Origin::Invite(id) = lease.origin { Some(id) } else { None };
+        actions.push(Action::Audit(about(AuditEvent::Removed, &lease, now).reason(Reason::Command).token(token)));
+        Ok(lease)
     }
 
     /// Gives a peer another name.

@@ -63,20 +63,25 @@ impl<S: LeaseStore> Server<S> {
         }
         // From here on it is the holder of a good invite.
         let Ok((received, text)) = invite::verify(claimed, &self.identity, initiation) else { return };
-        let joiner = Joiner::from_initiation(&text).filter(|(_, joiner)| joiner.public_key != self.public_key);
-        let Some((timestamp, joiner)) = joiner else {
+        let joiner = Joiner::from_initiation(&text).filter(|(_, joiner, _)| joiner.public_key != self.public_key);
+        let Some((timestamp, joiner, proof)) = joiner else {
             self.refuse_silently(Reason::Malformed, from, Some(id), None, now, actions);
             return;
         };
-        if self.is_used_by_others(&id, &joiner.public_key) {
+        // An invite may have several holders, and each of them can name the key of another. What is done about a key is done
+        // for whoever has its private half.
+        let proven = invite::proves_key(&self.identity, initiation, &joiner.public_key, proof);
+        if self.is_used_up(&id) && !(proven && self.came_by(&id, &joiner.public_key)) {
             self.refuse_silently(Reason::UsedToken, from, Some(id), Some(&joiner.public_key), now, actions);
             return;
         }
         // One session for each machine. An initiation older than the one being answered is a replay, and must not end it.
-        match self.sessions.of_invite(&id, &joiner.public_key, now.instant) {
-            Some((_, last)) if timestamp <= last => return,
-            Some((index, _)) => drop(self.sessions.remove(&index)),
-            None => {}
+        if proven {
+            match self.sessions.of_machine(&id, &joiner.public_key, now.instant) {
+                Some((_, last)) if timestamp <= last => return,
+                Some((index, _)) => drop(self.sessions.remove(&index)),
+                None => {}
+            }
         }
         if self.sessions.is_full() || self.sessions.count_of_invite(&id, now.instant) >= MAX_PER_INVITE {
             return;
@@ -91,7 +96,7 @@ impl<S: LeaseStore> Server<S> {
             first,
             answer,
             keys,
-            via: Via::Invite { id, timestamp },
+            via: Via::Invite { id, proven: proven.then_some(timestamp) },
             joiner: Some(joiner),
             stage: Stage::Welcomed,
             welcome: None,
@@ -171,8 +176,11 @@ impl<S: LeaseStore> Server<S> {
         }
     }
 
-    fn is_used_by_others(&self, id: &TokenId, joiner: &PublicKey) -> bool {
-        let used_up = self.ledger.invite(id).is_none_or(|record| record.uses_left == 0);
-        used_up && self.ledger.lease(joiner).is_none_or(|lease| lease.origin != Origin::Invite(*id))
+    fn is_used_up(&self, id: &TokenId) -> bool {
+        self.ledger.invite(id).is_none_or(|record| record.uses_left == 0)
+    }
+
+    fn came_by(&self, id: &TokenId, joiner: &PublicKey) -> bool {
+        self.ledger.lease(joiner).is_some_and(|lease| lease.origin == Origin::Invite(*id))
     }
 }

@@ -49,8 +49,17 @@ pub(crate) struct Session {
 /// What the session rests on.
 #[derive(Clone)]
 pub(crate) enum Via {
-    Invite { id: TokenId, timestamp: [u8; TIMESTAMP_LEN] },
-    Window { serial: u64, source: Source, commitment: [u8; 32], approve: bool },
+    /// The timestamp of an initiation that proved the joiner's key; by an older program it proves none.
+    Invite {
+        id: TokenId,
+        proven: Option<[u8; TIMESTAMP_LEN]>,
+    },
+    Window {
+        serial: u64,
+        source: Source,
+        commitment: [u8; 32],
+        approve: bool,
+    },
 }
 
 /// How far it is.
@@ -143,15 +152,15 @@ impl Sessions {
         self.by_index.values_mut()
     }
 
-    /// The session of one machine by one invite, and its timestamp.
-    pub(crate) fn of_invite(
+    /// The session of the machine that has proved this key, by one invite, and its timestamp.
+    pub(crate) fn of_machine(
         &self,
         invite: &TokenId,
         joiner: &PublicKey,
         now: Instant,
     ) -> Option<(Index, [u8; TIMESTAMP_LEN])> {
         self.by_index.iter().find_map(|(index, session)| match &session.via {
-            Via::Invite { id, timestamp } if id == invite && now < session.until => {
+            Via::Invite { id, proven: Some(timestamp) } if id == invite && now < session.until => {
                 (session.joiner.as_ref()?.public_key == *joiner).then_some((*index, *timestamp))
             }
             _ => None,

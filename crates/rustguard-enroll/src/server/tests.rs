@@ -56,9 +56,19 @@ impl Lab {
 
     /// The first exchange of an invite, on behalf of `public_key`.
     fn greeted(&mut self, invite: &Invite, public_key: PublicKey) -> Option<(Keys, wire::Index)> {
+        self.greeted_as(invite, public_key, &StaticSecret::from_bytes([66; 32]))
+    }
+
+    /// The same by whoever has the private key `identity`.
+    fn greeted_as(
+        &mut self,
+        invite: &Invite,
+        public_key: PublicKey,
+        identity: &StaticSecret,
+    ) -> Option<(Keys, wire::Index)> {
         let joiner = Joiner { public_key, name: None, ephemeral: false };
         let stamp = Timestamp::of(self.now.unix);
-        let initiated = invite::initiate(invite, &joiner, stamp, &mut self.rng).expect("honest keys");
+        let initiated = invite::initiate(invite, identity, &joiner, stamp, &mut self.rng).expect("honest keys");
         let mut datagram = initiated.message.clone();
         rustguard_core::cookie::Maker::new(&invite::LABELS, invite.server()).sign(&mut datagram, self.now.instant);
         let (answers, _) = self.handle(&datagram);
@@ -275,4 +285,67 @@ fn what_the_embedder_logs_has_no_secret_in_it() {
     let peers: Vec<_> = lab.server.peers().collect();
     let psk = lease.expect("room").preshared_key.as_bytes().map(|byte| byte.to_string()).join(", ");
     assert!(!format!("{peers:?}").contains(&psk));
+}
+
+impl Lab {
+    /// Lets the machine with this key in by an invite.
+    fn admit(&mut self, invite: &Invite, identity: &StaticSecret) {
+        let (keys, session) = self.greeted_as(invite, identity.public_key(), identity).expect("the invite is good");
+        assert!(self.claims(&keys, &session, identity), "granted");
+    }
+
+    /// Whether a claim in this session leads to a lease.
+    fn claims(&mut self, keys: &Keys, session: &wire::Index, identity: &StaticSecret) -> bool {
+        let keys = keys.claim(identity, &self.server.public_key).expect("honest keys");
+        let (_, kem_key) = crate::kem::generate(&mut self.rng);
+        let mut actions = Vec::new();
+        let message = claim(session, keys.key(), &kem_key);
+        self.server.handle(self.from, &message, self.now, &mut self.rng, &mut actions);
+        self.server.ledger().lease(&identity.public_key()).is_some()
+            && actions.iter().any(|action| matches!(action, Action::Send { .. }))
+    }
+}
+
+#[test]
+fn who_holds_a_used_invite_hears_nothing_whoever_it_claims_to_be() {
+    let mut lab = Lab::new();
+    let invite = lab.invite();
+    let (member, attacker) = (StaticSecret::from_bytes([5; 32]), StaticSecret::from_bytes([6; 32]));
+    lab.admit(&invite, &member);
+    // The member's public key is no secret: whoever has a used invite and names it is nobody.
+    for named in [member.public_key(), attacker.public_key(), PublicKey([7; 32])] {
+        lab.now.unix += Duration::from_secs(1);
+        assert!(lab.greeted_as(&invite, named, &attacker).is_none(), "an answer for {named:?}");
+    }
+    // The member itself is heard, again and again.
+    lab.now.unix += Duration::from_secs(1);
+    let (keys, session) = lab.greeted_as(&invite, member.public_key(), &member).expect("it came by this invite");
+    assert!(lab.claims(&keys, &session, &member));
+}
+
+#[test]
+fn another_holder_of_an_invite_neither_ends_a_machines_session_nor_keeps_it_from_beginning_one() {
+    let mut lab = Lab::new();
+    let options = InviteOptions { uses: 10, ..InviteOptions::default() };
+    let invite = lab.server.new_invite(options, lab.now, &mut lab.rng, &mut Vec::new()).expect("an invite");
+    let (victim, attacker) = (StaticSecret::from_bytes([5; 32]), StaticSecret::from_bytes([6; 32]));
+    let at = lab.now.unix;
+    // Before and after: with a timestamp from the future, in the victim's name.
+    lab.now.unix = at + Duration::from_secs(3_600);
+    assert!(lab.greeted_as(&invite, victim.public_key(), &attacker).is_some(), "the invite is good");
+    lab.now.unix = at;
+    let (keys, session) = lab.greeted_as(&invite, victim.public_key(), &victim).expect("the invite is good");
+    lab.now.unix = at + Duration::from_secs(3_601);
+    let (other, index) = lab.greeted_as(&invite, victim.public_key(), &attacker).expect("the invite is good");
+    assert!(!lab.claims(&other, &index, &attacker), "by a key that it does not have");
+    assert!(lab.claims(&keys, &session, &victim), "the victim's session was ended");
+    // Its own newer one ends its older one: a machine has one place.
+    let sessions = |lab: &Lab| lab.server.sessions.count_of_invite(&invite.id(), lab.now.instant);
+    let before = sessions(&lab);
+    lab.now.unix = at + Duration::from_secs(1);
+    assert!(lab.greeted_as(&invite, victim.public_key(), &victim).is_some());
+    assert_eq!(sessions(&lab), before);
+    // And an older one of its own is a replay.
+    lab.now.unix = at;
+    assert!(lab.greeted_as(&invite, victim.public_key(), &victim).is_none());
 }

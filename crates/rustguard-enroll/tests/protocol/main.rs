@@ -2,5 +2,6 @@
 mod attacks;
 mod faults;
 mod joins;
+mod removal;
 mod sim;
 mod windows;

@@ -3,7 +3,8 @@
 use super::{Service, now};
 use crate::{
     request::{
-        AddPeer, Added, Answer, InviteView, NewInvite, PeerView, PoolView, Request, Status, WaitingView, WindowView,
+        AddPeer, Added, Answer, InviteView, NewInvite, PeerView, PoolView, Removed, Request, Status, WaitingView,
+        WindowView,
     },
     socket::Call,
 };
@@ -80,11 +81,7 @@ impl<S: LeaseStore> Service<S> {
                 Ok(Answer::Done)
             }
             Request::AddPeer(peer) => self.add_peer(peer),
-            Request::RemovePeer { peer } => {
-                let key = self.find(&peer)?;
-                self.server.remove_peer(&key, now, &mut self.actions).map_err(text)?;
-                Ok(Answer::Done)
-            }
+            Request::RemovePeer { peer, revoke } => self.remove_peer(&peer, revoke),
             Request::RenamePeer { peer, name } => {
                 let key = self.find(&peer)?;
                 let name = proper_name(&name)?;
@@ -128,6 +125,32 @@ impl<S: LeaseStore> Service<S> {
             server_key: key::to_base64(&self.public_key.0).to_string(),
             preshared_key: key::to_base64(lease.preshared_key.as_bytes()).to_string(),
             endpoint: self.endpoint(),
+        }))
+    }
+
+    fn remove_peer(&mut self, peer: &str, revoke: bool) -> Result<Answer> {
+        let (key, now) = (self.find(peer)?, now());
+        if revoke {
+            // First: a machine that is put out must not find the door open.
+            self.server.withdraw_grant(&key, now, &mut self.actions).map_err(text)?;
+        }
+        let lease = self.server.remove_peer(&key, now, &mut self.actions).map_err(text)?;
+        let ledger = self.server.ledger();
+        let by_window = lease.origin == Origin::Window;
+        let (invite, others) = match lease.origin {
+            Origin::Invite(id) => {
+                (ledger.invite(&id), ledger.leases().filter(|other| other.origin == lease.origin).count())
+            }
+            Origin::Window | Origin::Admin => (None, 0),
+        };
+        Ok(Answer::Removed(Removed {
+            addresses: lease.addresses().collect(),
+            origin: lease.origin.to_string(),
+            invite: invite.map(|invite| invite_view(invite, now.unix.as_secs())),
+            others,
+            window_open: by_window && self.server.window().is_some(),
+            passphrase: by_window && self.passphrase.is_some(),
+            peer: lease.name.unwrap_or_else(|| key::to_base64(&key.0).to_string()),
         }))
     }
 
