@@ -49,7 +49,6 @@ fn a_line_is_one_network() {
             while let Some(up) = ups.pop() {
                 up.down()?;
             }
-            b.node.run(&["nft", "delete", "table", "inet", "lab"])?;
             for (router, before) in mesh.routers().iter().zip(before) {
                 let after = router.node.traces()?;
                 ensure!(before == after, "{} has been changed. Before:\n{before}\nafter:\n{after}", router.name);
