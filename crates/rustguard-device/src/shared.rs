@@ -26,7 +26,7 @@ use rustguard_core::{
     time::Instant,
 };
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_tun::Endpoint;
+use rustguard_tun::{Endpoint, LocalAddr};
 use std::{
     collections::{HashMap, HashSet},
     net::IpAddr,
@@ -148,6 +148,9 @@ pub(crate) struct PeerShared {
     pub(crate) endpoint: ArcSwapOption<Endpoint>,
     /// An endpoint is configured: where none is known yet, one may still be found.
     pub(crate) findable: AtomicBool,
+    /// An address of ours by which the peer was reached, until the kernel's route to it left that interface: it is not learned
+    /// again from what the peer still sends there.
+    pub(crate) given_up: ArcSwapOption<LocalAddr>,
     /// Where it is as well, if that is known.
     pub(crate) several: ArcSwapOption<Several>,
     /// Stamps for the timers.
@@ -164,6 +167,8 @@ pub(crate) struct PeerShared {
     probes: Mutex<Bucket>,
     /// What it may still say to the routing engine: locked for a packet to that only.
     speech: Mutex<Bucket>,
+    /// So is the news of another address of ours.
+    source_new: AtomicBool,
     /// So is the news of a new endpoint: a peer that changes its address with every packet must not fill control's queue.
     pub(crate) roamed: AtomicBool,
 }
@@ -178,6 +183,7 @@ impl PeerShared {
             waiting: Mutex::default(),
             endpoint: ArcSwapOption::empty(),
             findable: AtomicBool::new(false),
+            given_up: ArcSwapOption::empty(),
             several: ArcSwapOption::empty(),
             activity,
             calling: AtomicU32::new(0),
@@ -186,25 +192,52 @@ impl PeerShared {
             talk_rx: AtomicU64::new(0),
             probes: Mutex::default(),
             speech: Mutex::default(),
+            source_new: AtomicBool::new(false),
             roamed: AtomicBool::new(false),
         }
     }
 
-    /// An authenticated packet came from `from`. Returns true when that moved the peer.
-    pub(crate) fn seen_at(&self, from: &Endpoint) -> bool {
+    /// An authenticated packet came from `from`.
+    pub(crate) fn seen_at(&self, from: &Endpoint) -> News {
         let known = self.endpoint.load();
         if known.as_deref() == Some(from) || self.several.load().as_deref().is_some_and(|paths| paths.expects(from)) {
-            return false;
+            return News::Nothing;
         }
         if known
             .as_deref()
             .is_some_and(|known| known.remote == from.remote && known.local.is_some_and(|local| local.bound))
         {
-            return false;
+            return News::Nothing;
         }
         let moved = known.as_deref().is_none_or(|known| known.remote != from.remote);
-        self.endpoint.store(Some(Arc::new(*from)));
-        moved
+        let given_up = from.local.is_some() && self.given_up.load().as_deref().copied() == from.local;
+        let now = if given_up { Endpoint { local: None, ..*from } } else { *from };
+        if given_up && !moved {
+            return News::Nothing;
+        }
+        self.endpoint.store(Some(Arc::new(now)));
+        if moved { News::Endpoint } else { News::Source }
+    }
+
+    /// Control has heard of another address of ours: what comes from now on is told again.
+    pub(crate) fn source_heard(&self) {
+        self.source_new.store(false, Ordering::Release);
+    }
+
+    /// Our address `local` is not used any more, unless the peer has been heard elsewhere since `asked`.
+    pub(crate) fn give_up(&self, asked: &Endpoint, local: LocalAddr) {
+        self.given_up.store(Some(Arc::new(local)));
+        let known = self.endpoint.load();
+        if known.as_deref() == Some(asked) {
+            self.endpoint.compare_and_swap(&known, Some(Arc::new(Endpoint { local: None, ..*asked })));
+        }
+    }
+
+    /// Our address `local` is right: it is learned again when the peer sends there.
+    pub(crate) fn take_up(&self, local: LocalAddr) {
+        if self.given_up.load().as_deref() == Some(&local) {
+            self.given_up.store(None);
+        }
     }
 
     /// Whether control should hear of one more probe of the peer's: each is answered, before anything else is done.
@@ -232,6 +265,17 @@ impl PeerShared {
             self.endpoint.store(Some(Arc::new(Endpoint { local: None, ..*known })));
         }
     }
+}
+
+/// What a packet said about where the peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// What was known.
+    Nothing,
+    /// It is where it was, and talks to another address of ours.
+    Source,
+    /// It is elsewhere.
+    Endpoint,
 }
 
 /// What a peer may carry at most, whatever a routing engine says.
@@ -321,6 +365,8 @@ pub(crate) enum Signal {
     Activity(PeerId),
     /// Authenticated data moved the peer's endpoint.
     Roamed(PeerId),
+    /// Authenticated data came to another address of ours than before.
+    SourceNew(PeerId),
     /// The worker ended.
     WorkerEnded(std::io::Result<()>),
 }
@@ -338,8 +384,18 @@ impl ToControl {
         let _ = self.routes.try_send(question);
     }
 
+    /// Tells what authenticated data said about where `peer` is.
+    pub(crate) fn news(&self, peer: &PeerShared, news: News) {
+        match news {
+            News::Nothing => {}
+            News::Endpoint => self.roamed(peer),
+            News::Source if peer.source_new.swap(true, Ordering::AcqRel) => {}
+            News::Source => self.signal(Signal::SourceNew(peer.id)),
+        }
+    }
+
     /// Tells that authenticated data moved `peer`, unless that is on its way already: control then finds the newest place.
-    pub(crate) fn roamed(&self, peer: &PeerShared) {
+    fn roamed(&self, peer: &PeerShared) {
         if !peer.roamed.swap(true, Ordering::AcqRel) {
             self.signal(Signal::Roamed(peer.id));
         }
@@ -435,8 +491,6 @@ pub(crate) mod testing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustguard_tun::LocalAddr;
-
     fn endpoint(remote: &str, local: Option<&str>) -> Endpoint {
         Endpoint {
             remote: remote.parse().unwrap(),
@@ -447,20 +501,40 @@ mod tests {
     #[test]
     fn a_new_source_address_of_ours_is_kept_but_is_no_roaming() {
         let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
-        assert!(peer.seen_at(&endpoint("192.0.2.1:1", None)));
-        assert!(!peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9"))));
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", None)), News::Endpoint);
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9"))), News::Source);
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9"))), News::Nothing);
         assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.1:1", Some("192.0.2.9"))));
-        assert!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))));
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), News::Endpoint);
         peer.forget_source();
         assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.2:1", None)));
         // What leaves by an interface that was asked for goes on to.
         let local = LocalAddr { ip: "0.0.0.0".parse().unwrap(), interface: 7, bound: true };
         let bound = Endpoint { local: Some(local), ..endpoint("192.0.2.2:1", None) };
         peer.endpoint.store(Some(Arc::new(bound)));
-        assert!(!peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))));
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), News::Nothing);
         peer.forget_source();
         assert_eq!(peer.endpoint.load().as_deref(), Some(&bound));
-        assert!(peer.seen_at(&endpoint("192.0.2.3:1", None)));
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.3:1", None)), News::Endpoint);
+    }
+
+    #[test]
+    fn an_address_that_was_given_up_is_not_learned_again() {
+        let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
+        let [old, other] = ["192.0.2.9", "192.0.2.10"].map(|local| endpoint("192.0.2.1:1", Some(local)));
+        let known = || peer.endpoint.load().as_deref().copied().unwrap();
+        assert_eq!(peer.seen_at(&old), News::Endpoint);
+        peer.give_up(&old, old.local.unwrap());
+        assert_eq!((known(), peer.seen_at(&old), known().local), (endpoint("192.0.2.1:1", None), News::Nothing, None));
+        // From elsewhere, to the same address of ours.
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), News::Endpoint);
+        assert_eq!(known(), endpoint("192.0.2.2:1", None));
+        assert_eq!((peer.seen_at(&other), known()), (News::Endpoint, other));
+        // It has moved since the kernel was asked.
+        peer.give_up(&old, old.local.unwrap());
+        assert_eq!(known(), other);
+        peer.take_up(old.local.unwrap());
+        assert_eq!((peer.seen_at(&old), known()), (News::Source, old));
     }
 
     #[test]
@@ -475,9 +549,7 @@ mod tests {
         };
         let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
         for port in 1..1_000 {
-            if peer.seen_at(&endpoint(&format!("192.0.2.1:{port}"), None)) {
-                control.roamed(&peer);
-            }
+            control.news(&peer, peer.seen_at(&endpoint(&format!("192.0.2.1:{port}"), None)));
         }
         assert!(matches!(queue.try_recv(), Ok(Signal::Roamed(PeerId(1)))));
         assert!(queue.try_recv().is_err());

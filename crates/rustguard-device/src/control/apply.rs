@@ -3,13 +3,14 @@
 use super::{
     Control, count_received, now,
     paths::{Configured, PeerPaths},
+    sources::Source,
 };
 use crate::{
     binder::Binder,
     drops::DropReason,
     event::Event,
     handshakes::HandshakeDatagram,
-    shared::{PeerShared, RxSession},
+    shared::{News, PeerShared, RxSession},
     waiting::Waiting,
     worker::seal,
 };
@@ -44,6 +45,7 @@ pub(super) struct Peer {
     pub(super) paths: Option<Box<PeerPaths>>,
     /// Bytes that the ends had for each other, among those sent: the routing engine's packets, probes.
     pub(super) talk_tx: u64,
+    pub(super) source: Source,
 }
 
 /// What is sealed.
@@ -85,9 +87,10 @@ impl<B: Binder> Control<B> {
             Action::Endpoint { peer } => {
                 let (Some(handled), Some(entry)) = (handled, self.peers.get(&peer)) else { return };
                 count_received(&entry.shared.activity, handled.len);
-                if entry.shared.seen_at(&handled.from) {
+                if entry.shared.seen_at(&handled.from) == News::Endpoint {
                     self.moved(peer);
                 }
+                self.source_learned(peer);
                 self.path_heard(peer, &handled.from);
             }
             Action::AddOpener { peer, opener } => {
@@ -134,7 +137,9 @@ impl<B: Binder> Control<B> {
         }
         let Some(shared) = self.peers.get(&peer).map(|entry| Arc::clone(&entry.shared)) else { return };
         let endpoints = match handled {
-            Some(handled) if matches!(Message::parse(datagram), Some(Message::Response(_))) => vec![handled.from],
+            Some(handled) if matches!(Message::parse(datagram), Some(Message::Response(_))) => {
+                vec![self.answer_to(peer, handled.from)]
+            }
             _ => self.initiation_endpoints(peer),
         };
         if let Some(index) = datagram.get(4..).and_then(|rest| rest.first_chunk()) {

@@ -10,6 +10,7 @@ mod paths;
 mod relay;
 mod resolve;
 mod round;
+mod sources;
 mod timer;
 mod update;
 
@@ -43,6 +44,7 @@ use rustguard_core::{
     time::{Instant, Now},
 };
 use rustguard_tun::{Endpoint, TunQueue, clock, udp::UdpOptions};
+use sources::{SourceAnswers, Sources};
 use std::{
     collections::{BTreeSet, HashMap},
     io,
@@ -119,6 +121,8 @@ struct Control<B: Binder> {
     relaying: Relaying,
     /// Whether netfilter lets anything be relayed.
     gate: Gate,
+    /// Whether our own addresses still suit the routes to peers.
+    sources: Sources,
     routing: Routing,
     counters: Option<Counters>,
     /// Where the host's addresses are sent when they have been listed.
@@ -187,6 +191,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
     let seat = Seat::new(start.engine, start.keep, kernel);
     let follows_addresses = start.relay == Relay::Routed;
     let (rules, rules_in) = mpsc::channel(1);
+    let (source_answers, source_answers_in) = mpsc::channel(1);
     let gate = match &start.interface {
         Some(interface) if !start.relay_unfiltered => Gate::new(&start.relay, interface, rules),
         _ => Gate::unguarded(),
@@ -219,6 +224,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         resolution_retries: start.resolution_retries,
         relaying: start.relay.into(),
         gate,
+        sources: Sources::new(start.interface.is_some(), source_answers),
         counters: start.counters,
         addresses,
         redistributed,
@@ -242,6 +248,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         routes: routes_in,
         route_answers: route_answers_in,
         rules: rules_in,
+        source_answers: source_answers_in,
         timer,
         interface: start.interface,
     };
@@ -274,6 +281,7 @@ struct Inbox {
     routes: mpsc::Receiver<RouteQuestion>,
     route_answers: mpsc::Receiver<RouteAnswer>,
     rules: mpsc::Receiver<ForwardRules>,
+    source_answers: mpsc::Receiver<SourceAnswers>,
     timer: BootTimer,
     /// Whose MTU is followed.
     interface: Option<Interface>,
@@ -364,6 +372,10 @@ impl<B: Binder> Control<B> {
                     }
                     Kind::Host
                 }
+                Some(answers) = inbox.source_answers.recv(), if round.has(Kind::Host) => {
+                    self.sources_answered(answers);
+                    Kind::Host
+                }
                 () = self.routing.changed(), if round.has(Kind::Host) => {
                     self.routes_changed();
                     Kind::Host
@@ -425,10 +437,17 @@ impl<B: Binder> Control<B> {
                     entry.shared.roamed.store(false, std::sync::atomic::Ordering::Release);
                 }
                 self.moved(peer);
+                self.source_learned(peer);
                 let at = self.peers.get(&peer).and_then(|entry| entry.shared.endpoint.load().as_deref().copied());
                 if let Some(at) = at {
                     self.path_heard(peer, &at);
                 }
+            }
+            Signal::SourceNew(peer) => {
+                if let Some(entry) = self.peers.get(&peer) {
+                    entry.shared.source_heard();
+                }
+                self.source_learned(peer);
             }
             Signal::WorkerEnded(Ok(())) => return Some(CloseReason::Shutdown),
             Signal::WorkerEnded(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {
@@ -447,6 +466,7 @@ impl<B: Binder> Control<B> {
             HostEvent::NetworkChanged => {
                 self.network_changed();
                 self.find_interfaces();
+                self.look_at_sources();
             }
             HostEvent::LinkUp => self.seat.link_up(),
             HostEvent::LinkDown => {}

@@ -140,6 +140,7 @@ impl<B: Binder> Control<B> {
             endpoints: Vec::new(),
             paths: None,
             talk_tx: 0,
+            source: Default::default(),
         };
         self.peers.insert(peer, entry);
         self.emit(Event::PeerAdded { peer: update.public_key });

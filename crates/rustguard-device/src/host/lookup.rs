@@ -1,7 +1,7 @@
 //! What the kernel would do with a packet, and when it may have changed its mind.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{self, IpAddr};
 
 use futures_util::TryStreamExt;
 use rtnetlink::MulticastGroup;
@@ -10,7 +10,10 @@ use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage,
 use rtnetlink::sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket, protocols::NETLINK_ROUTE};
 
 use super::HostError;
-use super::netlink::Netlink;
+use super::netlink::{self, EINVAL, Netlink};
+
+/// IPPROTO_UDP.
+const UDP: u8 = 17;
 
 /// IPv6 has one switch that matters for all interfaces.
 const FORWARDING_V6: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
@@ -53,6 +56,13 @@ fn is_on(sysctl: io::Result<String>) -> bool {
 
 /// `ip route get DESTINATION from SOURCE iif INTERFACE`.
 fn question(source: IpAddr, destination: IpAddr, index: u32) -> RouteMessage {
+    let mut message = from_to(source, destination);
+    message.attributes.push(RouteAttribute::Iif(index));
+    message
+}
+
+/// `ip route get DESTINATION from SOURCE`.
+fn from_to(source: IpAddr, destination: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
     let (family, bits) = if destination.is_ipv4() { (AddressFamily::Inet, 32) } else { (AddressFamily::Inet6, 128) };
     message.header.address_family = family;
@@ -64,8 +74,59 @@ fn question(source: IpAddr, destination: IpAddr, index: u32) -> RouteMessage {
     };
     message.attributes.push(RouteAttribute::Destination(address(destination)));
     message.attributes.push(RouteAttribute::Source(address(source)));
-    message.attributes.push(RouteAttribute::Iif(index));
     message
+}
+
+/// Asks the kernel by which interface the tunnel's own datagrams leave.
+pub(crate) struct SourceLookup {
+    netlink: Netlink,
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Out by this interface.
+    Interface(u32),
+    /// Nowhere: its source is no address of this host's.
+    NotOurs,
+    /// There is no route, or no single one, or no answer.
+    Unknown,
+}
+
+impl SourceLookup {
+    pub(crate) fn open() -> Result<Self, HostError> {
+        Ok(Self { netlink: Netlink::open()? })
+    }
+
+    /// The way to `remote` from the address `source` and UDP port `port`, with the mark.
+    pub(crate) fn way(
+        &self,
+        remote: net::SocketAddr,
+        source: IpAddr,
+        mark: u32,
+        port: u16,
+    ) -> impl Future<Output = Way> + Send + use<> {
+        let handle = self.netlink.handle.clone();
+        async move {
+            let mut message = from_to(source, remote.ip());
+            // Rules may be about the mark, and routes with several next hops are chosen from by ports.
+            message.attributes.extend((mark != 0).then_some(RouteAttribute::Mark(mark)));
+            message.attributes.push(RouteAttribute::IpProto(UDP));
+            message.attributes.push(RouteAttribute::Sport(port));
+            message.attributes.push(RouteAttribute::Dport(remote.port()));
+            let answers: Result<Vec<RouteMessage>, _> = handle.route().get(message).execute().try_collect().await;
+            let answer = match answers {
+                Ok(answers) => answers,
+                Err(error) if netlink::errno(&error) == Some(EINVAL) => return Way::NotOurs,
+                Err(_) => return Way::Unknown,
+            };
+            let out = answer.iter().flat_map(|route| &route.attributes).find_map(|attribute| match attribute {
+                RouteAttribute::Oif(index) => Some(*index),
+                _ => None,
+            });
+            out.map_or(Way::Unknown, Way::Interface)
+        }
+    }
 }
 
 /// Announces everything that can change what [`RouteLookup`] answers.

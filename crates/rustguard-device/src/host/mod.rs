@@ -62,7 +62,7 @@ pub use error::HostError;
 pub use learned::LearnedTables;
 pub(crate) use learned::{LearnedRoutes, local_addresses};
 pub use link::{delete_link, ipv6_available, link_exists, link_index, wait_link_gone};
-pub(crate) use lookup::{RouteChanges, RouteLookup};
+pub(crate) use lookup::{RouteChanges, RouteLookup, SourceLookup, Way};
 pub use monitor::{HostEvent, Monitor};
 pub use mtu::tunnel_mtu;
 pub(crate) use netfilter::{ForwardRules, RulesWatch};

@@ -31,8 +31,8 @@ pub enum HostEvent {
     LinkUp,
     /// The interface was set down.
     LinkDown,
-    /// Something around the tunnel changed: another interface came, went or lost its link, an address or a route
-    /// outside the tunnel was added or removed. A burst of such messages is one event. It is a hint: endpoints may be
+    /// Something around the tunnel changed: another interface came, went or lost its link, an address, a policy rule or a
+    /// route outside the tunnel was added or removed. A burst of such messages is one event. It is a hint: endpoints may be
     /// reachable another way, source addresses may be gone, the path MTU may differ.
     NetworkChanged,
 }
@@ -55,6 +55,8 @@ impl Monitor {
             MulticastGroup::Ipv6Ifaddr,
             MulticastGroup::Ipv4Route,
             MulticastGroup::Ipv6Route,
+            MulticastGroup::Ipv4Rule,
+            MulticastGroup::Ipv6Rule,
         ];
         let (connection, _, messages) = rtnetlink::new_multicast_connection(&groups)
             .map_err(|source| HostError::Netlink { action: "listen to changes of the network".into(), source })?;
@@ -161,6 +163,7 @@ impl View {
             RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) if self.is_outside(route) => {
                 self.network_changed();
             }
+            RouteNetlinkMessage::NewRule(_) | RouteNetlinkMessage::DelRule(_) => self.network_changed(),
             _ => {}
         }
         false

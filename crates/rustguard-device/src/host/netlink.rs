@@ -13,6 +13,7 @@ pub(super) const ENOENT: i32 = 2;
 pub(super) const ESRCH: i32 = 3;
 pub(super) const EEXIST: i32 = 17;
 pub(super) const ENODEV: i32 = 19;
+pub(super) const EINVAL: i32 = 22;
 
 /// A netlink connection whose pump task ends with it.
 pub(super) struct Netlink {

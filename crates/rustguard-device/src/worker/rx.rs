@@ -163,8 +163,8 @@ impl Rx {
                 shared.control.signal(Signal::Confirmed(run.index));
             }
             // A probe tells of a path, not that the peer has moved.
-            if elsewhere && peer.seen_at(&run.from) {
-                shared.control.roamed(peer);
+            if elsewhere {
+                shared.control.news(peer, peer.seen_at(&run.from));
             }
             if opener.rekey_on_receive(now) {
                 shared.control.want_handshake(peer);

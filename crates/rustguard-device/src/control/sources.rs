@@ -1,0 +1,251 @@
+//! Our own address on the way to each peer, when the kernel's routes change.
+//!
+//! What a peer sends to one of our addresses is answered from it (sticky sources). When the route to the peer moves to another
+//! interface, that address becomes wrong: a strict reverse path filter on the way drops what comes from it. So after a change of
+//! the network the kernel is asked again for the route of each peer, as its own WireGuard does before it sends (`send4`, `send6` in
+//! drivers/net/wireguard/socket.c), and an address whose interface the route has left is given up. One difference: where
+//! the route never led by the interface, the address stays. A peer behind address translation reached us there, and
+//! takes answers from nowhere else.
+//!
+//! The questions go out in batches, peers with a session that have sent something since the last change first.
+
+use super::{Control, apply::Peer};
+use crate::{
+    binder::Binder,
+    host::{SourceLookup, Way},
+};
+use futures_util::future::join_all;
+use portable_atomic::Ordering::Relaxed;
+use rustguard_core::node::PeerId;
+use rustguard_tun::{Endpoint, LocalAddr};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Questions that are asked at a time.
+const BATCH: usize = 64;
+/// Between two batches at least.
+const PAUSE: Duration = Duration::from_millis(10);
+/// And so many times what a batch took: however many peers there are, a fifth of the time is enough.
+const REST: u32 = 4;
+
+/// Interfaces that are remembered of each peer's route.
+const LED: usize = 4;
+
+/// Why a peer's source is to be looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    /// It is not.
+    #[default]
+    No,
+    /// It is new.
+    Learned,
+    /// The network has changed.
+    Changed,
+}
+
+/// What is known of a peer's source.
+#[derive(Debug, Default)]
+pub(super) struct Source {
+    due: Due,
+    /// The address that was looked at last.
+    checked: Option<LocalAddr>,
+    /// The interfaces by which the route has led, the newest first: what the peer sends there, it does because of us.
+    led: [u32; LED],
+    /// The peer has sent a handshake message to an address that is not used any more.
+    doubted: bool,
+    /// Bytes sent at the last change of the network.
+    sent: u64,
+}
+
+/// Which peers are to be looked at.
+pub(super) struct Sources {
+    /// None over transports of the embedder's own.
+    with_routes: bool,
+    lookup: Option<SourceLookup>,
+    /// The last is next.
+    due: Vec<PeerId>,
+    busy: bool,
+    answers: mpsc::Sender<SourceAnswers>,
+}
+
+/// What the kernel said about a batch; empty when it is time for the next one.
+pub(super) type SourceAnswers = Vec<SourceAnswer>;
+
+pub(super) struct SourceAnswer {
+    peer: PeerId,
+    cause: Due,
+    asked: Endpoint,
+    local: LocalAddr,
+    way: Way,
+}
+
+impl Source {
+    fn leads_by(&mut self, interface: u32) {
+        if !self.led.contains(&interface) {
+            self.led.rotate_right(1);
+            self.led[0] = interface;
+        }
+    }
+}
+
+impl Sources {
+    pub(super) fn new(with_routes: bool, answers: mpsc::Sender<SourceAnswers>) -> Self {
+        Self { with_routes, lookup: None, due: Vec::new(), busy: false, answers }
+    }
+}
+
+impl<B: Binder> Control<B> {
+    /// The kernel may route otherwise now.
+    pub(super) fn look_at_sources(&mut self) {
+        if !self.sources.with_routes {
+            return;
+        }
+        let mut due: Vec<_> = self
+            .peers
+            .iter_mut()
+            .filter(|(_, entry)| question(entry).is_some())
+            .map(|(&peer, entry)| {
+                let sent = entry.shared.activity.tx_bytes.load(Relaxed);
+                let lately = std::mem::replace(&mut entry.source.sent, sent) != sent;
+                entry.source.due = Due::Changed;
+                (lately && entry.shared.sealer.load().is_some(), peer)
+            })
+            .collect();
+        due.sort_unstable();
+        self.sources.due = due.into_iter().map(|(_, peer)| peer).collect();
+        self.ask_for_sources();
+    }
+
+    /// The peer was heard from somewhere new, or at another address of ours.
+    pub(super) fn source_learned(&mut self, peer: PeerId) {
+        let Some(entry) = self.peers.get_mut(&peer).filter(|_| self.sources.with_routes) else { return };
+        let Some((_, local)) = question(entry) else { return };
+        if entry.source.due == Due::No && entry.source.checked != Some(local) {
+            entry.source.due = Due::Learned;
+            self.sources.due.push(peer);
+            self.ask_for_sources();
+        }
+    }
+
+    /// Where the answer to a handshake message goes. The first time from the address that the kernel chooses, if the peer's message
+    /// came to one that was given up. When the peer asks again, it did not get that: its address is right for it.
+    pub(super) fn answer_to(&mut self, peer: PeerId, from: Endpoint) -> Endpoint {
+        let Some(entry) = self.peers.get_mut(&peer) else { return from };
+        let Some(local) = from.local.filter(|local| entry.shared.given_up.load().as_deref() == Some(local)) else {
+            return from;
+        };
+        if std::mem::replace(&mut entry.source.doubted, true) {
+            entry.source.doubted = false;
+            entry.source.checked = Some(local);
+            // Given up again when the route has led there again.
+            entry.source.led.iter_mut().filter(|led| **led == local.interface).for_each(|led| *led = 0);
+            entry.shared.given_up.store(None);
+            return from;
+        }
+        Endpoint { local: None, ..from }
+    }
+
+    fn ask_for_sources(&mut self) {
+        if self.sources.busy {
+            return;
+        }
+        let mut batch = Vec::new();
+        while let Some(peer) = self.sources.due.pop() {
+            let Some(entry) = self.peers.get_mut(&peer) else { continue };
+            let cause = std::mem::take(&mut entry.source.due);
+            if let Some((asked, local)) = question(entry).filter(|_| cause != Due::No) {
+                batch.push((peer, cause, asked, local));
+            }
+            if batch.len() == BATCH {
+                break;
+            }
+        }
+        if batch.is_empty() {
+            return;
+        }
+        if self.sources.lookup.is_none() {
+            match SourceLookup::open() {
+                Ok(lookup) => self.sources.lookup = Some(lookup),
+                Err(error) => {
+                    tracing::warn!("our own addresses do not follow the routes to peers: {error}");
+                    self.sources.with_routes = false;
+                    return;
+                }
+            }
+        }
+        let Some(lookup) = &self.sources.lookup else { return };
+        self.sources.busy = true;
+        let (started, mark, port) = (Instant::now(), self.fwmark, self.port);
+        let questions: Vec<_> = batch
+            .into_iter()
+            .map(|(peer, cause, asked, local)| {
+                let way = lookup.way(asked.remote, local.ip, mark, port);
+                async move { SourceAnswer { peer, cause, asked, local, way: way.await } }
+            })
+            .collect();
+        let answers = self.sources.answers.clone();
+        tokio::spawn(async move {
+            let answered = join_all(questions).await;
+            // Control is gone only while the device shuts down.
+            if answers.send(answered).await.is_ok() {
+                tokio::time::sleep(PAUSE.max(started.elapsed() * REST)).await;
+                let _ = answers.send(Vec::new()).await;
+            }
+        });
+    }
+
+    /// Takes what the kernel said.
+    pub(super) fn sources_answered(&mut self, answers: SourceAnswers) {
+        if answers.is_empty() {
+            self.sources.busy = false;
+            return self.ask_for_sources();
+        }
+        for SourceAnswer { peer, cause, asked, local, way } in answers {
+            let Some(entry) = self.peers.get_mut(&peer) else { continue };
+            let new = entry.source.checked.replace(local) != Some(local);
+            let led = entry.source.led.contains(&local.interface);
+            match way {
+                Way::Interface(index) => entry.source.leads_by(index),
+                Way::NotOurs => {}
+                Way::Unknown => continue,
+            }
+            if way == Way::Interface(local.interface) {
+                entry.source.doubted = false;
+                entry.shared.take_up(local);
+            } else if led || way == Way::NotOurs || new && cause == Due::Changed {
+                entry.source.doubted = false;
+                entry.shared.give_up(&asked, local);
+                let name = entry.name.as_deref().unwrap_or("a peer");
+                tracing::info!(
+                    "the route to {name} at {} has left the interface of {}: the kernel chooses our address anew",
+                    asked.remote,
+                    local.ip
+                );
+            }
+        }
+    }
+}
+
+/// The endpoint whose route is to be looked at, and our address there; none for what is bound to an interface, and for peers with
+/// several paths, which are probed.
+fn question(entry: &Peer) -> Option<(Endpoint, LocalAddr)> {
+    if entry.shared.several.load().is_some() {
+        return None;
+    }
+    let endpoint = *entry.shared.endpoint.load().as_deref()?;
+    let local = match endpoint.local {
+        Some(local) => local,
+        // Given up: it may be right again.
+        None => *entry.shared.given_up.load().as_deref()?,
+    };
+    // A link-local address is its interface's, whatever routes say.
+    let routed = !local.bound && local.interface != 0 && !is_link_local(&endpoint);
+    routed.then_some((endpoint, local))
+}
+
+fn is_link_local(endpoint: &Endpoint) -> bool {
+    match endpoint.remote.ip() {
+        std::net::IpAddr::V6(address) => address.is_unicast_link_local(),
+        std::net::IpAddr::V4(_) => false,
+    }
+}
