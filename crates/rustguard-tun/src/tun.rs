@@ -60,6 +60,14 @@ impl Tun {
         Ok(queues.pop().expect("as many as were asked for"))
     }
 
+    /// What takes packets with virtio-net headers as a TUN does.
+    #[cfg(test)]
+    pub(crate) fn over(queue: File) -> Self {
+        let (coalescer, name, namespace) =
+            (Coalescer::default(), "double".to_owned(), UnixDatagram::unbound().unwrap());
+        Self { queue, vnet: true, coalescer, name, index: 0, namespace }
+    }
+
     /// Creates the interface with several queues, 1 to 256: one for each worker. It disappears with the last of them.
     ///
     /// The host's packets are spread over the queues by a hash of their addresses and ports, which is the same both
@@ -165,19 +173,13 @@ impl TunQueue for Tun {
     /// # Errors
     /// [`io::ErrorKind::NotConnected`] once the interface was deleted.
     fn write(&mut self, slab: &mut [u8], packets: &[Span]) -> io::Result<usize> {
-        let mut refused = 0;
         if !self.vnet {
-            for &packet in packets {
-                refused += self.write_one(&[IoSlice::new(bytes(slab, packet))])?;
-            }
-            return Ok(refused);
+            let results = packets.iter().map(|&packet| refusal(self.write_one(&[IoSlice::new(bytes(slab, packet))])));
+            return results.sum::<io::Result<_>>().map_err(|error| self.surface(error));
         }
         let mut coalescer = std::mem::take(&mut self.coalescer);
         coalescer.group(slab, packets);
-        let result = coalescer
-            .groups()
-            .iter()
-            .try_fold(0, |refused, group| Ok(refused + self.write_group(slab, packets, &coalescer, group)?));
+        let result = (0..coalescer.groups().len()).map(|n| self.write_group(slab, packets, &mut coalescer, n)).sum();
         self.coalescer = coalescer;
         result
     }
@@ -216,35 +218,73 @@ impl Tun {
         split(area, offset, len, vnet, mtu).unwrap_or(malformed)
     }
 
-    /// Writes a group of packets with one system call; returns how many were refused.
-    fn write_group(
-        &self,
-        slab: &mut [u8],
-        packets: &[Span],
-        coalescer: &Coalescer,
-        group: &Group,
-    ) -> io::Result<usize> {
+    /// Writes the `n`th group of packets with one system call; returns how many were refused.
+    fn write_group(&self, slab: &mut [u8], packets: &[Span], coalescer: &mut Coalescer, n: usize) -> io::Result<usize> {
+        let group = coalescer.groups()[n];
         let first = packets[group.first];
         let header = group.finish(&mut slab[first.offset..first.offset + first.len]).to_bytes();
         let mut slices = [IoSlice::new(&header); 1 + MAX_SEGMENTS];
         slices[1] = IoSlice::new(bytes(slab, first));
-        for (slice, i) in slices[2..].iter_mut().zip(coalescer.members(group).skip(1)) {
+        for (slice, i) in slices[2..].iter_mut().zip(coalescer.members(&group).skip(1)) {
             *slice = IoSlice::new(&bytes(slab, packets[i])[group.headers..]);
         }
-        Ok(self.write_one(&slices[..1 + group.count])? * group.count)
+        match self.write_one(&slices[..1 + group.count]) {
+            Ok(()) => {
+                coalescer.taken(&group);
+                Ok(0)
+            }
+            Err(error) => self.write_refused(slab, packets, coalescer, &group, error),
+        }
     }
 
-    /// Returns 1 when the kernel refuses, 0 when it takes the packet.
-    fn write_one(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    /// What is left to do for a group that the kernel refused; returns how many packets were refused in the end.
+    ///
+    /// Kernels that do not know a kind of super-packets refuse it (EINVAL, UDP before 6.2), and some refuse what they know: 6.6.44
+    /// and its contemporaries checked the header too strictly. So the packets go singly, and the next of their kind as well.
+    #[cold]
+    pub(crate) fn write_refused(
+        &self,
+        slab: &mut [u8],
+        packets: &[Span],
+        coalescer: &mut Coalescer,
+        group: &Group,
+        error: io::Error,
+    ) -> io::Result<usize> {
+        // The interface is down: it takes nothing.
+        if group.count == 1 || error.raw_os_error() == Some(libc::EIO) {
+            return refusal(Err(error)).map(|one| one * group.count).map_err(|error| self.surface(error));
+        }
+        let first = packets[group.first];
+        group.restore(&mut slab[first.offset..first.offset + first.len]);
+        let header = VnetHeader::default().to_bytes();
+        let single = |i| self.write_one(&[IoSlice::new(&header), IoSlice::new(bytes(slab, packets[i]))]);
+        let refused = coalescer.members(group).map(|i| refusal(single(i))).sum::<io::Result<usize>>();
+        let refused = refused.map_err(|error| self.surface(error))?;
+        let short_of_memory = matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::ENOBUFS | libc::EAGAIN));
+        if refused < group.count && !short_of_memory {
+            coalescer.refused(group);
+        }
+        Ok(refused)
+    }
+
+    fn write_one(&self, slices: &[IoSlice<'_>]) -> io::Result<()> {
         loop {
             match (&self.queue).write_vectored(slices) {
                 // Nothing to write is nothing the driver is even asked about (vfs_writev).
-                Ok(len) => return Ok(usize::from(len == 0)),
+                Ok(0) => return Err(io::ErrorKind::InvalidInput.into()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.raw_os_error() == Some(libc::EBADFD) => return Err(self.surface(error)),
-                Err(_) => return Ok(1),
+                result => return result.map(drop),
             }
         }
+    }
+}
+
+/// 1 when the kernel refused a packet, 0 when it took it; an error when the queue is gone.
+fn refusal(written: io::Result<()>) -> io::Result<usize> {
+    match written {
+        Ok(()) => Ok(0),
+        Err(error) if error.raw_os_error() == Some(libc::EBADFD) => Err(error),
+        Err(_) => Ok(1),
     }
 }
 
@@ -387,6 +427,11 @@ mod tests {
     #[test]
     fn c28_super_packets_of_udp_pass_both_ways() {
         testing::super_packets_of_udp_pass_both_ways::<Tun>();
+    }
+
+    #[test]
+    fn super_packets_that_are_refused_go_singly() {
+        testing::super_packets_that_are_refused_go_singly::<Tun>();
     }
 
     #[test]

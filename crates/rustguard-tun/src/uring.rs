@@ -9,12 +9,12 @@
 //! and dropping, too.
 use crate::{
     Endpoint, Network, Received, Segments, Sent, Span, Transmit, TunQueue,
-    offload::{Group, VNET_LEN},
+    offload::{Coalescer, Group, VNET_LEN},
     sys::{Inbox, OUTBOX_BATCH, Outbox},
     tun::Tun,
     udp::{PENDING_ERRORS, SLOT, Udp, run_of},
 };
-use std::{fmt, io, os::fd::BorrowedFd};
+use std::{fmt, io, ops::Range, os::fd::BorrowedFd};
 
 /// A queue of a TUN, driven by io_uring.
 pub struct UringTun {
@@ -25,15 +25,15 @@ pub struct UringTun {
     batch: Batch,
 }
 
-/// Writes that are submitted together; empty between calls.
+/// Writes that are submitted together; empty between calls of `write`.
 #[derive(Default)]
 struct Batch {
     headers: Vec<[u8; VNET_LEN]>,
     spans: Vec<Span>,
     /// How many of the spans each write gathers.
     counts: Vec<usize>,
-    /// How many packets each write consists of.
-    packets: Vec<usize>,
+    /// Which of the last writes failed, in order, and why.
+    failed: Vec<(usize, io::Error)>,
 }
 
 impl UringTun {
@@ -81,17 +81,20 @@ impl TunQueue for UringTun {
         if !self.tun.has_vnet() {
             for packets in packets.chunks(OUTBOX_BATCH) {
                 packets.iter().for_each(|&packet| self.batch.push_single(packet));
-                refused += self.flush(slab)?;
+                self.flush(slab)?;
+                refused += self.batch.failed.drain(..).count();
             }
             return Ok(refused);
         }
         let mut coalescer = std::mem::take(&mut self.tun.coalescer);
         coalescer.group(slab, packets);
-        let result = coalescer.groups().chunks(OUTBOX_BATCH).try_fold(0, |refused, groups| {
-            for group in groups {
+        let count = coalescer.groups().len();
+        let result = (0..count).step_by(OUTBOX_BATCH).try_fold(0, |refused, first| {
+            let groups = first..count.min(first + OUTBOX_BATCH);
+            for group in &coalescer.groups()[groups.clone()] {
                 self.batch.push_group(slab, packets, group, coalescer.members(group));
             }
-            Ok(refused + self.flush(slab)?)
+            Ok(refused + self.flush_groups(slab, packets, &mut coalescer, groups)?)
         });
         self.tun.coalescer = coalescer;
         result
@@ -108,23 +111,44 @@ impl TunQueue for UringTun {
 }
 
 impl UringTun {
-    /// Writes the batch and empties it; returns how many packets were refused.
-    fn flush(&mut self, slab: &[u8]) -> io::Result<usize> {
+    /// Writes the batch and empties it; what failed is listed in it.
+    fn flush(&mut self, slab: &[u8]) -> io::Result<()> {
         let Self { outbox, tun, batch, .. } = self;
-        let Batch { headers, spans, counts, packets } = &*batch;
-        let mut refused = 0;
+        let Batch { headers, spans, counts, failed } = &mut *batch;
         let result = outbox.write(tun.fd(), slab, headers, spans, counts).and_then(|results| {
-            for (&result, packets) in results.iter().zip(packets) {
-                match result {
-                    1.. => {}
-                    _ if result == -libc::EBADFD => return Err(tun.surface(io::Error::from_raw_os_error(-result))),
-                    _ => refused += packets,
+            for (i, &result) in results.iter().enumerate().filter(|&(_, &result)| result <= 0) {
+                // Nothing to write is nothing that the driver is even asked about.
+                let error = io::Error::from_raw_os_error(if result == 0 { libc::EINVAL } else { -result });
+                if error.raw_os_error() == Some(libc::EBADFD) {
+                    return Err(tun.surface(error));
                 }
+                failed.push((i, error));
             }
-            Ok(refused)
+            Ok(())
         });
         batch.clear();
         result
+    }
+
+    /// Writes a batch of these groups; returns how many packets were refused in the end. The packets of a group that was refused as a
+    /// whole come behind those of the batch.
+    fn flush_groups(
+        &mut self,
+        slab: &mut [u8],
+        packets: &[Span],
+        coalescer: &mut Coalescer,
+        groups: Range<usize>,
+    ) -> io::Result<usize> {
+        self.flush(slab)?;
+        let (mut failed, mut refused) = (self.batch.failed.drain(..).peekable(), 0);
+        for (i, n) in groups.enumerate() {
+            let group = coalescer.groups()[n];
+            match failed.next_if(|(at, _)| *at == i) {
+                Some((_, error)) => refused += self.tun.write_refused(slab, packets, coalescer, &group, error)?,
+                None => coalescer.taken(&group),
+            }
+        }
+        Ok(refused)
     }
 }
 
@@ -132,7 +156,6 @@ impl Batch {
     fn push_single(&mut self, packet: Span) {
         self.spans.push(packet);
         self.counts.push(1);
-        self.packets.push(1);
     }
 
     /// The first packet whole, with its headers made those of the group, and the payloads of the others.
@@ -145,15 +168,13 @@ impl Batch {
             Span { offset: offset + group.headers, len: len - group.headers }
         }));
         self.counts.push(group.count);
-        self.packets.push(group.count);
     }
 
     fn clear(&mut self) {
-        let Self { headers, spans, counts, packets } = self;
+        let Self { headers, spans, counts, failed: _ } = self;
         headers.clear();
         spans.clear();
         counts.clear();
-        packets.clear();
     }
 }
 
@@ -258,7 +279,6 @@ mod tests {
     };
     use std::{
         net::{SocketAddr, UdpSocket},
-        ops::Range,
         thread,
         time::Duration,
     };
@@ -300,6 +320,7 @@ mod tests {
     over!(UringTun:
         tun::packets_pass_both_ways,
         tun::super_packets_of_udp_pass_both_ways,
+        tun::super_packets_that_are_refused_go_singly,
         tun::a_tcp_stream_passes_both_ways,
         tun::an_interface_deleted_from_outside_surfaces_everywhere,
     );

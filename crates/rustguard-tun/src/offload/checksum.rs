@@ -34,6 +34,11 @@ pub(super) fn add(a: u16, b: u16) -> u16 {
     sum + u16::from(carry)
 }
 
+/// What a checksum field gets. Zero would mean "none" to UDP; both stand for zero.
+pub(super) fn inverted(sum: u16) -> u16 {
+    if sum == 0xffff { 0xffff } else { !sum }
+}
+
 /// The sum of the pseudo-header of TCP and UDP (RFC 9293 §3.1, RFC 8200 §8.1): `addresses` are source and destination.
 pub(super) fn pseudo(addresses: &[u8], protocol: u8, len: usize) -> u16 {
     // Lengths above 65,535 do not occur: no packet here is longer.

@@ -16,6 +16,11 @@ const MAX_LEN: usize = 65_535;
 /// Flows that may be open at once. More take turns: an interleaving of so many has little to coalesce.
 const OPEN_FLOWS: usize = 8;
 
+/// Packets of a kind that go alone after the host refused a super-packet of it, and at most, if it refuses again and again. A kernel
+/// that cannot do it costs one write in vain per million packets; an interface that had a bad moment is believed soon.
+const ALONE: u32 = 1 << 10;
+const ALONE_MAX: u32 = 1 << 20;
+
 /// One write to the host: a packet, and the payloads of those that continue it.
 #[derive(Clone, Copy, Debug)]
 pub struct Group {
@@ -58,6 +63,33 @@ pub struct Coalescer {
     next: Vec<usize>,
     /// Groups that are open, the newest last.
     open: Vec<usize>,
+    /// What the host refused, by [`Flow::kind`].
+    refusals: [Refusal; 4],
+}
+
+/// The host's refusal of a kind of super-packets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Refusal {
+    /// Packets that go alone from here on.
+    left: u32,
+    /// How many those were at the beginning.
+    alone: u32,
+}
+
+impl Refusal {
+    /// Whether one more packet may begin a super-packet.
+    fn over(&mut self) -> bool {
+        let over = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        over
+    }
+}
+
+impl Flow {
+    /// TCP or UDP, over IPv4 or IPv6: kernels differ in which of these they take.
+    fn kind(self) -> usize {
+        usize::from(self.tcp) << 1 | usize::from(self.v4)
+    }
 }
 
 impl Coalescer {
@@ -80,6 +112,24 @@ impl Coalescer {
     /// The packets of a group, in order.
     pub fn members(&self, group: &Group) -> impl Iterator<Item = usize> {
         std::iter::successors(Some(group.first), |&i| Some(self.next[i])).take(group.count)
+    }
+
+    /// The host refused this group and took its packets singly: the next packets of this kind go alone, twice as many as the last
+    /// time.
+    pub fn refused(&mut self, group: &Group) {
+        let Some(refusal) = group.flow.map(|flow| &mut self.refusals[flow.kind()]) else { return };
+        // Those of the same batch say nothing new.
+        if refusal.left == 0 {
+            refusal.alone = (refusal.alone * 2).clamp(ALONE, ALONE_MAX);
+            refusal.left = refusal.alone;
+        }
+    }
+
+    /// The host took this group.
+    pub fn taken(&mut self, group: &Group) {
+        if let (Some(flow), 2..) = (group.flow, group.count) {
+            self.refusals[flow.kind()].alone = 0;
+        }
     }
 
     fn add(&mut self, slab: &[u8], packets: &[Span], i: usize) {
@@ -112,7 +162,7 @@ impl Coalescer {
             // What comes later must not overtake this one.
             self.open.swap_remove(place);
         }
-        let opens = segment.joins && !segment.psh;
+        let opens = segment.joins && !segment.psh && self.refusals[segment.flow.kind()].over();
         self.groups.push(Group {
             headers: segment.headers,
             gso_size: packet.len() - segment.headers,
@@ -199,6 +249,33 @@ impl Group {
             csum_offset: field as u16,
         }
     }
+
+    /// Makes what [`finish`](Self::finish) has changed what it was, for a host that refuses the whole. Exact, but for the two zeroes
+    /// of ones' complement: the checksums of the first packet were right.
+    pub fn restore(&self, first: &mut [u8]) {
+        let (Some(Flow { tcp, v4, l4 }), 2..) = (self.flow, self.count) else { return };
+        let len = first.len();
+        let addresses = if v4 {
+            put16(first, 2, len as u16);
+            put16(first, 10, 0);
+            let sum = checksum::sum(&first[..l4]);
+            put16(first, 10, !sum);
+            12..20
+        } else {
+            put16(first, 4, (len - l4) as u16);
+            8..40
+        };
+        let (protocol, field) = if tcp { (TCP, TCP_CHECKSUM) } else { (UDP, UDP_CHECKSUM) };
+        if tcp {
+            // A packet that has it joins others only as their last.
+            first[l4 + 13] &= !PSH;
+        } else {
+            put16(first, l4 + 4, (len - l4) as u16);
+        }
+        put16(first, l4 + field, checksum::pseudo(&first[addresses], protocol, len - l4));
+        let sum = checksum::sum(&first[l4..]);
+        put16(first, l4 + field, checksum::inverted(sum));
+    }
 }
 
 impl Segment {
@@ -277,6 +354,9 @@ mod tests {
             let members: Vec<_> = coalescer.members(group).collect();
             let mut whole = packets[members[0]].clone();
             let vnet = group.finish(&mut whole);
+            let mut restored = whole.clone();
+            group.restore(&mut restored);
+            assert!(restored == packets[members[0]], "{members:?}");
             for &i in &members[1..] {
                 whole.extend(&packets[i][group.headers..]);
             }
@@ -421,6 +501,36 @@ mod tests {
             put16(packet, 26, 0);
         }
         assert_eq!(run(&packets), [[0], [1], [2]]);
+    }
+
+    #[test]
+    fn what_the_host_refuses_goes_alone_for_a_while_that_grows() {
+        let [tcp, udp] = [true, false].map(|tcp| flow(true, tcp, 0, 2_000).segments(1_000));
+        let spans = [Span { offset: 0, len: tcp[0].len() }, Span { offset: tcp[0].len(), len: tcp[1].len() }];
+        let mut coalescer = Coalescer::default();
+        let together = |coalescer: &mut Coalescer, packets: &[Vec<u8>], len: usize| {
+            let spans = spans.map(|span| Span { offset: span.offset / tcp[0].len() * len, len });
+            coalescer.group(&packets.concat(), &spans);
+            coalescer.groups().len() == 1
+        };
+        for alone in [1_024, 2_048, 4_096] {
+            assert!(together(&mut coalescer, &tcp, tcp[0].len()));
+            let group = coalescer.groups()[0];
+            coalescer.refused(&group);
+            coalescer.refused(&group);
+            for _ in 0..alone / 2 {
+                assert!(!together(&mut coalescer, &tcp, tcp[0].len()));
+                assert!(together(&mut coalescer, &udp, udp[0].len()), "another kind");
+            }
+        }
+        assert!(together(&mut coalescer, &tcp, tcp[0].len()));
+        let group = coalescer.groups()[0];
+        coalescer.taken(&group);
+        coalescer.refused(&group);
+        for _ in 0..512 {
+            assert!(!together(&mut coalescer, &tcp, tcp[0].len()));
+        }
+        assert!(together(&mut coalescer, &tcp, tcp[0].len()), "it had been taken");
     }
 
     proptest! {

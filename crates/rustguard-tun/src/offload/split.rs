@@ -65,13 +65,8 @@ fn complete_checksum(packet: &mut [u8], vnet: VnetHeader) -> Result<(), Malforme
     }
     // The field holds the sum of the pseudo-header, and so takes its part.
     let sum = checksum::sum(&packet[start..]);
-    put16(packet, field, inverted(sum));
+    put16(packet, field, checksum::inverted(sum));
     Ok(())
-}
-
-/// What a checksum field gets. Zero would mean "none" to UDP; both stand for zero.
-fn inverted(sum: u16) -> u16 {
-    if sum == 0xffff { 0xffff } else { !sum }
 }
 
 /// What all segments have in common, read once: the first segment's header is changed before the others are done.
@@ -166,7 +161,7 @@ impl SuperPacket {
         };
         put16(l4, field, checksum::add(self.pseudo, l4_len));
         let sum = checksum::sum(l4);
-        put16(l4, field, inverted(sum));
+        put16(l4, field, checksum::inverted(sum));
     }
 }
 

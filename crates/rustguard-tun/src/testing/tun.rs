@@ -11,6 +11,7 @@ use std::{
     fs,
     io::{self, Read, Write},
     net::{IpAddr, TcpListener, TcpStream, UdpSocket},
+    os::{fd::OwnedFd, unix::net::UnixDatagram},
     process::Command,
     thread,
 };
@@ -134,6 +135,62 @@ pub(crate) fn super_packets_of_udp_pass_both_ways<T: TestTun>() {
             }
         });
     }
+}
+
+/// A UDP packet over IPv4 with this payload, without checksums.
+fn datagram(id: u16, payload: usize) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 9, 9, 2, 10, 9, 9, 1, 0, 7, 0, 7, 0, 0, 0, 0];
+    packet.resize(28 + payload, id as u8);
+    let len = packet.len() as u16;
+    packet[2..4].copy_from_slice(&len.to_be_bytes());
+    packet[24..26].copy_from_slice(&(len - 20).to_be_bytes());
+    let sum = |bytes: &[u8]| {
+        let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0)));
+        let sum = words.sum::<u32>();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        !((sum & 0xffff) + (sum >> 16)) as u16
+    };
+    let header = sum(&packet[..20]);
+    packet[10..12].copy_from_slice(&header.to_be_bytes());
+    let pseudo = [&packet[12..20], &[0, 17], &(len - 20).to_be_bytes(), &packet[20..]].concat();
+    let udp = sum(&pseudo);
+    packet[26..28].copy_from_slice(&udp.to_be_bytes());
+    packet
+}
+
+/// In place of a TUN, a socket that takes no message longer than its buffer (36,000 bytes, which Linux doubles), and so no super-packet
+/// of five packets. Singly they fit: the kernel only asks whether there is room left, and counts 8.5 KiB for each.
+pub(crate) fn super_packets_that_are_refused_go_singly<T: TestTun>() {
+    let (here, there) = UnixDatagram::pair().unwrap();
+    sys::set_option(&here, libc::SOL_SOCKET, libc::SO_SNDBUF, 18_000).unwrap();
+    here.set_nonblocking(true).unwrap();
+    there.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut tun = T::over(Tun::over(OwnedFd::from(here).into()));
+    let packets: Vec<_> = (0..5).map(|id| datagram(id, 7_500)).collect();
+    let (mut slab, len) = (packets.concat(), packets[0].len());
+    let spans: Vec<_> = (0..5).map(|i| Span { offset: i * len, len }).collect();
+    for round in 0..3 {
+        assert_eq!(tun.write(&mut slab, &spans).unwrap(), 0, "{round}");
+        let mut buffer = [0; 8_000];
+        for packet in &packets {
+            let received = there.recv(&mut buffer).unwrap();
+            assert_eq!(buffer[..10], [0; 10], "no super-packet");
+            assert!(buffer[10..received] == *packet, "as it came");
+        }
+    }
+    // Two of them fit: what was refused a moment ago is not offered again so soon.
+    let fit = [datagram(7, 500), datagram(7, 500)];
+    let (mut slab, len) = (fit.concat(), fit[0].len());
+    assert_eq!(tun.write(&mut slab, &[Span { offset: 0, len }, Span { offset: len, len }]).unwrap(), 0);
+    for _ in fit {
+        assert_eq!(there.recv(&mut [0; 2_000]).unwrap(), 10 + len);
+    }
+    // Nothing is remembered of what is refused singly as well.
+    let mut tun = T::over(Tun::over(OwnedFd::from(UnixDatagram::unbound().unwrap()).into()));
+    let packets: Vec<_> = (0..5).map(|id| datagram(id, 100)).collect();
+    let (mut slab, len) = (packets.concat(), packets[0].len());
+    let spans: Vec<_> = (0..5).map(|i| Span { offset: i * len, len }).collect();
+    assert_eq!(tun.write(&mut slab, &spans).unwrap(), 5, "nobody is there");
 }
 
 /// A TCP connection of this host with itself, every packet of it through the TUN and back.
