@@ -14,6 +14,8 @@ struct Roaming {
     mesh: Mesh,
     client: Node,
     tunnel: Tunnel,
+    /// The public key of the client.
+    key: String,
     ups: Vec<Up>,
 }
 
@@ -42,7 +44,7 @@ impl Roaming {
         let ups = mesh.start(lab)?;
         mesh.converged()?;
         let tunnel = Tunnel::start(lab, &client, Program::Reference, &conf)?;
-        Ok(Self { mesh, client, tunnel, ups })
+        Ok(Self { mesh, client, tunnel, key: conf.keys.public, ups })
     }
 
     /// The client talks to another gateway from now on.
@@ -96,6 +98,50 @@ fn traffic_follows_a_client_to_another_gateway() {
             roaming.client.reaches(&far.inside[0], 10)?;
             far.node.reaches(CLIENT, 10)?;
             eventually("it is no last resort again", SOON, || Ok(roaming.metric("far")? < HELD))
+        })
+    });
+}
+
+/// Both gateways are its peers all the time, and it says nothing but what WireGuard makes it say: a handshake with the new one, and ten
+/// seconds later a keepalive to the old one, for what that had sent it.
+#[test]
+fn a_keepalive_does_not_bring_a_client_back() {
+    scenario(|lab| {
+        meshed(lab, |lab| {
+            let roaming = Roaming::new(lab)?;
+            let (far, g1, g2) = (roaming.mesh.get("far")?, roaming.mesh.get("g1")?, roaming.mesh.get("g2")?);
+            roaming.client.reaches(&far.inside[0], 10)?;
+            far.until_via(CLIENT_PREFIX, &["g1"])?;
+            eventually("it is no last resort", SOON, || Ok(roaming.metric("far")? < HELD))?;
+            roaming.client.run(&["sysctl", "-qw", "net.ipv4.icmp_echo_ignore_all=1"])?;
+            roaming.client.count("arrived", "input", "iifname wgp")?;
+            let mut ping = far.node.command("ping");
+            let _traffic = far.node.spawn("traffic", ping.args(["-n", "-i", "0.05", CLIENT]))?;
+            let more = |count: u64| -> Result<()> {
+                let wanted = roaming.client.counted("arrived")? + count;
+                eventually("the client gets packets", SOON, || Ok(roaming.client.counted("arrived")? >= wanted))
+            };
+            more(10)?;
+
+            let endpoint = "endpoint 10.102.0.1:51820 persistent-keepalive 25 allowed-ips 10.77.0.0/16";
+            roaming.tunnel.set(&format!("peer {} {endpoint}", g2.conf.keys.public))?;
+            far.until_via(CLIENT_PREFIX, &["g2"])?;
+            more(10)?;
+            // Bytes that the gateway that it left has got from it, and sent to it.
+            let transfer = || -> Result<[u64; 2]> {
+                let text = g1.node.run(&["wg", "show", "wgg1", "transfer"])?;
+                let line = text.lines().find(|line| line.starts_with(&roaming.key)).context("the client")?;
+                let mut bytes = line.split_whitespace().skip(1).map(str::parse);
+                Ok([bytes.next().context("received")??, bytes.next().context("sent")??])
+            };
+            let before = transfer()?;
+            eventually("the gateway that it left gets a keepalive", SOON, || Ok(transfer()?[0] > before[0]))?;
+            // Two seconds of packets; that gateway notices after 0.2 s at most.
+            more(40)?;
+            let sent = transfer()?[1] - before[1];
+            // Less than two packets, and enough for a handshake.
+            ensure!(sent < 250, "the keepalive took the client back: {sent} bytes were sent by way of the old gateway");
+            Ok(())
         })
     });
 }

@@ -147,7 +147,7 @@ fn with_traffic(sim: &mut Sim, pace: &Pace, time: Duration) {
         for neighbour in 1..=pace.neighbours {
             if sim.links[&(0, neighbour)].up {
                 let peer = PeerId(u32::try_from(neighbour).expect("a small number"));
-                sim.tell(0, Event::Signal { peer, signal: Signal::Heard });
+                sim.tell(0, Event::Signal { peer, signal: Signal::Heard { data: Some(sim.local(0)) } });
                 sim.tell(0, Event::Signal { peer, signal: Signal::Carried });
                 sim.tell(neighbour, Event::Signal { peer: PeerId(0), signal: Signal::Carried });
             }

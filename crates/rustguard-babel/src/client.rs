@@ -3,7 +3,13 @@
 //! Gateways hear of each other only what is selected in between, and that is the nearest. If all who hear a client were alike, the
 //! one that it has left would still be told of nobody else, as long as its neighbours are nearer to it than to the new one. Who has
 //! just heard it is therefore nearer than all who have for long; when everybody knows, distance decides again.
-use crate::params::{CLIENT_INSIST, CLIENT_MOVED, CLIENT_NEW, CLIENT_SILENCE, HEARD_LATE, HELD, NEVER_HEARD, SETTLED};
+//!
+//! A client may have several gateways as peers, and accepts a source from one of them only: the one that its own allowed IPs send
+//! data to. Data from it is what counts. A keepalive is no such choice: WireGuard sends one ten seconds after it was last sent
+//! something, also to a gateway that the client has left. Nor is the renewal of a session.
+use crate::params::{
+    CLIENT_INSIST, CLIENT_MOVED, CLIENT_NEW, CLIENT_RENEWS, CLIENT_SILENCE, HELD, IDLE, IN_FLIGHT, NEVER_HEARD, SETTLED,
+};
 use ipnet::IpNet;
 use rustguard_core::time::Instant;
 
@@ -12,15 +18,35 @@ use rustguard_core::time::Instant;
 pub(crate) struct Client {
     /// Its allowed IPs.
     pub(crate) prefixes: Vec<IpNet>,
+    presence: Presence,
+    /// When anything last came from it.
     heard: Option<Instant>,
-    /// It was heard, and nothing says that it is elsewhere now.
-    here: bool,
+    /// When data last came from it, or it began a session.
+    spoke: Option<Instant>,
+    /// When a handshake was last complete.
+    handshake: Option<Instant>,
     /// It came at this time, which is not long ago.
     came: Option<Instant>,
     /// Another gateway heard it at this time.
     contested: Option<Instant>,
+    /// It talks to another gateway; what it sent until then does not mean that it came back.
+    left: Option<Instant>,
     /// When this gateway last answered that it hears it too.
     insisted: Option<Instant>,
+}
+
+/// What is known of where it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Presence {
+    /// It was never heard.
+    #[default]
+    Never,
+    /// It is silent, or talks to another gateway.
+    Gone,
+    /// It has a session with this gateway and sends no data.
+    Idle,
+    /// It talks to this gateway.
+    Here,
 }
 
 impl Client {
@@ -30,31 +56,50 @@ impl Client {
     /// The metric to announce: a client that fell silent stays reachable as the last resort, and loses to any gateway that
     /// hears it.
     pub(crate) fn metric(&self) -> u16 {
-        match (self.here, self.came, self.heard) {
-            (true, Some(_), _) => 0,
-            (true, None, _) => SETTLED,
-            (false, _, Some(_)) => HELD,
-            (false, _, None) => NEVER_HEARD,
+        match (self.presence, self.came) {
+            (Presence::Here, Some(_)) => 0,
+            (Presence::Here, None) => SETTLED,
+            (Presence::Idle, _) => IDLE,
+            (Presence::Gone, _) => HELD,
+            (Presence::Never, _) => NEVER_HEARD,
         }
     }
-    /// Something authentic came from it. True when that changes the metric.
-    pub(crate) fn heard(&mut self, now: Instant) -> bool {
+    /// Something authentic came from it, and data at the time that `data` says. True when that changes the metric.
+    pub(crate) fn heard(&mut self, data: Option<Instant>, now: Instant) -> bool {
+        let before = self.metric();
         self.heard = Some(now);
-        if !self.here {
-            self.came = Some(now);
+        if let Some(at) = data.filter(|&at| self.left.is_none_or(|left| at > left)) {
+            self.spoke = Some(at);
+            if self.presence != Presence::Here {
+                (self.presence, self.came) = (Presence::Here, Some(now));
+            }
+        } else if self.presence != Presence::Here {
+            self.presence = Presence::Idle;
         }
-        !core::mem::replace(&mut self.here, true)
+        self.metric() != before
+    }
+    /// A handshake is complete. A client that had no session has come, and so has one that begins another session early, because it
+    /// lost the last one: it may not say anything else. True when that changes the metric.
+    pub(crate) fn handshake_complete(&mut self, now: Instant) -> bool {
+        let last = self.handshake.replace(now);
+        let renews = last.is_some_and(|last| now.since(last) >= CLIENT_RENEWS)
+            && self.heard.is_some_and(|heard| now.since(heard) < CLIENT_SILENCE);
+        self.heard((!renews).then_some(now), now)
     }
     /// Another gateway started to announce that it hears it. Both may: whether it moved shows within a moment.
     pub(crate) fn contested(&mut self, now: Instant) {
-        if self.here && self.contested.is_none() {
+        if self.presence == Presence::Here && self.contested.is_none() {
             self.contested = Some(now);
         }
     }
     /// WireGuard cannot reach it. True when that changes the metric.
     pub(crate) fn lost(&mut self) -> bool {
+        let before = self.metric();
         (self.came, self.contested) = (None, None);
-        core::mem::replace(&mut self.here, false)
+        if self.presence != Presence::Never {
+            self.presence = Presence::Gone;
+        }
+        self.metric() != before
     }
     /// Looks at the time. True when that changes the metric.
     pub(crate) fn tick(&mut self, now: Instant) -> bool {
@@ -64,8 +109,9 @@ impl Client {
         }
         if let Some(at) = self.contested.filter(|&at| at + CLIENT_MOVED <= now) {
             self.contested = None;
-            // A signal of before that was about what came before it moved.
-            if self.heard.is_none_or(|heard| heard <= at + HEARD_LATE) {
+            let left = at + IN_FLIGHT;
+            if self.spoke.is_none_or(|spoke| spoke <= left) {
+                self.left = Some(left);
                 self.lost();
             } else if self.insisted.is_none_or(|at| at + CLIENT_INSIST <= now) {
                 // It came back, perhaps, and the other one does not know. Not for ever: it may talk to both.
@@ -78,7 +124,8 @@ impl Client {
         self.metric() != before
     }
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let silence = self.heard.filter(|_| self.here).map(|heard| heard + CLIENT_SILENCE);
+        let hears = matches!(self.presence, Presence::Idle | Presence::Here);
+        let silence = self.heard.filter(|_| hears).map(|heard| heard + CLIENT_SILENCE);
         let contested = self.contested.map(|at| at + CLIENT_MOVED);
         let new = self.came.map(|came| came + CLIENT_NEW);
         silence.into_iter().chain(contested).chain(new).min()
@@ -94,18 +141,23 @@ mod tests {
         Instant::from_nanos(1 << 40) + Duration::from_millis(ms)
     }
 
+    /// It sends data.
+    fn says(client: &mut Client, ms: u64) -> bool {
+        client.heard(Some(at(ms)), at(ms))
+    }
+
     #[test]
     fn a_client_is_near_at_first_then_here_then_held() {
         let mut client = Client::new(Vec::new());
         assert_eq!((client.metric(), client.deadline()), (NEVER_HEARD, None));
-        assert!(client.heard(at(0)) && !client.heard(at(1_000)));
+        assert!(says(&mut client, 0) && !says(&mut client, 1_000));
         assert_eq!((client.metric(), client.deadline()), (0, Some(at(1_000))));
         assert!(!client.tick(at(999)) && client.tick(at(1_000)));
         assert_eq!((client.metric(), client.deadline()), (SETTLED, Some(at(1_000) + CLIENT_SILENCE)));
-        assert!(!client.heard(at(4_000)) && !client.tick(at(3_999) + CLIENT_SILENCE));
+        assert!(!says(&mut client, 4_000) && !client.tick(at(3_999) + CLIENT_SILENCE));
         assert!(client.tick(at(4_000) + CLIENT_SILENCE));
         assert_eq!((client.metric(), client.deadline()), (HELD, None));
-        assert!(client.heard(at(500_000)) && client.metric() == 0);
+        assert!(says(&mut client, 500_000) && client.metric() == 0);
         assert!(client.lost() && !client.lost());
         assert_eq!((client.metric(), client.deadline()), (HELD, None));
     }
@@ -115,10 +167,10 @@ mod tests {
         let mut client = Client::new(Vec::new());
         client.contested(at(0));
         assert_eq!(client.deadline(), None, "it was not here");
-        client.heard(at(0));
+        says(&mut client, 0);
         client.contested(at(10));
         client.contested(at(200));
-        client.heard(at(210));
+        says(&mut client, 210);
         assert_eq!(client.deadline(), Some(at(510)));
         assert!(!client.tick(at(509)) && client.tick(at(510)) && client.metric() == HELD, "heard late");
     }
@@ -126,11 +178,11 @@ mod tests {
     #[test]
     fn who_hears_it_too_says_so_and_does_not_argue() {
         let mut client = Client::new(Vec::new());
-        client.heard(at(0));
+        says(&mut client, 0);
         assert!(client.tick(at(1_000)) && client.metric() == SETTLED);
         let contest = |client: &mut Client, ms| {
             client.contested(at(ms));
-            client.heard(at(ms + 201));
+            says(client, ms + 201);
             let changes = client.tick(at(ms + 500));
             (changes, client.metric(), client.deadline())
         };
@@ -139,5 +191,38 @@ mod tests {
         let silence = Some(at(15_200) + CLIENT_SILENCE);
         assert_eq!(contest(&mut client, 14_999), (false, SETTLED, silence), "once is enough");
         assert_eq!(contest(&mut client, 15_000), (true, 0, Some(at(16_500))));
+    }
+
+    #[test]
+    fn a_keepalive_does_not_bring_a_client_back() {
+        let mut client = Client::new(Vec::new());
+        says(&mut client, 0);
+        client.tick(at(1_000));
+        client.contested(at(20_000));
+        assert!(client.tick(at(20_500)) && client.metric() == HELD);
+        client.heard(Some(at(20_150)), at(20_900));
+        assert_eq!(client.metric(), IDLE, "what it sent before it moved, told late");
+        assert!(!client.heard(None, at(30_000)) && client.metric() == IDLE);
+        assert!(!client.tick(at(29_999) + CLIENT_SILENCE) && client.tick(at(30_000) + CLIENT_SILENCE));
+        assert_eq!((client.metric(), client.deadline()), (HELD, None));
+        client.heard(None, at(300_000));
+        assert!(says(&mut client, 300_100) && client.metric() == 0, "data does");
+    }
+
+    #[test]
+    fn a_handshake_brings_a_client_unless_it_renews_a_session() {
+        let mut client = Client::new(Vec::new());
+        assert!(client.handshake_complete(at(0)) && client.metric() == 0, "the first");
+        let lost = |client: &mut Client, ms| {
+            client.heard(None, at(ms));
+            client.tick(at(ms));
+            client.lost();
+        };
+        lost(&mut client, 5_000);
+        assert!(client.handshake_complete(at(6_000)) && client.metric() == 0, "there and back");
+        lost(&mut client, 100_000);
+        assert!(client.handshake_complete(at(126_000)) && client.metric() == IDLE, "renewed");
+        lost(&mut client, 130_000);
+        assert!(client.handshake_complete(at(130_000) + CLIENT_SILENCE) && client.metric() == 0, "after silence");
     }
 }

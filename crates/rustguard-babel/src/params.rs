@@ -67,15 +67,17 @@ pub const PROBE: Duration = ms(150);
 pub const PROBES: u8 = 3;
 /// Silence after which a client is only held.
 pub const CLIENT_SILENCE: Duration = ms(180_000);
-/// A client that another gateway announces counts as gone when it has been silent here for so long, the time included in which
-/// it may be said to be heard for what it sent before.
+/// A client that another gateway announces counts as gone when it has sent nothing here for so long, [`IN_FLIGHT`] included.
 pub const CLIENT_MOVED: Duration = ms(500);
 /// For so long after it came, a client is announced at no distance, so that gateways that are nearer to others hear of it.
 pub const CLIENT_NEW: Duration = ms(1_000);
 /// From one time that a gateway insists on hearing a client which another one hears as well to the next.
 pub const CLIENT_INSIST: Duration = ms(5_000);
-/// How late a [`Signal::Heard`](rustguard_core::routing::Signal::Heard) may be.
-pub const HEARD_LATE: Duration = ms(200);
+/// What a client sent before it moved may arrive so much later than the news that it moved.
+pub const IN_FLIGHT: Duration = ms(200);
+/// A client that has a session renews it no sooner than this after the last handshake: Rekey-After-Time of WireGuard (120 s), less
+/// what two handshakes may differ in how long they take.
+pub const CLIENT_RENEWS: Duration = ms(110_000);
 /// A speaker that is called so much later than it wanted was not running.
 pub const ASLEEP: Duration = ms(5_000);
 /// From one sweep of the source table to the next.
@@ -88,12 +90,11 @@ pub const COST_MAX: u16 = 2_000;
 /// Metric of a client that is here and has been for [`CLIENT_NEW`]. A gateway that it just came to beats one that it may have
 /// left, whatever is in between: four links of the greatest cost, and eighty of the least.
 pub const SETTLED: u16 = 0x2000;
+/// Metric of a client whose session is alive, and that sends nothing here: it talks to another gateway, or to nobody. It loses to
+/// any gateway that it talks to, as far as [`SETTLED`] makes a new one win, and beats all where it is silent.
+pub const IDLE: u16 = 0x4000;
 /// Metric of a client that is silent: beyond any gateway that hears it.
 pub const HELD: u16 = 0x7000;
-/// Whether this is the metric of the way to a client that nobody hears.
-pub(crate) const fn is_held(metric: u16) -> bool {
-    metric >= HELD
-}
 /// Metric of a client that was never heard here: beyond any gateway that did.
 pub const NEVER_HEARD: u16 = 0x7800;
 

@@ -1,7 +1,7 @@
 //! Route selection (RFC 8966 §3.6) with hysteresis (A.3), and the set of next hops around what is selected.
 use crate::{
     build,
-    params::{HELD, SETTLED},
+    params::{HELD, IDLE, SETTLED},
     route::{Entry, Next},
     source::{Source, Sources},
     types::{INFINITY, RouterId, add},
@@ -85,7 +85,7 @@ impl<C: Fn(PeerId) -> u16> Around<'_, C> {
         let was_member =
             |peer| entry.installed.as_ref().is_some_and(|hops| hops.members().iter().any(|member| member.peer == peer));
         // What stands for a client's presence is no part of the way to it.
-        let presence = [HELD, SETTLED].into_iter().find(|&presence| route.metric >= presence).unwrap_or(0);
+        let presence = [HELD, IDLE, SETTLED].into_iter().find(|&presence| route.metric >= presence).unwrap_or(0);
         let way = |route: build::Route| route.metric.saturating_sub(presence);
         // Who is in stays in for longer: around a common value paths would come and go.
         let within = |candidate: &Candidate| {

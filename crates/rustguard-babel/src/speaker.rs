@@ -324,7 +324,8 @@ impl Babel {
         let now = self.now;
         if let Some(client) = self.clients.get_mut(&peer) {
             let changed = match signal {
-                Signal::Heard | Signal::HandshakeComplete => client.heard(now),
+                Signal::Heard { data } => client.heard(data, now),
+                Signal::HandshakeComplete => client.handshake_complete(now),
                 Signal::HandshakeFailed => client.lost(),
                 Signal::Carried | Signal::Unanswered | Signal::RoundTrip(_) => false,
             };
@@ -334,7 +335,7 @@ impl Babel {
         }
         if let Some(neighbour) = self.neighbours.get_mut(&peer) {
             match signal {
-                Signal::Heard => neighbour.heard(now),
+                Signal::Heard { .. } => neighbour.heard(now),
                 Signal::Carried => neighbour.carried(now),
                 Signal::Unanswered => neighbour.unanswered(now),
                 Signal::HandshakeFailed => neighbour.handshake_failed(now),

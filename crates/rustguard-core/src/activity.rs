@@ -27,6 +27,8 @@ pub struct Activity {
     awaited_since: Stamp,
     /// When anything authentic was last sent or received, handshakes included.
     last_traversal: Stamp,
+    /// When data last came.
+    last_data: Stamp,
     /// The node has a timer that will look at the stamps, or is about to be told to set one.
     look_pending: AtomicBool,
 }
@@ -49,6 +51,7 @@ impl Activity {
     pub fn data_received(&self, now: Instant, bytes: u64) -> bool {
         self.rx_bytes.fetch_add(bytes, Relaxed);
         self.received(now);
+        self.last_data.set(now);
         self.owed_since.start(now) && self.claim_look()
     }
     /// A keepalive was authenticated.
@@ -60,6 +63,11 @@ impl Activity {
     /// Since when nothing was heard after data was sent; `None` when something was, or nothing was sent.
     pub fn unanswered_since(&self) -> Option<Instant> {
         self.awaited_since()
+    }
+
+    /// When data was last received.
+    pub fn data_received_at(&self) -> Option<Instant> {
+        self.last_data.get()
     }
 
     /// Something authentic was sent; the node calls this for its handshake messages.

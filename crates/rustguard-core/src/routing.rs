@@ -125,7 +125,11 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// An authenticated packet came, of any kind.
-    Heard,
+    Heard {
+        /// When data last came, if any did since the last signal. A keepalive says that a session is alive; data says that
+        /// the peer chose this node to send it to.
+        data: Option<Instant>,
+    },
     /// Data passed, in either direction.
     Carried,
     /// Data was sent some time ago (half a second is good), and nothing was heard since.

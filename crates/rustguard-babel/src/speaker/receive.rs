@@ -2,7 +2,7 @@
 use super::{Babel, around};
 use crate::{
     build, ip,
-    params::{HOP_COUNT, MAX_UNKNOWN, OVERTAKEN, SETTLED, URGENT, from_centis, hold, is_held},
+    params::{HOP_COUNT, IDLE, MAX_UNKNOWN, OVERTAKEN, SETTLED, URGENT, from_centis, hold},
     parse::Tlvs,
     route::{Next, Rival, Route, Smoothed},
     tlv::Tlv,
@@ -321,11 +321,11 @@ impl Babel {
         }
     }
 
-    /// Another gateway announces that it hears a client of this one, or that it just came there.
+    /// Another gateway announces that a client of this one talks to it, or that it just came there.
     pub(super) fn look_for_rival(&mut self, prefix: IpNet) {
         let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
         let Some(client) = entry.client.and_then(|client| self.clients.get_mut(&client)) else { return };
-        let live = entry.routes.values().filter(|route| !is_held(route.metric));
+        let live = entry.routes.values().filter(|route| route.metric < IDLE);
         let rival = live.min_by_key(|route| route.metric);
         // Whoever has it for longer is as far as that at least.
         let rival = rival.map(|route| Rival { router_id: route.router_id, is_new: route.metric < SETTLED });

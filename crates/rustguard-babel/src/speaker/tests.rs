@@ -536,7 +536,7 @@ fn clients_are_announced_held_and_give_way_to_gateways_that_hear_them() {
     lab.peer(C, Role::Client, &["10.3.0.3/32"]);
     lab.pass(50);
     assert_eq!((lab.hops(client), lab.selected(client).map(|route| route.metric)), (vec![C], Some(NEVER_HEARD)));
-    lab.tell(Event::Signal { peer: C, signal: Signal::Heard });
+    lab.tell(Event::Signal { peer: C, signal: Signal::Heard { data: Some(lab.now) } });
     lab.pass(500);
     assert_eq!(lab.told(A, client).last().copied().flatten().map(|route| route.metric), Some(0));
     // Another gateway hears it; here it is silent.
@@ -545,7 +545,7 @@ fn clients_are_announced_held_and_give_way_to_gateways_that_hear_them() {
     lab.pass(600);
     assert_eq!(lab.hops(client), [A]);
     // It comes back.
-    lab.tell(Event::Signal { peer: C, signal: Signal::Heard });
+    lab.tell(Event::Signal { peer: C, signal: Signal::Heard { data: Some(lab.now) } });
     lab.pass(20);
     assert_eq!(lab.hops(client), [C]);
     let before = lab.selected(client).expect("announced").seqno;

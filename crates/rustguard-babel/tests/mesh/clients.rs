@@ -42,7 +42,8 @@ fn knows(sim: &mut Sim, gateway: usize) {
 }
 
 fn hears(sim: &mut Sim, gateway: usize) {
-    sim.tell(gateway, Event::Signal { peer: CLIENT, signal: Signal::Heard });
+    let data = Some(sim.local(gateway));
+    sim.tell(gateway, Event::Signal { peer: CLIENT, signal: Signal::Heard { data } });
 }
 
 /// It sends something five times a second for so long, to these gateways.

@@ -6,3 +6,4 @@ mod figures;
 mod life;
 mod loops;
 mod old_state;
+mod passive;

@@ -7,7 +7,7 @@ mod picture;
 use super::{Mesh, called};
 use crate::cli::mesh::{Format, Map};
 use anyhow::{Context as _, Result};
-use rustguard_babel::params::{COST, HELD};
+use rustguard_babel::params::{COST, HELD, IDLE};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -119,7 +119,12 @@ impl Graph {
             }
         }
         for (name, (metric, prefixes)) in clients {
-            let detail = if metric < HELD { "client" } else { "client, silent" }.to_owned();
+            let detail = match metric {
+                HELD.. => "client, silent",
+                IDLE.. => "client, idle",
+                _ => "client",
+            }
+            .to_owned();
             let node = Node { kind: Kind::Client, name: name.to_owned(), detail, prefixes };
             self.join(0, node, String::new(), EdgeKind::Link);
         }
@@ -269,9 +274,11 @@ mod tests {
     fn a_client_that_is_held_is_silent() {
         let mut mesh = mesh();
         assert_eq!(Graph::of(&mesh, "here").nodes[1].detail, "client");
-        let phone = mesh.view.routes.iter_mut().find(|route| route.next_hops == ["phone"]).unwrap();
-        phone.metric = Some(HELD);
-        assert_eq!(Graph::of(&mesh, "here").nodes[1].detail, "client, silent");
+        for (metric, detail) in [(IDLE, "client, idle"), (HELD, "client, silent")] {
+            let phone = mesh.view.routes.iter_mut().find(|route| route.next_hops == ["phone"]).unwrap();
+            phone.metric = Some(metric);
+            assert_eq!(Graph::of(&mesh, "here").nodes[1].detail, detail);
+        }
     }
 
     #[test]

@@ -68,6 +68,8 @@ struct Sample {
     tx: u64,
     talk_rx: u64,
     talk_tx: u64,
+    /// When data last came.
+    data: Option<Instant>,
     /// Said once, until something is heard.
     unanswered: bool,
 }
@@ -353,6 +355,9 @@ impl Sample {
         let tx = shared.activity.tx_bytes.load(Relaxed);
         let talk_rx = shared.talk_rx.load(Relaxed);
         let heard = rx != self.rx;
+        let data = shared.activity.data_received_at().filter(|&at| self.data != Some(at));
+        let data = data.filter(|_| rx - self.rx > talk_rx - self.talk_rx);
+        self.data = shared.activity.data_received_at();
         let all = (rx - self.rx) + (tx - self.tx);
         let talk = (talk_rx - self.talk_rx) + (talk_tx - self.talk_tx);
         let carried = all.saturating_sub(talk) >= TRAFFIC;
@@ -361,7 +366,7 @@ impl Sample {
         let told = std::mem::replace(&mut self.unanswered, unanswered);
         (self.rx, self.tx, self.talk_rx, self.talk_tx) = (rx, tx, talk_rx, talk_tx);
         [
-            heard.then_some(Signal::Heard),
+            heard.then_some(Signal::Heard { data }),
             carried.then_some(Signal::Carried),
             (unanswered && !told).then_some(Signal::Unanswered),
         ]
@@ -395,7 +400,7 @@ mod tests {
             let _ = shared.activity.data_received(at(ms), TRAFFIC - 1);
             assert_eq!(
                 sample.look(&shared, talk_tx, at(ms)),
-                [Some(Signal::Heard), None, None],
+                [Some(Signal::Heard { data: Some(at(ms)) }), None, None],
                 "both ways, and less than counts"
             );
         }
@@ -415,7 +420,7 @@ mod tests {
         shared.activity.keepalive_received(at(1_000), 32);
         let _ = shared.activity.data_sent(at(1_001), 100);
         // This look came late; something was heard since the last one.
-        assert_eq!(sample.look(&shared, 0, at(1_600)), [Some(Signal::Heard), None, None]);
+        assert_eq!(sample.look(&shared, 0, at(1_600)), [Some(Signal::Heard { data: None }), None, None], "no data");
         assert_eq!(sample.look(&shared, 0, at(1_800)), unanswered, "again");
     }
 }
