@@ -347,6 +347,80 @@ fn detached() {
     });
 }
 
+/// A token in the environment goes no further than the program: neither its environment nor that of what it starts has it, in
+/// the background or not, and hooks do not learn either that they are in the background.
+#[test]
+fn what_the_environment_brings_is_not_handed_on() {
+    const SECRET: &str = "correct horse battery";
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            // All processes of the scenario that are RustGuard: what their environment holds.
+            let environments = || {
+                let mut found = Vec::new();
+                for entry in fs::read_dir("/proc")? {
+                    let folder = entry?.path();
+                    let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
+                    if name.trim() == "rustguard" {
+                        found.push(String::from_utf8_lossy(&fs::read(folder.join("environ"))?).into_owned());
+                    }
+                }
+                anyhow::Ok(found)
+            };
+            let check = |processes: usize| {
+                let found = environments()?;
+                ensure!(found.len() == processes, "{} processes: {found:?}", found.len());
+                for environment in found {
+                    ensure!(environment.contains("PATH="), "it can be read: {environment}");
+                    ensure!(!environment.contains("correct"), "the passphrase is in {environment}");
+                }
+                anyhow::Ok(())
+            };
+            let mut command = network.server.rustguard()?;
+            command.args(["serve", "-i", "rgs"]).env("RUSTGUARD_TOKEN", SECRET);
+            let served = network.serve_by(lab, &mut command)?;
+            check(1)?;
+            served.stop()?;
+            let mut command = network.server.rustguard()?;
+            command.args(["serve", "-i", "rgs", "--detach"]).env("RUSTGUARD_TOKEN", SECRET);
+            let ended = network.server.end_of(&mut command)?;
+            ensure!(ended.success(), "{ended}");
+            check(1)?;
+            network.ask(&["open", "60"])?;
+            let mut command = network.join_command(1, &["10.1.0.1", "--detach"])?;
+            let ended = network.machines[0].end_of(command.env("RUSTGUARD_TOKEN", SECRET))?;
+            ensure!(ended.success(), "the passphrase reached the server: {ended}");
+            network.reaches_server(1)?;
+            check(2)?;
+            for (node, interface) in [(&network.machines[0], "rg1"), (&network.server, "rgs")] {
+                let ended = node.end_of(node.rustguard()?.args(["down", interface]))?;
+                ensure!(ended.success(), "{ended}");
+            }
+
+            let out = lab.path("hook.env");
+            let key = network.server.sh("wg genkey")?;
+            let text = format!("[Interface]\nPrivateKey = {}\nPostUp = env > {}\n", key.trim(), out.display());
+            let file = lab.file("hooked.conf", &text)?;
+            let node = &network.machines[0];
+            let up = |arguments: &[&str]| {
+                let mut command = node.rustguard()?;
+                command.arg("up").args(arguments).arg(&file);
+                anyhow::Ok(node.end_of(command.env("RUSTGUARD_TOKEN", SECRET))?)
+            };
+            let ended = up(&["--detach"])?;
+            ensure!(ended.success(), "{ended}");
+            let inherited = fs::read_to_string(&out)?;
+            let leaked =
+                ["RUSTGUARD_TOKEN", "RUSTGUARD_DETACHED", "correct"].iter().any(|word| inherited.contains(word));
+            ensure!(inherited.contains("PATH=") && !leaked, "{inherited}");
+            node.end_of(node.rustguard()?.args(["down", "hooked"]))?;
+            // Whoever may change it runs commands as root.
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;
+            up(&[])?.refused(&["everybody on this machine may change", "chmod 600"])?;
+            Ok(())
+        })
+    });
+}
+
 /// Killed at any moment while machines join: who was told that it has joined is in the list with its addresses after every
 /// restart, and no address is another's. `RUSTGUARD_SEED` replays the moments; what the machines are at then is the scheduler's.
 #[test]

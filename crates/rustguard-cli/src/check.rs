@@ -37,6 +37,13 @@ impl std::error::Error for Reported {}
 /// [`Reported`] when the file has errors; others when it cannot be read.
 pub(crate) fn load(path: &Path) -> Result<Config> {
     let source = Source::read(path.to_owned())?;
+    // Others may read it under wg-quick too, with a warning. Whoever may change it runs commands as root.
+    if conf::writable_by_others(path).unwrap_or(false) {
+        bail!(
+            "everybody on this machine may change {0}, and with it the commands that it runs: chmod 600 {0}",
+            path.display()
+        );
+    }
     let (config, diagnostics) = conf::parse(&source.text);
     source.show(&diagnostics)?;
     config.ok_or_else(|| Reported.into())

@@ -1,5 +1,6 @@
 //! Going into the background: the same command again as a child of its own session, waited for until it is ready.
 
+use crate::inherited;
 use anyhow::{Context as _, Result, bail};
 use std::{
     fs::OpenOptions,
@@ -8,14 +9,12 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Set for the child, which then calls [`ready`] instead of going into the background again.
-const VARIABLE: &str = "RUSTGUARD_DETACHED";
 /// What the child says when it is ready.
 const READY: &str = "ready";
 
-/// Whether this process is the child.
+/// Whether this process is the child, which calls [`ready`] instead of going into the background again.
 pub(crate) fn is_child() -> bool {
-    std::env::var_os(VARIABLE).is_some()
+    inherited::is_detached()
 }
 
 /// Starts `arguments` of this program in the background; returns when it is ready, or fails with what it said.
@@ -23,8 +22,8 @@ pub(crate) fn spawn(interface: &str, arguments: &[String]) -> Result<()> {
     spawn_with(interface, arguments, None)
 }
 
-/// As [`spawn`], with a variable in the environment: where secrets are not seen by everybody, as arguments are.
-pub(crate) fn spawn_with(interface: &str, arguments: &[String], variable: Option<(&str, &str)>) -> Result<()> {
+/// As [`spawn`], with a token: through a pipe, where neither `ps` nor the child's own children see it.
+pub(crate) fn spawn_with(interface: &str, arguments: &[String], token: Option<&str>) -> Result<()> {
     let log = crate::runfile::path(interface, "log")?;
     let stderr = OpenOptions::new()
         .create(true)
@@ -35,14 +34,17 @@ pub(crate) fn spawn_with(interface: &str, arguments: &[String], variable: Option
     let before = stderr.metadata()?.len();
     let mut child = Command::new(std::env::current_exe()?)
         .args(arguments)
-        .env(VARIABLE, "1")
-        .envs(variable)
+        .env(inherited::DETACHED, if token.is_some() { inherited::WITH_TOKEN } else { inherited::ALONE })
         .current_dir("/")
-        .stdin(Stdio::null())
+        .stdin(if token.is_some() { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(stderr)
         .spawn()
         .context("cannot start the background process")?;
+    if let (Some(token), Some(mut stdin)) = (token, child.stdin.take()) {
+        // A child that ends before it has read this says why.
+        let _ = stdin.write_all(token.as_bytes());
+    }
     let stdout = child.stdout.take().context("the child has no standard output")?;
     let mut said = String::new();
     BufReader::new(stdout).read_line(&mut said)?;

@@ -9,6 +9,7 @@ mod detach;
 mod down;
 mod harden;
 mod hooks;
+mod inherited;
 mod invite;
 mod join;
 mod keys;
@@ -41,6 +42,9 @@ use std::{
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 fn main() -> ExitCode {
+    if let Err(error) = inherited::take() {
+        return failure(&error);
+    }
     let cli = Cli::parse();
     log(&cli);
     // The demo's keys live as long as the demo, and its user namespace is set up through files of /proc/self that a process

@@ -30,8 +30,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         None => None,
     };
     if arguments.detach && !detach::is_child() {
-        let token = token.as_ref().map(|token| ("RUSTGUARD_TOKEN", &***token));
-        detach::spawn_with(interface, &arguments.arguments(), token)?;
+        detach::spawn_with(interface, &arguments.arguments(), token.as_ref().map(|token| &***token))?;
         let invite = ask(interface, &invite())?;
         let opened = arguments.open.map(|seconds| ask(interface, &open(seconds))).transpose()?;
         return announce(&invite, opened.as_ref(), &arguments.interface.option());

@@ -1,6 +1,6 @@
 //! Where a token comes from.
 
-use crate::cli::enrol::TokenSource;
+use crate::{cli::enrol::TokenSource, inherited};
 use anyhow::{Context as _, Result, bail};
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use zeroize::Zeroizing;
@@ -26,15 +26,19 @@ impl TokenSource {
                 read(io::stdin()).context("cannot read standard input")?
             }
             (Some(token), None) => {
-                if std::env::var_os("RUSTGUARD_TOKEN").is_none_or(|variable| *variable != **token) {
-                    tracing::warn!(
-                        "a token on the command line can be seen by everybody on this machine; \
-                         RUSTGUARD_TOKEN, --token-file or `--token -` keep it private"
-                    );
-                }
+                tracing::warn!(
+                    "a token on the command line can be seen by everybody on this machine; \
+                     RUSTGUARD_TOKEN, --token-file or `--token -` keep it private"
+                );
                 Zeroizing::new(token.clone())
             }
-            (None, None) => return Ok(None),
+            (None, None) if inherited::brings_token() => {
+                read(io::stdin()).context("cannot read the token from the parent process")?
+            }
+            (None, None) => match inherited::token() {
+                Some(token) => token,
+                None => return Ok(None),
+            },
         };
         let token = Zeroizing::new(text.trim().to_owned());
         if token.is_empty() {

@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod clock;
+pub mod environment;
 pub mod memory;
 pub mod namespace;
 pub mod offload;

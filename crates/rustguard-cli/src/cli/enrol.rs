@@ -28,7 +28,7 @@ pub(crate) struct TokenSource {
     ///
     /// On the command line it can be seen by everybody on this machine (`ps`), and stays in the shell's history. The
     /// environment, RUSTGUARD_TOKEN, and a file do not have that problem.
-    #[arg(short, long, value_name = "TOKEN", env = "RUSTGUARD_TOKEN", hide_env_values = true, hide_env = true)]
+    #[arg(short, long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
     /// Read the token from this file
     #[arg(long, value_name = "FILE", conflicts_with = "token")]

@@ -20,7 +20,7 @@ mod write;
 
 pub use diagnostic::{Diagnostic, Severity, Span};
 pub use parse::{parse, redact};
-pub use path::{NameError, check_interface_name, readable_by_others, resolve_name};
+pub use path::{NameError, check_interface_name, readable_by_others, resolve_name, writable_by_others};
 pub use write::{to_text, write, write_with_comment};
 
 pub use crate::host::{Redistribute, Table};

@@ -79,6 +79,15 @@ pub fn readable_by_others(path: &Path) -> io::Result<bool> {
     Ok(metadata.is_file() && metadata.permissions().mode() & 0o004 != 0)
 }
 
+/// Whether everybody may change the file, and with it the commands that root runs. A group that may is meant to.
+///
+/// # Errors
+/// As [`readable_by_others`].
+pub fn writable_by_others(path: &Path) -> io::Result<bool> {
+    let metadata = path.metadata()?;
+    Ok(metadata.is_file() && metadata.permissions().mode() & 0o002 != 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,5 +118,9 @@ mod tests {
             assert_eq!(readable_by_others(file.path()).unwrap(), readable, "{mode:o}");
         }
         assert!(readable_by_others(Path::new("/no/such/file")).is_err());
+        for (mode, writable) in [(0o600, false), (0o664, false), (0o602, true), (0o646, true)] {
+            file.as_file().set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(writable_by_others(file.path()).unwrap(), writable, "{mode:o}");
+        }
     }
 }

@@ -1,11 +1,13 @@
 //! Every system call std has no name for, wrapped so that it is safe to call: the only place with `unsafe`.
 #![allow(unsafe_code)]
 
+mod environment;
 mod interface;
 mod message;
 mod poll;
 mod uring;
 
+pub(crate) use environment::take_variable;
 pub(crate) use interface::{TunFlags, attach_tun, bring_up, index_of, mtu, name_of, set_mtu, set_tun_offload};
 pub(crate) use message::{Messages, Outgoing, set_option};
 pub(crate) use poll::{EventFd, PollFd, poll};
