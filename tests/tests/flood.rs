@@ -157,6 +157,33 @@ fn flooding_the_silent(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// The middle's link to A is a hundred times slower than what it sends there, and what waits for that link is more than a socket
+/// holds by default. C, behind another link, does not notice, and the link's queue decides what is dropped.
+#[test]
+fn a_saturated_link_holds_up_nobody_behind_another() {
+    scenario(|lab| in_release(lab, saturating));
+}
+
+fn saturating(lab: &Lab) -> Result<()> {
+    let hub = Hub::new(lab)?;
+    let (_a, _b, _c) = hub.start(lab, Program::Subject, &[])?;
+    hub.b.reaches(HUB_A[0], 10)?;
+    hub.b.reaches(HUB_C[0], 10)?;
+    hub.b.sh("tc qdisc add dev to-a root tbf rate 10mbit burst 64kb limit 20mb")?;
+    hub.a.count("flood", "input", "udp dport 9")?;
+    hub.a.drop("input", "udp dport 9")?;
+    let mut flood = flood(&hub.b, "flood", HUB_A[0], 9, &hub.a, "flood")?;
+    let overflows = || Ok(!hub.b.sh("tc -s qdisc show dev to-a")?.contains("dropped 0,"));
+    flood.until("the queue of the link to A overflows", SOON, overflows)?;
+    let mut ping = pings(&hub.b, "b-c", HUB_C[0])?;
+    answered(&mut ping, "B pings C while its link to A is saturated")?;
+    flooded(&mut flood)?;
+    let dropped = hub.shown()?["dropped"].clone();
+    println!("{dropped}, {}", hub.b.sh("tc -s qdisc show dev to-a")?);
+    ensure!(dropped["send_failed"].is_null(), "{dropped}: the socket's buffer was full before the link's queue");
+    Ok(())
+}
+
 /// A is flooded from both sides: through its tunnel by the middle, and on its port by somebody who sends garbage.
 #[test]
 fn a_peer_that_is_flooded_stays_in_reach() {

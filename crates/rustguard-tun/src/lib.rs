@@ -111,7 +111,7 @@ pub struct Transmit {
 pub struct Sent {
     /// Datagrams the kernel took.
     pub sent: usize,
-    /// Datagrams it refused, after every remedy (ENOBUFS, EMSGSIZE, unreachable network, …).
+    /// Datagrams it refused, after every remedy (a full buffer, EMSGSIZE, unreachable network, …).
     pub failed: usize,
     /// Datagrams whose sticky source had disappeared, sent again without (the caller forgets it).
     pub source_lost: usize,
@@ -135,7 +135,7 @@ pub trait TunQueue: Send + 'static {
 pub trait Network: Send + 'static {
     /// Receives what is there into `slab`, and appends to `out`; `Ok(())` with nothing appended: nothing there now.
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()>;
-    /// Sends a batch. One datagram that fails never holds up the others.
+    /// Sends a batch, without waiting for anything. One datagram that fails never holds up the others.
     fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent;
     /// Become readable when [`recv`](Self::recv) has something.
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>>;

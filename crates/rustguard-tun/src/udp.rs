@@ -4,15 +4,13 @@
 //! the path takes are fragmented, not refused, except beyond the 65,507 bytes UDP itself can carry.
 use crate::{
     Endpoint, LocalAddr, Network, Received, Segments, Sent, Span, Transmit,
-    sys::{self, Messages, Outgoing, PollFd},
+    sys::{self, Messages, Outgoing},
 };
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     fmt, io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd, BorrowedFd},
-    thread,
-    time::{Duration, Instant},
 };
 
 /// Messages per system call that sends; each may be a run of datagrams.
@@ -32,13 +30,13 @@ const MAX_PAYLOAD: usize = 65_507;
 /// if end to end.
 pub(crate) const SLOT: usize = 65_536 + 1_536;
 /// A full send queue of the peer's TCP must fit: with the default 208 KiB single TCP loses a sixth of its throughput.
-const SOCKET_BUFFER: usize = 7 << 20;
+const RECEIVE_BUFFER: usize = 7 << 20;
+/// The queueing discipline of a saturated link must drop before the socket's buffer is full, because all peers share that buffer,
+/// also those behind other links. The kernel doubles this, and counts all memory of a packet: it is twice what fq_codel holds
+/// (`memory_limit`, 32 MiB), and more than 1,000 packets of pfifo_fast.
+const SEND_BUFFER: usize = 32 << 20;
 /// How often a random port is drawn until both families agree.
 const PORT_ATTEMPTS: usize = 64;
-/// How long one [`Network::send`] may wait in all for a full socket buffer.
-pub(crate) const SEND_PATIENCE: Duration = Duration::from_millis(100);
-/// How often a datagram is offered again when the network device's queue is full.
-const NOBUFS_ATTEMPTS: usize = 4;
 /// Errors in a row that [`Network::recv`] takes for those of datagrams sent earlier.
 pub(crate) const PENDING_ERRORS: usize = 16;
 
@@ -204,7 +202,8 @@ impl Network for Udp {
         Ok(())
     }
 
-    /// Waits at most 100 ms in all, and only where a socket's buffer is full.
+    /// Never waits. Where a socket's buffer is full, what is for the same address side by side is dropped, and the next address
+    /// is tried.
     fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
         self.send_by(slab, batch, &mut |messages, socket, slab, datagrams| messages.send(socket, slab, datagrams))
     }
@@ -224,7 +223,7 @@ pub(crate) type SendBy<'a> = dyn FnMut(&mut Messages<BATCH>, &Socket, &[u8], &[O
 impl Udp {
     /// [`send`](Network::send), by this way to the kernel.
     pub(crate) fn send_by(&mut self, slab: &[u8], batch: &[Transmit], by: &mut SendBy<'_>) -> Sent {
-        let (mut sent, mut deadline) = (Sent::default(), None);
+        let mut sent = Sent::default();
         for &Transmit { to: Endpoint { remote, local }, segments, ds } in batch {
             let source = local.filter(|local| local.ip.is_ipv4() == remote.is_ipv4());
             let longest = if self.segmentation { longest_run(&segments) } else { 1 };
@@ -236,21 +235,21 @@ impl Udp {
                 let span = Span { offset, len: (count - 1) * segments.stride + last };
                 let other_family = self.queue.first().is_some_and(|first| first.to.is_ipv4() != remote.is_ipv4());
                 if other_family || self.queue.len() == BATCH {
-                    self.flush(slab, by, &mut sent, &mut deadline);
+                    self.flush(slab, by, &mut sent);
                 }
                 self.queue.push(Outgoing { span, to: remote, source, ds, size: segments.stride, count });
                 first += count;
             }
         }
-        self.flush(slab, by, &mut sent, &mut deadline);
+        self.flush(slab, by, &mut sent);
         sent
     }
 
     /// Sends the queue, all of one family, and empties it.
-    fn flush(&mut self, slab: &[u8], by: &mut SendBy<'_>, sent: &mut Sent, deadline: &mut Option<Instant>) {
+    fn flush(&mut self, slab: &[u8], by: &mut SendBy<'_>, sent: &mut Sent) {
         let Self { sockets, outgoing, queue, singly, .. } = self;
         let mut give = |socket: &Socket, datagrams: &[Outgoing]| by(outgoing, socket, slab, datagrams);
-        send_all(sockets, &mut give, queue, singly, sent, deadline);
+        send_all(sockets, &mut give, queue, singly, sent);
         queue.clear();
     }
 }
@@ -264,7 +263,6 @@ fn send_all(
     mut rest: &mut [Outgoing],
     singly: &mut Vec<Outgoing>,
     sent: &mut Sent,
-    deadline: &mut Option<Instant>,
 ) {
     // About the first of the rest: how it was tried so far.
     let mut tries = Tries::default();
@@ -287,16 +285,13 @@ fn send_all(
         };
         match error.raw_os_error() {
             Some(libc::EINTR) => {}
-            Some(libc::EAGAIN) => {
-                if !wait_writable(socket, deadline) {
-                    sent.failed += datagrams(rest);
-                    break;
-                }
-            }
-            // The network device's queue is full: it drains while others run.
-            Some(libc::ENOBUFS) if tries.no_buffers < NOBUFS_ATTEMPTS => {
-                tries.no_buffers += 1;
-                thread::yield_now();
+            // The socket's buffer is full, or the kernel has no memory. Whoever waited here would keep all peers waiting, and
+            // what they send as well.
+            Some(libc::EAGAIN | libc::ENOBUFS) => {
+                let run = rest.iter().take_while(|datagram| datagram.to == first.to).count();
+                sent.failed += datagrams(&rest[..run]);
+                rest = &mut rest[run..];
+                tries = Tries::default();
             }
             // Perhaps the error of another datagram. Only what comes again is this one's.
             _ if !tries.again => {
@@ -308,7 +303,7 @@ fn send_all(
                 if let Some(source) = tries.source_lost {
                     sent.source_lost += first.count + forget_source(rest, first.to, source);
                 }
-                send_all(sockets, give, singly, &mut Vec::new(), sent, deadline);
+                send_all(sockets, give, singly, &mut Vec::new(), sent);
                 singly.clear();
                 rest = &mut rest[1..];
                 tries = Tries::default();
@@ -320,7 +315,7 @@ fn send_all(
                 tries = Tries { source_lost: rest[0].source.take(), ..Tries::default() };
             }
             _ => {
-                sent.failed += 1;
+                sent.failed += first.count;
                 rest = &mut rest[1..];
                 tries = Tries::default();
             }
@@ -361,7 +356,6 @@ fn datagrams(messages: &[Outgoing]) -> usize {
 /// What was done for the datagram in front.
 #[derive(Default)]
 struct Tries {
-    no_buffers: usize,
     again: bool,
     source_lost: Option<LocalAddr>,
 }
@@ -466,8 +460,10 @@ fn set_mark(socket: &Socket, mark: u32) -> io::Result<()> {
 /// Beyond `net.core.rmem_max` and `wmem_max` only with CAP_NET_ADMIN; without, as far as they allow. A host that
 /// allows nothing works, slower.
 fn enlarge_buffers(socket: &Socket) {
-    let size = SOCKET_BUFFER as libc::c_int;
-    for (force, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
+    for (force, plain, size) in
+        [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_BUFFER), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER)]
+    {
+        let size = size as libc::c_int;
         if sys::set_option(socket, libc::SOL_SOCKET, force, size).is_err() {
             let _ = sys::set_option(socket, libc::SOL_SOCKET, plain, size);
         }
@@ -503,19 +499,6 @@ fn forget_source(datagrams: &mut [Outgoing], to: SocketAddr, lost: LocalAddr) ->
         message.count
     })
     .sum()
-}
-
-/// Waits until the socket takes more, at most to the deadline, which begins with the first wait of a `send`.
-fn wait_writable(socket: &Socket, deadline: &mut Option<Instant>) -> bool {
-    let now = Instant::now();
-    let left = deadline.get_or_insert(now + SEND_PATIENCE).saturating_duration_since(now);
-    if left.is_zero() {
-        return false;
-    }
-    match sys::poll(&mut [PollFd::writable(socket.as_fd())], Some(left)) {
-        Err(error) => error.kind() == io::ErrorKind::Interrupted,
-        Ok(_) => true,
-    }
 }
 
 #[cfg(test)]
@@ -581,8 +564,8 @@ mod tests {
     }
 
     #[test]
-    fn a_full_socket_buffer_holds_up_for_a_bounded_time() {
-        testing::a_full_socket_buffer_holds_up_for_a_bounded_time::<Udp>();
+    fn a_full_socket_buffer_drops_a_peers_run_and_holds_up_nobody() {
+        testing::a_full_socket_buffer_drops_a_peers_run_and_holds_up_nobody::<Udp>();
     }
 
     #[test]
@@ -599,6 +582,29 @@ mod tests {
         assert_eq!(run_of(5, 0, None), Segments { offset: 5, stride: 0, count: 1, len: 0, last_len: 0 });
         assert_eq!(run_of(5, 9, Some(0)).count, 1);
         assert_eq!(run_of(5, 9, Some(3)), Segments { offset: 5, stride: 3, count: 3, len: 3, last_len: 3 });
+    }
+
+    /// The kernel is asked once about each peer's run, whatever it says, and not again.
+    #[test]
+    fn what_a_full_buffer_refuses_is_dropped_run_by_run_without_waiting() {
+        let mut udp = open();
+        let at = |n: u8| SocketAddr::from(([192, 0, 2, n], 1));
+        let run = |n: u8, count: usize| {
+            let segments = Segments { offset: 0, stride: 100, count, len: 100, last_len: 100 };
+            Transmit { to: Endpoint { remote: at(n), local: None }, segments, ds: 0 }
+        };
+        let batch = [run(1, 64), run(1, 64), run(1, 3), run(2, 5), run(1, 7), run(2, 1)];
+        for refusal in [libc::EAGAIN, libc::ENOBUFS] {
+            let mut asked = Vec::new();
+            let sent = udp.send_by(&[0; 6_400], &batch, &mut |_, _, _, messages| {
+                asked.push(messages[0].to);
+                // Who lives at 192.0.2.1 has a saturated link.
+                let taken = messages.iter().take_while(|message| message.to == at(2)).count();
+                if taken > 0 { Ok(taken) } else { Err(io::Error::from_raw_os_error(refusal)) }
+            });
+            assert_eq!(sent, Sent { sent: 6, failed: 138, source_lost: 0 });
+            assert_eq!(asked, [at(1), at(2), at(1), at(2)]);
+        }
     }
 
     #[test]

@@ -336,7 +336,7 @@ mod tests {
         udp::replies_leave_from_the_address_that_was_addressed,
         udp::a_source_that_moved_away_is_left_out,
         udp::hosts_with_ipv6_disabled_run_on_ipv4,
-        udp::a_full_socket_buffer_holds_up_for_a_bounded_time,
+        udp::a_full_socket_buffer_drops_a_peers_run_and_holds_up_nobody,
         udp::a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again,
     );
 

@@ -51,10 +51,6 @@ impl PollFd {
         Self(libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
     }
 
-    pub(crate) fn writable(fd: BorrowedFd<'_>) -> Self {
-        Self(libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 })
-    }
-
     /// Ready, in error or hung up.
     pub(crate) fn is_ready(&self) -> bool {
         self.0.revents != 0

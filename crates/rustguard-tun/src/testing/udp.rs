@@ -5,14 +5,13 @@ use crate::{
     namespace::isolated,
     sys,
     tun::{Tun, TunOptions},
-    udp::{BATCH, SEND_PATIENCE, Udp, UdpOptions},
+    udp::{BATCH, Udp, UdpOptions},
     wait::Waiter,
 };
 use std::{
     fs,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     process::Command,
-    time::Instant,
 };
 
 /// A backend of sockets.
@@ -222,6 +221,10 @@ pub(crate) fn a_bad_datagram_in_mid_batch_fails_alone<N: TestUdp>() {
             let lengths: Vec<_> = receive_all(&mut theirs, 4).iter().map(|(_, bytes)| bytes.len()).collect();
             assert_eq!(lengths, [1, 2, 3, 4]);
         }
+        // A run that cannot leave is as many failures as it has datagrams.
+        let run = run_to("192.0.2.1:1".parse().unwrap(), 100, 40, 7);
+        assert_eq!(ours.send(&slab, &[one(1), run]), Sent { sent: 1, failed: 40, source_lost: 0 });
+        assert_eq!(receive_all(&mut theirs, 1).len(), 1);
         // What failed does not come up again where somebody receives.
         let mut received = Vec::new();
         ours.recv(&mut vec![0; ours.recv_slab_len()], &mut received).unwrap();
@@ -283,7 +286,7 @@ pub(crate) fn hosts_with_ipv6_disabled_run_on_ipv4<N: TestUdp>() {
     });
 }
 
-pub(crate) fn a_full_socket_buffer_holds_up_for_a_bounded_time<N: TestUdp>() {
+pub(crate) fn a_full_socket_buffer_drops_a_peers_run_and_holds_up_nobody<N: TestUdp>() {
     isolated("a full buffer", || {
         // An interface whose queue never drains: one byte per second.
         let _tun = Tun::create(&TunOptions { name: "slow".into(), mtu: None, offload: true }).unwrap();
@@ -303,12 +306,9 @@ pub(crate) fn a_full_socket_buffer_holds_up_for_a_bounded_time<N: TestUdp>() {
         }
         let to = "10.7.0.2:1".parse::<SocketAddr>().unwrap();
         let batch = [transmit(to, None, Span { offset: 0, len: 1_000 }); 2 * BATCH];
-        let start = Instant::now();
         let sent = udp.send(&[0; 1_000], &batch);
-        let took = start.elapsed();
         assert_eq!(sent.sent + sent.failed, batch.len());
         assert!(sent.failed > 0 && sent.sent > 0, "{sent:?}");
-        assert!(took >= SEND_PATIENCE && took < 20 * SEND_PATIENCE, "{took:?}");
     });
 }
 
