@@ -18,7 +18,7 @@ use crate::{
     time::{Instant, Now},
     timers::{Timer, Timers},
 };
-use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
+use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
 use core::{fmt, net::SocketAddr, time::Duration};
 use rand_core::CryptoRng;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -59,7 +59,7 @@ pub enum Action {
         /// Whose.
         peer: PeerId,
         /// The receiving half.
-        opener: Box<Opener>,
+        opener: Arc<Opener>,
     },
     /// Forget the opener with this index.
     RemoveOpener {

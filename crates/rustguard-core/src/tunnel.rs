@@ -14,7 +14,6 @@ use crate::{
     wire::Kind,
 };
 use alloc::{
-    boxed::Box,
     collections::{BTreeMap, VecDeque},
     sync::Arc,
     vec,
@@ -111,7 +110,7 @@ struct Link {
 /// The receiving half of a session.
 struct Session {
     peer: PeerId,
-    opener: Box<Opener>,
+    opener: Arc<Opener>,
     window: ReplayWindow,
 }
 

@@ -35,6 +35,7 @@ mod handshakes;
 pub mod host;
 pub mod key;
 mod other;
+mod sessions;
 mod several;
 mod shared;
 mod status;

@@ -9,6 +9,7 @@ use crate::{
     filter::Filter,
     handshakes::Handshakes,
     other::OtherProtocol,
+    sessions::Sessions,
     several::Several,
     waiting::{Room, Waiting},
 };
@@ -22,7 +23,7 @@ use rustguard_core::{
     packet::{self, IpHead},
     paths::Probe,
     routing::{PeerRoutes, Role, Routes, Target},
-    session::{Opener, ReplayWindow, Sealer},
+    session::Sealer,
     time::Instant,
 };
 use rustguard_crypto::x25519::PublicKey;
@@ -58,7 +59,7 @@ pub(crate) const ENGINE_PATH: usize = 1_280;
 /// One per device.
 pub(crate) struct Shared {
     /// Receiver index → session.
-    pub(crate) sessions: papaya::HashMap<u32, Arc<RxSession>>,
+    pub(crate) sessions: Sessions,
     /// Who has which addresses, replaced as a whole.
     pub(crate) table: ArcSwap<Table>,
     /// The interface's MTU: packets are padded up to it, never past it.
@@ -259,10 +260,12 @@ impl PeerShared {
     /// Forgets from which of our addresses the peer is talked to: the kernel chooses anew. A path that is bound to an interface
     /// stays so.
     pub(crate) fn forget_source(&self) {
-        if let Some(known) = self.endpoint.load().as_deref()
-            && known.local.is_some_and(|local| !local.bound)
+        let known = self.endpoint.load();
+        if let Some(at) = known.as_deref()
+            && at.local.is_some_and(|local| !local.bound)
         {
-            self.endpoint.store(Some(Arc::new(Endpoint { local: None, ..*known })));
+            // Only in place of what was looked at: the peer may have moved in the meantime.
+            self.endpoint.compare_and_swap(&known, Some(Arc::new(Endpoint { local: None, ..*at })));
         }
     }
 }
@@ -322,14 +325,6 @@ impl Remarked {
     pub(crate) fn packets(&self) -> u64 {
         self.packets.load(Ordering::Relaxed)
     }
-}
-
-/// The receiving side of one session.
-pub(crate) struct RxSession {
-    pub(crate) opener: Opener,
-    /// Locked once per run.
-    pub(crate) replay: Mutex<ReplayWindow>,
-    pub(crate) peer: Arc<PeerShared>,
 }
 
 /// The ways from a worker to control, each bounded.
@@ -418,7 +413,7 @@ pub(crate) mod testing {
     use crate::handshakes::HandshakesInbox;
     use rustguard_core::{
         noise::{Claimed, WIREGUARD, initiate},
-        session::{Role, establish},
+        session::{Opener, Role, establish},
     };
     use rustguard_crypto::x25519::StaticSecret;
 
@@ -441,7 +436,7 @@ pub(crate) mod testing {
         let (wishes, wishes_in) = mpsc::unbounded_channel();
         let (signals, signals_in) = mpsc::unbounded_channel();
         let shared = Shared {
-            sessions: papaya::HashMap::new(),
+            sessions: Sessions::default(),
             table: ArcSwap::default(),
             mtu: AtomicU32::new(1_420),
             routed: papaya::HashMap::new(),
@@ -535,6 +530,31 @@ mod tests {
         assert_eq!(known(), other);
         peer.take_up(old.local.unwrap());
         assert_eq!((peer.seen_at(&old), known()), (News::Source, old));
+    }
+
+    #[test]
+    fn a_peer_that_moves_while_its_source_is_forgotten_stays_where_it_moved() {
+        let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
+        let moving = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            let forgetting = scope.spawn(|| {
+                while moving.load(Ordering::Relaxed) {
+                    peer.forget_source();
+                }
+            });
+            for n in 0..100_000_u32 {
+                let at = endpoint(&format!("192.0.2.1:{}", 1 + n % 60_000), Some("192.0.2.9"));
+                peer.seen_at(&at);
+                // Room for the other thread between the two.
+                std::hint::spin_loop();
+                if peer.endpoint.load().as_deref().map(|known| known.remote) != Some(at.remote) {
+                    moving.store(false, Ordering::Relaxed);
+                    panic!("move {n} was undone");
+                }
+            }
+            moving.store(false, Ordering::Relaxed);
+            forgetting.join().expect("it ends");
+        });
     }
 
     #[test]

@@ -277,7 +277,7 @@ impl Node {
         let sealer = Arc::new(sealer);
         let keypair = Keypair { index: local, sealer: Arc::clone(&sealer) };
         self.indices.insert(local, id);
-        out.push(Action::AddOpener { peer: id, opener: Box::new(opener) });
+        out.push(Action::AddOpener { peer: id, opener: Arc::new(opener) });
         match role {
             Role::Initiator => {
                 let retired = peer.keypairs.install_initiated(keypair);

@@ -10,16 +10,15 @@ use crate::{
     drops::DropReason,
     event::Event,
     handshakes::HandshakeDatagram,
-    shared::{News, PeerShared, RxSession},
+    shared::{News, PeerShared},
     waiting::Waiting,
     worker::seal,
 };
-use parking_lot::Mutex;
 use rustguard_core::{
     ecn,
     node::{Action, Event as NodeEvent, PeerId},
     routing::Signal,
-    session::{HEADER_LEN, OVERHEAD, ReplayWindow, Sealer},
+    session::{HEADER_LEN, OVERHEAD, Sealer},
     wire::Message,
 };
 use rustguard_crypto::{
@@ -95,17 +94,9 @@ impl<B: Binder> Control<B> {
             }
             Action::AddOpener { peer, opener } => {
                 let Some(entry) = self.peers.get(&peer) else { return };
-                let index = opener.index();
-                let session = RxSession {
-                    opener: *opener,
-                    replay: Mutex::new(ReplayWindow::default()),
-                    peer: Arc::clone(&entry.shared),
-                };
-                self.shared.sessions.pin().insert(index, Arc::new(session));
+                self.shared.sessions.insert(opener, Arc::clone(&entry.shared));
             }
-            Action::RemoveOpener { index } => {
-                self.shared.sessions.pin().remove(&index);
-            }
+            Action::RemoveOpener { index } => self.shared.sessions.remove(index),
             Action::SetSealer { peer, sealer } => self.set_sealer(peer, sealer),
             // What waited has left with the sealer's first counters.
             Action::Flush { peer, or_keepalive } => {

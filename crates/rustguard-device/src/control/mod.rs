@@ -155,7 +155,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
     let (resolved, resolved_in) = mpsc::channel(RESOLVED_QUEUE);
     let (route_answers, route_answers_in) = mpsc::channel(ROUTE_QUEUE);
     let shared = Arc::new(Shared {
-        sessions: papaya::HashMap::new(),
+        sessions: Default::default(),
         table: Default::default(),
         mtu: start.mtu.into(),
         routed: papaya::HashMap::new(),

@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{
     drops::DropReason,
-    shared::{ENGINE_PATH, PeerShared, RxSession, Shared, Signal},
+    sessions::Session,
+    shared::{ENGINE_PATH, PeerShared, Shared, Signal},
 };
 use rustguard_core::{
     ecn,
@@ -20,10 +21,7 @@ use rustguard_core::{
 };
 use rustguard_crypto::aead::Frame;
 use rustguard_tun::{Endpoint, Network, Received, Span, TunQueue};
-use std::{
-    io,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{io, sync::atomic::Ordering};
 
 /// Runs of datagrams and frames that one batch brings at most, in the usual case: more only cost an allocation, once.
 const RECEIVED: usize = 64;
@@ -40,8 +38,8 @@ pub(super) struct Rx {
 }
 
 /// What all frames of a run have in common.
-struct Run {
-    session: Arc<RxSession>,
+struct Run<'a> {
+    session: &'a Session,
     index: u32,
     from: Endpoint,
     /// What the headers of the datagrams say about congestion.
@@ -86,7 +84,7 @@ impl Rx {
     /// Sorts datagrams into runs of one session; opens each run when it ends.
     fn collect(&mut self, lanes: &mut Lanes<impl TunQueue>, decision: &Decision<'_>, now: Instant, shared: &Shared) {
         let sessions = shared.sessions.pin();
-        let mut run: Option<Run> = None;
+        let mut run: Option<Run<'_>> = None;
         for i in 0..self.received.len() {
             let Received { from, segments, ecn } = self.received[i];
             for piece in 0..segments.count {
@@ -100,11 +98,11 @@ impl Rx {
                             if let Some(run) = run.take() {
                                 self.open(&run, lanes, decision, now, shared);
                             }
-                            let Some(session) = sessions.get(&receiver) else {
+                            let Some(session) = sessions.get(receiver) else {
                                 shared.drops.count(DropReason::UnknownIndex, 1);
                                 continue;
                             };
-                            run = Some(Run { session: Arc::clone(session), index: receiver, from, ecn });
+                            run = Some(Run { session, index: receiver, from, ecn });
                         }
                         self.frames.push(Frame { offset: offset + HEADER_LEN, len: len - OVERHEAD, counter });
                     }
@@ -124,13 +122,19 @@ impl Rx {
     /// Authenticates a run, lets it move the endpoint, and lists what the host gets.
     fn open(
         &mut self,
-        run: &Run,
+        run: &Run<'_>,
         lanes: &mut Lanes<impl TunQueue>,
         decision: &Decision<'_>,
         now: Instant,
         shared: &Shared,
     ) {
-        let RxSession { opener, replay, peer } = &*run.session;
+        let Session { replay, peer, .. } = run.session;
+        let opener = run.session.opener();
+        let Some(opener) = opener.as_deref() else {
+            // Control has just removed it.
+            shared.drops.count(DropReason::UnknownIndex, self.frames.len());
+            return self.frames.clear();
+        };
         if !opener.usable(now) {
             shared.drops.count(DropReason::SessionExpired, self.frames.len());
             return self.frames.clear();

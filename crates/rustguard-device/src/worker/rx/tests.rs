@@ -19,7 +19,7 @@ use rustguard_tun::{
     Segments,
     memory::{self, MemoryHost, MemoryNet, MemoryTun},
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// When the session was made.
 const MADE: Instant = Instant::from_nanos(1_000_000_000);
@@ -46,8 +46,7 @@ impl Lab {
         let (shared, inbox) = testing::shared(2);
         let (peer, opener) = testing::session(INDEX, MADE);
         let from = Arc::new(PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default()));
-        let session = RxSession { opener, replay: Default::default(), peer: Arc::clone(&from) };
-        shared.sessions.pin().insert(INDEX, Arc::new(session));
+        shared.sessions.insert(Arc::new(opener), Arc::clone(&from));
         let mut routes = RouteTable::default();
         routes.permit(PeerId(1), "10.0.0.1/32".parse().unwrap(), SourceRule::Longest);
         let routes = routes.snapshot();
