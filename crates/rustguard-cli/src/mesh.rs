@@ -139,6 +139,7 @@ pub(crate) mod tests {
                 .iter()
                 .map(|&(from, metric)| LearnedView { from: from.to_owned(), metric, feasible: true })
                 .collect(),
+            kernel: None,
         }
     }
 

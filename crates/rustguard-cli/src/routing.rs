@@ -51,7 +51,7 @@ pub(crate) fn babel(builder: Builder, config: &conf::Interface, host: &HostConfi
 
 /// `rustguard routes`.
 pub(crate) fn routes(arguments: &Routes) -> Result<()> {
-    show(arguments, |view| serde_json::to_string_pretty(&view.routes), |view| route_table(&view.routes))
+    show(arguments, |view| serde_json::to_string_pretty(&view.routes), |view| route_page(&view.routes))
 }
 
 /// `rustguard neighbours`.
@@ -113,6 +113,16 @@ fn show(
     }
 }
 
+fn route_page(routes: &[RouteView]) -> String {
+    let mut page = route_table(routes);
+    for route in routes {
+        if let Some(why) = &route.kernel {
+            page += &format!("\n{} is not in the kernel's table: {why}\n", route.prefix);
+        }
+    }
+    page
+}
+
 fn route_table(routes: &[RouteView]) -> String {
     let mut routes: Vec<_> = routes.iter().collect();
     routes.sort_by_key(|route| (matches!(route.prefix.addr(), IpAddr::V6(_)), route.prefix));
@@ -171,6 +181,7 @@ mod tests {
             next_hops: via.iter().map(|&via| via.to_owned()).collect(),
             backup: None,
             learned: vec![],
+            kernel: None,
         };
         let routes = [
             route("fd00::/64", &["b", "c"], Some(352), false),

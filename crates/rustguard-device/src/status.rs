@@ -115,6 +115,8 @@ pub struct LearnedRoute {
     pub backup: Option<Who>,
     /// Who announces it, how far it is from there, and whether it could be used.
     pub learned: Vec<(Who, u16, bool)>,
+    /// Why it is not in the kernel's table, where it should be.
+    pub kernel: Option<String>,
 }
 
 /// One of several paths to a peer.

@@ -251,6 +251,7 @@ impl<B: Binder> Control<B> {
         let Some(endpoint) = entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote) else { return };
         tracing::info!(peer = entry.label(&public_key), "endpoint is {endpoint}");
         self.emit(Event::PeerRoamed { peer: public_key, endpoint });
+        self.tell_endpoints(peer);
     }
 
     /// Translates the node's events, which speak of ids, for embedders, who know keys.

@@ -109,6 +109,13 @@ impl Seat {
         }
     }
 
+    /// The kernel may route otherwise now.
+    pub(super) fn network_changed(&self) {
+        if let Some(kernel) = &self.kernel {
+            kernel.network_changed();
+        }
+    }
+
     pub(super) fn set_role(&mut self, peer: PeerId, role: Role) {
         self.roles.insert(peer, role);
     }
@@ -191,6 +198,25 @@ impl<B: Binder> Control<B> {
             }
             self.seat.changed = true;
             self.tell_engine(EngineEvent::Announce { prefix, metric: 0 });
+        }
+    }
+
+    /// Where a peer is may be new: no learned route may lead the way there into the tunnel.
+    pub(super) fn tell_endpoints(&self, peer: PeerId) {
+        let Some(kernel) = &self.seat.kernel else { return };
+        let mut addresses = Vec::new();
+        if let Some(entry) = self.peers.get(&peer) {
+            addresses.extend(entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote.ip()));
+            let places = entry.paths.iter().flat_map(|several| several.paths.places());
+            addresses.extend(places.map(|place| place.remote.ip()));
+        }
+        kernel.endpoints(peer, addresses);
+    }
+
+    /// The mark of the tunnel's own packets is another.
+    pub(super) fn tell_mark(&self) {
+        if let Some(kernel) = &self.seat.kernel {
+            kernel.mark(self.fwmark);
         }
     }
 
@@ -325,7 +351,9 @@ impl<B: Binder> Control<B> {
         });
         let name = |peer: PeerId| self.peers.get(&peer).and_then(|entry| entry.name.clone());
         let who = |peer: PeerId| Some((key(peer)?, name(peer)));
+        let mut notes = self.seat.kernel.as_ref().map(LearnedRoutes::notes).unwrap_or_default();
         let routes = report.routes.into_iter().map(|route| LearnedRoute {
+            kernel: notes.remove(&route.prefix),
             prefix: route.prefix,
             local: route.local,
             metric: route.metric,

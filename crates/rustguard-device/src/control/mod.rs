@@ -231,6 +231,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         routing: Routing::new(start.interface.as_ref().map(|interface| interface.index), route_answers),
     };
     // Port and mark are bound already.
+    control.tell_mark();
     control.update(Update { listen_port: None, fwmark: None, ..start.update })?;
     drop(entered);
 
@@ -467,6 +468,7 @@ impl<B: Binder> Control<B> {
                 self.network_changed();
                 self.find_interfaces();
                 self.look_at_sources();
+                self.seat.network_changed();
             }
             HostEvent::LinkUp => self.seat.link_up(),
             HostEvent::LinkDown => {}

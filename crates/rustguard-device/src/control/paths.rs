@@ -106,6 +106,7 @@ impl<B: Binder> Control<B> {
             _ => {}
         }
         self.paths_changed(peer);
+        self.tell_endpoints(peer);
         if known.is_none() {
             self.node.start(peer, now(), &mut rand::rng(), &mut self.actions);
         }
@@ -254,7 +255,7 @@ impl<B: Binder> Control<B> {
         let instant = now().instant;
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let Some(several) = &mut entry.paths else { return };
-        let mut moved = false;
+        let (mut moved, mut chosen) = (false, false);
         if let Some(choice) = several.paths.changes(instant).filter(|choice| *choice != several.choice) {
             entry.shared.several.store(Several::new(&choice, &several.flows).map(Arc::new));
             if let Some(active) = choice.active {
@@ -267,6 +268,7 @@ impl<B: Binder> Control<B> {
                 several.flows.sweep(&shares, instant, true);
             }
             several.choice = choice;
+            chosen = true;
         }
         let deadline = several.paths.deadline();
         if deadline != several.deadline {
@@ -283,6 +285,8 @@ impl<B: Binder> Control<B> {
         }
         if moved {
             self.moved(peer);
+        } else if chosen {
+            self.tell_endpoints(peer);
         }
     }
 

@@ -26,6 +26,7 @@ impl<B: Binder> Control<B> {
             let set = networks.try_for_each(|network| self.binder.set_fwmark(network, mark));
             set.map_err(|cause| UpdateError::Fwmark { mark, cause })?;
             self.fwmark = mark;
+            self.tell_mark();
         }
         if update.replace_peers {
             let all: Vec<_> = self.node.peers().collect();
@@ -65,6 +66,7 @@ impl<B: Binder> Control<B> {
         self.port = port;
         self.shared.port.store(port, Ordering::Relaxed);
         self.fwmark = fwmark;
+        self.tell_mark();
         for peer in self.peers.values() {
             peer.shared.forget_source();
         }
@@ -168,6 +170,7 @@ impl<B: Binder> Control<B> {
             self.shared.drops.count(DropReason::StagingFull, waiting.close(&self.shared.room));
             drop(waiting);
             self.forget_paths(peer, &entry);
+            self.tell_endpoints(peer);
         }
     }
 

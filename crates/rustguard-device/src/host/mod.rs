@@ -44,6 +44,7 @@ mod monitor;
 mod mtu;
 mod netfilter;
 mod netlink;
+mod own;
 mod policy;
 mod record;
 mod redistribute;

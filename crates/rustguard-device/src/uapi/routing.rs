@@ -56,6 +56,9 @@ pub struct RouteView {
     pub backup: Option<String>,
     /// Who announces it.
     pub learned: Vec<LearnedView>,
+    /// Why it is not in the kernel's table, where it should be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
 }
 
 /// An announcement.
@@ -108,6 +111,7 @@ impl From<&LearnedRoute> for RouteView {
                 .iter()
                 .map(|(from, metric, feasible)| LearnedView { from: who(from), metric: *metric, feasible: *feasible })
                 .collect(),
+            kernel: route.kernel.clone(),
         }
     }
 }
