@@ -206,6 +206,16 @@ async fn two_devices_end_independently_and_give_their_addresses_back() {
 }
 
 #[tokio::test]
+async fn the_uapi_socket_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (a, _b) = pair().await;
+    let dir = tempfile::tempdir().unwrap();
+    let server = uapi::Server::start_in(dir.path(), "wgtest", a.device.handle()).unwrap();
+    // connect(2) takes the permission to write.
+    assert_eq!(std::fs::metadata(server.path()).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[tokio::test]
 async fn the_uapi_socket_answers_serves_one_and_refuses_a_second() {
     let (a, b) = pair().await;
     let dir = tempfile::tempdir().unwrap();

@@ -4,6 +4,7 @@
 //! failed with.
 #![allow(clippy::print_stderr, reason = "the seed of a failed test has to be seen")]
 
+mod adversary;
 mod handshakes;
 mod packets;
 mod sim;
