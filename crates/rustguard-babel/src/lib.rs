@@ -21,6 +21,7 @@ mod neighbour;
 mod neighbours;
 mod outbox;
 pub mod params;
+mod pending;
 pub mod parse;
 pub mod report;
 mod request;

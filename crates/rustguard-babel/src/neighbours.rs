@@ -71,13 +71,10 @@ impl Neighbours {
         debug_assert!(self.touched.is_empty() && !self.all_touched, "the order is not up to date");
         self.order.first().map(|&(at, _)| at)
     }
-    /// For whom something is due.
+    /// For whom something is due, and for whom it has been for longest first: there may be no time for all.
     pub(crate) fn due(&self, now: Instant) -> Vec<PeerId> {
         debug_assert!(self.touched.is_empty() && !self.all_touched, "the order is not up to date");
-        let mut due: Vec<PeerId> = self.order.iter().take_while(|(at, _)| *at <= now).map(|&(_, peer)| peer).collect();
-        // As they are in every other loop.
-        due.sort_unstable();
-        due
+        self.order.iter().take_while(|(at, _)| *at <= now).map(|&(_, peer)| peer).collect()
     }
 }
 
@@ -110,7 +107,9 @@ mod tests {
             neighbours.refresh();
             let all = || neighbours.iter().map(|(&peer, neighbour)| (neighbour.deadline(), peer));
             assert_eq!(neighbours.deadline(), all().map(|(at, _)| at).min(), "step {step}");
-            let due: Vec<PeerId> = all().filter(|(deadline, _)| *deadline <= at(ms)).map(|(_, peer)| peer).collect();
+            let mut due: Vec<(Instant, PeerId)> = all().filter(|(deadline, _)| *deadline <= at(ms)).collect();
+            due.sort_unstable();
+            let due: Vec<PeerId> = due.into_iter().map(|(_, peer)| peer).collect();
             assert_eq!(neighbours.due(at(ms)), due, "step {step}");
         }
     }

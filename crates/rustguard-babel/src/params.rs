@@ -98,6 +98,10 @@ pub const HELD: u16 = 0x7000;
 /// Metric of a client that was never heard here: beyond any gateway that did.
 pub const NEVER_HEARD: u16 = 0x7800;
 
+/// How much is done in one call before the rest is left for the next, in units of [`Babel::work`](crate::Babel::work): about half a
+/// millisecond.
+pub const SLICE: u64 = 8_192;
+
 /// Seqno requests remembered.
 pub const MAX_REQUESTS: usize = 4_096;
 /// Neighbours that wait for the answer to one request.

@@ -32,7 +32,7 @@ impl Route {
         self.metric != INFINITY
     }
     /// Ends it. Its neighbour may send from there for one interval more: what is on its way arrives.
-    pub(crate) fn retract(&mut self, now: Instant) {
+    fn retract(&mut self, now: Instant) {
         if self.is_finite() {
             self.metric = INFINITY;
             self.refresh_at = None;
@@ -143,14 +143,62 @@ impl Entry {
     }
 }
 
-/// All prefixes, and when each has to be looked at.
+/// All prefixes, and when each has to be looked at. The routes in them change by [`Table::learn`], [`Table::retract`] and
+/// [`Table::forget`], so that what one neighbour announced is found without a look at what others did.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     pub(crate) entries: BTreeMap<IpNet, Entry>,
     wakes: BTreeSet<(Instant, IpNet)>,
+    learned: BTreeMap<PeerId, Learned>,
+}
+
+/// The prefixes that a neighbour has a route to: finite ones, and those that ended and whose permission has not.
+#[derive(Debug, Default)]
+struct Learned {
+    finite: BTreeSet<IpNet>,
+    ended: BTreeSet<IpNet>,
 }
 
 impl Table {
+    /// Takes what a neighbour announces, which is finite. Returns what it announced before.
+    pub(crate) fn learn(&mut self, prefix: IpNet, peer: PeerId, route: Route) -> Option<Route> {
+        let learned = self.learned.entry(peer).or_default();
+        learned.finite.insert(prefix);
+        learned.ended.remove(&prefix);
+        self.entries.entry(prefix).or_default().routes.insert(peer, route)
+    }
+    /// Ends a route. False if there is none that is finite.
+    pub(crate) fn retract(&mut self, prefix: IpNet, peer: PeerId, now: Instant) -> bool {
+        let Some(learned) = self.learned.get_mut(&peer) else { return false };
+        if !learned.finite.remove(&prefix) {
+            return false;
+        }
+        learned.ended.insert(prefix);
+        if let Some(route) = self.entries.get_mut(&prefix).and_then(|entry| entry.routes.get_mut(&peer)) {
+            route.retract(now);
+        }
+        true
+    }
+    /// Forgets a route. False if there is none.
+    pub(crate) fn forget(&mut self, prefix: IpNet, peer: PeerId) -> bool {
+        if let Some(learned) = self.learned.get_mut(&peer) {
+            learned.finite.remove(&prefix);
+            learned.ended.remove(&prefix);
+            if learned.finite.is_empty() && learned.ended.is_empty() {
+                self.learned.remove(&peer);
+            }
+        }
+        self.entries.get_mut(&prefix).is_some_and(|entry| entry.routes.remove(&peer).is_some())
+    }
+    /// The prefixes that a neighbour announces.
+    pub(crate) fn finite_of(&self, peer: PeerId) -> impl Iterator<Item = IpNet> + '_ {
+        self.learned.get(&peer).into_iter().flat_map(|learned| learned.finite.iter().copied())
+    }
+    /// The prefixes that a neighbour announces, or did until a moment ago.
+    pub(crate) fn of(&self, peer: PeerId) -> Vec<IpNet> {
+        let ended = self.learned.get(&peer).into_iter().flat_map(|learned| learned.ended.iter().copied());
+        self.finite_of(peer).chain(ended).collect()
+    }
     /// Sets when a prefix is looked at next, and drops it if there is nothing to know about it.
     pub(crate) fn wake(&mut self, prefix: IpNet, at: Option<Instant>) {
         let Some(entry) = self.entries.get_mut(&prefix) else { return };
@@ -177,10 +225,6 @@ impl Table {
     }
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.wakes.first().map(|&(at, _)| at)
-    }
-    /// The prefixes that a neighbour announced.
-    pub(crate) fn of(&self, peer: PeerId) -> Vec<IpNet> {
-        self.entries.iter().filter(|(_, entry)| entry.routes.contains_key(&peer)).map(|(&prefix, _)| prefix).collect()
     }
 }
 
@@ -214,6 +258,44 @@ mod tests {
         smoothed.set(INFINITY, at(1_000));
         smoothed.set(200, at(2_000));
         assert_eq!(smoothed.average() >> 8, 200);
+    }
+
+    #[test]
+    fn what_a_neighbour_announced_is_what_a_look_at_everything_finds() {
+        let (mut table, mut random) = (Table::default(), crate::jitter::Jitter(3));
+        let metric = |finite| if finite { 100 } else { INFINITY };
+        for _ in 0..3_000 {
+            let prefix = IpNet::new([10, (random.next() % 20) as u8, 0, 0].into(), 16).expect("a prefix");
+            let peer = PeerId((random.next() % 3) as u32);
+            let has = |table: &Table| table.entries.get(&prefix).and_then(|entry| entry.routes.get(&peer)).copied();
+            let before = has(&table);
+            match random.next() % 3 {
+                0 => {
+                    let route = Route {
+                        router_id: RouterId::new([1; 8]).expect("a router-id"),
+                        seqno: Seqno(1),
+                        metric: metric(true),
+                        at: at(0),
+                        interval: Duration::ZERO,
+                        expires: at(0),
+                        refresh_at: None,
+                        smoothed: Smoothed::default(),
+                    };
+                    assert_eq!(table.learn(prefix, peer, route).is_some(), before.is_some());
+                }
+                1 => assert_eq!(table.retract(prefix, peer, at(1)), before.is_some_and(|route| route.is_finite())),
+                _ => assert_eq!(table.forget(prefix, peer), before.is_some()),
+            }
+            for peer in (0..3).map(PeerId) {
+                let routes = |finite_only: bool| -> BTreeSet<IpNet> {
+                    let has = |entry: &Entry| entry.routes.get(&peer).is_some_and(|it| it.is_finite() || !finite_only);
+                    table.entries.iter().filter(|(_, entry)| has(entry)).map(|(&prefix, _)| prefix).collect()
+                };
+                assert_eq!(table.finite_of(peer).collect::<BTreeSet<_>>(), routes(true));
+                let of = table.of(peer);
+                assert_eq!((of.len(), of.into_iter().collect::<BTreeSet<_>>()), (routes(false).len(), routes(false)));
+            }
+        }
     }
 
     #[test]

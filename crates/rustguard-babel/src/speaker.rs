@@ -1,7 +1,8 @@
 //! The speaker: one per interface, a neighbour per router among the peers.
 //!
-//! An event changes tables and marks prefixes as stale; stale prefixes are decided about before anything leaves; what is
-//! to be said waits in the neighbours' outboxes until [`Event::Time`]. Received packets are in `speaker/receive.rs`,
+//! An event changes tables and marks prefixes as stale. Stale prefixes are decided about in the same call, as many as there is time
+//! for; a prefix that has to wait is announced as it was, as if the news of it were still on its way. What is to be said waits
+//! in the neighbours' outboxes until [`Event::Time`]. Received packets are in `speaker/receive.rs`,
 //! decisions in `speaker/decide.rs`, the own router-id and numbers in `speaker/identity.rs`, timers in `speaker/timers.rs`,
 //! packets out in `speaker/transmit.rs`.
 mod decide;
@@ -20,6 +21,7 @@ use crate::{
     neighbour::Neighbour,
     neighbours::Neighbours,
     params::{ASLEEP, SWEEP},
+    pending::{Holds, Stale},
     report::{self, Counters, NeighbourReport, RouteReport},
     request::Requests,
     route::{Entry, Next, Table},
@@ -36,7 +38,7 @@ use rustguard_core::{
     time::Instant,
 };
 use rustguard_crypto::x25519::PublicKey;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// How far ahead a kept sequence number is of the one in use: it is kept again after so many steps.
 const CEILING: u16 = 256;
@@ -68,11 +70,11 @@ pub struct Babel {
     table: Table,
     sources: Sources,
     requests: Requests,
-    /// Prefixes to decide about before this call ends.
-    stale: BTreeSet<IpNet>,
-    /// Prefixes with a hold.
-    held: BTreeSet<IpNet>,
-    holds: u64,
+    /// Prefixes to decide about.
+    stale: Stale,
+    holds: Holds,
+    /// See [`Babel::work`].
+    work: u64,
     sweep_at: Option<Instant>,
     jitter: Jitter,
     now: Instant,
@@ -113,9 +115,9 @@ impl Babel {
             table: Table::default(),
             sources: Sources::default(),
             requests: Requests::default(),
-            stale: BTreeSet::new(),
-            held: BTreeSet::new(),
-            holds: 0,
+            stale: Stale::default(),
+            holds: Holds::default(),
+            work: 0,
             sweep_at: None,
             jitter,
             now: Instant::default(),
@@ -155,6 +157,12 @@ impl Babel {
                 learned: learned.collect(),
             }
         })
+    }
+    /// How much was looked at so far: TLVs, prefixes, routes, neighbours that had to hear of something. It grows with the time that
+    /// this speaker takes, and is the same on every machine. One call adds a bounded part: what is left to do then is due at
+    /// once ([`RoutingEngine::deadline`]).
+    pub fn work(&self) -> u64 {
+        self.work
     }
     /// What was passed over so far.
     pub fn counters(&self) -> Counters {
@@ -266,9 +274,7 @@ impl Babel {
 
     /// Forgets a route at once, and the permission with it.
     fn drop_route(&mut self, prefix: IpNet, peer: PeerId, out: &mut Vec<Action>) {
-        if let Some(entry) = self.table.entries.get_mut(&prefix)
-            && entry.routes.remove(&peer).is_some()
-        {
+        if self.table.forget(prefix, peer) {
             if let Some(neighbour) = self.neighbours.get_mut(&peer) {
                 neighbour.routes -= 1;
             }

@@ -3,8 +3,8 @@ use super::{Babel, CEILING, around};
 use crate::{
     build,
     outbox::longest_hold,
-    params::{CHANGED, JUMP, NEW_SEQNO, URGENT},
-    route::{Entry, Hold, Next},
+    params::{CHANGED, JUMP, NEW_SEQNO, SLICE, URGENT},
+    route::{Entry, Next},
     types::{INFINITY, Seqno, add},
 };
 use ipnet::IpNet;
@@ -27,9 +27,12 @@ enum News {
 }
 
 impl Babel {
-    /// Decides about everything that changed.
+    /// Decides about what changed: all of it, or as much as one call may take.
     pub(super) fn settle(&mut self, out: &mut Vec<Action>) {
-        while let Some(prefix) = self.stale.pop_first() {
+        let end = self.work + SLICE;
+        while self.work < end
+            && let Some(prefix) = self.stale.pop()
+        {
             self.decide(prefix, out);
         }
     }
@@ -39,6 +42,7 @@ impl Babel {
         let local = self.local(prefix);
         let now = self.now;
         let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
+        self.work += 1 + entry.routes.len() as u64;
         let before = (entry.via(), entry.announced);
 
         let choice = around(prefix, &self.neighbours, &self.sources, self.max_routes, now).choose(entry, local);
@@ -87,21 +91,15 @@ impl Babel {
     fn hold(&mut self, prefix: IpNet, was_announced: bool) {
         let now = self.now;
         let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
-        if entry.selected.is_some() {
-            entry.hold = None;
-        } else if was_announced {
+        let ended = entry.hold.as_ref().is_some_and(|hold| hold.owed.is_empty() || hold.until <= now);
+        if ended || entry.selected.is_some() || was_announced {
+            self.holds.end(prefix, entry);
+        }
+        if entry.selected.is_none() && was_announced {
             let reachable = self.neighbours.iter().filter(|(_, neighbour)| neighbour.cost() != INFINITY);
             let owed: BTreeSet<PeerId> = reachable.map(|(&peer, _)| peer).collect();
-            self.holds += 1;
-            entry.hold = Some(Hold { number: self.holds, owed, until: now + longest_hold() });
-        }
-        if entry.hold.as_ref().is_some_and(|hold| hold.owed.is_empty() || hold.until <= now) {
-            entry.hold = None;
-        }
-        if entry.hold.is_some() {
-            self.held.insert(prefix);
-        } else {
-            self.held.remove(&prefix);
+            self.work += owed.len() as u64;
+            self.holds.begin(prefix, entry, owed, now + longest_hold());
         }
     }
 
@@ -156,6 +154,7 @@ impl Babel {
         let spared = via.filter(|_| old.is_none() || old_via == via);
         // Mostly there is nothing to tell: then nobody is looked at.
         let concerned = (news.is_some() || old_via != via).then(|| self.neighbours.iter_mut());
+        self.work += concerned.as_ref().map_or(0, |concerned| concerned.len() as u64);
         for (&peer, neighbour) in concerned.into_iter().flatten().filter(|(_, neighbour)| neighbour.is_acquired()) {
             match news {
                 _ if spared == Some(peer) => {}
@@ -211,9 +210,10 @@ impl Babel {
 
     /// This neighbour cannot be reached any more, and need not acknowledge anything.
     pub(super) fn release_holds_of(&mut self, peer: PeerId) {
-        for &prefix in &self.held {
-            let hold = self.table.entries.get_mut(&prefix).and_then(|entry| entry.hold.as_mut());
-            if hold.is_some_and(|hold| hold.owed.remove(&peer)) {
+        for prefix in self.holds.release(peer) {
+            self.work += 1;
+            if let Some(hold) = self.table.entries.get_mut(&prefix).and_then(|entry| entry.hold.as_mut()) {
+                hold.owed.remove(&peer);
                 self.stale.insert(prefix);
             }
         }

@@ -10,6 +10,7 @@ use crate::{
 };
 use core::{net::IpAddr, time::Duration};
 use ipnet::IpNet;
+use std::collections::BTreeSet;
 use rustguard_core::{
     node::PeerId,
     routing::{Action, SourceRule},
@@ -40,14 +41,21 @@ impl Babel {
             return;
         };
         let (mut sent, mut timestamps) = (None, None);
+        let mut restarted = false;
+        // Of these prefixes, one look in a packet is enough to see that their update is not followed.
+        let mut unfeasible = BTreeSet::new();
         for tlv in tlvs.by_ref() {
+            self.work += 1;
             let Some(neighbour) = self.neighbours.get_mut(&peer) else { break };
             match tlv {
                 Tlv::Hello { unicast, seqno, interval, sent: at } => {
                     sent = at;
                     let first = match neighbour.hello(unicast, seqno, interval, now) {
                         Ok(first) => first,
+                        // It starts once in a packet at most: what contradicts itself is no news.
+                        Err(_restarted) if restarted => continue,
                         Err(_restarted) => {
+                            restarted = true;
                             self.forget_neighbour(peer);
                             let Some(neighbour) = self.neighbours.get_mut(&peer) else { break };
                             neighbour.hello(unicast, seqno, interval, now).unwrap_or(true)
@@ -73,17 +81,13 @@ impl Babel {
                 Tlv::AckRequest { opaque, .. } => neighbour.out.ack(opaque, now),
                 Tlv::Ack { opaque } => self.acknowledged(peer, opaque),
                 Tlv::Update { prefix, router_id, seqno, metric, interval } => {
-                    self.update(peer, &Update { prefix, router_id, seqno, metric, interval }, out);
+                    self.update(peer, &Update { prefix, router_id, seqno, metric, interval }, &mut unfeasible, out);
                 }
                 Tlv::Retraction { prefix: Some(prefix) } => {
                     self.ask_if_overtaken(prefix, peer, true);
                     self.retracted(prefix, peer);
                 }
-                Tlv::Retraction { prefix: None } => {
-                    for prefix in self.table.of(peer) {
-                        self.retracted(prefix, peer);
-                    }
-                }
+                Tlv::Retraction { prefix: None } => self.retract_all(peer),
                 Tlv::RouteRequest { prefix } => self.route_request(peer, prefix),
                 Tlv::SeqnoRequest { prefix, router_id, seqno, hop_count } => {
                     self.seqno_request(peer, (prefix, router_id, seqno), hop_count);
@@ -103,13 +107,20 @@ impl Babel {
             let hold = self.table.entries.get_mut(&sent.prefix).and_then(|entry| entry.hold.as_mut());
             if let Some(hold) = hold.filter(|hold| sent.hold == Some(hold.number)) {
                 hold.owed.remove(&peer);
+                self.holds.acknowledged(sent.prefix, peer);
                 self.stale.insert(sent.prefix);
             }
         }
     }
 
     /// Route acquisition (§3.5.3).
-    fn update(&mut self, peer: PeerId, update: &Update, out: &mut Vec<Action>) {
+    fn update(
+        &mut self,
+        peer: PeerId,
+        update: &Update,
+        unfeasible: &mut BTreeSet<IpNet>,
+        out: &mut Vec<Action>,
+    ) {
         let &Update { prefix, router_id, seqno, metric, interval } = update;
         let now = self.now;
         let Some(neighbour) = self.neighbours.get(&peer) else { return };
@@ -138,8 +149,9 @@ impl Babel {
         let feasible = self.sources.feasible(prefix, router_id, seqno, metric);
         if !feasible
             && known.is_some_and(|known| known.is_finite() && known.router_id == router_id)
-            && !self.follows_unfeasible(prefix, peer, add(neighbour.cost(), metric))
+            && (unfeasible.contains(&prefix) || !self.follows_unfeasible(prefix, peer, add(neighbour.cost(), metric)))
         {
+            unfeasible.insert(prefix);
             // Its path became longer than what this node announced: that must not be used before the origin is asked. What
             // is installed leads to the origin still.
             self.counters.unfeasible += 1;
@@ -147,24 +159,20 @@ impl Babel {
         }
         self.ask_if_overtaken(prefix, peer, false);
         let Some(neighbour) = self.neighbours.get(&peer) else { return };
-        let entry = self.table.entries.entry(prefix).or_default();
         let interval = if interval == u16::MAX { Duration::from_secs(86_400) } else { from_centis(interval) };
         let lifetime = hold(interval);
         let average = add(neighbour.cost(), metric);
-        let was = entry.routes.insert(
-            peer,
-            Route {
-                router_id,
-                seqno,
-                metric,
-                at: now,
-                interval,
-                expires: now + lifetime,
-                refresh_at: Some(now + lifetime * 7 / 8),
-                smoothed: known.filter(Route::is_finite).map_or(Smoothed::new(average, now), |known| known.smoothed),
-            },
-        );
-        if was.is_none() {
+        let route = Route {
+            router_id,
+            seqno,
+            metric,
+            at: now,
+            interval,
+            expires: now + lifetime,
+            refresh_at: Some(now + lifetime * 7 / 8),
+            smoothed: known.filter(Route::is_finite).map_or(Smoothed::new(average, now), |known| known.smoothed),
+        };
+        if self.table.learn(prefix, peer, route).is_none() {
             out.push(Action::Permit { peer, prefix, rule: SourceRule::Any });
             if let Some(neighbour) = self.neighbours.get_mut(&peer) {
                 neighbour.routes += 1;
@@ -185,11 +193,12 @@ impl Babel {
 
     /// Whether an unfeasible update of the selected route is taken as it is, which unselects it: when there is another
     /// feasible one that is no longer than what this one became (§3.5.3 leaves the choice).
-    fn follows_unfeasible(&self, prefix: IpNet, peer: PeerId, metric: u16) -> bool {
+    fn follows_unfeasible(&mut self, prefix: IpNet, peer: PeerId, metric: u16) -> bool {
         let Some(entry) = self.table.entries.get(&prefix) else { return true };
         if entry.selected != Some(Next::Via(peer)) {
             return true;
         }
+        self.work += entry.routes.len() as u64;
         let around = around(prefix, &self.neighbours, &self.sources, self.max_routes, self.now);
         entry.routes.iter().any(|(&other, route)| {
             let distance = build::Route { router_id: route.router_id, seqno: route.seqno, metric: route.metric };
@@ -219,8 +228,7 @@ impl Babel {
     }
 
     fn retracted(&mut self, prefix: IpNet, peer: PeerId) {
-        if let Some(route) = self.table.entries.get_mut(&prefix).and_then(|entry| entry.routes.get_mut(&peer)) {
-            route.retract(self.now);
+        if self.table.retract(prefix, peer, self.now) {
             self.stale.insert(prefix);
         }
     }
@@ -264,6 +272,7 @@ impl Babel {
     fn forward(&mut self, from: PeerId, (prefix, router_id, seqno): (IpNet, RouterId, Seqno), hop_count: u8) {
         let now = self.now;
         let Some(entry) = self.table.entries.get(&prefix) else { return };
+        self.work += entry.routes.len() as u64;
         let target = {
             let around = around(prefix, &self.neighbours, &self.sources, self.max_routes, now);
             // The selected route leads to the origin, and its answer will be announced; then other feasible ones; then any.
@@ -313,6 +322,7 @@ impl Babel {
     fn request(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, whom: impl Fn(PeerId, &Route) -> bool) {
         let at = self.now + URGENT / 2;
         let Some(entry) = self.table.entries.get(&prefix) else { return };
+        self.work += entry.routes.len() as u64;
         for (peer, _) in entry.routes.iter().filter(|&(&peer, route)| route.is_finite() && whom(peer, route)) {
             if let Some(neighbour) = self.neighbours.get_mut(peer).filter(|neighbour| neighbour.cost() != INFINITY) {
                 neighbour.out.seqno_requests.insert((prefix, router_id), (seqno, HOP_COUNT));

@@ -11,6 +11,7 @@ use core::time::Duration;
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_core::routing::NextHops;
 use rustguard_crypto::x25519::PublicKey;
+use std::collections::BTreeSet;
 
 const A: PeerId = PeerId(1);
 const B: PeerId = PeerId(2);

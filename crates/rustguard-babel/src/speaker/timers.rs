@@ -1,20 +1,27 @@
 //! What happens because time passes.
 use super::Babel;
 use crate::{
-    params::{SWEEP, URGENT},
+    params::{SLICE, SWEEP, URGENT},
     types::INFINITY,
 };
+use ipnet::IpNet;
 use rustguard_core::{node::PeerId, routing::Action, time::Instant};
 
 impl Babel {
     /// Does what is due, decides about what changed, and sends what waits for this moment.
     pub(super) fn tick(&mut self, out: &mut Vec<Action>) {
         let now = self.now;
+        let end = self.work + SLICE;
         self.neighbours.refresh();
         for peer in self.neighbours.due(now) {
+            if self.work >= end {
+                break;
+            }
             self.assess(peer, out);
         }
-        while let Some(prefix) = self.table.due(now) {
+        while self.work < end
+            && let Some(prefix) = self.table.due(now)
+        {
             self.look(prefix, out);
         }
         for client in self.clients.values_mut() {
@@ -28,14 +35,21 @@ impl Babel {
             self.sweep_at = Some(now + SWEEP);
         }
         self.settle(out);
+        let end = self.work + SLICE;
         self.neighbours.refresh();
         for peer in self.neighbours.due(now) {
+            if self.work >= end {
+                break;
+            }
             self.transmit(peer, out);
         }
         self.neighbours.refresh();
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
+        if !self.stale.is_empty() {
+            return Some(self.now);
+        }
         let clients = self.clients.values().filter_map(crate::client::Client::deadline);
         let others = [self.neighbours.deadline(), self.table.deadline(), self.requests.deadline(), self.sweep_at];
         clients.chain(others.into_iter().flatten()).min()
@@ -44,6 +58,7 @@ impl Babel {
     /// Works out the cost of a link anew, and what follows from it.
     pub(super) fn assess(&mut self, peer: PeerId, out: &mut Vec<Action>) {
         let now = self.now;
+        self.work += 1;
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
         let change = neighbour.assess(now);
         let (cost, acquired, has_state) = (neighbour.cost(), neighbour.is_acquired(), neighbour.address.is_some());
@@ -53,7 +68,7 @@ impl Babel {
         }
         if change.cost {
             out.push(Action::Neighbour { peer, cost: Some(cost).filter(|&cost| cost != INFINITY) });
-            self.stale.extend(self.table.of(peer));
+            self.stale.extend(self.table.finite_of(peer).inspect(|_| self.work += 1));
         }
         if !acquired && has_state {
             self.forget_neighbour(peer);
@@ -80,26 +95,31 @@ impl Babel {
 
     /// What came from this neighbour counts for nothing, and it need not answer anything.
     fn void(&mut self, peer: PeerId) {
-        let now = self.now;
-        for prefix in self.table.of(peer) {
-            if let Some(route) = self.table.entries.get_mut(&prefix).and_then(|entry| entry.routes.get_mut(&peer)) {
-                route.retract(now);
-                self.stale.insert(prefix);
-            }
-        }
+        self.retract_all(peer);
         self.requests.forget_peer(peer);
         self.release_holds_of(peer);
     }
 
+    /// Nothing that this neighbour announced holds any more.
+    pub(super) fn retract_all(&mut self, peer: PeerId) {
+        let finite: Vec<IpNet> = self.table.finite_of(peer).collect();
+        self.work += finite.len() as u64;
+        for prefix in finite {
+            self.table.retract(prefix, peer, self.now);
+            self.stale.insert(prefix);
+        }
+    }
+
     /// A prefix whose time has come: routes expire, then go; the selected one is asked for before it expires.
-    fn look(&mut self, prefix: ipnet::IpNet, out: &mut Vec<Action>) {
+    fn look(&mut self, prefix: IpNet, out: &mut Vec<Action>) {
         let now = self.now;
         let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
+        self.work += 1 + entry.routes.len() as u64;
         let via = entry.via();
-        let mut gone = Vec::new();
+        let (mut ended, mut gone) = (Vec::new(), Vec::new());
         for (&peer, route) in &mut entry.routes {
             if route.expires <= now && route.is_finite() {
-                route.retract(now);
+                ended.push(peer);
             } else if route.expires <= now {
                 gone.push(peer);
             } else if route.refresh_at.is_some_and(|at| at <= now) {
@@ -109,6 +129,9 @@ impl Babel {
                     neighbour.out.flush_by(now + URGENT);
                 }
             }
+        }
+        for peer in ended {
+            self.table.retract(prefix, peer, now);
         }
         for peer in gone {
             self.drop_route(prefix, peer, out);

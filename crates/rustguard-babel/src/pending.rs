@@ -1,0 +1,119 @@
+//! Work that is left over, and who has to hear of what: bookkeeping that finds one neighbour's part without a look at the others'.
+use crate::route::{Entry, Hold};
+use core::ops::Bound;
+use ipnet::IpNet;
+use rustguard_core::{node::PeerId, time::Instant};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Prefixes to decide about, each once, in turn: prefixes that become stale again and again keep no others waiting.
+#[derive(Debug, Default)]
+pub(crate) struct Stale {
+    prefixes: BTreeSet<IpNet>,
+    /// The last one that was taken.
+    last: Option<IpNet>,
+}
+
+impl Stale {
+    pub(crate) fn insert(&mut self, prefix: IpNet) {
+        self.prefixes.insert(prefix);
+    }
+    /// The next one in the order of prefixes, and after the last one the first.
+    pub(crate) fn pop(&mut self) -> Option<IpNet> {
+        let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut later = self.prefixes.range((after, Bound::Unbounded));
+        let next = later.next().or(self.prefixes.first()).copied()?;
+        self.prefixes.remove(&next);
+        // With nothing left to do, all begins again from the first.
+        self.last = Some(next).filter(|_| !self.prefixes.is_empty());
+        Some(next)
+    }
+    pub(crate) fn is_empty(&self) -> bool {
+        self.prefixes.is_empty()
+    }
+}
+
+impl Extend<IpNet> for Stale {
+    fn extend<T: IntoIterator<Item = IpNet>>(&mut self, prefixes: T) {
+        self.prefixes.extend(prefixes);
+    }
+}
+
+/// The holds of all prefixes, by the neighbours that have not acknowledged the retraction.
+#[derive(Debug, Default)]
+pub(crate) struct Holds {
+    count: u64,
+    owed: BTreeMap<PeerId, BTreeSet<IpNet>>,
+}
+
+impl Holds {
+    /// Starts one, unless nobody has to hear of it.
+    pub(crate) fn begin(&mut self, prefix: IpNet, entry: &mut Entry, owed: BTreeSet<PeerId>, until: Instant) {
+        for &peer in &owed {
+            self.owed.entry(peer).or_default().insert(prefix);
+        }
+        self.count += 1;
+        entry.hold = Some(Hold { number: self.count, owed, until }).filter(|hold| !hold.owed.is_empty());
+    }
+    /// Ends the one of this prefix, if there is one.
+    pub(crate) fn end(&mut self, prefix: IpNet, entry: &mut Entry) {
+        for peer in entry.hold.take().into_iter().flat_map(|hold| hold.owed) {
+            self.acknowledged(prefix, peer);
+        }
+    }
+    /// This neighbour knows.
+    pub(crate) fn acknowledged(&mut self, prefix: IpNet, peer: PeerId) {
+        if let Some(owed) = self.owed.get_mut(&peer) {
+            owed.remove(&prefix);
+            if owed.is_empty() {
+                self.owed.remove(&peer);
+            }
+        }
+    }
+    /// The prefixes whose retraction this neighbour has not acknowledged; it need not any more.
+    pub(crate) fn release(&mut self, peer: PeerId) -> BTreeSet<IpNet> {
+        self.owed.remove(&peer).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(n: u8) -> IpNet {
+        IpNet::new([10, n, 0, 0].into(), 16).expect("a prefix")
+    }
+
+    #[test]
+    fn prefixes_that_come_back_keep_no_others_waiting() {
+        let mut stale = Stale::default();
+        stale.extend([1, 2, 3, 9].map(net));
+        let mut taken = Vec::new();
+        for _ in 0..6 {
+            let next = stale.pop().expect("there is one");
+            taken.push(next);
+            if next != net(9) {
+                stale.insert(next);
+            }
+        }
+        assert_eq!(taken, [1, 2, 3, 9, 1, 2].map(net));
+        while stale.pop().is_some() {}
+        assert!(stale.is_empty());
+        stale.extend([1, 2, 3].map(net));
+        assert_eq!(stale.pop(), Some(net(1)), "from the first again");
+    }
+
+    #[test]
+    fn each_neighbour_owes_its_own() {
+        let at = Instant::from_nanos(1 << 40);
+        let (mut holds, mut entries) = (Holds::default(), [Entry::default(), Entry::default(), Entry::default()]);
+        let [a, b] = [1, 2].map(PeerId);
+        for (n, owed) in [(0, BTreeSet::from([a, b])), (1, BTreeSet::from([b])), (2, BTreeSet::new())] {
+            holds.begin(net(n), &mut entries[usize::from(n)], owed, at);
+        }
+        assert!(entries[1].hold.is_some() && entries[2].hold.is_none(), "nobody has to hear of the third");
+        holds.acknowledged(net(0), b);
+        assert_eq!(holds.release(b), [net(1)].into());
+        holds.end(net(0), &mut entries[0]);
+        assert!(holds.owed.is_empty() && entries[0].hold.is_none());
+    }
+}
