@@ -3,6 +3,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use rustguard_babel::{
     Babel, Config,
     ip::{HEADERS, PATH, PORT, is_babel},
+    params::SLICE,
     parse::Tlvs,
     tlv::Tlv,
 };
@@ -17,6 +18,8 @@ use std::time::Duration;
 const PEERS: u32 = 3;
 /// So small that inputs reach it.
 const MAX_ROUTES: usize = 16;
+/// What one call may cost, with tables as full as they can be here: three slices, and what a packet of 255 bytes names.
+const CALL: u64 = 3 * SLICE + 1_024;
 
 /// Bytes are read as steps: packets as they are, packets in sound headers, whole Babel bodies, signals, and the passing of
 /// time. Whatever came: what is sent is sound and fits in the smallest path, the next deadline lies ahead, a moment of time
@@ -86,8 +89,10 @@ impl Lab {
     }
 
     fn tell(&mut self, event: Event<'_>) {
-        let mut out = Vec::new();
+        let (mut out, before) = (Vec::new(), self.babel.work());
         self.babel.handle(event, self.now, &mut out);
+        let work = self.babel.work() - before;
+        assert!(work <= CALL, "one call looked at {work} things");
         assert!(out.len() < 20_000, "{} actions at once", out.len());
         for action in out {
             if let Action::Send { packet, .. } = action {
@@ -102,7 +107,7 @@ impl Lab {
             }
         }
         let deadline = self.babel.deadline().expect("there are neighbours");
-        assert!(deadline > self.now, "a deadline that has passed");
+        assert!(deadline > self.now || work >= SLICE, "a deadline that has passed");
     }
 
     fn deliver(&mut self, peer: PeerId, body: &[u8]) {

@@ -2,11 +2,13 @@
 //!
 //! | File | Measures |
 //! |---|---|
+//! | `clients` | what an event of a passive client costs its gateway |
 //! | `speaker` | one Babel speaker among 200 neighbours: time and memory |
 //! | `table` | the table that packets are looked up in: changes and lookups |
 //!
 //! The meshes themselves are in `rustguard_sim::figures`, where the tests of `rustguard-babel` find them too.
 
+mod clients;
 mod speaker;
 mod table;
 
@@ -37,7 +39,7 @@ pub struct Options {
 }
 
 /// The rows: what, and the goal where there is one. The first ones are simulated, and the same on every machine.
-pub const ROWS: [(&str, &str); 32] = [
+pub const ROWS: [(&str, &str); 34] = [
     ("silent loss seen, ms", "1000"),
     ("false alarms a day at 1 % loss", "1"),
     ("diamond whole again, lost both ways, ms", "1200"),
@@ -61,6 +63,8 @@ pub const ROWS: [(&str, &str); 32] = [
     ("speaker, 20 ways: one lost and back, ms of a core", ""),
     ("speaker, 20 ways: one lost and back, longest call, ms", ""),
     ("speaker, 20 ways: memory, MB", ""),
+    ("one client of 1,000 is heard, µs", "5"),
+    ("one client of 10,000 is heard, µs", "5"),
     ("table of 1,000: a route changes, µs", ""),
     ("table of 1,000: a permission changes, µs", ""),
     ("table of 10,000: a route changes, µs", ""),
@@ -111,6 +115,8 @@ pub fn run(options: &Options) -> Result<String> {
     let mut figures = Figures::default();
     say("the table")?;
     table::measure(&pace, &mut figures)?;
+    say("clients")?;
+    clients::measure(&pace, &mut figures);
     let mut kept = Vec::new();
     for (ways, carriers) in [("2 ways", 2), ("20 ways", 20.min(pace.neighbours))] {
         say(&format!("a speaker, {ways}"))?;

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 mod build;
 mod client;
+mod clients;
 pub mod config;
 mod hello;
 pub mod ip;
@@ -21,8 +22,8 @@ mod neighbour;
 mod neighbours;
 mod outbox;
 pub mod params;
-mod pending;
 pub mod parse;
+mod pending;
 pub mod report;
 mod request;
 mod route;

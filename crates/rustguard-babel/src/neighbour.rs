@@ -3,7 +3,7 @@ use crate::{
     hello::{History, Restarted},
     jitter::Jitter,
     outbox::Outbox,
-    params::{BUSY, COST_MAX, DUMP, HELLO_BUSY, HELLO_IDLE, PROBE, PROBES, UPDATE, from_centis, hold},
+    params::{BUSY, COST_MAX, COST_PACE, DUMP, HELLO_BUSY, HELLO_IDLE, PROBE, PROBES, UPDATE, from_centis, hold},
     rtt::RoundTrip,
     types::{INFINITY, Seqno},
 };
@@ -27,6 +27,9 @@ pub(crate) struct Neighbour {
     /// The link from it to here works.
     receives: bool,
     cost: u16,
+    /// A finite cost does not change before; and when to look at it again, if that would be necessary.
+    cost_until: Instant,
+    cost_due: Option<Instant>,
     /// When anything authentic came from it.
     heard: Option<Instant>,
     probe: Option<Probe>,
@@ -73,6 +76,8 @@ impl Neighbour {
             rtt: RoundTrip::default(),
             receives: false,
             cost: INFINITY,
+            cost_until: now,
+            cost_due: None,
             heard: None,
             probe: None,
             busy_until: now + BUSY,
@@ -166,7 +171,9 @@ impl Neighbour {
             let sum = self.txcost.saturating_add(self.rtt.penalty()).min(COST_MAX.max(self.txcost));
             // Small changes are not worth telling everybody.
             let settled = self.cost != INFINITY && sum.abs_diff(self.cost) < (self.cost / 8).max(16);
-            if settled { self.cost } else { sum }
+            let too_soon = self.cost != INFINITY && now < self.cost_until;
+            self.cost_due = Some(self.cost_until).filter(|_| too_soon && !settled);
+            if settled || too_soon { self.cost } else { sum }
         } else {
             INFINITY
         };
@@ -175,7 +182,13 @@ impl Neighbour {
             cost: cost != self.cost,
             came_up: self.cost == INFINITY && cost != INFINITY,
         };
+        if change.cost {
+            self.cost_until = now + COST_PACE;
+        }
         (self.receives, self.cost) = (receives, cost);
+        if cost == INFINITY {
+            self.cost_due = None;
+        }
         if !receives {
             self.probe = None;
         }
@@ -238,7 +251,8 @@ impl Neighbour {
     pub(crate) fn deadline(&self) -> Instant {
         let until = Some(self.txcost_until).filter(|_| self.cost != INFINITY);
         let probe = self.probe.map(|probe| probe.at);
-        let others = [self.multicast.due(), self.unicast.due(), probe, until, self.dump_at, self.update_at];
+        let others =
+            [self.multicast.due(), self.unicast.due(), probe, until, self.cost_due, self.dump_at, self.update_at];
         let out = self.out.deadline(self.is_acquired());
         others.into_iter().flatten().fold(out, Instant::min)
     }
@@ -379,26 +393,44 @@ mod tests {
     #[test]
     fn the_cost_follows_the_round_trip_in_steps_and_within_its_bound() {
         let mut neighbour = up();
-        let mut cost = |rtt_ms: u64| {
+        let mut cost = |rtt_ms: u64, ms| {
             for _ in 0..50 {
                 neighbour.rtt.sample(Duration::from_millis(rtt_ms));
             }
-            neighbour.assess(at(300));
+            neighbour.assess(at(ms));
             neighbour.cost()
         };
-        assert_eq!(cost(3), COST, "8 more are not worth it");
-        let long = cost(100);
+        assert_eq!(cost(3, 500), COST, "8 more are not worth it");
+        let long = cost(100, 500);
         assert!((860..=COST + 784).contains(&long), "{long}");
-        assert_eq!(cost(102), long, "nor are 4 of 880");
-        assert_eq!(cost(5_000), COST_MAX);
+        assert_eq!(cost(102, 700), long, "nor are 4 of 880");
+        assert_eq!(cost(5_000, 700), COST_MAX);
     }
 
     #[test]
     fn a_claim_beyond_the_bound_is_taken_as_it_is() {
         let mut neighbour = up();
         neighbour.rtt.sample(Duration::from_secs(1));
-        neighbour.ihu(5_000, 90, at(300));
-        neighbour.assess(at(300));
+        neighbour.ihu(5_000, 90, at(500));
+        neighbour.assess(at(500));
         assert_eq!(neighbour.cost(), 5_000);
+    }
+
+    /// A neighbour that claims another cost with every packet would have all its prefixes decided about each time.
+    #[test]
+    fn the_cost_changes_as_often_as_is_worth_deciding() {
+        let mut neighbour = up();
+        let mut changes = 0;
+        for ms in 301..=702 {
+            neighbour.ihu(if ms % 2 == 0 { 100 } else { 3_000 }, 90, at(ms));
+            changes += u32::from(neighbour.assess(at(ms)).cost);
+        }
+        assert_eq!((changes, neighbour.cost()), (2, 100), "at 501 and 702 ms");
+        neighbour.hello(false, Seqno(3), 400, at(702)).expect("in order");
+        neighbour.ihu(3_000, 400, at(703));
+        assert!(!neighbour.assess(at(703)).cost && neighbour.cost_due == Some(at(902)));
+        assert!(neighbour.deadline() <= at(902) && neighbour.assess(at(902)).cost, "it is not forgotten");
+        neighbour.ihu(INFINITY, 90, at(903));
+        assert!(neighbour.assess(at(903)).cost, "a link that does not work is known at once");
     }
 }

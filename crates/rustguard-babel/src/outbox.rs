@@ -4,11 +4,12 @@
 //! that changed ten times is sent once.
 use crate::{
     params::{BATCH, COPIES, MAX_ACKS, MAX_IN_FLIGHT, PACING, hold},
+    route::Table,
     types::{RouterId, Seqno},
 };
-use core::time::Duration;
+use core::{ops::Bound, time::Duration};
 use ipnet::IpNet;
-use rustguard_core::time::Instant;
+use rustguard_core::{node::PeerId, time::Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All of it.
@@ -35,7 +36,25 @@ pub(crate) struct Outbox {
     pub(crate) seqno_requests: BTreeMap<(IpNet, RouterId), (Seqno, u8)>,
     flush_at: Option<Instant>,
     in_flight: BTreeMap<u16, InFlight>,
+    resends: BTreeSet<(Instant, u16)>,
+    /// Everything is to be sent.
+    dump: Option<Dump>,
     next_opaque: u16,
+}
+
+/// Updates of one batch: as many as fit in its packets when nothing can be left out.
+const UPDATES: usize = BATCH * 50;
+
+/// All prefixes are on their way into the outbox, as many at a time as leave together: a neighbour that asks for everything again
+/// and again costs no more than one that does once.
+#[derive(Clone, Copy, Debug)]
+struct Dump {
+    /// Where to go on; `None`: from the first.
+    next: Option<IpNet>,
+    /// With acknowledgments.
+    certain: bool,
+    /// It was asked for once more meanwhile.
+    again: bool,
 }
 
 /// A packet that is to be acknowledged.
@@ -80,6 +99,8 @@ impl Outbox {
             seqno_requests: BTreeMap::new(),
             flush_at: None,
             in_flight: BTreeMap::new(),
+            resends: BTreeSet::new(),
+            dump: None,
             next_opaque: first_seqno.0,
         }
     }
@@ -133,21 +154,55 @@ impl Outbox {
         self.flush_by(now);
     }
 
+    /// All that is announced is to be sent, with acknowledgments if it has to be certain.
+    pub(crate) fn everything(&mut self, certain: bool, now: Instant) {
+        match &mut self.dump {
+            Some(dump) if dump.certain => dump.again |= certain,
+            Some(_) if !certain => {}
+            dump => *dump = Some(Dump { next: None, certain, again: false }),
+        }
+        self.flush_by(now);
+    }
+    /// Puts the next part of everything with what is to be sent now. Returns how many prefixes were looked at.
+    pub(crate) fn fill(&mut self, peer: PeerId, table: &Table, now: Instant) -> u64 {
+        let Some(mut dump) = self.dump.take() else { return 0 };
+        let from = dump.next.map_or(Bound::Unbounded, Bound::Included);
+        let mut looked = 0;
+        for (&prefix, entry) in table.entries.range((from, Bound::Unbounded)) {
+            if looked >= 4 * UPDATES || self.urgent.len() + self.normal.len() >= UPDATES {
+                self.dump = Some(Dump { next: Some(prefix), ..dump });
+                return looked as u64;
+            }
+            looked += 1;
+            if entry.announced.is_none() || entry.via() == Some(peer) {
+                continue;
+            }
+            if dump.certain {
+                self.urgent(prefix, now);
+            } else {
+                self.normal(prefix, now);
+            }
+        }
+        if core::mem::take(&mut dump.again) {
+            self.dump = Some(Dump { next: None, ..dump });
+        }
+        looked as u64
+    }
     /// The prefixes of the next batch; the rest is left for a moment later. What is urgent goes first.
     pub(crate) fn take_updates(&mut self, now: Instant) -> (BTreeMap<IpNet, u8>, BTreeSet<IpNet>) {
-        // As many as fit in the packets of a batch when nothing can be left out.
-        const UPDATES: usize = BATCH * 50;
-        self.flush_at = None;
-        let (mut urgent, mut normal) = (core::mem::take(&mut self.urgent), core::mem::take(&mut self.normal));
-        if let Some((&first, _)) = urgent.iter().nth(UPDATES) {
-            self.urgent = urgent.split_off(&first);
+        let (mut urgent, mut normal) = (BTreeMap::new(), BTreeSet::new());
+        while urgent.len() < UPDATES
+            && let Some((prefix, copies)) = self.urgent.pop_first()
+        {
+            urgent.insert(prefix, copies);
         }
-        if let Some(&first) = normal.iter().nth(UPDATES - urgent.len()) {
-            self.normal = normal.split_off(&first);
+        while urgent.len() + normal.len() < UPDATES
+            && let Some(prefix) = self.normal.pop_first()
+        {
+            normal.insert(prefix);
         }
-        if !self.urgent.is_empty() || !self.normal.is_empty() {
-            self.flush_at = Some(now + PACING);
-        }
+        let more = !self.urgent.is_empty() || !self.normal.is_empty() || self.dump.is_some();
+        self.flush_at = more.then_some(now + PACING);
         (urgent, normal)
     }
     /// The number for a packet with these updates, if it is to be acknowledged: not when too many are already.
@@ -157,10 +212,10 @@ impl Outbox {
             return None;
         }
         let timeout = timeout * (1 << copies.min(4));
-        self.in_flight.insert(
-            self.next_opaque,
-            InFlight { prefixes, wildcard, copies: copies.saturating_add(1), resend_at: now + timeout },
-        );
+        let resend_at = now + timeout;
+        self.resends.insert((resend_at, self.next_opaque));
+        self.in_flight
+            .insert(self.next_opaque, InFlight { prefixes, wildcard, copies: copies.saturating_add(1), resend_at });
         Some((self.opaque(), timeout))
     }
     /// A number for an acknowledgment that nothing depends on.
@@ -171,29 +226,30 @@ impl Outbox {
     }
     /// The neighbour has this packet; what was in it.
     pub(crate) fn acknowledged(&mut self, opaque: u16) -> Vec<Sent> {
-        self.in_flight.remove(&opaque).map(|packet| packet.prefixes).unwrap_or_default()
+        let Some(packet) = self.in_flight.remove(&opaque) else { return Vec::new() };
+        self.resends.remove(&(packet.resend_at, opaque));
+        packet.prefixes
     }
     /// What was not acknowledged in time is sent again, for as often as is permitted (§3.7.2).
     pub(crate) fn resend(&mut self, now: Instant) {
-        let (urgent, given_up, wildcard) = (&mut self.urgent, &mut self.given_up, &mut self.wildcard_request);
         let mut again = false;
-        self.in_flight.retain(|_, packet| {
-            let late = packet.resend_at <= now;
-            if late && packet.wildcard {
+        while let Some(&(at, opaque)) = self.resends.first().filter(|(at, _)| *at <= now) {
+            self.resends.remove(&(at, opaque));
+            let Some(packet) = self.in_flight.remove(&opaque) else { continue };
+            if packet.wildcard {
                 // Without an answer nothing is known about the neighbour's routes: this one is repeated until there is.
                 again = true;
-                wildcard.get_or_insert(packet.copies);
+                self.wildcard_request.get_or_insert(packet.copies);
             }
-            if late && packet.copies < COPIES {
+            if packet.copies < COPIES {
                 again = true;
                 for sent in &packet.prefixes {
-                    urgent.entry(sent.prefix).or_insert(packet.copies);
+                    self.urgent.entry(sent.prefix).or_insert(packet.copies);
                 }
-            } else if late {
-                given_up.extend(packet.prefixes.iter().map(|sent| sent.prefix));
+            } else {
+                self.given_up.extend(packet.prefixes.iter().map(|sent| sent.prefix));
             }
-            !late
-        });
+        }
         if again {
             self.flush_by(now);
         }
@@ -209,7 +265,7 @@ impl Outbox {
     /// When something is due. A peer that is not a neighbour gets Hellos only.
     pub(crate) fn deadline(&self, acquired: bool) -> Instant {
         let flush = self.flush_at.filter(|_| acquired);
-        let resend = self.in_flight.values().map(|packet| packet.resend_at).min();
+        let resend = self.resends.first().map(|&(at, _)| at);
         flush.into_iter().chain(resend).fold(self.hello_at, Instant::min)
     }
 }

@@ -14,6 +14,8 @@ pub const HELLO_IDLE: Duration = ms(4_000);
 pub const BUSY: Duration = ms(10_000);
 /// IHUs go with every third Hello, and are announced so.
 pub const IHU_EVERY: u8 = 3;
+/// From one change of the finite cost of a link to the next: each is a decision about all prefixes that the neighbour announces.
+pub const COST_PACE: Duration = ms(200);
 /// From one full update to the next. Triggered updates are acknowledged, so that this is only for what went wrong; it is
 /// what a stable link costs with many prefixes.
 pub const UPDATE: Duration = ms(90_000);
@@ -82,6 +84,10 @@ pub const CLIENT_RENEWS: Duration = ms(110_000);
 pub const ASLEEP: Duration = ms(5_000);
 /// From one sweep of the source table to the next.
 pub const SWEEP: Duration = ms(60_000);
+/// Sources that are looked at together in a sweep, and when the next follow.
+pub const SWEPT: usize = 2_048;
+/// See [`SWEPT`].
+pub const SWEEP_PACE: Duration = ms(5);
 
 /// Cost of a link with a negligible round trip (RFC 8966 Appendix B, wired).
 pub const COST: u16 = 96;
@@ -104,6 +110,8 @@ pub const SLICE: u64 = 8_192;
 
 /// Seqno requests remembered.
 pub const MAX_REQUESTS: usize = 4_096;
+/// Seqno requests remembered that one neighbour has made.
+pub const MAX_REQUESTED: usize = 512;
 /// Neighbours that wait for the answer to one request.
 pub const MAX_REQUESTERS: usize = 256;
 /// Packets to one neighbour that wait for its acknowledgment.

@@ -1,7 +1,7 @@
 //! Seqno requests that wait for their answer (RFC 8966 §3.2.7, §3.8.2): who wants what, what was forwarded, when to repeat.
 use crate::{
     build,
-    params::{MAX_REQUESTERS, MAX_REQUESTS, REQUEST, REQUEST_COPIES, REQUEST_DUPLICATE, REQUEST_MAX},
+    params::{MAX_REQUESTED, MAX_REQUESTERS, MAX_REQUESTS, REQUEST, REQUEST_COPIES, REQUEST_DUPLICATE, REQUEST_MAX},
     types::{RouterId, Seqno},
 };
 use ipnet::IpNet;
@@ -26,12 +26,18 @@ impl Pending {
     }
 }
 
-/// All of them. A bounded table: when it is full, requests are not remembered, and whoever needs one repeats it.
+/// A source.
+type Key = (IpNet, RouterId);
+
+/// All of them. A bounded table: when it is full, or a neighbour has its share of it, requests are not remembered, and whoever needs
+/// one repeats it.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    table: BTreeMap<(IpNet, RouterId), Pending>,
-    /// Nothing is due before this. What was due first may be gone since: then there is one look too many.
-    look_at: Option<Instant>,
+    table: BTreeMap<Key, Pending>,
+    /// When each is looked at next.
+    order: BTreeSet<(Instant, Key)>,
+    /// What each neighbour asked for.
+    asked: BTreeMap<PeerId, BTreeSet<Key>>,
 }
 
 /// An own request that is due.
@@ -47,24 +53,19 @@ pub(crate) struct Due {
 impl Requests {
     /// This node wants at least this sequence number. False when it has asked for it already, or cannot remember.
     pub(crate) fn want(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, now: Instant) -> bool {
-        let full = self.table.len() >= MAX_REQUESTS;
-        match self.table.get_mut(&(prefix, router_id)) {
-            Some(pending) if pending.own.is_some() && !seqno.newer_than(pending.seqno) => false,
-            Some(pending) => {
+        let (key, full) = ((prefix, router_id), self.table.len() >= MAX_REQUESTS);
+        let own = Some((1, now + REQUEST));
+        match self.table.get(&key) {
+            Some(pending) if pending.own.is_some() && !seqno.newer_than(pending.seqno) => return false,
+            None if full => return false,
+            Some(_) => self.change(key, |pending| {
                 let newer = seqno.newer_than(pending.seqno);
                 pending.seqno = if newer { seqno } else { pending.seqno };
-                (pending.own, pending.sent) = (Some((1, now + REQUEST)), now);
-                self.look_by(now + REQUEST);
-                true
-            }
-            None if full => false,
-            None => {
-                let own = Some((1, now + REQUEST));
-                self.look_by(now + REQUEST);
-                self.table.insert((prefix, router_id), Pending { seqno, requesters: BTreeSet::new(), own, sent: now });
-                true
-            }
+                (pending.own, pending.sent) = (own, now);
+            }),
+            None => self.insert(key, Pending { seqno, requesters: BTreeSet::new(), own, sent: now }),
         }
+        true
     }
     /// A neighbour asks for it. True when the request should be forwarded: not if the same was, a moment ago.
     pub(crate) fn forward(
@@ -75,26 +76,32 @@ impl Requests {
         from: PeerId,
         now: Instant,
     ) -> bool {
-        let full = self.table.len() >= MAX_REQUESTS;
-        let pending = match self.table.get_mut(&(prefix, router_id)) {
-            Some(pending) => pending,
-            None if full => return false,
-            None => {
-                let requesters = BTreeSet::from([from]);
-                self.table.insert((prefix, router_id), Pending { seqno, requesters, own: None, sent: now });
-                self.look_by(now + REQUEST_MAX);
-                return true;
+        let key = (prefix, router_id);
+        let asked = self.asked.get(&from);
+        let has_its_share = asked.is_some_and(|asked| asked.len() >= MAX_REQUESTED && !asked.contains(&key));
+        let Some(pending) = self.table.get(&key) else {
+            if has_its_share || self.table.len() >= MAX_REQUESTS {
+                return false;
             }
+            self.insert(key, Pending { seqno, requesters: BTreeSet::from([from]), own: None, sent: now });
+            self.asked.entry(from).or_default().insert(key);
+            return true;
         };
-        if pending.requesters.len() < MAX_REQUESTERS {
-            pending.requesters.insert(from);
-        }
         let redundant = !seqno.newer_than(pending.seqno) && now.since(pending.sent) < REQUEST_DUPLICATE;
-        if !redundant {
-            pending.sent = now;
-            if seqno.newer_than(pending.seqno) {
-                pending.seqno = seqno;
+        let remembered = pending.requesters.len() < MAX_REQUESTERS && !has_its_share;
+        self.change(key, |pending| {
+            if remembered {
+                pending.requesters.insert(from);
             }
+            if !redundant {
+                pending.sent = now;
+                if seqno.newer_than(pending.seqno) {
+                    pending.seqno = seqno;
+                }
+            }
+        });
+        if remembered {
+            self.asked.entry(from).or_default().insert(key);
         }
         !redundant
     }
@@ -105,79 +112,88 @@ impl Requests {
     }
     /// This is announced for the prefix now: who waited for that. Another origin is an answer too (§3.8.1.2).
     pub(crate) fn answered(&mut self, prefix: IpNet, announced: build::Route) -> BTreeSet<PeerId> {
-        let mut requesters = BTreeSet::new();
-        self.retain(prefix, |router_id, pending| {
-            let waits = router_id == announced.router_id && pending.seqno.newer_than(announced.seqno);
-            if !waits {
-                requesters.append(&mut pending.requesters);
-            }
-            waits
+        let answered = self.of(prefix).filter(|(router_id, pending)| {
+            *router_id != announced.router_id || !pending.seqno.newer_than(announced.seqno)
         });
-        requesters
+        let answered: Vec<RouterId> = answered.map(|(router_id, _)| router_id).collect();
+        let pending = answered.into_iter().filter_map(|router_id| self.remove((prefix, router_id)));
+        pending.flat_map(|pending| pending.requesters).collect()
     }
     /// Nothing is to be had for the prefix: nobody needs to ask any more.
     pub(crate) fn give_up(&mut self, prefix: IpNet) {
-        self.retain(prefix, |_, _| false);
+        let all: Vec<RouterId> = self.of(prefix).map(|(router_id, _)| router_id).collect();
+        for router_id in all {
+            self.remove((prefix, router_id));
+        }
     }
-    /// Own requests that are to be repeated, with how the next repetition is counted. Forwarded ones are repeated by who
-    /// made them, and forgotten here.
-    pub(crate) fn due(&mut self, now: Instant) -> Vec<Due> {
-        let mut due = Vec::new();
-        self.table.retain(|&(prefix, router_id), pending| match &mut pending.own {
-            Some((copies, at)) => {
-                if *at <= now {
-                    due.push(Due { prefix, router_id, seqno: pending.seqno, tired: *copies >= REQUEST_COPIES });
-                    *at = now + (REQUEST * (1 << u32::from(*copies).min(10))).min(REQUEST_MAX);
-                    *copies = copies.saturating_add(1);
-                    pending.sent = now;
-                }
-                true
-            }
-            None => now.since(pending.sent) < REQUEST_MAX,
-        });
-        self.look_at = self.table.values().map(Pending::deadline).min();
-        due
+    /// The next own request that is to be repeated, with how that is counted. Forwarded ones are repeated by who made them, and
+    /// forgotten here.
+    pub(crate) fn due(&mut self, now: Instant) -> Option<Due> {
+        while let Some(&(_, key)) = self.order.first().filter(|(at, _)| *at <= now) {
+            let &Pending { seqno, own, .. } = self.table.get(&key)?;
+            let Some((copies, _)) = own else {
+                self.remove(key);
+                continue;
+            };
+            let again = now + (REQUEST * (1 << u32::from(copies).min(10))).min(REQUEST_MAX);
+            self.change(key, |pending| (pending.own, pending.sent) = (Some((copies.saturating_add(1), again)), now));
+            return Some(Due { prefix: key.0, router_id: key.1, seqno, tired: copies >= REQUEST_COPIES });
+        }
+        None
     }
     /// The own interest in this source ends.
     pub(crate) fn unwant(&mut self, prefix: IpNet, router_id: RouterId) {
-        if let Some(pending) = self.table.get_mut(&(prefix, router_id)) {
-            pending.own = None;
-            if pending.requesters.is_empty() {
-                self.table.remove(&(prefix, router_id));
-                self.rest_if_empty();
+        let key = (prefix, router_id);
+        match self.table.get(&key) {
+            Some(pending) if pending.requesters.is_empty() => drop(self.remove(key)),
+            Some(_) => self.change(key, |pending| pending.own = None),
+            None => {}
+        }
+    }
+    /// Nobody waits at this neighbour any more. Returns how many requests it had made.
+    pub(crate) fn forget_peer(&mut self, peer: PeerId) -> usize {
+        let asked = self.asked.remove(&peer).unwrap_or_default();
+        for key in &asked {
+            if let Some(pending) = self.table.get_mut(key) {
+                pending.requesters.remove(&peer);
             }
         }
-    }
-    pub(crate) fn forget_peer(&mut self, peer: PeerId) {
-        for pending in self.table.values_mut() {
-            pending.requesters.remove(&peer);
-        }
+        asked.len()
     }
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.look_at
+        self.order.first().map(|&(at, _)| at)
     }
 
-    /// Nothing is left to look at.
-    fn rest_if_empty(&mut self) {
-        if self.table.is_empty() {
-            self.look_at = None;
-        }
-    }
-    fn look_by(&mut self, at: Instant) {
-        self.look_at = Some(self.look_at.map_or(at, |earlier| earlier.min(at)));
-    }
-
-    fn retain(&mut self, prefix: IpNet, mut keep: impl FnMut(RouterId, &mut Pending) -> bool) {
+    fn of(&self, prefix: IpNet) -> impl Iterator<Item = (RouterId, &Pending)> {
         let range = (prefix, RouterId::MIN)..=(prefix, RouterId::MAX);
-        let gone: Vec<RouterId> = self
-            .table
-            .range_mut(range)
-            .filter_map(|(&(_, router_id), pending)| (!keep(router_id, pending)).then_some(router_id))
-            .collect();
-        for router_id in gone {
-            self.table.remove(&(prefix, router_id));
+        self.table.range(range).map(|(&(_, router_id), pending)| (router_id, pending))
+    }
+    fn insert(&mut self, key: Key, pending: Pending) {
+        self.order.insert((pending.deadline(), key));
+        self.table.insert(key, pending);
+    }
+    fn change(&mut self, key: Key, change: impl FnOnce(&mut Pending)) {
+        let Some(pending) = self.table.get_mut(&key) else { return };
+        let before = pending.deadline();
+        change(pending);
+        let after = pending.deadline();
+        if before != after {
+            self.order.remove(&(before, key));
+            self.order.insert((after, key));
         }
-        self.rest_if_empty();
+    }
+    fn remove(&mut self, key: Key) -> Option<Pending> {
+        let pending = self.table.remove(&key)?;
+        self.order.remove(&(pending.deadline(), key));
+        for peer in &pending.requesters {
+            if let Some(asked) = self.asked.get_mut(peer) {
+                asked.remove(&key);
+                if asked.is_empty() {
+                    self.asked.remove(peer);
+                }
+            }
+        }
+        Some(pending)
     }
 }
 
@@ -229,7 +245,7 @@ mod tests {
         assert!(requests.want(prefix, id, Seqno(6), at(0)), "more is wanted");
         let mut sent = Vec::new();
         while let Some(deadline) = requests.deadline().filter(|&deadline| deadline < at(60_000)) {
-            for due in requests.due(deadline) {
+            while let Some(due) = requests.due(deadline) {
                 assert_eq!((due.seqno, due.tired), (Seqno(6), sent.len() >= 3));
                 sent.push(deadline.since(at(0)).as_millis());
             }
@@ -244,13 +260,20 @@ mod tests {
         let (mut requests, prefix, id, _) = setup();
         requests.forward(prefix, id, Seqno(5), PeerId(1), at(0));
         assert_eq!(requests.deadline(), Some(at(16_000)));
-        assert!(requests.due(at(16_000)).is_empty() && requests.table.is_empty());
+        assert!(requests.due(at(16_000)).is_none() && requests.table.is_empty() && requests.asked.is_empty());
         for i in 0..10_000_u32 {
             let prefix = IpNet::new(std::net::Ipv4Addr::from(i).into(), 32).expect("a host");
             requests.forward(prefix, id, Seqno(5), PeerId(1), at(0));
+            if i + 1 == MAX_REQUESTED as u32 * 2 {
+                assert_eq!(requests.table.len(), MAX_REQUESTED, "what one neighbour may ask for");
+                assert!(requests.want(prefix, id, Seqno(5), at(0)), "there is room for others");
+            }
+        }
+        for i in 0..10_000_u32 {
+            let prefix = IpNet::new(std::net::Ipv4Addr::from(i).into(), 32).expect("a host");
             requests.want(prefix, id, Seqno(5), at(0));
         }
-        assert_eq!(requests.table.len(), MAX_REQUESTS);
+        assert_eq!((requests.table.len(), requests.order.len()), (MAX_REQUESTS, MAX_REQUESTS));
         for peer in 0..1_000 {
             requests.forward(
                 IpNet::new(std::net::Ipv4Addr::from(0).into(), 32).expect("a host"),

@@ -1,9 +1,9 @@
 //! Feasibility distances (RFC 8966 §3.2.5, §3.5.1, §3.7.3): what keeps routes free of loops.
 use crate::{
-    params::SOURCE_GC,
+    params::{SOURCE_GC, SWEPT},
     types::{INFINITY, RouterId, Seqno},
 };
-use core::time::Duration;
+use core::{ops::Bound, time::Duration};
 use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
 use std::collections::BTreeMap;
@@ -30,6 +30,8 @@ impl Source {
 pub(crate) struct Sources {
     table: BTreeMap<(IpNet, RouterId), Source>,
     brought_in: BTreeMap<PeerId, usize>,
+    /// How far the sweep under way has come.
+    swept: Option<(IpNet, RouterId)>,
 }
 
 impl Sources {
@@ -72,21 +74,31 @@ impl Sources {
             source.expires = source.expires + by;
         }
     }
-    /// Forgets what was not announced for long enough.
-    pub(crate) fn sweep(&mut self, now: Instant) {
-        let brought_in = &mut self.brought_in;
-        self.table.retain(|_, source| {
-            let keep = source.expires > now;
-            if let (false, Some(via)) = (keep, source.via)
-                && let Some(count) = brought_in.get_mut(&via)
+    /// Forgets what was not announced for long enough, of a part of the table. True when that was the last part.
+    pub(crate) fn sweep(&mut self, now: Instant) -> bool {
+        let from = self.swept.map_or(Bound::Unbounded, Bound::Excluded);
+        let part = self.table.range((from, Bound::Unbounded)).take(SWEPT);
+        let (mut last, mut looked, mut old) = (None, 0, Vec::new());
+        for (&key, source) in part {
+            (last, looked) = (Some(key), looked + 1);
+            if source.expires <= now {
+                old.push((key, source.via));
+            }
+        }
+        for (key, via) in old {
+            self.table.remove(&key);
+            if let Some(via) = via
+                && let Some(count) = self.brought_in.get_mut(&via)
             {
                 *count -= 1;
                 if *count == 0 {
-                    brought_in.remove(&via);
+                    self.brought_in.remove(&via);
                 }
             }
-            keep
-        });
+        }
+        let is_last = looked < SWEPT;
+        self.swept = last.filter(|_| !is_last);
+        is_last
     }
 }
 
@@ -144,5 +156,14 @@ mod tests {
         assert_eq!((sources.table.len(), sources.count(peer)), (1, 1));
         sources.sweep(AT + SOURCE_GC * 3 / 2);
         assert_eq!((sources.table.len(), sources.count(peer)), (0, 0));
+        // A large table is swept in parts, none of which is left out.
+        let many = u32::try_from(SWEPT * 2 + 10).expect("a small number");
+        for n in 0..many {
+            let prefix = IpNet::new(core::net::Ipv4Addr::from(n).into(), 32).expect("a host");
+            sources.announced((prefix, id), (Seqno(1), 200), Some(peer), AT + SOURCE_GC * (n % 2));
+        }
+        let parts = [1, 2, 3].map(|_| (sources.sweep(AT + SOURCE_GC), sources.table.len()));
+        assert_eq!(parts, [(false, SWEPT * 3 / 2 + 10), (false, SWEPT + 10), (true, SWEPT + 5)]);
+        assert_eq!(sources.count(peer), SWEPT + 5);
     }
 }

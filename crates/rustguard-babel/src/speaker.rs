@@ -14,7 +14,7 @@ mod timers;
 mod transmit;
 
 use crate::{
-    client::Client,
+    clients::Clients,
     config::{Config, Pin, Start, is_martian, is_within},
     ip,
     jitter::Jitter,
@@ -38,7 +38,6 @@ use rustguard_core::{
     time::Instant,
 };
 use rustguard_crypto::x25519::PublicKey;
-use std::collections::BTreeMap;
 
 /// How far ahead a kept sequence number is of the one in use: it is kept again after so many steps.
 const CEILING: u16 = 256;
@@ -66,7 +65,7 @@ pub struct Babel {
     pins: Vec<Pin>,
     max_routes: usize,
     neighbours: Neighbours,
-    clients: BTreeMap<PeerId, Client>,
+    clients: Clients,
     table: Table,
     sources: Sources,
     requests: Requests,
@@ -111,7 +110,7 @@ impl Babel {
             pins: config.pins,
             max_routes: config.max_routes,
             neighbours: Neighbours::default(),
-            clients: BTreeMap::new(),
+            clients: Clients::default(),
             table: Table::default(),
             sources: Sources::default(),
             requests: Requests::default(),
@@ -299,7 +298,7 @@ impl Babel {
             out.push(Action::Permit { peer, prefix, rule: SourceRule::Longest });
             self.stale.insert(prefix);
         }
-        self.clients.entry(peer).or_insert_with(|| Client::new(Vec::new())).prefixes = allowed;
+        self.clients.set(peer, allowed);
     }
 
     fn remove_client(&mut self, peer: PeerId, out: &mut Vec<Action>) {

@@ -10,11 +10,11 @@ use crate::{
 };
 use core::{net::IpAddr, time::Duration};
 use ipnet::IpNet;
-use std::collections::BTreeSet;
 use rustguard_core::{
     node::PeerId,
     routing::{Action, SourceRule},
 };
+use std::collections::BTreeSet;
 
 /// An Update TLV with a finite metric.
 struct Update {
@@ -114,13 +114,7 @@ impl Babel {
     }
 
     /// Route acquisition (§3.5.3).
-    fn update(
-        &mut self,
-        peer: PeerId,
-        update: &Update,
-        unfeasible: &mut BTreeSet<IpNet>,
-        out: &mut Vec<Action>,
-    ) {
+    fn update(&mut self, peer: PeerId, update: &Update, unfeasible: &mut BTreeSet<IpNet>, out: &mut Vec<Action>) {
         let &Update { prefix, router_id, seqno, metric, interval } = update;
         let now = self.now;
         let Some(neighbour) = self.neighbours.get(&peer) else { return };

@@ -11,7 +11,9 @@ use core::time::Duration;
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_core::routing::NextHops;
 use rustguard_crypto::x25519::PublicKey;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+mod work;
 
 const A: PeerId = PeerId(1);
 const B: PeerId = PeerId(2);

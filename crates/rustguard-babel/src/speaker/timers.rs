@@ -1,7 +1,7 @@
 //! What happens because time passes.
 use super::Babel;
 use crate::{
-    params::{SLICE, SWEEP, URGENT},
+    params::{SLICE, SWEEP, SWEEP_PACE, URGENT},
     types::INFINITY,
 };
 use ipnet::IpNet;
@@ -24,15 +24,18 @@ impl Babel {
         {
             self.look(prefix, out);
         }
-        for client in self.clients.values_mut() {
-            if client.deadline().is_some_and(|at| at <= now) && client.tick(now) {
+        self.clients.refresh();
+        while self.work < end
+            && let Some((_, client)) = self.clients.due(now)
+        {
+            self.work += 1;
+            if client.tick(now) {
                 self.stale.extend(client.prefixes.iter().copied());
             }
         }
-        self.repeat_requests();
+        self.repeat_requests(end);
         if self.sweep_at.is_some_and(|at| at <= now) {
-            self.sources.sweep(now);
-            self.sweep_at = Some(now + SWEEP);
+            self.sweep_at = Some(now + if self.sources.sweep(now) { SWEEP } else { SWEEP_PACE });
         }
         self.settle(out);
         let end = self.work + SLICE;
@@ -44,15 +47,15 @@ impl Babel {
             self.transmit(peer, out);
         }
         self.neighbours.refresh();
+        self.clients.refresh();
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         if !self.stale.is_empty() {
             return Some(self.now);
         }
-        let clients = self.clients.values().filter_map(crate::client::Client::deadline);
-        let others = [self.neighbours.deadline(), self.table.deadline(), self.requests.deadline(), self.sweep_at];
-        clients.chain(others.into_iter().flatten()).min()
+        let tables = [self.neighbours.deadline(), self.clients.deadline(), self.table.deadline()];
+        tables.into_iter().chain([self.requests.deadline(), self.sweep_at]).flatten().min()
     }
 
     /// Works out the cost of a link anew, and what follows from it.
@@ -96,7 +99,7 @@ impl Babel {
     /// What came from this neighbour counts for nothing, and it need not answer anything.
     fn void(&mut self, peer: PeerId) {
         self.retract_all(peer);
-        self.requests.forget_peer(peer);
+        self.work += self.requests.forget_peer(peer) as u64;
         self.release_holds_of(peer);
     }
 
@@ -139,11 +142,11 @@ impl Babel {
         self.stale.insert(prefix);
     }
 
-    fn repeat_requests(&mut self) {
-        if self.requests.deadline().is_none_or(|at| at > self.now) {
-            return;
-        }
-        for due in self.requests.due(self.now) {
+    fn repeat_requests(&mut self, end: u64) {
+        while self.work < end
+            && let Some(due) = self.requests.due(self.now)
+        {
+            self.work += 1;
             let entry = self.table.entries.get(&due.prefix);
             let starving = entry.is_some_and(|entry| entry.announced.is_none());
             if entry.is_none() || (due.tired && !starving) {

@@ -22,19 +22,12 @@ impl Babel {
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
         neighbour.out.resend(now);
         if neighbour.dump_due(now, &mut self.jitter) {
-            for (&prefix, entry) in self.table.entries.iter().filter(|(_, entry)| entry.announced.is_some()) {
-                if entry.via() != Some(peer) {
-                    neighbour.out.urgent(prefix, now);
-                }
-            }
+            neighbour.out.everything(true, now);
         }
         if neighbour.update_due(now, &mut self.jitter) {
-            for (&prefix, entry) in self.table.entries.iter().filter(|(_, entry)| entry.announced.is_some()) {
-                if entry.via() != Some(peer) {
-                    neighbour.out.normal(prefix, now);
-                }
-            }
+            neighbour.out.everything(false, now);
         }
+        self.work += 1;
         let mut packets =
             Packets { peer, now, source: self.source, packet: Packet::new(), sent: InPacket::default(), out };
         if neighbour.probe_due(now) {
@@ -61,8 +54,9 @@ impl Babel {
             }
         }
         if neighbour.is_acquired() && neighbour.out.flush_due(now) {
+            self.work += neighbour.out.fill(peer, &self.table, now);
             packets.requests(neighbour);
-            packets.updates(neighbour, &self.table, &mut self.sources, self.address_v4);
+            self.work += packets.updates(neighbour, &self.table, &mut self.sources, self.address_v4);
         }
         packets.close(neighbour);
     }
@@ -143,7 +137,14 @@ impl Packets<'_> {
     }
 
     /// Updates, by origin and then by prefix, so that each origin is named once and neighbouring prefixes share bytes.
-    fn updates(&mut self, neighbour: &mut Neighbour, table: &Table, sources: &mut Sources, v4: Option<Ipv4Addr>) {
+    /// Returns how many.
+    fn updates(
+        &mut self,
+        neighbour: &mut Neighbour,
+        table: &Table,
+        sources: &mut Sources,
+        v4: Option<Ipv4Addr>,
+    ) -> u64 {
         let (urgent, normal) = neighbour.out.take_updates(self.now);
         let copies = urgent.iter().map(|(&prefix, &copies)| (prefix, Some(copies)));
         let all = copies.chain(normal.into_iter().map(|prefix| (prefix, None)));
@@ -165,7 +166,7 @@ impl Packets<'_> {
             })
             .collect();
         updates.sort_by_key(|told| (told.route.map(|route| route.router_id), told.prefix));
-        let interval = to_centis(UPDATE);
+        let (interval, count) = (to_centis(UPDATE), updates.len() as u64);
         for Told { route, prefix, copies, hold } in updates {
             let packet = self.room(neighbour);
             match route {
@@ -177,5 +178,6 @@ impl Packets<'_> {
                 self.sent.copies = self.sent.copies.max(copies);
             }
         }
+        count
     }
 }

@@ -28,6 +28,8 @@ use std::{
 /// An engine that talks to peers is told this often what WireGuard has seen of them. Ten times a second would cost a core's
 /// thousandth for 200 peers; losing a peer is noticed by its silence, which takes longer.
 const SAMPLE: Duration = Duration::from_millis(200);
+/// Peers that are looked at together: less than a millisecond.
+const SAMPLED: usize = 512;
 /// Data without an answer for so long is worth telling.
 const UNANSWERED: Duration = Duration::from_millis(500);
 /// Bytes in one sample above which a link carries traffic: a keepalive and a handshake are less.
@@ -57,6 +59,9 @@ pub(super) struct Seat {
     /// The next look at the counters; `None` for an engine that does not care.
     next_sample: Option<Instant>,
     samples: HashMap<PeerId, Sample>,
+    /// The peers whose counters are still to be looked at in this round, and when it began.
+    round: Vec<PeerId>,
+    round_began: Instant,
     /// The table has changed since the workers saw it.
     changed: bool,
 }
@@ -93,6 +98,8 @@ impl Seat {
             keep,
             next_sample,
             samples: HashMap::new(),
+            round: Vec::new(),
+            round_began: Instant::default(),
             changed: false,
         }
     }
@@ -126,7 +133,6 @@ impl<B: Binder> Control<B> {
     pub(super) fn engine_tick(&mut self) {
         let instant = now().instant;
         if self.seat.next_sample.is_some_and(|at| at <= instant) {
-            self.seat.next_sample = Some(instant + SAMPLE);
             self.sample(instant);
         }
         if self.seat.engine.deadline().is_some_and(|at| at <= instant) {
@@ -312,15 +318,21 @@ impl<B: Binder> Control<B> {
         self.seal_and_send(peer, &sealer, &padded, Text::Engine);
     }
 
-    /// Tells the engine what the counters say.
+    /// Tells the engine what the counters of some peers say. With thousands of them, others' work comes in between.
     fn sample(&mut self, now: Instant) {
-        let peers: Vec<(PeerId, Arc<PeerShared>, u64)> =
-            self.peers.iter().map(|(&peer, entry)| (peer, Arc::clone(&entry.shared), entry.talk_tx)).collect();
-        for (peer, shared, talk_tx) in peers {
-            for signal in self.seat.samples.entry(peer).or_default().look(&shared, talk_tx, now).into_iter().flatten() {
+        if self.seat.round.is_empty() {
+            self.seat.round.extend(self.peers.keys());
+            self.seat.round_began = now;
+        }
+        let rest = self.seat.round.len().saturating_sub(SAMPLED);
+        for peer in self.seat.round.split_off(rest) {
+            let Some(entry) = self.peers.get(&peer) else { continue };
+            let signals = self.seat.samples.entry(peer).or_default().look(&entry.shared, entry.talk_tx, now);
+            for signal in signals.into_iter().flatten() {
                 self.tell_engine(EngineEvent::Signal { peer, signal });
             }
         }
+        self.seat.next_sample = Some(if rest > 0 { now } else { now.max(self.seat.round_began + SAMPLE) });
     }
 
     /// The host's addresses have changed: what is for them stays here.

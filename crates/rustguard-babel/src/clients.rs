@@ -1,0 +1,112 @@
+//! All passive clients, and when something is due for each. There may be thousands, each heard five times a second: an event of one
+//! must not cost a look at all.
+use crate::client::Client;
+use ipnet::IpNet;
+use rustguard_core::{node::PeerId, time::Instant};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A map of clients with their deadlines in order. A deadline that moved on, as that of the silence of a client does whenever it is
+/// heard, stays in the order as it was until it has passed: then there is one look too many. Who is borrowed to be changed may have
+/// an earlier deadline afterwards: [`Clients::refresh`] has to be called before the order is used.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    map: BTreeMap<PeerId, Known>,
+    order: BTreeSet<(Instant, PeerId)>,
+    touched: Vec<PeerId>,
+}
+
+#[derive(Debug)]
+struct Known {
+    client: Client,
+    /// As it is in the order.
+    deadline: Option<Instant>,
+}
+
+impl Clients {
+    pub(crate) fn get(&self, peer: &PeerId) -> Option<&Client> {
+        self.map.get(peer).map(|known| &known.client)
+    }
+    pub(crate) fn get_mut(&mut self, peer: &PeerId) -> Option<&mut Client> {
+        if self.touched.last() != Some(peer) {
+            self.touched.push(*peer);
+        }
+        self.map.get_mut(peer).map(|known| &mut known.client)
+    }
+    /// The client has these prefixes; what is known of it stays.
+    pub(crate) fn set(&mut self, peer: PeerId, prefixes: Vec<IpNet>) {
+        let new = || Known { client: Client::new(Vec::new()), deadline: None };
+        self.map.entry(peer).or_insert_with(new).client.prefixes = prefixes;
+    }
+    pub(crate) fn remove(&mut self, peer: &PeerId) -> Option<Client> {
+        let known = self.map.remove(peer)?;
+        if let Some(at) = known.deadline {
+            self.order.remove(&(at, *peer));
+        }
+        Some(known.client)
+    }
+
+    /// Brings the order up to date.
+    pub(crate) fn refresh(&mut self) {
+        while let Some(peer) = self.touched.pop() {
+            let Some(known) = self.map.get_mut(&peer) else { continue };
+            let Some(at) = known.client.deadline().filter(|&at| known.deadline.is_none_or(|before| at < before)) else {
+                continue;
+            };
+            if let Some(before) = known.deadline.replace(at) {
+                self.order.remove(&(before, peer));
+            }
+            self.order.insert((at, peer));
+        }
+    }
+    /// Not later than the first deadline.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        debug_assert!(self.touched.is_empty(), "the order is not up to date");
+        self.order.first().map(|&(at, _)| at)
+    }
+    /// The next one whose time has come, perhaps.
+    pub(crate) fn due(&mut self, now: Instant) -> Option<(PeerId, &mut Client)> {
+        let &(at, peer) = self.order.first().filter(|(at, _)| *at <= now)?;
+        self.order.remove(&(at, peer));
+        self.touched.push(peer);
+        let known = self.map.get_mut(&peer)?;
+        known.deadline = None;
+        Some((peer, &mut known.client))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jitter::Jitter;
+    use core::time::Duration;
+
+    /// Against a look at everybody.
+    #[test]
+    fn who_is_due_is_found_and_nobody_is_forgotten() {
+        let (mut clients, mut random, mut now) = (Clients::default(), Jitter(5), Instant::from_nanos(1 << 40));
+        for step in 0..5_000 {
+            now = now + Duration::from_millis(random.next() % 400);
+            let peer = PeerId((random.next() % 20) as u32);
+            match random.next() % 6 {
+                0 => drop(clients.remove(&peer)),
+                1 => clients.set(peer, Vec::new()),
+                2 => drop(clients.get_mut(&peer).map(|client| client.contested(now))),
+                3 => drop(clients.get_mut(&peer).map(Client::lost)),
+                _ => drop(clients.get_mut(&peer).map(|client| client.heard(Some(now), now))),
+            }
+            clients.refresh();
+            let mut looks = 0;
+            while let Some((_, client)) = clients.due(now) {
+                client.tick(now);
+                looks += 1;
+            }
+            assert!(looks <= 20, "each once");
+            clients.refresh();
+            let first = clients.map.values().filter_map(|known| known.client.deadline()).min();
+            assert!(first.is_none_or(|first| first > now), "step {step}: somebody was passed over");
+            assert!(clients.deadline().is_none_or(|at| at > now), "step {step}");
+            assert!(first.is_none_or(|first| clients.deadline().is_some_and(|at| at <= first)), "step {step}");
+            assert!(clients.order.len() <= clients.map.len(), "step {step}");
+        }
+    }
+}

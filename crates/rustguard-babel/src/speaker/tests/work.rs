@@ -1,0 +1,174 @@
+//! What one packet costs a speaker whose tables are full: a count of what is looked at, not a time.
+use super::*;
+use crate::params::SLICE;
+
+/// Neighbours, each with as many routes as it may have.
+const NEIGHBOURS: u32 = 8;
+/// What one call may cost: a slice of expiring routes, of decisions and of updates, the routes of one neighbour twice (ended, and
+/// their holds released), and what a packet of full size names.
+const CALL: u64 = 3 * SLICE + 2 * MAX_ROUTES as u64 + 4_096;
+
+/// Half of the prefixes of a neighbour are announced by everybody, the others by it alone.
+fn prefix(peer: u32, n: usize) -> IpNet {
+    let [.., high, low] = (n as u32).to_be_bytes();
+    let second = if n.is_multiple_of(2) { 0 } else { peer as u8 };
+    IpNet::new([10, second, high, low].into(), 32).expect("a prefix")
+}
+
+struct Full {
+    lab: Lab,
+    /// The most that one call cost so far.
+    most: u64,
+}
+
+impl Full {
+    fn new() -> Self {
+        let peers: Vec<PeerId> = (1..=NEIGHBOURS).map(PeerId).collect();
+        let mut full = Self { lab: Lab::new(&peers), most: 0 };
+        for peer in 1..=NEIGHBOURS {
+            full.announce_all(peer, 100);
+        }
+        full.lab.pass(1_000);
+        assert!(full.lab.babel.neighbours().all(|neighbour| neighbour.routes == MAX_ROUTES));
+        assert_eq!(full.lab.fib.len(), MAX_ROUTES / 2 * (NEIGHBOURS as usize + 1));
+        full.lab.sent.clear();
+        full
+    }
+    fn announce_all(&mut self, peer: u32, metric: u16) {
+        let mut announced = 0;
+        while announced < MAX_ROUTES {
+            let update = |packet: &mut Packet, n| {
+                packet.update(prefix(peer, announced + n), route(5, 1, metric), INTERVAL, None);
+            };
+            announced += self.says(peer, MAX_ROUTES - announced, update).0;
+            self.rest();
+        }
+    }
+    /// A packet that is filled with these, so many at most. Returns how many there are, and what the call cost.
+    fn says(&mut self, peer: u32, most: usize, mut write: impl FnMut(&mut Packet, usize)) -> (usize, u64) {
+        let mut packet = Packet::new();
+        let mut n = 0;
+        while packet.has_room() && n < most {
+            write(&mut packet, n);
+            n += 1;
+        }
+        let packet = ip::wrap(link_local(&PublicKey([peer as u8; 32])), ip::MULTICAST, &packet.finish(0));
+        (n, self.tell(Event::Packet { peer: PeerId(peer), packet: &packet }))
+    }
+    fn tell(&mut self, event: Event<'_>) -> u64 {
+        let before = self.lab.babel.work();
+        self.lab.tell(event);
+        let cost = self.lab.babel.work() - before;
+        self.most = self.most.max(cost);
+        cost
+    }
+    /// Does what was left over, and returns what that cost.
+    fn rest(&mut self) -> u64 {
+        let mut cost = 0;
+        while self.lab.babel.deadline().is_some_and(|at| at <= self.lab.now) {
+            cost += self.tell(Event::Time);
+        }
+        cost
+    }
+    /// The same packet again and again, 5 ms apart. Returns what all of that cost.
+    fn floods(&mut self, packets: usize, mut write: impl FnMut(&mut Packet, usize)) -> u64 {
+        let mut cost = 0;
+        for _ in 0..packets {
+            cost += self.says(1, usize::MAX, &mut write).1 + self.rest();
+            self.lab.now = self.lab.now + Duration::from_millis(5);
+            cost += self.tell(Event::Time) + self.rest();
+        }
+        cost
+    }
+}
+
+#[test]
+fn a_packet_is_a_bounded_amount_of_work() {
+    let us = link_local(&PublicKey([9; 32]));
+    let mut full = Full::new();
+    let report = |what: &str, cost: u64, limit: u64| {
+        println!("{what}: {cost} of {limit}");
+        assert!(cost <= limit, "{what}: {cost}, and {limit} is the limit");
+    };
+    let ten = 10 * 4_096;
+    report("requests for everything", full.floods(10, |packet, _| packet.route_request(None)), ten);
+    let cost = full.floods(10, |packet, n| packet.route_request(Some(prefix(2, n))));
+    report("requests for prefixes", cost, ten);
+    let cost = full.floods(10, |packet, n| packet.seqno_request(prefix(2, n), id(5), Seqno(7), 9));
+    report("requests for numbers", cost, ten);
+    let cost = full.floods(10, |packet, n| packet.ack_request(n as u16, 1));
+    report("requests for acknowledgment", cost, ten);
+    let cost = full.floods(10, |packet, _| packet.update(prefix(1, 0), route(5, 1, 1_000), INTERVAL, None));
+    report("an update that is not followed", cost, ten);
+    let mut metric = 100;
+    let cost = full.floods(10, |packet, n| {
+        metric = 300 - metric;
+        packet.update(prefix(1, n % 40), route(5, 1, metric), INTERVAL, None);
+    });
+    report("updates that contradict each other", cost, 2 * ten);
+    let mut rxcost = 100;
+    let cost = full.floods(10, |packet, n| {
+        rxcost = if n == 0 { 3_100 - rxcost } else { rxcost };
+        packet.ihu(us, rxcost, 90, None);
+    });
+    report("a link that costs something else in every packet", cost, 4 * MAX_ROUTES as u64 * u64::from(NEIGHBOURS));
+    // The first one has an effect: a decision about each prefix, and who has to hear of it.
+    let all = MAX_ROUTES as u64 * 4 * u64::from(NEIGHBOURS);
+    report("all is retracted", full.floods(1, |packet, _| packet.retract_all(INTERVAL)), all);
+    report("and again", full.floods(10, |packet, _| packet.retract_all(INTERVAL)), ten);
+    full.announce_all(1, 100);
+    let mut seqno = 0_u16;
+    let mut hello = |packet: &mut Packet, _| {
+        seqno = seqno.wrapping_add(1_000);
+        packet.hello(Seqno(seqno), 30);
+    };
+    report("a restart", full.floods(1, &mut hello), all);
+    report("and again", full.floods(10, &mut hello), 2 * ten);
+    assert!(full.most <= CALL, "a call cost {}, and {CALL} is the limit", full.most);
+}
+
+#[test]
+fn a_lost_neighbour_is_a_bounded_amount_of_work_at_a_time() {
+    let mut full = Full::new();
+    full.lab.alive.clear();
+    let (mut lost, mut at) = (0, full.lab.now);
+    while lost < NEIGHBOURS as usize {
+        at = at + Duration::from_millis(50);
+        full.lab.now = at;
+        full.tell(Event::Time);
+        full.rest();
+        lost = full.lab.babel.neighbours().filter(|neighbour| neighbour.cost.is_none()).count();
+    }
+    assert!(full.lab.fib.values().all(|hops| *hops == NextHops::UNREACHABLE));
+    assert!(full.most <= CALL, "a call cost {}, and {CALL} is the limit", full.most);
+}
+
+/// Clients are heard five times a second, and most of the time nothing follows from it.
+#[test]
+fn an_event_of_a_client_concerns_that_client() {
+    const CLIENTS: u32 = 10_000;
+    let mut lab = Lab::new(&[A, B]);
+    let client = |n: u32| PeerId(100 + n);
+    for n in 0..CLIENTS {
+        lab.peer(client(n), Role::Client, &[&format!("10.9.{}.{}/32", n / 256, n % 256)]);
+    }
+    let mut full = Full { lab, most: 0 };
+    full.rest();
+    let mut now = full.lab.now;
+    for n in 0..CLIENTS {
+        full.tell(Event::Signal { peer: client(n), signal: Signal::Heard { data: Some(now) } });
+    }
+    // All come, and are settled a second later.
+    full.lab.pass(3_000);
+    full.rest();
+    for round in 0..3 {
+        full.lab.now = full.lab.now + Duration::from_millis(1);
+        full.tell(Event::Time);
+        full.rest();
+        (full.most, now) = (0, full.lab.now);
+        for n in 0..CLIENTS {
+            full.tell(Event::Signal { peer: client(n), signal: Signal::Heard { data: Some(now) } });
+        }
+        assert!(full.most <= 4, "round {round}: {} looked at for one of them", full.most);
+    }
+}
