@@ -1,7 +1,8 @@
 //! The audit trail: one record for everything that changes who may be on the network, and for who tried.
 //!
-//! What an administrator does makes one record each. What a stranger can bring about at will does not: refusals of one
-//! reason within [`REFUSALS_EVERY`] become one record with a count, so that nobody fills a disk by knocking.
+//! What an administrator does makes one record each, and so does a machine that stays. What others can bring about at will does not:
+//! refusals of one reason, rejoins of one peer, admissions that lead nowhere become one record with a count ([`COUNT_FIRST`]), so
+//! that nobody fills a disk by knocking, nor flushes out of a bounded log what was there.
 use crate::lease::TokenId;
 use base64ct::{Base64, Encoding as _};
 use core::time::Duration;
@@ -13,8 +14,14 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-/// Refusals of one reason make one record in this time.
-pub const REFUSALS_EVERY: Duration = Duration::from_secs(10);
+/// What is counted together makes a record after this time.
+pub const COUNT_FIRST: Duration = Duration::from_secs(10);
+/// And after this time, at the latest, while it goes on: 300 lines a day of each kind.
+pub const COUNT_LAST: Duration = Duration::from_secs(5 * 60);
+/// Admissions that have a line each, one after the other: more in ten seconds are counted.
+const ADMISSIONS_AT_ONCE: u32 = 64;
+/// Peers whose rejoins are counted apart; those of all others are counted together.
+const PEERS_APART: usize = 64;
 
 /// What happened, as a line of the audit log. Fields that do not apply are left out of the serialised form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -174,27 +181,71 @@ fn is_one(count: &u32) -> bool {
     *count == 1
 }
 
-/// Counts refusals together: the first of a reason is told at once, the others when [`REFUSALS_EVERY`] is over.
+/// Counts together what others can bring about at will: the first lines of a kind are told at once, the others in one line with
+/// their number, after [`COUNT_FIRST`], and then after twice as long each time, up to [`COUNT_LAST`], while it goes on.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals {
-    // One entry per reason: bounded by their number.
-    quiet: BTreeMap<Reason, Quiet>,
+pub(crate) struct Tally {
+    // One entry for each kind, and some for single peers: bounded by both numbers.
+    kinds: BTreeMap<Kind, Quiet>,
+    peers: usize,
 }
+
+/// What is counted together: an event for a reason, of one peer where that tells more.
+type Kind = (AuditEvent, Option<Reason>, Option<String>);
 
 #[derive(Debug)]
 struct Quiet {
     until: Instant,
+    pause: Duration,
+    /// Lines told at once.
+    told: u32,
     /// The last one not told, with how many there were.
     untold: Option<AuditRecord>,
 }
 
-impl Refusals {
-    /// Takes note of a refusal; returns the record if it is to be told now.
+impl Quiet {
+    /// Whether it has stopped. What was counted already has to be silent for longer: otherwise whoever pauses now and then would
+    /// begin anew each time.
+    fn is_over(&self, now: Instant) -> bool {
+        let silence = if self.pause > COUNT_FIRST { COUNT_LAST } else { Duration::ZERO };
+        self.untold.is_none() && now >= self.until + silence
+    }
+}
+
+/// How many lines of such a record are told at once; `None` for one that only an administrator, or a lease for good, brings about.
+fn at_once(record: &AuditRecord) -> Option<u32> {
+    match (record.event, record.reason) {
+        (AuditEvent::Refused | AuditEvent::Rejoined, _) => Some(1),
+        // An invite's use comes back when its lease lapses: its holder can go on like that for ever. Each machine that stays has a
+        // line of its own when it is confirmed.
+        (AuditEvent::Admitted, _) | (AuditEvent::Removed, Some(Reason::NeverConfirmed)) => Some(ADMISSIONS_AT_ONCE),
+        _ => None,
+    }
+}
+
+impl Tally {
+    /// Takes note of what happened; returns the record if it is to be told now.
     pub(crate) fn note(&mut self, record: AuditRecord, now: Instant) -> Option<AuditRecord> {
-        let reason = record.reason?;
-        let quiet = self.quiet.entry(reason).or_insert(Quiet { until: now, untold: None });
-        if now >= quiet.until && quiet.untold.is_none() {
-            quiet.until = now + REFUSALS_EVERY;
+        let Some(at_once) = at_once(&record) else { return Some(record) };
+        let peer = if record.event == AuditEvent::Rejoined { record.public_key.clone() } else { None };
+        let mut kind = (record.event, record.reason, peer);
+        if kind.2.is_some() && !self.kinds.contains_key(&kind) {
+            if self.peers >= PEERS_APART {
+                self.forget(now);
+            }
+            if self.peers >= PEERS_APART {
+                kind.2 = None;
+            } else {
+                self.peers += 1;
+            }
+        }
+        let fresh = || Quiet { until: now + COUNT_FIRST, pause: COUNT_FIRST, told: 0, untold: None };
+        let quiet = self.kinds.entry(kind).or_insert_with(fresh);
+        if quiet.is_over(now) {
+            *quiet = fresh();
+        }
+        if quiet.untold.is_none() && quiet.told < at_once {
+            quiet.told += 1;
             return Some(record);
         }
         let count = quiet.untold.as_ref().map_or(0, |untold| untold.count).saturating_add(1);
@@ -205,22 +256,27 @@ impl Refusals {
     /// The records whose time has come.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<AuditRecord> {
         let mut due = Vec::new();
-        self.quiet.retain(|_, quiet| {
-            if now < quiet.until {
-                return true;
-            }
-            let untold = quiet.untold.take();
-            let told = untold.is_some();
-            due.extend(untold);
-            quiet.until = now + REFUSALS_EVERY;
-            told
-        });
+        for quiet in self.kinds.values_mut().filter(|quiet| now >= quiet.until) {
+            let Some(untold) = quiet.untold.take() else { continue };
+            due.push(untold);
+            // It goes on: whatever comes next is counted too, for longer.
+            quiet.told = u32::MAX;
+            quiet.pause = (quiet.pause * 2).min(COUNT_LAST);
+            quiet.until = now + quiet.pause;
+        }
+        self.forget(now);
         due
     }
 
-    /// When [`Refusals::due`] has something to tell.
+    /// When [`Tally::due`] has something to tell.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.quiet.values().filter(|quiet| quiet.untold.is_some()).map(|quiet| quiet.until).min()
+        self.kinds.values().filter(|quiet| quiet.untold.is_some()).map(|quiet| quiet.until).min()
+    }
+
+    /// Forgets what has not happened again.
+    fn forget(&mut self, now: Instant) {
+        self.kinds.retain(|_, quiet| !quiet.is_over(now));
+        self.peers = self.kinds.keys().filter(|(_, _, peer)| peer.is_some()).count();
     }
 }
 
@@ -228,29 +284,92 @@ impl Refusals {
 mod tests {
     use super::*;
 
-    fn refusal(reason: Reason, time: u64) -> AuditRecord {
+    fn record(event: AuditEvent, reason: Option<Reason>, time: u64) -> AuditRecord {
         let now = Now { instant: Instant::from_nanos(0), unix: Duration::from_secs(time) };
-        AuditRecord::new(AuditEvent::Refused, now).reason(reason)
+        AuditRecord { reason, ..AuditRecord::new(event, now) }
+    }
+
+    fn refusal(reason: Reason, time: u64) -> AuditRecord {
+        record(AuditEvent::Refused, Some(reason), time)
     }
 
     #[test]
     fn a_thousand_refusals_are_two_lines() {
-        let mut refusals = Refusals::default();
+        let mut tally = Tally::default();
         let at = Instant::from_nanos(7);
-        assert_eq!(refusals.note(refusal(Reason::UsedToken, 0), at).map(|record| record.count), Some(1));
+        assert_eq!(tally.note(refusal(Reason::UsedToken, 0), at).map(|record| record.count), Some(1));
         for time in 1..1000 {
-            assert_eq!(refusals.note(refusal(Reason::UsedToken, time), at), None);
+            assert_eq!(tally.note(refusal(Reason::UsedToken, time), at), None);
         }
-        assert!(refusals.note(refusal(Reason::WrongSecret, 5), at).is_some(), "another reason is another matter");
-        assert_eq!(refusals.due(at + Duration::from_secs(9)), []);
-        assert_eq!(refusals.deadline(), Some(at + REFUSALS_EVERY));
-        let told = refusals.due(at + REFUSALS_EVERY);
+        assert!(tally.note(refusal(Reason::WrongSecret, 5), at).is_some(), "another reason is another matter");
+        assert_eq!(tally.due(at + Duration::from_secs(9)), []);
+        assert_eq!(tally.deadline(), Some(at + COUNT_FIRST));
+        let told = tally.due(at + COUNT_FIRST);
         assert_eq!(told.iter().map(|record| (record.count, record.time)).collect::<Vec<_>>(), [(999, 999)]);
-        assert_eq!(refusals.deadline(), None);
+        assert_eq!(tally.deadline(), None);
         // Still quiet for a while, then forgotten.
-        assert!(refusals.note(refusal(Reason::UsedToken, 0), at + REFUSALS_EVERY).is_none());
-        assert_eq!(refusals.due(at + REFUSALS_EVERY * 2).len(), 1);
-        assert!(refusals.due(at + REFUSALS_EVERY * 3).is_empty());
-        assert!(refusals.quiet.is_empty());
+        assert!(tally.note(refusal(Reason::UsedToken, 0), at + COUNT_FIRST).is_none());
+        assert_eq!(tally.due(at + COUNT_FIRST * 2), []);
+        assert_eq!(tally.due(at + COUNT_FIRST * 3).len(), 1);
+        let after = at + COUNT_FIRST * 7 + COUNT_LAST;
+        assert!(tally.due(after).is_empty());
+        assert!(tally.kinds.is_empty());
+        assert!(tally.note(refusal(Reason::UsedToken, 0), after).is_some(), "it begins anew");
+    }
+
+    #[test]
+    fn what_goes_on_for_a_day_is_a_line_in_five_minutes() {
+        let mut tally = Tally::default();
+        let (mut lines, mut counted) = (0, 0);
+        let mut tell = |record: AuditRecord| {
+            lines += 1;
+            counted += record.count;
+        };
+        for second in 0..86_400 {
+            let now = Instant::from_nanos(0) + Duration::from_secs(second);
+            tally.due(now).into_iter().for_each(&mut tell);
+            for _ in 0..10 {
+                tally.note(refusal(Reason::UsedToken, second), now).into_iter().for_each(&mut tell);
+            }
+        }
+        tally.due(Instant::from_nanos(0) + Duration::from_secs(90_000)).into_iter().for_each(&mut tell);
+        assert_eq!(counted, 864_000, "all of them are counted");
+        assert!((288..300).contains(&lines), "{lines}");
+    }
+
+    #[test]
+    fn peers_are_told_apart_up_to_a_number_and_counted_together_beyond_it() {
+        let mut tally = Tally::default();
+        let at = Instant::from_nanos(7);
+        let rejoined =
+            |n: u32| AuditRecord { public_key: Some(n.to_string()), ..record(AuditEvent::Rejoined, None, 0) };
+        let told = (0..1000).filter_map(|n| tally.note(rejoined(n), at)).count();
+        assert_eq!(told, PEERS_APART + 1);
+        assert_eq!(tally.note(rejoined(3), at), None);
+        assert_eq!(tally.kinds.len(), PEERS_APART + 1);
+        let counts: Vec<_> = tally.due(at + COUNT_FIRST).iter().map(|record| record.count).collect();
+        assert_eq!(counts, [1000 - PEERS_APART as u32 - 1, 1]);
+        // Those that were silent since make room.
+        assert!(tally.note(rejoined(2000), at + COUNT_FIRST * 100).is_some());
+        tally.due(at + COUNT_FIRST * 100);
+        assert_eq!(tally.kinds.len(), 1);
+    }
+
+    #[test]
+    fn what_administrators_do_is_told_each_time() {
+        let mut tally = Tally::default();
+        let at = Instant::from_nanos(7);
+        for (event, reason) in [
+            (AuditEvent::Removed, Some(Reason::Command)),
+            (AuditEvent::PeerAdded, None),
+            (AuditEvent::Confirmed, None),
+            (AuditEvent::InviteMade, None),
+        ] {
+            assert!((0..1000).all(|time| tally.note(record(event, reason, time), at).is_some()), "{event:?}");
+        }
+        for (event, reason) in [(AuditEvent::Admitted, None), (AuditEvent::Removed, Some(Reason::NeverConfirmed))] {
+            let told = (0..1000).filter(|&time| tally.note(record(event, reason, time), at).is_some()).count();
+            assert_eq!(told, ADMISSIONS_AT_ONCE as usize, "{event:?}");
+        }
     }
 }

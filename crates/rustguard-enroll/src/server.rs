@@ -20,7 +20,7 @@ mod window;
 
 use crate::{
     action::{Action, PeerConfig},
-    audit::{AuditEvent, AuditRecord, Reason, Refusals},
+    audit::{AuditEvent, AuditRecord, Reason, Tally},
     invite,
     lease::{Lease, TokenId},
     ledger::Ledger,
@@ -67,7 +67,7 @@ pub struct Server<S> {
     windows: u64,
     /// Whether the ledger still lets people in by a window: those who proved its secret in time may finish after it.
     ledger_window: bool,
-    refusals: Refusals,
+    tally: Tally,
     /// When expiry is tried again, after a failure.
     retry: Option<Instant>,
 }
@@ -99,7 +99,7 @@ impl<S: LeaseStore> Server<S> {
             window: None,
             windows: 0,
             ledger_window: false,
-            refusals: Refusals::default(),
+            tally: Tally::default(),
             retry: None,
         })
     }
@@ -146,7 +146,7 @@ impl<S: LeaseStore> Server<S> {
             Ok(false) | Err(crate::ledger::LedgerError::UnknownPeer(_)) => {}
             Err(_) => {
                 let record = AuditRecord::new(AuditEvent::Refused, now).reason(Reason::StoreFailed).peer(peer);
-                actions.extend(self.refusals.note(record, now.instant).map(Action::Audit));
+                actions.extend(self.tally.note(record, now.instant).map(Action::Audit));
             }
         }
     }
@@ -161,24 +161,24 @@ impl<S: LeaseStore> Server<S> {
                     for lease in ended {
                         actions.push(Action::RemovePeer(lease.public_key));
                         let record = about(AuditEvent::Removed, &lease, now).reason(why_ended(&lease));
-                        actions.push(Action::Audit(record));
+                        actions.extend(self.tally.note(record, now.instant).map(Action::Audit));
                     }
                 }
                 Err(_) => {
                     self.retry = Some(now.instant + RETRY_STORE);
                     let record = AuditRecord::new(AuditEvent::Refused, now).reason(Reason::StoreFailed);
-                    actions.extend(self.refusals.note(record, now.instant).map(Action::Audit));
+                    actions.extend(self.tally.note(record, now.instant).map(Action::Audit));
                 }
             }
         }
-        actions.extend(self.refusals.due(now.instant).into_iter().map(Action::Audit));
+        actions.extend(self.tally.due(now.instant).into_iter().map(Action::Audit));
     }
 
     /// When [`Server::tick`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
         let ledger = self.ledger.deadline().map(|at| self.retry.map_or(at, |retry| at.max(retry)));
         let window = self.window.as_ref().map(|window| window.until);
-        [ledger, window, self.sessions.deadline(), self.refusals.deadline()].into_iter().flatten().min()
+        [ledger, window, self.sessions.deadline(), self.tally.deadline()].into_iter().flatten().min()
     }
 
     /// The peers the device must have: to install when it starts.
@@ -240,7 +240,7 @@ impl<S: LeaseStore> Server<S> {
         if let Some(joiner) = joiner {
             record = record.peer(joiner);
         }
-        actions.extend(self.refusals.note(record, now.instant).map(Action::Audit));
+        actions.extend(self.tally.note(record, now.instant).map(Action::Audit));
     }
 }
 

@@ -239,8 +239,7 @@ impl<S: LeaseStore> Server<S> {
         // An exchange of its that is under way would meet the tombstone; the answer to a finished one must not be heard again.
         self.sessions.retain(|session| session.joiner.as_ref().is_none_or(|joiner| joiner.public_key != *peer));
         actions.push(Action::RemovePeer(*peer));
-        let token = if let Origin::Invite(id) = lease.origin { Some(id) } else { None };
-        actions.push(Action::Audit(about(AuditEvent::Removed, &lease, now).reason(Reason::Command).token(token)));
+        actions.push(Action::Audit(about(AuditEvent::Removed, &lease, now).reason(Reason::Command)));
         Ok(lease)
     }
 

@@ -10,7 +10,7 @@ use crate::{
     audit::{AuditEvent, AuditRecord, Reason},
     client::JoinError,
     kem,
-    lease::{Lease, PresharedKey, TokenId},
+    lease::{Lease, Origin, PresharedKey, TokenId},
     ledger::{Admission, Grant as Ground, Refusal, Request},
     limits::Source,
     payload::{GrantText, Joiner, Verdict, short_greeting},
@@ -93,7 +93,7 @@ impl<S: LeaseStore> Server<S> {
             session.stage = Stage::Refused;
             welcome(session, hash, &short_greeting(Verdict::Refused(JoinError::QueueFull)));
             record.event = AuditEvent::Refused;
-            actions.extend(self.refusals.note(record.reason(Reason::QueueFull), now.instant).map(Action::Audit));
+            actions.extend(self.tally.note(record.reason(Reason::QueueFull), now.instant).map(Action::Audit));
         } else {
             session.stage = Stage::Waiting { code, from };
             session.until = now.instant + APPROVAL_TIME;
@@ -184,7 +184,7 @@ impl<S: LeaseStore> Server<S> {
     }
 
     fn admitted(
-        &self,
+        &mut self,
         admission: &Admission,
         from: SocketAddr,
         token: Option<TokenId>,
@@ -197,7 +197,8 @@ impl<S: LeaseStore> Server<S> {
             actions.push(Action::SetPeer(peer_config(lease)));
         }
         let event = if admission.fresh { AuditEvent::Admitted } else { AuditEvent::Rejoined };
-        actions.push(Action::Audit(about(event, lease, now).source(from).token(token)));
+        let record = about(event, lease, now).source(from).token(token);
+        actions.extend(self.tally.note(record, now.instant).map(Action::Audit));
         GrantText {
             verdict: Verdict::Accepted,
             ephemeral: lease.ephemeral,
@@ -261,9 +262,11 @@ pub(super) fn peer_config(lease: &Lease) -> PeerConfig {
     }
 }
 
-/// A record that says which lease it is about.
+/// A record that says which lease it is about, and by which invite it came.
 pub(super) fn about(event: AuditEvent, lease: &Lease, now: Now) -> AuditRecord {
-    AuditRecord::new(event, now).peer(&lease.public_key).name(lease.name.as_deref()).addresses(lease.addresses())
+    let token = if let Origin::Invite(id) = lease.origin { Some(id) } else { None };
+    let record = AuditRecord::new(event, now).peer(&lease.public_key).name(lease.name.as_deref()).token(token);
+    record.addresses(lease.addresses())
 }
 
 fn grant_message(

@@ -1,6 +1,7 @@
 //! Server and clients over a network that loses, doubles and reorders, in simulated time, from a seed.
 mod attacks;
 mod faults;
+mod growth;
 mod joins;
 mod removal;
 mod sim;
