@@ -1,11 +1,12 @@
 //! Going into the background: the same command again as a child of its own session, waited for until it is ready.
 
-use crate::inherited;
+use crate::{inherited, log};
 use anyhow::{Context as _, Result, bail};
 use std::{
     fs::OpenOptions,
     io::{BufRead as _, BufReader, Write as _},
     os::unix::fs::OpenOptionsExt as _,
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -25,6 +26,10 @@ pub(crate) fn spawn(interface: &str, arguments: &[String]) -> Result<()> {
 /// As [`spawn`], with a token: through a pipe, where neither `ps` nor the child's own children see it.
 pub(crate) fn spawn_with(interface: &str, arguments: &[String], token: Option<&str>) -> Result<()> {
     let log = crate::runfile::path(interface, "log")?;
+    // Of a tunnel that did not end properly. What the new one says while it starts should be in one file.
+    if std::fs::metadata(&log).is_ok_and(|before| before.len() > log::LOG_MAX / 2) {
+        std::fs::rename(&log, log::older(&log)).with_context(|| crate::runfile::not_writable(&log))?;
+    }
     let stderr = OpenOptions::new()
         .create(true)
         .append(true)
@@ -56,11 +61,12 @@ pub(crate) fn spawn_with(interface: &str, arguments: &[String], token: Option<&s
         return Ok(());
     }
     let status = child.wait()?;
-    let _ = std::fs::remove_file(&log);
+    remove(&log);
     if news.trim().is_empty() {
         bail!("the background process ended before it was ready: {status}");
     }
     // It has explained itself.
+    log::finish(None);
     std::process::exit(status.code().unwrap_or(1));
 }
 
@@ -75,6 +81,8 @@ pub(crate) fn enter() {
 /// In the child: tells the parent, who then returns.
 pub(crate) fn ready() {
     if is_child() {
+        // The parent shows what was logged so far.
+        log::finish(None);
         // A parent that has gone away does not want to know.
         let _ = writeln!(std::io::stdout(), "{READY}");
     }
@@ -85,6 +93,11 @@ pub(crate) fn leave(interface: &str) {
     if is_child()
         && let Ok(log) = crate::runfile::path(interface, "log")
     {
-        let _ = std::fs::remove_file(log);
+        remove(&log);
     }
+}
+
+fn remove(log: &Path) {
+    let _ = std::fs::remove_file(log);
+    let _ = std::fs::remove_file(log::older(log));
 }

@@ -14,6 +14,7 @@ mod invite;
 mod join;
 mod keys;
 mod links;
+mod log;
 mod mesh;
 mod networks;
 mod pages;
@@ -35,24 +36,30 @@ use clap::{CommandFactory as _, Parser as _};
 use cli::{Cli, Command};
 use std::{
     fs::File,
-    io::{self, IsTerminal as _, Write as _},
+    io,
     os::{fd::AsFd as _, unix::fs::MetadataExt as _},
     process::ExitCode,
 };
-use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 fn main() -> ExitCode {
-    if let Err(error) = inherited::take() {
-        return failure(&error);
-    }
+    let (code, last) = match inherited::take().and_then(|()| start()) {
+        Ok(code) => (code, None),
+        Err(error) => (ExitCode::FAILURE, failure(&error)),
+    };
+    log::finish(last);
+    code
+}
+
+fn start() -> anyhow::Result<ExitCode> {
     let cli = Cli::parse();
-    log(&cli);
+    let tunnel = matches!(cli.command, Some(Command::Up { .. } | Command::Serve(_) | Command::Join(_)) | None);
+    log::init(tunnel);
     // The demo's keys live as long as the demo, and its user namespace is set up through files of /proc/self that a process
     // without core dumps may not write.
     if !matches!(cli.command, Some(Command::Demo { .. })) {
         harden::process();
     }
-    run(cli).unwrap_or_else(|error| failure(&error))
+    run(cli)
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -101,22 +108,6 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     .map(|()| ExitCode::SUCCESS)
 }
 
-/// Logs go to standard error. A tunnel tells what becomes of it; the other commands only what is wrong.
-fn log(cli: &Cli) {
-    let level = match cli.command {
-        Some(Command::Up { .. } | Command::Serve(_) | Command::Join(_)) | None => LevelFilter::INFO,
-        _ => LevelFilter::WARN,
-    };
-    let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var("RUSTGUARD_LOG");
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter.from_env_lossy())
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_target(false);
-    // The journal stamps every line itself.
-    if stderr_is_journal() { subscriber.without_time().init() } else { subscriber.init() }
-}
-
 /// Whether standard error is the journal: systemd names the device and the inode of the socket it has made for it
 /// (systemd.exec(5)), which a program that is merely started by a service inherits the name of, but not the socket.
 pub(crate) fn stderr_is_journal() -> bool {
@@ -126,14 +117,11 @@ pub(crate) fn stderr_is_journal() -> bool {
 }
 
 /// Says why it failed, on one line, without a backtrace: it is for people who did not write this program.
-fn failure(error: &anyhow::Error) -> ExitCode {
+fn failure(error: &anyhow::Error) -> Option<String> {
     // `rustguard show | head` is no failure to be told of.
     let broken_pipe = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
     };
-    if !error.chain().any(broken_pipe) && !error.is::<check::Reported>() {
-        // Nobody to tell it to is no reason for another failure.
-        let _ = writeln!(io::stderr(), "rustguard: {error:#}");
-    }
-    ExitCode::FAILURE
+    let unheard = error.chain().any(broken_pipe) || error.is::<check::Reported>();
+    (!unheard).then(|| format!("rustguard: {error:#}"))
 }

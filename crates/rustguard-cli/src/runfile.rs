@@ -12,7 +12,7 @@ use std::{
 };
 
 /// Where run files, host records and the logs of detached tunnels are.
-const DIR: &str = "/run/rustguard";
+pub(crate) const DIR: &str = "/run/rustguard";
 
 /// Our own file, locked. Dropping it removes and unlocks it.
 pub(crate) struct RunFile {

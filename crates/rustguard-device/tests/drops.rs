@@ -10,13 +10,15 @@ use rustguard_core::{
     wire::{Initiation, Kind},
 };
 use rustguard_crypto::x25519::StaticSecret;
-use rustguard_device::{Device, DropReason, MemoryBinder, PeerUpdate, Update};
+use rustguard_device::{Device, DropReason, Event, MemoryBinder, PeerUpdate, Update};
 use rustguard_tun::{
     Endpoint, Network, Segments, Transmit,
     memory::{self, MemoryHost, MemoryNet, MemorySocket},
 };
 use std::{
+    io::{self, Write},
     net::SocketAddr,
+    sync::{Arc, Mutex},
     time::{Duration, Instant as Clock},
 };
 
@@ -270,6 +272,46 @@ async fn a_peer_with_a_cookie_has_its_handshake_in_a_flood_from_everywhere() {
             }
         }
     }
+}
+
+/// The log of all tests in this process.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(text)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One authenticated packet by one port, the next by another: the peer moves each time, and the log says so now and then.
+#[tokio::test]
+async fn a_peer_that_alternates_its_port_writes_a_bounded_number_of_lines() {
+    let (log, started) = (Log::default(), Clock::now());
+    let writer = log.clone();
+    tracing_subscriber::fmt().with_writer(move || writer.clone()).init();
+    let mut lab = Lab::new(1_420);
+    let mut events = lab.device.events();
+    let (mut peer, first) = session(&mut lab).await;
+    lab.send(&first);
+    let mut ports = [1, 2].map(|port| lab.net.bind(SocketAddr::from(([203, 0, 113, 77], port))).unwrap());
+    for n in 0..200 {
+        let datagram = peer.sends(&packet(OURS, THEIRS, b"from elsewhere")).remove(0);
+        send_from(&mut ports[n % 2], &datagram);
+        // Each move is noticed before the next.
+        while !matches!(
+            tokio::time::timeout(LONG, events.recv()).await.unwrap().unwrap(),
+            Event::PeerRoamed { endpoint, .. } if endpoint == ports[n % 2].address()
+        ) {}
+    }
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let lines = text.lines().filter(|line| line.contains("203.0.113.77")).count();
+    // At most one in ten seconds, however long all of it took here.
+    assert!(lines <= 1 + started.elapsed().as_secs() as usize / 10, "{lines} lines: {text}");
 }
 
 #[tokio::test]

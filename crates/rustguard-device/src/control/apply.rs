@@ -1,7 +1,7 @@
 //! Carries out what the node decided.
 
 use super::{
-    Control, count_received, now,
+    Control, Line, Topic, count_received, now,
     paths::{Configured, PeerPaths},
     sources::Source,
 };
@@ -249,7 +249,8 @@ impl<B: Binder> Control<B> {
         let Some(entry) = self.peers.get(&peer) else { return };
         let Some(public_key) = self.node.peer_config(peer).map(|config| config.public_key) else { return };
         let Some(endpoint) = entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote) else { return };
-        tracing::info!(peer = entry.label(&public_key), "endpoint is {endpoint}");
+        let line = Line::new(entry.label(&public_key), format_args!("endpoint is {endpoint}"));
+        self.tell(peer, Topic::Endpoint, line);
         self.emit(Event::PeerRoamed { peer: public_key, endpoint });
         self.tell_endpoints(peer);
     }
@@ -276,7 +277,7 @@ impl<B: Binder> Control<B> {
         let name = entry.label(&key);
         match *event {
             NodeEvent::HandshakeComplete { took, .. } => {
-                tracing::info!(peer = name, "handshake complete");
+                self.tell(*peer, Topic::Handshake, Line::new(name, format_args!("handshake complete")));
                 self.emit(Event::HandshakeComplete { peer: key, took });
             }
             NodeEvent::HandshakeFailed { .. } => {

@@ -1,7 +1,7 @@
 //! The routing engine in its seat: what the device sees becomes events, what the engine decides reaches the workers' table, the
 //! kernel's routes and the peers.
 
-use super::{Control, apply::Text, now};
+use super::{Control, Line, Topic, apply::Text, now};
 use crate::{
     binder::Binder,
     event::Event,
@@ -287,12 +287,13 @@ impl<B: Binder> Control<B> {
                 // Read by the workers at once: no snapshot has to be made for a peer to be passed over.
                 entry.shared.usable.store(cost.is_some(), Relaxed);
                 if let Some(config) = self.node.peer_config(peer) {
-                    let (peer, name) = (config.public_key, entry.label(&config.public_key));
-                    match cost {
-                        Some(cost) => tracing::info!(peer = name, cost, "is a neighbour"),
-                        None => tracing::info!(peer = name, "is no neighbour any more"),
-                    }
-                    self.emit(Event::Neighbour { peer, cost });
+                    let (key, name) = (config.public_key, entry.label(&config.public_key));
+                    let line = match cost {
+                        Some(cost) => Line::new(name, format_args!("is a neighbour, cost {cost}")),
+                        None => Line::new(name, format_args!("is no neighbour any more")),
+                    };
+                    self.tell(peer, Topic::Neighbour, line);
+                    self.emit(Event::Neighbour { peer: key, cost });
                 }
             }
             Action::Keep { bytes } => {

@@ -6,6 +6,7 @@
 mod allowed;
 mod apply;
 mod engine;
+mod news;
 mod paths;
 mod relay;
 mod resolve;
@@ -34,6 +35,7 @@ use allowed::Allowed;
 use engine::Seat;
 pub(crate) use engine::{Engine, Keep};
 use ipnet::IpNet;
+use news::{Line, News, Topic};
 use relay::{Gate, RouteAnswer, Routing};
 use resolve::Resolved;
 use round::{Kind, Round};
@@ -102,6 +104,8 @@ struct Control<B: Binder> {
     seat: Seat,
     /// When the paths of peers that have several are due.
     path_schedule: paths::Schedule,
+    /// What peers can repeat, for the log.
+    news: News,
     /// What is relayed follows the host's addresses.
     follows_addresses: bool,
     shared: Arc<Shared>,
@@ -210,6 +214,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         allowed: Allowed::new(seat.shares_prefixes),
         seat,
         path_schedule: paths::Schedule::new(),
+        news: News::default(),
         follows_addresses,
         shared,
         binder,
@@ -301,7 +306,7 @@ impl<B: Binder> Control<B> {
         self.network_changed();
         let mut round = Round::new();
         loop {
-            let deadlines = [self.node.deadline(), self.seat.deadline(), self.paths_deadline()];
+            let deadlines = [self.node.deadline(), self.seat.deadline(), self.paths_deadline(), self.news.deadline()];
             let deadline = deadlines.into_iter().flatten().min();
             inbox.timer.set(deadline);
             // In this order, and each kind so often in a round: see `round.rs`.
@@ -328,6 +333,9 @@ impl<B: Binder> Control<B> {
                     self.node.tick(now(), &mut rand::rng(), &mut self.actions);
                     self.engine_tick();
                     self.paths_tick();
+                    while let Some(line) = self.news.next(now().instant) {
+                        line.write();
+                    }
                     Kind::Time
                 }
                 // Before the engine's packets: nobody who speaks a routing protocol keeps others from a session.
@@ -507,6 +515,13 @@ impl<B: Binder> Control<B> {
             if entry.shared.endpoint.load().is_some() {
                 self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions);
             }
+        }
+    }
+
+    /// Logs what a peer can repeat.
+    fn tell(&mut self, peer: PeerId, topic: Topic, line: Line) {
+        if let Some(line) = self.news.tell(peer, topic, line, now().instant) {
+            line.write();
         }
     }
 

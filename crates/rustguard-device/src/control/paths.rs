@@ -1,6 +1,6 @@
 //! The paths to peers that have several: what [`Paths`] orders is carried out, and what it chooses reaches the workers.
 
-use super::{Control, apply::Peer, now, resolve::Resolving};
+use super::{Control, Line, Topic, apply::Peer, now, resolve::Resolving};
 use crate::{
     binder::Binder,
     config::{EndpointSpec, PathSpec},
@@ -242,11 +242,12 @@ impl<B: Binder> Control<B> {
         let name = entry.label(&key);
         let Some(configured) = entry.endpoints.get(path) else { return };
         let endpoint = configured.spec.endpoint.to_string();
-        if up {
-            tracing::info!(peer = name, "the endpoint {endpoint} works");
+        let line = if up {
+            Line::new(name, format_args!("the endpoint {endpoint} works"))
         } else {
-            tracing::warn!(peer = name, "no answer by the endpoint {endpoint}");
-        }
+            Line::bad(name, format_args!("no answer by the endpoint {endpoint}"))
+        };
+        self.tell(peer, Topic::Path(path), line);
         self.emit(Event::Path { peer: key, endpoint, up });
     }
 

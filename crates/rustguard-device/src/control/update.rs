@@ -171,6 +171,7 @@ impl<B: Binder> Control<B> {
             drop(waiting);
             self.forget_paths(peer, &entry);
             self.tell_endpoints(peer);
+            self.news.forget(peer);
         }
     }
 

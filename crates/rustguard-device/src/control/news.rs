@@ -1,0 +1,188 @@
+//! News about peers for the log, at most one line for each peer and topic in [`PAUSE`].
+//!
+//! A peer can repeat what is worth a line as often as it likes: it may send from another port with every packet. The first line
+//! is written at once. What follows is counted, and the last of it is written when the pause is over.
+
+use rustguard_core::{node::PeerId, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
+
+/// Between two lines.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// What a line is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Topic {
+    /// Where the peer is.
+    Endpoint,
+    /// Handshakes with it.
+    Handshake,
+    /// Whether it is a neighbour of the routing engine.
+    Neighbour,
+    /// Whether this configured path works.
+    Path(usize),
+}
+
+/// A line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    /// The peer's name.
+    pub(super) peer: String,
+    /// It is bad news.
+    pub(super) bad: bool,
+    pub(super) text: String,
+}
+
+/// What was told, and what is held back.
+#[derive(Default)]
+pub(super) struct News {
+    told: BTreeMap<(PeerId, Topic), Told>,
+    /// When something held back is to be told.
+    due: BTreeSet<(Instant, PeerId, Topic)>,
+}
+
+struct Told {
+    /// Until then nothing else is.
+    until: Instant,
+    /// The last, and how many there were since.
+    held: Option<(Line, u64)>,
+}
+
+impl News {
+    /// Returns the line if it is to be written now.
+    pub(super) fn tell(&mut self, peer: PeerId, topic: Topic, line: Line, now: Instant) -> Option<Line> {
+        let until = now + PAUSE;
+        match self.told.get_mut(&(peer, topic)) {
+            Some(told) if now < told.until || told.held.is_some() => {
+                let before = told.held.take().map_or(0, |(_, count)| count);
+                if before == 0 {
+                    self.due.insert((told.until, peer, topic));
+                }
+                told.held = Some((line, before + 1));
+                None
+            }
+            told => {
+                // Known ones are put in place of: no more than one entry for each peer and topic.
+                match told {
+                    Some(told) => told.until = until,
+                    None => drop(self.told.insert((peer, topic), Told { until, held: None })),
+                }
+                Some(line)
+            }
+        }
+    }
+
+    /// The next line whose pause is over.
+    pub(super) fn next(&mut self, now: Instant) -> Option<Line> {
+        while let Some(&(at, peer, topic)) = self.due.first().filter(|(at, ..)| *at <= now) {
+            self.due.remove(&(at, peer, topic));
+            let Some(told) = self.told.get_mut(&(peer, topic)) else { continue };
+            let Some((mut line, count)) = told.held.take() else { continue };
+            told.until = now + PAUSE;
+            if count > 1 {
+                line.text = format!("{} (the last of {count} such changes in {} s)", line.text, PAUSE.as_secs());
+            }
+            return Some(line);
+        }
+        None
+    }
+
+    /// When something is to be told.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.due.first().map(|(at, ..)| *at)
+    }
+
+    /// The peer is gone; what was held back about it is of no interest any more.
+    pub(super) fn forget(&mut self, peer: PeerId) {
+        let of_peer = self.told.range((peer, Topic::Endpoint)..=(peer, Topic::Path(usize::MAX)));
+        let keys: Vec<_> = of_peer.map(|(&key, told)| (key, told.until)).collect();
+        for ((peer, topic), until) in keys {
+            self.told.remove(&(peer, topic));
+            self.due.remove(&(until, peer, topic));
+        }
+    }
+}
+
+impl Line {
+    pub(super) fn new(peer: String, text: fmt::Arguments<'_>) -> Self {
+        Self { peer, bad: false, text: text.to_string() }
+    }
+
+    pub(super) fn bad(peer: String, text: fmt::Arguments<'_>) -> Self {
+        Self { bad: true, ..Self::new(peer, text) }
+    }
+
+    pub(super) fn write(&self) {
+        let Self { peer, text, .. } = self;
+        if self.bad { tracing::warn!(peer, "{text}") } else { tracing::info!(peer, "{text}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Instant = Instant::from_nanos(1_000_000_000);
+    const MS: Duration = Duration::from_millis(1);
+    const PEER: PeerId = PeerId(7);
+
+    fn line(n: u32) -> Line {
+        Line::new("laptop".to_owned(), format_args!("endpoint is 192.0.2.1:{n}"))
+    }
+
+    /// All lines that are due.
+    fn due(news: &mut News, now: Instant) -> Vec<String> {
+        std::iter::from_fn(|| news.next(now)).map(|line| line.text).collect()
+    }
+
+    #[test]
+    fn a_peer_that_moves_with_every_packet_has_a_line_in_ten_seconds() {
+        let mut news = News::default();
+        let mut lines = Vec::new();
+        for n in 0..60_000 {
+            let now = AT + MS * n;
+            lines.extend(news.tell(PEER, Topic::Endpoint, line(n), now).map(|line| line.text));
+            lines.extend(due(&mut news, now));
+        }
+        lines.extend(due(&mut news, AT + Duration::from_secs(60)));
+        assert_eq!(lines.len(), 7, "{lines:?}");
+        assert_eq!(lines[0], "endpoint is 192.0.2.1:0");
+        assert_eq!(lines[1], "endpoint is 192.0.2.1:10000 (the last of 10000 such changes in 10 s)");
+        assert_eq!(lines[6], "endpoint is 192.0.2.1:59999 (the last of 9999 such changes in 10 s)");
+        assert_eq!(news.deadline(), None);
+        assert_eq!(news.told.len(), 1);
+    }
+
+    #[test]
+    fn what_happens_now_and_then_is_told_at_once() {
+        let mut news = News::default();
+        for n in 0..5 {
+            assert_eq!(news.tell(PEER, Topic::Endpoint, line(n), AT + PAUSE * n), Some(line(n)));
+        }
+        assert_eq!(news.deadline(), None, "nobody is woken for it");
+        // One more is told when the pause is over, as it is.
+        let now = AT + PAUSE * 4 + MS;
+        assert_eq!(news.tell(PEER, Topic::Endpoint, line(9), now), None);
+        assert_eq!(news.deadline(), Some(AT + PAUSE * 5));
+        assert_eq!(due(&mut news, AT + PAUSE * 5), [line(9).text]);
+    }
+
+    #[test]
+    fn peers_and_topics_are_apart_and_a_peer_that_is_gone_leaves_nothing() {
+        let mut news = News::default();
+        let other = PeerId(8);
+        for peer in [PEER, other] {
+            for topic in [Topic::Endpoint, Topic::Handshake, Topic::Neighbour, Topic::Path(0), Topic::Path(6)] {
+                assert!(news.tell(peer, topic, line(1), AT).is_some());
+                assert!(news.tell(peer, topic, line(2), AT).is_none());
+            }
+        }
+        news.forget(PEER);
+        assert_eq!((news.told.len(), news.due.len()), (5, 5));
+        news.forget(other);
+        assert_eq!((news.told.len(), news.deadline()), (0, None));
+    }
+}

@@ -1,0 +1,88 @@
+//! The log: a reader that stalls, and a file that is bounded.
+use anyhow::ensure;
+use rustguard_tests::{Outside, Pair, Program, Subject, Tunnel, eventually, scenario, subject};
+use std::{fmt::Write as _, fs::File, time::Duration};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A `wg set` that adds so many peers, and one that removes them: with RUSTGUARD_LOG=debug a line in the log for each.
+fn noise(interface: &str, peers: u32) -> [String; 2] {
+    let mut texts = [format!("wg set {interface}"), format!("wg set {interface}")];
+    for n in 0..peers {
+        // 32 bytes in base64.
+        let key = format!("{n:0>42}A=");
+        // Writing to a String cannot fail.
+        let _ = write!(texts[0], " peer {key}");
+        let _ = write!(texts[1], " peer {key} remove");
+    }
+    texts
+}
+
+/// Standard error is a pipe that nobody reads: the tunnel carries packets, is configured, and ends.
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    scenario(|lab| {
+        if subject() != Subject::RustGuard {
+            lab.skip("the log of rustguard: wireguard-go is the subject");
+            return Ok(());
+        }
+        let pair = Pair::new(lab, Outside::V4)?;
+        let _b = Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
+        let conf = lab.file("wga.conf", &pair.conf_a.wg_quick())?;
+        let pipe = lab.path("pipe");
+        pair.a.run(&["mkfifo", &pipe.display().to_string()])?;
+        // Open at both ends, so that it stays a pipe with a reader.
+        let _reader = File::options().read(true).write(true).open(&pipe)?;
+        let mut command = pair.a.command("sh");
+        // The program's path is the last argument of `ip netns exec NODE`.
+        command.args(["-c", "exec \"$0\" up \"$1\" 2>\"$2\""]).args(pair.a.rustguard()?.get_args().last());
+        command.arg(&conf).arg(&pipe).env("RUSTGUARD_LOG", "debug");
+        let mut up = pair.a.spawn("up", &mut command)?;
+        up.until("the interface", SOON, || Ok(pair.a.run(&["wg", "show", "wga"]).is_ok()))?;
+        // Several times what a pipe holds, 64 KiB.
+        for text in noise("wga", 1_500) {
+            let script = lab.file("noise.sh", &text)?;
+            pair.a.run(&["timeout", "20", "sh", &script.display().to_string()])?;
+        }
+        pair.a.reaches("10.9.0.2", 20)?;
+        let ended = up.stop("TERM")?;
+        ensure!(ended.success(), "{ended}");
+        Ok(())
+    });
+}
+
+/// The log of a detached tunnel stays below two files of 1 MiB, that nobody else reads, and goes when the tunnel ends.
+#[test]
+fn the_log_of_a_detached_tunnel_is_bounded() {
+    scenario(|lab| {
+        if subject() != Subject::RustGuard {
+            lab.skip("the log of rustguard: wireguard-go is the subject");
+            return Ok(());
+        }
+        let pair = Pair::new(lab, Outside::V4)?;
+        let conf = lab.file("wga.conf", &pair.conf_a.wg_quick())?;
+        let mut up = pair.a.rustguard()?;
+        let ended = pair.a.end_of(up.args(["up", "--detach"]).arg(&conf).env("RUSTGUARD_LOG", "debug"))?;
+        ensure!(ended.success(), "{ended}");
+        ended.says(&["wga is up"])?;
+        let log = "/run/rustguard/wga.log";
+        let old = "/run/rustguard/wga.log.old";
+        let noise = noise("wga", 1_500);
+        eventually("the log is put aside", SOON * 3, || {
+            for text in &noise {
+                let script = lab.file("noise.sh", text)?;
+                pair.a.run(&["timeout", "20", "sh", &script.display().to_string()])?;
+            }
+            Ok(pair.a.run(&["test", "-e", old]).is_ok())
+        })?;
+        for file in [log, old] {
+            let text = pair.a.run(&["stat", "-c", "%a %s", file])?;
+            let (mode, size) = text.trim().split_once(' ').unwrap_or_default();
+            ensure!(mode == "600" && size.parse::<u64>()? <= 1 << 20, "{file}: {text}");
+        }
+        pair.a.end_of(pair.a.rustguard()?.args(["down"]).arg(&conf))?;
+        eventually("the tunnel has ended", SOON, || Ok(pair.a.run(&["test", "-e", log]).is_err()))?;
+        ensure!(pair.a.run(&["test", "-e", old]).is_err(), "the older file is left");
+        Ok(())
+    });
+}
