@@ -27,6 +27,7 @@ pub mod allowed_ips;
 pub mod cookie;
 pub mod ecn;
 pub mod forwarding;
+pub mod icmp;
 pub mod limit;
 mod load;
 pub mod node;

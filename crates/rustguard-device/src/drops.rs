@@ -39,7 +39,7 @@ reasons! {
     /// A source within the allowed IPs of a router that has not announced it to the routing engine
     /// ([`SourceCheck`](crate::SourceCheck)).
     SourceNotAnnounced => "source_not_announced",
-    /// A packet from the host that no peer's allowed IPs hold, or one for a peer that a filter named and that is not there.
+    /// A packet from the host, not for all, that no peer's allowed IPs hold, or one for a peer that a filter named and that is not there.
     NoRoute => "no_route",
     /// One of the tunnel's own datagrams that came back from the TUN: a route of the host leads to a peer's endpoint through the
     /// tunnel. Sent on, it would come back for ever.

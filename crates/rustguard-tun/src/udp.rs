@@ -1,7 +1,8 @@
 //! The UDP sockets of a tunnel: IPv4 and, where the host has it, IPv6, on the same port.
 //!
-//! Fragmentation is left as the kernel has it (`net.ipv4.ip_no_pmtu_disc`), as wireguard-go does: datagrams longer than
-//! the path takes are fragmented, not refused, except beyond the 65,507 bytes UDP itself can carry.
+//! Datagrams longer than the path takes are fragmented, not refused, except beyond the 65,507 bytes UDP itself can carry: here where
+//! the kernel knows the path's MTU, and over IPv4 by routers on the way as well (no DF bit, as with the kernel's WireGuard), so that
+//! a tunnel whose MTU is too large works where ICMP is lost.
 use crate::{
     Endpoint, LocalAddr, Network, Received, Segments, Sent, Span, Transmit,
     sys::{self, Messages, Outgoing},
@@ -421,6 +422,7 @@ fn bind(domain: Domain, port: u16, options: &UdpOptions, claim: Claim) -> io::Re
     } else {
         sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
         sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+        sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)?;
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into()
     };
     if options.fwmark != 0 {

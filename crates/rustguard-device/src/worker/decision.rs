@@ -36,6 +36,8 @@ pub(super) enum Outcome {
     Forward(PeerId),
     /// Nowhere.
     Drop(DropReason),
+    /// Nowhere, and nothing is lost by it: what the host says to everybody, where nobody listens.
+    Ignore,
 }
 
 /// What is to become of a packet that some peer has, by its addresses.

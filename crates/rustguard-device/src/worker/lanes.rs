@@ -76,6 +76,16 @@ impl<T: TunQueue> Lanes<T> {
         self.deliver[lane].push(packet);
     }
 
+    /// Writes a packet that is about one of the host's, before all that is on its way. Returns 1 when it was refused.
+    ///
+    /// # Errors
+    /// As [`TunQueue::write`].
+    pub(super) fn answer(&mut self, packet: &mut [u8]) -> io::Result<usize> {
+        let whole = Span { offset: 0, len: packet.len() };
+        // ICMP is no flow: see `flow`.
+        self.queues[0].write(packet, &[whole])
+    }
+
     /// Writes what is on its way. Returns how many packets were refused.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ mod relay;
 mod rx;
 pub(crate) mod seal;
 mod tx;
+mod unreachable;
 
 pub(crate) use lanes::LANES;
 

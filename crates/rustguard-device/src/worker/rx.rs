@@ -214,6 +214,7 @@ impl Rx {
                     lanes.deliver(&self.slab, Span { offset: frame.offset, len: head.len });
                 }
                 Outcome::Drop(reason) => shared.drops.count(reason, 1),
+                Outcome::Ignore => {}
             }
         }
         self.frames.clear();

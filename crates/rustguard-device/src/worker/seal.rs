@@ -13,7 +13,8 @@ use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{Endpoint, Network, Segments, Transmit};
 use std::sync::atomic::Ordering;
 
-/// Seals a run for `peer` and lists its datagrams; what has no session to be sealed with waits for one.
+/// Seals a run for `peer` and lists its datagrams; what has no session to be sealed with waits for one. Returns false when nobody
+/// knows where the peer is: the packets are dropped, and counted.
 pub(super) fn seal(
     peer: &PeerShared,
     slab: &mut [u8],
@@ -21,7 +22,7 @@ pub(super) fn seal(
     now: Instant,
     transmits: &mut Vec<Transmit>,
     shared: &Shared,
-) {
+) -> bool {
     let sealer = peer.sealer.load();
     match usable(sealer.as_deref(), now, frames.len()) {
         Some((sealer, reserved)) => seal_with(sealer, &reserved, peer, slab, frames, now, transmits, shared),
@@ -35,7 +36,7 @@ fn usable(sealer: Option<&Sealer>, now: Instant, packets: usize) -> Option<(&Sea
     Some((sealer, sealer.reserve(now, packets)?))
 }
 
-/// Seals a run with counters that were reserved for it, and lists its datagrams.
+/// Seals a run with counters that were reserved for it, and lists its datagrams. Returns false as [`seal`] does.
 #[expect(clippy::too_many_arguments, reason = "what `seal` has, and what it has found")]
 pub(crate) fn seal_with(
     sealer: &Sealer,
@@ -46,13 +47,14 @@ pub(crate) fn seal_with(
     now: Instant,
     transmits: &mut Vec<Transmit>,
     shared: &Shared,
-) {
+) -> bool {
     if reserved.rekey {
         shared.control.want_handshake(peer);
     }
     let endpoint = peer.endpoint.load();
     let Some(&endpoint) = endpoint.as_deref() else {
-        return shared.drops.count(DropReason::NoEndpoint, frames.len());
+        shared.drops.count(DropReason::NoEndpoint, frames.len());
+        return false;
     };
     for (frame, counter) in frames.iter_mut().zip(reserved.first..) {
         frame.counter = counter;
@@ -72,6 +74,7 @@ pub(crate) fn seal_with(
     if peer.activity.data_sent(now, bytes) {
         shared.control.signal(Signal::Activity(peer.id));
     }
+    true
 }
 
 /// Sends what was sealed for `peers`.
@@ -116,7 +119,7 @@ fn wait(
     now: Instant,
     transmits: &mut Vec<Transmit>,
     shared: &Shared,
-) {
+) -> bool {
     let mut waiting = peer.waiting.lock();
     // There may be a session by now. Control has sent what waited before it let anybody see the sealer.
     let sealer = peer.sealer.load();
@@ -127,7 +130,8 @@ fn wait(
     // Nowhere to send an initiation, and no name that could still be resolved: only the peer can begin, and by then these
     // packets would be stale.
     if peer.endpoint.load().is_none() && !peer.findable.load(Ordering::Relaxed) {
-        return shared.drops.count(DropReason::NoEndpoint, frames.len());
+        shared.drops.count(DropReason::NoEndpoint, frames.len());
+        return false;
     }
     let first = waiting.is_empty();
     let packets = frames.iter().map(|frame| &slab[frame.offset..frame.offset + frame.len]);
@@ -136,6 +140,7 @@ fn wait(
     if first {
         shared.control.want_handshake(peer);
     }
+    true
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use super::{
     now,
     own::{self, Own},
     seal,
+    unreachable::Unreachable,
 };
 use crate::{
     drops::DropReason,
@@ -18,7 +19,13 @@ use rustguard_core::{
 };
 use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{HEADROOM, Network, Segments, Span, Transmit, TunQueue};
-use std::{io, ops::Range, sync::atomic::Ordering, thread};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr},
+    ops::Range,
+    sync::atomic::Ordering,
+    thread,
+};
 
 /// Packets in a batch: enough for the system calls to be shared, few enough to stay in the L2 cache (64 and 192 measured alike).
 const BATCH: usize = 64;
@@ -39,6 +46,7 @@ pub(super) struct Tx {
     runs: Vec<Run>,
     transmits: Vec<Transmit>,
     own: Own,
+    unreachable: Unreachable,
 }
 
 /// Consecutive frames for one peer.
@@ -56,6 +64,7 @@ impl Tx {
             runs: Vec::with_capacity(BATCH),
             transmits: Vec::with_capacity(BATCH),
             own: Own::default(),
+            unreachable: Unreachable::default(),
         }
     }
 
@@ -84,7 +93,7 @@ impl Tx {
                 Some(segments) => {
                     reads += 1;
                     packets += segments.count;
-                    self.take(segments, &table, &decision, lanes, mtu, shared);
+                    self.take(segments, &table, &decision, lanes, mtu, shared)?;
                 }
                 // A stream of packets has begun, but the sender runs on this core or is about to go on: its turn. Where
                 // packets come in as well, these are answers to them, which others wait for.
@@ -97,7 +106,7 @@ impl Tx {
             }
         }
         if !self.runs.is_empty() {
-            self.seal(&table, shared);
+            self.seal(&table, lanes, shared)?;
             let peers = self.runs.iter().filter_map(|run| table.peers.get(&run.peer));
             seal::send(network, &self.slab, &self.transmits, peers.map(|peer| &**peer), shared);
         }
@@ -118,22 +127,31 @@ impl Tx {
         lanes: &mut Lanes<impl TunQueue>,
         mtu: usize,
         shared: &Shared,
-    ) {
+    ) -> io::Result<()> {
         let Segments { stride, count, .. } = segments;
         let port = shared.port.load(Ordering::Relaxed);
         let mut outcome = Outcome::Drop(DropReason::NotIp);
         for (n, Span { offset, len }) in segments.pieces().enumerate() {
             if n == 0 || decision.is_filtered() {
                 let packet = &self.slab[offset..offset + len];
-                outcome = match IpHead::parse(packet) {
-                    Some(head) => decision.outcome(None, &head, packet),
+                let head = IpHead::parse(packet);
+                outcome = match &head {
+                    Some(head) => decision.outcome(None, head, packet),
                     None => Outcome::Drop(DropReason::NotIp),
                 };
-                if let Outcome::Forward(peer) = outcome
-                    && own::may_be(packet, port)
-                    && self.own.is(packet, peer, table, now(), shared)
-                {
-                    outcome = Outcome::Drop(DropReason::RoutingLoop);
+                match (outcome, &head) {
+                    (Outcome::Forward(peer), _)
+                        if own::may_be(packet, port) && self.own.is(packet, peer, table, now(), shared) =>
+                    {
+                        outcome = Outcome::Drop(DropReason::RoutingLoop);
+                    }
+                    (Outcome::Drop(DropReason::NoRoute), Some(head)) if is_for_all(head.destination) => {
+                        outcome = Outcome::Ignore;
+                    }
+                    (Outcome::Drop(DropReason::NoRoute), Some(head)) => {
+                        self.unreachable.tell(packet, head, lanes, now(), shared)?;
+                    }
+                    _ => {}
                 }
             }
             let peer = match outcome {
@@ -148,6 +166,7 @@ impl Tx {
                     shared.drops.count(reason, 1);
                     continue;
                 }
+                Outcome::Ignore => continue,
             };
             // Several lie at a stride that has room for just so much text.
             let room = if count > 1 { stride - HEADER_LEN - TAG_LEN } else { usize::MAX };
@@ -161,18 +180,31 @@ impl Tx {
                 _ => self.runs.push(Run { peer, frames: frame..frame + 1 }),
             }
         }
+        Ok(())
     }
 
     /// Seals run by run.
-    fn seal(&mut self, table: &Table, shared: &Shared) {
+    fn seal(&mut self, table: &Table, lanes: &mut Lanes<impl TunQueue>, shared: &Shared) -> io::Result<()> {
         let now = now();
         for run in &self.runs {
-            if let Some(peer) = table.peers.get(&run.peer) {
-                let frames = &mut self.frames[run.frames.clone()];
-                seal::seal(peer, &mut self.slab, frames, now, &mut self.transmits, shared);
+            let Some(peer) = table.peers.get(&run.peer) else { continue };
+            let frames = &mut self.frames[run.frames.clone()];
+            if !seal::seal(peer, &mut self.slab, frames, now, &mut self.transmits, shared) {
+                for frame in &*frames {
+                    let packet = &self.slab[frame.offset..frame.offset + frame.len];
+                    if let Some(head) = IpHead::parse(packet) {
+                        self.unreachable.tell(packet, &head, lanes, now, shared)?;
+                    }
+                }
             }
         }
+        Ok(())
     }
+}
+
+/// Whether nobody in particular is meant: neighbour discovery, mDNS and the like, which a host sends to every interface.
+fn is_for_all(destination: IpAddr) -> bool {
+    destination.is_multicast() || destination == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ struct Tun {
     reads: VecDeque<usize>,
     endless: bool,
     next: u8,
+    to: [u8; 4],
     written: Arc<Mutex<Vec<Vec<u8>>>>,
     fd: io::PipeReader,
 }
@@ -40,7 +41,8 @@ impl TunQueue for Tun {
             let packet = &mut slab[offset + piece * STRIDE..][..TEXT];
             packet.fill(0);
             (packet[0], packet[3], packet[20]) = (0x45, TEXT as u8, self.next);
-            packet[12..20].copy_from_slice(&[10, 0, 0, 9, 10, 0, 0, 1]);
+            packet[12..16].copy_from_slice(&[10, 0, 0, 9]);
+            packet[16..20].copy_from_slice(&self.to);
             self.next = self.next.wrapping_add(1);
         }
         Ok(Some(Segments { offset, stride: STRIDE, count, len: TEXT, last_len: TEXT }))
@@ -99,6 +101,18 @@ struct Outcome {
 
 /// Runs a batch of these reads. 10.0.0.1 is at peer 1; both peers have sessions.
 fn batch(reads: &[usize], endless: bool, filter: Option<fn(&Packet<'_>) -> Verdict>) -> Outcome {
+    batch_to([10, 0, 0, 1], reads, endless, filter, |_| {}).0
+}
+
+/// The same for this address, with peers that are changed before. Returns all that is written to the TUN as well: answers are longer
+/// than the host's packets.
+fn batch_to(
+    to: [u8; 4],
+    reads: &[usize],
+    endless: bool,
+    filter: Option<fn(&Packet<'_>) -> Verdict>,
+    change: fn(&Table),
+) -> (Outcome, Vec<Vec<u8>>) {
     let (mut shared, _inbox) = testing::shared(2);
     shared.filter = filter.map(|filter| Box::new(filter) as crate::filter::Filter);
     let mut table = Table::default();
@@ -116,10 +130,11 @@ fn batch(reads: &[usize], endless: bool, filter: Option<fn(&Packet<'_>) -> Verdi
     let mut routes = RouteTable::default();
     routes.install("10.0.0.1/32".parse().unwrap(), Target::Peer(PeerId(1)));
     table.routes = routes.snapshot();
+    change(&table);
     shared.table.store(Arc::new(table));
     let written = Arc::default();
     let (fd, _) = io::pipe().unwrap();
-    let tun = Tun { reads: reads.iter().copied().collect(), endless, next: 0, written: Arc::clone(&written), fd };
+    let tun = Tun { reads: reads.iter().copied().collect(), endless, next: 0, to, written: Arc::clone(&written), fd };
     let mut lanes = Lanes::new(vec![tun]);
     let mut net = Net::default();
     Tx::new(&lanes).run(&mut lanes, &mut net, false, &shared).unwrap();
@@ -136,10 +151,55 @@ fn batch(reads: &[usize], endless: bool, filter: Option<fn(&Packet<'_>) -> Verdi
         .into_iter()
         .map(|(port, datagrams)| (port, datagrams.into_iter().map(|datagram| opened(port, datagram)).collect()));
     let sent = sent.collect();
-    let back = written.lock();
-    assert!(back.iter().all(|packet| packet.len() == TEXT));
-    let back = back.iter().map(|packet| packet[20]).collect();
-    Outcome { sent, back, drops: shared.drops.snapshot() }
+    let written = written.lock().clone();
+    let back = written.iter().filter(|packet| packet.len() == TEXT).map(|packet| packet[20]).collect();
+    (Outcome { sent, back, drops: shared.drops.snapshot() }, written)
+}
+
+/// Destination unreachable, host, about a packet of `TEXT` bytes.
+fn is_answer(packet: &[u8], to: [u8; 4]) -> bool {
+    packet.len() == 28 + TEXT && packet[12..16] == to && packet[20..22] == [3, 1]
+}
+
+#[test]
+fn the_host_hears_at_once_that_nobody_has_an_address() {
+    let to = [10, 0, 0, 7];
+    let (outcome, written) = batch_to(to, &[5, 1], false, None, |_| {});
+    assert_eq!((outcome.sent, outcome.drops), (vec![], vec![(DropReason::NoRoute, 6)]));
+    assert!(written.len() == 2 && written.iter().all(|packet| is_answer(packet, to)), "one for each read: {written:?}");
+    let (outcome, written) = batch_to(to, &[5], false, Some(|_| Verdict::Pass), |_| {});
+    assert_eq!((written.len(), outcome.drops), (5, vec![(DropReason::NoRoute, 5)]), "a filter looks at each");
+}
+
+#[test]
+fn the_host_hears_at_once_that_a_peer_is_nowhere() {
+    for with_session in [true, false] {
+        let change: fn(&Table) = match with_session {
+            true => |table| table.peers[&PeerId(1)].endpoint.store(None),
+            false => |table| {
+                table.peers[&PeerId(1)].endpoint.store(None);
+                table.peers[&PeerId(1)].sealer.store(None);
+            },
+        };
+        let (outcome, written) = batch_to([10, 0, 0, 1], &[2], false, None, change);
+        assert_eq!((outcome.sent, outcome.drops), (vec![], vec![(DropReason::NoEndpoint, 2)]));
+        assert!(written.len() == 2 && written.iter().all(|packet| is_answer(packet, [10, 0, 0, 1])));
+    }
+}
+
+#[test]
+fn what_is_for_all_is_neither_answered_nor_counted() {
+    for to in [[224, 0, 0, 251], [239, 1, 2, 3], [255, 255, 255, 255]] {
+        let (outcome, written) = batch_to(to, &[3], false, None, |_| {});
+        assert_eq!((written.len(), outcome.sent, outcome.drops), (0, vec![], vec![]), "{to:?}");
+    }
+}
+
+#[test]
+fn answers_have_a_limit() {
+    let (outcome, written) = batch_to([10, 0, 0, 7], &[1; 64], false, None, |_| {});
+    assert_eq!(outcome.drops, [(DropReason::NoRoute, 64)]);
+    assert!((50..64).contains(&written.len()), "a burst, and what the time brings: {}", written.len());
 }
 
 #[test]

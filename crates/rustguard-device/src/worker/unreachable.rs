@@ -1,0 +1,54 @@
+//! The host is told at once that nobody has an address, or that a peer cannot be reached, as by the kernel's WireGuard: programs
+//! fail with "no route to host" and need not wait for a timeout.
+//!
+//! Only for what comes from the TUN. A packet of a peer for an address that nobody has goes to the host, and what the host forwards
+//! comes back here: so its sender hears of it as well.
+
+use super::lanes::Lanes;
+use crate::{drops::DropReason, shared::Shared};
+use rustguard_core::{
+    icmp,
+    limit::{Bucket, Rate},
+    packet::IpHead,
+    time::Instant,
+};
+use rustguard_tun::TunQueue;
+use std::{io, time::Duration};
+
+/// Answers of one worker. The kernel allows all senders together 50 at once and 1,000 a second, one of them 1 a second.
+const RATE: Rate = Rate { interval: Duration::from_millis(10), burst: 50 };
+
+/// What is left to be said, and where it is written.
+pub(super) struct Unreachable {
+    bucket: Bucket,
+    answer: Box<[u8; icmp::MAX_LEN]>,
+}
+
+impl Default for Unreachable {
+    fn default() -> Self {
+        Self { bucket: Bucket::default(), answer: Box::new([0; icmp::MAX_LEN]) }
+    }
+}
+
+impl Unreachable {
+    /// Answers a packet of the host's, if the standards allow it and the last answers were not too many.
+    ///
+    /// # Errors
+    /// When the TUN is gone.
+    #[cold]
+    pub(super) fn tell(
+        &mut self,
+        packet: &[u8],
+        head: &IpHead,
+        lanes: &mut Lanes<impl TunQueue>,
+        now: Instant,
+        shared: &Shared,
+    ) -> io::Result<()> {
+        if icmp::may_answer(packet, head) && self.bucket.take(RATE, now) {
+            let len = icmp::unreachable(packet, head, &mut self.answer);
+            let refused = lanes.answer(&mut self.answer[..len])?;
+            shared.drops.count(DropReason::HostRefused, refused);
+        }
+        Ok(())
+    }
+}
