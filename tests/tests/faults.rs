@@ -1,8 +1,8 @@
 //! Bad input and faults: each is answered with the thing, the cause and status 1, and leaves nothing behind.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
-    Conf, Ended, INSIDE_A, INSIDE_B, Keypair, Lab, Node, Outside, Pair, PeerConf, Program, Subject, Up, eventually,
-    scenario, subject,
+    Conf, Ended, INSIDE_A, INSIDE_B, Keypair, Lab, Node, Outside, Pair, PeerConf, Program, Subject, Tunnel, Up,
+    eventually, scenario, subject,
 };
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
@@ -128,7 +128,7 @@ fn unresolvable_endpoint() {
     scenario(|lab| {
         fault(lab, |lab| {
             let mut pair = Pair::new(lab, Outside::V4)?;
-            let _b = rustguard_tests::Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
+            let _b = Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
             pair.conf_a.peers[0].endpoint = Some("peer.example.invalid:51802".to_owned());
             pair.conf_a.peers[0].persistent_keepalive = Some(1);
             let mut up = Up::start(lab, &pair.a, &pair.conf_a)?;
@@ -220,7 +220,7 @@ fn no_ipv6() {
     scenario(|lab| {
         fault(lab, |lab| {
             let mut pair = Pair::new(lab, Outside::V4)?;
-            let _b = rustguard_tests::Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
+            let _b = Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
             pair.a.sh("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")?;
             refused(lab, &pair.a, &pair.conf_a.wg_quick(), &["fd09::1", "IPv6"])?;
             pair.conf_a.addresses.pop();
@@ -293,6 +293,43 @@ fn killed_and_started_again() {
     });
 }
 
+/// A crash takes the sessions along, and the other side goes on sealing for them until nothing has come back for 15 seconds. It is
+/// told before it has anything to send, unless the configuration says otherwise.
+#[test]
+fn reachable_again_after_a_crash_with_nothing_to_say() {
+    scenario(|lab| {
+        fault(lab, |lab| {
+            let mut pair = Pair::new(lab, Outside::V4)?;
+            pair.conf_b.peers[0].endpoint = Some("10.1.0.2:51801".to_owned());
+            let _a = Tunnel::start(lab, &pair.a, Program::Reference, &pair.conf_a)?;
+            let crash = |up: Up| -> Result<Up> {
+                pair.a.reaches(INSIDE_B[0], 10)?;
+                let mut up = up;
+                up.process()?.stop("KILL")?;
+                Up::start(lab, &pair.b, &pair.conf_b)
+            };
+            let greeted = |up: &Up| Ok(up.dump()?.peers.iter().all(|peer| peer.latest_handshake > 0));
+            let up = Up::start(lab, &pair.b, &pair.conf_b)?;
+            eventually("a handshake at the start", SOON, || greeted(&up))?;
+            let up = crash(up)?;
+            eventually("a handshake after the crash", SOON, || greeted(&up))?;
+            pair.a.run(&["ping", "-n", "-c", "1", "-W", "5", INSIDE_B[0]])?;
+
+            let mut conf = pair.conf_b.clone();
+            conf.lines.push("HandshakeOnUp = false".to_owned());
+            let mut up = up;
+            up.process()?.stop("KILL")?;
+            let up = Up::start(lab, &pair.b, &conf)?;
+            let ping = Ended::of(pair.a.command("ping").args(["-n", "-c", "1", "-W", "1", INSIDE_B[0]]))?;
+            ensure!(
+                !ping.success() && !greeted(&up)?,
+                "without HandshakeOnUp the dead session stays for a while: {ping}"
+            );
+            up.down()
+        })
+    });
+}
+
 #[test]
 fn interface_deleted_from_outside() {
     scenario(|lab| {
@@ -345,7 +382,7 @@ fn detach() {
             let record = lab.path("post-down");
             pair.conf_a.lines =
                 vec!["PostUp = echo up".to_owned(), format!("PostDown = echo down && touch {}", record.display())];
-            let _b = rustguard_tests::Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
+            let _b = Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
             let before = pair.a.traces()?;
             let file = lab.file("wga.conf", &pair.conf_a.wg_quick())?.display().to_string();
             let started = rustguard(&pair.a, &["up", "--detach", &file])?;

@@ -70,6 +70,7 @@ impl Session {
         if let Some(key) = &interface.private_key {
             builder = builder.private_key(key.clone());
         }
+        builder = builder.greet(interface.handshake_on_up.unwrap_or(true));
         if let Some(retries) = resolution_retries() {
             builder = builder.resolution_retries(retries);
         }

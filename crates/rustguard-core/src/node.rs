@@ -377,6 +377,12 @@ impl Node {
     pub fn handshake_now(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         self.restart_handshake(peer, now, rng, out);
     }
+    /// Begins a handshake at the time `at` though there is nothing to send, unless there is a session or a handshake by then: a peer
+    /// that still seals for a session of our last life finds out at once that it has ended. After three initiations without an
+    /// answer it is over, without [`Event::HandshakeFailed`].
+    pub fn greet(&mut self, peer: PeerId, at: Instant) {
+        self.begin_greeting(peer, at);
+    }
     /// The first data of the session with this local index was authenticated.
     pub fn confirmed(&mut self, index: u32, now: Now, out: &mut Vec<Action>) {
         self.confirm_session(index, now, out);

@@ -46,11 +46,17 @@ pub(crate) struct Attempt {
     pub(crate) first_sent: Option<Instant>,
     /// Initiations made so far.
     pub(crate) tries: u32,
+    /// Nothing waits for it: it is given up early and in silence. Whatever does want a handshake makes it one like any other.
+    pub(crate) greeting: bool,
 }
 
 impl Attempt {
     pub(crate) fn new(since: Instant) -> Self {
-        Self { since, first_sent: None, tries: 0 }
+        Self { since, first_sent: None, tries: 0, greeting: false }
+    }
+
+    pub(crate) fn greeting(since: Instant) -> Self {
+        Self { greeting: true, ..Self::new(since) }
     }
 }
 

@@ -201,6 +201,11 @@ impl Tunnel {
         self.apply(None, now, rng);
     }
 
+    /// Begins a handshake with nothing to send: see [`Node::greet`].
+    pub fn greet(&mut self, peer: PeerId, at: Instant) {
+        self.node.greet(peer, at);
+    }
+
     /// The protocol's state, for what can be asked of it.
     pub fn node(&self) -> &Node {
         &self.node

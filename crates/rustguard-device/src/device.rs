@@ -90,6 +90,7 @@ pub struct Builder {
     update: Update,
     mtu: Option<u32>,
     resolution_retries: Option<u32>,
+    greet: bool,
     queues: Option<NonZeroUsize>,
     offload: Offload,
     io: Io,
@@ -355,6 +356,15 @@ impl Builder {
         self
     }
 
+    /// Whether a handshake begins with each peer as soon as it has an endpoint, though there is nothing to send; by default not.
+    /// Peers that still seal for the sessions of a program that has crashed then find out at once, and not after 15 seconds. With
+    /// many peers, a thousand begin each second.
+    #[must_use]
+    pub fn greet(mut self, greet: bool) -> Self {
+        self.greet = greet;
+        self
+    }
+
     /// How many queues the interface has, each with sockets and a thread of its own; by default [`default_queues`]. All
     /// packets of one peer come in by one queue, and those of a flow go out by one: they stay in order.
     #[must_use]
@@ -519,6 +529,7 @@ impl Builder {
             update: self.update,
             mtu: self.mtu.unwrap_or(DEFAULT_MTU),
             resolution_retries: self.resolution_retries,
+            greet: self.greet,
             relay,
             relay_unfiltered: self.relay_unfiltered,
             engine: self.engine,

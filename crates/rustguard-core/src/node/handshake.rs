@@ -17,6 +17,9 @@ use rand_core::CryptoRng;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use zeroize::Zeroizing;
 
+/// Initiations for which nothing waits, to one peer. Thousands of absent peers must not cost Diffie-Hellman operations for long.
+const GREETINGS: u32 = 3;
+
 impl Node {
     pub(super) fn handle_message(
         &mut self,
@@ -48,11 +51,30 @@ impl Node {
     /// Starts a handshake unless one is under way; waits with the first initiation until Rekey-Timeout after the last
     /// message we sent, as the kernel does: the peer may be about to confirm the session of our response.
     pub(super) fn begin_handshake(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
-        let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.attempt.is_none()) else { return };
-        peer.attempt = Some(Attempt::new(now.instant));
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        match &mut peer.attempt {
+            None => peer.attempt = Some(Attempt::new(now.instant)),
+            Some(attempt) if attempt.greeting => {
+                (attempt.since, attempt.greeting) = (now.instant, false);
+                if attempt.tries > 0 {
+                    // An initiation is on its way, and the next one has its time.
+                    return;
+                }
+            }
+            Some(_) => return,
+        }
         match peer.handshake_sent.map(|sent| sent + REKEY_TIMEOUT).filter(|&earliest| earliest > now.instant) {
             Some(earliest) => self.timers.arm(id, &mut peer.armed, Timer::Handshake, earliest),
             None => self.initiate(id, now, rng, out),
+        }
+    }
+
+    /// Sets the time of a first initiation for which nothing waits.
+    pub(super) fn begin_greeting(&mut self, id: PeerId, at: Instant) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if peer.attempt.is_none() && peer.usable_sealer(at).is_none() {
+            peer.attempt = Some(Attempt::greeting(at));
+            self.timers.arm(id, &mut peer.armed, Timer::Handshake, at);
         }
     }
 
@@ -65,14 +87,27 @@ impl Node {
 
     /// The handshake timer of `id`: the next initiation, or the end of the attempt.
     pub(super) fn retry_handshake(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
-        let Some(peer) = self.peers.get(&id) else { return };
-        let given_up = |attempt: &Attempt| now.instant.since(attempt.since) >= REKEY_ATTEMPT_TIME;
-        if peer.attempt.as_ref().is_none_or(given_up) {
-            self.end_attempt(id);
-            out.push(Action::DropStaged { peer: id });
-            out.push(Action::Event(Event::HandshakeFailed { peer: id }));
-        } else {
-            self.initiate(id, now, rng, out);
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        match &peer.attempt {
+            Some(attempt) if attempt.greeting => {
+                // The other side may have been faster: it has Rekey-Timeout to confirm the session of our response.
+                let earliest = peer.handshake_sent.filter(|_| attempt.tries == 0).map(|sent| sent + REKEY_TIMEOUT);
+                if let Some(earliest) = earliest.filter(|&earliest| earliest > now.instant) {
+                    self.timers.arm(id, &mut peer.armed, Timer::Handshake, earliest);
+                } else if attempt.tries >= GREETINGS {
+                    self.end_attempt(id);
+                } else {
+                    self.initiate(id, now, rng, out);
+                }
+            }
+            Some(attempt) if now.instant.since(attempt.since) < REKEY_ATTEMPT_TIME => {
+                self.initiate(id, now, rng, out);
+            }
+            _ => {
+                self.end_attempt(id);
+                out.push(Action::DropStaged { peer: id });
+                out.push(Action::Event(Event::HandshakeFailed { peer: id }));
+            }
         }
     }
 

@@ -156,6 +156,20 @@ impl Sim {
         sim
     }
 
+    /// One host crashes and begins anew, knowing no more than keys and the other's endpoint.
+    pub(crate) fn restart(&mut self, who: usize) {
+        let now = self.now();
+        let endpoint = self.hosts[1 - who].address;
+        let host = &mut self.hosts[who];
+        let config = host.tunnel.node().peer_config(host.peer).expect("it has a peer").clone();
+        let key = host.tunnel.node().private_key().cloned();
+        host.tunnel = Tunnel::new(MTU, now, &mut host.rng);
+        host.tunnel.set_private_key(key, now, &mut host.rng);
+        let allowed = [ipnet::IpNet::from(IpAddr::V4(inner_of(1 - who)))];
+        host.peer =
+            host.tunnel.add_peer(config, Some(endpoint), &allowed, now, &mut host.rng).expect("it is the first");
+    }
+
     pub(crate) fn now(&self) -> Now {
         at(self.clock)
     }

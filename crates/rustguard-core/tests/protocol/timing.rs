@@ -268,3 +268,70 @@ fn back_and_forth_traffic_wakes_the_node_once_in_ten_seconds() {
     assert!(ticks <= 12, "{ticks} in 90 s");
     assert_eq!(sim.count(A, |sent| sent.is_keepalive()), 0);
 }
+
+#[test]
+fn who_greets_after_a_restart_is_reached_at_once_and_who_does_not_after_fifteen_seconds() {
+    for greets in [true, false] {
+        let mut sim = Sim::connected(seed_or(151));
+        sim.run(secs(30));
+        sim.restart(B);
+        sim.sent.clear();
+        if greets {
+            sim.with(B, |host, now| host.tunnel.greet(host.peer, now.instant + ms(5)));
+            sim.run(ms(100));
+            assert_eq!(sim.initiations(B), 1);
+        }
+        sim.send(A, 7);
+        sim.run(ms(20));
+        assert_eq!(sim.hosts[B].delivered, if greets { vec![7] } else { vec![] });
+        // WireGuard's own timers: A begins a handshake when nothing has come back for 15 s.
+        sim.run(secs(14));
+        assert_eq!(sim.initiations(A), 0);
+        sim.run(secs(2));
+        assert_eq!(sim.initiations(A), usize::from(!greets));
+    }
+}
+
+#[test]
+fn greetings_that_nobody_answers_end_soon_and_in_silence_unless_there_is_something_to_send() {
+    let greeted = |sends: Option<Duration>| {
+        let mut sim = Sim::new(seed_or(152));
+        sim.network.loss = 1.0;
+        sim.with(A, |host, now| host.tunnel.greet(host.peer, now.instant + ms(300)));
+        if let Some(after) = sends {
+            sim.run(after);
+            let before = sim.initiations(A);
+            sim.send(A, 1);
+            let at_once = sim.initiations(A) - before;
+            assert_eq!(at_once, usize::from(before == 0), "a packet does not wait for the greeting's time");
+        }
+        sim.run(secs(200));
+        let failed =
+            sim.hosts[A].events.iter().filter(|event| matches!(event.1, Event::HandshakeFailed { .. })).count();
+        assert_eq!(sim.hosts[A].tunnel.deadline(), None, "nothing is tried any more");
+        (sim.initiations(A), failed)
+    };
+    assert_eq!(greeted(None), (3, 0));
+    for after in [ms(0), ms(100), ms(400), secs(7)] {
+        let (initiations, failed) = greeted(Some(after));
+        assert!(
+            failed == 1 && (17..=20).contains(&initiations),
+            "{after:?}: {initiations} initiations, {failed} failed"
+        );
+    }
+}
+
+#[test]
+fn two_that_greet_each_other_make_one_session() {
+    let mut sim = Sim::new(seed_or(153));
+    sim.restart(B);
+    for who in [A, B] {
+        // Both before anything of the other's has come.
+        sim.with(who, |host, now| host.tunnel.greet(host.peer, now.instant + ms(who as u64 * 15)));
+    }
+    sim.run(secs(30));
+    assert_eq!((sim.initiations(A), sim.initiations(B)), (1, 0));
+    sim.send(B, 3);
+    sim.run(ms(20));
+    assert_eq!(sim.hosts[A].delivered, [3]);
+}

@@ -80,6 +80,8 @@ pub struct Interface {
     pub pins: Vec<Pin>,
     /// `SourceCheck`: what becomes of routers' packets with sources that they have not announced.
     pub source_check: SourceCheck,
+    /// `HandshakeOnUp`: begin a handshake with each peer that has an endpoint, which is done where nothing is said.
+    pub handshake_on_up: Option<bool>,
     /// `SaveConfig`: write the state of the device back into the file on the way down.
     pub save_config: bool,
 }

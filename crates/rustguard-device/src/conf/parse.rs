@@ -15,7 +15,7 @@ use std::{collections::HashMap, ops::Range, time::Duration};
 use zeroize::Zeroizing;
 
 /// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
-const INTERFACE_KEYS: [&str; 17] = [
+const INTERFACE_KEYS: [&str; 18] = [
     "PrivateKey",
     "ListenPort",
     "FwMark",
@@ -28,6 +28,7 @@ const INTERFACE_KEYS: [&str; 17] = [
     "PreDown",
     "PostDown",
     "SaveConfig",
+    "HandshakeOnUp",
     "Routing",
     "Announce",
     "Redistribute",
@@ -420,6 +421,7 @@ impl<'a> Parser<'a> {
             }
             "Table" => self.interface.table = self.value(key, value, value::table).unwrap_or(Table::Auto),
             "SaveConfig" => self.interface.save_config = self.value(key, value, value::boolean).unwrap_or(false),
+            "HandshakeOnUp" => self.interface.handshake_on_up = self.value(key, value, value::boolean),
             "Routing" | "Announce" | "Redistribute" | "Pin" | "SourceCheck" => self.routing_entry(key, value),
             hook => {
                 let hooks = match hook {

@@ -63,6 +63,7 @@ pub fn to_text(config: &Config) -> Zeroizing<String> {
         Table::Number(number) => line(&mut out, "Table", number),
     }
     line_unless(&mut out, !interface.save_config, "SaveConfig", true);
+    maybe(&mut out, "HandshakeOnUp", interface.handshake_on_up);
     line_unless(&mut out, interface.routing == Routing::Static, "Routing", "babel");
     let announce = interface.announce.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     line_unless(&mut out, announce.is_empty(), "Announce", announce);

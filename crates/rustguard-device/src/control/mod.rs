@@ -53,12 +53,16 @@ use std::{
     net::IpAddr,
     sync::Arc,
     thread::JoinHandle,
+    time::Duration,
 };
 use timer::{BootTimer, SuspendDetector};
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 
 /// Answers of the resolver that may wait: it waits itself where there are more.
 const RESOLVED_QUEUE: usize = 1024;
+
+/// Between the first initiations to peers that are greeted: a tenth of the time goes into them.
+const GREETING_PAUSE: Duration = Duration::from_millis(1);
 
 /// What a [`Device`](crate::Device) asks of control.
 pub(crate) enum Command {
@@ -75,6 +79,8 @@ pub(crate) struct Start {
     pub(crate) update: Update,
     pub(crate) mtu: u32,
     pub(crate) resolution_retries: Option<u32>,
+    /// Peers with an endpoint are greeted.
+    pub(crate) greet: bool,
     pub(crate) relay: Relay,
     /// Whatever rules netfilter has.
     pub(crate) relay_unfiltered: bool,
@@ -122,6 +128,8 @@ struct Control<B: Binder> {
     events: broadcast::Sender<Event>,
     resolved: mpsc::Sender<Resolved>,
     resolution_retries: Option<u32>,
+    /// When the next peer is greeted, where that is done.
+    next_greeting: Option<Instant>,
     relaying: Relaying,
     /// Whether netfilter lets anything be relayed.
     gate: Gate,
@@ -227,6 +235,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         events: start.events,
         resolved,
         resolution_retries: start.resolution_retries,
+        next_greeting: start.greet.then(|| now().instant),
         relaying: start.relay.into(),
         gate,
         sources: Sources::new(start.interface.is_some(), source_answers),
@@ -507,6 +516,17 @@ impl<B: Binder> Control<B> {
         // Cleared first: a wish that comes while this one is looked at is told again.
         entry.shared.handshake_wanted.store(false, std::sync::atomic::Ordering::Release);
         self.node.handshake_wanted(peer, now(), &mut rand::rng(), &mut self.actions);
+    }
+
+    /// The peer's endpoint is there: what was waiting for it begins.
+    fn start(&mut self, peer: PeerId) {
+        let now = now();
+        self.node.start(peer, now, &mut rand::rng(), &mut self.actions);
+        if let Some(next) = &mut self.next_greeting {
+            let at = (*next).max(now.instant);
+            *next = at + GREETING_PAUSE;
+            self.node.greet(peer, at);
+        }
     }
 
     /// New handshakes with everybody whose place is known.

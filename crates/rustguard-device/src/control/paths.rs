@@ -108,7 +108,7 @@ impl<B: Binder> Control<B> {
         self.paths_changed(peer);
         self.tell_endpoints(peer);
         if known.is_none() {
-            self.node.start(peer, now(), &mut rand::rng(), &mut self.actions);
+            self.start(peer);
         }
     }
 

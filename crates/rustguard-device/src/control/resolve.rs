@@ -126,7 +126,7 @@ impl<B: Binder> Control<B> {
                 let alone = entry.endpoints.len() == 1;
                 self.found(peer, path, endpoint);
                 self.emit(Event::EndpointResolved { peer: public_key, endpoint });
-                self.node.start(peer, now(), &mut rand::rng(), &mut self.actions);
+                self.start(peer);
                 // Of several, another may be doing.
                 if waiting && alone {
                     // Initiations went to the wrong place, or nowhere.
