@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     let identity = Folder::open(interface)?.private_key()?;
     let name = arguments.name.clone().or_else(host_name);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (joined, server) = runtime.block_on(async {
+    let (joined, addresses) = runtime.block_on(async {
         let shown = format!("{name_or_address}:{port}");
         let options = JoinOptions {
             server: (&name_or_address, port),
@@ -74,9 +74,10 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
             _ = terminate.recv() => bail!("ended by SIGTERM before the machine has joined"),
         }
     })?;
-    let joined = runtime.block_on(accept(joined, arguments, server.ip()))?;
+    let joined = runtime.block_on(accept(joined, arguments, &addresses))?;
     drop(runtime);
-    let mut config = config(&joined, &identity, &name_or_address, port, server);
+    tracing::debug!("the server answered from {}", addresses[0]);
+    let mut config = config(&joined, &identity, &name_or_address, port);
     if !host::ipv6_available() {
         without_ipv6(&mut config)?;
     }
@@ -172,7 +173,7 @@ async fn give_up(seconds: u64) {
 }
 
 /// Takes what the server told, as far as it is good for this machine and its user agrees; says what is left out.
-async fn accept(joined: Joined, arguments: &Join, endpoint: IpAddr) -> Result<Joined> {
+async fn accept(joined: Joined, arguments: &Join, server: &[SocketAddr]) -> Result<Joined> {
     let until = Instant::now() + PATIENCE;
     let default: Vec<_> = joined.default_routes().iter().map(ToString::to_string).collect();
     let default = (!default.is_empty())
@@ -181,7 +182,7 @@ async fn accept(joined: Joined, arguments: &Join, endpoint: IpAddr) -> Result<Jo
     let dns = (!dns.is_empty())
         .then(|| format!("Let the name servers of this network ({}) answer for every name?", dns.join(", ")));
     let here = Here {
-        endpoint,
+        endpoints: server.iter().map(SocketAddr::ip).collect(),
         networks: networks::connected().await?,
         default_route: consent(arguments.accept_default_route, default, until).await?,
         dns: consent(arguments.accept_dns, dns, until).await?,
@@ -225,14 +226,13 @@ async fn consent(said: Option<bool>, question: Option<String>, until: Instant) -
 }
 
 /// What was told, as a configuration like any other.
-fn config(joined: &Joined, identity: &StaticSecret, host: &str, port: u16, server: SocketAddr) -> conf::Config {
+fn config(joined: &Joined, identity: &StaticSecret, host: &str, port: u16) -> conf::Config {
     let port = joined.port.unwrap_or(port);
     // A name is kept: the server may move.
     let endpoint = match host.parse() {
         Ok(ip) => EndpointSpec::Address(SocketAddr::new(ip, port)),
         Err(_) => EndpointSpec::Name(host.to_owned(), port),
     };
-    tracing::debug!("the server answered from {server}");
     conf::Config {
         interface: conf::Interface {
             private_key: Some(identity.clone()),
@@ -313,6 +313,38 @@ mod tests {
         }
         for text in ["", ":7", "host:", "host:0", "host:70000", "host:x", "ho st", "http://host", "host/path"] {
             assert_eq!(split(text), None, "{text}");
+        }
+    }
+
+    /// The file is checked before it is written, whatever came through.
+    #[test]
+    fn what_makes_no_configuration_or_another_one_is_not_written() {
+        let identity = StaticSecret::from_bytes([1; 32]);
+        let joined = Joined {
+            server: StaticSecret::from_bytes([2; 32]).public_key(),
+            preshared_key: [7; 32].into(),
+            addresses: vec!["10.150.0.2/32".parse().unwrap(), "fd15::2/128".parse().unwrap()],
+            routes: vec!["10.150.0.0/24".parse().unwrap(), "0.0.0.0/0".parse().unwrap()],
+            server_addresses: vec![],
+            dns: vec!["10.150.0.1".parse().unwrap()],
+            search: vec!["lab.example".to_owned()],
+            mtu: Some(1280),
+            port: None,
+            keepalive: Some(65_535),
+            expires: None,
+            ephemeral: false,
+        };
+        let checked = |joined: &Joined, host: &str| check(&config(joined, &identity, host, 51_820));
+        for host in ["vpn.example.org", "192.0.2.1", "2001:db8::1"] {
+            checked(&joined, host).unwrap();
+        }
+        for mtu in [0, 1, 575] {
+            assert!(checked(&Joined { mtu: Some(mtu), ..joined.clone() }, "vpn").is_err(), "{mtu}");
+        }
+        // What would be read as a name server, another line, another entry or nothing at all.
+        for domain in ["8.8.8.8", "::1", "a\nPostUp = id", "a, 8.8.8.8", "a#b", "", " ", "a b", "\u{1b}[2J"] {
+            let search = vec!["lab.example".to_owned(), domain.to_owned()];
+            assert!(checked(&Joined { search, ..joined.clone() }, "vpn").is_err(), "{domain:?}");
         }
     }
 }

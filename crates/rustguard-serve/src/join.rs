@@ -61,15 +61,15 @@ pub struct JoinOptions<'a> {
     pub ephemeral: bool,
 }
 
-/// Joins a network, and returns what the server told and where it is. Tries for ever; whoever has not the patience drops the
-/// future.
+/// Joins a network, and returns what the server told and where it is: the address that answered, then the others of its name. Tries
+/// for ever; whoever has not the patience drops the future.
 ///
 /// # Errors
 /// See [`JoinError`].
 pub async fn join(
     options: JoinOptions<'_>,
     mut progress: impl FnMut(Progress),
-) -> Result<(Joined, SocketAddr), JoinError> {
+) -> Result<(Joined, Vec<SocketAddr>), JoinError> {
     let JoinOptions { server, token, identity, name, ephemeral } = options;
     let mut client = Client::new(token, identity, name, ephemeral, now())?;
     let mut way = Way::new(resolve(server, &mut progress).await).await?;
@@ -112,7 +112,7 @@ pub async fn join(
                     progress(Progress::Waiting(code));
                 }
             }
-            Heard::Joined(joined) => return Ok((*joined, way.to)),
+            Heard::Joined(joined) => return Ok((*joined, way.all())),
             Heard::Failed(why) => return Err(why.into()),
         }
     }
@@ -130,6 +130,12 @@ impl Way {
     async fn new(addresses: Vec<SocketAddr>) -> io::Result<Self> {
         let to = addresses[0];
         Ok(Self { addresses, next: 0, to, socket: bind(to).await? })
+    }
+
+    /// The address that answers, then the others.
+    fn all(&self) -> Vec<SocketAddr> {
+        let others = self.addresses.iter().copied().filter(|address| *address != self.to);
+        std::iter::once(self.to).chain(others).collect()
     }
 
     /// Sends to the address that answers, or to each in turn until one does.

@@ -57,8 +57,8 @@ const fn v6(first: u16, len: u8) -> Ipv6Net {
 /// This machine, and what its user has agreed to.
 #[derive(Clone, Debug)]
 pub struct Here {
-    /// Where the server was reached.
-    pub endpoint: IpAddr,
+    /// The addresses of the server outside the tunnel: the tunnel's packets may go to each of them.
+    pub endpoints: Vec<IpAddr>,
     /// The networks that this machine is connected to. A single address is a network of one.
     pub networks: Vec<IpNet>,
     /// Whether the user accepts default routes.
@@ -182,7 +182,7 @@ impl Joined {
             if is_special(&address.into()) {
                 return Err(Unacceptable::Address(address));
             }
-            if address == here.endpoint || self.server_addresses.contains(&address) {
+            if here.endpoints.contains(&address) || self.server_addresses.contains(&address) {
                 return Err(Unacceptable::ServersAddress(address));
             }
             // An address of this machine's own is taken in any case.
@@ -204,13 +204,13 @@ impl Joined {
             }
             let is_default = default.contains(&route);
             // A default route proper leaves the tunnel's own packets out: they are marked. All others are plain routes.
-            let loops = route.prefix_len() > 0 && route.contains(&here.endpoint);
+            let looped = here.endpoints.iter().find(|endpoint| route.prefix_len() > 0 && route.contains(*endpoint));
             // The networks of this machine are more specific than a default route, and stay what they are.
             let overlapped = here.networks.iter().find(|network| overlap(network, &route)).filter(|_| !is_default);
             let reason = if is_default && !here.default_route {
                 LeftOut::DefaultRoute(route)
-            } else if loops {
-                LeftOut::Endpoint(route, here.endpoint)
+            } else if let Some(&endpoint) = looped {
+                LeftOut::Endpoint(route, endpoint)
             } else if is_special(&route) {
                 LeftOut::Special(route)
             } else if let Some(network) = overlapped.filter(|_| !here.routes.iter().any(|net| net.trunc() == route)) {

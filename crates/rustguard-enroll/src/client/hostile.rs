@@ -67,7 +67,7 @@ fn honest() -> ServerConfig {
 /// The machine that joins: at home, and with two more networks.
 fn here() -> Here {
     Here {
-        endpoint: address("203.0.113.1"),
+        endpoints: vec![address("203.0.113.1")],
         networks: nets(&["127.0.0.1/8", "192.168.1.7/24", "172.17.0.1/16", "fd99::7/64", "10.9.0.1/32"]),
         default_route: false,
         dns: false,
@@ -179,7 +179,7 @@ fn routes_over_the_endpoint_over_this_machines_networks_and_to_nowhere_are_left_
         assert_eq!((taken.routes, left_out), (honest().routes, vec![why]), "{route}");
     }
     // An endpoint by IPv6 as well; a default route is marked, and does not loop.
-    let by_v6 = Here { endpoint: v6, default_route: true, ..here() };
+    let by_v6 = Here { endpoints: vec![address("198.51.100.1"), v6], default_route: true, ..here() };
     let config = ServerConfig { routes: nets(&["2001:db8::/32", "::/0", "10.150.0.0/24", "fd15::/64"]), ..honest() };
     let (taken, left_out) = accepted(&config, &by_v6).expect("the rest is good");
     assert_eq!(taken.routes, nets(&["::/0", "10.150.0.0/24", "fd15::/64"]));
@@ -358,7 +358,7 @@ proptest! {
         prop_assert!(default_route || taken.default_routes().is_empty());
         prop_assert!(taken.mtu.is_none_or(|mtu| mtu >= 576));
         for route in &taken.routes {
-            prop_assert!(route.prefix_len() == 0 || !route.contains(&here.endpoint), "{route} loops");
+            prop_assert!(route.prefix_len() == 0 || !route.contains(&here.endpoints[0]), "{route} loops");
             let wide = wide.contains(route);
             for network in &here.networks {
                 prop_assert!(wide || !(route.contains(network) || network.contains(route)), "{route} over {network}");
