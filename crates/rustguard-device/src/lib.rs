@@ -37,6 +37,7 @@ pub mod key;
 mod other;
 mod sessions;
 mod several;
+mod sharded;
 mod shared;
 mod status;
 pub mod uapi;

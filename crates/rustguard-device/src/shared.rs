@@ -11,6 +11,7 @@ use crate::{
     other::OtherProtocol,
     sessions::Sessions,
     several::Several,
+    sharded::Sharded,
     waiting::{Room, Waiting},
 };
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -29,7 +30,7 @@ use rustguard_core::{
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::{Endpoint, LocalAddr};
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     net::IpAddr,
     sync::{
         Arc,
@@ -93,14 +94,14 @@ pub(crate) struct Shared {
 }
 
 /// A snapshot of the forwarding decision.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Table {
     /// Prefix → where it is, as the routing engine says, and who may present which source.
     pub(crate) routes: Routes,
     /// Peer → what is shared of it.
-    pub(crate) peers: HashMap<PeerId, Arc<PeerShared>>,
+    pub(crate) peers: Sharded<PeerId, Arc<PeerShared>>,
     /// Public key → peer, where there is a filter that may ask.
-    pub(crate) keys: HashMap<PublicKey, PeerId>,
+    pub(crate) keys: Sharded<PublicKey, PeerId>,
     /// What may go from peer to peer without the host.
     pub(crate) relaying: Relaying,
 }

@@ -27,7 +27,7 @@ use crate::{
         ForwardRules, HostEvent, KernelRoutes, LearnedRoutes, LearnedTables, Monitor, Redistribute, local_addresses,
     },
     other::OtherProtocol,
-    shared::{ENGINE_QUEUE, PROBE_QUEUE, ROUTE_QUEUE, Relaying, RouteQuestion, Shared, Signal, ToControl},
+    shared::{ENGINE_QUEUE, PROBE_QUEUE, ROUTE_QUEUE, Relaying, RouteQuestion, Shared, Signal, Table, ToControl},
     status::{RoutingStatus, Status},
     worker::WorkerHandle,
 };
@@ -105,6 +105,8 @@ pub(crate) struct Start {
 struct Control<B: Binder> {
     node: Node,
     peers: HashMap<PeerId, apply::Peer>,
+    /// The peers as the workers have them, or will with the next snapshot.
+    published: Table,
     allowed: Allowed,
     /// Who decides about routes; [`publish`](Self::publish) gives the workers a snapshot of the outcome.
     seat: Seat,
@@ -219,6 +221,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
     let mut control = Control {
         node: Node::new(now().instant, &mut rand::rng()),
         peers: HashMap::new(),
+        published: Table::default(),
         allowed: Allowed::new(seat.shares_prefixes),
         seat,
         path_schedule: paths::Schedule::new(),

@@ -12,7 +12,7 @@ use crate::{
 use portable_atomic::Ordering;
 use rustguard_core::node::{AddPeerError, PeerConfig, PeerId};
 use rustguard_tun::udp::UdpOptions;
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 impl<B: Binder> Control<B> {
@@ -144,6 +144,10 @@ impl<B: Binder> Control<B> {
             talk_tx: 0,
             source: Default::default(),
         };
+        self.published.peers.insert(peer, Arc::clone(&entry.shared));
+        if self.shared.filter.is_some() {
+            self.published.keys.insert(update.public_key, peer);
+        }
         self.peers.insert(peer, entry);
         self.emit(Event::PeerAdded { peer: update.public_key });
         Some(peer)
@@ -164,6 +168,8 @@ impl<B: Binder> Control<B> {
         self.allowed.remove_peer(peer);
         self.engine_peer_removed(peer);
         if let Some(entry) = self.peers.remove(&peer) {
+            self.published.peers.remove(&peer);
+            self.published.keys.remove(&entry.shared.public_key);
             // A worker that holds the old table for the rest of its batch must not seal any more, nor keep packets.
             let mut waiting = entry.shared.waiting.lock();
             entry.shared.sealer.store(None);
@@ -175,15 +181,10 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// Gives the workers a new snapshot.
+    /// Gives the workers a new snapshot. It shares the peers that did not change.
     pub(super) fn publish(&self) {
-        let peers: HashMap<_, _> = self.peers.iter().map(|(&id, entry)| (id, Arc::clone(&entry.shared))).collect();
-        let keys = match &self.shared.filter {
-            Some(_) => peers.iter().map(|(&id, peer)| (peer.public_key, id)).collect(),
-            None => HashMap::new(),
-        };
         let (routes, relaying) = (self.seat.table.snapshot(), self.relaying());
-        self.shared.table.store(Arc::new(Table { routes, peers, keys, relaying }));
+        self.shared.table.store(Arc::new(Table { routes, relaying, ..self.published.clone() }));
     }
 
     /// Everything there is to know.

@@ -238,7 +238,12 @@ mod tests {
         routes.permit(A, "10.0.0.1/32".parse().unwrap(), SourceRule::Longest);
         routes.permit(C, "10.0.0.3/32".parse().unwrap(), SourceRule::Longest);
         let peer = |id: PeerId| (id, Arc::new(PeerShared::new(id, PublicKey([1; 32]), Arc::default())));
-        Table { routes: routes.snapshot(), peers: [peer(A), peer(C)].into(), relaying, ..Table::default() }
+        Table {
+            routes: routes.snapshot(),
+            peers: [peer(A), peer(C)].into_iter().collect(),
+            relaying,
+            ..Table::default()
+        }
     }
 
     fn head(from: u8, to: [u8; 4]) -> IpHead {

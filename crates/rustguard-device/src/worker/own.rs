@@ -55,7 +55,7 @@ impl Own {
     fn gather(&mut self, table: &Table, now: Instant) {
         self.gathered = Some(now);
         self.peers.clear();
-        for (&id, peer) in &table.peers {
+        for (&id, peer) in table.peers.iter() {
             let several = peer.several.load();
             let spread = several.iter().flat_map(|several| several.ends());
             let active = peer.endpoint.load();

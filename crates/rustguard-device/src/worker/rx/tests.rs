@@ -50,7 +50,7 @@ impl Lab {
         let mut routes = RouteTable::default();
         routes.permit(PeerId(1), "10.0.0.1/32".parse().unwrap(), SourceRule::Longest);
         let routes = routes.snapshot();
-        let table = Table { routes, peers: [(PeerId(1), from)].into(), ..Table::default() };
+        let table = Table { routes, peers: [(PeerId(1), from)].into_iter().collect(), ..Table::default() };
         let network = MemoryNet::default().bind("192.0.2.2:2".parse().unwrap()).unwrap();
         Self { rx: Rx::new(&network), lanes: Lanes::new(vec![tun]), host, table, shared, inbox, peer, ecn: 0 }
     }
