@@ -135,9 +135,9 @@ impl Tun {
         sys::set_mtu(&self.namespace, &sys::name_of(&self.namespace, self.index)?, mtu)
     }
 
-    /// The driver forgets a queue whose interface was deleted, and answers EBADFD from then on (poll: POLLERR).
+    /// The driver forgets a queue whose interface was deleted, and answers EBADFD from then on (poll: POLLERR). ENODEV means the same.
     pub(crate) fn surface(&self, error: io::Error) -> io::Error {
-        if error.raw_os_error() == Some(libc::EBADFD) {
+        if matches!(error.raw_os_error(), Some(libc::EBADFD | libc::ENODEV)) {
             let message = format!("the interface `{}` is gone: somebody deleted it", self.name);
             return io::Error::new(io::ErrorKind::NotConnected, message);
         }

@@ -91,14 +91,16 @@ impl<T: TunQueue> Lanes<T> {
     /// # Errors
     /// As [`TunQueue::write`].
     pub(super) fn flush(&mut self, slab: &mut [u8]) -> io::Result<usize> {
-        let mut refused = 0;
+        let mut result = Ok(0);
         for (queue, packets) in self.queues.iter_mut().zip(&mut self.deliver) {
             if !packets.is_empty() {
-                refused += queue.write(slab, packets)?;
+                let written = queue.write(slab, packets);
+                // Written or not: the slab is about to be used for others.
                 packets.clear();
+                result = result.and_then(|refused| Ok(refused + written?));
             }
         }
-        Ok(refused)
+        result
     }
 }
 

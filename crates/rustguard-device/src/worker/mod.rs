@@ -5,6 +5,7 @@
 mod decision;
 mod lanes;
 mod own;
+mod reads;
 mod relay;
 mod rx;
 pub(crate) mod seal;
@@ -16,6 +17,7 @@ pub(crate) use lanes::LANES;
 use crate::shared::{Shared, Signal, ToControl};
 use lanes::Lanes;
 use parking_lot::Mutex;
+use reads::Reads;
 use rustguard_core::time::Instant;
 use rustguard_tun::{
     Network, TunQueue, clock,
@@ -36,6 +38,8 @@ use std::{
 const LOOKS: u32 = 4;
 /// Batches without a pause.
 const BUSY: u32 = 8;
+/// What datagrams come by, for the log.
+const UDP: &str = "UDP sockets";
 
 /// Control's handle on a worker. Dropping it stops the worker and waits for it.
 pub(crate) struct WorkerHandle<N> {
@@ -71,6 +75,8 @@ impl<N: Network> WorkerHandle<N> {
         let worker = Worker {
             tx: tx::Tx::new(&lanes),
             rx: rx::Rx::new(&network),
+            sending: Reads::new("TUN device"),
+            receiving: Reads::new(UDP),
             lanes,
             network,
             waiter,
@@ -111,6 +117,9 @@ struct Worker<T, N> {
     network: N,
     tx: tx::Tx,
     rx: rx::Rx,
+    /// How reading goes for either.
+    sending: Reads,
+    receiving: Reads,
     waiter: Waiter,
     mailbox: Arc<Mailbox<N>>,
     shared: Arc<Shared>,
@@ -127,20 +136,47 @@ impl<T: TunQueue, N: Network> Worker<T, N> {
         let (mut busy, mut looks) = (0_u32, 0);
         loop {
             // Both directions in turn, a batch each, so that neither starves the other; wait only when both are dry.
-            let received = self.rx.run(&mut self.network, &mut self.lanes, &self.shared)?;
-            let sent = self.tx.run(&mut self.lanes, &mut self.network, !received, &self.shared)?;
+            let received = self.receive()?;
+            let sent = self.send(!received)?;
             if received || sent {
                 (busy, looks) = (busy.saturating_add(1), 0);
             } else if busy >= BUSY && looks < LOOKS {
                 looks += 1;
             } else {
                 (busy, looks) = (0, 0);
-                self.waiter.wait(self.lanes.fds().chain(self.network.fds()), None)?;
+                self.wait()?;
             }
             if self.mailbox.mail.load(Ordering::Relaxed) && !self.read_mail() {
                 return Ok(());
             }
         }
+    }
+
+    /// A batch of what comes in, unless that pauses.
+    fn receive(&mut self) -> io::Result<bool> {
+        if self.receiving.pause(now) {
+            return Ok(false);
+        }
+        let result = self.rx.run(&mut self.network, &mut self.lanes, &self.shared);
+        self.receiving.outcome(result, now)
+    }
+
+    /// A batch of what goes out, unless that pauses.
+    fn send(&mut self, alone: bool) -> io::Result<bool> {
+        if self.sending.pause(now) {
+            return Ok(false);
+        }
+        let result = self.tx.run(&mut self.lanes, &mut self.network, alone, &self.shared);
+        self.sending.outcome(result, now)
+    }
+
+    /// Until there is something to read, mail, or the end of a pause. What pauses is not waited for: it may be readable.
+    fn wait(&mut self) -> io::Result<()> {
+        let (sending, receiving) = (self.sending.paused(), self.receiving.paused());
+        let until = [sending, receiving].into_iter().flatten().min();
+        let lanes = self.lanes.fds().filter(|_| sending.is_none());
+        let network = self.network.fds().filter(|_| receiving.is_none());
+        self.waiter.wait(lanes.chain(network), until.map(|until| until.since(now()))).map(drop)
     }
 
     /// Returns false when the worker is to stop.
@@ -149,6 +185,7 @@ impl<T: TunQueue, N: Network> Worker<T, N> {
         self.mailbox.mail.swap(false, Ordering::Acquire);
         if let Some(network) = self.mailbox.network.lock().take() {
             self.rx = rx::Rx::new(&network);
+            self.receiving = Reads::new(UDP);
             self.network = network;
         }
         !self.mailbox.stop.load(Ordering::Acquire)

@@ -60,7 +60,7 @@ impl Rx {
     /// One batch. Returns whether there was anything.
     ///
     /// # Errors
-    /// When the sockets or the TUN are gone.
+    /// Of reading, when what had been read before is done; and when the TUN is gone.
     pub(super) fn run(
         &mut self,
         network: &mut impl Network,
@@ -68,9 +68,9 @@ impl Rx {
         shared: &Shared,
     ) -> io::Result<bool> {
         self.received.clear();
-        network.recv(&mut self.slab, &mut self.received)?;
+        let result = network.recv(&mut self.slab, &mut self.received);
         if self.received.is_empty() {
-            return Ok(false);
+            return result.map(|()| false);
         }
         let table = shared.table.load();
         let now = now();
@@ -78,7 +78,7 @@ impl Rx {
         self.relay.flush(&mut self.slab, network, &table, now, shared);
         let refused = lanes.flush(&mut self.slab)?;
         shared.drops.count(DropReason::HostRefused, refused);
-        Ok(true)
+        result.map(|()| true)
     }
 
     /// Sorts datagrams into runs of one session; opens each run when it ends.

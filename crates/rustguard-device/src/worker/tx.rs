@@ -71,7 +71,7 @@ impl Tx {
     /// One batch. Returns whether there was anything. `alone`: nothing is coming in at the moment.
     ///
     /// # Errors
-    /// When the TUN is gone.
+    /// Of reading, when what had been read before is done; and when the TUN is gone.
     pub(super) fn run(
         &mut self,
         lanes: &mut Lanes<impl TunQueue>,
@@ -87,22 +87,27 @@ impl Tx {
         let mtu = shared.mtu.load(Ordering::Relaxed) as usize;
         let decision = Decision::new(&table, shared);
         let (mut reads, mut packets, mut yields) = (0, 0, 0);
+        let mut result = Ok(());
         lanes.ask_all();
         while packets < BATCH && self.slab.len() - self.cursor >= lanes.max_read() {
-            match lanes.read(&mut self.slab, self.cursor, mtu)? {
-                Some(segments) => {
+            match lanes.read(&mut self.slab, self.cursor, mtu) {
+                Ok(Some(segments)) => {
                     reads += 1;
                     packets += segments.count;
                     self.take(segments, &table, &decision, lanes, mtu, shared)?;
                 }
                 // A stream of packets has begun, but the sender runs on this core or is about to go on: its turn. Where
                 // packets come in as well, these are answers to them, which others wait for.
-                None if reads > 1 && yields < YIELDS && alone => {
+                Ok(None) if reads > 1 && yields < YIELDS && alone => {
                     yields += 1;
                     thread::yield_now();
                     lanes.ask_all();
                 }
-                None => break,
+                Ok(None) => break,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
             }
         }
         if !self.runs.is_empty() {
@@ -114,7 +119,7 @@ impl Tx {
             let refused = lanes.flush(&mut self.slab)?;
             shared.drops.count(DropReason::HostRefused, refused);
         }
-        Ok(reads > 0)
+        result.map(|()| reads > 0)
     }
 
     /// Decides about what was read and appends it to the batch. The packets of a super-packet have one way, unless a filter looks
