@@ -64,6 +64,32 @@ pub(super) struct Seat {
     round_began: Instant,
     /// The table has changed since the workers saw it.
     changed: bool,
+    /// What the first of these changes took: it copies what the workers have.
+    copied: Duration,
+    /// When they may see it again.
+    pace: Pace,
+    /// What the engine has to say after that change: nobody may rely on a route that is not followed yet (RFC 8966 §3.7.3).
+    after_change: Vec<(PeerId, Vec<u8>)>,
+}
+
+/// How often the workers get another table: at once after a rest, and then for a fifth of the time at most. A table takes the longer
+/// to make the more is in it.
+#[derive(Default)]
+struct Pace {
+    next: Instant,
+}
+
+impl Pace {
+    /// Longest wait: with a table of 100,000 prefixes, which takes 2.7 ms.
+    const LONGEST: Duration = Duration::from_millis(10);
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.next <= now
+    }
+    /// There is another one, which took so long.
+    fn made(&mut self, took: Duration, ended: Instant) {
+        self.next = ended + (took * 4).min(Self::LONGEST);
+    }
 }
 
 /// A peer's counters at the last look.
@@ -101,12 +127,16 @@ impl Seat {
             round: Vec::new(),
             round_began: Instant::default(),
             changed: false,
+            copied: Duration::ZERO,
+            pace: Pace::default(),
+            after_change: Vec::new(),
         }
     }
 
-    /// When the engine, or the look at the counters, is due.
+    /// When the engine, the look at the counters, or another table for the workers is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        [self.engine.deadline(), self.next_sample].into_iter().flatten().min()
+        let publish = self.changed.then_some(self.pace.next);
+        [self.engine.deadline(), self.next_sample, publish].into_iter().flatten().min()
     }
 
     /// The interface takes routes now.
@@ -120,6 +150,14 @@ impl Seat {
     pub(super) fn network_changed(&self) {
         if let Some(kernel) = &self.kernel {
             kernel.network_changed();
+        }
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut RouteTable)) {
+        let first = (!std::mem::replace(&mut self.changed, true)).then(|| now().instant);
+        change(&mut self.table);
+        if let Some(started) = first {
+            self.copied = now().instant.since(started);
         }
     }
 
@@ -192,17 +230,15 @@ impl<B: Binder> Control<B> {
         let wanted: BTreeSet<IpNet> = self.seat.configured.union(&self.seat.redistributed).copied().collect();
         let before = std::mem::replace(&mut self.seat.announced, wanted.clone());
         for &prefix in before.difference(&wanted) {
-            self.seat.table.remove(prefix);
-            self.seat.changed = true;
+            self.seat.change(|table| table.remove(prefix));
             self.tell_engine(EngineEvent::Withdraw { prefix });
         }
         for &prefix in wanted.difference(&before) {
-            self.seat.table.install(prefix, Target::Host);
+            self.seat.change(|table| table.install(prefix, Target::Host));
             if let Some(kernel) = &self.seat.kernel {
                 // What was learned gives way, whatever the engine says about it from now on.
                 kernel.set(prefix, false);
             }
-            self.seat.changed = true;
             self.tell_engine(EngineEvent::Announce { prefix, metric: 0 });
         }
     }
@@ -231,12 +267,23 @@ impl<B: Binder> Control<B> {
         let mut actions = std::mem::take(&mut self.seat.actions);
         self.seat.engine.leave(now().instant, &mut actions);
         actions.into_iter().for_each(|action| self.carry_out(action));
+        self.publish();
     }
 
-    /// Lets the workers know, where there is news.
+    /// Lets the workers know, where there is news, and it is not too soon after the last.
     pub(super) fn publish_routes(&mut self) {
-        if std::mem::take(&mut self.seat.changed) {
+        if self.seat.changed && self.seat.pace.is_due(now().instant) {
             self.publish();
+        }
+    }
+
+    /// The workers have the table as it is now; making it began at `started`.
+    pub(super) fn engine_published(&mut self, started: Instant) {
+        let (ended, copied) = (now().instant, std::mem::take(&mut self.seat.copied));
+        self.seat.changed = false;
+        self.seat.pace.made(copied + ended.since(started), ended);
+        for (peer, packet) in std::mem::take(&mut self.seat.after_change) {
+            self.send_for_engine(peer, &packet);
         }
     }
 
@@ -252,14 +299,14 @@ impl<B: Binder> Control<B> {
     fn carry_out(&mut self, action: Action) {
         let seat = &mut self.seat;
         match action {
+            Action::Send { peer, packet } if seat.changed => seat.after_change.push((peer, packet)),
             Action::Send { peer, packet } => self.send_for_engine(peer, &packet),
             Action::Install { prefix, hops } => {
                 // What is this host's own stays so, whatever others say.
                 if seat.announced.contains(&prefix) {
                     return;
                 }
-                seat.table.install(prefix, hops.into());
-                seat.changed = true;
+                seat.change(|table| table.install(prefix, hops.into()));
                 if let Some(kernel) = &seat.kernel {
                     kernel.set(prefix, true);
                 }
@@ -268,19 +315,16 @@ impl<B: Binder> Control<B> {
                 if seat.announced.contains(&prefix) {
                     return;
                 }
-                seat.table.remove(prefix);
-                seat.changed = true;
+                seat.change(|table| table.remove(prefix));
                 if let Some(kernel) = &seat.kernel {
                     kernel.set(prefix, false);
                 }
             }
             Action::Permit { peer, prefix, rule } => {
-                seat.table.permit(peer, prefix, rule);
-                seat.changed = true;
+                seat.change(|table| table.permit(peer, prefix, rule));
             }
             Action::Forbid { peer, prefix } => {
-                seat.table.forbid(peer, prefix);
-                seat.changed = true;
+                seat.change(|table| table.forbid(peer, prefix));
             }
             Action::Neighbour { peer, cost } => {
                 let Some(entry) = self.peers.get(&peer) else { return };
@@ -448,6 +492,25 @@ mod tests {
         let _ = shared.activity.data_sent(at(3), TRAFFIC);
         assert_eq!(sample.look(&shared, talk_tx, at(3)), [None, Some(Signal::Carried), None]);
         assert_eq!(sample.look(&shared, talk_tx, at(3)), NOTHING, "once");
+    }
+
+    #[test]
+    fn a_change_is_shown_at_once_and_a_storm_in_a_fifth_of_the_time() {
+        let mut pace = Pace::default();
+        let (mut now, mut tables) = (at(0), 0);
+        assert!(pace.is_due(now), "the first");
+        while now < at(1_000) {
+            if pace.is_due(now) {
+                now = now + Duration::from_millis(2);
+                pace.made(Duration::from_millis(2), now);
+                tables += 1;
+            } else {
+                now = now + Duration::from_micros(100);
+            }
+        }
+        assert_eq!(tables, 100, "2 ms each, 8 ms apart");
+        pace.made(Duration::from_secs(1), at(2_000));
+        assert!(!pace.is_due(at(2_000)) && pace.is_due(at(2_000) + Pace::LONGEST));
     }
 
     #[test]

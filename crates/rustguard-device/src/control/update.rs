@@ -181,10 +181,13 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// Gives the workers a new snapshot. It shares the peers that did not change.
-    pub(super) fn publish(&self) {
+    /// Gives the workers a new snapshot, which shares the peers that did not change. Then the routing engine's packets leave that had
+    /// to wait for it.
+    pub(super) fn publish(&mut self) {
+        let started = now().instant;
         let (routes, relaying) = (self.seat.table.snapshot(), self.relaying());
         self.shared.table.store(Arc::new(Table { routes, relaying, ..self.published.clone() }));
+        self.engine_published(started);
     }
 
     /// Everything there is to know.
