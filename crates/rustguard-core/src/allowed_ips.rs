@@ -1,8 +1,7 @@
 //! Allowed IPs: longest prefix match from address to peer (cryptokey routing).
-use crate::node::PeerId;
+use crate::{node::PeerId, sync::Arc};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
     vec::Vec,
 };
 use core::{fmt, net::IpAddr};

@@ -5,10 +5,10 @@
 //! before a [`Node`](crate::node::Node) handles them.
 use crate::{
     noise::Labels,
+    sync::Arc,
     time::Instant,
     wire::{COOKIE_REPLY_LEN, CookieReply, MACS_LEN},
 };
-use alloc::sync::Arc;
 use core::{
     fmt,
     net::{IpAddr, SocketAddr},

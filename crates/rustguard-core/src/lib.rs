@@ -15,6 +15,7 @@
 //! | [`routing`] | a seat for routing engines, and the static one |
 //! | [`limit`] | how much of something a source may cause |
 //! | [`staging`] | packets that wait for a handshake |
+//! | [`sync`] | shared ownership, also on targets without compare-and-swap |
 //! | [`time`], [`timers`], [`tai64n`] | moments, the protocol's constants, timestamps |
 //!
 //! `examples/handshake.rs` does a handshake by hand.
@@ -38,6 +39,7 @@ mod peer;
 pub mod routing;
 pub mod session;
 pub mod staging;
+pub mod sync;
 pub mod tai64n;
 pub mod time;
 pub mod timers;

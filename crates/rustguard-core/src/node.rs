@@ -15,10 +15,11 @@ use crate::{
     noise,
     peer::{Keypair, Peer},
     session::{Opener, Sealer},
+    sync::Arc,
     time::{Instant, Now},
     timers::{Timer, Timers},
 };
-use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
+use alloc::{collections::BTreeMap, vec::Vec};
 use core::{fmt, net::SocketAddr, time::Duration};
 use rand_core::CryptoRng;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};

@@ -5,11 +5,12 @@ use crate::{
     node::PeerConfig,
     noise::{self, Initiated},
     session::Sealer,
+    sync::Arc,
     tai64n::Timestamp,
     time::Instant,
     timers::Armed,
 };
-use alloc::{boxed::Box, sync::Arc};
+use alloc::boxed::Box;
 use core::time::Duration;
 use rustguard_crypto::x25519::{SharedSecret, StaticSecret};
 

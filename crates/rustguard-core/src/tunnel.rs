@@ -10,12 +10,12 @@ use crate::{
     packet::{IpHead, padded_len},
     session::{HEADER_LEN, OVERHEAD, Opener, Replay, ReplayWindow, Reserved, Sealer},
     staging::Staged,
+    sync::Arc,
     time::{Instant, Now},
     wire::Kind,
 };
 use alloc::{
     collections::{BTreeMap, VecDeque},
-    sync::Arc,
     vec,
     vec::Vec,
 };

@@ -1,8 +1,31 @@
 //! The core is `no_std`: a program that links neither std, nor a C library, nor a source of randomness is built in a
-//! workspace of its own, looked at, and run. It completes a handshake and moves data both ways.
+//! workspace of its own, looked at, and run. It completes a handshake and moves data both ways. The core is also checked for
+//! microcontrollers, where their targets are installed.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 use std::{path::Path, process::Command};
+
+/// Cortex-M4 and M7 (64-bit atomics are missing), RP2040 and ESP32-C3 (compare-and-swap is missing as well).
+const MICROCONTROLLERS: [&str; 3] = ["thumbv7em-none-eabihf", "thumbv6m-none-eabi", "riscv32imc-unknown-none-elf"];
+
+#[test]
+fn the_core_is_for_microcontrollers_too() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let printed = Command::new("rustc").current_dir(package).args(["--print", "sysroot"]).output().expect("rustc runs");
+    let sysroot = String::from_utf8_lossy(&printed.stdout).trim().to_owned();
+    for target in MICROCONTROLLERS {
+        if !Path::new(&sysroot).join("lib/rustlib").join(target).exists() {
+            println!("SKIPPED: {target} is not installed (rustup target add {target})");
+            continue;
+        }
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(package).env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+        cargo.args(["check", "--quiet", "--lib", "--no-default-features", "--features", "critical-section"]);
+        cargo.args(["--target", target, "--target-dir"]).arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join(target));
+        let checked = cargo.output().expect("cargo runs");
+        assert!(checked.status.success(), "{target}: {}", String::from_utf8_lossy(&checked.stderr));
+    }
+}
 
 #[test]
 fn a_program_without_std_completes_a_handshake_and_moves_data() {

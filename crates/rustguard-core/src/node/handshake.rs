@@ -6,12 +6,13 @@ use crate::{
     noise::{self, Claimed, Refused, ResponseFields},
     peer::{Attempt, Keypair, Pending, Stale},
     session::{self, Role},
+    sync::Arc,
     tai64n::Timestamp,
     time::{Instant, Now},
     timers::{ERASE_AFTER_TIME, REKEY_ATTEMPT_TIME, REKEY_TIMEOUT, REKEY_TIMEOUT_JITTER_MS, Timer},
     wire::{CookieReply, Initiation, Message, Response},
 };
-use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 use core::{net::SocketAddr, time::Duration};
 use rand_core::CryptoRng;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};

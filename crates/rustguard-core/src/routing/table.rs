@@ -1,7 +1,7 @@
 //! What an engine's actions come to: the table that workers look packets up in.
 use super::{NextHops, SourceRule};
-use crate::node::PeerId;
-use alloc::{boxed::Box, collections::BTreeMap, sync::Arc, vec::Vec};
+use crate::{node::PeerId, sync::Arc};
+use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 use core::net::IpAddr;
 use ipnet::IpNet;
 use ts_bart::{RoutingTable as _, Table};
