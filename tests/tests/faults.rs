@@ -424,3 +424,48 @@ fn nonsense_on_the_port() {
         pair.b.reaches(INSIDE_A[1], 1)
     });
 }
+
+/// `ip link set down` closes the port and ends sessions and keepalives; `up` begins again, on the port that was configured
+/// meanwhile.
+#[test]
+fn set_down_and_up_again() {
+    scenario(|lab| {
+        let mut pair = Pair::new(lab, Outside::V4)?;
+        pair.conf_a.peers[0].persistent_keepalive = Some(1);
+        let (a, b) = (
+            Tunnel::start(lab, &pair.a, Program::Subject, &pair.conf_a)?,
+            Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?,
+        );
+        pair.a.reaches(INSIDE_B[0], 10)?;
+        let port = |port: u16, open: bool| {
+            eventually(&format!("port {port}: {open}"), SOON, || {
+                let sockets = pair.a.run(&["ss", "-Hlun", &format!("sport = :{port}")])?;
+                Ok(sockets.trim().is_empty() != open)
+            })
+        };
+        pair.b.count("initiations", "input", "udp dport 51802 udp length 156")?;
+        pair.b.count("datagrams", "input", "udp dport 51802")?;
+        for (before, after) in [(51_801, 51_801), (51_801, 51_899)] {
+            port(before, true)?;
+            pair.a.run(&["ip", "link", "set", "wga", "down"])?;
+            port(before, false)?;
+            pair.b.does_not_reach(INSIDE_A[0])?;
+            if after != before {
+                a.set(&format!("listen-port {after}"))?;
+                port(after, false)?;
+            }
+            let (initiations, all) = (pair.b.counted("initiations")?, pair.b.counted("datagrams")?);
+            // A keepalive a second would have come.
+            pair.b.does_not_reach(INSIDE_A[0])?;
+            ensure!(pair.b.counted("datagrams")? == all, "something was sent while the interface was down");
+            pair.a.run(&["ip", "link", "set", "wga", "up"])?;
+            port(after, true)?;
+            // The keepalive brings a session: nobody has sent anything.
+            eventually("a new session", SOON, || Ok(pair.b.counted("initiations")? > initiations))?;
+            pair.a.reaches(INSIDE_B[0], 10)?;
+            pair.b.reaches(INSIDE_A[0], 10)?;
+        }
+        ensure!(b.dump()?.peers[0].endpoint.ends_with(":51899"), "{}", b.dump()?.peers[0].endpoint);
+        Ok(())
+    });
+}

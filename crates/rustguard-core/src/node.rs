@@ -127,6 +127,9 @@ pub enum Dropped {
     /// No private key is set.
     #[error("no private key is set")]
     NoIdentity,
+    /// The node is [stopped](Node::stop).
+    #[error("the interface is down")]
+    Stopped,
     /// MAC1 is wrong: the sender does not know our public key.
     #[error("MAC1 is wrong")]
     Mac1,
@@ -201,6 +204,8 @@ pub struct Node {
     timers: Timers,
     load: Load,
     cookie_secret: Arc<cookie::Secret>,
+    /// Nothing is sent or answered.
+    stopped: bool,
 }
 
 /// The static key and what follows from it.
@@ -221,6 +226,7 @@ impl Node {
             timers: Timers::default(),
             load: Load::default(),
             cookie_secret: Arc::new(cookie::Secret::new(now, rng)),
+            stopped: false,
         }
     }
     /// Sets or removes the static key. A peer that has this public key is removed and returned; sessions stay, handshakes
@@ -400,6 +406,37 @@ impl Node {
             self.send_keepalive(peer, now, rng, out);
         }
     }
+    /// The interface was set down: all sessions, handshakes and timers end, what is staged is dropped, and nothing is sent or
+    /// answered before [`resume`](Self::resume).
+    pub fn stop(&mut self, out: &mut Vec<Action>) {
+        self.stopped = true;
+        for (&id, peer) in &mut self.peers {
+            // The look goes on: it is the data plane's to ask for one, and finds nothing.
+            for timer in [Timer::Handshake, Timer::Keepalive, Timer::Erase] {
+                self.timers.disarm(id, &mut peer.armed, timer);
+            }
+            peer.activity.settle_owed();
+            peer.activity.settle_awaited();
+            if let Some(pending) = peer.pending.take() {
+                self.indices.remove(&pending.index);
+            }
+            peer.attempt = None;
+            peer.handshake_sent = None;
+            out.push(Action::SetSealer { peer: id, sealer: None });
+            retire(&mut self.indices, peer.keypairs.take_all(), out);
+            out.push(Action::DropStaged { peer: id });
+        }
+    }
+
+    /// The interface was set up again: persistent keepalives are sent, as by [`start`](Self::start).
+    pub fn resume(&mut self, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
+        self.stopped = false;
+        let started: Vec<_> = self.peers.iter().filter(|(_, peer)| peer.started).map(|(&id, _)| id).collect();
+        for id in started {
+            self.send_keepalive(id, now, rng, out);
+        }
+    }
+
     /// When [`tick`](Self::tick) wants to be called, at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.next()

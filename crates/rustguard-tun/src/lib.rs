@@ -142,3 +142,25 @@ pub trait Network: Send + 'static {
     /// Bytes a slab must have for `recv`.
     fn recv_slab_len(&self) -> usize;
 }
+
+/// A network that is closed while it is `None`: nothing comes, and nothing goes.
+impl<N: Network> Network for Option<N> {
+    fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
+        self.as_mut().map_or(Ok(()), |network| network.recv(slab, out))
+    }
+
+    fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
+        match self {
+            Some(network) => network.send(slab, batch),
+            None => Sent { failed: batch.iter().map(|transmit| transmit.segments.count).sum(), ..Sent::default() },
+        }
+    }
+
+    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.iter().flat_map(Network::fds)
+    }
+
+    fn recv_slab_len(&self) -> usize {
+        self.as_ref().map_or(0, Network::recv_slab_len)
+    }
+}

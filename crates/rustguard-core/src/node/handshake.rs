@@ -31,6 +31,9 @@ impl Node {
         rng: &mut impl CryptoRng,
         out: &mut Vec<Action>,
     ) -> Result<(), Dropped> {
+        if self.stopped {
+            return Err(Dropped::Stopped);
+        }
         let message = Message::parse(datagram).ok_or(Dropped::Malformed)?;
         match message {
             Message::Initiation(message) => {
@@ -52,7 +55,7 @@ impl Node {
     /// Starts a handshake unless one is under way; waits with the first initiation until Rekey-Timeout after the last
     /// message we sent, as the kernel does: the peer may be about to confirm the session of our response.
     pub(super) fn begin_handshake(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
         match &mut peer.attempt {
             None => peer.attempt = Some(Attempt::new(now.instant)),
             Some(attempt) if attempt.greeting => {
@@ -72,7 +75,7 @@ impl Node {
 
     /// Sets the time of a first initiation for which nothing waits.
     pub(super) fn begin_greeting(&mut self, id: PeerId, at: Instant) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
         if peer.attempt.is_none() && peer.usable_sealer(at).is_none() {
             peer.attempt = Some(Attempt::greeting(at));
             self.timers.arm(id, &mut peer.armed, Timer::Handshake, at);
@@ -81,7 +84,7 @@ impl Node {
 
     /// Starts a handshake at once, as if none had been tried.
     pub(super) fn restart_handshake(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
         peer.attempt = Some(Attempt::new(now.instant));
         self.initiate(id, now, rng, out);
     }

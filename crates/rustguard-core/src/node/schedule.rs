@@ -67,7 +67,7 @@ impl Node {
 
     /// Nothing passed for the interval: say something. Traffic is read from its stamp, it never touches the timer.
     fn persistent_keepalive(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
         let Some(interval) = peer.keepalive_interval() else { return };
         match peer.activity.last_traversal().map(|last| last + interval).filter(|&quiet| quiet > now.instant) {
             Some(quiet) => self.timers.arm(id, &mut peer.armed, Timer::Keepalive, quiet),

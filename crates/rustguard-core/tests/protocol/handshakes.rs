@@ -572,3 +572,39 @@ fn c29_ten_thousand_peers() {
     assert_eq!(tunnel.node().peers().count(), 10_000);
     assert_eq!(tunnel.deadline(), None, "idle peers wait for nothing");
 }
+
+/// The interface is set down: nothing is left that could send, and nothing is answered. Up again, persistent keepalive begins again.
+#[test]
+fn a_stopped_node_is_silent_until_it_is_resumed() {
+    let mut rng = StdRng::seed_from_u64(seed_or(1));
+    let (ours, theirs) = (secret(&mut rng), secret(&mut rng));
+    let (mut server, client_peer) = node(&ours, theirs.public_key(), &mut rng);
+    let (mut client, server_peer) = node(&theirs, ours.public_key(), &mut rng);
+    let from = SocketAddr::from(([203, 0, 113, 1], 1000));
+    let message = initiation(&mut client, server_peer, secs(1), &mut rng);
+    let mut out = Vec::new();
+    assert_eq!(server.handle(from, &message, at(secs(1)), &mut rng, &mut out), Ok(()));
+    server.set_persistent_keepalive(client_peer, Some(secs(1)), at(secs(1)), &mut rng, &mut out);
+    server.start(client_peer, at(secs(1)), &mut rng, &mut out);
+
+    out.clear();
+    server.stop(&mut out);
+    assert!(out.iter().any(|action| matches!(action, Action::RemoveOpener { .. })), "{out:?}");
+    assert!(out.iter().any(|action| matches!(action, Action::SetSealer { sealer: None, .. })), "{out:?}");
+    assert!(out.iter().any(|action| matches!(action, Action::DropStaged { .. })), "{out:?}");
+    out.clear();
+    let message = initiation(&mut client, server_peer, secs(2), &mut rng);
+    assert_eq!(server.handle(from, &message, at(secs(2)), &mut rng, &mut out), Err(Dropped::Stopped));
+    server.handshake_wanted(client_peer, at(secs(3)), &mut rng, &mut out);
+    server.handshake_now(client_peer, at(secs(3)), &mut rng, &mut out);
+    server.start(client_peer, at(secs(3)), &mut rng, &mut out);
+    for second in 3..1_000 {
+        server.tick(at(secs(second)), &mut rng, &mut out);
+    }
+    assert!(out.is_empty(), "{out:?}");
+
+    server.resume(at(secs(1_000)), &mut rng, &mut out);
+    assert_eq!(initiations(&out).len(), 1, "{out:?}");
+    let message = initiation(&mut client, server_peer, secs(1_001), &mut rng);
+    assert_eq!(server.handle(from, &message, at(secs(1_001)), &mut rng, &mut out), Ok(()));
+}

@@ -123,6 +123,8 @@ struct Control<B: Binder> {
     workers: Vec<WorkerHandle<B::Network>>,
     port: u16,
     fwmark: u32,
+    /// The interface was set down, and has not been set up since.
+    stopped: bool,
     /// Where the node leaves its actions; empty between messages.
     actions: Vec<Action>,
     /// Where control seals.
@@ -233,6 +235,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         workers,
         port,
         fwmark: options.fwmark,
+        stopped: false,
         actions: Vec::new(),
         scratch: Vec::new(),
         events: start.events,
@@ -490,8 +493,11 @@ impl<B: Binder> Control<B> {
                 self.look_at_sources();
                 self.seat.network_changed();
             }
-            HostEvent::LinkUp => self.seat.link_up(),
-            HostEvent::LinkDown => {}
+            HostEvent::LinkUp => {
+                self.resume();
+                self.seat.link_up();
+            }
+            HostEvent::LinkDown => self.stop(),
         }
         None
     }

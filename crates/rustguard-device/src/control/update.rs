@@ -53,14 +53,24 @@ impl<B: Binder> Control<B> {
 
     /// Moves to another port. The old sockets are closed only once the new ones are there.
     fn listen(&mut self, port: u16, fwmark: u32) -> Result<(), UpdateError> {
+        if self.stopped {
+            // As the kernel's WireGuard: it is bound when the interface is set up.
+            self.port = port;
+            return Ok(());
+        }
         if port == self.port {
             return Ok(());
         }
+        self.bind(port, fwmark)
+    }
+
+    /// New sockets for everybody.
+    fn bind(&mut self, port: u16, fwmark: u32) -> Result<(), UpdateError> {
         let options = UdpOptions { port, fwmark, ..UdpOptions::default() };
         let bound = self.binder.bind(&options, self.workers.len());
         let Bound { workers, control, port } = bound.map_err(|cause| UpdateError::Port { port, cause })?;
         for (worker, network) in self.workers.iter().zip(workers) {
-            worker.replace_network(network);
+            worker.replace_network(Some(network));
         }
         self.networks = control;
         self.port = port;
@@ -71,6 +81,33 @@ impl<B: Binder> Control<B> {
             peer.shared.forget_source();
         }
         Ok(())
+    }
+
+    /// The interface was set down: the port is closed, and all sessions, handshakes and timers end.
+    pub(super) fn stop(&mut self) {
+        if std::mem::replace(&mut self.stopped, true) {
+            return;
+        }
+        tracing::info!("the interface was set down: the UDP port is closed, and sessions end");
+        self.node.stop(&mut self.actions);
+        self.networks.clear();
+        for worker in &self.workers {
+            worker.replace_network(None);
+        }
+    }
+
+    /// The interface was set up again: the port is bound, and peers with persistent keepalive hear of it.
+    pub(super) fn resume(&mut self) {
+        if !self.stopped {
+            return;
+        }
+        if let Err(error) = self.bind(self.port, self.fwmark) {
+            tracing::error!("{error}; choose another (wg set … listen-port), and set the interface down and up again");
+            return;
+        }
+        self.stopped = false;
+        tracing::info!("the interface was set up: listening on UDP port {}", self.port);
+        self.node.resume(now(), &mut rand::rng(), &mut self.actions);
     }
 
     fn update_peer(&mut self, update: PeerUpdate) {

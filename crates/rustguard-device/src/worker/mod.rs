@@ -50,8 +50,8 @@ pub(crate) struct WorkerHandle<N> {
 
 /// What control leaves for the worker to find when it is woken.
 struct Mailbox<N> {
-    /// New sockets, after the listen port changed.
-    network: Mutex<Option<N>>,
+    /// New sockets, after the listen port changed; none, when they are to be closed.
+    network: Mutex<Option<Option<N>>>,
     stop: AtomicBool,
     /// There is something to find. Looked at after every batch: a flood must not keep control waiting.
     mail: AtomicBool,
@@ -78,7 +78,7 @@ impl<N: Network> WorkerHandle<N> {
             sending: Reads::new("TUN device"),
             receiving: Reads::new(UDP),
             lanes,
-            network,
+            network: Some(network),
             waiter,
             mailbox: Arc::clone(&mailbox),
             shared,
@@ -87,8 +87,8 @@ impl<N: Network> WorkerHandle<N> {
         Ok(Self { mailbox, waker, thread: Some(thread) })
     }
 
-    /// Gives the worker new sockets; the old ones are closed once it has seen them.
-    pub(crate) fn replace_network(&self, network: N) {
+    /// Gives the worker new sockets, or none; the old ones are closed once it has seen that.
+    pub(crate) fn replace_network(&self, network: Option<N>) {
         *self.mailbox.network.lock() = Some(network);
         self.notify();
     }
@@ -114,7 +114,8 @@ impl<N> Drop for WorkerHandle<N> {
 
 struct Worker<T, N> {
     lanes: Lanes<T>,
-    network: N,
+    /// None while the interface is down.
+    network: Option<N>,
     tx: tx::Tx,
     rx: rx::Rx,
     /// How reading goes for either.
