@@ -116,6 +116,15 @@ fn show(
 fn route_page(routes: &[RouteView]) -> String {
     let mut page = route_table(routes);
     for route in routes {
+        let others: Vec<&str> =
+            route.learned.iter().filter(|learned| learned.feasible).map(|learned| &*learned.from).collect();
+        if route.local && !others.is_empty() {
+            let who = others.join(", ");
+            page += &format!(
+                "\n{} is announced by this host, which uses its own route to it, and by {who} as well\n",
+                route.prefix
+            );
+        }
         if let Some(why) = &route.kernel {
             page += &format!("\n{} is not in the kernel's table: {why}\n", route.prefix);
         }
@@ -170,6 +179,7 @@ fn neighbour_table(neighbours: &[NeighbourView]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustguard_device::uapi::LearnedView;
 
     #[test]
     fn tables() {
@@ -194,6 +204,19 @@ mod tests {
              10.1.0.1/32  this host  0             0102030405060708\n\
              10.2.0.0/16  nobody     out of reach  0102030405060708\n\
              fd00::/64    b, c       352           0102030405060708\n"
+        );
+        let mut shared = route("0.0.0.0/0", &[], Some(0), true);
+        let learned = |from: &str, feasible| LearnedView { from: from.to_owned(), metric: 0, feasible };
+        shared.learned = vec![learned("echo", false), learned("g2", true)];
+        let mut refused = route("10.2.0.0/16", &["b"], Some(96), false);
+        refused.kernel = Some("because".to_owned());
+        let page = route_page(&[shared, refused]);
+        assert!(
+            page.ends_with(
+                "\n0.0.0.0/0 is announced by this host, which uses its own route to it, and by g2 as well\n\
+                 \n10.2.0.0/16 is not in the kernel's table: because\n"
+            ),
+            "{page}"
         );
         let neighbour = |name: &str, cost, heard| NeighbourView {
             name: Some(name.into()),
