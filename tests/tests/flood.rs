@@ -51,6 +51,15 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Leaves a scenario out that asks what only RustGuard tells.
+fn ours(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
+    if subject() == Subject::WireguardGo {
+        lab.skip("what `rustguard show` counts: wireguard-go is the subject");
+        return Ok(());
+    }
+    body(lab)
+}
+
 /// Starts a flood of datagrams whose first byte is no type of WireGuard's, and waits until it has reached `counter` on `there`.
 fn flood(from: &Node, name: &str, to: &str, port: u16, there: &Node, counter: &str) -> Result<Process> {
     let flood = Flood::new(SocketAddr::new(to.parse()?, port), FLOOD, vec![0xff; LEN]);
@@ -163,7 +172,7 @@ fn flooding(lab: &Lab, least: usize, seconds: u32) -> Result<()> {
 #[test]
 fn a_flood_to_a_silent_peer_keeps_no_session_waiting() {
     let _alone = alone();
-    scenario(|lab| in_release(lab, flooding_the_silent));
+    scenario(|lab| in_release(lab, |lab| ours(lab, flooding_the_silent)));
 }
 
 fn flooding_the_silent(lab: &Lab) -> Result<()> {
@@ -193,12 +202,13 @@ fn flooding_the_silent(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The middle's link to A is a hundred times slower than what it sends there, and what waits for that link is more than a socket
+/// The middle's link to A is some twenty times slower than what it sends there, and what waits for that link is more than a socket
 /// holds by default. C, behind another link, does not notice, and the link's queue decides what is dropped.
 #[test]
 fn a_saturated_link_holds_up_nobody_behind_another() {
     let _alone = alone();
-    scenario(|lab| in_release(lab, saturating));
+    // At a rate that any build takes.
+    scenario(|lab| ours(lab, saturating));
 }
 
 fn saturating(lab: &Lab) -> Result<()> {
@@ -207,9 +217,11 @@ fn saturating(lab: &Lab) -> Result<()> {
     hub.b.reaches(HUB_A[0], 10)?;
     hub.b.reaches(HUB_C[0], 10)?;
     hub.b.sh("tc qdisc add dev to-a root tbf rate 10mbit burst 64kb limit 20mb")?;
-    hub.a.count("flood", "input", "udp dport 9")?;
     hub.a.drop("input", "udp dport 9")?;
-    let mut flood = flood(&hub.b, "flood", HUB_A[0], 9, &hub.a, "flood")?;
+    // Not as fast as it goes: the queue of B's interface is not what this is about.
+    let to = SocketAddr::new(HUB_A[0].parse()?, 9);
+    let flood = Flood { rate: Some(25_000), ..Flood::new(to, FLOOD, vec![0xff; LEN]) };
+    let mut flood = hub.b.spawn("flood", hub.b.command(TRAFFIC).arg("flood").args(flood.to_string().split(' ')))?;
     let overflows = || Ok(!hub.b.sh("tc -s qdisc show dev to-a")?.contains("dropped 0,"));
     flood.until("the queue of the link to A overflows", SOON, overflows)?;
     let mut ping = pings(&hub.b, "b-c", HUB_C[0])?;
