@@ -1,7 +1,8 @@
 //! A whole WireGuard interface in one thread: a [`Node`], the sessions and endpoints it speaks of, and allowed IPs.
 //!
 //! For embedders without threads, and for tests. Packets and datagrams go in, [`Output`]s come out of [`Tunnel::poll`]; no
-//! call blocks, asks for the time or touches a socket. Call [`Tunnel::tick`] when [`Tunnel::deadline`] has come.
+//! call blocks, asks for the time or touches a socket. Call [`Tunnel::tick`] when [`Tunnel::deadline`] has come. Outputs that are given
+//! back by [`Tunnel::recycle`] make packets of a session free of allocations.
 use crate::{
     activity::Activity,
     allowed_ips::AllowedIps,
@@ -16,7 +17,6 @@ use crate::{
 };
 use alloc::{
     collections::{BTreeMap, VecDeque},
-    vec,
     vec::Vec,
 };
 use core::{fmt, mem, net::SocketAddr, time::Duration};
@@ -97,7 +97,12 @@ pub struct Tunnel {
     mtu: usize,
     actions: Vec<Action>,
     outputs: VecDeque<Output>,
+    /// Buffers of outputs that were given back.
+    spare: Vec<Vec<u8>>,
 }
+
+/// Buffers that are kept.
+const SPARE: usize = 64;
 
 /// The data path's side of a peer.
 struct Link {
@@ -125,6 +130,7 @@ impl Tunnel {
             mtu,
             actions: Vec::new(),
             outputs: VecDeque::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -231,6 +237,26 @@ impl Tunnel {
         self.outputs.pop_front()
     }
 
+    /// Gives the buffer of an output back, after it was sent or delivered, for the packets to come.
+    pub fn recycle(&mut self, output: Output) {
+        if let Output::Transmit { datagram: buffer, .. } | Output::Deliver { packet: buffer, .. } = output {
+            self.keep(buffer);
+        }
+    }
+
+    fn keep(&mut self, buffer: Vec<u8>) {
+        if self.spare.len() < SPARE {
+            self.spare.push(buffer);
+        }
+    }
+
+    /// An empty buffer.
+    fn buffer(&mut self) -> Vec<u8> {
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.clear();
+        buffer
+    }
+
     /// Sends an IP packet of the host, at once or after a handshake.
     ///
     /// # Errors
@@ -243,8 +269,20 @@ impl Tunnel {
         if link.endpoint.is_none() {
             return Err(Unsent::NoEndpoint);
         }
-        link.staged.push(packet[..head.len].into());
-        self.flush(peer, false, now, rng);
+        let packet = &packet[..head.len];
+        let sealer = link.sealer.as_ref().filter(|_| link.staged.is_empty());
+        match sealer.and_then(|sealer| sealer.reserve(now.instant, 1)) {
+            Some(reserved) => {
+                if reserved.rekey {
+                    self.node.handshake_wanted(peer, now, rng, &mut self.actions);
+                }
+                self.seal_and_transmit(peer, reserved, packet, now);
+            }
+            None => {
+                link.staged.push(packet.into());
+                self.flush(peer, false, now, rng);
+            }
+        }
         self.apply(None, now, rng);
         Ok(())
     }
@@ -293,15 +331,40 @@ impl Tunnel {
         now: Now,
         rng: &mut impl CryptoRng,
     ) -> Result<(), Ignored> {
+        let mut slab = self.buffer();
+        slab.extend_from_slice(datagram);
+        match self.open(from, &mut slab, receiver, counter, now, rng) {
+            Ok(Some((peer, len))) => {
+                slab.truncate(HEADER_LEN + len);
+                slab.drain(..HEADER_LEN);
+                self.outputs.push_back(Output::Deliver { peer, packet: slab });
+                Ok(())
+            }
+            other => {
+                self.keep(slab);
+                other.map(drop)
+            }
+        }
+    }
+
+    /// Opens a datagram in place. Returns whose packet it is, and how long that is; `None` for a keepalive.
+    fn open(
+        &mut self,
+        from: SocketAddr,
+        slab: &mut [u8],
+        receiver: u32,
+        counter: u64,
+        now: Now,
+        rng: &mut impl CryptoRng,
+    ) -> Result<Option<(PeerId, usize)>, Ignored> {
         let Session { peer, opener, window } = self.sessions.get_mut(&receiver).ok_or(Ignored::UnknownIndex)?;
         let peer = *peer;
         if !opener.usable(now.instant) {
             return Err(Ignored::Expired);
         }
-        let mut slab = datagram.to_vec();
         let len = slab.len() - OVERHEAD;
         let mut opened = [false];
-        opener.open(&mut slab, &[Frame { offset: HEADER_LEN, len, counter }], &mut opened);
+        opener.open(slab, &[Frame { offset: HEADER_LEN, len, counter }], &mut opened);
         if opened != [true] {
             return Err(Ignored::Forged);
         }
@@ -310,7 +373,7 @@ impl Tunnel {
         // Authentic from here on: only now may anything change.
         let Some(link) = self.links.get_mut(&peer) else { return Err(Ignored::UnknownIndex) };
         link.endpoint = Some(from);
-        let bytes = datagram.len() as u64;
+        let bytes = slab.len() as u64;
         if len == 0 {
             link.activity.keepalive_received(now.instant, bytes);
         } else if link.activity.data_received(now.instant, bytes) {
@@ -323,16 +386,14 @@ impl Tunnel {
         if rekey {
             self.node.handshake_wanted(peer, now, rng, &mut self.actions);
         }
-        if len == 0 { Ok(()) } else { self.deliver(peer, &slab[HEADER_LEN..HEADER_LEN + len]) }
-    }
-
-    fn deliver(&mut self, peer: PeerId, text: &[u8]) -> Result<(), Ignored> {
-        let head = IpHead::parse(text).ok_or(Ignored::Malformed)?;
+        if len == 0 {
+            return Ok(None);
+        }
+        let head = IpHead::parse(&slab[HEADER_LEN..HEADER_LEN + len]).ok_or(Ignored::Malformed)?;
         if !self.allowed_ips.permits(peer, &head) {
             return Err(Ignored::Source);
         }
-        self.outputs.push_back(Output::Deliver { peer, packet: text[..head.len].to_vec() });
-        Ok(())
+        Ok(Some((peer, head.len)))
     }
 
     /// Carries out the node's actions in their order, those included that come up meanwhile.
@@ -407,10 +468,11 @@ impl Tunnel {
     }
 
     fn seal_and_transmit(&mut self, peer: PeerId, reserved: Reserved, packet: &[u8], now: Now) {
+        let mut datagram = self.buffer();
         let Some(link) = self.links.get_mut(&peer) else { return };
         let Some(sealer) = &link.sealer else { return };
         let len = padded_len(packet.len(), self.mtu);
-        let mut datagram = vec![0; HEADER_LEN + len + TAG_LEN];
+        datagram.resize(HEADER_LEN + len + TAG_LEN, 0);
         datagram[HEADER_LEN..HEADER_LEN + packet.len()].copy_from_slice(packet);
         sealer.seal(&mut datagram, &[Frame { offset: HEADER_LEN, len, counter: reserved.first }]);
 
