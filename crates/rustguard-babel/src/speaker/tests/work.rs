@@ -172,3 +172,22 @@ fn an_event_of_a_client_concerns_that_client() {
         assert!(full.most <= 4, "round {round}: {} looked at for one of them", full.most);
     }
 }
+
+/// Hellos that contradict each other in one packet are one restart, and the first of them counts.
+#[test]
+fn a_neighbour_starts_again_once_in_a_packet() {
+    let mut lab = Lab::new(&[A, B]);
+    lab.alive.remove(&A);
+    let update = |packet: &mut Packet| packet.update(p(), route(5, 1, 100), INTERVAL, None);
+    lab.says(A, |packet| {
+        packet.hello(Seqno(10_000), 30);
+        packet.hello(Seqno(20_000), 30);
+        update(packet);
+    });
+    let known = |lab: &Lab| lab.babel.routes().any(|report| report.prefix == p() && !report.learned.is_empty());
+    assert!(known(&lab));
+    lab.says(A, |packet| packet.hello(Seqno(10_001), 30));
+    assert!(known(&lab), "it goes on from the first");
+    lab.says(A, |packet| packet.hello(Seqno(20_001), 30));
+    assert!(!known(&lab), "it starts again");
+}
