@@ -84,6 +84,38 @@ fn a_killed_router_comes_back() {
     });
 }
 
+/// Nodes that are no peers of each other know each other's names; what a peer is called here counts more than what it claims.
+#[test]
+fn names_are_known_beyond_the_next_hop() {
+    scenario(|lab| {
+        meshed(lab, |lab| {
+            let mut mesh = Mesh::line(lab)?;
+            for (router, name) in [("a", "first"), ("b", "off"), ("c", "third-one")] {
+                mesh.get_mut(router)?.conf.lines.push(format!("NodeName = {name}"));
+            }
+            let _ups = mesh.start(lab)?;
+            mesh.converged()?;
+            let (a, c) = (mesh.get("a")?, mesh.get("c")?);
+            for (router, prefix, name) in [("a", c.own(), "third-one"), ("c", a.own(), "first"), ("b", c.own(), "c")] {
+                let router = mesh.get(router)?;
+                eventually("the origin has its name", SOON, || Ok(router.route(&prefix[0])?["origin_name"] == name))?;
+            }
+            let asked = |arguments: &[&str]| -> Result<String> {
+                let ended = a.node.end_of(a.node.rustguard()?.args(arguments))?;
+                ensure!(ended.success(), "{ended}");
+                Ok(ended.stdout)
+            };
+            let routes = asked(&["routes", "wga"])?;
+            ensure!(routes.contains("third-one ("), "{routes}");
+            let trace = asked(&["trace", "-i", "wga", "--json", &c.inside[0]])?;
+            ensure!(trace.contains("\"origin_name\": \"third-one\""), "{trace}");
+            let map = asked(&["map", "-i", "wga", "--format", "dot"])?;
+            ensure!(map.contains("third-one"), "{map}");
+            Ok(())
+        })
+    });
+}
+
 /// A backup of the state is put back: the numbers in it are older than what the others have heard.
 #[test]
 fn an_old_state_put_back_is_believed() {

@@ -37,7 +37,10 @@ impl Stock {
         peer.endpoint = Some("10.200.0.1:51820".to_owned());
         conf.peers.push(peer);
         mesh.get_mut("a")?.peer_mut("b")?.allowed_ips = "10.0.0.0/8, fd00::/8".to_owned();
+        // Stock routers get these in TLVs that they do not know.
+        mesh.get_mut("a")?.conf.lines.push("NodeName = first".to_owned());
         let b = mesh.get_mut("b")?;
+        b.conf.lines.push("NodeName = second".to_owned());
         b.add_router("stock", &conf.keys, "10.77.0.0/16, 10.88.0.0/16, fd77::/16, fd88::/16");
         b.peer_mut("stock")?.endpoint = Some("10.200.0.2:51820".to_owned());
 

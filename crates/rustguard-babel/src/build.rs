@@ -1,7 +1,8 @@
 //! Writing Babel packets: TLVs in, packets out that fit in any path (RFC 8966 §4, RFC 9229).
 use crate::{
     ip::{HEADERS, PATH},
-    tlv::{HEADER, MAGIC, VERSION, ae, flag, kind, sub},
+    name::Name,
+    tlv::{HEADER, MAGIC, NAME_TAG, VERSION, ae, flag, kind, sub},
     types::{INFINITY, RouterId, Seqno},
 };
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -14,6 +15,9 @@ const LARGEST: usize = 8 + 12 + 28;
 /// Bytes of an Acknowledgment Request, which is added when it is known what is in a packet.
 const ACK_REQUEST: usize = 8;
 
+/// Bytes of the longest name, which is added where there is room for it.
+const NAME: usize = 5 + Name::MAX;
+
 /// One packet. Check [`Packet::has_room`] before each addition.
 #[derive(Debug)]
 pub(crate) struct Packet {
@@ -23,6 +27,8 @@ pub(crate) struct Packet {
     /// By address encoding: 1, 2, 4.
     default_prefix: [Option<[u8; 16]>; 3],
     router_id: Option<RouterId>,
+    /// The last origin that was given a name.
+    named: Option<RouterId>,
     next_hop_v4: bool,
 }
 
@@ -38,13 +44,24 @@ impl Packet {
     pub(crate) fn new() -> Self {
         let mut bytes = Vec::with_capacity(256);
         bytes.extend_from_slice(&[MAGIC, VERSION, 0, 0]);
-        Self { bytes, hello_timestamp: None, default_prefix: [None; 3], router_id: None, next_hop_v4: false }
+        Self {
+            bytes,
+            hello_timestamp: None,
+            default_prefix: [None; 3],
+            router_id: None,
+            named: None,
+            next_hop_v4: false,
+        }
     }
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.len() == HEADER
     }
     pub(crate) fn has_room(&self) -> bool {
         self.bytes.len() + LARGEST + ACK_REQUEST <= MAX_PACKET
+    }
+    /// Room for what [`Packet::has_room`] speaks of, and a name.
+    pub(crate) fn has_room_for_name(&self) -> bool {
+        self.bytes.len() + LARGEST + NAME + ACK_REQUEST <= MAX_PACKET
     }
     /// The packet, its length filled in, and the time it leaves at, in microseconds, where a Hello has room for it.
     pub(crate) fn finish(mut self, now: u32) -> Vec<u8> {
@@ -93,18 +110,12 @@ impl Packet {
     /// An announcement. IPv4 prefixes name the next hop if there is an IPv4 address for it, and are v4-via-v6 otherwise
     /// (RFC 9229 §2.1: without an address of ours nobody could take them another way).
     pub(crate) fn update(&mut self, prefix: IpNet, route: Route, interval: u16, next_hop_v4: Option<Ipv4Addr>) {
+        self.origin(route.router_id);
         if let (IpNet::V4(_), Some(address), false) = (prefix, next_hop_v4, self.next_hop_v4) {
             self.next_hop_v4 = true;
             self.tlv(kind::NEXT_HOP, |bytes| {
                 bytes.extend_from_slice(&[ae::V4, 0]);
                 bytes.extend_from_slice(&address.octets());
-            });
-        }
-        if self.router_id != Some(route.router_id) {
-            self.router_id = Some(route.router_id);
-            self.tlv(kind::ROUTER_ID, |bytes| {
-                bytes.extend_from_slice(&[0, 0]);
-                bytes.extend_from_slice(&route.router_id.bytes());
             });
         }
         let ae = match prefix {
@@ -113,6 +124,28 @@ impl Packet {
             IpNet::V6(_) => ae::V6,
         };
         self.route(ae, prefix, interval, route.seqno, route.metric);
+    }
+    /// What an origin is called, once in a row of updates of that origin.
+    pub(crate) fn name(&mut self, router_id: RouterId, name: Name) {
+        if self.named != Some(router_id) {
+            self.named = Some(router_id);
+            self.origin(router_id);
+            self.tlv(kind::NAME, |bytes| {
+                bytes.extend_from_slice(&NAME_TAG);
+                bytes.push(u8::try_from(name.as_bytes().len()).expect("a short name"));
+                bytes.extend_from_slice(name.as_bytes());
+            });
+        }
+    }
+    /// Whom the updates and names that follow are about.
+    fn origin(&mut self, router_id: RouterId) {
+        if self.router_id != Some(router_id) {
+            self.router_id = Some(router_id);
+            self.tlv(kind::ROUTER_ID, |bytes| {
+                bytes.extend_from_slice(&[0, 0]);
+                bytes.extend_from_slice(&router_id.bytes());
+            });
+        }
     }
     /// The end of an announcement. IPv4 is always encoding 1, which everybody understands (RFC 9229 §2.1).
     pub(crate) fn retraction(&mut self, prefix: IpNet, interval: u16) {
@@ -237,6 +270,23 @@ mod tests {
                 Tlv::Retraction { prefix: None },
             ]
         );
+    }
+
+    #[test]
+    fn a_name_is_said_once_of_an_origin_in_a_row() {
+        let name = Name::new(&[b'n'; Name::MAX]).expect("a name");
+        let route = |last| Route { router_id: id(last), seqno: Seqno(1), metric: 96 };
+        let (prefix, mut packet) = ("fd00::/64".parse().expect("a prefix"), Packet::new());
+        for last in [1, 1, 2] {
+            assert!(packet.has_room_for_name());
+            packet.name(id(last), name);
+            packet.update(prefix, route(last), 100, None);
+        }
+        let bytes = packet.finish(0);
+        let named = |router_id| Tlv::Name { router_id, name };
+        let read: Vec<Tlv> = Tlvs::new(&bytes).expect("a packet").collect();
+        assert!(matches!(read[..], [one, Tlv::Update { .. }, Tlv::Update { .. }, two, Tlv::Update { .. }]
+            if one == named(id(1)) && two == named(id(2))));
     }
 
     #[test]

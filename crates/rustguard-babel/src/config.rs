@@ -1,5 +1,5 @@
 //! What a speaker is told at its start, and the filters for what it learns.
-use crate::types::RouterId;
+use crate::{name::Name, types::RouterId};
 use core::net::Ipv4Addr;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rustguard_crypto::x25519::PublicKey;
@@ -21,12 +21,14 @@ pub struct Config {
     pub max_routes: usize,
     /// Whether a sequence number is kept, and which.
     pub start: Start,
+    /// What this node is called, for people to read.
+    pub name: Option<Name>,
 }
 
 impl Config {
     /// The defaults for an interface with this key.
     pub fn new(key: PublicKey) -> Self {
-        Self { key, address_v4: None, pins: Vec::new(), max_routes: MAX_ROUTES, start: Start::Random }
+        Self { key, address_v4: None, pins: Vec::new(), max_routes: MAX_ROUTES, start: Start::Random, name: None }
     }
 }
 

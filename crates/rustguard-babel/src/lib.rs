@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`ip`] | the IPv6 and UDP around Babel's packets |
 //! | [`parse`], [`tlv`], [`types`] | reading packets |
+//! | [`name`] | what nodes are called |
 //! | [`params`] | all constants |
 //! | [`config`], [`report`] | what goes into a speaker, and what it tells |
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@ pub mod config;
 mod hello;
 pub mod ip;
 mod jitter;
+pub mod name;
 mod neighbour;
 mod neighbours;
 mod outbox;
@@ -35,5 +37,6 @@ pub mod tlv;
 pub mod types;
 
 pub use config::{Config, Pin, Start};
+pub use name::Name;
 pub use speaker::Babel;
 pub use types::RouterId;

@@ -3,7 +3,9 @@ use crate::{
     hello::{History, Restarted},
     jitter::Jitter,
     outbox::Outbox,
-    params::{BUSY, COST_MAX, COST_PACE, DUMP, HELLO_BUSY, HELLO_IDLE, PROBE, PROBES, UPDATE, from_centis, hold},
+    params::{
+        BUSY, COST_MAX, COST_PACE, DUMP, HELLO_BUSY, HELLO_IDLE, NAMES_EVERY, PROBE, PROBES, UPDATE, from_centis, hold,
+    },
     rtt::RoundTrip,
     types::{INFINITY, Seqno},
 };
@@ -41,6 +43,8 @@ pub(crate) struct Neighbour {
     dump_after: Option<Instant>,
     /// When it gets everything because it is time.
     update_at: Option<Instant>,
+    /// Those since the last that had all names with it.
+    updates: u8,
     pub(crate) out: Outbox,
 }
 
@@ -85,6 +89,7 @@ impl Neighbour {
             dump_at: None,
             dump_after: None,
             update_at: None,
+            updates: 0,
             out: Outbox::new(first_seqno, now),
         }
     }
@@ -235,6 +240,8 @@ impl Neighbour {
         let due = self.update_at.is_some_and(|at| at <= now);
         if due {
             self.update_at = Some(now + jitter.shorten(UPDATE, 10));
+            self.updates = (self.updates + 1) % NAMES_EVERY;
+            self.out.names = self.updates == 0;
         }
         due
     }

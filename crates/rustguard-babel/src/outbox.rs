@@ -26,6 +26,8 @@ pub(crate) struct Outbox {
     /// To be acknowledged, with how many copies were sent.
     pub(crate) urgent: BTreeMap<IpNet, u8>,
     pub(crate) normal: BTreeSet<IpNet>,
+    /// What is sent has the names of all origins with it.
+    pub(crate) names: bool,
     pub(crate) acks: Vec<u16>,
     pub(crate) route_requests: BTreeSet<IpNet>,
     /// Ask for everything; how often that was asked before.
@@ -92,6 +94,7 @@ impl Outbox {
             ihu_in: 0,
             urgent: BTreeMap::new(),
             normal: BTreeSet::new(),
+            names: false,
             acks: Vec::new(),
             route_requests: BTreeSet::new(),
             wildcard_request: None,
@@ -204,6 +207,10 @@ impl Outbox {
         let more = !self.urgent.is_empty() || !self.normal.is_empty() || self.dump.is_some();
         self.flush_at = more.then_some(now + PACING);
         (urgent, normal)
+    }
+    /// A batch has left, with all names if they were due; they are until everything has left.
+    pub(crate) fn names_sent(&mut self) {
+        self.names &= self.dump.is_some() || !self.normal.is_empty();
     }
     /// The number for a packet with these updates, if it is to be acknowledged: not when too many are already.
     pub(crate) fn sent(&mut self, what: InPacket, timeout: Duration, now: Instant) -> Option<(u16, Duration)> {

@@ -108,6 +108,12 @@ pub const NEVER_HEARD: u16 = 0x7800;
 /// millisecond.
 pub const SLICE: u64 = 8_192;
 
+/// Names that one neighbour can bring in.
+pub const MAX_NAMES: usize = 1_024;
+/// Full updates from one that has all names with it to the next.
+pub const NAMES_EVERY: u8 = 8;
+/// A name that was not said for so long is forgotten: three times what [`NAMES_EVERY`] full updates take.
+pub const NAME_HOLD: Duration = ms(3 * 8 * 90_000);
 /// Seqno requests remembered.
 pub const MAX_REQUESTS: usize = 4_096;
 /// Seqno requests remembered that one neighbour has made.

@@ -3,7 +3,8 @@
 //! Nothing is allocated and nothing is looked at twice. What is unknown or damaged is passed over, one TLV at a time; what a
 //! TLV says about those after it (router-id, next hop, default prefix) counts even then (RFC 8966 §4.5).
 use crate::{
-    tlv::{HEADER, MAGIC, Tlv, VERSION, ae, flag, kind, sub},
+    name::Name,
+    tlv::{HEADER, MAGIC, NAME_TAG, Tlv, VERSION, ae, flag, kind, sub},
     types::{INFINITY, RouterId, Seqno},
 };
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -139,6 +140,15 @@ impl Tlvs<'_> {
                     return Err(Malformed);
                 }
                 (Tlv::SeqnoRequest { prefix, router_id, seqno, hop_count }, fields.sub_tlvs()?)
+            }
+            kind::NAME => {
+                if fields.array()? != NAME_TAG {
+                    return Ok(None);
+                }
+                let len = fields.u8()?;
+                let name = Name::new(fields.take(len.into())?).ok_or(Malformed)?;
+                let Some(router_id) = self.router_id else { return Err(Malformed) };
+                (Tlv::Name { router_id, name }, fields.sub_tlvs()?)
             }
             _ => return Ok(None),
         };

@@ -266,3 +266,28 @@ proptest! {
         }
     }
 }
+
+/// A name: of the origin before it, and nothing but a name.
+#[test]
+fn names() {
+    let name = |text: &[u8]| {
+        let len = u8::try_from(text.len()).expect("short");
+        tlv(kind::NAME, &[&NAME_TAG[..], &[len], text].concat())
+    };
+    let router = RouterId::new(ID).expect("a router-id");
+    let called = |text: &[u8]| Tlv::Name { router_id: router, name: Name::new(text).expect("a name") };
+    assert_eq!(read(&[router_id(), name(b"office")].concat()), (vec![called(b"office")], 0));
+    assert_eq!(read(&name(b"office")), (vec![], 1), "of nobody");
+    for bad in [&b""[..], b"\x1b[2J", b"a b", b"Zo\xc3\xab", &[b'x'; 64]] {
+        assert_eq!(read(&[router_id(), name(bad), HELLO.to_vec()].concat()), (vec![HELLO_5], 1), "{bad:?}");
+    }
+    // Longer than the TLV, another experiment, sub-TLVs that may and that must not be passed over.
+    let long = tlv(kind::NAME, &[&NAME_TAG[..], &[7], b"office"].concat());
+    assert_eq!(read(&[router_id(), long].concat()), (vec![], 1));
+    assert_eq!(read(&[router_id(), tlv(kind::NAME, b"XY\x01a"), tlv(kind::NAME, b"R")].concat()), (vec![], 1));
+    for (sub, known) in [(100, true), (100 | sub::MANDATORY, false)] {
+        let with = tlv(kind::NAME, &[&NAME_TAG[..], &[1, b'a', sub, 0]].concat());
+        let expected = if known { vec![called(b"a")] } else { vec![] };
+        assert_eq!(read(&[router_id(), with].concat()), (expected, 0));
+    }
+}

@@ -84,6 +84,7 @@ pub(crate) fn of(babel: &Babel) -> routing::Report {
         router_id: Some(babel.router_id().bytes()),
         neighbours: babel.neighbours().collect(),
         routes: routes.collect(),
+        names: babel.names().map(|(router_id, name)| (router_id.bytes(), name.as_str().to_owned())).collect(),
         refused: refused.into_iter().filter(|&(_, count)| count > 0).collect(),
     }
 }

@@ -18,6 +18,7 @@ use crate::{
     config::{Config, Pin, Start, is_martian, is_within},
     ip,
     jitter::Jitter,
+    name::{Name, Names},
     neighbour::Neighbour,
     neighbours::Neighbours,
     params::{ASLEEP, SWEEP},
@@ -42,6 +43,15 @@ use rustguard_crypto::x25519::PublicKey;
 /// How far ahead a kept sequence number is of the one in use: it is kept again after so many steps.
 const CEILING: u16 = 256;
 
+/// A name that came with an update.
+#[derive(Debug)]
+struct Claim {
+    peer: PeerId,
+    prefix: IpNet,
+    router_id: RouterId,
+    name: Name,
+}
+
 /// Babel (RFC 8966) for the peers of an interface.
 #[derive(Debug)]
 pub struct Babel {
@@ -63,6 +73,10 @@ pub struct Babel {
     source: Ipv6Addr,
     address_v4: Option<Ipv4Addr>,
     pins: Vec<Pin>,
+    name: Option<Name>,
+    names: Names,
+    /// Names in the packet that is being read, with what they came with.
+    claims: Vec<Claim>,
     max_routes: usize,
     neighbours: Neighbours,
     clients: Clients,
@@ -108,6 +122,9 @@ impl Babel {
             source: link_local(&config.key),
             address_v4: config.address_v4,
             pins: config.pins,
+            name: config.name,
+            names: Names::default(),
+            claims: Vec::new(),
             max_routes: config.max_routes,
             neighbours: Neighbours::default(),
             clients: Clients::default(),
@@ -163,6 +180,10 @@ impl Babel {
     pub fn work(&self) -> u64 {
         self.work
     }
+    /// What nodes are called, this one included, as they say themselves or as those on the way there do.
+    pub fn names(&self) -> impl Iterator<Item = (RouterId, Name)> {
+        self.names.iter().chain(self.name.map(|name| (self.router_id, name)))
+    }
     /// What was passed over so far.
     pub fn counters(&self) -> Counters {
         self.counters
@@ -202,6 +223,7 @@ impl RoutingEngine for Babel {
             Event::Time => {}
         }
         self.tick(out);
+        self.take_names();
         if core::mem::take(&mut self.keep_due)
             && let Some(ceiling) = self.ceiling
         {

@@ -1,5 +1,8 @@
 //! What can be in a Babel packet: the TLVs that mean something to this speaker, decoded.
-use crate::types::{RouterId, Seqno};
+use crate::{
+    name::Name,
+    types::{RouterId, Seqno},
+};
 use core::net::IpAddr;
 use ipnet::IpNet;
 
@@ -22,7 +25,15 @@ pub(crate) mod kind {
     pub(crate) const UPDATE: u8 = 8;
     pub(crate) const ROUTE_REQUEST: u8 = 9;
     pub(crate) const SEQNO_REQUEST: u8 = 10;
+    /// What the origin of the Router-Id before is called. Of the types for experiments (RFC 8966 §9, 224 to 254); [`NAME_TAG`] tells it
+    /// from other experiments.
+    ///
+    /// [`NAME_TAG`]: super::NAME_TAG
+    pub(crate) const NAME: u8 = 239;
 }
+
+/// How the body of a name begins; its length in one byte and the name follow.
+pub(crate) const NAME_TAG: [u8; 2] = *b"RG";
 
 /// Types of sub-TLVs (RFC 8966 §4.7, RFC 9616 §5).
 pub(crate) mod sub {
@@ -106,6 +117,13 @@ pub enum Tlv {
     Retraction {
         /// Where to; `None`: anywhere.
         prefix: Option<IpNet>,
+    },
+    /// What the origin of the updates that follow is called: RustGuard's own, unknown to others.
+    Name {
+        /// Who.
+        router_id: RouterId,
+        /// Its name, as it or somebody on the way says.
+        name: Name,
     },
     /// Send an update (§4.6.10).
     RouteRequest {

@@ -34,13 +34,38 @@ impl Mesh {
         if view.router_id.is_none() {
             bail!("{interface} has no routing protocol; `Routing = babel` in its configuration gives it one");
         }
-        let peers = uapi::get(&interface)?.peers.into_iter().map(|peer| (peer.public_key, peer.name));
-        Ok(Self::new(interface, view, peers))
+        Self::named(&interface, view)
     }
 
-    /// `peers` are those that the interface is configured with.
-    fn new(interface: String, view: RoutingView, peers: impl IntoIterator<Item = (PublicKey, Option<String>)>) -> Self {
+    /// What an interface has told, with names.
+    pub(crate) fn named(interface: &str, view: RoutingView) -> Result<Self> {
+        let peers = uapi::get(interface)?.peers.into_iter().map(|peer| (peer.public_key, peer.name));
+        Ok(Self::new(interface.to_owned(), view, peers))
+    }
+
+    /// `peers` are those that the interface is configured with. What they are called there counts; other nodes, and peers without a
+    /// name, are called as they claim.
+    pub(crate) fn new(
+        interface: String,
+        mut view: RoutingView,
+        peers: impl IntoIterator<Item = (PublicKey, Option<String>)>,
+    ) -> Self {
+        let peers: Vec<_> = peers.into_iter().collect();
+        let configured = peers.iter().filter_map(|(_, name)| name.as_deref());
+        let claimed = claimed(&view, &configured.collect::<Vec<_>>());
         let mut names = BTreeMap::new();
+        let mut renamed = BTreeMap::new();
+        for (key, name) in peers {
+            let (part, key) = (part_of_key(&key), to_base64(&key.0).to_string());
+            let claim = || claimed.range(part.clone()..).next().filter(|(id, _)| id.starts_with(&part));
+            let name = name.unwrap_or_else(|| {
+                let name = claim().map_or_else(|| key.clone(), |(_, name)| name.clone());
+                renamed.insert(key, name.clone());
+                name
+            });
+            names.insert(part, name);
+        }
+        rename(&mut view, &renamed);
         // What a neighbour announces at no distance is its own. That holds for those of another make as well, whose router-id
         // has nothing to do with their key.
         for route in &view.routes {
@@ -49,8 +74,8 @@ impl Mesh {
                 names.insert(origin.clone(), hop.clone());
             }
         }
-        for (key, name) in peers {
-            names.insert(part_of_key(&key), name.unwrap_or_else(|| to_base64(&key.0).to_string()));
+        for (origin, name) in claimed {
+            names.entry(origin).or_insert(name);
         }
         Self { interface, view, names }
     }
@@ -61,7 +86,7 @@ impl Mesh {
         covering.max_by_key(|route| route.prefix.prefix_len())
     }
 
-    /// The name, or else the key, of the peer with this router-id.
+    /// What the node with this router-id is called: the name of the peer, or its key, or what it claims itself.
     pub(crate) fn name(&self, origin: &str) -> Option<&str> {
         let of_key = origin.get(..KEY_DIGITS).and_then(|part| self.names.get(part));
         of_key.or_else(|| self.names.get(origin)).map(String::as_str)
@@ -79,6 +104,34 @@ impl Mesh {
             return route.next_hops.first().map(String::as_str);
         }
         self.name(route.origin.as_deref()?)
+    }
+}
+
+/// What others claim to be called, by router-id. Where that could be taken for somebody else, the router-id follows.
+fn claimed(view: &RoutingView, configured: &[&str]) -> BTreeMap<String, String> {
+    let same = |name: &str, other: &str| name.eq_ignore_ascii_case(other);
+    let others = view.names.iter().filter(|(id, _)| view.router_id.as_ref() != Some(id));
+    let display = |(id, name): (&String, &String)| {
+        let twice = view.names.iter().any(|(other, claim)| other != id && same(claim, name));
+        let taken = twice || configured.iter().any(|configured| same(configured, name));
+        (id.clone(), if taken { format!("{name}~{id}") } else { name.clone() })
+    };
+    others.map(display).collect()
+}
+
+/// Puts names in place of keys.
+fn rename(view: &mut RoutingView, names: &BTreeMap<String, String>) {
+    let change = |word: &mut String| {
+        if let Some(name) = names.get(word) {
+            word.clone_from(name);
+        }
+    };
+    for route in &mut view.routes {
+        route.next_hops.iter_mut().chain(&mut route.backup).for_each(change);
+        route.learned.iter_mut().map(|learned| &mut learned.from).for_each(change);
+    }
+    for neighbour in view.neighbours.iter_mut().filter(|neighbour| neighbour.name.is_none()) {
+        neighbour.name = names.get(&neighbour.public_key).cloned();
     }
 }
 
@@ -175,6 +228,7 @@ pub(crate) mod tests {
                 route("10.0.0.9/32", 1, Some(0), &["phone"], &[]),
                 route("fd00::4/128", 4, Some(192), &["b"], &[("b", 96)]),
             ],
+            names: BTreeMap::new(),
             refused: vec![],
         };
         Mesh::new("wg0".into(), view, [])
@@ -201,6 +255,39 @@ pub(crate) mod tests {
         assert_eq!((named.name(&id), named.name("00")), (Some("far"), None));
         let nameless = Mesh::new("wg0".into(), mesh().view, [(key, None)]);
         assert_eq!(nameless.name(&id), Some(&**to_base64(&[7; 32])));
+    }
+
+    #[test]
+    fn others_are_called_as_they_claim_unless_that_is_somebody_else() {
+        let mut view = mesh().view;
+        let claims = [
+            ("01", "here"),
+            ("04", "far"),
+            ("05", "B"),
+            ("06", "twin"),
+            ("07", "Twin"),
+            ("08", "here"),
+            ("02", "liar"),
+        ];
+        view.names = claims.map(|(id, name)| (id.repeat(8), name.to_owned())).into();
+        let (key, other) = (PublicKey([7; 32]), PublicKey([8; 32]));
+        view.names.insert(part_of_key(&other) + "1234", "unnamed".into());
+        view.names.insert(part_of_key(&key) + "1234", "liar".into());
+        let nameless = to_base64(&other.0).to_string();
+        view.routes[4].next_hops = vec![nameless.clone()];
+        view.neighbours.push(NeighbourView { name: None, public_key: nameless, ..neighbour("", None, true) });
+        let mesh = Mesh::new("wg0".into(), view, [(key, Some("b".into())), (other, None)]);
+        let name = |id: &str| mesh.name(&id.repeat(8)).map(str::to_owned);
+        assert_eq!(name("04").as_deref(), Some("far"));
+        assert_eq!(name("05"), Some(format!("B~{}", "05".repeat(8))), "a peer has that name here");
+        assert_eq!(name("06"), Some(format!("twin~{}", "06".repeat(8))));
+        assert_eq!(name("07"), Some(format!("Twin~{}", "07".repeat(8))));
+        assert_eq!(name("08"), Some(format!("here~{}", "08".repeat(8))), "this node has it");
+        assert_eq!(name("02").as_deref(), Some("b"), "a neighbour with a name here");
+        assert_eq!(mesh.name(&(part_of_key(&key) + "1234")), Some("b"));
+        assert_eq!(mesh.name(&(part_of_key(&other) + "1234")), Some("unnamed"));
+        assert_eq!((called(&mesh.view.neighbours[3]), &*mesh.view.routes[4].next_hops[0]), ("unnamed", "unnamed"));
+        assert_eq!(mesh.who_has("10.0.0.4".parse().unwrap()), Some("far"));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! `routes` and `neighbours`, and how a tunnel gets its routing protocol.
 
-use crate::{cli::Routes, uapi, words::table};
+use crate::{cli::Routes, mesh::Mesh, uapi, words::table};
 use anyhow::{Result, bail};
 use ipnet::IpNet;
-use rustguard_babel::{Babel, Config, Pin, RouterId, Start};
+use rustguard_babel::{Babel, Config, Name, Pin, RouterId, Start};
 use rustguard_device::{
-    Builder, Relay, conf,
+    Builder, Relay,
+    conf::{self, NodeName},
     host::HostConfig,
     uapi::{NeighbourView, RouteView, RoutingView},
 };
@@ -30,8 +31,14 @@ pub(crate) fn babel(builder: Builder, config: &conf::Interface, host: &HostConfi
         IpNet::V4(net) => Some(net.addr()),
         IpNet::V6(_) => None,
     });
+    let name = match &config.node_name {
+        NodeName::Host => host_name(&rustix::system::uname().nodename().to_string_lossy()),
+        NodeName::Off => None,
+        NodeName::Is(name) => Name::new(name.as_bytes()),
+    };
     let pins = config.pins.iter().map(|pin| Pin { prefix: pin.prefix, origin: RouterId::of_key(&pin.key) }).collect();
-    let engine = Babel::new(Config { address_v4, pins, start, ..Config::new(key.public_key()) }, &mut rand::rng());
+    let engine =
+        Babel::new(Config { address_v4, pins, start, name, ..Config::new(key.public_key()) }, &mut rand::rng());
     let addresses = config.addresses.iter().map(|net| IpNet::from(net.addr()));
     let mut builder = builder
         .routing(engine)
@@ -49,14 +56,38 @@ pub(crate) fn babel(builder: Builder, config: &conf::Interface, host: &HostConfi
     Ok(if relay { builder.relay(Relay::Routed) } else { builder })
 }
 
+/// The first label of a host name, where other nodes can be told that.
+fn host_name(host: &str) -> Option<Name> {
+    let label = host.split('.').next().filter(|&label| label != "localhost")?;
+    Name::new(label.as_bytes())
+}
+
 /// `rustguard routes`.
 pub(crate) fn routes(arguments: &Routes) -> Result<()> {
-    show(arguments, |view| serde_json::to_string_pretty(&view.routes), |view| route_page(&view.routes))
+    let json = |view: &RoutingView, mesh: &Mesh| {
+        let routes = view.routes.iter().map(|route| JsonRoute { route, origin_name: origin_name(route, mesh) });
+        serde_json::to_string_pretty(&routes.collect::<Vec<_>>())
+    };
+    show(arguments, json, route_page)
 }
 
 /// `rustguard neighbours`.
 pub(crate) fn neighbours(arguments: &Routes) -> Result<()> {
-    show(arguments, |view| serde_json::to_string_pretty(&JsonNeighbours::of(view)), neighbour_page)
+    let json = |view: &RoutingView, _: &Mesh| serde_json::to_string_pretty(&JsonNeighbours::of(view));
+    show(arguments, json, |mesh| neighbour_page(&mesh.view))
+}
+
+/// A route of `routes --json`.
+#[derive(Serialize)]
+struct JsonRoute<'a> {
+    #[serde(flatten)]
+    route: &'a RouteView,
+    /// What its origin is called, if that is another node.
+    origin_name: Option<&'a str>,
+}
+
+fn origin_name<'a>(route: &RouteView, mesh: &'a Mesh) -> Option<&'a str> {
+    route.origin.as_deref().filter(|_| !route.local).and_then(|origin| mesh.name(origin))
 }
 
 /// `neighbours --json`.
@@ -81,8 +112,8 @@ impl<'a> JsonNeighbours<'a> {
 
 fn show(
     arguments: &Routes,
-    json: impl Fn(&RoutingView) -> serde_json::Result<String>,
-    page: impl Fn(&RoutingView) -> String,
+    json: impl Fn(&RoutingView, &Mesh) -> serde_json::Result<String>,
+    page: impl Fn(&Mesh) -> String,
 ) -> Result<()> {
     loop {
         let view = uapi::routing(&arguments.interface)?;
@@ -93,19 +124,20 @@ fn show(
                 name = arguments.interface
             );
         }
+        let mesh = Mesh::named(&arguments.interface, view.clone())?;
         let mut out = io::stdout().lock();
         if arguments.json {
-            writeln!(out, "{}", json(&view)?)?;
+            writeln!(out, "{}", json(&view, &mesh)?)?;
             return Ok(());
         }
         if !arguments.watch {
-            write!(out, "{}", page(&view))?;
+            write!(out, "{}", page(&mesh))?;
             return Ok(());
         }
         if out.is_terminal() {
-            write!(out, "\x1b[H{}\x1b[J", page(&view).replace('\n', "\x1b[K\n"))?;
+            write!(out, "\x1b[H{}\x1b[J", page(&mesh).replace('\n', "\x1b[K\n"))?;
         } else {
-            writeln!(out, "{}", page(&view))?;
+            writeln!(out, "{}", page(&mesh))?;
         }
         out.flush()?;
         drop(out);
@@ -113,9 +145,9 @@ fn show(
     }
 }
 
-fn route_page(routes: &[RouteView]) -> String {
-    let mut page = route_table(routes);
-    for route in routes {
+fn route_page(mesh: &Mesh) -> String {
+    let mut page = route_table(mesh);
+    for route in &mesh.view.routes {
         let others: Vec<&str> =
             route.learned.iter().filter(|learned| learned.feasible).map(|learned| &*learned.from).collect();
         if route.local && !others.is_empty() {
@@ -132,8 +164,8 @@ fn route_page(routes: &[RouteView]) -> String {
     page
 }
 
-fn route_table(routes: &[RouteView]) -> String {
-    let mut routes: Vec<_> = routes.iter().collect();
+fn route_table(mesh: &Mesh) -> String {
+    let mut routes: Vec<_> = mesh.view.routes.iter().collect();
     routes.sort_by_key(|route| (matches!(route.prefix.addr(), IpAddr::V6(_)), route.prefix));
     let row = |route: &&RouteView| {
         let via = match (&*route.next_hops, route.local) {
@@ -143,7 +175,11 @@ fn route_table(routes: &[RouteView]) -> String {
         };
         let metric = route.metric.map_or_else(|| "out of reach".to_owned(), |metric| metric.to_string());
         let backup = route.backup.clone().unwrap_or_default();
-        vec![route.prefix.to_string(), via, metric, route.origin.clone().unwrap_or_default(), backup]
+        let origin = match (origin_name(route, mesh), route.origin.as_deref()) {
+            (Some(name), Some(origin)) => format!("{name} ({origin})"),
+            (_, origin) => origin.unwrap_or_default().to_owned(),
+        };
+        vec![route.prefix.to_string(), via, metric, origin, backup]
     };
     table(&["PREFIX", "VIA", "METRIC", "ORIGIN", "BACKUP"], &routes.iter().map(row).collect::<Vec<_>>())
 }
@@ -193,16 +229,21 @@ mod tests {
             learned: vec![],
             kernel: None,
         };
-        let routes = [
+        let far = RouteView { origin: Some("04".repeat(8)), ..route("10.3.0.0/16", &["b"], Some(192), false) };
+        let routes = vec![
+            far,
             route("fd00::/64", &["b", "c"], Some(352), false),
             route("10.2.0.0/16", &[], None, false),
             route("10.1.0.1/32", &[], Some(0), true),
         ];
+        let names = [("04".repeat(8), "far".to_owned())].into();
+        let mesh = Mesh::new("wg0".into(), RoutingView { routes, names, ..RoutingView::default() }, []);
         assert_eq!(
-            route_table(&routes),
-            "PREFIX       VIA        METRIC        ORIGIN            BACKUP\n\
+            route_table(&mesh),
+            "PREFIX       VIA        METRIC        ORIGIN                  BACKUP\n\
              10.1.0.1/32  this host  0             0102030405060708\n\
              10.2.0.0/16  nobody     out of reach  0102030405060708\n\
+             10.3.0.0/16  b          192           far (0404040404040404)\n\
              fd00::/64    b, c       352           0102030405060708\n"
         );
         let mut shared = route("0.0.0.0/0", &[], Some(0), true);
@@ -210,7 +251,8 @@ mod tests {
         shared.learned = vec![learned("echo", false), learned("g2", true)];
         let mut refused = route("10.2.0.0/16", &["b"], Some(96), false);
         refused.kernel = Some("because".to_owned());
-        let page = route_page(&[shared, refused]);
+        let routes = vec![shared, refused];
+        let page = route_page(&Mesh::new("wg0".into(), RoutingView { routes, ..RoutingView::default() }, []));
         assert!(
             page.ends_with(
                 "\n0.0.0.0/0 is announced by this host, which uses its own route to it, and by g2 as well\n\
@@ -218,6 +260,8 @@ mod tests {
             ),
             "{page}"
         );
+        let host = |name: &str| host_name(name).map(|name| name.as_str().to_owned());
+        assert_eq!((host("gw-1.example.com"), host("localhost"), host("(none)")), (Some("gw-1".into()), None, None));
         let neighbour = |name: &str, cost, heard| NeighbourView {
             name: Some(name.into()),
             public_key: "KEY".into(),

@@ -72,6 +72,8 @@ pub struct RoutingStatus {
     pub neighbours: Vec<NeighbourStatus>,
     /// What it knows of prefixes.
     pub routes: Vec<LearnedRoute>,
+    /// What origins are called, as they claim.
+    pub names: Vec<([u8; 8], String)>,
     /// What it passed over, by reason.
     pub refused: Vec<(&'static str, u64)>,
 }

@@ -1,5 +1,5 @@
 //! Packets in: Hellos, IHUs, acknowledgments, updates, requests.
-use super::{Babel, around};
+use super::{Babel, Claim, around};
 use crate::{
     build, ip,
     params::{HOP_COUNT, IDLE, MAX_UNKNOWN, OVERTAKEN, SETTLED, URGENT, from_centis, hold},
@@ -40,7 +40,7 @@ impl Babel {
             self.counters.not_babel += 1;
             return;
         };
-        let (mut sent, mut timestamps) = (None, None);
+        let (mut sent, mut timestamps, mut named) = (None, None, None);
         let mut restarted = false;
         // Of these prefixes, one look in a packet is enough to see that their update is not followed.
         let mut unfeasible = BTreeSet::new();
@@ -82,7 +82,11 @@ impl Babel {
                 Tlv::Ack { opaque } => self.acknowledged(peer, opaque),
                 Tlv::Update { prefix, router_id, seqno, metric, interval } => {
                     self.update(peer, &Update { prefix, router_id, seqno, metric, interval }, &mut unfeasible, out);
+                    if let Some(name) = named.filter(|&(named, _)| named == router_id).map(|(_, name)| name) {
+                        self.claims.push(Claim { peer, prefix, router_id, name });
+                    }
                 }
+                Tlv::Name { router_id, name } => named = Some((router_id, name)),
                 Tlv::Retraction { prefix: Some(prefix) } => {
                     self.ask_if_overtaken(prefix, peer, true);
                     self.retracted(prefix, peer);
@@ -99,6 +103,21 @@ impl Babel {
             neighbour.rtt.hello(sent, timestamps, micros(now));
         }
         self.assess(peer, out);
+    }
+
+    /// Takes the names in a packet. The neighbour by which packets go to somebody has the say; any that announces a route there is
+    /// heard while there is no name, because its route may be selected later.
+    pub(super) fn take_names(&mut self) {
+        let now = self.now;
+        for Claim { peer, prefix, router_id, name } in self.claims.drain(..) {
+            self.work += 1;
+            let Some(entry) = self.table.entries.get(&prefix) else { continue };
+            let leads = entry.via() == Some(peer) && entry.announced.is_some_and(|route| route.router_id == router_id);
+            let may = |route: &Route| route.is_finite() && route.router_id == router_id;
+            if leads || self.names.get(router_id).is_none() && entry.routes.get(&peer).is_some_and(may) {
+                self.names.learn(router_id, name, peer, now);
+            }
+        }
     }
 
     fn acknowledged(&mut self, peer: PeerId, opaque: u16) {

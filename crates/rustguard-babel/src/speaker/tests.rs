@@ -3,6 +3,7 @@ use super::*;
 use crate::{
     build::{Packet, Route},
     config::MAX_ROUTES,
+    name::Name,
     params::{COST, HELD, LEAP, NEVER_HEARD, SOURCE_GC, UPDATE},
     parse::Tlvs,
     tlv::Tlv,
@@ -818,4 +819,41 @@ fn a_new_next_hop_hears_that_there_is_no_other_way_and_the_old_one_that_there_is
     assert_eq!(lab.hops(p()), [B]);
     assert_eq!(lab.told(A, p()), [Some(route(5, 1, 110 + COST))]);
     assert_eq!(lab.told(B, p()), [None]);
+}
+
+/// The way to an origin says what it is called; others may say what they like.
+#[test]
+fn a_name_is_taken_from_the_next_hop_and_passed_on() {
+    let name = |text: &str| Name::new(text.as_bytes()).expect("a name");
+    let mut lab = Lab::with(Config { name: Some(name("here")), ..Config::new(PublicKey([9; 32])) }, &[A, B, C]);
+    let called =
+        |lab: &Lab| lab.babel.names().map(|(id, name)| (id, name.as_str().to_owned())).collect::<BTreeMap<_, _>>();
+    let claims = |lab: &mut Lab, peer, text: &str, route: Route| {
+        lab.says(peer, |packet| {
+            packet.name(route.router_id, name(text));
+            packet.update(p(), route, INTERVAL, None);
+        });
+        lab.pass(20);
+    };
+    claims(&mut lab, A, "far", route(7, 1, 100));
+    assert_eq!(called(&lab), [(lab.babel.router_id(), "here".to_owned()), (id(7), "far".to_owned())].into());
+    // Not on the way, or without a route, or for this node.
+    claims(&mut lab, B, "liar", route(7, 1, 150));
+    lab.says(B, |packet| packet.name(id(8), name("nobody")));
+    let own = Route { router_id: lab.babel.router_id(), ..route(1, 1, 96) };
+    claims(&mut lab, B, "liar", own);
+    assert_eq!(called(&lab), [(lab.babel.router_id(), "here".to_owned()), (id(7), "far".to_owned())].into());
+    lab.tell(Event::Announce { prefix: net("10.2.0.0/16"), metric: 0 });
+    lab.pass(20);
+    let said = |lab: &Lab, to| -> BTreeSet<String> {
+        let names = lab.sent.iter().filter(|(peer, _)| *peer == to);
+        names
+            .filter_map(|(_, tlv)| if let Tlv::Name { name, .. } = tlv { Some(name.as_str().to_owned()) } else { None })
+            .collect()
+    };
+    assert_eq!(said(&lab, C), ["far".to_owned(), "here".to_owned()].into());
+    // The way leads elsewhere: so does the say.
+    lab.retracts(A, p());
+    claims(&mut lab, B, "other", route(7, 2, 150));
+    assert_eq!(called(&lab)[&id(7)], "other");
 }

@@ -36,6 +36,7 @@ impl Babel {
         self.repeat_requests(end);
         if self.sweep_at.is_some_and(|at| at <= now) {
             self.sweep_at = Some(now + if self.sources.sweep(now) { SWEEP } else { SWEEP_PACE });
+            self.names.sweep(now);
         }
         self.settle(out);
         let end = self.work + SLICE;

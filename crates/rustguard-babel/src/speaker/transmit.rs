@@ -3,12 +3,13 @@ use super::Babel;
 use crate::{
     build::{self, Packet},
     ip,
+    name::Name,
     neighbour::Neighbour,
     outbox::{InPacket, Sent, ack_timeout},
     params::{IHU_EVERY, PROBE, UPDATE, to_centis},
     route::{Entry, Table},
     source::Sources,
-    types::micros,
+    types::{RouterId, micros},
 };
 
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -56,7 +57,8 @@ impl Babel {
         if neighbour.is_acquired() && neighbour.out.flush_due(now) {
             self.work += neighbour.out.fill(peer, &self.table, now);
             packets.requests(neighbour);
-            self.work += packets.updates(neighbour, &self.table, &mut self.sources, self.address_v4);
+            let called = |router_id| if router_id == self.router_id { self.name } else { self.names.get(router_id) };
+            self.work += packets.updates(neighbour, &self.table, &mut self.sources, self.address_v4, called);
         }
         packets.close(neighbour);
     }
@@ -144,6 +146,7 @@ impl Packets<'_> {
         table: &Table,
         sources: &mut Sources,
         v4: Option<Ipv4Addr>,
+        called: impl Fn(RouterId) -> Option<Name>,
     ) -> u64 {
         let (urgent, normal) = neighbour.out.take_updates(self.now);
         let copies = urgent.iter().map(|(&prefix, &copies)| (prefix, Some(copies)));
@@ -168,6 +171,15 @@ impl Packets<'_> {
         updates.sort_by_key(|told| (told.route.map(|route| route.router_id), told.prefix));
         let (interval, count) = (to_centis(UPDATE), updates.len() as u64);
         for Told { route, prefix, copies, hold } in updates {
+            // News has the names with it, because it may be all that the neighbour knows of somebody.
+            let wanted = route.filter(|_| copies.is_some() || neighbour.out.names);
+            if let Some((router_id, name)) = wanted.and_then(|route| Some((route.router_id, called(route.router_id)?)))
+            {
+                if !self.packet.has_room_for_name() {
+                    self.close(neighbour);
+                }
+                self.packet.name(router_id, name);
+            }
             let packet = self.room(neighbour);
             match route {
                 Some(route) => packet.update(prefix, route, interval, v4),
@@ -178,6 +190,7 @@ impl Packets<'_> {
                 self.sent.copies = self.sent.copies.max(copies);
             }
         }
+        neighbour.out.names_sent();
         count
     }
 }

@@ -5,5 +5,6 @@ mod clients;
 mod figures;
 mod life;
 mod loops;
+mod names;
 mod old_state;
 mod passive;

@@ -7,7 +7,8 @@ mod picture;
 use super::{Mesh, called};
 use crate::cli::mesh::{Format, Map};
 use anyhow::{Context as _, Result};
-use rustguard_babel::params::{COST, HELD, IDLE};
+use rustguard_babel::params::{COST, HELD, IDLE, SETTLED};
+use rustguard_device::uapi::RouteView;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -119,12 +120,7 @@ impl Graph {
             }
         }
         for (name, (metric, prefixes)) in clients {
-            let detail = match metric {
-                HELD.. => "client, silent",
-                IDLE.. => "client, idle",
-                _ => "client",
-            }
-            .to_owned();
+            let detail = state(metric).to_owned();
             let node = Node { kind: Kind::Client, name: name.to_owned(), detail, prefixes };
             self.join(0, node, String::new(), EdgeKind::Link);
         }
@@ -150,7 +146,7 @@ impl Graph {
                 kind: Kind::Neighbour { usable: kind == EdgeKind::Link },
                 name: name.to_owned(),
                 detail: detail.clone(),
-                prefixes: owned.map(|route| route.prefix.to_string()).collect(),
+                prefixes: owned.map(described).collect(),
             };
             places.insert(name, self.join(0, node, detail, kind));
         }
@@ -164,9 +160,10 @@ impl Graph {
             if mesh.name(id).is_some_and(|name| neighbours.contains_key(name)) {
                 continue;
             }
+            let metric = metric - presence(metric);
             let origin = origins.entry(id).or_insert_with(|| Origin { metric, ..Origin::default() });
             origin.metric = origin.metric.min(metric);
-            origin.prefixes.push(route.prefix.to_string());
+            origin.prefixes.push(described(route));
             origin.via.extend(route.next_hops.iter().map(String::as_str));
             origin.backup.extend(route.backup.as_deref());
         }
@@ -205,6 +202,28 @@ impl Graph {
         self.nodes.push(node);
         self.edges.push(Edge { from, to, label, kind });
         to
+    }
+}
+
+/// What stands for a client's presence in a metric; the rest is the way to it.
+fn presence(metric: u16) -> u16 {
+    [HELD, IDLE, SETTLED].into_iter().find(|&presence| metric >= presence).unwrap_or(0)
+}
+
+/// What is known of a client at this metric.
+fn state(metric: u16) -> &'static str {
+    match presence(metric) {
+        HELD => "client, silent",
+        IDLE => "client, idle",
+        _ => "client",
+    }
+}
+
+/// A prefix that another node announces, and whether it is a client's.
+fn described(route: &RouteView) -> String {
+    match route.metric.filter(|&metric| presence(metric) > 0) {
+        Some(metric) => format!("{} ({})", route.prefix, state(metric)),
+        None => route.prefix.to_string(),
     }
 }
 
@@ -279,6 +298,26 @@ mod tests {
             phone.metric = Some(metric);
             assert_eq!(Graph::of(&mesh, "here").nodes[1].detail, detail);
         }
+    }
+
+    #[test]
+    fn clients_of_others_are_shown_with_who_announces_them() {
+        let mut mesh = mesh();
+        let route = super::super::tests::route;
+        for (prefix, origin, metric) in
+            [("10.9.0.1/32", 2, SETTLED + 96), ("10.9.0.2/32", 4, IDLE + 192), ("10.9.0.3/32", 6, HELD + 288)]
+        {
+            mesh.view.routes.push(route(prefix, origin, Some(metric), &["b"], &[("b", metric - 96)]));
+        }
+        let graph = Graph::of(&mesh, "here");
+        let shown = |text: &str| {
+            graph.nodes.iter().find(|node| node.prefixes.iter().any(|prefix| prefix == text)).map(|node| &*node.name)
+        };
+        assert_eq!(shown("10.9.0.1/32 (client)"), Some("b"));
+        assert_eq!(shown("10.9.0.2/32 (client, idle)"), Some("0404040404040404"));
+        assert_eq!(shown("10.9.0.3/32 (client, silent)"), Some("0606060606060606"));
+        let gateway = graph.nodes.last().unwrap();
+        assert_eq!((gateway.kind, &*gateway.detail), (Kind::Further { links: 2 }, "metric 288 by b"), "the way to it");
     }
 
     #[test]

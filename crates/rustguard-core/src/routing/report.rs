@@ -1,7 +1,7 @@
 //! What an engine tells people about itself.
 use super::NextHops;
 use crate::node::PeerId;
-use alloc::vec::Vec;
+use alloc::{string::String, vec::Vec};
 use core::time::Duration;
 use ipnet::IpNet;
 
@@ -14,6 +14,8 @@ pub struct Report {
     pub neighbours: Vec<Neighbour>,
     /// What it knows of prefixes.
     pub routes: Vec<Route>,
+    /// What origins are called, as they claim: for people to read. Several may claim the same.
+    pub names: Vec<([u8; 8], String)>,
     /// What it passed over, by reason: counters that only grow, those of zero left out.
     pub refused: Vec<(&'static str, u64)>,
 }

@@ -70,7 +70,7 @@ pub struct Interface {
     pub pre_down: Vec<String>,
     /// `PostDown` commands.
     pub post_down: Vec<String>,
-    /// `Routing`: who decides where packets go. RustGuard's own key, as the next four.
+    /// `Routing`: who decides where packets go. RustGuard's own key, as the next five.
     pub routing: Routing,
     /// `Announce`: prefixes besides the addresses that other routers are to send here.
     pub announce: Vec<IpNet>,
@@ -80,6 +80,8 @@ pub struct Interface {
     pub pins: Vec<Pin>,
     /// `SourceCheck`: what becomes of routers' packets with sources that they have not announced.
     pub source_check: SourceCheck,
+    /// `NodeName`: what other nodes see this one under.
+    pub node_name: NodeName,
     /// `HandshakeOnUp`: begin a handshake with each peer that has an endpoint, which is done where nothing is said.
     pub handshake_on_up: Option<bool>,
     /// `SaveConfig`: write the state of the device back into the file on the way down.
@@ -94,6 +96,18 @@ pub enum Routing {
     Static,
     /// Babel (RFC 8966) finds out; the allowed IPs are bounds.
     Babel,
+}
+
+/// What `NodeName` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NodeName {
+    /// The name of the host, where it can be one.
+    #[default]
+    Host,
+    /// None.
+    Off,
+    /// This one.
+    Is(String),
 }
 
 /// A `Pin`: of this prefix and all within it, announcements are believed if they come from the router with this key.

@@ -15,7 +15,7 @@ use std::{collections::HashMap, ops::Range, time::Duration};
 use zeroize::Zeroizing;
 
 /// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
-const INTERFACE_KEYS: [&str; 18] = [
+const INTERFACE_KEYS: [&str; 19] = [
     "PrivateKey",
     "ListenPort",
     "FwMark",
@@ -34,6 +34,7 @@ const INTERFACE_KEYS: [&str; 18] = [
     "Redistribute",
     "Pin",
     "SourceCheck",
+    "NodeName",
 ];
 
 /// The keys of `[Peer]`.
@@ -422,7 +423,9 @@ impl<'a> Parser<'a> {
             "Table" => self.interface.table = self.value(key, value, value::table).unwrap_or(Table::Auto),
             "SaveConfig" => self.interface.save_config = self.value(key, value, value::boolean).unwrap_or(false),
             "HandshakeOnUp" => self.interface.handshake_on_up = self.value(key, value, value::boolean),
-            "Routing" | "Announce" | "Redistribute" | "Pin" | "SourceCheck" => self.routing_entry(key, value),
+            "Routing" | "Announce" | "Redistribute" | "Pin" | "SourceCheck" | "NodeName" => {
+                self.routing_entry(key, value);
+            }
             hook => {
                 let hooks = match hook {
                     "PreUp" => &mut self.interface.pre_up,

@@ -12,7 +12,7 @@ const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
 fn full() -> String {
     format!(
         "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com\nMTU = 1400\nTable = 7\nSaveConfig = true\nHandshakeOnUp = false\n\
-         Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nRedistribute = 192.168.0.0/16, default\nPin = 10.7.0.5/32 {PEER}, fd07::/64 {OTHER}\nSourceCheck = Log\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenPort = 51820\nFwMark = 0xca6c\n\
+         Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nRedistribute = 192.168.0.0/16, default\nPin = 10.7.0.5/32 {PEER}, fd07::/64 {OTHER}\nSourceCheck = Log\nNodeName = gw-1\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenPort = 51820\nFwMark = 0xca6c\n\
          PrivateKey = {SECRET}\n\n# Name = laptop of Zoë\n[Peer]\nPublicKey = {PEER}\nPresharedKey = {OTHER}\n\
          AllowedIPs = 10.0.0.2/32, fd00::2/128\nEndpoint = vpn.example.com:51820\nPersistentKeepalive = 25\nRole = client\n\n\
          [Peer]\nPublicKey = {OTHER}\nRole = Router\nEndpoint = [2001:db8::1]:51820\n"
@@ -63,6 +63,7 @@ fn everything_is_read() {
     let again = good(&to_text(&config)).interface;
     assert_eq!((&again.redistribute, &again.pins), (&interface.redistribute, &interface.pins));
     assert_eq!(interface.source_check, SourceCheck::Log);
+    assert_eq!(interface.node_name, NodeName::Is("gw-1".into()));
     assert_eq!(config.peers.iter().map(|peer| peer.role).collect::<Vec<_>>(), [Some(Role::Client), Some(Role::Router)]);
     assert_eq!(interface.pre_up, ["echo up # now"], "a hook keeps its #");
     assert_eq!(interface.post_up, ["a; b=c", "d"]);
@@ -189,6 +190,22 @@ fn keys_of_routing_need_routing() {
             "warning 4:15 SourceCheck means nothing without a routing protocol [`Routing = babel` in [Interface] starts one]",
         ]
     );
+    for (text, name) in [
+        ("", NodeName::Host),
+        ("NodeName = OFF", NodeName::Off),
+        ("NodeName = gw-1.b_2", NodeName::Is("gw-1.b_2".into())),
+    ] {
+        let config = good(&interface(&format!("Routing = babel\n{text}")));
+        assert_eq!(config.interface.node_name, name);
+        assert_eq!(good(&to_text(&config)).interface.node_name, name);
+    }
+    for bad in ["Zo\u{eb}", "a b", "-a", "\u{202e}a", &*"a".repeat(64)] {
+        let said = said(&interface(&format!("Routing = babel\nNodeName = {bad}")));
+        assert!(
+            said.len() == 1 && said[0].contains("NodeName must be `off`, or 1 to 63 of the characters"),
+            "{said:?}"
+        );
+    }
     for (text, mode) in [
         ("", SourceCheck::Enforce),
         ("SourceCheck = ENFORCE", SourceCheck::Enforce),

@@ -1,6 +1,6 @@
 //! What can stand behind a `=`: one function per type, each from a text to a value or a [`Problem`].
 
-use super::{Redistribute, Routing, Table, path::check_interface_name};
+use super::{NodeName, Redistribute, Routing, Table, path::check_interface_name};
 use crate::{
     config::{EndpointSpec, PathSpec, SourceCheck},
     key,
@@ -153,6 +153,21 @@ pub(super) fn source_check(text: &str) -> Result<SourceCheck> {
         "off" => Ok(SourceCheck::Off),
         _ => Err(Problem::new(format!("must be `enforce`, `log` or `off`, not `{text}`"))),
     }
+}
+
+pub(super) fn node_name(text: &str) -> Result<NodeName> {
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(NodeName::Off);
+    }
+    let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if begins && text.len() <= 63 && text.chars().all(good) {
+        return Ok(NodeName::Is(text.to_owned()));
+    }
+    Err(Problem::new(
+        "must be `off`, or 1 to 63 of the characters A-Z, a-z, 0-9, `-`, `_` and `.`, beginning with a letter or digit",
+    )
+    .help("without the line, other nodes see this one under its host name"))
 }
 
 pub(super) fn role(text: &str) -> Result<Role> {

@@ -1,6 +1,6 @@
 //! From a [`Config`] to a file.
 
-use super::{Config, Peer, Pin, Routing, Table, parse::is_name};
+use super::{Config, NodeName, Peer, Pin, Routing, Table, parse::is_name};
 use crate::{config::SourceCheck, key::to_base64};
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
 use rustguard_core::routing::Role;
@@ -76,6 +76,11 @@ pub fn to_text(config: &Config) -> Zeroizing<String> {
         SourceCheck::Enforce => {}
         SourceCheck::Log => line(&mut out, "SourceCheck", "log"),
         SourceCheck::Off => line(&mut out, "SourceCheck", "off"),
+    }
+    match &interface.node_name {
+        NodeName::Host => {}
+        NodeName::Off => line(&mut out, "NodeName", "off"),
+        NodeName::Is(name) => line(&mut out, "NodeName", name),
     }
     for (key, hooks) in ["PreUp", "PostUp", "PreDown", "PostDown"].into_iter().zip(hooks) {
         for hook in hooks {

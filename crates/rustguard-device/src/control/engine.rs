@@ -427,6 +427,7 @@ impl<B: Binder> Control<B> {
             router_id: report.router_id,
             neighbours: neighbours.collect(),
             routes: routes.collect(),
+            names: report.names,
             refused: report.refused,
         }
     }

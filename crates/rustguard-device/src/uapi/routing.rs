@@ -6,6 +6,7 @@ use crate::{
 };
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// All of it; with nothing in it, there is no routing protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +17,9 @@ pub struct RoutingView {
     pub neighbours: Vec<NeighbourView>,
     /// What it knows of prefixes.
     pub routes: Vec<RouteView>,
+    /// What origins claim to be called, by their identifiers in hexadecimal. Several may claim the same.
+    #[serde(default)]
+    pub names: BTreeMap<String, String>,
     /// What it passed over, by reason.
     pub refused: Vec<(String, u64)>,
 }
@@ -78,6 +82,7 @@ impl From<&RoutingStatus> for RoutingView {
             router_id: status.router_id.as_ref().map(hex),
             neighbours: status.neighbours.iter().map(Into::into).collect(),
             routes: status.routes.iter().map(Into::into).collect(),
+            names: status.names.iter().map(|(id, name)| (hex(id), name.clone())).collect(),
             refused: status.refused.iter().map(|&(reason, count)| (reason.to_owned(), count)).collect(),
         }
     }

@@ -28,6 +28,9 @@ impl<'a> Parser<'a> {
             "SourceCheck" => {
                 self.interface.source_check = self.value(key, value, value::source_check).unwrap_or_default();
             }
+            "NodeName" => {
+                self.interface.node_name = self.value(key, value, value::node_name).unwrap_or_default();
+            }
             _ => {
                 for item in value.words(|c| c == ',').map(Piece::trim).filter(|item| !item.str().is_empty()) {
                     self.pin(item);

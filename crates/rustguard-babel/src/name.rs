@@ -1,0 +1,191 @@
+//! What nodes are called. A name is a claim of the origin, for people to read: nothing is decided by it.
+//!
+//! It travels in a TLV of an experimental type (RFC 8966 §9), which other speakers ignore, behind the Router-Id of whom it names. A
+//! node believes the neighbour that it selected a route of that origin by, and passes that on: a name goes the way that routes go, and
+//! whoever is on that way can change it. There are no packets for names alone: urgent updates take them along, and every eighth full one.
+use crate::{
+    params::{MAX_NAMES, NAME_HOLD},
+    types::RouterId,
+};
+use core::fmt;
+use rustguard_core::{node::PeerId, time::Instant};
+use std::collections::BTreeMap;
+
+/// A name: 1 to 63 letters, digits, `-`, `_` and `.` of ASCII, the first one a letter or a digit. There is nothing in it that a terminal
+/// obeys, that looks like something else in another alphabet, or that ends a column of a table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name {
+    len: u8,
+    bytes: [u8; Name::MAX],
+}
+
+impl Name {
+    /// Bytes at most, as a label of the DNS.
+    pub const MAX: usize = 63;
+
+    /// The name, if it is one.
+    pub fn new(text: &[u8]) -> Option<Self> {
+        let first = text.first()?;
+        let good = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
+        if text.len() > Self::MAX || !first.is_ascii_alphanumeric() || !text.iter().all(good) {
+            return None;
+        }
+        let mut bytes = [0; Self::MAX];
+        bytes[..text.len()].copy_from_slice(text);
+        Some(Self { len: u8::try_from(text.len()).ok()?, bytes })
+    }
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_str().fmt(f)
+    }
+}
+
+/// What other nodes are called.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    known: BTreeMap<RouterId, Known>,
+    brought_in: BTreeMap<PeerId, usize>,
+    /// Where the next sweep begins.
+    swept: Option<RouterId>,
+}
+
+#[derive(Debug)]
+struct Known {
+    name: Name,
+    /// Who brought it in, and said it last at this time.
+    via: PeerId,
+    said: Instant,
+}
+
+impl Names {
+    pub(crate) fn get(&self, router_id: RouterId) -> Option<Name> {
+        self.known.get(&router_id).map(|known| known.name)
+    }
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (RouterId, Name)> {
+        self.known.iter().map(|(&router_id, known)| (router_id, known.name))
+    }
+    /// The way to this origin leads over `via`, which says what the origin is called. A neighbour that makes up origins fills its own
+    /// share.
+    pub(crate) fn learn(&mut self, router_id: RouterId, name: Name, via: PeerId, now: Instant) {
+        if let Some(known) = self.known.get_mut(&router_id).filter(|known| known.via == via) {
+            (known.name, known.said) = (name, now);
+            return;
+        }
+        let count = self.brought_in.entry(via).or_default();
+        if *count >= MAX_NAMES {
+            return;
+        }
+        *count += 1;
+        if let Some(before) = self.known.insert(router_id, Known { name, via, said: now }) {
+            self.release(before.via);
+        }
+    }
+    /// Forgets names that nobody has said for long. It looks at a part of them each time.
+    pub(crate) fn sweep(&mut self, now: Instant) {
+        let from = self.swept.take().unwrap_or(RouterId::MIN);
+        let part: Vec<(RouterId, bool)> =
+            self.known.range(from..).take(MAX_NAMES).map(|(&id, known)| (id, known.said + NAME_HOLD <= now)).collect();
+        self.swept = part.last().filter(|_| part.len() == MAX_NAMES).map(|&(id, _)| id);
+        for (id, _) in part.into_iter().filter(|&(_, old)| old) {
+            if let Some(known) = self.known.remove(&id) {
+                self.release(known.via);
+            }
+        }
+    }
+
+    fn release(&mut self, via: PeerId) {
+        if let Some(count) = self.brought_in.get_mut(&via) {
+            *count -= 1;
+            if *count == 0 {
+                self.brought_in.remove(&via);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).expect("a name")
+    }
+    fn id(number: u16) -> RouterId {
+        let [high, low] = number.to_be_bytes();
+        RouterId::new([1, 2, 3, 4, 5, 6, high, low]).expect("a router-id")
+    }
+
+    #[test]
+    fn only_what_a_terminal_shows_as_it_is() {
+        let longest = "x".repeat(Name::MAX);
+        for good in ["a", "office", "gw-1.example.com", "7_8", &longest] {
+            assert_eq!(name(good).as_str(), good);
+        }
+        let too_long = longest + "x";
+        for bad in [
+            "",
+            "-a",
+            ".a",
+            "a b",
+            "a\n",
+            "\x1b[31m",
+            "a\x7f",
+            "a\u{9b}",
+            "Zo\u{eb}",
+            "\u{430}",
+            "a\u{202e}b",
+            "a(b)",
+            "a#b",
+            &too_long,
+        ] {
+            assert_eq!(Name::new(bad.as_bytes()), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn who_makes_up_origins_fills_its_own_share() {
+        let (mut names, now) = (Names::default(), Instant::from_nanos(1 << 40));
+        let (liar, other) = (PeerId(1), PeerId(2));
+        for number in 0..2_000 {
+            names.learn(id(number), name("x"), liar, now);
+        }
+        assert_eq!(names.iter().count(), MAX_NAMES);
+        names.learn(id(3_000), name("y"), other, now);
+        assert_eq!(names.get(id(3_000)), Some(name("y")));
+        // The way to one of them leads elsewhere now.
+        names.learn(id(0), name("z"), other, now);
+        names.learn(id(2_000), name("x"), liar, now);
+        assert_eq!((names.get(id(0)), names.get(id(2_000))), (Some(name("z")), Some(name("x"))));
+        names.learn(id(2_001), name("x"), liar, now);
+        assert_eq!(names.get(id(2_001)), None, "full again");
+    }
+
+    #[test]
+    fn what_nobody_says_any_more_is_forgotten_part_by_part() {
+        let (mut names, now) = (Names::default(), Instant::from_nanos(1 << 40));
+        let count = u16::try_from(MAX_NAMES).expect("a thousand") + 9;
+        for number in 0..count {
+            names.learn(id(number), name("x"), PeerId(u32::from(number % 2)), now);
+        }
+        names.learn(id(7), name("x"), PeerId(1), now + NAME_HOLD / 2);
+        let (later, left) = (now + NAME_HOLD, |names: &Names| names.iter().count());
+        names.sweep(now + NAME_HOLD / 2);
+        assert_eq!(left(&names), usize::from(count));
+        // One of them was looked at last time and is looked at again.
+        names.sweep(later);
+        assert_eq!(left(&names), MAX_NAMES - 1);
+        names.sweep(later);
+        assert_eq!(names.iter().map(|(router_id, _)| router_id).collect::<Vec<_>>(), [id(7)]);
+        names.sweep(now + NAME_HOLD * 2);
+        assert!(left(&names) == 0 && names.brought_in.is_empty());
+    }
+}
