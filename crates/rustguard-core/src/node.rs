@@ -370,10 +370,13 @@ impl Node {
     }
     /// The data plane has something for `peer` and no usable sealer, or its sealer said that a rekey is due.
     ///
-    /// Does nothing while a handshake is under way. When a fresh session has come meanwhile, what is staged is flushed.
+    /// Does nothing while a handshake is under way. When a fresh session has come meanwhile, what is staged is flushed. While the
+    /// node is [stopped](Self::stop), what is staged is dropped: no handshake would ever make an end of it.
     pub fn handshake_wanted(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         let Some(state) = self.peers.get(&peer) else { return };
-        if state.usable_sealer(now.instant).is_some_and(|sealer| !sealer.aged(now.instant)) {
+        if self.stopped {
+            out.push(Action::DropStaged { peer });
+        } else if state.usable_sealer(now.instant).is_some_and(|sealer| !sealer.aged(now.instant)) {
             out.push(Action::Flush { peer, or_keepalive: false });
         } else {
             self.begin_handshake(peer, now, rng, out);

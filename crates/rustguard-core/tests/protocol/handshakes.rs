@@ -595,7 +595,11 @@ fn a_stopped_node_is_silent_until_it_is_resumed() {
     out.clear();
     let message = initiation(&mut client, server_peer, secs(2), &mut rng);
     assert_eq!(server.handle(from, &message, at(secs(2)), &mut rng, &mut out), Err(Dropped::Stopped));
+    // A packet that the data plane had under way, or the first of the host's before anybody has said that the interface is up: it must
+    // not wait, or those behind it would wait for a handshake that nobody has begun.
     server.handshake_wanted(client_peer, at(secs(3)), &mut rng, &mut out);
+    assert!(matches!(out[..], [Action::DropStaged { peer }] if peer == client_peer), "{out:?}");
+    out.clear();
     server.handshake_now(client_peer, at(secs(3)), &mut rng, &mut out);
     server.start(client_peer, at(secs(3)), &mut rng, &mut out);
     for second in 3..1_000 {
