@@ -1,8 +1,10 @@
 //! Handshake messages on their way from the workers to control.
 //!
 //! The worker checks the MACs, which takes about a microsecond. A message with a wrong MAC1 ends there: its sender does not know our
-//! public key. Senders that have proven their address by a cookie have a queue of their own, which control empties first: spoofed
-//! sources can fill the other queue only.
+//! public key. Senders that have proven their address by a cookie have a queue of their own, so that spoofed sources cannot fill it.
+//! So have cookie replies, which have no MACs, so that those who do not know our public key fill nothing else. While all three
+//! queues have messages, control reads half of its messages from the first and a quarter from each of the others: whoever
+//! floods one of them keeps nobody in another waiting.
 
 use crate::{
     drops::{DropReason, Drops},
@@ -37,12 +39,16 @@ pub(crate) struct Handshakes {
     pub(crate) screen: ArcSwapOption<Screen>,
     proven: FairQueue<HandshakeDatagram>,
     unproven: FairQueue<HandshakeDatagram>,
+    cookies: FairQueue<HandshakeDatagram>,
 }
 
 /// Control's end.
 pub(crate) struct HandshakesInbox {
     proven: mpsc::Receiver<HandshakeDatagram>,
     unproven: mpsc::Receiver<HandshakeDatagram>,
+    cookies: mpsc::Receiver<HandshakeDatagram>,
+    /// Messages read so far.
+    turn: u8,
 }
 
 impl Handshakes {
@@ -50,10 +56,11 @@ impl Handshakes {
     pub(crate) fn new(room: usize) -> (Self, HandshakesInbox) {
         let (proven, proven_in) = mpsc::channel(room);
         let (unproven, unproven_in) = mpsc::channel(room);
-        let (proven, unproven) = (FairQueue::new(proven), FairQueue::new(unproven));
+        let (cookies, cookies_in) = mpsc::channel(room);
+        let [proven, unproven, cookies] = [proven, unproven, cookies].map(FairQueue::new);
         (
-            Self { screen: ArcSwapOption::empty(), proven, unproven },
-            HandshakesInbox { proven: proven_in, unproven: unproven_in },
+            Self { screen: ArcSwapOption::empty(), proven, unproven, cookies },
+            HandshakesInbox { proven: proven_in, unproven: unproven_in, cookies: cookies_in, turn: 0 },
         )
     }
 
@@ -61,8 +68,8 @@ impl Handshakes {
     #[cold]
     pub(crate) fn take(&self, from: Endpoint, datagram: &[u8], now: Instant, drops: &Drops) {
         let screen = self.screen.load();
-        // Cookie replies have no MACs.
-        let screen = screen.as_deref().filter(|_| Kind::of(datagram) != Some(Kind::CookieReply));
+        let cookie = Kind::of(datagram) == Some(Kind::CookieReply);
+        let screen = screen.as_deref().filter(|_| !cookie);
         let standing = screen.map(|screen| screen.judge(from.remote, datagram, now));
         let queue = match standing {
             Some(Standing::Invalid) => {
@@ -70,7 +77,9 @@ impl Handshakes {
                 return drops.count(DropReason::HandshakeRefused, 1);
             }
             Some(Standing::Proven) => &self.proven,
-            Some(Standing::Unproven) | None => &self.unproven,
+            Some(Standing::Unproven) => &self.unproven,
+            None if cookie => &self.cookies,
+            None => &self.unproven,
         };
         let copy = || {
             let mut bytes = [0; HANDSHAKE_MAX];
@@ -84,18 +93,95 @@ impl Handshakes {
 }
 
 impl HandshakesInbox {
-    /// The next message, of a proven source if there is one; `None` when the workers are gone. Nothing is lost when the future is
-    /// dropped.
+    /// The next message; `None` when the workers are gone. Nothing is lost when the future is dropped.
     pub(crate) async fn recv(&mut self) -> Option<HandshakeDatagram> {
-        tokio::select! {
-            biased;
-            Some(message) = self.proven.recv() => Some(message),
-            message = self.unproven.recv() => message,
-        }
+        let Self { proven, unproven, cookies, turn } = self;
+        let message = match *turn % 4 {
+            1 => first_of([unproven, proven, cookies]).await,
+            3 => first_of([cookies, proven, unproven]).await,
+            _ => first_of([proven, unproven, cookies]).await,
+        };
+        *turn = turn.wrapping_add(1);
+        message
     }
 
     #[cfg(test)]
     pub(crate) fn try_recv(&mut self) -> Option<HandshakeDatagram> {
-        self.proven.try_recv().or_else(|_| self.unproven.try_recv()).ok()
+        [&mut self.proven, &mut self.unproven, &mut self.cookies].into_iter().find_map(|queue| queue.try_recv().ok())
+    }
+}
+
+/// A message of the first of these queues that has one.
+async fn first_of(queues: [&mut mpsc::Receiver<HandshakeDatagram>; 3]) -> Option<HandshakeDatagram> {
+    let [first, second, third] = queues;
+    tokio::select! {
+        biased;
+        Some(message) = first.recv() => Some(message),
+        Some(message) = second.recv() => Some(message),
+        message = third.recv() => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from() -> Endpoint {
+        Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None }
+    }
+
+    /// A message of this type, with wrong MACs.
+    fn message(kind: u8, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        bytes[0] = kind;
+        bytes
+    }
+
+    fn kinds(inbox: &mut HandshakesInbox, count: usize) -> Vec<u8> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut kinds = vec![];
+            for _ in 0..count {
+                kinds.push(inbox.recv().await.expect("the workers are there").bytes[0]);
+            }
+            kinds
+        })
+    }
+
+    /// Cookie replies have no MAC1: whoever sends them need not know our public key.
+    #[test]
+    fn cookie_replies_that_anybody_can_make_take_no_place_of_initiations() {
+        let (handshakes, mut inbox) = Handshakes::new(8);
+        let (drops, now) = (Drops::default(), Instant::from_nanos(1_000_000_000));
+        for n in 0..1_000_u32 {
+            let remote = (n.to_be_bytes(), 1).into();
+            handshakes.take(Endpoint { remote, local: None }, &message(3, 64), now, &drops);
+        }
+        assert_eq!(drops.snapshot(), [(DropReason::HandshakeQueueFull, 1_000 - 8)]);
+        handshakes.take(from(), &message(1, 148), now, &drops);
+        assert_eq!(drops.snapshot(), [(DropReason::HandshakeQueueFull, 1_000 - 8)]);
+        let kinds = kinds(&mut inbox, 4);
+        assert_eq!(kinds.iter().filter(|&&kind| kind == 1).count(), 1, "{kinds:?}");
+    }
+
+    /// A single source that has proven its address can send faster than control reads.
+    #[test]
+    fn who_floods_with_a_cookie_does_not_keep_those_waiting_who_have_none() {
+        let (handshakes, mut inbox) = Handshakes::new(64);
+        let (drops, now) = (Drops::default(), Instant::from_nanos(1_000_000_000));
+        let proven = || HandshakeDatagram {
+            from: from(),
+            standing: Some(Standing::Proven),
+            bytes: [0; HANDSHAKE_MAX],
+            len: HANDSHAKE_MAX,
+        };
+        for _ in 0..32 {
+            assert!(handshakes.proven.push(from().remote.ip(), now, proven));
+        }
+        handshakes.take(from(), &message(1, 148), now, &drops);
+        handshakes.take(from(), &message(3, 64), now, &drops);
+        let kinds = kinds(&mut inbox, 8);
+        assert!(kinds.contains(&1) && kinds.contains(&3), "{kinds:?}");
+        assert!(kinds.iter().filter(|&&kind| kind == 0).count() >= 4, "the proven have most turns: {kinds:?}");
     }
 }
