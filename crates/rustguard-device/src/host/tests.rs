@@ -103,19 +103,35 @@ fn sh(commands: &str) -> String {
 
 /// An uplink to 192.0.2.0/24 and 2001:db8::/64 with default routes, and the interface of a tunnel.
 ///
-/// The kernel finishes a few things later, in the middle of whatever is compared: link-local addresses, which are
-/// therefore switched off on the uplink, and the carrier and the check for duplicate addresses (scheduled even with
-/// `nodad`), which are therefore awaited. What announces them holds the lock that every change takes, so after one
-/// more change (of `lo`) it is over.
+/// The kernel finishes some of this later, in the middle of whatever a test compares or listens to. Link-local addresses are
+/// switched off on the uplink for that reason. The carrier and the IPv6 address are awaited. The kernel holds its lock for
+/// changes until it has announced them, so the change of `lo` afterwards waits for the announcements as well.
 fn host() {
     sh("ip link add up0 type veth peer name isp0
         ip link set isp0 addrgenmode none up; ip link set up0 addrgenmode none up
         for end in up0 isp0; do until ip link show $end | grep -q 'state UP'; do :; done; done
-        ip addr add 192.0.2.2/24 dev up0; ip addr add 2001:db8::2/64 dev up0 nodad
-        while ip -6 addr show dev up0 tentative | grep -q inet6; do :; done
-        ip link set lo up
+        ip addr add 192.0.2.2/24 dev up0; ip addr add 2001:db8::2/64 dev up0 nodad");
+    await_ipv6_addresses();
+    sh("ip link set lo up
         ip route add default via 192.0.2.1; ip route add default via 2001:db8::1");
     tun("wg0");
+}
+
+/// Waits until every IPv6 address has its route in the table `local`.
+///
+/// Adding an IPv6 address only queues work in the kernel (addrconf_dad_start). A kernel thread then announces the address and
+/// adds its route (addrconf_dad_completed), also when duplicates are not looked for. The flag `tentative` does not tell when:
+/// an address with `nodad` never has it. Removing an address takes effect at once.
+fn await_ipv6_addresses() {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        let addresses = sh("ip -6 -o addr | awk '{sub(\"/.*\", \"\", $4); print $4, $2}' | sort");
+        let routes = sh("ip -6 route show table local type local | awk '{print $2, $4}' | sort");
+        if addresses == routes {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "addresses:\n{addresses}\nlocal routes:\n{routes}");
+    }
 }
 
 fn tun(name: &str) {
@@ -125,6 +141,7 @@ fn tun(name: &str) {
 /// Everything the set-up may touch, to compare before and after. The kernel adds multicast routes to an interface as
 /// it pleases.
 fn snapshot() -> String {
+    await_ipv6_addresses();
     sh("ip addr show dev wg0 | grep -v -e valid_lft -e wg0: ; ip link show wg0 | grep -o 'mtu [0-9]*'
         ip rule; ip -6 rule; ip route show table all | grep -v ff00::/8
         nft list tables | sort | while read -r table; do nft list $table; done")
