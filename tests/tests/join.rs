@@ -231,7 +231,13 @@ fn invites_that_do_not_work() {
                 let audit = network.audit()?;
                 ensure!(audit.iter().any(|line| line["reason"] == reason), "{reason} is not in {audit:?}");
             }
-            served.stop()
+            served.stop()?;
+            // The machine has asked again and again: what was counted is told when the server stops.
+            let audit = network.audit()?;
+            let told = audit.iter().filter(|line| line["reason"] == "revoked-token");
+            let told: u64 = told.map(|line| line["count"].as_u64().unwrap_or(1)).sum();
+            ensure!(told > 1, "one refusal of several is told: {audit:?}");
+            Ok(())
         })
     });
 }
@@ -469,6 +475,7 @@ fn a_short_passphrase_comes_with_its_odds() {
             let served = network.serve_by(lab, &mut command)?;
             let log = served_log(lab)?;
             ensure!(log.contains("fewer than 10 characters") && log.contains("one window of 2,000"), "{log}");
+            ensure!(log.contains(": if it is among") && log.contains("Take a longer one"), "{log}");
             let _machine = network.join(lab, 1, &["10.1.0.1", "--token", "mysecret"])?;
             network.reaches_server(1)?;
             served.stop()

@@ -125,7 +125,9 @@ fn passphrase(token: &str) -> Result<Passphrase> {
         Token::Passphrase(passphrase) => {
             if passphrase.is_short() && !detach::is_child() {
                 tracing::warn!(
-                    "the passphrase has fewer than {ADVISED_PASSPHRASE} characters. Each window takes {MAX_ATTEMPTS} guesses: if it                      is among the 10,000 most common ones, somebody who tries those finds it in one window of 2,000. Take a                      longer one, or none: a code is found in one window of 209,715"
+                    "the passphrase has fewer than {ADVISED_PASSPHRASE} characters. Each window takes {MAX_ATTEMPTS} guesses: if it \
+                     is among the 10,000 most common ones, somebody who tries those finds it in one window of 2,000. Take a \
+                     longer one, or none: a code is found in one window of 209,715"
                 );
             }
             Ok(passphrase)

@@ -174,6 +174,11 @@ impl<S: LeaseStore> Server<S> {
         actions.extend(self.tally.due(now.instant).into_iter().map(Action::Audit));
     }
 
+    /// Tells what was counted and is not in the audit log yet: to be called before the server stops.
+    pub fn stop(&mut self, actions: &mut Vec<Action>) {
+        actions.extend(self.tally.rest().into_iter().map(Action::Audit));
+    }
+
     /// When [`Server::tick`] has something to do.
     pub fn deadline(&self) -> Option<Instant> {
         let ledger = self.ledger.deadline().map(|at| self.retry.map_or(at, |retry| at.max(retry)));

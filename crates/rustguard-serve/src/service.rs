@@ -144,8 +144,11 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// Keeps where the peers are, for the next start: to be called while the device still runs.
+    /// Writes what the audit log lacks, and keeps where the peers are, for the next start: to be called while the device
+    /// still runs.
     pub async fn stop(&mut self) {
+        self.server.stop(&mut self.actions);
+        self.carry_out(&[], None).await;
         let Some(status) = self.device.status().await else { return };
         let now = now().unix;
         let here =
