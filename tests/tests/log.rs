@@ -80,6 +80,14 @@ fn the_log_of_a_detached_tunnel_is_bounded() {
             let (mode, size) = text.trim().split_once(' ').unwrap_or_default();
             ensure!(mode == "600" && size.parse::<u64>()? <= 1 << 20, "{file}: {text}");
         }
+        // A second start is refused, and is nothing to the first one's log.
+        let mut again = pair.a.rustguard()?;
+        let ended = pair.a.end_of(again.args(["up", "--detach"]).arg(&conf))?;
+        ensure!(!ended.success(), "{ended}");
+        ended.says(&["wga is up already"])?;
+        for file in [log, old] {
+            pair.a.run(&["test", "-e", file])?;
+        }
         pair.a.end_of(pair.a.rustguard()?.args(["down"]).arg(&conf))?;
         eventually("the tunnel has ended", SOON, || Ok(pair.a.run(&["test", "-e", log]).is_err()))?;
         ensure!(pair.a.run(&["test", "-e", old]).is_err(), "the older file is left");

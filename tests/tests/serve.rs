@@ -579,6 +579,7 @@ fn without_ipv6() {
             let served = network.serve(lab, &["--pool", "10.66.0.0/24", "--pool", "fd66::/64"])?;
             let mut one = network.join(lab, 1, &["10.1.0.1", "--token", &network.invite(&[])?])?;
             ensure!(one.log().contains("IPv6 is disabled"), "{}", one.log());
+            ensure!(one.log().contains("through the tunnel go 10.66.0.0/24\n"), "{}", one.log());
             ensure!(network.addresses(1)? == ["10.66.0.2"], "{:?}", network.addresses(1)?);
             network.machines[0].reaches("10.66.0.1", 10)?;
             served.stop()?;

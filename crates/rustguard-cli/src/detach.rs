@@ -25,6 +25,8 @@ pub(crate) fn spawn(interface: &str, arguments: &[String]) -> Result<()> {
 
 /// As [`spawn`], with a token: through a pipe, where neither `ps` nor the child's own children see it.
 pub(crate) fn spawn_with(interface: &str, arguments: &[String], token: Option<&str>) -> Result<()> {
+    // Here, and not by the child alone: the log is that of the tunnel which is up.
+    crate::runfile::check_free(interface)?;
     let log = crate::runfile::path(interface, "log")?;
     // Of a tunnel that did not end properly. What the new one says while it starts should be in one file.
     if std::fs::metadata(&log).is_ok_and(|before| before.len() > log::LOG_MAX / 2) {

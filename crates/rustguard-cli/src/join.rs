@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     check(&config)?;
     write(&path, &config)?;
     let addresses: Vec<_> = config.interface.addresses.iter().map(|net| net.addr().to_string()).collect();
-    let routes: Vec<_> = joined.routes.iter().map(ToString::to_string).collect();
+    let routes: Vec<_> = config.peers.iter().flat_map(|peer| &peer.allowed_ips).map(ToString::to_string).collect();
     tracing::info!("through the tunnel go {}", routes.join(", "));
     tracing::info!("joined as {}; from now on `rustguard up {interface}` brings the tunnel up", addresses.join(", "));
     if arguments.no_up {

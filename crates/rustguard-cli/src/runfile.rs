@@ -38,8 +38,7 @@ impl RunFile {
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    let by = read(&mut file).map(|pid| format!(" (process {pid})")).unwrap_or_default();
-                    bail!("{interface} is up already{by}; `rustguard down {interface}` ends it");
+                    bail!(is_up(interface, read(&mut file)));
                 }
                 Err(TryLockError::Error(error)) => {
                     return Err(error).context(format!("cannot lock {}", path.display()));
@@ -78,6 +77,19 @@ pub(crate) fn running(interface: &str) -> Option<i32> {
         // We have got the lock, so nobody runs. Closing the file gives it back.
         _ => None,
     }
+}
+
+/// Refuses a name that a process has. Whoever needs it to stay free takes it by [`RunFile::claim`].
+pub(crate) fn check_free(interface: &str) -> Result<()> {
+    match running(interface) {
+        Some(process) => bail!(is_up(interface, Some(process))),
+        None => Ok(()),
+    }
+}
+
+fn is_up(interface: &str, process: Option<i32>) -> String {
+    let by = process.map(|process| format!(" (process {process})")).unwrap_or_default();
+    format!("{interface} is up already{by}; `rustguard down {interface}` ends it")
 }
 
 /// Where a file of an interface is; makes the folder.
