@@ -153,7 +153,9 @@ impl<B: Binder> Control<B> {
         }
         match &rules {
             ForwardRules::Seen(what) => tracing::warn!(
-                "packets from peer to peer go through the host, for {what} to see them: where the host does not forward                  (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), peers do not reach each other; `--relay unfiltered`                  relays them past all rules"
+                "packets from peer to peer go through the host, for {what} to see them: where the host does not forward \
+                 (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), peers do not reach each other; `--relay unfiltered` \
+                 relays them past all rules"
             ),
             ForwardRules::None => {
                 tracing::debug!("no rules of netfilter for what the host forwards: packets are relayed");
