@@ -149,7 +149,11 @@ impl<B: Binder> Control<B> {
     pub(super) fn transmit(&mut self, to: Endpoint, ds: u8, datagram: &[u8]) -> bool {
         let len = datagram.len();
         let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
-        let [network, ..] = &mut *self.networks else { return false };
+        let [network, ..] = &mut *self.networks else {
+            // The interface is down.
+            self.shared.drops.count(DropReason::SendFailed, 1);
+            return false;
+        };
         let sent = network.send(datagram, &[Transmit { to, segments, ds }]);
         self.shared.drops.count(DropReason::SendFailed, sent.failed);
         sent.source_lost > 0
