@@ -18,6 +18,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 pub(super) enum Topic {
     /// Where the peer is.
     Endpoint,
+    /// From which of our addresses it is talked to.
+    Source,
     /// Handshakes with it.
     Handshake,
     /// Whether it is a neighbour of the routing engine.
@@ -175,13 +177,15 @@ mod tests {
         let mut news = News::default();
         let other = PeerId(8);
         for peer in [PEER, other] {
-            for topic in [Topic::Endpoint, Topic::Handshake, Topic::Neighbour, Topic::Path(0), Topic::Path(6)] {
+            for topic in
+                [Topic::Endpoint, Topic::Source, Topic::Handshake, Topic::Neighbour, Topic::Path(0), Topic::Path(6)]
+            {
                 assert!(news.tell(peer, topic, line(1), AT).is_some());
                 assert!(news.tell(peer, topic, line(2), AT).is_none());
             }
         }
         news.forget(PEER);
-        assert_eq!((news.told.len(), news.due.len()), (5, 5));
+        assert_eq!((news.told.len(), news.due.len()), (6, 6));
         news.forget(other);
         assert_eq!((news.told.len(), news.deadline()), (0, None));
     }

@@ -9,7 +9,7 @@
 //!
 //! The questions go out in batches, peers with a session that have sent something since the last change first.
 
-use super::{Control, apply::Peer};
+use super::{Control, Line, Topic, apply::Peer};
 use crate::{
     binder::Binder,
     host::{SourceLookup, Way},
@@ -215,12 +215,15 @@ impl<B: Binder> Control<B> {
             } else if led || way == Way::NotOurs || new && cause == Due::Changed {
                 entry.source.doubted = false;
                 entry.shared.give_up(&asked, local);
-                let name = entry.name.as_deref().unwrap_or("a peer");
-                tracing::info!(
-                    "the route to {name} at {} has left the interface of {}: the kernel chooses our address anew",
-                    asked.remote,
-                    local.ip
+                let line = Line::new(
+                    entry.label(&entry.shared.public_key),
+                    format_args!(
+                        "the route to {} has left the interface of {}: the kernel chooses our address anew",
+                        asked.remote, local.ip
+                    ),
                 );
+                // A peer that comes to two addresses of ours in turn can cause one after the other.
+                self.tell(peer, Topic::Source, line);
             }
         }
     }
