@@ -211,7 +211,7 @@ fn invites_that_do_not_work() {
             }
             ensure!(network.machines[0].counted("sent")? == 0, "something was sent for a token that cannot be right");
 
-            let (expiring, revoked) = (network.invite(&["--expires", "1s"])?, network.invite(&[])?);
+            let (expiring, revoked) = (network.invite(&["--expires", "3s"])?, network.invite(&[])?);
             let list = network.ask(&["invite", "ls"])?;
             ensure!(list.matches("usable").count() == 4, "{list}");
             let json: Value = serde_json::from_str(&network.ask(&["invite", "ls", "--json"])?)?;
