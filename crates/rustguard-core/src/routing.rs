@@ -15,6 +15,7 @@
 //! ```
 mod fixed;
 mod next_hops;
+mod prefixes;
 mod report;
 mod table;
 

@@ -1,10 +1,12 @@
 //! What an engine's actions come to: the table that workers look packets up in.
-use super::{NextHops, SourceRule};
+use super::{
+    NextHops, SourceRule,
+    prefixes::{Prefixes, Snapshot},
+};
 use crate::{node::PeerId, sync::Arc};
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 use core::net::IpAddr;
 use ipnet::IpNet;
-use ts_bart::{RoutingTable as _, Table};
 
 /// Where packets for a prefix go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,11 +23,11 @@ pub enum Target {
 
 /// A snapshot: cheap to clone, cheap to look up, changed by nobody.
 ///
-/// It is shared with the master copy until that is changed: the first change after a snapshot copies the tables.
+/// It shares with the master copy, and with other snapshots, what did not change in between.
 #[derive(Clone, Default)]
 pub struct Routes {
-    targets: Arc<Table<Target>>,
-    sources: Arc<Table<Owners>>,
+    targets: Snapshot<Target>,
+    sources: Snapshot<Owners>,
 }
 
 /// Who may present a source whose longest prefix this is.
@@ -38,7 +40,8 @@ enum Owners {
 /// The master copy.
 #[derive(Clone, Default)]
 pub struct RouteTable {
-    routes: Routes,
+    targets: Prefixes<Target>,
+    sources: Prefixes<Owners>,
     permitted: BTreeMap<IpNet, Vec<(PeerId, SourceRule)>>,
     /// Permissions with [`SourceRule::Any`]: while there is none, prefixes do not concern each other.
     any: usize,
@@ -69,17 +72,17 @@ impl core::fmt::Debug for Routes {
 impl RouteTable {
     /// The tables as they are now.
     pub fn snapshot(&self) -> Routes {
-        self.routes.clone()
+        Routes { targets: self.targets.snapshot(), sources: self.sources.snapshot() }
     }
 
     /// Packets for `prefix` go there, instead of wherever they went before.
     pub fn install(&mut self, prefix: IpNet, target: Target) {
-        Arc::make_mut(&mut self.routes.targets).insert(prefix.trunc(), target);
+        self.targets.insert(prefix.trunc(), target);
     }
 
     /// Packets for `prefix` follow the next shorter prefix again.
     pub fn remove(&mut self, prefix: IpNet) {
-        Arc::make_mut(&mut self.routes.targets).remove(prefix.trunc());
+        self.targets.remove(prefix.trunc());
     }
 
     /// `peer` may present sources of `prefix`, by this rule and by no earlier one.
@@ -121,7 +124,7 @@ impl RouteTable {
     }
 
     fn publish_one(&mut self, prefix: IpNet) {
-        let sources = Arc::make_mut(&mut self.routes.sources);
+        let sources = &mut self.sources;
         let Some(here) = self.permitted.get(&prefix) else {
             sources.remove(prefix);
             return;
