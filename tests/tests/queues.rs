@@ -1,6 +1,6 @@
 //! The data path's options as a user gives them: queues with a worker each, offload switched off; by flag, by environment, in
 //! the background and under stock `wg`.
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Ended, HUB_A, HUB_B, HUB_C, Hub, INSIDE_B, Lab, Node, Outside, Pair, Program, Subject, Tunnel, Up, eventually,
     scenario, subject,
@@ -42,9 +42,14 @@ fn workers(interface: &str) -> Result<Vec<String>> {
 }
 
 fn two_workers(interface: &str) -> Result<()> {
-    let names = workers(interface)?;
-    ensure!(names == [format!("rg-{interface}"), format!("rg-{interface}-1")], "workers: {names:?}");
-    Ok(())
+    let expected = [format!("rg-{interface}"), format!("rg-{interface}-1")];
+    let mut names = Vec::new();
+    // A thread gives itself its name.
+    eventually("two workers", SOON, || {
+        names = workers(interface)?;
+        Ok(names == expected)
+    })
+    .with_context(|| format!("workers: {names:?}"))
 }
 
 /// `rustguard …` to its end, in at most 20 s.
