@@ -17,6 +17,7 @@
 //! | `CI=true` | a scenario that cannot run is a failure, not a `SKIPPED` line |
 #![forbid(unsafe_code)]
 
+mod babel;
 mod enrolment;
 mod flood;
 mod hub;
@@ -30,6 +31,7 @@ mod tunnel;
 mod twice;
 mod wg;
 
+pub use babel::{HOSTILE_NET, HOSTILE_PREFIXES, Hostile};
 pub use enrolment::{Network, Served, files_in, joined, network, served_log};
 pub use flood::{Flood, garbage, stranger};
 pub use hub::{HUB_A, HUB_B, HUB_C, Hub};

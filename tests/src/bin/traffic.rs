@@ -1,8 +1,9 @@
-//! Traffic that a scenario needs and no common tool makes: a stream of which every byte is checked, a flood as fast as it goes.
+//! Traffic that a scenario needs and no common tool makes: a stream of which every byte is checked, a flood as fast as it goes, a router
+//! that means harm.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, bail, ensure};
-use rustguard_tests::Flood;
+use rustguard_tests::{Flood, Hostile};
 use std::{
     env,
     io::{Read, Write},
@@ -22,7 +23,18 @@ fn main() -> Result<()> {
         ["receive"] => receive(),
         ["send", address, bytes] => send(address, bytes.parse()?),
         ["flood", ref words @ ..] => flood(&Flood::from_words(words.iter().copied())?),
-        _ => bail!("traffic receive | send ADDRESS BYTES | flood ADDRESS NANOSECONDS PORT RATE FIRST COUNT DATAGRAM"),
+        ["babel", interface, "announce", seconds] => {
+            let seconds = Duration::from_secs(seconds.parse()?);
+            said(Hostile::new(interface)?.announce(seconds)?)
+        }
+        ["babel", interface, "flood", seconds, rate] => {
+            let seconds = Duration::from_secs(seconds.parse()?);
+            said(Hostile::new(interface)?.flood(rate.parse()?, seconds)?)
+        }
+        _ => bail!(
+            "traffic receive | send ADDRESS BYTES | flood ADDRESS NANOSECONDS PORT RATE FIRST COUNT DATAGRAM
+             | babel INTERFACE announce SECONDS | babel INTERFACE flood SECONDS RATE"
+        ),
     }
 }
 
@@ -74,5 +86,10 @@ impl Bytes {
 /// Floods, and says how much.
 fn flood(flood: &Flood) -> Result<()> {
     println!("{} datagrams of {} bytes sent in {:?}", flood.run()?, flood.datagram.len(), flood.time);
+    Ok(())
+}
+
+fn said(packets: u64) -> Result<()> {
+    println!("{packets} packets sent");
     Ok(())
 }
