@@ -18,6 +18,8 @@ const BODY: usize = 1_296 - 48 - 4;
 const IN_A_PACKET: usize = (BODY - 36) / 16;
 
 const PORT: u16 = 6_696;
+/// A wildcard retraction: an update of no prefix, with the metric infinity.
+const RETRACT_ALL: [u8; 12] = [8, 10, 0, 0, 0, 0, 0x27, 0x10, 0, 0, 0xff, 0xff];
 /// All routers of a link that speak Babel.
 const GROUP: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 6);
 
@@ -45,18 +47,19 @@ impl Hostile {
     /// # Errors
     /// When nothing can be sent.
     pub fn announce(&mut self, time: Duration) -> Result<u64> {
-        self.paced(50, time, |hostile, n| hostile.updates(n))
+        self.paced(50, time, |hostile, n| hostile.updates(n, &[]))
     }
 
-    /// All is retracted, all is forgotten because the router starts again, some is announced again; so many packets a second.
+    /// All is retracted and some is announced, in one packet; or all is retracted a hundred times, or the router starts again as
+    /// often; so many packets a second.
     ///
     /// # Errors
     /// When nothing can be sent.
     pub fn flood(&mut self, rate: u64, time: Duration) -> Result<u64> {
-        self.paced(rate, time, |hostile, n| match n % 3 {
-            0 => filled(Vec::new(), || update([0, 0, 0, 0], 0, 0xffff, &[])),
+        self.paced(rate, time, |hostile, n| match n % 8 {
+            0 => filled(Vec::new(), || RETRACT_ALL.to_vec()),
             1 => filled(Vec::new(), || hostile.hello(1_000)),
-            _ => hostile.updates(n / 3),
+            _ => hostile.updates(n, &RETRACT_ALL),
         })
     }
 
@@ -76,9 +79,9 @@ impl Hostile {
         Ok(sent)
     }
 
-    /// One packet's part of the announcement, from somebody who hears its neighbour well.
-    fn updates(&mut self, n: usize) -> Vec<u8> {
-        let mut tlvs = self.hello(1);
+    /// One packet's part of the announcement, behind something else, from somebody who hears its neighbour well.
+    fn updates(&mut self, n: usize, first: &[u8]) -> Vec<u8> {
+        let mut tlvs = [&self.hello(1), first].concat();
         // An IHU for whoever reads it, with a cost of 96.
         tlvs.extend([5, 6, 0, 0, 0, 96, 4, 176]);
         tlvs.extend([6, 10, 0, 0, 6, 6, 6, 6, 6, 6, 6, 6]);
@@ -87,7 +90,8 @@ impl Hostile {
         filled(tlvs, || {
             let [.., high, low] = (next % HOSTILE_PREFIXES).to_be_bytes();
             next += 1;
-            update([1, 0, 32, 0], 1, 100, &[10, 66, high, low])
+            // Good for 100 s, at a metric of 100.
+            vec![8, 14, 1, 0, 32, 0, 0x27, 0x10, 0, 1, 0, 100, 10, 66, high, low]
         })
     }
 
@@ -97,13 +101,6 @@ impl Hostile {
         let [high, low] = self.seqno.to_be_bytes();
         vec![4, 6, 0, 0, high, low, 1, 144]
     }
-}
-
-/// An update that is good for 100 s; `head` is address encoding, flags, length and omitted bytes.
-fn update(head: [u8; 4], seqno: u16, metric: u16, prefix: &[u8]) -> Vec<u8> {
-    let len = u8::try_from(10 + prefix.len()).expect("a prefix is short");
-    let numbers = [10_000_u16, seqno, metric].map(u16::to_be_bytes);
-    [&[8, len][..], &head, numbers.as_flattened(), prefix].concat()
 }
 
 /// A packet's payload: these TLVs, then as many more as fit, then padding.

@@ -10,10 +10,10 @@ use std::time::Duration;
 /// This package's own maker of traffic.
 const TRAFFIC: &str = env!("CARGO_BIN_EXE_traffic");
 const SOON: Duration = Duration::from_secs(60);
-/// A dozen times what one router may say in a second: packets of 1,296 bytes.
-const RATE: &str = "2000";
-/// Longer than a newcomer takes, with a handshake that is lost once.
-const SECONDS: &str = "20";
+/// Dozens of times what one router may say in a second: packets of 1,296 bytes.
+const RATE: &str = "6000";
+/// Longer than a newcomer takes; it is ended then.
+const SECONDS: &str = "60";
 
 /// The routers `a` – `b`, and on a link of their own to `b`: somebody who floods, by a stock WireGuard, and a newcomer.
 struct Flooded {
