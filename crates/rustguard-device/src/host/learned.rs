@@ -13,7 +13,9 @@
 //! once a minute from then on.
 
 use super::{
-    HostError, guard,
+    HostError,
+    changes::{Changes, Lot},
+    guard,
     link::is_v6,
     netlink::{EEXIST, Netlink, already_gone, errno, link_is_down},
     own::Own,
@@ -40,7 +42,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{Notify, mpsc},
+    sync::Notify,
     task::JoinHandle,
     time::{Instant, sleep_until},
 };
@@ -98,7 +100,6 @@ pub(super) struct Apart {
 /// Keeps the kernel's table as the engine's, from a task of its own: control does not wait for the kernel. The routes are marked
 /// as Babel's (RTPROT_BABEL, 42) and go with the interface.
 pub(crate) struct LearnedRoutes {
-    changes: mpsc::UnboundedSender<Change>,
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
@@ -106,19 +107,12 @@ pub(crate) struct LearnedRoutes {
 /// What control and the task share.
 #[derive(Default)]
 struct Shared {
+    changes: Changes,
     own: Mutex<Own>,
     /// Of `own`, or of the kernel's routes around it.
     changed: Notify,
     /// Why a prefix is not in the kernel's table.
     notes: Mutex<BTreeMap<IpNet, String>>,
-}
-
-/// What the task is told.
-enum Change {
-    /// The prefix is to be there, or not.
-    Wanted(IpNet, bool),
-    /// The interface was set up: the kernel takes no routes before that, and has dropped all if it was down in between.
-    LinkUp,
 }
 
 impl LearnedRoutes {
@@ -141,27 +135,25 @@ impl LearnedRoutes {
             overdue: BTreeSet::new(),
             logged: None,
         };
-        let (changes, changed) = mpsc::unbounded_channel();
         let messages = Box::pin(messages.map(|(message, _)| message));
         let task = tokio::spawn(async move {
             // The announcements end with either.
             tokio::select! {
                 () = connection => {}
-                () = kernel.follow(changed, messages) => {}
+                () = kernel.follow(messages) => {}
             }
         });
-        Ok(Self { changes, shared, task })
+        Ok(Self { shared, task })
     }
 
-    /// The prefix is to be there, or not. Bounded by what the engine remembers.
+    /// The prefix is to be there, or not.
     pub(crate) fn set(&self, prefix: IpNet, wanted: bool) {
-        // The task ends only with us.
-        let _ = self.changes.send(Change::Wanted(prefix, wanted));
+        self.shared.changes.want(prefix, wanted);
     }
 
     /// The interface was set up.
     pub(crate) fn link_up(&self) {
-        let _ = self.changes.send(Change::LinkUp);
+        self.shared.changes.link_up();
     }
 
     /// Where a peer is: no route may lead the way there into the tunnel.
@@ -218,19 +210,13 @@ struct Kernel {
 }
 
 impl Kernel {
-    async fn follow(mut self, mut changed: mpsc::UnboundedReceiver<Change>, mut messages: Messages) {
+    async fn follow(mut self, mut messages: Messages) {
         let shared = Arc::clone(&self.shared);
-        let mut lot = Vec::new();
         let (mut rested, mut look_at) = (Instant::now(), None);
         let mut restore_at = None;
         loop {
             tokio::select! {
-                count = changed.recv_many(&mut lot, 4_096) => {
-                    if count == 0 {
-                        return;
-                    }
-                    self.carry_out(lot.drain(..)).await;
-                }
+                lot = shared.changes.take() => self.carry_out(lot).await,
                 () = shared.changed.notified() => look_at = Some(Instant::now().max(rested)),
                 () = until(look_at) => {
                     look_at = None;
@@ -239,7 +225,7 @@ impl Kernel {
                     rested = Instant::now() + PAUSE.max(started.elapsed() * REST);
                 }
                 Some(message) = messages.next() => match message.payload {
-                    NetlinkPayload::Overrun(_) => self.carry_out([Change::LinkUp]).await,
+                    NetlinkPayload::Overrun(_) => self.carry_out(Lot { link_up: true, ..Lot::default() }).await,
                     NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelRoute(route)) => self.gone(&route, true).await,
                     NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => self.gone(&route, false).await,
                     _ => {}
@@ -257,22 +243,16 @@ impl Kernel {
         }
     }
 
-    async fn carry_out(&mut self, lot: impl IntoIterator<Item = Change>) {
-        // What comes while the kernel is busy is done at once, and what was changed twice in it, once.
+    async fn carry_out(&mut self, lot: Lot) {
         let mut latest = BTreeMap::new();
-        for change in lot {
-            match change {
-                Change::Wanted(prefix, true) => {
-                    self.wanted.insert(prefix);
-                    latest.insert(prefix, true);
-                }
-                // What never was there need not go.
-                Change::Wanted(prefix, false) => {
-                    if self.wanted.remove(&prefix) {
-                        latest.insert(prefix, false);
-                    }
-                }
-                Change::LinkUp => latest.extend(self.wanted.iter().map(|&prefix| (prefix, true))),
+        if lot.link_up {
+            latest.extend(self.wanted.iter().map(|&prefix| (prefix, true)));
+        }
+        for (prefix, wanted) in lot.prefixes {
+            let was_wanted = if wanted { !self.wanted.insert(prefix) } else { self.wanted.remove(&prefix) };
+            // What never was there need not go.
+            if wanted || was_wanted {
+                latest.insert(prefix, wanted);
             }
         }
         for (prefix, wanted) in latest {

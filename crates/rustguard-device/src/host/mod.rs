@@ -33,6 +33,7 @@
 //! of its own is left to programs, `nft` and `resolvconf`. All of it is async, on the caller's tokio runtime (a
 //! current-thread one will do, with I/O and time enabled), and happens in the network namespace of the calling thread.
 
+mod changes;
 mod command;
 mod dns;
 mod error;
