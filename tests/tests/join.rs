@@ -431,9 +431,13 @@ fn what_a_server_may_not_change() {
                 "--accept-dns",
                 "--accept-route",
                 "192.168.0.0/16",
+                "--accept-route",
+                "198.51.100.0/24",
             ];
             let ended = network.try_join(1, &all)?;
             said(&ended, &[left_out[0], left_out[6], "name server 127.0.0.53 is left out"])?;
+            said(&ended, &["--accept-route 198.51.100.0/24 changes nothing"])?;
+            ensure!(!ended.stderr.contains("--accept-route 192.168.0.0/16"), "{ended}");
             ensure!(routes()? == "0.0.0.0/0 ::/0 192.168.0.0/16 192.168.60.0/24", "{}", conf()?);
             ensure!(conf()?.contains("DNS = 10.150.0.1, lab.example\n"), "{}", conf()?);
 

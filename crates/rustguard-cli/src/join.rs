@@ -188,6 +188,9 @@ async fn accept(joined: Joined, arguments: &Join, server: &[SocketAddr]) -> Resu
         dns: consent(arguments.accept_dns, dns, until).await?,
         routes: arguments.accept_routes.clone(),
     };
+    for route in here.routes.iter().filter(|route| !joined.routes.iter().any(|told| told.trunc() == route.trunc())) {
+        tracing::warn!("--accept-route {route} changes nothing: the server has no such route");
+    }
     let (joined, left_out) = joined.accept(&here)?;
     left_out.iter().for_each(|left_out| tracing::warn!("{left_out}"));
     Ok(joined)
@@ -199,7 +202,10 @@ async fn consent(said: Option<bool>, question: Option<String>, until: Instant) -
     if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
         return Ok(false);
     }
-    let seconds = until.saturating_duration_since(Instant::now()).as_secs();
+    // Whoever did not answer the question before is not asked the next one.
+    let Some(seconds) = seconds_left(until) else { return Ok(false) };
+    // The log has a thread of its own: what it says comes before the question, not into it.
+    crate::log::finish(None);
     write!(io::stderr(), "{question} [y/N, {seconds} s] ")?;
     // A thread, because a terminal cannot be waited for in any other way; it ends with the process.
     let (tell, told) = tokio::sync::oneshot::channel();
@@ -223,6 +229,10 @@ async fn consent(said: Option<bool>, question: Option<String>, until: Instant) -
             Ok(false)
         }
     }
+}
+
+fn seconds_left(until: Instant) -> Option<u64> {
+    Some(until.saturating_duration_since(Instant::now()).as_secs()).filter(|&seconds| seconds > 0)
 }
 
 /// What was told, as a configuration like any other.
@@ -314,6 +324,13 @@ mod tests {
         for text in ["", ":7", "host:", "host:0", "host:70000", "host:x", "ho st", "http://host", "host/path"] {
             assert_eq!(split(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn nobody_is_asked_when_the_time_is_over() {
+        let now = Instant::now();
+        assert_eq!(seconds_left(now), None);
+        assert!(seconds_left(now + PATIENCE * 100).is_some());
     }
 
     /// The file is checked before it is written, whatever came through.

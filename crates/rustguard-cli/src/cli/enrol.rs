@@ -175,7 +175,7 @@ pub(crate) enum Invite {
 Examples:
   rustguard invite new                                 one machine, within a day
   rustguard invite new --uses 10 --expires 7d --tag ci
-  rustguard invite new --qr --name phone               a code to scan with a WireGuard app, usable within a day")]
+  rustguard invite new --qr --name phone               a code for a WireGuard app, usable for a day")]
     New {
         /// How many machines may use it
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
@@ -242,7 +242,7 @@ pub(crate) enum Peer {
 Examples:
   rustguard peer add phone --qr                        scan it with the WireGuard app
   rustguard peer add router --conf router.conf         for wg-quick; `-` prints it
-  rustguard peer add box --public-key \"$KEY\"           a key made elsewhere; prints the configuration without it")]
+  rustguard peer add box --public-key \"$KEY\"           a key made elsewhere; prints all but the key")]
     Add {
         /// What it is called
         name: String,

@@ -16,13 +16,15 @@ Exit status:
 Environment:
   RUSTGUARD_TOKEN
                  the token of `serve` and `join`
-  RUSTGUARD_LOG  what is logged: error, warn, info, debug, trace, or per module (rustguard_device=debug)
+  RUSTGUARD_LOG  what is logged: error, warn, info, debug, trace, or per module
+                 (rustguard_device=debug)
   WG_COLOR_MODE  always, never or auto: colours in `show`
   RUSTGUARD_QUEUES, RUSTGUARD_OFFLOAD, RUSTGUARD_IO, RUSTGUARD_RELAY
                  as the options of `up` of these names
   WG_HIDE_KEYS   never: `show` prints private and preshared keys
   WG_ENDPOINT_RESOLUTION_RETRIES
-                 how often `up` tries a name again that cannot be resolved: a number, or infinity (as without it)";
+                 how often `up` tries a name again that cannot be resolved:
+                 a number, or infinity (as without it)";
 
 /// RustGuard: a WireGuard tunnel for the command line
 ///
@@ -412,6 +414,22 @@ pub(crate) fn similar_command(word: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Command;
+
+    /// Clap breaks longer lines at the left edge, in the middle of a column.
+    #[test]
+    fn examples_fit_into_a_hundred_columns() {
+        fn check(command: &Command) {
+            let texts = [command.get_after_help(), command.get_after_long_help()];
+            for text in texts.into_iter().flatten().map(ToString::to_string) {
+                for line in text.lines().filter(|line| line.starts_with(' ')) {
+                    assert!(line.chars().count() <= 100, "{}: {line}", command.get_name());
+                }
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
 
     #[test]
     fn a_mistyped_command_is_recognised_and_an_interface_is_not() {
