@@ -177,6 +177,8 @@ fn approval() {
             eventually("it shows its digits", SOON, || Ok(one.log().contains(digits)))?;
             ensure!(!two.log().contains(digits), "both show the same digits");
             network.try_ask(&["approve", "12x"])?.refused(&["eight digits"])?;
+            // What an older program shows of them.
+            network.try_ask(&["approve", &digits[2..]])?.refused(&["last six", "rustguard status"])?;
             ensure!(network.ask(&["approve", digits])?.contains("good"), "who was approved");
             ensure!(joined(&mut one)?.success(), "{}", one.log());
             ensure!(!Path::new("/etc/rustguard/rg2.conf").exists(), "admitted without approval");

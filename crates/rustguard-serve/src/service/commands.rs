@@ -62,7 +62,12 @@ impl<S: LeaseStore> Service<S> {
                 false => Err("no window is open".to_owned()),
             },
             Request::Approve { code } => {
-                let code = ApprovalCode::parse(&code).ok_or_else(|| format!("`{code}` is not eight digits"))?;
+                let code = ApprovalCode::parse(&code).ok_or_else(|| {
+                    format!(
+                        "`{code}` is not eight digits; `rustguard status` has all of them (programs before this one show the \
+                         last six)"
+                    )
+                })?;
                 let waiting = self.server.pending_approvals();
                 let name = waiting.into_iter().find(|waiting| waiting.code == code).and_then(|waiting| waiting.name);
                 self.server.approve(code, now, &mut self.actions).map_err(text)?;
