@@ -18,7 +18,12 @@ use std::time::Duration;
 const PEERS: u32 = 3;
 /// So small that inputs reach it.
 const MAX_ROUTES: usize = 16;
-/// What one call may cost, with tables as full as they can be here: three slices, and what a packet of 255 bytes names.
+/// So many that a look at all of them would be found out; each neighbour has announced so many before the input begins.
+const FULL: usize = 1_024;
+/// An input that begins with this meets full tables.
+const WITH_FULL_TABLES: u8 = 0xff;
+/// What one call may cost, beside the routes of one neighbour twice (ended, and their holds released): three slices, and what a
+/// packet of 255 bytes names.
 const CALL: u64 = 3 * SLICE + 1_024;
 
 /// Bytes are read as steps: packets as they are, packets in sound headers, whole Babel bodies, signals, and the passing of
@@ -29,8 +34,10 @@ pub fn babel(input: &[u8]) {
         assert!(tlvs.count() <= input.len() / 2, "more TLVs than bytes for them");
     }
     let _ = is_babel(input);
-    let mut lab = Lab::new();
-    let mut steps = input;
+    let (mut lab, mut steps) = match input.split_first() {
+        Some((&WITH_FULL_TABLES, steps)) => (Lab::full(), steps),
+        _ => (Lab::new(MAX_ROUTES), input),
+    };
     while let Some((&step, rest)) = steps.split_first() {
         steps = rest;
         let peer = PeerId(u32::from(step) % (PEERS + 1));
@@ -69,15 +76,16 @@ fn take<'a>(steps: &mut &'a [u8]) -> &'a [u8] {
 
 struct Lab {
     babel: Babel,
+    max_routes: usize,
     now: Instant,
     seqno: u16,
 }
 
 impl Lab {
-    fn new() -> Self {
-        let config = Config { max_routes: MAX_ROUTES, ..Config::new(PublicKey([1; 32])) };
+    fn new(max_routes: usize) -> Self {
+        let config = Config { max_routes, ..Config::new(PublicKey([1; 32])) };
         let babel = Babel::new(config, &mut StdRng::seed_from_u64(1));
-        let mut lab = Self { babel, now: Instant::from_nanos(1 << 50), seqno: 7 };
+        let mut lab = Self { babel, max_routes, now: Instant::from_nanos(1 << 50), seqno: 7 };
         let any = ["0.0.0.0/0", "::/0"].map(|text| text.parse().expect("a prefix")).to_vec();
         for peer in (0..PEERS).map(PeerId) {
             lab.tell(Event::Peer { peer, config: &PeerRoutes { allowed_ips: any.clone(), role: Role::Router } });
@@ -88,11 +96,33 @@ impl Lab {
         lab
     }
 
+    /// All neighbours have announced as much as they may: half of it as the others have, half of it alone.
+    fn full() -> Self {
+        let mut lab = Self::new(FULL);
+        for peer in 0..PEERS {
+            let all: Vec<usize> = (0..FULL).collect();
+            for part in all.chunks(64) {
+                let mut body = vec![6, 10, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 7, 6, 1, 0, 10, 0, 0, 1];
+                for n in part {
+                    let [.., high, low] = n.to_be_bytes();
+                    let second = if n % 2 == 0 { 100 } else { 101 + peer.to_le_bytes()[0] };
+                    // Good for 300 s, at a metric of 100.
+                    body.extend([8, 14, 1, 0, 32, 0, 0x75, 0x30, 0, 1, 0, 100, 10, second, high, low]);
+                }
+                let len = u16::try_from(body.len()).expect("a short packet");
+                lab.deliver(PeerId(peer), &[&[42, 2][..], &len.to_be_bytes(), &body].concat());
+            }
+        }
+        assert!(lab.babel.neighbours().all(|neighbour| neighbour.routes == FULL), "the tables are full");
+        lab
+    }
+
     fn tell(&mut self, event: Event<'_>) {
         let (mut out, before) = (Vec::new(), self.babel.work());
         self.babel.handle(event, self.now, &mut out);
         let work = self.babel.work() - before;
-        assert!(work <= CALL, "one call looked at {work} things");
+        let limit = CALL + 2 * self.max_routes as u64;
+        assert!(work <= limit, "one call looked at {work} things, {limit} at most");
         assert!(out.len() < 20_000, "{} actions at once", out.len());
         for action in out {
             if let Action::Send { packet, .. } = action {
@@ -138,8 +168,12 @@ impl Lab {
     }
 
     fn check(&self) {
+        assert!(self.babel.neighbours().all(|neighbour| neighbour.routes <= self.max_routes));
+        if self.max_routes == FULL {
+            // To count takes longer than the step.
+            return;
+        }
         let routes: usize = self.babel.neighbours().map(|neighbour| neighbour.routes).sum();
-        assert!(self.babel.neighbours().all(|neighbour| neighbour.routes <= MAX_ROUTES));
         let held = self.babel.routes().filter(|route| route.learned.is_empty()).count();
         assert!(self.babel.routes().count() <= routes + held + 1);
     }
