@@ -150,12 +150,14 @@ impl Requests {
             None => {}
         }
     }
-    /// Nobody waits at this neighbour any more. Returns how many requests it had made.
+    /// Nobody waits at this neighbour any more: requests that nobody else waits for go too. Returns how many it had made.
     pub(crate) fn forget_peer(&mut self, peer: PeerId) -> usize {
         let asked = self.asked.remove(&peer).unwrap_or_default();
-        for key in &asked {
-            if let Some(pending) = self.table.get_mut(key) {
-                pending.requesters.remove(&peer);
+        for &key in &asked {
+            let Some(pending) = self.table.get_mut(&key) else { continue };
+            pending.requesters.remove(&peer);
+            if pending.requesters.is_empty() && pending.own.is_none() {
+                self.remove(key);
             }
         }
         asked.len()
@@ -211,6 +213,28 @@ mod tests {
     }
     fn announced(router_id: RouterId, seqno: u16) -> build::Route {
         build::Route { router_id, seqno: Seqno(seqno), metric: 100 }
+    }
+
+    /// Who forgets that it asked, by starting again, must not leave its requests behind: they would fill the table for everybody.
+    #[test]
+    fn a_neighbour_that_starts_again_and_again_has_its_share() {
+        let (mut requests, _, id, _) = setup();
+        let net = |n: usize| IpNet::new([10, 0, (n / 256) as u8, n as u8].into(), 32).expect("a prefix");
+        for n in 0..2 * MAX_REQUESTS {
+            requests.forward(net(n % 65_536), id, Seqno(5), PeerId(1), at(0));
+            if n % 100 == 99 {
+                requests.forget_peer(PeerId(1));
+            }
+        }
+        assert!(requests.table.len() <= MAX_REQUESTED, "{} are left", requests.table.len());
+        assert_eq!(requests.order.len(), requests.table.len());
+        assert!(requests.want(net(1), id, Seqno(6), at(0)), "there is room for what this node needs");
+        requests.forward(net(1), id, Seqno(6), PeerId(1), at(0));
+        requests.forward(net(2), id, Seqno(6), PeerId(1), at(0));
+        requests.forward(net(2), id, Seqno(6), PeerId(2), at(0));
+        requests.forget_peer(PeerId(1));
+        let left: Vec<IpNet> = requests.table.keys().map(|&(prefix, _)| prefix).collect();
+        assert_eq!(left, [net(1), net(2)], "what this node wants, or another waits for, stays");
     }
 
     #[test]
