@@ -53,6 +53,10 @@ fn main() -> ExitCode {
 fn start() -> anyhow::Result<ExitCode> {
     let cli = Cli::parse();
     let tunnel = matches!(cli.command, Some(Command::Up { .. } | Command::Serve(_) | Command::Join(_)) | None);
+    if tunnel {
+        // Before the log's thread.
+        rustguard_device::prepare();
+    }
     log::init(tunnel);
     // The demo's keys live as long as the demo, and its user namespace is set up through files of /proc/self that a process
     // without core dumps may not write.

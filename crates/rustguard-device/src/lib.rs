@@ -57,3 +57,12 @@ pub use rustguard_core::{
     routing,
 };
 pub use status::{LearnedRoute, NeighbourStatus, PathStatus, PeerStatus, RelayStatus, RoutingStatus, Status, Who};
+
+/// Registers this process for `membarrier(2)`, which the tables of sessions need. To call it is optional.
+///
+/// Linux registers a process of one thread at once. In a process that has more threads it waits until every core has passed
+/// through the scheduler (an RCU grace period, 3 to 20 ms). A program that calls this before its first thread starts
+/// its first [`Device`] sooner by as much.
+pub fn prepare() {
+    drop(sessions::Sessions::default());
+}
