@@ -3,15 +3,21 @@
 //! `cargo bench -p rustguard-benches --bench crypto`; a part of it with a filter, such as `-- seal/aws-lc`. At the end, and
 //! alone with `-- ratios`, it prints how many times faster than `aws-lc` a run of packets is.
 
-use std::hint::black_box;
-use std::time::{Duration, Instant};
-
-use criterion::measurement::WallTime;
-use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use rustguard_crypto::aead::{self, Frame, KEY_LEN, TAG_LEN};
-use rustguard_crypto::backend::simd::{self, Path};
-use rustguard_crypto::backend::{Aead, DiffieHellman, aws_lc, portable};
-use rustguard_crypto::hash;
+use criterion::{
+    BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,
+};
+use rustguard_crypto::{
+    aead::{self, Frame, KEY_LEN, TAG_LEN},
+    backend::{
+        Aead, DiffieHellman, aws_lc, portable,
+        simd::{self, Path},
+    },
+    hash,
+};
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
 
 /// A bare ACK padded, a voice packet, the smallest MTU of IPv4, a full packet through a tunnel, and one of a jumbo link.
 const LENGTHS: [usize; 5] = [64, 256, 576, 1420, 8192];

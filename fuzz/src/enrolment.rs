@@ -83,6 +83,7 @@ impl LeaseStore for Counting {
     fn load(&mut self) -> Result<Option<State>, StoreError> {
         self.0.load()
     }
+
     fn commit(&mut self, changes: &[Change], before: &State) -> Result<(), StoreError> {
         self.1.set(self.1.get() + 1);
         self.0.commit(changes, before)

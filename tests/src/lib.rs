@@ -56,6 +56,7 @@ macro_rules! both_roles {
             fn rustguard_initiates() {
                 $crate::scenario(|lab| super::$scenario(lab, $crate::Program::Subject, $crate::Program::Reference));
             }
+
             #[test]
             fn rustguard_responds() {
                 $crate::scenario(|lab| super::$scenario(lab, $crate::Program::Reference, $crate::Program::Subject));

@@ -53,16 +53,20 @@ impl Packet {
             next_hop_v4: false,
         }
     }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.len() == HEADER
     }
+
     pub(crate) fn has_room(&self) -> bool {
         self.bytes.len() + LARGEST + ACK_REQUEST <= MAX_PACKET
     }
+
     /// Room for what [`Packet::has_room`] speaks of, and a name.
     pub(crate) fn has_room_for_name(&self) -> bool {
         self.bytes.len() + LARGEST + NAME + ACK_REQUEST <= MAX_PACKET
     }
+
     /// The packet, its length filled in, and the time it leaves at, in microseconds, where a Hello has room for it.
     pub(crate) fn finish(mut self, now: u32) -> Vec<u8> {
         let len = u16::try_from(self.bytes.len() - HEADER).expect("no longer than a path");
@@ -80,9 +84,11 @@ impl Packet {
             bytes.extend_from_slice(&interval.to_be_bytes());
         });
     }
+
     pub(crate) fn ack(&mut self, opaque: u16) {
         self.tlv(kind::ACK, |bytes| bytes.extend_from_slice(&opaque.to_be_bytes()));
     }
+
     /// A Multicast Hello with a timestamp: one sub-TLV, more would confuse old babeld.
     pub(crate) fn hello(&mut self, seqno: Seqno, interval: u16) {
         self.tlv(kind::HELLO, |bytes| {
@@ -93,6 +99,7 @@ impl Packet {
         });
         self.hello_timestamp = Some(self.bytes.len() - 4);
     }
+
     pub(crate) fn ihu(&mut self, address: Ipv6Addr, rxcost: u16, interval: u16, timestamps: Option<(u32, u32)>) {
         self.tlv(kind::IHU, |bytes| {
             bytes.extend_from_slice(&[ae::LINK_LOCAL, 0]);
@@ -125,6 +132,7 @@ impl Packet {
         };
         self.route(ae, prefix, interval, route.seqno, route.metric);
     }
+
     /// What an origin is called, once in a row of updates of that origin.
     pub(crate) fn name(&mut self, router_id: RouterId, name: Name) {
         if self.named != Some(router_id) {
@@ -137,6 +145,7 @@ impl Packet {
             });
         }
     }
+
     /// Whom the updates and names that follow are about.
     fn origin(&mut self, router_id: RouterId) {
         if self.router_id != Some(router_id) {
@@ -147,11 +156,13 @@ impl Packet {
             });
         }
     }
+
     /// The end of an announcement. IPv4 is always encoding 1, which everybody understands (RFC 9229 §2.1).
     pub(crate) fn retraction(&mut self, prefix: IpNet, interval: u16) {
         let ae = if matches!(prefix, IpNet::V4(_)) { ae::V4 } else { ae::V6 };
         self.route(ae, prefix, interval, Seqno(0), INFINITY);
     }
+
     /// The end of everything announced so far (§4.6.9).
     pub(crate) fn retract_all(&mut self, interval: u16) {
         self.tlv(kind::UPDATE, |bytes| {
@@ -160,6 +171,7 @@ impl Packet {
             bytes.extend_from_slice(&[0, 0, 0xff, 0xff]);
         });
     }
+
     pub(crate) fn route_request(&mut self, prefix: Option<IpNet>) {
         self.tlv(kind::ROUTE_REQUEST, |bytes| match prefix {
             None => bytes.extend_from_slice(&[ae::WILDCARD, 0]),
@@ -170,6 +182,7 @@ impl Packet {
             }
         });
     }
+
     pub(crate) fn seqno_request(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, hop_count: u8) {
         self.tlv(kind::SEQNO_REQUEST, |bytes| {
             let (ae, octets, until) = parts(prefix);

@@ -53,6 +53,7 @@ impl Client {
     pub(crate) fn new(prefixes: Vec<IpNet>) -> Self {
         Self { prefixes, ..Self::default() }
     }
+
     /// The metric to announce: a client that fell silent stays reachable as the last resort, and loses to any gateway that
     /// hears it.
     pub(crate) fn metric(&self) -> u16 {
@@ -64,6 +65,7 @@ impl Client {
             (Presence::Never, _) => NEVER_HEARD,
         }
     }
+
     /// Something authentic came from it, and data at the time that `data` says. True when that changes the metric.
     pub(crate) fn heard(&mut self, data: Option<Instant>, now: Instant) -> bool {
         let before = self.metric();
@@ -78,6 +80,7 @@ impl Client {
         }
         self.metric() != before
     }
+
     /// A handshake is complete. A client that had no session has come, and so has one that begins another session early, because it
     /// lost the last one: it may not say anything else. True when that changes the metric.
     pub(crate) fn handshake_complete(&mut self, now: Instant) -> bool {
@@ -86,12 +89,14 @@ impl Client {
             && self.heard.is_some_and(|heard| now.since(heard) < CLIENT_SILENCE);
         self.heard((!renews).then_some(now), now)
     }
+
     /// Another gateway started to announce that it hears it. Both may: whether it moved shows within a moment.
     pub(crate) fn contested(&mut self, now: Instant) {
         if self.presence == Presence::Here && self.contested.is_none() {
             self.contested = Some(now);
         }
     }
+
     /// WireGuard cannot reach it. True when that changes the metric.
     pub(crate) fn lost(&mut self) -> bool {
         let before = self.metric();
@@ -101,6 +106,7 @@ impl Client {
         }
         self.metric() != before
     }
+
     /// Looks at the time. True when that changes the metric.
     pub(crate) fn tick(&mut self, now: Instant) -> bool {
         let before = self.metric();
@@ -123,6 +129,7 @@ impl Client {
         }
         self.metric() != before
     }
+
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let hears = matches!(self.presence, Presence::Idle | Presence::Here);
         let silence = self.heard.filter(|_| hears).map(|heard| heard + CLIENT_SILENCE);

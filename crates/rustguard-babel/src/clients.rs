@@ -26,17 +26,20 @@ impl Clients {
     pub(crate) fn get(&self, peer: &PeerId) -> Option<&Client> {
         self.map.get(peer).map(|known| &known.client)
     }
+
     pub(crate) fn get_mut(&mut self, peer: &PeerId) -> Option<&mut Client> {
         if self.touched.last() != Some(peer) {
             self.touched.push(*peer);
         }
         self.map.get_mut(peer).map(|known| &mut known.client)
     }
+
     /// The client has these prefixes; what is known of it stays.
     pub(crate) fn set(&mut self, peer: PeerId, prefixes: Vec<IpNet>) {
         let new = || Known { client: Client::new(Vec::new()), deadline: None };
         self.map.entry(peer).or_insert_with(new).client.prefixes = prefixes;
     }
+
     pub(crate) fn remove(&mut self, peer: &PeerId) -> Option<Client> {
         let known = self.map.remove(peer)?;
         if let Some(at) = known.deadline {
@@ -58,11 +61,13 @@ impl Clients {
             self.order.insert((at, peer));
         }
     }
+
     /// Not later than the first deadline.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         debug_assert!(self.touched.is_empty(), "the order is not up to date");
         self.order.first().map(|&(at, _)| at)
     }
+
     /// The next one whose time has come, perhaps.
     pub(crate) fn due(&mut self, now: Instant) -> Option<(PeerId, &mut Client)> {
         let &(at, peer) = self.order.first().filter(|(at, _)| *at <= now)?;

@@ -63,12 +63,15 @@ impl History {
     pub(crate) fn is_good(&self) -> bool {
         (self.bits & 0b111).count_ones() >= 2
     }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.bits == 0
     }
+
     pub(crate) fn interval(&self) -> Duration {
         self.interval
     }
+
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }

@@ -12,10 +12,12 @@ impl Jitter {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
+
     /// Sixteen bits.
     pub(crate) fn number(&mut self) -> u16 {
         u16::try_from(self.next() >> 48).expect("16 bits")
     }
+
     /// The time, less up to one part in `parts` of it.
     pub(crate) fn shorten(&mut self, time: core::time::Duration, parts: u32) -> core::time::Duration {
         let thousandths = u32::try_from(self.next() % 1_000).expect("less than 1,000");

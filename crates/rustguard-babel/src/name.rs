@@ -34,10 +34,12 @@ impl Name {
         bytes[..text.len()].copy_from_slice(text);
         Some(Self { len: u8::try_from(text.len()).ok()?, bytes })
     }
+
     /// The name.
     pub fn as_str(&self) -> &str {
         core::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
+
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -70,9 +72,11 @@ impl Names {
     pub(crate) fn get(&self, router_id: RouterId) -> Option<Name> {
         self.known.get(&router_id).map(|known| known.name)
     }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (RouterId, Name)> {
         self.known.iter().map(|(&router_id, known)| (router_id, known.name))
     }
+
     /// The way to this origin leads over `via`, which says what the origin is called. A neighbour that makes up origins fills its own
     /// share.
     pub(crate) fn learn(&mut self, router_id: RouterId, name: Name, via: PeerId, now: Instant) {
@@ -89,6 +93,7 @@ impl Names {
             self.release(before.via);
         }
     }
+
     /// Forgets names that nobody has said for long. It looks at a part of them each time.
     pub(crate) fn sweep(&mut self, now: Instant) {
         let from = self.swept.take().unwrap_or(RouterId::MIN);
@@ -119,6 +124,7 @@ mod tests {
     fn name(text: &str) -> Name {
         Name::new(text.as_bytes()).expect("a name")
     }
+
     fn id(number: u16) -> RouterId {
         let [high, low] = number.to_be_bytes();
         RouterId::new([1, 2, 3, 4, 5, 6, high, low]).expect("a router-id")

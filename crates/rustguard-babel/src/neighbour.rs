@@ -98,14 +98,17 @@ impl Neighbour {
     pub(crate) fn is_acquired(&self) -> bool {
         !self.multicast.is_empty() || !self.unicast.is_empty()
     }
+
     /// Cost of the link, infinite when it does not work both ways.
     pub(crate) fn cost(&self) -> u16 {
         self.cost
     }
+
     /// What an IHU says: the nominal cost if it is heard.
     pub(crate) fn rxcost(&self) -> u16 {
         if self.receives { crate::params::COST } else { INFINITY }
     }
+
     pub(crate) fn hello_interval(&self, now: Instant) -> Duration {
         if now < self.busy_until { HELLO_BUSY } else { HELLO_IDLE }
     }
@@ -123,16 +126,19 @@ impl Neighbour {
         history.received(seqno, interval, now)?;
         Ok(first)
     }
+
     /// An IHU about us came. A cost of zero would make loops free (§3.4.3: strictly positive).
     pub(crate) fn ihu(&mut self, rxcost: u16, interval: u16, now: Instant) {
         self.txcost = rxcost.max(1);
         self.txcost_until = now + hold(from_centis(interval));
     }
+
     /// Something authentic came.
     pub(crate) fn heard(&mut self, now: Instant) {
         self.heard = Some(now);
         self.probe = None;
     }
+
     /// Data passes: Hellos become frequent.
     pub(crate) fn carried(&mut self, now: Instant) {
         if self.hello_interval(now) == HELLO_IDLE {
@@ -140,12 +146,14 @@ impl Neighbour {
         }
         self.busy_until = now + BUSY;
     }
+
     /// Data is not answered: ask, and give up without an answer.
     pub(crate) fn unanswered(&mut self, now: Instant) {
         if self.receives && !self.probe.is_some_and(|probe| probe.decides) {
             self.probe = Some(Probe { left: PROBES, at: now, decides: true });
         }
     }
+
     /// WireGuard cannot reach it.
     pub(crate) fn handshake_failed(&mut self, now: Instant) {
         if self.heard.is_none_or(|heard| now.since(heard) > HELLO_BUSY * 3) {
@@ -221,10 +229,12 @@ impl Neighbour {
     pub(crate) fn dump_at(&mut self, at: Instant) {
         self.dump_at = Some(self.dump_at.map_or(at, |earlier| earlier.min(at)));
     }
+
     /// Not before this may it have everything again.
     pub(crate) fn dump_after(&self) -> Option<Instant> {
         self.dump_after
     }
+
     /// Whether everything is due; then the periodic update is as well served.
     pub(crate) fn dump_due(&mut self, now: Instant, jitter: &mut Jitter) -> bool {
         let due = self.dump_at.is_some_and(|at| at <= now);
@@ -235,6 +245,7 @@ impl Neighbour {
         }
         due
     }
+
     /// Whether the periodic update is due.
     pub(crate) fn update_due(&mut self, now: Instant, jitter: &mut Jitter) -> bool {
         let due = self.update_at.is_some_and(|at| at <= now);

@@ -20,23 +20,28 @@ impl Neighbours {
     pub(crate) fn get(&self, peer: &PeerId) -> Option<&Neighbour> {
         self.map.get(peer)
     }
+
     pub(crate) fn get_mut(&mut self, peer: &PeerId) -> Option<&mut Neighbour> {
         if !self.all_touched && self.touched.last() != Some(peer) {
             self.touched.push(*peer);
         }
         self.map.get_mut(peer)
     }
+
     pub(crate) fn iter(&self) -> btree_map::Iter<'_, PeerId, Neighbour> {
         self.map.iter()
     }
+
     pub(crate) fn iter_mut(&mut self) -> btree_map::IterMut<'_, PeerId, Neighbour> {
         self.all_touched = true;
         self.map.iter_mut()
     }
+
     pub(crate) fn insert(&mut self, peer: PeerId, neighbour: Neighbour) {
         self.touched.push(peer);
         self.map.insert(peer, neighbour);
     }
+
     pub(crate) fn remove(&mut self, peer: &PeerId) -> Option<Neighbour> {
         self.touched.push(*peer);
         self.map.remove(peer)
@@ -66,11 +71,13 @@ impl Neighbours {
             }
         }
     }
+
     /// The first deadline.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         debug_assert!(self.touched.is_empty() && !self.all_touched, "the order is not up to date");
         self.order.first().map(|&(at, _)| at)
     }
+
     /// For whom something is due, and for whom it has been for longest first: there may be no time for all.
     pub(crate) fn due(&self, now: Instant) -> Vec<PeerId> {
         debug_assert!(self.touched.is_empty() && !self.all_touched, "the order is not up to date");

@@ -107,6 +107,7 @@ impl Outbox {
             next_opaque: first_seqno.0,
         }
     }
+
     /// The same without anything to send but Hellos, whose count goes on.
     pub(crate) fn fresh(&self) -> Self {
         Self { hello_at: self.hello_at, next_opaque: self.next_opaque, ..Self::new(self.hello_seqno, self.hello_at) }
@@ -117,9 +118,11 @@ impl Outbox {
         self.hello_at = self.hello_at.min(now);
         self.ihu_in = 0;
     }
+
     pub(crate) fn hello_due(&self, now: Instant) -> bool {
         self.hello_at <= now
     }
+
     /// A Hello leaves, and the next one at `next`; it says that there is one every `pace`. Its number.
     pub(crate) fn hello_sent(&mut self, pace: Duration, next: Instant) -> Seqno {
         if core::mem::replace(&mut self.pace, pace) != pace {
@@ -136,20 +139,24 @@ impl Outbox {
     pub(crate) fn flush_by(&mut self, at: Instant) {
         self.flush_at = Some(self.flush_at.map_or(at, |earlier| earlier.min(at)));
     }
+
     pub(crate) fn flush_due(&self, now: Instant) -> bool {
         self.flush_at.is_some_and(|at| at <= now)
     }
+
     pub(crate) fn urgent(&mut self, prefix: IpNet, at: Instant) {
         self.urgent.insert(prefix, 0);
         self.normal.remove(&prefix);
         self.flush_by(at);
     }
+
     pub(crate) fn normal(&mut self, prefix: IpNet, at: Instant) {
         if !self.urgent.contains_key(&prefix) {
             self.normal.insert(prefix);
         }
         self.flush_by(at);
     }
+
     pub(crate) fn ack(&mut self, opaque: u16, now: Instant) {
         if self.acks.len() < MAX_ACKS {
             self.acks.push(opaque);
@@ -166,6 +173,7 @@ impl Outbox {
         }
         self.flush_by(now);
     }
+
     /// Puts the next part of everything with what is to be sent now. Returns how many prefixes were looked at.
     pub(crate) fn fill(&mut self, peer: PeerId, table: &Table, now: Instant) -> u64 {
         let Some(mut dump) = self.dump.take() else { return 0 };
@@ -191,6 +199,7 @@ impl Outbox {
         }
         looked as u64
     }
+
     /// The prefixes of the next batch; the rest is left for a moment later. What is urgent goes first.
     pub(crate) fn take_updates(&mut self, now: Instant) -> (BTreeMap<IpNet, u8>, BTreeSet<IpNet>) {
         let (mut urgent, mut normal) = (BTreeMap::new(), BTreeSet::new());
@@ -208,10 +217,12 @@ impl Outbox {
         self.flush_at = more.then_some(now + PACING);
         (urgent, normal)
     }
+
     /// A batch has left, with all names if they were due; they are until everything has left.
     pub(crate) fn names_sent(&mut self) {
         self.names &= self.dump.is_some() || !self.normal.is_empty();
     }
+
     /// The number for a packet with these updates, if it is to be acknowledged: not when too many are already.
     pub(crate) fn sent(&mut self, what: InPacket, timeout: Duration, now: Instant) -> Option<(u16, Duration)> {
         let InPacket { prefixes, wildcard, copies } = what;
@@ -225,18 +236,21 @@ impl Outbox {
             .insert(self.next_opaque, InFlight { prefixes, wildcard, copies: copies.saturating_add(1), resend_at });
         Some((self.opaque(), timeout))
     }
+
     /// A number for an acknowledgment that nothing depends on.
     pub(crate) fn opaque(&mut self) -> u16 {
         let opaque = self.next_opaque;
         self.next_opaque = opaque.wrapping_add(1);
         opaque
     }
+
     /// The neighbour has this packet; what was in it.
     pub(crate) fn acknowledged(&mut self, opaque: u16) -> Vec<Sent> {
         let Some(packet) = self.in_flight.remove(&opaque) else { return Vec::new() };
         self.resends.remove(&(packet.resend_at, opaque));
         packet.prefixes
     }
+
     /// What was not acknowledged in time is sent again, for as often as is permitted (§3.7.2).
     pub(crate) fn resend(&mut self, now: Instant) {
         let mut again = false;

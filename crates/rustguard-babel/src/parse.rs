@@ -31,6 +31,7 @@ impl<'a> Tlvs<'a> {
         let ours = magic == MAGIC && version == VERSION;
         ours.then_some(Self { body, malformed: 0, default_prefix: [None; 3], router_id: None, next_hop_v4: false })
     }
+
     /// TLVs passed over so far because they are not what their type says. Unknown ones are not counted.
     pub const fn malformed(&self) -> u32 {
         self.malformed
@@ -208,14 +209,17 @@ impl<'a> Fields<'a> {
         self.0 = rest;
         Ok(taken)
     }
+
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (taken, rest) = self.0.split_first_chunk().ok_or(Malformed)?;
         self.0 = rest;
         Ok(*taken)
     }
+
     fn u8(&mut self) -> Result<u8, Malformed> {
         self.array().map(|[byte]| byte)
     }
+
     fn u16(&mut self) -> Result<u16, Malformed> {
         self.array().map(u16::from_be_bytes)
     }

@@ -17,6 +17,7 @@ impl Stale {
     pub(crate) fn insert(&mut self, prefix: IpNet) {
         self.prefixes.insert(prefix);
     }
+
     /// The next one in the order of prefixes, and after the last one the first.
     pub(crate) fn pop(&mut self) -> Option<IpNet> {
         let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
@@ -27,6 +28,7 @@ impl Stale {
         self.last = Some(next).filter(|_| !self.prefixes.is_empty());
         Some(next)
     }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.prefixes.is_empty()
     }
@@ -54,12 +56,14 @@ impl Holds {
         self.count += 1;
         entry.hold = Some(Hold { number: self.count, owed, until }).filter(|hold| !hold.owed.is_empty());
     }
+
     /// Ends the one of this prefix, if there is one.
     pub(crate) fn end(&mut self, prefix: IpNet, entry: &mut Entry) {
         for peer in entry.hold.take().into_iter().flat_map(|hold| hold.owed) {
             self.acknowledged(prefix, peer);
         }
     }
+
     /// This neighbour knows.
     pub(crate) fn acknowledged(&mut self, prefix: IpNet, peer: PeerId) {
         if let Some(owed) = self.owed.get_mut(&peer) {
@@ -69,6 +73,7 @@ impl Holds {
             }
         }
     }
+
     /// The prefixes whose retraction this neighbour has not acknowledged; it need not any more.
     pub(crate) fn release(&mut self, peer: PeerId) -> BTreeSet<IpNet> {
         self.owed.remove(&peer).unwrap_or_default()

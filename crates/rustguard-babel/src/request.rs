@@ -67,6 +67,7 @@ impl Requests {
         }
         true
     }
+
     /// A neighbour asks for it. True when the request should be forwarded: not if the same was, a moment ago.
     pub(crate) fn forward(
         &mut self,
@@ -105,11 +106,13 @@ impl Requests {
         }
         !redundant
     }
+
     /// Whether a route with this sequence number would be an answer that somebody waits for.
     pub(crate) fn awaited(&self, prefix: IpNet, router_id: RouterId, seqno: Seqno) -> Option<Seqno> {
         let pending = self.table.get(&(prefix, router_id))?;
         (!pending.seqno.newer_than(seqno) && !pending.requesters.is_empty()).then_some(pending.seqno)
     }
+
     /// This is announced for the prefix now: who waited for that. Another origin is an answer too (§3.8.1.2).
     pub(crate) fn answered(&mut self, prefix: IpNet, announced: build::Route) -> BTreeSet<PeerId> {
         let answered = self.of(prefix).filter(|(router_id, pending)| {
@@ -119,6 +122,7 @@ impl Requests {
         let pending = answered.into_iter().filter_map(|router_id| self.remove((prefix, router_id)));
         pending.flat_map(|pending| pending.requesters).collect()
     }
+
     /// Nothing is to be had for the prefix: nobody needs to ask any more.
     pub(crate) fn give_up(&mut self, prefix: IpNet) {
         let all: Vec<RouterId> = self.of(prefix).map(|(router_id, _)| router_id).collect();
@@ -126,6 +130,7 @@ impl Requests {
             self.remove((prefix, router_id));
         }
     }
+
     /// The next own request that is to be repeated, with how that is counted. Forwarded ones are repeated by who made them, and
     /// forgotten here.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Due> {
@@ -141,6 +146,7 @@ impl Requests {
         }
         None
     }
+
     /// The own interest in this source ends.
     pub(crate) fn unwant(&mut self, prefix: IpNet, router_id: RouterId) {
         let key = (prefix, router_id);
@@ -150,6 +156,7 @@ impl Requests {
             None => {}
         }
     }
+
     /// Nobody waits at this neighbour any more: requests that nobody else waits for go too. Returns how many it had made.
     pub(crate) fn forget_peer(&mut self, peer: PeerId) -> usize {
         let asked = self.asked.remove(&peer).unwrap_or_default();
@@ -162,6 +169,7 @@ impl Requests {
         }
         asked.len()
     }
+
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.order.first().map(|&(at, _)| at)
     }
@@ -170,10 +178,12 @@ impl Requests {
         let range = (prefix, RouterId::MIN)..=(prefix, RouterId::MAX);
         self.table.range(range).map(|(&(_, router_id), pending)| (router_id, pending))
     }
+
     fn insert(&mut self, key: Key, pending: Pending) {
         self.order.insert((pending.deadline(), key));
         self.table.insert(key, pending);
     }
+
     fn change(&mut self, key: Key, change: impl FnOnce(&mut Pending)) {
         let Some(pending) = self.table.get_mut(&key) else { return };
         let before = pending.deadline();
@@ -184,6 +194,7 @@ impl Requests {
             self.order.insert((after, key));
         }
     }
+
     fn remove(&mut self, key: Key) -> Option<Pending> {
         let pending = self.table.remove(&key)?;
         self.order.remove(&(pending.deadline(), key));
@@ -207,10 +218,12 @@ mod tests {
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(1 << 40) + Duration::from_millis(ms)
     }
+
     fn setup() -> (Requests, IpNet, RouterId, RouterId) {
         let id = |byte| RouterId::new([byte; 8]).expect("a router-id");
         (Requests::default(), "10.0.0.0/8".parse().expect("a prefix"), id(1), id(2))
     }
+
     fn announced(router_id: RouterId, seqno: u16) -> build::Route {
         build::Route { router_id, seqno: Seqno(seqno), metric: 100 }
     }

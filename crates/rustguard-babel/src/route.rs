@@ -31,6 +31,7 @@ impl Route {
     pub(crate) fn is_finite(&self) -> bool {
         self.metric != INFINITY
     }
+
     /// Ends it. Its neighbour may send from there for one interval more: what is on its way arrives.
     fn retract(&mut self, now: Instant) {
         if self.is_finite() {
@@ -53,6 +54,7 @@ impl Smoothed {
     pub(crate) fn new(metric: u16, now: Instant) -> Self {
         Self { average: u64::from(metric) << 8, metric, at: now }
     }
+
     /// The metric is this from now on; what it was until now moved the average.
     pub(crate) fn set(&mut self, metric: u16, now: Instant) {
         // An announcement may come before the link is known to work both ways. Infinity would take half a minute to wear off.
@@ -67,6 +69,7 @@ impl Smoothed {
         self.average = (self.average * constant + target * elapsed) / (constant + elapsed);
         (self.metric, self.at) = (metric, now);
     }
+
     pub(crate) fn average(&self) -> u64 {
         self.average
     }
@@ -130,10 +133,12 @@ impl Entry {
             Some(Next::Local) | None => None,
         }
     }
+
     /// Whether it is this node's to announce.
     pub(crate) fn is_own(&self) -> bool {
         self.host.is_some() || self.client.is_some()
     }
+
     fn is_empty(&self) -> bool {
         !self.is_own()
             && self.routes.is_empty()
@@ -167,6 +172,7 @@ impl Table {
         learned.ended.remove(&prefix);
         self.entries.entry(prefix).or_default().routes.insert(peer, route)
     }
+
     /// Ends a route. False if there is none that is finite.
     pub(crate) fn retract(&mut self, prefix: IpNet, peer: PeerId, now: Instant) -> bool {
         let Some(learned) = self.learned.get_mut(&peer) else { return false };
@@ -179,6 +185,7 @@ impl Table {
         }
         true
     }
+
     /// Forgets a route. False if there is none.
     pub(crate) fn forget(&mut self, prefix: IpNet, peer: PeerId) -> bool {
         if let Some(learned) = self.learned.get_mut(&peer) {
@@ -190,15 +197,18 @@ impl Table {
         }
         self.entries.get_mut(&prefix).is_some_and(|entry| entry.routes.remove(&peer).is_some())
     }
+
     /// The prefixes that a neighbour announces.
     pub(crate) fn finite_of(&self, peer: PeerId) -> impl Iterator<Item = IpNet> + '_ {
         self.learned.get(&peer).into_iter().flat_map(|learned| learned.finite.iter().copied())
     }
+
     /// The prefixes that a neighbour announces, or did until a moment ago.
     pub(crate) fn of(&self, peer: PeerId) -> Vec<IpNet> {
         let ended = self.learned.get(&peer).into_iter().flat_map(|learned| learned.ended.iter().copied());
         self.finite_of(peer).chain(ended).collect()
     }
+
     /// Sets when a prefix is looked at next, and drops it if there is nothing to know about it.
     pub(crate) fn wake(&mut self, prefix: IpNet, at: Option<Instant>) {
         let Some(entry) = self.entries.get_mut(&prefix) else { return };
@@ -214,6 +224,7 @@ impl Table {
             }
         }
     }
+
     /// A prefix whose time has come.
     pub(crate) fn due(&mut self, now: Instant) -> Option<IpNet> {
         let &(at, prefix) = self.wakes.first().filter(|(at, _)| *at <= now)?;
@@ -223,6 +234,7 @@ impl Table {
         }
         Some(prefix)
     }
+
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.wakes.first().map(|&(at, _)| at)
     }

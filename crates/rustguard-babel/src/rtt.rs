@@ -33,6 +33,7 @@ impl RoundTrip {
         }
         self.last_hello = Some((sent, now));
     }
+
     /// A measurement. Of the first ones the least is taken as it is, later ones count 0.164 (§4.1).
     pub(crate) fn sample(&mut self, rtt: Duration) {
         let rtt = rtt.min(Duration::from_micros(OLDEST.into()));
@@ -48,10 +49,12 @@ impl RoundTrip {
     pub(crate) fn timestamps(&self) -> Option<(u32, u32)> {
         self.last_hello
     }
+
     /// The smoothed round trip.
     pub(crate) fn smoothed(&self) -> Option<Duration> {
         self.smoothed
     }
+
     /// What the round trip adds to the cost of a link.
     pub(crate) fn penalty(&self) -> u16 {
         self.smoothed.map_or(0, penalty)

@@ -108,6 +108,7 @@ impl<C: Fn(PeerId) -> u16> Around<'_, C> {
     pub(crate) fn is_feasible(&self, peer: PeerId, router_id: RouterId, route: build::Route) -> bool {
         self.is_feasible_beyond(self.sources.get(self.prefix, router_id), peer, route)
     }
+
     fn is_feasible_beyond(&self, source: Option<Source>, peer: PeerId, route: build::Route) -> bool {
         // A neighbour that makes up origins fills its own share of the source table.
         source.map_or_else(
@@ -152,9 +153,11 @@ mod tests {
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(1 << 40) + Duration::from_millis(ms)
     }
+
     fn prefix() -> IpNet {
         "10.0.0.0/8".parse().expect("a prefix")
     }
+
     fn id(byte: u8) -> RouterId {
         RouterId::new([byte; 8]).expect("a router-id")
     }
@@ -182,9 +185,11 @@ mod tests {
             self.entry.routes.insert(PeerId(peer), route);
             self
         }
+
         fn around(&self, ms: u64) -> Around<'_, impl Fn(PeerId) -> u16> {
             Around { prefix: prefix(), cost: |_| COST, sources: &self.sources, max_sources: 4, now: at(ms) }
         }
+
         fn choose(&mut self, ms: u64, local: Option<u16>) -> Option<(Next, u16)> {
             let mut entry = core::mem::take(&mut self.entry);
             let local = local.map(|metric| build::Route { router_id: id(99), seqno: Seqno(0), metric });
@@ -193,6 +198,7 @@ mod tests {
             self.entry.selected = choice.map(|choice| choice.next);
             choice.map(|choice| (choice.next, choice.route.metric))
         }
+
         fn hops(&self, peer: u32) -> (Vec<(u32, u8)>, Option<u32>) {
             let chosen = self.entry.routes[&PeerId(peer)];
             let route = build::Route { router_id: chosen.router_id, seqno: chosen.seqno, metric: chosen.metric + COST };

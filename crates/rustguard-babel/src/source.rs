@@ -38,15 +38,18 @@ impl Sources {
     pub(crate) fn get(&self, prefix: IpNet, router_id: RouterId) -> Option<Source> {
         self.table.get(&(prefix, router_id)).copied()
     }
+
     /// Whether a route announced with this distance cannot lead back here: it is nearer, or more recent, than anything
     /// that this node announced itself. A retraction always is feasible.
     pub(crate) fn feasible(&self, prefix: IpNet, router_id: RouterId, seqno: Seqno, metric: u16) -> bool {
         metric == INFINITY || self.get(prefix, router_id).is_none_or(|source| source.permits(seqno, metric))
     }
+
     /// Sources that `via` brought in and that are not forgotten yet.
     pub(crate) fn count(&self, via: PeerId) -> usize {
         self.brought_in.get(&via).copied().unwrap_or(0)
     }
+
     /// This distance is going to be announced, which must not be done before this call.
     pub(crate) fn announced(
         &mut self,
@@ -68,12 +71,14 @@ impl Sources {
         }
         source.expires = now + SOURCE_GC;
     }
+
     /// This node was not running for so long: it counts the time for nothing, as it cannot know how long others did.
     pub(crate) fn postpone(&mut self, by: Duration) {
         for source in self.table.values_mut() {
             source.expires = source.expires + by;
         }
     }
+
     /// Forgets what was not announced for long enough, of a part of the table. True when that was the last part.
     pub(crate) fn sweep(&mut self, now: Instant) -> bool {
         let from = self.swept.map_or(Bound::Unbounded, Bound::Excluded);

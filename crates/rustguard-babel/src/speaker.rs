@@ -145,6 +145,7 @@ impl Babel {
     pub fn router_id(&self) -> RouterId {
         self.router_id
     }
+
     /// The routers among the peers.
     pub fn neighbours(&self) -> impl Iterator<Item = NeighbourReport> {
         self.neighbours.iter().map(|(&peer, neighbour)| NeighbourReport {
@@ -155,6 +156,7 @@ impl Babel {
             routes: neighbour.routes,
         })
     }
+
     /// The route table.
     pub fn routes(&self) -> impl Iterator<Item = RouteReport> {
         self.table.entries.iter().map(|(&prefix, entry)| {
@@ -174,16 +176,19 @@ impl Babel {
             }
         })
     }
+
     /// How much was looked at so far: TLVs, prefixes, routes, neighbours that had to hear of something. It grows with the time that
     /// this speaker takes, and is the same on every machine. One call adds a bounded part: what is left to do then is due at
     /// once ([`RoutingEngine::deadline`]).
     pub fn work(&self) -> u64 {
         self.work
     }
+
     /// What nodes are called, this one included, as they say themselves or as those on the way there do.
     pub fn names(&self) -> impl Iterator<Item = (RouterId, Name)> {
         self.names.iter().chain(self.name.map(|name| (self.router_id, name)))
     }
+
     /// What was passed over so far.
     pub fn counters(&self) -> Counters {
         self.counters

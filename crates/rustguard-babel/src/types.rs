@@ -14,11 +14,13 @@ impl Seqno {
     pub const fn plus(self, by: u16) -> Self {
         Self(self.0.wrapping_add(by))
     }
+
     /// Whether `self` is more recent than `other`. Of two that are half the circle apart, neither is.
     pub const fn newer_than(self, other: Self) -> bool {
         let ahead = self.0.wrapping_sub(other.0);
         ahead != 0 && ahead < 0x8000
     }
+
     /// How far `self` is ahead of `other`; negative when it is behind.
     pub const fn ahead_of(self, other: Self) -> i16 {
         self.0.wrapping_sub(other.0).cast_signed()
@@ -38,11 +40,13 @@ impl RouterId {
     pub fn new(bytes: [u8; 8]) -> Option<Self> {
         (bytes != [0; 8] && bytes != [0xff; 8]).then_some(Self(bytes))
     }
+
     /// The router-id of the node with this key, by which prefixes can be pinned to their origin: 6 bytes of a hash, and zeros
     /// where a running node has a number of its own. [`is_of_same_key`](Self::is_of_same_key) compares the two.
     pub fn of_key(key: &PublicKey) -> Self {
         Self::numbered(key, 0)
     }
+
     /// The router-id of one of the nodes with this key. Gateways may share a key, and a node that has forgotten its sequence
     /// numbers is another one to those who have not.
     pub(crate) fn numbered(key: &PublicKey, number: u16) -> Self {
@@ -51,10 +55,12 @@ impl RouterId {
         // One bit of each kind, so that it is neither of the forbidden values.
         Self([a | 1, b & 0xfe, c, d, e, f, high, low])
     }
+
     /// Whether these are the same node, or nodes with the same key.
     pub fn is_of_same_key(self, other: Self) -> bool {
         self.0[..6] == other.0[..6]
     }
+
     /// Its bytes.
     pub const fn bytes(self) -> [u8; 8] {
         self.0

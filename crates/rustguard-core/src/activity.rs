@@ -41,11 +41,13 @@ impl Activity {
         self.sent(now);
         self.awaited_since.start(now) && self.claim_look()
     }
+
     /// A keepalive was sent.
     pub fn keepalive_sent(&self, now: Instant, bytes: u64) {
         self.tx_bytes.fetch_add(bytes, Relaxed);
         self.sent(now);
     }
+
     /// A run with data was authenticated.
     #[must_use]
     pub fn data_received(&self, now: Instant, bytes: u64) -> bool {
@@ -54,6 +56,7 @@ impl Activity {
         self.last_data.set(now);
         self.owed_since.start(now) && self.claim_look()
     }
+
     /// A keepalive was authenticated.
     pub fn keepalive_received(&self, now: Instant, bytes: u64) {
         self.rx_bytes.fetch_add(bytes, Relaxed);
@@ -75,6 +78,7 @@ impl Activity {
         self.last_traversal.set(now);
         self.owed_since.clear();
     }
+
     /// Something authentic was received; the node calls this for handshake messages.
     pub(crate) fn received(&self, now: Instant) {
         self.last_traversal.set(now);
@@ -85,18 +89,22 @@ impl Activity {
     pub(crate) fn owed_since(&self) -> Option<Instant> {
         self.owed_since.get()
     }
+
     /// Since when nothing was heard after our data.
     pub(crate) fn awaited_since(&self) -> Option<Instant> {
         self.awaited_since.get()
     }
+
     /// When anything authentic last passed.
     pub(crate) fn last_traversal(&self) -> Option<Instant> {
         self.last_traversal.get()
     }
+
     /// The answer is on its way: the node asked for a keepalive.
     pub(crate) fn settle_owed(&self) {
         self.owed_since.clear();
     }
+
     /// A new handshake answers the question.
     pub(crate) fn settle_awaited(&self) {
         self.awaited_since.clear();
@@ -126,9 +134,11 @@ impl Stamp {
     fn get(&self) -> Option<Instant> {
         Some(self.0.load(Relaxed)).filter(|&nanos| nanos != 0).map(Instant::from_nanos)
     }
+
     fn set(&self, now: Instant) {
         self.0.store(now.as_nanos().max(1), Relaxed);
     }
+
     /// Sets unless set; true when it was not. Two threads may both start it: either moment is right.
     fn start(&self, now: Instant) -> bool {
         let starts = self.0.load(Relaxed) == 0;
@@ -137,6 +147,7 @@ impl Stamp {
         }
         starts
     }
+
     fn clear(&self) {
         // A load first: under traffic one way this is zero already, and the line stays shared.
         if self.0.load(Relaxed) != 0 {

@@ -31,6 +31,7 @@ impl AllowedIps {
         prefixes.entry(peer).or_default().insert(net);
         before
     }
+
     /// Takes `net` away from `peer`; false when that peer did not have exactly it.
     pub fn remove(&mut self, net: IpNet, peer: PeerId) -> bool {
         let net = net.trunc();
@@ -41,6 +42,7 @@ impl AllowedIps {
         }
         has
     }
+
     /// Takes everything from `peer`.
     pub fn remove_peer(&mut self, peer: PeerId) {
         if !self.prefixes.contains_key(&peer) {
@@ -52,10 +54,12 @@ impl AllowedIps {
             routes.remove(net);
         }
     }
+
     /// The peer with the longest prefix that holds `address`.
     pub fn lookup(&self, address: IpAddr) -> Option<PeerId> {
         self.routes.lookup(address).copied()
     }
+
     /// The prefixes of `peer`, in a stable order.
     pub fn of(&self, peer: PeerId) -> Vec<IpNet> {
         self.prefixes.get(&peer).map(|nets| nets.iter().copied().collect()).unwrap_or_default()

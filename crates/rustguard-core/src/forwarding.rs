@@ -36,6 +36,7 @@ impl Forwarding for AllowedIps {
     fn permits(&self, from: PeerId, packet: &IpHead) -> bool {
         self.lookup(packet.source) == Some(from)
     }
+
     fn decide(&self, origin: Origin, packet: &IpHead, _: &[u8]) -> Verdict {
         match origin {
             Origin::Peer(_) => Verdict::Deliver,

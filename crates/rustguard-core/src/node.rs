@@ -229,6 +229,7 @@ impl Node {
             stopped: false,
         }
     }
+
     /// Sets or removes the static key. A peer that has this public key is removed and returned; sessions stay, handshakes
     /// under way end: the next initiation of each is made with the new key.
     pub fn set_private_key(&mut self, key: Option<StaticSecret>, out: &mut Vec<Action>) -> Option<PeerId> {
@@ -248,14 +249,17 @@ impl Node {
             self.remove_peer(own, out);
         })
     }
+
     /// The static public key.
     pub fn public_key(&self) -> Option<PublicKey> {
         self.private_key().map(StaticSecret::public_key)
     }
+
     /// The private key, for UAPI `get` and SaveConfig.
     pub fn private_key(&self) -> Option<&StaticSecret> {
         self.identity.as_ref().map(|identity| &identity.secret)
     }
+
     /// Adds a peer. Nothing is sent before [`start`](Self::start) or [`handshake_wanted`](Self::handshake_wanted).
     ///
     /// # Errors
@@ -273,6 +277,7 @@ impl Node {
         self.peers.insert(id, Peer::new(config));
         Ok(id)
     }
+
     /// Removes a peer with its sessions and handshakes.
     pub fn remove_peer(&mut self, peer: PeerId, out: &mut Vec<Action>) -> bool {
         let Some(mut gone) = self.peers.remove(&peer) else { return false };
@@ -286,18 +291,22 @@ impl Node {
         out.push(Action::DropStaged { peer });
         true
     }
+
     /// Finds a peer by key.
     pub fn peer_by_key(&self, key: &PublicKey) -> Option<PeerId> {
         self.by_key.get(key).copied()
     }
+
     /// All peers, in the order they were added.
     pub fn peers(&self) -> impl Iterator<Item = PeerId> + '_ {
         self.peers.keys().copied()
     }
+
     /// The peer's present configuration.
     pub fn peer_config(&self, peer: PeerId) -> Option<&PeerConfig> {
         self.peers.get(&peer).map(|peer| &peer.config)
     }
+
     /// A new preshared key takes effect at the next handshake; the live session stays.
     pub fn set_preshared_key(&mut self, peer: PeerId, key: [u8; 32]) {
         if let Some(peer) = self.peers.get_mut(&peer) {
@@ -305,6 +314,7 @@ impl Node {
             peer.config.preshared_key = key;
         }
     }
+
     /// Changes the persistent keepalive; turning it on sends one at once.
     pub fn set_persistent_keepalive(
         &mut self,
@@ -326,14 +336,17 @@ impl Node {
             self.send_keepalive(peer, now, rng, out);
         }
     }
+
     /// The counters and stamps that the data plane writes for this peer.
     pub fn activity_of(&self, peer: PeerId) -> Option<Arc<Activity>> {
         self.peers.get(&peer).map(|peer| Arc::clone(&peer.activity))
     }
+
     /// Wall-clock time of the last completed handshake (since the Unix epoch).
     pub fn last_handshake(&self, peer: PeerId) -> Option<Duration> {
         self.peers.get(&peer)?.last_handshake
     }
+
     /// Handles a handshake message or cookie reply from `from`. Only authentic ones change anything.
     ///
     /// # Errors
@@ -348,6 +361,7 @@ impl Node {
     ) -> Result<(), Dropped> {
         self.handle_message(from, datagram, None, now, rng, out)
     }
+
     /// As [`handle`](Self::handle), for callers that have judged the message with the [`Screen`] of [`Action::SetScreen`].
     ///
     /// # Errors
@@ -363,11 +377,13 @@ impl Node {
     ) -> Result<(), Dropped> {
         self.handle_message(from, datagram, Some(standing), now, rng, out)
     }
+
     /// What judges the MACs of messages to this node; `None` without a private key.
     fn screen(&self) -> Option<Screen> {
         let Identity { checker, .. } = self.identity.as_ref()?;
         Some(Screen { checker: Arc::clone(checker), secret: Arc::clone(&self.cookie_secret) })
     }
+
     /// The data plane has something for `peer` and no usable sealer, or its sealer said that a rekey is due.
     ///
     /// Does nothing while a handshake is under way. When a fresh session has come meanwhile, what is staged is flushed. While the
@@ -382,25 +398,30 @@ impl Node {
             self.begin_handshake(peer, now, rng, out);
         }
     }
+
     /// As [`handshake_wanted`](Self::handshake_wanted), at once and whatever was tried before: the machine woke up, a link
     /// or an endpoint changed, somebody asks.
     pub fn handshake_now(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         self.restart_handshake(peer, now, rng, out);
     }
+
     /// Begins a handshake at the time `at` though there is nothing to send, unless there is a session or a handshake by then: a peer
     /// that still seals for a session of our last life finds out at once that it has ended. After three initiations without an
     /// answer it is over, without [`Event::HandshakeFailed`].
     pub fn greet(&mut self, peer: PeerId, at: Instant) {
         self.begin_greeting(peer, at);
     }
+
     /// The first data of the session with this local index was authenticated.
     pub fn confirmed(&mut self, index: u32, now: Now, out: &mut Vec<Action>) {
         self.confirm_session(index, now, out);
     }
+
     /// An [`Activity`] stamp returned true.
     pub fn activity(&mut self, peer: PeerId, now: Instant) {
         self.schedule_look(peer, now);
     }
+
     /// The peer's link became usable (an endpoint was configured or the interface came up): persistent keepalive starts.
     pub fn start(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         let Some(state) = self.peers.get_mut(&peer) else { return };
@@ -409,6 +430,7 @@ impl Node {
             self.send_keepalive(peer, now, rng, out);
         }
     }
+
     /// The interface was set down: all sessions, handshakes and timers end, what is staged is dropped, and nothing is sent or
     /// answered before [`resume`](Self::resume).
     pub fn stop(&mut self, out: &mut Vec<Action>) {
@@ -444,6 +466,7 @@ impl Node {
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.next()
     }
+
     /// Runs the timers that are due.
     pub fn tick(&mut self, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         // As many as are due now: where time saturates, a timer set again would be due at once and for ever.

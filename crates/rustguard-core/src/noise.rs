@@ -96,6 +96,7 @@ impl SessionKeys {
     pub fn from_initiator(&self) -> &[u8; 32] {
         &self.from_initiator
     }
+
     /// For what the responder sends.
     pub fn from_responder(&self) -> &[u8; 32] {
         &self.from_responder

@@ -13,16 +13,15 @@ mod flows;
 mod path;
 mod probe;
 
-pub use flows::{Flows, REST, Share};
-pub use probe::{MAX_PATHS, PROBE_LEN, Probe, Reply, Request, is_probe};
-
 use crate::time::Instant;
 use alloc::vec::Vec;
 use core::{
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
+pub use flows::{Flows, REST, Share};
 use path::{Challenge, Own, RoundTrip, Theirs};
+pub use probe::{MAX_PATHS, PROBE_LEN, Probe, Reply, Request, is_probe};
 
 /// Most endpoints that can be configured for a peer: the last number is for where it roams to.
 pub const MAX_ENDPOINTS: usize = MAX_PATHS - 1;

@@ -19,15 +19,14 @@ mod prefixes;
 mod report;
 mod table;
 
-pub use fixed::StaticRoutes;
-pub use next_hops::{MAX_MEMBERS, MAX_WEIGHT, NextHop, NextHops};
-pub use report::{Neighbour, Report, Route};
-pub use table::{RouteTable, Routes, Target};
-
 use crate::{node::PeerId, time::Instant};
 use alloc::vec::Vec;
 use core::time::Duration;
+pub use fixed::StaticRoutes;
 use ipnet::IpNet;
+pub use next_hops::{MAX_MEMBERS, MAX_WEIGHT, NextHop, NextHops};
+pub use report::{Neighbour, Report, Route};
+pub use table::{RouteTable, Routes, Target};
 
 /// Decides who gets the packets for which prefix, and which sources a peer may present.
 ///

@@ -77,22 +77,27 @@ impl Sealer {
     pub fn receiver(&self) -> u32 {
         self.receiver
     }
+
     /// When the session came into being.
     pub fn created(&self) -> Instant {
         self.created
     }
+
     /// Who sent the initiation.
     pub fn role(&self) -> Role {
         self.role
     }
+
     /// Whether anything may still be sent: neither Reject-After-Time nor Reject-After-Messages has come.
     pub fn usable(&self, now: Instant) -> bool {
         now.since(self.created) < REJECT_AFTER_TIME && self.counter.load(Relaxed) < REJECT_AFTER_MESSAGES
     }
+
     /// Whether nothing has been sealed yet: the peer cannot know that the session is there.
     pub fn is_unused(&self) -> bool {
         self.counter.load(Relaxed) == 0
     }
+
     /// Whether the next handshake is due already (whitepaper §6.2: by time only for the initiator, lest both start one).
     pub fn aged(&self, now: Instant) -> bool {
         let age = now.since(self.created);
@@ -159,14 +164,17 @@ impl Opener {
     pub fn index(&self) -> u32 {
         self.index
     }
+
     /// When the session came into being.
     pub fn created(&self) -> Instant {
         self.created
     }
+
     /// Whether packets may still be received (Reject-After-Time).
     pub fn usable(&self, now: Instant) -> bool {
         now.since(self.created) < REJECT_AFTER_TIME
     }
+
     /// Whether receiving at this time should start a handshake (paper §6.2: Reject-After-Time − Keepalive-Timeout −
     /// Rekey-Timeout). True once.
     ///
@@ -177,6 +185,7 @@ impl Opener {
             && !self.rekey_hinted.load(Relaxed)
             && !self.rekey_hinted.swap(true, Relaxed)
     }
+
     /// Authenticates and decrypts in place; `opened[i]` tells which. Does not look at the replay window.
     ///
     /// # Panics
@@ -184,6 +193,7 @@ impl Opener {
     pub fn open(&self, slab: &mut [u8], frames: &[Frame], opened: &mut [bool]) {
         self.key.open(slab, frames, opened);
     }
+
     /// True once: the first authenticated packet of a session that we answered (the caller tells
     /// [`Node::confirmed`](crate::node::Node::confirmed)).
     pub fn first_use(&self) -> bool {

@@ -18,6 +18,7 @@ impl Staged {
         self.0.push_back(packet);
         full
     }
+
     /// Takes the oldest.
     pub fn pop(&mut self) -> Option<Box<[u8]>> {
         let packet = self.0.pop_front();
@@ -27,14 +28,17 @@ impl Staged {
         }
         packet
     }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.0.len()
     }
+
     /// Whether none waits.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
     /// Drops all, returns how many.
     pub fn clear(&mut self) -> usize {
         core::mem::take(&mut self.0).len()

@@ -10,10 +10,12 @@ impl Instant {
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
+
     /// Nanoseconds since the clock's start.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
+
     /// Time since `earlier`, zero when `earlier` lies ahead.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

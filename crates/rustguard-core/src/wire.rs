@@ -104,18 +104,22 @@ impl<'d> Initiation<'d> {
     pub fn sender(&self) -> u32 {
         u32::from_le_bytes(*field(self.0, Self::SENDER))
     }
+
     /// The ephemeral public key.
     pub fn ephemeral(&self) -> &'d [u8; 32] {
         field(self.0, Self::EPHEMERAL)
     }
+
     /// The sealed static public key with its tag.
     pub fn static_key(&self) -> &'d [u8; SEALED_KEY_LEN] {
         field(self.0, Self::STATIC)
     }
+
     /// The sealed timestamp.
     pub fn timestamp(&self) -> &'d [u8; TIMESTAMP_LEN] {
         field(self.0, Self::TIMESTAMP)
     }
+
     /// The tag of the timestamp.
     pub fn timestamp_tag(&self) -> &'d [u8; 16] {
         field(self.0, Self::TIMESTAMP_TAG)
@@ -154,14 +158,17 @@ impl<'d> Response<'d> {
     pub fn sender(&self) -> u32 {
         u32::from_le_bytes(*field(self.0, Self::SENDER))
     }
+
     /// The index of the handshake this answers.
     pub fn receiver(&self) -> u32 {
         u32::from_le_bytes(*field(self.0, Self::RECEIVER))
     }
+
     /// The ephemeral public key.
     pub fn ephemeral(&self) -> &'d [u8; 32] {
         field(self.0, Self::EPHEMERAL)
     }
+
     /// The tag of the empty payload.
     pub fn tag(&self) -> &'d [u8; 16] {
         field(self.0, Self::TAG)
@@ -193,14 +200,17 @@ impl<'d> CookieReply<'d> {
     pub fn receiver(&self) -> u32 {
         u32::from_le_bytes(*field(self.0, Self::RECEIVER))
     }
+
     /// The nonce of XChaCha20-Poly1305.
     pub fn nonce(&self) -> &'d [u8; 24] {
         field(self.0, Self::NONCE)
     }
+
     /// The sealed cookie.
     pub fn cookie(&self) -> &'d [u8; 16] {
         field(self.0, Self::COOKIE)
     }
+
     /// The tag of the cookie.
     pub fn tag(&self) -> &'d [u8; 16] {
         field(self.0, Self::TAG)

@@ -1,10 +1,8 @@
 //! ChaCha20-Poly1305 (RFC 8439) with WireGuard's 64-bit little-endian nonces, and XChaCha20-Poly1305 for cookies.
 
-use core::fmt;
-
-use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
-
 use crate::backend::{Aead, batch, preferred};
+use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
+use core::fmt;
 
 const _: () = crate::wiped_on_drop::<XChaCha20Poly1305>();
 

@@ -4,8 +4,10 @@
 //! A backend is a module with a `Key` that implements [`Aead`] and a `StaticSecret` that implements [`DiffieHellman`].
 //! Code that carries packets never names one; the traits are public so that tests and benchmarks can.
 
-use crate::aead::{Forged, Frame, KEY_LEN, NONCE_LEN, TAG_LEN, nonce};
-use crate::x25519::{LowOrder, PublicKey, SharedSecret};
+use crate::{
+    aead::{Forged, Frame, KEY_LEN, NONCE_LEN, TAG_LEN, nonce},
+    x25519::{LowOrder, PublicKey, SharedSecret},
+};
 
 #[cfg(feature = "aws-lc")]
 pub mod aws_lc;
@@ -18,7 +20,6 @@ pub mod simd;
 pub(crate) use aws_lc as preferred;
 #[cfg(all(feature = "portable", not(feature = "aws-lc")))]
 pub(crate) use portable as preferred;
-
 #[cfg(not(all(feature = "simd", target_arch = "x86_64")))]
 pub(crate) use preferred as batch;
 /// What runs of packets go through. Single packets and exchanges are the preferred backend's.

@@ -4,9 +4,10 @@
 //! hold traces of keys, and intermediate results are zeroized on drop; what is returned is a plain array, and wiping it,
 //! if it is secret, is the caller's business.
 
-use blake2::digest::consts::U16;
-use blake2::digest::{FixedOutput, KeyInit, Update};
-use blake2::{Blake2s256, Blake2sMac};
+use blake2::{
+    Blake2s256, Blake2sMac,
+    digest::{FixedOutput, KeyInit, Update, consts::U16},
+};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 

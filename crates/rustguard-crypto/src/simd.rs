@@ -21,12 +21,8 @@
 //! [`wipe_stack`] overwrites the stack that the kernels used when a run is done. Registers are left to be reused.
 #![allow(unsafe_code)]
 
-use core::arch::asm;
-use core::marker::PhantomData;
-use core::mem::MaybeUninit;
-use core::ops::Range;
-
 use crate::aead::{Frame, TAG_LEN};
+use core::{arch::asm, marker::PhantomData, mem::MaybeUninit, ops::Range};
 
 mod avx2;
 mod avx512;
@@ -260,12 +256,12 @@ const STACK: usize = 13 * 1024;
 mod tests {
     extern crate std;
 
-    use std::vec::Vec;
-
-    use poly1305::Poly1305;
-    use poly1305::universal_hash::{KeyInit, UniversalHash};
-
     use super::*;
+    use poly1305::{
+        Poly1305,
+        universal_hash::{KeyInit, UniversalHash},
+    };
+    use std::vec::Vec;
 
     /// Keys and texts at which sums come close to 2^130 - 5, to 2^130 and to 2^128, and carries run through every limb.
     ///

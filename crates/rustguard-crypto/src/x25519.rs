@@ -1,10 +1,8 @@
 //! X25519 (RFC 7748).
 
-use core::fmt;
-
-use zeroize::Zeroizing;
-
 use crate::backend::{DiffieHellman, preferred};
+use core::fmt;
+use zeroize::Zeroizing;
 
 /// A private key, clamped, zeroized on drop. `Debug` prints nothing of it.
 #[derive(Clone)]

@@ -1,8 +1,10 @@
 //! ChaCha20-Poly1305 of each backend against published vectors, runs of packets, and forgeries.
 
 use hex_literal::hex;
-use rustguard_crypto::aead::{self, Forged, Frame, Key, TAG_LEN};
-use rustguard_crypto::backend::Aead;
+use rustguard_crypto::{
+    aead::{self, Forged, Frame, Key, TAG_LEN},
+    backend::Aead,
+};
 
 /// Makes each of the generic tests a test of every backend that is built in.
 macro_rules! for_each_backend {
@@ -11,6 +13,7 @@ macro_rules! for_each_backend {
         mod portable {
             $(#[test] fn $test() { super::$test::<rustguard_crypto::backend::portable::Key>(); })*
         }
+
         #[cfg(feature = "aws-lc")]
         mod aws_lc {
             $(#[test] fn $test() { super::$test::<rustguard_crypto::backend::aws_lc::Key>(); })*

@@ -3,12 +3,12 @@
 //! Deterministic: the cases come from a fixed seed. `PROPTEST_RNG_SEED` gives another, `PROPTEST_CASES` their number.
 #![cfg(all(feature = "portable", feature = "aws-lc"))]
 
-use proptest::collection::vec;
-use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
-use rustguard_crypto::aead::{Frame, TAG_LEN};
-use rustguard_crypto::backend::{Aead, DiffieHellman, aws_lc, portable};
-use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use proptest::{collection::vec, prelude::*, test_runner::RngSeed};
+use rustguard_crypto::{
+    aead::{Frame, TAG_LEN},
+    backend::{Aead, DiffieHellman, aws_lc, portable},
+    x25519::{PublicKey, StaticSecret},
+};
 
 fn config() -> ProptestConfig {
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };

@@ -3,12 +3,15 @@
 //! Paths that the processor lacks are left out, and said to be. Random cases come from a fixed seed, which a failure prints.
 #![cfg(all(feature = "portable", feature = "simd", target_arch = "x86_64"))]
 
-use std::io::Write;
-
 use hex_literal::hex;
-use rustguard_crypto::aead::{Frame, TAG_LEN};
-use rustguard_crypto::backend::simd::{Key, Path};
-use rustguard_crypto::backend::{Aead, portable};
+use rustguard_crypto::{
+    aead::{Frame, TAG_LEN},
+    backend::{
+        Aead, portable,
+        simd::{Key, Path},
+    },
+};
+use std::io::Write;
 
 const KEY: [u8; 32] = hex!("1c9240a5eb55d38af333888604f6b5f0473917c1402b80099dca5cbc207075c0");
 

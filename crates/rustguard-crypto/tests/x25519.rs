@@ -1,8 +1,10 @@
 //! X25519 of each backend against RFC 7748, and public keys nobody must use.
 
 use hex_literal::hex;
-use rustguard_crypto::backend::DiffieHellman;
-use rustguard_crypto::x25519::{LowOrder, PublicKey, StaticSecret};
+use rustguard_crypto::{
+    backend::DiffieHellman,
+    x25519::{LowOrder, PublicKey, StaticSecret},
+};
 
 /// Makes each of the generic tests a test of every backend that is built in.
 macro_rules! for_each_backend {
@@ -11,6 +13,7 @@ macro_rules! for_each_backend {
         mod portable {
             $(#[test] fn $test() { super::$test::<rustguard_crypto::backend::portable::StaticSecret>(); })*
         }
+
         #[cfg(feature = "aws-lc")]
         mod aws_lc {
             $(#[test] fn $test() { super::$test::<rustguard_crypto::backend::aws_lc::StaticSecret>(); })*

@@ -2,8 +2,7 @@
 //! `C`, and its engine says what a test has written for it.
 
 use ipnet::IpNet;
-use rustguard_core::node::PeerId;
-use rustguard_core::time::Instant;
+use rustguard_core::{node::PeerId, time::Instant};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{
     AllowedIp, Builder, Device, DropReason, MemoryBinder, PeerUpdate, Relay, Update,
@@ -45,10 +44,12 @@ impl RoutingEngine for Engine {
         });
         out.append(&mut self.0.wants.lock().unwrap());
     }
+
     /// Protocol 254 (RFC 3692) is its own.
     fn claims(&self) -> Option<fn(&[u8]) -> bool> {
         Some(|packet| packet.get(9) == Some(&254))
     }
+
     fn leave(&mut self, _: Instant, out: &mut Vec<Action>) {
         self.0.told.lock().unwrap().push("leave".to_owned());
         out.append(&mut self.0.wants.lock().unwrap());

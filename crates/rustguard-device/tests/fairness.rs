@@ -48,6 +48,7 @@ impl RoutingEngine for Gated {
             let _ = self.may_end.recv();
         }
     }
+
     fn claims(&self) -> Option<fn(&[u8]) -> bool> {
         Some(|packet| packet.get(9) == Some(&OWN))
     }

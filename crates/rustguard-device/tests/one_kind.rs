@@ -72,6 +72,7 @@ impl RoutingEngine for Listens {
             let _ = self.0.send(packet[15]);
         }
     }
+
     fn claims(&self) -> Option<fn(&[u8]) -> bool> {
         Some(|packet| packet.get(9) == Some(&ENGINE))
     }

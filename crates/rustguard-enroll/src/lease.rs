@@ -1,7 +1,8 @@
 //! What the server keeps about each member: invites and leases.
-use core::fmt;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
+use core::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 use rustguard_crypto::x25519::PublicKey;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;

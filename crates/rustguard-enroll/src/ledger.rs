@@ -29,22 +29,23 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-use core::net::IpAddr;
-use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
-
+use self::{clock::Clock, index::Index};
+pub use self::{
+    error::{LedgerError, Peer, Refusal},
+    request::{Admission, Grant, Policy, Request},
+};
+use crate::{
+    lease::{
+        InviteRecord, Lease, LeaseState, MAX_USES, NewInvite, Origin, PresharedKey, Terms, TokenId, UnixSeconds,
+        clean_name,
+    },
+    pool::{Pools, Space},
+    store::{Change, LeaseStore, Released, State, StoreError, Tombstone},
+};
+use core::{net::IpAddr, time::Duration};
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::PublicKey;
-
-use self::clock::Clock;
-pub use self::error::{LedgerError, Peer, Refusal};
-use self::index::Index;
-pub use self::request::{Admission, Grant, Policy, Request};
-use crate::lease::{
-    InviteRecord, Lease, LeaseState, MAX_USES, NewInvite, Origin, PresharedKey, Terms, TokenId, UnixSeconds, clean_name,
-};
-use crate::pool::{Pools, Space};
-use crate::store::{Change, LeaseStore, Released, State, StoreError, Tombstone};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How long the record of an invite is kept after it admitted for the last time, so that a repeat of it can be told what
 /// became of it.

@@ -7,12 +7,12 @@
 //! | IPv6, /0 to /126 | the first address, which is the subnet-router anycast address (RFC 4291, section 2.6.1) |
 //! | IPv6, /127 | nothing: a link of two (RFC 6164), so there is one address to give |
 //! | IPv4 /32, IPv6 /128 | refused: the only address is the server's own |
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use rustguard_crypto::hash::hash;
-use rustguard_crypto::x25519::PublicKey;
+use rustguard_crypto::{hash::hash, x25519::PublicKey};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 /// The pools of a network: IPv4, IPv6 or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,11 +220,9 @@ fn value(address: IpAddr) -> u128 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use proptest::prelude::*;
-
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     fn net(text: &str) -> IpNet {
         text.parse().unwrap()

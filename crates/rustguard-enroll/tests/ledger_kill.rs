@@ -1,20 +1,22 @@
 //! SIGKILL at any moment: what was acknowledged is there afterwards.
 //!
 //! The test runs itself as a child, which admits and removes peers and prints each one once that is durable.
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_enroll::lease::{PresharedKey, Terms};
-use rustguard_enroll::ledger::{Grant, Ledger, Policy, Request};
-use rustguard_enroll::pool::Pools;
-use rustguard_enroll::store::FileStore;
+use rustguard_enroll::{
+    lease::{PresharedKey, Terms},
+    ledger::{Grant, Ledger, Policy, Request},
+    pool::Pools,
+    store::FileStore,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 const FOLDER: &str = "RUSTGUARD_TEST_LEDGER";
 const NOW: Now = Now { instant: Instant::from_nanos(0), unix: Duration::from_secs(1_800_000_000) };

@@ -1,12 +1,13 @@
 //! 60,000 leases. Figures: `cargo bench -p rustguard-benches --bench enrol`.
-use std::time::Duration;
-
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_enroll::lease::{Lease, LeaseState, NewInvite, Origin, PresharedKey, Terms, TokenId};
-use rustguard_enroll::ledger::{Grant, Ledger, Policy, Request};
-use rustguard_enroll::pool::Pools;
-use rustguard_enroll::store::{Change, FileStore, LeaseStore, State};
+use rustguard_enroll::{
+    lease::{Lease, LeaseState, NewInvite, Origin, PresharedKey, Terms, TokenId},
+    ledger::{Grant, Ledger, Policy, Request},
+    pool::Pools,
+    store::{Change, FileStore, LeaseStore, State},
+};
+use std::time::Duration;
 
 const LEASES: u32 = 60_000;
 const NOW: Now = Now { instant: Instant::from_nanos(0), unix: Duration::from_secs(1_800_000_000) };

@@ -32,11 +32,13 @@ impl TryRng for Stream {
         self.try_fill_bytes(&mut bytes)?;
         Ok(u32::from_le_bytes(bytes))
     }
+
     fn try_next_u64(&mut self) -> Result<u64, Infallible> {
         let mut bytes = [0; 8];
         self.try_fill_bytes(&mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
     }
+
     fn try_fill_bytes(&mut self, to: &mut [u8]) -> Result<(), Infallible> {
         while self.rest.len() < to.len() {
             self.rest.extend_from_slice(&hash(&[self.name.as_bytes(), &self.counter.to_le_bytes()]));

@@ -105,9 +105,11 @@ impl TryRng for Counting {
     fn try_next_u32(&mut self) -> Result<u32, Infallible> {
         rand_core::utils::next_word_via_fill(self)
     }
+
     fn try_next_u64(&mut self) -> Result<u64, Infallible> {
         rand_core::utils::next_word_via_fill(self)
     }
+
     fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Infallible> {
         for chunk in bytes.chunks_mut(hash::HASH_LEN) {
             self.0 += 1;

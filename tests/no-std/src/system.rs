@@ -65,6 +65,7 @@ unsafe impl GlobalAlloc for Arena {
             Err(_) => core::ptr::null_mut(),
         }
     }
+
     unsafe fn dealloc(&self, _: *mut u8, _: Layout) {}
 }
 

@@ -6,9 +6,8 @@
 pub mod figures;
 mod log;
 
-pub use log::Log;
-
 use ipnet::IpNet;
+pub use log::Log;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rustguard_babel::{Babel, Config, params::SLICE};
 use rustguard_core::{
@@ -64,6 +63,7 @@ impl Link {
         let delay = Duration::from_millis(1);
         Self { up: true, delay, jitter: Duration::from_micros(200), loss: 0, duplication: 0, bytes: 0 }
     }
+
     /// Loses, repeats and reorders packets.
     pub fn bad() -> Self {
         Self { jitter: Duration::from_millis(20), loss: 50, duplication: 20, ..Self::good() }
@@ -181,6 +181,7 @@ impl Sim {
         };
         self.schedule(self.now + nanos(after), item);
     }
+
     fn schedule(&mut self, at: u64, item: Item) {
         self.counter += 1;
         self.queue.push(Reverse((at, self.counter, item)));
@@ -190,6 +191,7 @@ impl Sim {
     pub fn start(&mut self, i: usize) {
         self.start_with(i, Config::new(key(i)));
     }
+
     /// The same with a configuration.
     pub fn start_with(&mut self, i: usize, config: Config) {
         self.stop(i);
@@ -207,6 +209,7 @@ impl Sim {
             self.tell(i, Event::Announce { prefix, metric });
         }
     }
+
     /// A node is gone without a word.
     pub fn stop(&mut self, i: usize) {
         let node = &mut self.nodes[i];
@@ -216,16 +219,19 @@ impl Sim {
         node.costs.clear();
         node.wake_at = u64::MAX;
     }
+
     /// A node's clock jumps ahead, as after a sleep.
     pub fn jump(&mut self, i: usize, by: Duration) {
         self.nodes[i].skew += nanos(by);
         self.tell(i, Event::Time);
     }
+
     /// Both directions of a link, or with `only` one of them.
     pub fn set_link(&mut self, a: usize, b: usize, up: bool) {
         self.set_direction(a, b, up);
         self.set_direction(b, a, up);
     }
+
     /// One direction of a link.
     pub fn set_direction(&mut self, a: usize, b: usize, up: bool) {
         self.links.get_mut(&(a, b)).expect("a link").up = up;
@@ -312,6 +318,7 @@ impl Sim {
             }
         }
     }
+
     /// The nodes of a loop, and what they know.
     fn describe_loop(&self, start: usize, prefix: IpNet) -> String {
         let reaches = |from: usize, to: usize| {
@@ -332,19 +339,23 @@ impl Sim {
         let nodes: Vec<String> = nodes.map(tell).collect();
         format!("at {} ms{}", self.now / 1_000_000, nodes.concat())
     }
+
     fn next(&self, node: usize, prefix: IpNet) -> impl Iterator<Item = usize> {
         // Peers that are no nodes are clients; packets go no farther.
         let peers = self.hops(node, prefix).into_iter().flat_map(NextHops::peers).map(|peer| peer.0 as usize);
         peers.filter(|&peer| peer < self.nodes.len())
     }
+
     fn hops(&self, node: usize, prefix: IpNet) -> Option<&NextHops> {
         self.nodes[node].fib.get(&prefix)
     }
+
     /// Prefixes that loop at this moment, anywhere.
     pub fn loops_now(&self) -> usize {
         let prefixes: BTreeSet<IpNet> = self.nodes.iter().flat_map(|node| node.fib.keys().copied()).collect();
         prefixes.into_iter().filter(|&prefix| self.has_loop(prefix)).count()
     }
+
     /// Whether packets for this prefix can go in a circle at this moment.
     pub fn has_loop(&self, prefix: IpNet) -> bool {
         // Nodes without unvisited next hops are taken away until none is left, or a loop.
@@ -390,6 +401,7 @@ impl Sim {
         }
         self.now = until;
     }
+
     /// Runs until all that can be reached is reached; how long that took. `None`: longer than `limit`.
     pub fn converge(&mut self, limit: Duration) -> Option<Duration> {
         let start = self.now;
@@ -401,6 +413,7 @@ impl Sim {
         }
         Some(Duration::from_nanos(self.now - start))
     }
+
     /// The same; what is lost after `limit` is what it panics with.
     ///
     /// # Panics
@@ -415,6 +428,7 @@ impl Sim {
             && self.links.get(&(a, b)).is_some_and(|link| link.up)
             && self.links.get(&(b, a)).is_some_and(|link| link.up)
     }
+
     /// Pairs of a node and a prefix that are connected and where some path does not arrive, and pairs that are not
     /// connected and where somebody is still a next hop.
     pub fn lost_pairs(&self) -> usize {
@@ -426,6 +440,7 @@ impl Sim {
         }
         lost
     }
+
     /// What nodes know that do not reach everything.
     pub fn describe_lost(&self) -> String {
         let mut text = String::new();
@@ -443,6 +458,7 @@ impl Sim {
         }
         text.chars().take(4_000).collect()
     }
+
     fn lost(&self, origin: usize, prefix: IpNet) -> Vec<usize> {
         let alive: Vec<usize> = (0..self.nodes.len()).filter(|&node| self.nodes[node].engine.is_some()).collect();
         let mut connected = BTreeSet::new();

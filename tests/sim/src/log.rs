@@ -31,6 +31,7 @@ impl Log {
     pub fn of(node: usize) -> Self {
         Self { node, start: None, events: Vec::new() }
     }
+
     /// The node, new, as it was when it had been told nothing.
     ///
     /// # Panics
@@ -39,6 +40,7 @@ impl Log {
         let (config, seed) = self.start.clone().expect("a node that was started");
         Babel::new(config, &mut StdRng::seed_from_u64(seed))
     }
+
     /// Tells `engine` what it was told from event `from` on and until `until`, that moment not included. `called` is given each
     /// call to run, and the actions that came of it; the number of the next event is returned.
     pub fn replay(
@@ -66,9 +68,11 @@ impl Log {
     pub(crate) fn node(&self) -> usize {
         self.node
     }
+
     pub(crate) fn started(&mut self, config: Config, seed: u64) {
         (self.start, self.events) = (Some((config, seed)), Vec::new());
     }
+
     pub(crate) fn told(&mut self, event: Event<'_>, now: Instant) {
         self.events.push((now, Told::of(event)));
     }
@@ -86,6 +90,7 @@ impl Told {
             Event::Time => Self::Time,
         }
     }
+
     fn event(&self) -> Event<'_> {
         match self {
             Self::Peer(peer, config) => Event::Peer { peer: *peer, config },

@@ -24,12 +24,15 @@ const INTERVAL: u16 = 9_000;
 fn net(text: &str) -> IpNet {
     text.parse().expect("a prefix")
 }
+
 fn id(byte: u8) -> RouterId {
     RouterId::new([byte; 8]).expect("a router-id")
 }
+
 fn route(origin: u8, seqno: u16, metric: u16) -> Route {
     Route { router_id: id(origin), seqno: Seqno(seqno), metric }
 }
+
 fn p() -> IpNet {
     net("10.1.0.0/16")
 }
@@ -71,13 +74,16 @@ impl Lab {
         lab.sent.clear();
         lab
     }
+
     fn new(peers: &[PeerId]) -> Self {
         Self::with(Config::new(PublicKey([9; 32])), peers)
     }
+
     fn peer(&mut self, peer: PeerId, role: Role, allowed: &[&str]) {
         let config = PeerRoutes { allowed_ips: allowed.iter().map(|text| net(text)).collect(), role };
         self.tell(Event::Peer { peer, config: &config });
     }
+
     fn tell(&mut self, event: Event<'_>) {
         let mut out = Vec::new();
         self.babel.handle(event, self.now, &mut out);
@@ -96,20 +102,24 @@ impl Lab {
             }
         }
     }
+
     fn says(&mut self, peer: PeerId, write: impl FnOnce(&mut Packet)) {
         let mut packet = Packet::new();
         write(&mut packet);
         let packet = ip::wrap(link_local(&PublicKey([peer.0 as u8; 32])), ip::MULTICAST, &packet.finish(0));
         self.tell(Event::Packet { peer, packet: &packet });
     }
+
     fn announces(&mut self, peer: PeerId, prefix: IpNet, route: Route) {
         self.says(peer, |packet| packet.update(prefix, route, INTERVAL, None));
         self.pass(20);
     }
+
     fn retracts(&mut self, peer: PeerId, prefix: IpNet) {
         self.says(peer, |packet| packet.retraction(prefix, INTERVAL));
         self.pass(20);
     }
+
     /// Lets time pass; the neighbours greet, and acknowledge.
     fn pass(&mut self, ms: u64) {
         let until = self.now + Duration::from_millis(ms);
@@ -139,6 +149,7 @@ impl Lab {
             }
         }
     }
+
     /// What was sent about a prefix to a peer since the last call.
     fn told(&mut self, peer: PeerId, prefix: IpNet) -> Vec<Option<Route>> {
         let mut told = Vec::new();
@@ -155,6 +166,7 @@ impl Lab {
         });
         told
     }
+
     fn requests(&mut self) -> Vec<(PeerId, RouterId, u16, u8)> {
         let mut requests = Vec::new();
         self.sent.retain(|&(to, tlv)| match tlv {
@@ -166,9 +178,11 @@ impl Lab {
         });
         requests
     }
+
     fn hops(&self, prefix: IpNet) -> Vec<PeerId> {
         self.fib.get(&prefix).map(|hops| hops.peers().collect()).unwrap_or_default()
     }
+
     fn selected(&self, prefix: IpNet) -> Option<Route> {
         let report = self.babel.routes().find(|report| report.prefix == prefix)?;
         report.selected.map(|(router_id, seqno, metric)| Route { router_id, seqno, metric })

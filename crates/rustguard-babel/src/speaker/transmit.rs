@@ -11,7 +11,6 @@ use crate::{
     source::Sources,
     types::{RouterId, micros},
 };
-
 use core::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use rustguard_core::{node::PeerId, routing::Action, time::Instant};

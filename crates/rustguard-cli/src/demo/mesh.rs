@@ -5,14 +5,13 @@
 
 mod node;
 
-pub(super) use node::{Log, Sample};
-
 use super::{
     become_privileged,
     timeline::{Picture, Stage},
 };
 use anyhow::{Context as _, Result, anyhow, bail};
 use node::{Ask, Node};
+pub(super) use node::{Log, Sample};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{
     fs,

@@ -91,6 +91,7 @@ mod tests {
             }
             count
         }
+
         fn set(&mut self, peer: PeerId, nets: &[&str]) -> usize {
             let allowed_ips = nets.iter().map(|text| net(text)).collect();
             self.tell(Event::Peer { peer, config: &PeerRoutes { allowed_ips, role: Role::Router } })

@@ -42,6 +42,7 @@ impl NextHops {
         let backup = backup.filter(|&backup| !kept.iter().any(|member| member.peer == backup));
         Self { members: kept, backup }
     }
+
     /// One next hop and nothing in reserve.
     pub fn single(peer: PeerId) -> Self {
         Self::new([NextHop { peer, weight: 1 }], None)
@@ -51,14 +52,17 @@ impl NextHops {
     pub fn members(&self) -> &[NextHop] {
         &self.members
     }
+
     /// Who takes over when no member is usable.
     pub fn backup(&self) -> Option<PeerId> {
         self.backup
     }
+
     /// Everyone who may get a packet.
     pub fn peers(&self) -> impl Iterator<Item = PeerId> {
         self.members.iter().map(|member| member.peer).chain(self.backup)
     }
+
     /// Whether there is nobody.
     pub fn is_unreachable(&self) -> bool {
         self.members.is_empty() && self.backup.is_none()

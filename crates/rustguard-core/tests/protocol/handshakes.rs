@@ -449,9 +449,11 @@ impl rand_core::TryRng for Scripted {
     fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
         Ok(self.words.pop().unwrap_or_else(|| self.rest.random()))
     }
+
     fn try_next_u64(&mut self) -> Result<u64, Self::Error> {
         Ok(self.rest.random())
     }
+
     fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Self::Error> {
         self.rest.try_fill_bytes(bytes)
     }

@@ -7,15 +7,17 @@
 //! Making a key and an exchange allocate. Sealing and opening packets does not, but for the error state that AWS-LC
 //! allocates for a thread when that meets its first forged packet.
 
-use alloc::sync::Arc;
-
-use aws_lc_rs::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
-use aws_lc_rs::agreement::{self, PrivateKey, UnparsedPublicKey};
-use zeroize::Zeroizing;
-
 use super::{Aead, DiffieHellman};
-use crate::aead::{Forged, KEY_LEN, NONCE_LEN, TAG_LEN};
-use crate::x25519::{LowOrder, PublicKey, SharedSecret};
+use crate::{
+    aead::{Forged, KEY_LEN, NONCE_LEN, TAG_LEN},
+    x25519::{LowOrder, PublicKey, SharedSecret},
+};
+use alloc::sync::Arc;
+use aws_lc_rs::{
+    aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey},
+    agreement::{self, PrivateKey, UnparsedPublicKey},
+};
+use zeroize::Zeroizing;
 
 /// An AEAD key.
 // `LessSafeKey` is aws-lc-rs's word for "the caller picks the nonces". WireGuard's are the session's counters.

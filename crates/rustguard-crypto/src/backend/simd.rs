@@ -7,14 +7,13 @@
 //! With the feature `std` the environment variable `RUSTGUARD_AEAD`, read once, can take away what was found: `avx2` leaves
 //! AVX-512 out, `single` both. It is for tests and measurements; results are the same on every path.
 
-use core::cmp::Reverse;
-use core::{array, fmt, iter};
-
-use zeroize::Zeroizing;
-
 use super::{Aead, preferred};
-use crate::aead::{Forged, Frame, KEY_LEN, NONCE_LEN, TAG_LEN};
-use crate::simd::{Avx2, Avx512, GROUP, Group, MAX_LEN, wipe_stack};
+use crate::{
+    aead::{Forged, Frame, KEY_LEN, NONCE_LEN, TAG_LEN},
+    simd::{Avx2, Avx512, GROUP, Group, MAX_LEN, wipe_stack},
+};
+use core::{array, cmp::Reverse, fmt, iter};
+use zeroize::Zeroizing;
 
 /// How a run of packets is processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,8 @@
 //! Eight blocks of ChaCha20 at a time, and Poly1305 of four packets on limbs of 26 bits.
 
-use core::arch::x86_64::*;
-use core::array;
-
-use zeroize::Zeroize;
-
 use super::{Blocks, CONSTANTS, GROUP, Group, Lanes, Packet};
+use core::{arch::x86_64::*, array};
+use zeroize::Zeroize;
 
 /// Packets whose one-time keys are computed at once.
 const HALF: usize = GROUP / 2;

@@ -1,13 +1,12 @@
 //! Sixteen packets at a time on AVX-512: ChaCha20 on lanes of 32 bits, Poly1305 on lanes of 64.
 
-use core::arch::x86_64::*;
-use core::array;
-
-use zeroize::Zeroize;
-
-use self::chacha20::{Together, apply_keystream, apply_together, mix_last, open_together, seal_together};
-use self::poly1305::{POWERS_PAY, Poly1305};
+use self::{
+    chacha20::{Together, apply_keystream, apply_together, mix_last, open_together, seal_together},
+    poly1305::{POWERS_PAY, Poly1305},
+};
 use super::{BLOCK, Blocks, CONSTANTS, GROUP, Group, Lanes, Packet};
+use core::{arch::x86_64::*, array};
+use zeroize::Zeroize;
 
 mod chacha20;
 mod poly1305;

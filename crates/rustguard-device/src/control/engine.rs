@@ -86,6 +86,7 @@ impl Pace {
     fn is_due(&self, now: Instant) -> bool {
         self.next <= now
     }
+
     /// There is another one, which took so long.
     fn made(&mut self, took: Duration, ended: Instant) {
         self.next = ended + (took * 4).min(Self::LONGEST);

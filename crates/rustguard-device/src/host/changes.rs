@@ -26,10 +26,12 @@ impl Changes {
         self.lot.lock().prefixes.insert(prefix, wanted);
         self.some.notify_one();
     }
+
     pub(super) fn link_up(&self) {
         self.lot.lock().link_up = true;
         self.some.notify_one();
     }
+
     /// Waits until there is something, and takes all of it: nobody's prefixes wait behind those of others that change all the time.
     pub(super) async fn take(&self) -> Lot {
         loop {

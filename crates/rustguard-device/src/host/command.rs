@@ -1,13 +1,12 @@
 //! Running the two programs that have no other interface: `nft` and `resolvconf`.
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
-
 use super::HostError;
+use std::{
+    io,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+use tokio::{io::AsyncWriteExt, process::Command};
 
 /// Where administration programs are when a service's PATH leaves them out.
 const SYSTEM_PATHS: [&str; 2] = ["/usr/sbin", "/sbin"];

@@ -3,17 +3,14 @@
 //! As wg-quick does, the tunnel's servers take over name resolution as a whole while it is up (`resolvconf -x`; with
 //! resolved, the routing domain `~.`): a server inside the tunnel that is asked only sometimes is of use to nobody.
 
-use std::future::Future;
-use std::net::IpAddr;
-use std::path::PathBuf;
-use std::time::Duration;
-
+use super::{
+    HostConfig, HostError,
+    command::{self, find_program},
+    record::{Journal, Step},
+};
 use serde::{Deserialize, Serialize};
+use std::{future::Future, net::IpAddr, path::PathBuf, time::Duration};
 use zbus::Connection;
-
-use super::command::{self, find_program};
-use super::record::{Journal, Step};
-use super::{HostConfig, HostError};
 
 /// How long the system bus and resolved may take to answer; a hung one must not hang the tunnel.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,12 +1,9 @@
 //! Why the host could not be set up, in words a user can act on.
 
-use std::io;
-use std::path::PathBuf;
-
-use ipnet::IpNet;
-use thiserror::Error;
-
 use super::netlink::{self, EPERM};
+use ipnet::IpNet;
+use std::{io, path::PathBuf};
+use thiserror::Error;
 
 /// A step of the host network set-up that failed. Every message names the thing, the cause and the remedy.
 #[derive(Debug, Error)]

@@ -6,14 +6,14 @@
 //! wg-quick's, in a table of the tunnel's own. Where the default route is learned, they come and go with it: a gateway that has
 //! none of its own in the tunnel is reached by its network at the tunnel's address as well.
 
-use std::fmt::Write;
-
+use super::{
+    HostError, Warning,
+    command::{self, find_program},
+    link::is_v6,
+    record::{Journal, Step},
+};
 use ipnet::IpNet;
-
-use super::command::{self, find_program};
-use super::link::is_v6;
-use super::record::{Journal, Step};
-use super::{HostError, Warning};
+use std::fmt::Write;
 
 /// Puts the guard up for the families of `defaults`. Without `nft` on this machine there is none, and a warning says
 /// so.

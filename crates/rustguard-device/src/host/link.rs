@@ -1,15 +1,19 @@
 //! Links and their addresses.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-
+use super::{
+    HostError, HostEvent, Monitor,
+    netlink::{self, EEXIST, ENODEV, Netlink},
+};
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
-use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
-use rtnetlink::{AddressMessageBuilder, LinkUnspec};
-
-use super::netlink::{self, EEXIST, ENODEV, Netlink};
-use super::{HostError, HostEvent, Monitor};
+use rtnetlink::{
+    AddressMessageBuilder, LinkUnspec,
+    packet_route::{
+        address::{AddressAttribute, AddressMessage},
+        link::{LinkAttribute, LinkFlags, LinkMessage},
+    },
+};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Whether an interface of that name exists in this network namespace.
 pub async fn link_exists(name: &str) -> Result<bool, HostError> {

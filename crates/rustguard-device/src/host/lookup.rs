@@ -1,16 +1,22 @@
 //! What the kernel would do with a packet, and when it may have changed its mind.
 
-use std::io;
-use std::net::{self, IpAddr};
-
+use super::{
+    HostError,
+    netlink::{self, EINVAL, Netlink},
+};
 use futures_util::TryStreamExt;
-use rtnetlink::MulticastGroup;
-use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
-use rtnetlink::sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket, protocols::NETLINK_ROUTE};
-
-use super::HostError;
-use super::netlink::{self, EINVAL, Netlink};
+use rtnetlink::{
+    MulticastGroup,
+    packet_route::{
+        AddressFamily,
+        route::{RouteAddress, RouteAttribute, RouteMessage, RouteType},
+    },
+    sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket, protocols::NETLINK_ROUTE},
+};
+use std::{
+    io,
+    net::{self, IpAddr},
+};
 
 /// IPPROTO_UDP.
 const UDP: u8 = 17;

@@ -1,21 +1,18 @@
 //! What happens to the tunnel's interface and to the network around it, as the kernel announces it.
 
-use std::collections::VecDeque;
-use std::fmt;
-use std::pin::Pin;
-
+use super::{HostError, link::Link, netlink::Netlink, routes::table_of};
 use futures_util::{FutureExt, Stream, StreamExt};
-use rtnetlink::MulticastGroup;
-use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
-use rtnetlink::packet_route::link::{LinkFlags, LinkMessage};
-use rtnetlink::packet_route::route::{RouteAttribute, RouteFlags, RouteMessage, RouteType};
-use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
+use rtnetlink::{
+    MulticastGroup,
+    packet_core::{NetlinkMessage, NetlinkPayload},
+    packet_route::{
+        AddressFamily, RouteNetlinkMessage,
+        link::{LinkFlags, LinkMessage},
+        route::{RouteAttribute, RouteFlags, RouteMessage, RouteType},
+    },
+};
+use std::{collections::VecDeque, fmt, pin::Pin};
 use tokio::task::JoinHandle;
-
-use super::HostError;
-use super::link::Link;
-use super::netlink::Netlink;
-use super::routes::table_of;
 
 /// The kernel's table of its own addresses, RT_TABLE_LOCAL; its routes only repeat what address messages say.
 const LOCAL_TABLE: u32 = 255;
@@ -209,8 +206,7 @@ fn carrier_changed(link: &LinkMessage) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rtnetlink::packet_core::NetlinkHeader;
-    use rtnetlink::packet_route::address::AddressMessage;
+    use rtnetlink::{packet_core::NetlinkHeader, packet_route::address::AddressMessage};
 
     fn view() -> View {
         let link = Some(Link { index: 7, mtu: 1420, up: true });

@@ -1,14 +1,14 @@
 //! The MTU of a tunnel: what the paths to its endpoints carry, less what WireGuard adds.
 
-use std::net::IpAddr;
-
+use super::{
+    HostConfig, HostError,
+    link::is_v6,
+    netlink::Netlink,
+    routes::{Family, MAIN_TABLE},
+};
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteMetric};
-
-use super::link::is_v6;
-use super::netlink::Netlink;
-use super::routes::{Family, MAIN_TABLE};
-use super::{HostConfig, HostError};
+use std::net::IpAddr;
 
 /// Outer IPv6 header (40), UDP (8), WireGuard data header (16) and tag (16), in bytes. An IPv4 header is 20 bytes
 /// smaller; the larger one counts because a peer may roam from one family to the other.

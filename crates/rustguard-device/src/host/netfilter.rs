@@ -9,16 +9,17 @@
 //!
 //! nftables announces its changes (NFNLGRP_NFTABLES). Legacy iptables does not: its tables are looked at every second.
 
-use std::io;
-use std::sync::Arc;
-use std::time::Duration;
-
 use futures_util::FutureExt as _;
-use rtnetlink::packet_core::{NetlinkBuffer, NlasIterator};
-use rtnetlink::sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket, protocols::NETLINK_NETFILTER};
-use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior};
+use rtnetlink::{
+    packet_core::{NetlinkBuffer, NlasIterator},
+    sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket, protocols::NETLINK_NETFILTER},
+};
+use std::{io, sync::Arc, time::Duration};
+use tokio::{
+    sync::{Notify, mpsc},
+    task::JoinHandle,
+    time::{Instant, MissedTickBehavior},
+};
 
 /// Between two looks at least: a firewall that is loaded announces thousands of changes.
 const PAUSE: Duration = Duration::from_millis(100);

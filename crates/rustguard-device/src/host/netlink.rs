@@ -1,11 +1,9 @@
 //! One rtnetlink connection, and what its errors mean.
 
-use std::io;
-
-use rtnetlink::Handle;
-use tokio::task::JoinHandle;
-
 use super::HostError;
+use rtnetlink::Handle;
+use std::io;
+use tokio::task::JoinHandle;
 
 // The errno values the set-up tells apart. They are the same on every Linux architecture.
 pub(super) const EPERM: i32 = 1;

@@ -24,18 +24,22 @@
 //! A tunnel's packets thus only ever see the rules of tunnels older than itself, which rules out a circle. The `goto`
 //! leads to a rule of the same tunnel, so it holds no matter which tunnel goes first.
 
-use std::collections::BTreeSet;
-
+use super::{
+    HostError,
+    netlink::{self, Netlink},
+    record::{Journal, Step},
+    routes::{Family, MAIN_TABLE, Plan, table_of},
+};
 use futures_util::TryStreamExt;
-use rtnetlink::IpVersion;
-use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
+use rtnetlink::{
+    IpVersion,
+    packet_route::{
+        AddressFamily,
+        rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
+    },
+};
 use serde::{Deserialize, Serialize};
-
-use super::HostError;
-use super::netlink::{self, Netlink};
-use super::record::{Journal, Step};
-use super::routes::{Family, MAIN_TABLE, Plan, table_of};
+use std::collections::BTreeSet;
 
 /// The first number tried for table and mark, wg-quick's: WireGuard's usual port.
 const FIRST_TABLE: u32 = 51820;

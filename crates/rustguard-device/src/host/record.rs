@@ -1,18 +1,21 @@
 //! What was done to the host, step by step, so that it can be undone: at once when a later step fails, at the end of
 //! the tunnel, or by the next process when this one was killed.
 
-use std::fs;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-
+use super::{
+    HostError,
+    dns::{self, DnsEntry},
+    guard,
+    netlink::Netlink,
+    policy::Rule,
+};
 use atomic_write_file::AtomicWriteFile;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
-
-use super::dns::{self, DnsEntry};
-use super::netlink::Netlink;
-use super::policy::Rule;
-use super::{HostError, guard};
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
 
 /// Everything [`apply`](super::apply) changed for one interface, in order. As JSON it is the state file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

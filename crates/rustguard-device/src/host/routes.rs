@@ -1,19 +1,18 @@
 //! Routes into the tunnel: one per allowed IP.
 
-use std::net::IpAddr;
-
-use futures_util::TryStreamExt;
-use futures_util::future::join_all;
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
+use super::{
+    HostConfig, HostError, Table,
+    link::{ipv6_disabled, ipv6_disabled_on, ipv6_in_kernel, is_v6},
+    netlink::{self, EEXIST, ENOENT, Netlink},
+    record::{Journal, Step},
 };
-
-use super::link::{ipv6_disabled, ipv6_disabled_on, ipv6_in_kernel, is_v6};
-use super::netlink::{self, EEXIST, ENOENT, Netlink};
-use super::record::{Journal, Step};
-use super::{HostConfig, HostError, Table};
+use futures_util::{TryStreamExt, future::join_all};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use rtnetlink::packet_route::{
+    AddressFamily,
+    route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
+};
+use std::net::IpAddr;
 
 /// The table `ip route` shows, RT_TABLE_MAIN.
 pub(super) const MAIN_TABLE: u32 = 254;

@@ -4,15 +4,15 @@
 //! directory for its files and programs that stand in for `resolvconf` and, when told to, for a failing `nft`. There,
 //! `wg0` is a tun interface nobody reads from, and `up0` is one end of a veth pair: the host's way to the internet.
 
-use std::future::Future;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
 use super::*;
+use std::{
+    future::Future,
+    io::Write,
+    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 const INSIDE: &str = "RUSTGUARD_TEST_INSIDE";
 const DIRECTORY: &str = "RUSTGUARD_TEST_DIRECTORY";

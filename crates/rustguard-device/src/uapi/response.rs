@@ -1,7 +1,6 @@
 //! What a client gets.
 
-use super::Errno;
-use super::{path::PathView, routing::RoutingView};
+use super::{Errno, path::PathView, routing::RoutingView};
 use crate::{
     key::push_hex,
     status::{PeerStatus, RelayStatus, RoutingStatus, Status},

@@ -1,9 +1,7 @@
 //! The ledger's clock.
-use core::time::Duration;
-
-use rustguard_core::time::{Instant, Now};
-
 use crate::lease::UnixSeconds;
+use core::time::Duration;
+use rustguard_core::time::{Instant, Now};
 
 /// A wall clock that leaps forward by more than this has been set, or the machine was off.
 const LEAP: Duration = Duration::from_secs(60);

@@ -1,13 +1,12 @@
 //! Why not.
-use core::fmt;
-use core::net::IpAddr;
-
+use crate::{
+    lease::{MAX_NAME, MAX_USES, TokenId, UnixSeconds},
+    store::StoreError,
+};
 use base64ct::{Base64, Encoding};
+use core::{fmt, net::IpAddr};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::PublicKey;
-
-use crate::lease::{MAX_NAME, MAX_USES, TokenId, UnixSeconds};
-use crate::store::StoreError;
 
 /// Why somebody was not admitted. Nothing has changed.
 #[derive(Debug, thiserror::Error)]

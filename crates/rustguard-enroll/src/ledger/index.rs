@@ -1,14 +1,16 @@
 //! What the ledger looks things up by: all of it follows from the state.
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
-
+use super::RETENTION;
+use crate::{
+    lease::{InviteRecord, Lease, TokenId, UnixSeconds},
+    pool::{Pools, Space},
+    store::State,
+};
 use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;
-
-use super::RETENTION;
-use crate::lease::{InviteRecord, Lease, TokenId, UnixSeconds};
-use crate::pool::{Pools, Space};
-use crate::store::State;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 /// Addresses and due times of a state.
 #[derive(Debug)]
@@ -101,12 +103,15 @@ impl Index {
     pub(super) fn next_pending(&self) -> Option<Instant> {
         self.pending_due.first().map(|due| due.0)
     }
+
     pub(super) fn next_expiry(&self) -> Option<UnixSeconds> {
         self.expiry.first().map(|due| due.0)
     }
+
     pub(super) fn next_quarantine(&self) -> Option<UnixSeconds> {
         self.quarantine.first().map(|due| due.0)
     }
+
     pub(super) fn next_ended(&self) -> Option<UnixSeconds> {
         self.ended.first().map(|due| due.0)
     }
@@ -115,12 +120,15 @@ impl Index {
     pub(super) fn pending_due(&self, now: Instant) -> impl Iterator<Item = PublicKey> {
         self.pending_due.iter().take_while(move |due| due.0 <= now).map(|due| due.1)
     }
+
     pub(super) fn expiry_due(&self, time: UnixSeconds) -> impl Iterator<Item = PublicKey> {
         self.expiry.iter().take_while(move |due| due.0 <= time).map(|due| due.1)
     }
+
     pub(super) fn quarantine_due(&self, time: UnixSeconds) -> impl Iterator<Item = PublicKey> {
         self.quarantine.iter().take_while(move |due| due.0 <= time).map(|due| due.1)
     }
+
     pub(super) fn ended_due(&self, time: UnixSeconds) -> impl Iterator<Item = TokenId> {
         self.ended.iter().take_while(move |due| due.0 <= time).map(|due| due.1)
     }

@@ -1,9 +1,7 @@
 //! What the ledger is asked, and by which rules it answers.
-use core::time::Duration;
-
-use rustguard_crypto::x25519::PublicKey;
-
 use crate::lease::{Lease, PresharedKey, Terms, TokenId};
+use core::time::Duration;
+use rustguard_crypto::x25519::PublicKey;
 
 /// How long things last.
 #[derive(Clone, Debug)]

@@ -2,8 +2,7 @@
 mod model;
 
 use super::*;
-use crate::lease::MAX_NAME;
-use crate::store::MemoryStore;
+use crate::{lease::MAX_NAME, store::MemoryStore};
 
 const DAY: u64 = 24 * 3600;
 const START: u64 = 1_800_000_000;

@@ -1,6 +1,5 @@
 //! What can go wrong with a store.
-use std::io;
-use std::path::PathBuf;
+use std::{io, path::PathBuf};
 
 /// Why the state could not be read or kept.
 #[derive(Debug, thiserror::Error)]

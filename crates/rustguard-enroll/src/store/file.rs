@@ -1,9 +1,6 @@
 //! The default store: a folder of its own.
+use super::{Change, LeaseStore, State, StoreError, files::Disk, log::Log};
 use std::path::Path;
-
-use super::files::Disk;
-use super::log::Log;
-use super::{Change, LeaseStore, State, StoreError};
 
 /// Keeps the state in a folder: a snapshot, and a journal of what happened since.
 ///
@@ -41,10 +38,11 @@ impl LeaseStore for FileStore {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, Permissions};
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
+    use std::{
+        fs::{self, Permissions},
+        os::unix::fs::PermissionsExt,
+    };
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o777

@@ -1,14 +1,14 @@
 //! The files of one folder: what the log needs of a file system, so that tests can cut its power.
-use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-
-use rustix::fs::{FlockOperation, flock};
-use zeroize::Zeroizing;
-
 use super::StoreError;
+use rustix::fs::{FlockOperation, flock};
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+use zeroize::Zeroizing;
 
 /// What the log asks of the files in its folder. What was written lasts after `sync`, what was created, renamed or removed
 /// after `sync_folder`; before, power may take any of it.

@@ -12,9 +12,8 @@
 //! A body is a sequence of [`Change`]s in postcard's encoding. One record of a journal is one commit; serials go on from
 //! journal to journal. The records of a snapshot, numbered from 0, together lead from the empty state to the one it
 //! holds; an empty record is the end, without which it is not whole.
-use zeroize::Zeroizing;
-
 use super::{Change, State};
+use zeroize::Zeroizing;
 
 /// The version that is written.
 pub(super) const VERSION: u32 = 1;
@@ -245,9 +244,10 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::{InviteRecord, Lease, LeaseState, Origin, PresharedKey, Terms, TokenId};
-    use crate::store::state::Walk;
-    use crate::store::{Released, Tombstone};
+    use crate::{
+        lease::{InviteRecord, Lease, LeaseState, Origin, PresharedKey, Terms, TokenId},
+        store::{Released, Tombstone, state::Walk},
+    };
     use rustguard_crypto::x25519::PublicKey;
 
     const SNAPSHOT_LEN: usize = 377;

@@ -8,14 +8,14 @@
 //! A snapshot thus holds every lease as it was at some moment while it was written, not all of them at the same one. That is
 //! enough: what changed meanwhile is in the new journal, and changes say what is, so that carrying one out on a state that
 //! has it already does no harm. In its place the snapshot holds nothing that was not committed.
+use super::{
+    Change, LeaseStore, State, StoreError,
+    files::Files,
+    format::{self, Fault, JOURNAL_HEADER, Snapshot},
+    state::Walk,
+};
 use std::io;
-
 use zeroize::Zeroizing;
-
-use super::files::Files;
-use super::format::{self, Fault, JOURNAL_HEADER, Snapshot};
-use super::state::Walk;
-use super::{Change, LeaseStore, State, StoreError};
 
 const SNAPSHOT: &str = "snapshot";
 const SNAPSHOT_NEW: &str = "snapshot.new";

@@ -1,17 +1,9 @@
 //! A file system that loses power, and what the log makes of what is left.
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::io;
-use std::path::PathBuf;
-use std::rc::Rc;
-
-use zeroize::Zeroizing;
-
-use super::files::Files;
-use super::log::Log;
-use super::{Change, LeaseStore, State, StoreError};
+use super::{Change, LeaseStore, State, StoreError, files::Files, log::Log};
 use crate::lease::{Lease, LeaseState, Origin, PresharedKey};
 use rustguard_crypto::x25519::PublicKey;
+use std::{cell::RefCell, collections::BTreeMap, io, path::PathBuf, rc::Rc};
+use zeroize::Zeroizing;
 
 /// Numbers from a seed (SplitMix64).
 #[derive(Clone, Debug)]

@@ -1,12 +1,12 @@
 //! Everything the ledger keeps, and the changes it is made of.
-use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::ops::Bound;
-
+use crate::lease::{InviteRecord, Lease, TokenId, UnixSeconds, key_bytes};
 use rustguard_crypto::x25519::PublicKey;
 use serde::{Deserialize, Serialize};
-
-use crate::lease::{InviteRecord, Lease, TokenId, UnixSeconds, key_bytes};
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, Ipv6Addr},
+    ops::Bound,
+};
 
 /// Everything the ledger keeps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -34,6 +34,7 @@ impl Full {
         full.lab.sent.clear();
         full
     }
+
     fn announce_all(&mut self, peer: u32, metric: u16) {
         let mut announced = 0;
         while announced < MAX_ROUTES {
@@ -44,6 +45,7 @@ impl Full {
             self.rest();
         }
     }
+
     /// A packet that is filled with these, so many at most. Returns how many there are, and what the call cost.
     fn says(&mut self, peer: u32, most: usize, mut write: impl FnMut(&mut Packet, usize)) -> (usize, u64) {
         let mut packet = Packet::new();
@@ -55,6 +57,7 @@ impl Full {
         let packet = ip::wrap(link_local(&PublicKey([peer as u8; 32])), ip::MULTICAST, &packet.finish(0));
         (n, self.tell(Event::Packet { peer: PeerId(peer), packet: &packet }))
     }
+
     fn tell(&mut self, event: Event<'_>) -> u64 {
         let before = self.lab.babel.work();
         self.lab.tell(event);
@@ -62,6 +65,7 @@ impl Full {
         self.most = self.most.max(cost);
         cost
     }
+
     /// Does what was left over, and returns what that cost.
     fn rest(&mut self) -> u64 {
         let mut cost = 0;
@@ -70,6 +74,7 @@ impl Full {
         }
         cost
     }
+
     /// The same packet again and again, 5 ms apart. Returns what all of that cost.
     fn floods(&mut self, packets: usize, mut write: impl FnMut(&mut Packet, usize)) -> u64 {
         let mut cost = 0;

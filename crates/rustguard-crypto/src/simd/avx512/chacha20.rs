@@ -1,14 +1,12 @@
 //! Sixteen blocks of ChaCha20 at a time: word `i` of each in vector `i` (RFC 8439, section 2.3).
 
-use core::arch::x86_64::*;
-use core::array;
-use core::ops::Range;
-
+use super::{
+    BLOCK, Blocks, CONSTANTS, GROUP, Group, Lanes,
+    poly1305::{Chunk, Poly1305, Powers},
+    words,
+};
+use core::{arch::x86_64::*, array, ops::Range};
 use zeroize::Zeroize;
-
-use super::poly1305::{Chunk, Poly1305, Powers};
-use super::words;
-use super::{BLOCK, Blocks, CONSTANTS, GROUP, Group, Lanes};
 
 /// One round of sixteen blocks, all four quarter rounds step by step: neighbours are independent.
 ///

@@ -3,12 +3,9 @@
 //! A number below 2^130 is three limbs of 44, 44 and 42 bits per lane. IFMA adds the low or the high 52 bits of a product of
 //! two factors below 2^52 to a sum. The weight of a high half is 2^52 times that of the low one: 2^8 times the next limb's.
 
-use core::arch::x86_64::*;
-use core::array;
-
-use zeroize::Zeroize;
-
 use super::{BLOCK, HALF, Packet, from_array};
+use core::{arch::x86_64::*, array};
+use zeroize::Zeroize;
 
 const MASK44: i64 = (1 << 44) - 1;
 const MASK42: i64 = (1 << 42) - 1;

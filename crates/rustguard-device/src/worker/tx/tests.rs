@@ -72,6 +72,7 @@ impl Network for Net {
     fn recv(&mut self, _: &mut [u8], _: &mut Vec<Received>) -> io::Result<()> {
         Ok(())
     }
+
     fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
         self.0.extend(batch.iter().map(|Transmit { to, segments, .. }| {
             (
@@ -81,9 +82,11 @@ impl Network for Net {
         }));
         Sent::default()
     }
+
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::empty()
     }
+
     fn recv_slab_len(&self) -> usize {
         0
     }

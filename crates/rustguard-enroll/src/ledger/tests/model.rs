@@ -1,8 +1,6 @@
 //! The ledger against a plain model: random requests, removals, handshakes, restarts, failing stores and clocks that are set.
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
-
 use super::*;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 /// Fails when told to, and otherwise is a memory store.
 #[derive(Debug, Default)]

@@ -188,13 +188,16 @@ impl Network for Counting {
     fn recv(&mut self, _: &mut [u8], _: &mut Vec<Received>) -> io::Result<()> {
         Ok(())
     }
+
     fn send(&mut self, _: &[u8], batch: &[rustguard_tun::Transmit]) -> rustguard_tun::Sent {
         self.0.extend(batch.iter().map(|transmit| transmit.segments.count));
         rustguard_tun::Sent::default()
     }
+
     fn fds(&self) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
         std::iter::empty()
     }
+
     fn recv_slab_len(&self) -> usize {
         0
     }

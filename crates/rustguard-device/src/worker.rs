@@ -12,9 +12,8 @@ pub(crate) mod seal;
 mod tx;
 mod unreachable;
 
-pub(crate) use lanes::LANES;
-
 use crate::shared::{Shared, Signal, ToControl};
+pub(crate) use lanes::LANES;
 use lanes::Lanes;
 use parking_lot::Mutex;
 use reads::Reads;

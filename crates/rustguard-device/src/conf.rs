@@ -18,20 +18,19 @@ mod tests;
 mod value;
 mod write;
 
-pub use diagnostic::{Diagnostic, Severity, Span};
-pub use parse::{parse, redact};
-pub use path::{NameError, check_interface_name, readable_by_others, resolve_name, writable_by_others};
-pub use write::{to_text, write, write_with_comment};
-
 pub use crate::host::{Redistribute, Table};
 use crate::{
     config::{AllowedIp, EndpointSpec, PathSpec, PeerUpdate, SourceCheck},
     status::{PeerStatus, Status},
 };
+pub use diagnostic::{Diagnostic, Severity, Span};
 use ipnet::IpNet;
+pub use parse::{parse, redact};
+pub use path::{NameError, check_interface_name, readable_by_others, resolve_name, writable_by_others};
 use rustguard_core::{paths::Use, routing::Role};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{fmt, net::IpAddr, time::Duration};
+pub use write::{to_text, write, write_with_comment};
 use zeroize::Zeroizing;
 
 /// A configuration file. Holds the private key: handle it as such.

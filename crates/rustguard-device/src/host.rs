@@ -53,30 +53,29 @@ mod routes;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
-
-use ipnet::IpNet;
-
 pub use dns::DnsEntry;
 pub use error::HostError;
+use ipnet::IpNet;
 pub use learned::LearnedTables;
+use learned::{Apart, Defaults};
 pub(crate) use learned::{LearnedRoutes, local_addresses};
 pub use link::{delete_link, ipv6_available, link_exists, link_index, wait_link_gone};
 pub(crate) use lookup::{RouteChanges, RouteLookup, SourceLookup, Way};
 pub use monitor::{HostEvent, Monitor};
 pub use mtu::tunnel_mtu;
 pub(crate) use netfilter::{ForwardRules, RulesWatch};
+use netlink::Netlink;
 pub use policy::{Rule, RuleKind};
+use record::Journal;
 pub use record::{Record, Step, cleanup, record_path};
 pub(crate) use redistribute::KernelRoutes;
 pub use redistribute::Redistribute;
-
-use learned::{Apart, Defaults};
-use netlink::Netlink;
-use record::Journal;
 use routes::Plan;
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 /// What a tunnel needs from the host.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,6 +18,7 @@ use agent::Agent;
 use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use daemon::{Daemon, Implementation};
+pub use report::ROWS;
 use rustguard_tests::{Conf, Keypair, Lab, Node, PeerConf};
 use std::{
     io::{self, Write as _},
@@ -25,8 +26,6 @@ use std::{
     path::PathBuf,
     time::Duration,
 };
-
-pub use report::ROWS;
 
 /// Where the programs are, for the process inside the namespaces.
 pub(crate) const RUSTGUARD: &str = "RUSTGUARD_BIN";

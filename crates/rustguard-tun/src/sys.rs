@@ -11,9 +11,8 @@ pub(crate) use environment::take_variable;
 pub(crate) use interface::{TunFlags, attach_tun, bring_up, index_of, mtu, name_of, set_mtu, set_tun_offload};
 pub(crate) use message::{Messages, Outgoing, set_option};
 pub(crate) use poll::{EventFd, PollFd, poll};
-pub(crate) use uring::{BATCH as OUTBOX_BATCH, Inbox, Outbox};
-
 use std::{io, time::Duration};
+pub(crate) use uring::{BATCH as OUTBOX_BATCH, Inbox, Outbox};
 
 /// Moves this thread into new namespaces (CLONE_NEW… flags).
 pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
