@@ -2,10 +2,12 @@
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_babel::{
     Babel, Config,
-    ip::{HEADERS, PATH, PORT, is_babel},
     params::SLICE,
-    parse::Tlvs,
-    tlv::Tlv,
+    wire::{
+        ip::{HEADERS, PATH, PORT, is_babel},
+        parse::Tlvs,
+        tlv::Tlv,
+    },
 };
 use rustguard_core::{
     node::PeerId,

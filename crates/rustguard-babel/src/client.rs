@@ -7,6 +7,8 @@
 //! A client may have several gateways as peers, and accepts a source from one of them only: the one that its own allowed IPs send
 //! data to. Data from it is what counts. A keepalive is no such choice: WireGuard sends one ten seconds after it was last sent
 //! something, also to a gateway that the client has left. Nor is the renewal of a session.
+pub(crate) mod clients;
+
 use crate::params::{
     CLIENT_INSIST, CLIENT_MOVED, CLIENT_NEW, CLIENT_RENEWS, CLIENT_SILENCE, HELD, IDLE, IN_FLIGHT, NEVER_HEARD, SETTLED,
 };

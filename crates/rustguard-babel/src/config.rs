@@ -1,5 +1,5 @@
 //! What a speaker is told at its start, and the filters for what it learns.
-use crate::{name::Name, types::RouterId};
+use crate::{name::Name, wire::types::RouterId};
 use core::net::Ipv4Addr;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rustguard_crypto::x25519::PublicKey;

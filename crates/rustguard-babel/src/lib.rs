@@ -6,37 +6,23 @@
 //!
 //! | Module | What it does |
 //! |---|---|
-//! | [`ip`] | the IPv6 and UDP around Babel's packets |
-//! | [`parse`], [`tlv`], [`types`] | reading packets |
+//! | [`wire`] | packets: the IPv6 and UDP around them, reading, writing |
 //! | [`name`] | what nodes are called |
 //! | [`params`] | all constants |
 //! | [`config`], [`report`] | what goes into a speaker, and what it tells |
 #![forbid(unsafe_code)]
-mod build;
 mod client;
-mod clients;
 pub mod config;
-mod hello;
-pub mod ip;
 mod jitter;
 pub mod name;
 mod neighbour;
-mod neighbours;
-mod outbox;
 pub mod params;
-pub mod parse;
-mod pending;
 pub mod report;
-mod request;
-mod route;
-mod rtt;
-mod select;
-mod source;
 mod speaker;
-pub mod tlv;
-pub mod types;
+mod table;
+pub mod wire;
 
 pub use config::{Config, Pin, Start};
 pub use name::Name;
 pub use speaker::Babel;
-pub use types::RouterId;
+pub use wire::types::RouterId;

@@ -5,7 +5,7 @@
 //! whoever is on that way can change it. There are no packets for names alone: urgent updates take them along, and every eighth full one.
 use crate::{
     params::{MAX_NAMES, NAME_HOLD},
-    types::RouterId,
+    wire::types::RouterId,
 };
 use core::fmt;
 use rustguard_core::{node::PeerId, time::Instant};

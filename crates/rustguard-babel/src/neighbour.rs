@@ -1,13 +1,20 @@
 //! A neighbour: whether it is heard, whether it hears, what the link costs (RFC 8966 §3.2.4, §3.4, A.2).
+pub(crate) mod hello;
+pub(crate) mod neighbours;
+pub(crate) mod outbox;
+pub(crate) mod rtt;
+
 use crate::{
-    hello::{History, Restarted},
     jitter::Jitter,
-    outbox::Outbox,
+    neighbour::{
+        hello::{History, Restarted},
+        outbox::Outbox,
+        rtt::RoundTrip,
+    },
     params::{
         BUSY, COST_MAX, COST_PACE, DUMP, HELLO_BUSY, HELLO_IDLE, NAMES_EVERY, PROBE, PROBES, UPDATE, from_centis, hold,
     },
-    rtt::RoundTrip,
-    types::{INFINITY, Seqno},
+    wire::types::{INFINITY, Seqno},
 };
 use core::{net::Ipv6Addr, time::Duration};
 use ipnet::IpNet;

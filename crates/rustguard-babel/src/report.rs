@@ -1,7 +1,7 @@
 //! What a speaker tells about itself: neighbours, routes, and why things were refused.
 use crate::{
     Babel,
-    types::{RouterId, Seqno},
+    wire::types::{RouterId, Seqno},
 };
 use ipnet::IpNet;
 pub use rustguard_core::routing::Neighbour as NeighbourReport;

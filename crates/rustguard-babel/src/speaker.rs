@@ -14,21 +14,24 @@ mod timers;
 mod transmit;
 
 use crate::{
-    clients::Clients,
+    client::clients::Clients,
     config::{Config, Pin, Start, is_martian, is_within},
-    ip,
     jitter::Jitter,
     name::{Name, Names},
-    neighbour::Neighbour,
-    neighbours::Neighbours,
+    neighbour::{Neighbour, neighbours::Neighbours},
     params::{ASLEEP, SWEEP},
-    pending::{Holds, Stale},
     report::{self, Counters, NeighbourReport, RouteReport},
-    request::Requests,
-    route::{Entry, Next, Table},
-    select::Around,
-    source::Sources,
-    types::{INFINITY, RouterId, Seqno, link_local},
+    table::{
+        pending::{Holds, Stale},
+        request::Requests,
+        route::{Entry, Next, Table},
+        select::Around,
+        source::Sources,
+    },
+    wire::{
+        ip,
+        types::{INFINITY, RouterId, Seqno, link_local},
+    },
 };
 use core::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
@@ -163,7 +166,7 @@ impl Babel {
             let around = around(prefix, &self.neighbours, &self.sources, self.max_routes, self.now);
             let learned = entry.routes.iter().filter(|(_, route)| route.is_finite()).map(|(&peer, route)| {
                 let distance =
-                    crate::build::Route { router_id: route.router_id, seqno: route.seqno, metric: route.metric };
+                    crate::wire::build::Route { router_id: route.router_id, seqno: route.seqno, metric: route.metric };
                 let feasible = around.is_feasible(peer, route.router_id, distance);
                 (peer, route.router_id, route.seqno, route.metric, feasible)
             });

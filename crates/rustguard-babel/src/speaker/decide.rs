@@ -1,11 +1,13 @@
 //! Decisions: which route is selected for a prefix, what is installed, who is told, what is asked for.
 use super::{Babel, CEILING, around};
 use crate::{
-    build,
-    outbox::longest_hold,
+    neighbour::outbox::longest_hold,
     params::{CHANGED, JUMP, NEW_SEQNO, SLICE, URGENT},
-    route::{Entry, Next},
-    types::{INFINITY, Seqno, add},
+    table::route::{Entry, Next},
+    wire::{
+        build,
+        types::{INFINITY, Seqno, add},
+    },
 };
 use ipnet::IpNet;
 use rustguard_core::{
@@ -180,11 +182,11 @@ impl Babel {
     fn want(&mut self, prefix: IpNet) {
         let Some(entry) = self.table.entries.get(&prefix) else { return };
         let cost = |peer| self.neighbours.get(&peer).map_or(INFINITY, crate::neighbour::Neighbour::cost);
-        let reached = |(&peer, route): (&PeerId, &crate::route::Route)| add(cost(peer), route.metric);
+        let reached = |(&peer, route): (&PeerId, &crate::table::route::Route)| add(cost(peer), route.metric);
         let usable = entry.routes.iter().filter(|&route| reached(route) != INFINITY);
         let unfeasible =
             usable.filter(|(_, route)| !self.sources.feasible(prefix, route.router_id, route.seqno, route.metric));
-        let wanted: Vec<(crate::types::RouterId, Option<PeerId>)> = match entry.announced {
+        let wanted: Vec<(crate::wire::types::RouterId, Option<PeerId>)> = match entry.announced {
             None => unfeasible.map(|(_, route)| (route.router_id, None)).collect(),
             Some(selected) => unfeasible
                 .filter(|&(peer, route)| {

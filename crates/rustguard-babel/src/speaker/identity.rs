@@ -10,7 +10,7 @@
 use super::{Babel, CEILING};
 use crate::{
     params::{LEAP, RENUMBER_PACE, SEQNO_PACE, SOURCE_GC, URGENT},
-    types::{RouterId, Seqno},
+    wire::types::{RouterId, Seqno},
 };
 use core::time::Duration;
 use ipnet::IpNet;

@@ -1,12 +1,14 @@
 //! Packets in: Hellos, IHUs, acknowledgments, updates, requests.
 use super::{Babel, Claim, around};
 use crate::{
-    build, ip,
     params::{HOP_COUNT, IDLE, MAX_UNKNOWN, OVERTAKEN, SETTLED, URGENT, from_centis, hold},
-    parse::Tlvs,
-    route::{Next, Rival, Route, Smoothed},
-    tlv::Tlv,
-    types::{INFINITY, RouterId, Seqno, add, micros},
+    table::route::{Next, Rival, Route, Smoothed},
+    wire::{
+        build, ip,
+        parse::Tlvs,
+        tlv::Tlv,
+        types::{INFINITY, RouterId, Seqno, add, micros},
+    },
 };
 use core::{net::IpAddr, time::Duration};
 use ipnet::IpNet;

@@ -1,12 +1,14 @@
 //! One speaker and neighbours that say what a test wants: the clauses of RFC 8966, by their number in the design.
 use super::*;
 use crate::{
-    build::{Packet, Route},
     config::MAX_ROUTES,
     name::Name,
     params::{COST, HELD, LEAP, NEVER_HEARD, SOURCE_GC, UPDATE},
-    parse::Tlvs,
-    tlv::Tlv,
+    wire::{
+        build::{Packet, Route},
+        parse::Tlvs,
+        tlv::Tlv,
+    },
 };
 use core::time::Duration;
 use rand::{SeedableRng, rngs::StdRng};

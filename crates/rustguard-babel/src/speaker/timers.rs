@@ -2,7 +2,7 @@
 use super::Babel;
 use crate::{
     params::{SLICE, SWEEP, SWEEP_PACE, URGENT},
-    types::INFINITY,
+    wire::types::INFINITY,
 };
 use ipnet::IpNet;
 use rustguard_core::{node::PeerId, routing::Action, time::Instant};

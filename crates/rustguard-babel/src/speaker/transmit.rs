@@ -1,15 +1,21 @@
 //! Packets out: what waits for a neighbour is written into as few packets as possible.
 use super::Babel;
 use crate::{
-    build::{self, Packet},
-    ip,
     name::Name,
-    neighbour::Neighbour,
-    outbox::{InPacket, Sent, ack_timeout},
+    neighbour::{
+        Neighbour,
+        outbox::{InPacket, Sent, ack_timeout},
+    },
     params::{IHU_EVERY, PROBE, UPDATE, to_centis},
-    route::{Entry, Table},
-    source::Sources,
-    types::{RouterId, micros},
+    table::{
+        route::{Entry, Table},
+        source::Sources,
+    },
+    wire::{
+        build::{self, Packet},
+        ip,
+        types::{RouterId, micros},
+    },
 };
 use core::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;

@@ -1,6 +1,10 @@
 //! A node that starts again from an old state, or whose router-id somebody else speaks for.
 use rand::{SeedableRng, rngs::StdRng};
-use rustguard_babel::{Config, RouterId, Start, ip, params::SOURCE_GC, types::link_local};
+use rustguard_babel::{
+    Config, RouterId, Start,
+    params::SOURCE_GC,
+    wire::{ip, types::link_local},
+};
 use rustguard_core::{node::PeerId, routing::Event};
 use rustguard_sim::{Sim, key, prefix, random_graph, seeds};
 use std::{collections::BTreeSet, time::Duration};

@@ -88,7 +88,7 @@ impl Neighbours {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{jitter::Jitter, types::Seqno};
+    use crate::{jitter::Jitter, wire::types::Seqno};
     use core::time::Duration;
 
     #[test]

@@ -1,9 +1,11 @@
 //! Writing Babel packets: TLVs in, packets out that fit in any path (RFC 8966 §4, RFC 9229).
 use crate::{
-    ip::{HEADERS, PATH},
     name::Name,
-    tlv::{HEADER, MAGIC, NAME_TAG, VERSION, ae, flag, kind, sub},
-    types::{INFINITY, RouterId, Seqno},
+    wire::{
+        ip::{HEADERS, PATH},
+        tlv::{HEADER, MAGIC, NAME_TAG, VERSION, ae, flag, kind, sub},
+        types::{INFINITY, RouterId, Seqno},
+    },
 };
 use core::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
@@ -242,7 +244,7 @@ fn parts(prefix: IpNet) -> (u8, [u8; 16], usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{parse::Tlvs, tlv::Tlv};
+    use crate::wire::{parse::Tlvs, tlv::Tlv};
     use proptest::prelude::*;
 
     const ID: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];

@@ -4,8 +4,10 @@
 //! TLV says about those after it (router-id, next hop, default prefix) counts even then (RFC 8966 §4.5).
 use crate::{
     name::Name,
-    tlv::{HEADER, MAGIC, NAME_TAG, Tlv, VERSION, ae, flag, kind, sub},
-    types::{INFINITY, RouterId, Seqno},
+    wire::{
+        tlv::{HEADER, MAGIC, NAME_TAG, Tlv, VERSION, ae, flag, kind, sub},
+        types::{INFINITY, RouterId, Seqno},
+    },
 };
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -307,5 +309,4 @@ fn net(ae: u8, octets: [u8; 16], plen: u8) -> Result<IpNet, Malformed> {
 }
 
 #[cfg(test)]
-#[path = "parse_tests.rs"]
 mod tests;

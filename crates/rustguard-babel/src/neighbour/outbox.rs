@@ -4,8 +4,8 @@
 //! that changed ten times is sent once.
 use crate::{
     params::{BATCH, COPIES, MAX_ACKS, MAX_IN_FLIGHT, PACING, hold},
-    route::Table,
-    types::{RouterId, Seqno},
+    table::route::Table,
+    wire::types::{RouterId, Seqno},
 };
 use core::{ops::Bound, time::Duration};
 use ipnet::IpNet;

@@ -1,8 +1,10 @@
 //! Seqno requests that wait for their answer (RFC 8966 §3.2.7, §3.8.2): who wants what, what was forwarded, when to repeat.
 use crate::{
-    build,
     params::{MAX_REQUESTED, MAX_REQUESTERS, MAX_REQUESTS, REQUEST, REQUEST_COPIES, REQUEST_DUPLICATE, REQUEST_MAX},
-    types::{RouterId, Seqno},
+    wire::{
+        build,
+        types::{RouterId, Seqno},
+    },
 };
 use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};

@@ -1,5 +1,5 @@
 //! The history of a neighbour's Hellos (RFC 8966 A.1) and what it says about the link (A.2.1).
-use crate::{params::from_centis, types::Seqno};
+use crate::{params::from_centis, wire::types::Seqno};
 use core::time::Duration;
 use rustguard_core::time::Instant;
 

@@ -1,5 +1,5 @@
 //! Work that is left over, and who has to hear of what: bookkeeping that finds one neighbour's part without a look at the others'.
-use crate::route::{Entry, Hold};
+use crate::table::route::{Entry, Hold};
 use core::ops::Bound;
 use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};

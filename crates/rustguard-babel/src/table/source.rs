@@ -1,7 +1,7 @@
 //! Feasibility distances (RFC 8966 §3.2.5, §3.5.1, §3.7.3): what keeps routes free of loops.
 use crate::{
     params::{SOURCE_GC, SWEPT},
-    types::{INFINITY, RouterId, Seqno},
+    wire::types::{INFINITY, RouterId, Seqno},
 };
 use core::{ops::Bound, time::Duration};
 use ipnet::IpNet;

@@ -1,8 +1,10 @@
 //! The route table (RFC 8966 §3.2.6): for each prefix, who announced it, what is selected, what was announced.
 use crate::{
-    build,
     params::{JUMP, SMOOTHING},
-    types::{INFINITY, RouterId, Seqno},
+    wire::{
+        build,
+        types::{INFINITY, RouterId, Seqno},
+    },
 };
 use core::time::Duration;
 use ipnet::IpNet;

@@ -1,7 +1,7 @@
 //! What can be in a Babel packet: the TLVs that mean something to this speaker, decoded.
 use crate::{
     name::Name,
-    types::{RouterId, Seqno},
+    wire::types::{RouterId, Seqno},
 };
 use core::net::IpAddr;
 use ipnet::IpNet;

@@ -1,10 +1,14 @@
 //! Route selection (RFC 8966 §3.6) with hysteresis (A.3), and the set of next hops around what is selected.
 use crate::{
-    build,
     params::{HELD, IDLE, SETTLED},
-    route::{Entry, Next},
-    source::{Source, Sources},
-    types::{INFINITY, RouterId, add},
+    table::{
+        route::{Entry, Next},
+        source::{Source, Sources},
+    },
+    wire::{
+        build,
+        types::{INFINITY, RouterId, add},
+    },
 };
 use ipnet::IpNet;
 use rustguard_core::{
@@ -143,8 +147,8 @@ impl<C: Fn(PeerId) -> u16> Around<'_, C> {
 mod tests {
     use super::*;
     use crate::{
-        route::{Route, Smoothed},
-        types::Seqno,
+        table::route::{Route, Smoothed},
+        wire::types::Seqno,
     };
     use core::time::Duration;
 
