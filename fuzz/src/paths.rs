@@ -1,6 +1,6 @@
 //! Probes from a peer that may be anybody's program, and the paths that are chosen by them.
 use rustguard_core::{
-    paths::{Flows, MAX_PATHS, Order, Paths, Place, Probe, Request, Seen, Use},
+    paths::{Flows, MAX_PATHS, Order, PathPolicy, Paths, Place, Probe, Request, Seen},
     time::Instant,
 };
 use std::{net::SocketAddr, time::Duration};
@@ -11,16 +11,16 @@ use std::{net::SocketAddr, time::Duration};
 pub fn paths(input: &[u8]) {
     let _ = Probe::parse(input);
     let Some((&configured, mut rest)) = input.split_first() else { return };
-    let purposes: Vec<Use> = (0..configured % 10)
+    let policies: Vec<PathPolicy> = (0..configured % 10)
         .map(|n| match (configured >> 4).wrapping_add(n) % 3 {
-            0 => Use::Best,
-            1 => Use::Weighted(n),
-            _ if configured > 200 => Use::Pinned,
-            _ => Use::Best,
+            0 => PathPolicy::Best,
+            1 => PathPolicy::Weighted(n),
+            _ if configured > 200 => PathPolicy::Pinned,
+            _ => PathPolicy::Best,
         })
         .collect();
     let mut now = Instant::from_nanos(1_000_000_000);
-    let mut paths = Paths::new(&purposes, now);
+    let mut paths = Paths::new(&policies, now);
     let flows = Flows::default();
     let mut asked: Vec<Request> = Vec::new();
     let mut data = 0;

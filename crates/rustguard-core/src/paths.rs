@@ -88,7 +88,7 @@ impl Place {
 
 /// What an endpoint is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Use {
+pub enum PathPolicy {
     /// The best of those that work carries everything, the others are in reserve.
     #[default]
     Best,
@@ -207,15 +207,15 @@ pub struct Paths {
 
 impl Paths {
     /// Paths for these uses, at most [`MAX_ENDPOINTS`]; further ones are left out. None, for a peer that has shown us some.
-    pub fn new(purposes: &[Use], now: Instant) -> Self {
-        let purposes = match purposes {
+    pub fn new(policies: &[PathPolicy], now: Instant) -> Self {
+        let policies = match policies {
             // As in WireGuard: there is nothing to choose.
-            [Use::Best | Use::Weighted(_)] => &[],
-            _ => &purposes[..purposes.len().min(MAX_ENDPOINTS)],
+            [PathPolicy::Best | PathPolicy::Weighted(_)] => &[],
+            _ => &policies[..policies.len().min(MAX_ENDPOINTS)],
         };
         Self {
-            own: purposes.iter().map(|&purpose| Own::new(purpose, None, now)).collect(),
-            configured: purposes.len(),
+            own: policies.iter().map(|&policy| Own::new(policy, None, now)).collect(),
+            configured: policies.len(),
             theirs: [None; MAX_PATHS],
             challenges: [None; MAX_PATHS],
             their_active: None,
@@ -233,9 +233,9 @@ impl Paths {
     }
 
     /// Takes the endpoints of another configuration; what the peer has shown us stays.
-    pub fn configure(&mut self, purposes: &[Use], now: Instant) {
+    pub fn configure(&mut self, policies: &[PathPolicy], now: Instant) {
         let Self { theirs, challenges, their_active, data, session, .. } = *self;
-        *self = Self { theirs, challenges, their_active, data, session, ..Self::new(purposes, now) };
+        *self = Self { theirs, challenges, their_active, data, session, ..Self::new(policies, now) };
         self.wake(now);
     }
 
@@ -245,7 +245,7 @@ impl Paths {
             return;
         };
         let (elsewhere, state) = (own.elsewhere, own.state);
-        *own = Own { elsewhere, ..Own::new(own.purpose, Some(place), now) };
+        *own = Own { elsewhere, ..Own::new(own.policy, Some(place), now) };
         if state == State::Down {
             // It is still to be shown that anything works there; and nobody needs to hear again that it does not.
             own.state = State::Down;
@@ -274,7 +274,7 @@ impl Paths {
         }
         if self.configured > 0 {
             self.own.truncate(self.configured);
-            self.own.push(Own::new(Use::Best, Some(from), now));
+            self.own.push(Own::new(PathPolicy::Best, Some(from), now));
             self.active = Some(self.configured);
         }
     }
@@ -604,7 +604,7 @@ impl Paths {
     }
 
     fn pinned(&self) -> Option<usize> {
-        self.own.iter().position(|own| own.purpose == Use::Pinned)
+        self.own.iter().position(|own| own.policy == PathPolicy::Pinned)
     }
 }
 

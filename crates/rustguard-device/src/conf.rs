@@ -27,7 +27,7 @@ pub use diagnostic::{Diagnostic, Severity, Span};
 use ipnet::IpNet;
 pub use parse::{parse, redact};
 pub use path::{NameError, check_interface_name, readable_by_others, resolve_name, writable_by_others};
-use rustguard_core::{paths::Use, routing::Role};
+use rustguard_core::{paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{fmt, net::IpAddr, time::Duration};
 pub use write::{to_text, write, write_with_comment};
@@ -156,7 +156,9 @@ impl Config {
         // One plain address is where the peer was when the file was written: it may have moved.
         let plain = |peer: &Peer| match &peer.endpoints[..] {
             [] => true,
-            [one] => matches!(one.endpoint, EndpointSpec::Address(_)) && one.via.is_none() && one.purpose == Use::Best,
+            [one] => {
+                matches!(one.endpoint, EndpointSpec::Address(_)) && one.via.is_none() && one.policy == PathPolicy::Best
+            }
             _ => false,
         };
         Peer {

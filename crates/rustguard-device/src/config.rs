@@ -1,7 +1,7 @@
 //! Typed configuration: what a device is told, by an embedder, the UAPI or a configuration file, all through one [`Update`].
 
 use ipnet::IpNet;
-use rustguard_core::{paths::Use, routing::Role};
+use rustguard_core::{paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{fmt, net::SocketAddr, time::Duration};
 use zeroize::Zeroizing;
@@ -150,12 +150,12 @@ pub struct PathSpec {
     /// The interface by which datagrams leave; by default the kernel's routes decide.
     pub via: Option<String>,
     /// What for.
-    pub purpose: Use,
+    pub policy: PathPolicy,
 }
 
 impl<T: Into<EndpointSpec>> From<T> for PathSpec {
     fn from(endpoint: T) -> Self {
-        Self { endpoint: endpoint.into(), via: None, purpose: Use::Best }
+        Self { endpoint: endpoint.into(), via: None, policy: PathPolicy::Best }
     }
 }
 
@@ -165,10 +165,10 @@ impl fmt::Display for PathSpec {
         if let Some(via) = &self.via {
             write!(f, " via {via}")?;
         }
-        match self.purpose {
-            Use::Best => Ok(()),
-            Use::Weighted(weight) => write!(f, " weight {weight}"),
-            Use::Pinned => f.write_str(" pinned"),
+        match self.policy {
+            PathPolicy::Best => Ok(()),
+            PathPolicy::Weighted(weight) => write!(f, " weight {weight}"),
+            PathPolicy::Pinned => f.write_str(" pinned"),
         }
     }
 }

@@ -53,7 +53,7 @@ pub use device::{
 pub use drops::DropReason;
 pub use event::Event;
 pub use rustguard_core::{
-    paths::{MAX_ENDPOINTS, State as PathState, Use},
+    paths::{MAX_ENDPOINTS, PathPolicy, State as PathState},
     routing,
 };
 pub use status::{LearnedRoute, NeighbourStatus, PathStatus, PeerStatus, RelayStatus, RoutingStatus, Status, Who};

@@ -1,5 +1,5 @@
 //! One path, as seen by who probes it and by who is asked.
-use super::{ANSWERS, FIRST_PATIENCE, PATIENCE, Place, State, Use};
+use super::{ANSWERS, FIRST_PATIENCE, PATIENCE, PathPolicy, Place, State};
 use crate::time::Instant;
 use core::time::Duration;
 
@@ -7,7 +7,7 @@ use core::time::Duration;
 #[derive(Debug)]
 pub(super) struct Own {
     pub(super) place: Option<Place>,
-    pub(super) purpose: Use,
+    pub(super) policy: PathPolicy,
     pub(super) state: State,
     pub(super) round_trip: Option<RoundTrip>,
     /// The next request, or the moment when an answer is missed.
@@ -57,10 +57,10 @@ pub(super) struct Challenge {
 }
 
 impl Own {
-    pub(super) fn new(purpose: Use, place: Option<Place>, now: Instant) -> Self {
+    pub(super) fn new(policy: PathPolicy, place: Option<Place>, now: Instant) -> Self {
         Self {
             place,
-            purpose,
+            policy,
             state: State::Unknown,
             round_trip: None,
             due: now,
@@ -76,9 +76,9 @@ impl Own {
     }
 
     pub(super) fn weight(&self) -> Option<u8> {
-        match self.purpose {
-            Use::Weighted(weight) => Some(weight.max(1)),
-            Use::Best | Use::Pinned => None,
+        match self.policy {
+            PathPolicy::Weighted(weight) => Some(weight.max(1)),
+            PathPolicy::Best | PathPolicy::Pinned => None,
         }
     }
 

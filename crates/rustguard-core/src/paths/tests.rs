@@ -49,10 +49,10 @@ fn seen_from(at: usize, n: usize) -> Place {
 }
 
 impl World {
-    fn new(purposes: &[Use], delays: &[u64]) -> Self {
+    fn new(policies: &[PathPolicy], delays: &[u64]) -> Self {
         let links = delays.iter().map(|&ms| Link { delay: ms as u32 * MS, loss: [0, 0] }).collect();
-        let mut a = Paths::new(purposes, START);
-        for n in 0..purposes.len() {
+        let mut a = Paths::new(policies, START);
+        for n in 0..policies.len() {
             a.put(n, place(1, n), START);
         }
         let ends = [a, Paths::new(&[], START)];
@@ -189,7 +189,7 @@ impl World {
 
 #[test]
 fn the_best_of_those_that_work_is_used_by_both_ends() {
-    let mut world = World::new(&[Use::Best; 3], &[30, 10, 20]);
+    let mut world = World::new(&[PathPolicy::Best; 3], &[30, 10, 20]);
     world.run(10 * STEADY);
     assert!(world.both_use(1));
     assert!(world.spread(0).is_empty() && world.spread(1).is_empty());
@@ -220,8 +220,8 @@ fn a_lost_path_is_left_within_half_a_second_by_both_ends() {
     let mut all = vec![];
     for seed in 0..300 {
         for loss in [[1_000, 1_000], [1_000, 0], [0, 1_000]] {
-            let purpose = if seed % 2 == 0 { Use::Best } else { Use::Weighted(1) };
-            let mut world = World::new(&[purpose; 2], &[10, 20]);
+            let policy = if seed % 2 == 0 { PathPolicy::Best } else { PathPolicy::Weighted(1) };
+            let mut world = World::new(&[policy; 2], &[10, 20]);
             world.seed = seed;
             world.run(5_000 * MS + Duration::from_millis(seed));
             assert!(world.both_use(0));
@@ -245,7 +245,7 @@ fn a_lost_path_is_left_within_half_a_second_by_both_ends() {
 
 #[test]
 fn flows_are_spread_by_both_ends_and_only_over_what_works() {
-    let mut world = World::new(&[Use::Weighted(2), Use::Weighted(1), Use::Best], &[10, 30, 1]);
+    let mut world = World::new(&[PathPolicy::Weighted(2), PathPolicy::Weighted(1), PathPolicy::Best], &[10, 30, 1]);
     world.run(2_000 * MS);
     for end in 0..2 {
         assert_eq!(world.spread(end), [(place(1 - end, 0).remote, 2), (place(1 - end, 1).remote, 1)]);
@@ -274,7 +274,7 @@ fn flows_are_spread_by_both_ends_and_only_over_what_works() {
 
 #[test]
 fn a_path_that_fails_again_and_again_has_to_prove_itself_for_longer() {
-    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
     world.run(2_000 * MS);
     let mut until_back = vec![];
     for _ in 0..4 {
@@ -293,7 +293,7 @@ fn a_path_that_fails_again_and_again_has_to_prove_itself_for_longer() {
 
 #[test]
 fn a_lossy_path_gives_few_false_alarms() {
-    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
     for link in &mut world.links {
         link.loss = [10, 10];
     }
@@ -305,7 +305,7 @@ fn a_lossy_path_gives_few_false_alarms() {
 
 #[test]
 fn a_tunnel_without_traffic_is_nearly_silent() {
-    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
     world.run(2_000 * MS);
     world.traffic = false;
     world.run(BUSY);
@@ -326,7 +326,7 @@ fn a_tunnel_without_traffic_is_nearly_silent() {
 
 #[test]
 fn a_stock_peer_is_not_pestered_and_its_endpoints_are_tried_by_handshakes() {
-    let mut world = World::new(&[Use::Weighted(1), Use::Best], &[10, 20]);
+    let mut world = World::new(&[PathPolicy::Weighted(1), PathPolicy::Best], &[10, 20]);
     world.answers = false;
     world.run(Duration::from_secs(600));
     assert_eq!(world.probes, u64::from(MISSED), "a few by the path that it was heard by, and no more in this session");
@@ -357,7 +357,7 @@ fn a_stock_peer_is_not_pestered_and_its_endpoints_are_tried_by_handshakes() {
 
 #[test]
 fn a_stock_program_in_the_place_of_one_that_answered_is_left_alone() {
-    let mut world = World::new(&[Use::Weighted(1); 2], &[10, 20]);
+    let mut world = World::new(&[PathPolicy::Weighted(1); 2], &[10, 20]);
     world.run(2_000 * MS);
     assert!(!world.choices[0].known.is_empty() && world.ends[0].works(0));
     world.answers = false;
@@ -374,7 +374,7 @@ fn a_stock_program_in_the_place_of_one_that_answered_is_left_alone() {
 
 #[test]
 fn when_nothing_works_handshakes_look_for_what_does() {
-    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
     world.run(2_000 * MS);
     for link in &mut world.links {
         link.loss = [1_000, 1_000];
@@ -391,7 +391,7 @@ fn when_nothing_works_handshakes_look_for_what_does() {
 
 #[test]
 fn a_path_that_is_lost_is_looked_for_elsewhere_now_and_then() {
-    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
     world.links.push(Link { delay: 5 * MS, loss: [1_000, 1_000] });
     world.run(2_000 * MS);
     world.links[0].loss = [1_000, 1_000];
@@ -412,7 +412,7 @@ fn a_path_that_is_lost_is_looked_for_elsewhere_now_and_then() {
 
 #[test]
 fn pinned_is_pinned() {
-    let mut world = World::new(&[Use::Best, Use::Pinned], &[10, 20]);
+    let mut world = World::new(&[PathPolicy::Best, PathPolicy::Pinned], &[10, 20]);
     world.run(2_000 * MS);
     assert_eq!(world.active(0), Some(place(1, 1).remote));
     assert!(world.choices[0].pinned && world.ends[0].places() == [place(1, 1)]);
@@ -421,13 +421,13 @@ fn pinned_is_pinned() {
     world.links[1].loss = [1_000, 1_000];
     world.run(5_000 * MS);
     assert_eq!(world.active(0), Some(place(1, 1).remote), "wherever it is heard, and whatever becomes of the path");
-    let alone = Paths::new(&[Use::Pinned], now);
-    assert!(!alone.is_plain() && Paths::new(&[Use::Best], now).is_plain());
+    let alone = Paths::new(&[PathPolicy::Pinned], now);
+    assert!(!alone.is_plain() && Paths::new(&[PathPolicy::Best], now).is_plain());
 }
 
 #[test]
 fn a_peer_that_roams_is_followed_and_comes_back() {
-    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
     world.links.push(Link { delay: 15 * MS, loss: [0, 0] });
     world.run(2_000 * MS);
     // B moves: the places that were configured are deserted.
@@ -457,7 +457,7 @@ fn a_peer_that_roams_is_followed_and_comes_back() {
 
 #[test]
 fn who_is_heard_by_a_path_that_is_in_reserve_has_not_moved() {
-    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
     world.run(2_000 * MS);
     let now = world.now;
     world.ends[0].heard(seen_from(1, 1), now);
@@ -466,7 +466,7 @@ fn who_is_heard_by_a_path_that_is_in_reserve_has_not_moved() {
 
 #[test]
 fn who_follows_goes_along_when_the_other_end_has_a_new_address() {
-    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
     world.run(2_000 * MS);
     let now = world.now;
     world.ends[1].heard(seen_from(0, 7), now);
@@ -476,11 +476,11 @@ fn who_follows_goes_along_when_the_other_end_has_a_new_address() {
 
 #[test]
 fn what_follows_lets_go_when_nothing_comes_any_more() {
-    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
     world.run(2_000 * MS);
     assert!(!world.ends[1].is_plain());
     let now = world.now;
-    world.ends[0].configure(&[Use::Best], now);
+    world.ends[0].configure(&[PathPolicy::Best], now);
     world.run(4_000 * MS);
     assert!(world.ends[1].is_plain() && world.active(1).is_none(), "wherever it is heard, as in WireGuard");
     assert_eq!(world.ends[1].deadline(), None);
@@ -593,7 +593,7 @@ fn a_program_without_nonces_is_believed_as_ever() {
 
 #[test]
 fn a_nonce_is_returned_soon_and_no_more_often_than_flows_are_probed() {
-    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
     world.run(100 * MS);
     for end in 0..2 {
         assert!(world.active(end).is_some(), "end {end} has learned a place within 100 ms");
@@ -621,7 +621,7 @@ fn a_nonce_is_returned_soon_and_no_more_often_than_flows_are_probed() {
 
 #[test]
 fn what_makes_no_sense_changes_nothing() {
-    let mut world = World::new(&[Use::Best; 2], &[10, 20]);
+    let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
     world.run(2_000 * MS);
     let (now, mut orders) = (world.now, vec![]);
     let trips = |paths: &Paths| paths.report().iter().map(|path| path.round_trip).collect::<Vec<_>>();

@@ -6,7 +6,7 @@ use crate::{
     key,
 };
 use ipnet::IpNet;
-use rustguard_core::{paths::Use, routing::Role};
+use rustguard_core::{paths::PathPolicy, routing::Role};
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
     ops::{Range, RangeInclusive},
@@ -244,12 +244,12 @@ pub(super) fn path(text: &str) -> Result<PathSpec> {
                 let number = number(weight, 1..=255).map_err(|_| {
                     Problem::new(format!("has the weight `{weight}` in `{text}`; weights are numbers from 1 to 255"))
                 })?;
-                if std::mem::replace(&mut path.purpose, Use::Weighted(number)) != Use::Best {
+                if std::mem::replace(&mut path.policy, PathPolicy::Weighted(number)) != PathPolicy::Best {
                     return Err(twice());
                 }
             }
             "pinned" => {
-                if std::mem::replace(&mut path.purpose, Use::Pinned) != Use::Best {
+                if std::mem::replace(&mut path.policy, PathPolicy::Pinned) != PathPolicy::Best {
                     return Err(twice());
                 }
             }

@@ -55,13 +55,13 @@ impl<B: Binder> Control<B> {
     /// Takes the endpoints that were configured.
     pub(super) fn set_endpoints(&mut self, peer: PeerId, specs: Vec<PathSpec>) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
-        let purposes: Vec<_> = specs.iter().map(|spec| spec.purpose).collect();
+        let policies: Vec<_> = specs.iter().map(|spec| spec.policy).collect();
         let instant = now().instant;
         entry.endpoints = specs.into_iter().map(Configured::new).collect();
         entry.shared.findable.store(!entry.endpoints.is_empty(), Relaxed);
-        let paths = Paths::new(&purposes, instant);
+        let paths = Paths::new(&policies, instant);
         match &mut entry.paths {
-            Some(known) => known.paths.configure(&purposes, instant),
+            Some(known) => known.paths.configure(&policies, instant),
             None if !paths.is_plain() => entry.paths = Some(Box::new(PeerPaths::new(paths))),
             None => {}
         }

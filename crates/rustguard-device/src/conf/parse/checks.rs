@@ -3,7 +3,7 @@
 use super::{Diagnostic, Draft, MIN_MTU_IPV6, Parser, Piece, Routing};
 use crate::config::PathSpec;
 use rustguard_core::{
-    paths::{MAX_ENDPOINTS, Use},
+    paths::{MAX_ENDPOINTS, PathPolicy},
     routing::Role,
 };
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -104,17 +104,17 @@ fn check_endpoints(draft: &Draft<'_>, diagnostics: &mut Vec<Diagnostic>) {
             let help = "remove one of them; two ways to one address differ by `via INTERFACE`";
             diagnostics.push(Diagnostic::error(piece.span(), message).help(help));
         }
-        match path.purpose {
-            Use::Pinned if endpoints.len() > 1 => {
+        match path.policy {
+            PathPolicy::Pinned if endpoints.len() > 1 => {
                 let message = "an endpoint is pinned, and the peer's others are never used";
                 let help = "remove them, or `pinned`";
                 diagnostics.push(Diagnostic::warning(piece.span(), message).help(help));
             }
-            Use::Weighted(_)
+            PathPolicy::Weighted(_)
                 if !endpoints
                     .iter()
                     .enumerate()
-                    .any(|(n, (other, _))| n != index && matches!(other.purpose, Use::Weighted(_))) =>
+                    .any(|(n, (other, _))| n != index && matches!(other.policy, PathPolicy::Weighted(_))) =>
             {
                 let message = "a weight means nothing where no other endpoint of the peer has one";
                 let help = "flows are spread over those that have a weight; the others are in reserve";
