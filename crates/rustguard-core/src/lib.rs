@@ -10,7 +10,7 @@
 //! | [`noise`] | the handshake itself, under any labels |
 //! | [`cookie`] | MAC1, MAC2, cookie replies |
 //! | [`wire`] | the four messages |
-//! | [`allowed_ips`], [`forwarding`], [`packet`] | whose packet is it |
+//! | [`allowed_ips`], [`packet`] | whose packet is it |
 //! | [`paths`] | several endpoints of one peer: probing, choosing, spreading flows |
 //! | [`routing`] | a seat for routing engines, and the static one |
 //! | [`limit`] | how much of something a source may cause |
@@ -27,7 +27,6 @@ pub mod activity;
 pub mod allowed_ips;
 pub mod cookie;
 pub mod ecn;
-pub mod forwarding;
 pub mod icmp;
 pub mod limit;
 mod load;

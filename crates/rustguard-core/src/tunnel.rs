@@ -6,7 +6,6 @@
 use crate::{
     activity::Activity,
     allowed_ips::AllowedIps,
-    forwarding::{Forwarding, Origin, Verdict},
     node::{Action, AddPeerError, Dropped, Event, Node, PeerConfig, PeerId},
     packet::{IpHead, padded_len},
     session::{HEADER_LEN, OVERHEAD, Opener, Replay, ReplayWindow, Reserved, Sealer},
@@ -263,8 +262,7 @@ impl Tunnel {
     /// [`Unsent`].
     pub fn send(&mut self, packet: &[u8], now: Now, rng: &mut impl CryptoRng) -> Result<(), Unsent> {
         let head = IpHead::parse(packet).ok_or(Unsent::Malformed)?;
-        let verdict = self.allowed_ips.decide(Origin::Host, &head, packet);
-        let Verdict::Forward(peer) = verdict else { return Err(Unsent::NoRoute) };
+        let peer = self.allowed_ips.lookup(head.destination).ok_or(Unsent::NoRoute)?;
         let link = self.links.get_mut(&peer).ok_or(Unsent::NoRoute)?;
         if link.endpoint.is_none() {
             return Err(Unsent::NoEndpoint);
@@ -390,7 +388,7 @@ impl Tunnel {
             return Ok(None);
         }
         let head = IpHead::parse(&slab[HEADER_LEN..HEADER_LEN + len]).ok_or(Ignored::Malformed)?;
-        if !self.allowed_ips.permits(peer, &head) {
+        if self.allowed_ips.lookup(head.source) != Some(peer) {
             return Err(Ignored::Source);
         }
         Ok(Some((peer, head.len)))

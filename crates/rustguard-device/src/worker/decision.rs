@@ -8,13 +8,7 @@ use crate::{
     key::to_base64,
     shared::{PeerShared, Relaying, RouteQuestion, Shared, Table},
 };
-use rustguard_core::{
-    forwarding::{Forwarding, Origin, Verdict},
-    node::PeerId,
-    packet::IpHead,
-    routing::Role,
-    time::Instant,
-};
+use rustguard_core::{node::PeerId, packet::IpHead, routing::Role, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
 use std::{cell::Cell, net::IpAddr};
 
@@ -64,7 +58,7 @@ impl<'a> Decision<'a> {
             return Ok(());
         }
         let bounds = from.bounds.load();
-        let permitted = self.permits(from.id, head);
+        let permitted = self.table.routes.permits(from.id, head.source);
         match bounds.as_deref() {
             // Cryptokey routing.
             None if !permitted => return Err(DropReason::SourceNotAllowed),
@@ -101,16 +95,15 @@ impl<'a> Decision<'a> {
 
     /// What becomes of an admitted packet of `from`, or, without it, of a packet of the host's.
     pub(super) fn outcome(&self, from: Option<&PeerShared>, head: &IpHead, bytes: &[u8]) -> Outcome {
-        let origin = from.map_or(Origin::Host, |from| Origin::Peer(from.id));
-        let routed = self.decide(origin, head, bytes);
+        let routed = self.route(from.is_some(), head, bytes);
         match &self.shared.filter {
-            None => routed.into(),
+            None => routed,
             Some(filter) => {
                 let origin = from.map_or(filter::Origin::Host, |from| filter::Origin::Peer(from.public_key));
                 let seen = self.as_seen(routed);
                 let packet = Packet { origin, head: *head, bytes: &bytes[..head.len], routed: seen };
                 match filter(&packet) {
-                    filter::Verdict::Pass => routed.into(),
+                    filter::Verdict::Pass => routed,
                     filter::Verdict::Deliver | filter::Verdict::Bounce => Outcome::Deliver,
                     filter::Verdict::Forward(key) => {
                         self.peer(&key).map_or(Outcome::Drop(DropReason::NoRoute), Outcome::Forward)
@@ -126,13 +119,13 @@ impl<'a> Decision<'a> {
         self.shared.filter.is_some()
     }
 
-    /// Routing's verdict, as a filter sees it.
-    fn as_seen(&self, routed: Verdict) -> Routed {
+    /// What routing decided, as a filter sees it.
+    fn as_seen(&self, routed: Outcome) -> Routed {
         match routed {
-            Verdict::Deliver => Routed::Deliver,
-            Verdict::Forward(peer) => self.key(peer).map_or(Routed::Unreachable, Routed::Forward),
-            Verdict::NoRoute => Routed::Unreachable,
-            Verdict::Prohibited => Routed::Isolated,
+            Outcome::Deliver => Routed::Deliver,
+            Outcome::Forward(peer) => self.key(peer).map_or(Routed::Unreachable, Routed::Forward),
+            Outcome::Drop(DropReason::Isolated) => Routed::Isolated,
+            Outcome::Drop(_) | Outcome::Ignore => Routed::Unreachable,
         }
     }
 
@@ -176,23 +169,17 @@ impl<'a> Decision<'a> {
         };
         if yes { Relayed::Yes } else { Relayed::No }
     }
-}
 
-/// Where the routing engine sends a packet, and for what peers send, whether it is relayed.
-impl Forwarding for Decision<'_> {
-    fn permits(&self, from: PeerId, packet: &IpHead) -> bool {
-        self.table.routes.permits(from, packet.source)
-    }
-
-    fn decide(&self, origin: Origin, packet: &IpHead, bytes: &[u8]) -> Verdict {
-        if origin == Origin::Host {
-            return self.table.next_hop(packet, bytes).map_or(Verdict::NoRoute, Verdict::Forward);
+    /// Where the routing engine sends a packet. A packet that came from a peer is relayed only where the setting says so.
+    fn route(&self, from_peer: bool, packet: &IpHead, bytes: &[u8]) -> Outcome {
+        if !from_peer {
+            return self.table.next_hop(packet, bytes).map_or(Outcome::Drop(DropReason::NoRoute), Outcome::Forward);
         }
         if matches!(self.table.relaying, Relaying::Never) {
-            return Verdict::Deliver;
+            return Outcome::Deliver;
         }
-        // What is nobody else's is the host's, and so is what nobody can be reached for: it answers for us.
-        let Some(peer) = self.table.next_hop(packet, bytes) else { return Verdict::Deliver };
+        // The host gets packets that no peer has a route for, and packets whose next hop is unreachable: it answers for us.
+        let Some(peer) = self.table.next_hop(packet, bytes) else { return Outcome::Deliver };
         let question = RouteQuestion { source: packet.source, destination: packet.destination };
         let relayed = match self.last_relayed.get() {
             Some((last, relayed)) if last == question => relayed,
@@ -203,20 +190,9 @@ impl Forwarding for Decision<'_> {
             }
         };
         match relayed {
-            Relayed::Yes => Verdict::Forward(peer),
-            Relayed::No => Verdict::Deliver,
-            Relayed::Prohibited => Verdict::Prohibited,
-        }
-    }
-}
-
-impl From<Verdict> for Outcome {
-    fn from(routed: Verdict) -> Self {
-        match routed {
-            Verdict::Deliver => Self::Deliver,
-            Verdict::Forward(peer) => Self::Forward(peer),
-            Verdict::NoRoute => Self::Drop(DropReason::NoRoute),
-            Verdict::Prohibited => Self::Drop(DropReason::Isolated),
+            Relayed::Yes => Outcome::Forward(peer),
+            Relayed::No => Outcome::Deliver,
+            Relayed::Prohibited => Outcome::Drop(DropReason::Isolated),
         }
     }
 }
