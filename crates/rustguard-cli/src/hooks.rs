@@ -1,6 +1,6 @@
 //! PreUp, PostUp, PreDown, PostDown.
 
-use crate::detach;
+use crate::process::detach;
 use anyhow::{Context as _, Result, bail};
 use std::{os::fd::AsFd as _, process::Stdio};
 use tokio::process::Command;

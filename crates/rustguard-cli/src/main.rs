@@ -1,45 +1,26 @@
 //! The `rustguard` command.
 #![forbid(unsafe_code)]
 
-mod check;
-mod cli;
-mod daemon;
-mod demo;
-mod detach;
-mod down;
-mod harden;
+mod arguments;
+mod babel;
+mod commands;
 mod hooks;
-mod inherited;
-mod invite;
-mod join;
-mod keys;
-mod links;
-mod log;
 mod mesh;
-mod networks;
-mod pages;
-mod peer;
-mod routing;
+mod netlink;
+mod output;
+mod process;
 mod runfile;
-mod serve;
 mod session;
-mod show;
-mod stock;
-mod svg;
-mod token;
 mod uapi;
-mod up;
-mod window;
-mod words;
 
+use arguments::{Cli, Command};
 use clap::{CommandFactory as _, Parser as _};
-use cli::{Cli, Command};
-use std::{
-    fs::File,
-    io,
-    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
-    process::ExitCode,
+use commands::{
+    check, demo, down, invite, join, keys, map, neighbours, pages, pairing, peer, routes, serve, show, status, trace,
+    up, userspace,
 };
+use process::{harden, inherited, log};
+use std::{io, process::ExitCode};
 
 fn main() -> ExitCode {
     let (code, last) = match inherited::take().and_then(|()| start()) {
@@ -72,13 +53,13 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Some(interface) => {
                 // `rustguard shwo` must not leave a daemon behind; `-f shwo` shows that an interface is meant.
                 if !cli.bare.foreground
-                    && let Some(meant) = cli::similar_command(&interface)
+                    && let Some(meant) = arguments::similar_command(&interface)
                 {
                     anyhow::bail!(
                         "there is no command {interface}; did you mean `rustguard {meant}`? For an interface of this name: rustguard -f {interface}"
                     );
                 }
-                daemon::run(&interface, cli.bare.foreground).map(|()| ExitCode::SUCCESS)
+                userspace::run(&interface, cli.bare.foreground).map(|()| ExitCode::SUCCESS)
             }
             // clap asks for one or the other already.
             None => Cli::command().error(clap::error::ErrorKind::MissingSubcommand, "what shall be done?").exit(),
@@ -89,19 +70,19 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Down { target } => down::run(&target),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Join(arguments) => join::run(&arguments),
-        Command::Open(arguments) => window::open(&arguments),
-        Command::Close { interface } => window::close(&interface),
-        Command::Approve { code, interface } => window::approve(&code, &interface),
-        Command::Status(arguments) => window::status(&arguments),
+        Command::Open(arguments) => pairing::open(&arguments),
+        Command::Close { interface } => pairing::close(&interface),
+        Command::Approve { code, interface } => pairing::approve(&code, &interface),
+        Command::Status(arguments) => status::run(&arguments),
         Command::Invite(command) => invite::run(&command),
         Command::Peer(command) => peer::run(&command),
         Command::Demo { what: None } => demo::run(),
-        Command::Demo { what: Some(cli::mesh::Demo::Mesh { picture }) } => demo::mesh::run(picture.as_deref()),
-        Command::Trace(arguments) => mesh::trace::run(&arguments),
-        Command::Map(arguments) => mesh::map::run(&arguments),
+        Command::Demo { what: Some(arguments::mesh::Demo::Mesh { picture }) } => demo::mesh::run(picture.as_deref()),
+        Command::Trace(arguments) => trace::run(&arguments),
+        Command::Map(arguments) => map::run(&arguments),
         Command::Check(arguments) => return check::run(&arguments),
-        Command::Routes(arguments) => routing::routes(&arguments),
-        Command::Neighbours(arguments) => routing::neighbours(&arguments),
+        Command::Routes(arguments) => routes::run(&arguments),
+        Command::Neighbours(arguments) => neighbours::run(&arguments),
         Command::Show(arguments) => return show::run(&arguments),
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),
@@ -110,14 +91,6 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Man { dir } => pages::man(dir.as_deref()),
     }
     .map(|()| ExitCode::SUCCESS)
-}
-
-/// Whether standard error is the journal: systemd names the device and the inode of the socket it has made for it
-/// (systemd.exec(5)), which a program that is merely started by a service inherits the name of, but not the socket.
-pub(crate) fn stderr_is_journal() -> bool {
-    let Ok(journal) = std::env::var("JOURNAL_STREAM") else { return false };
-    let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() else { return false };
-    File::from(stderr).metadata().is_ok_and(|stderr| journal == format!("{}:{}", stderr.dev(), stderr.ino()))
 }
 
 /// Says why it failed, on one line, without a backtrace: it is for people who did not write this program.

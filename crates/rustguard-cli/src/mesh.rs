@@ -1,8 +1,4 @@
-//! What this node knows of its mesh, with names where there are any: the ground of `trace` and `map`.
-
-pub(crate) mod map;
-mod probe;
-pub(crate) mod trace;
+//! What this node knows of its mesh, with names where there are any: for `routes`, `neighbours`, `trace` and `map`.
 
 use crate::uapi;
 use anyhow::{Result, anyhow, bail};
@@ -28,12 +24,9 @@ impl Mesh {
     /// Asks an interface, or the only one that has a routing protocol.
     pub(crate) fn ask(interface: Option<&str>) -> Result<Self> {
         let (interface, view) = match interface {
-            Some(interface) => (interface.to_owned(), uapi::routing(interface)?),
+            Some(interface) => (interface.to_owned(), routing(interface)?),
             None => the_only_one()?,
         };
-        if view.router_id.is_none() {
-            bail!("{interface} has no routing protocol; `Routing = babel` in its configuration gives it one");
-        }
         Self::named(&interface, view)
     }
 
@@ -144,8 +137,20 @@ fn part_of_key(key: &PublicKey) -> String {
 }
 
 /// How a neighbour is called in routes: its name, or its key.
-fn called(neighbour: &rustguard_device::uapi::NeighbourView) -> &str {
+pub(crate) fn called(neighbour: &rustguard_device::uapi::NeighbourView) -> &str {
     neighbour.name.as_deref().unwrap_or(&neighbour.public_key)
+}
+
+/// What the routing protocol of an interface tells, with keys where nothing has a name.
+pub(crate) fn routing(interface: &str) -> Result<RoutingView> {
+    let view = uapi::routing(interface)?;
+    if view.router_id.is_none() {
+        bail!(
+            "{interface} has no routing protocol, its peers' AllowedIPs alone decide: rustguard show {interface} has them; \
+             `Routing = babel` in its file makes it learn routes"
+        );
+    }
+    Ok(view)
 }
 
 /// The interface that has a routing protocol, of all that run in userspace.

@@ -1,6 +1,6 @@
 //! A running `up`: what wg-quick does, step by step, and how it is undone, whichever step was the last.
 
-use crate::{hooks, routing, runfile::RunFile};
+use crate::{babel, hooks, runfile::RunFile};
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use rustguard_device::{
@@ -58,7 +58,7 @@ impl Session {
         host_config.fwmark = host::choose_fwmark(&host_config).await?;
         let builder = match interface.routing {
             Routing::Static => builder,
-            Routing::Babel => routing::babel(builder, interface, &host_config, relay)?,
+            Routing::Babel => babel::speaker(builder, interface, &host_config, relay)?,
         };
         let mut builder = builder.fwmark(host_config.fwmark.unwrap_or(0));
         if let Some(port) = interface.listen_port {

@@ -1,0 +1,64 @@
+//! Where a token comes from.
+
+use super::enrolment::TokenSource;
+use crate::process::inherited;
+use anyhow::{Context as _, Result, bail};
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use zeroize::Zeroizing;
+
+/// Longer than any token.
+const MAX: u64 = 1_024;
+
+impl TokenSource {
+    /// Reads the token; `None` when there is none.
+    pub(crate) fn read(&self) -> Result<Option<Zeroizing<String>>> {
+        let text = match (&self.token, &self.token_file) {
+            (_, Some(path)) => {
+                let file = std::fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+                if rustguard_device::conf::readable_by_others(path).unwrap_or(false) {
+                    tracing::warn!("{} can be read by everybody on this machine: chmod 600 it", path.display());
+                }
+                read(file).with_context(|| format!("cannot read {}", path.display()))?
+            }
+            (Some(token), None) if token == "-" => {
+                if io::stdin().is_terminal() {
+                    let _ = write!(io::stderr(), "token: ");
+                }
+                read(io::stdin()).context("cannot read standard input")?
+            }
+            (Some(token), None) => {
+                tracing::warn!(
+                    "a token on the command line can be seen by everybody on this machine; \
+                     RUSTGUARD_TOKEN, --token-file or `--token -` keep it private"
+                );
+                Zeroizing::new(token.clone())
+            }
+            (None, None) if inherited::brings_token() => {
+                read(io::stdin()).context("cannot read the token from the parent process")?
+            }
+            (None, None) => match inherited::token() {
+                Some(token) => token,
+                None => return Ok(None),
+            },
+        };
+        let token = Zeroizing::new(text.trim().to_owned());
+        if token.is_empty() {
+            bail!("the token is empty");
+        }
+        Ok(Some(token))
+    }
+}
+
+/// The first line.
+fn read(from: impl io::Read) -> io::Result<Zeroizing<String>> {
+    let mut text = Zeroizing::new(String::with_capacity(MAX as usize));
+    let mut byte = [0];
+    let mut bytes = Zeroizing::new(Vec::with_capacity(MAX as usize));
+    let mut from = io::BufReader::with_capacity(1, from).take(MAX);
+    while from.read(&mut byte)? > 0 && byte[0] != b'\n' {
+        bytes.push(byte[0]);
+    }
+    let line = std::str::from_utf8(&bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"))?;
+    text.push_str(line);
+    Ok(text)
+}

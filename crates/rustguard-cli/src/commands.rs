@@ -1,0 +1,20 @@
+//! What each command does, a file per command or pair of commands.
+
+pub(crate) mod check;
+pub(crate) mod demo;
+pub(crate) mod down;
+pub(crate) mod invite;
+pub(crate) mod join;
+pub(crate) mod keys;
+pub(crate) mod map;
+pub(crate) mod neighbours;
+pub(crate) mod pages;
+pub(crate) mod pairing;
+pub(crate) mod peer;
+pub(crate) mod routes;
+pub(crate) mod serve;
+pub(crate) mod show;
+pub(crate) mod status;
+pub(crate) mod trace;
+pub(crate) mod up;
+pub(crate) mod userspace;

@@ -1,0 +1,208 @@
+//! `rustguard check`, and how `up` reads its file: diagnostics as a compiler shows them.
+
+use crate::arguments::Check;
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use anyhow::{Context as _, Result, bail};
+use rustguard_device::conf::{self, Config, Diagnostic, Severity};
+use serde::Serialize;
+use std::{
+    fmt,
+    fs::File,
+    io::{self, IsTerminal as _, Read as _, Write as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+use zeroize::Zeroizing;
+
+/// Far more than 100,000 peers take; /dev/zero ends here.
+const MAX_FILE: u64 = 64 << 20;
+/// So many mistakes are shown of one file: with more, it is another kind of file.
+const MAX_SHOWN: usize = 50;
+
+/// Errors that standard error has shown already: all that is left is to end with status 1.
+#[derive(Debug)]
+pub(crate) struct Reported;
+
+impl fmt::Display for Reported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the configuration has errors, shown above")
+    }
+}
+
+impl std::error::Error for Reported {}
+
+/// Reads a configuration and shows what is to be said about it on standard error.
+///
+/// # Errors
+/// [`Reported`] when the file has errors; others when it cannot be read.
+pub(crate) fn load(path: &Path) -> Result<Config> {
+    let source = Source::read(path.to_owned())?;
+    // Others may read it under wg-quick too, with a warning. Whoever may change it runs commands as root.
+    if conf::writable_by_others(path).unwrap_or(false) {
+        bail!(
+            "everybody on this machine may change {0}, and with it the commands that it runs: chmod 600 {0}",
+            path.display()
+        );
+    }
+    let (config, diagnostics) = conf::parse(&source.text);
+    source.show(&diagnostics)?;
+    config.ok_or_else(|| Reported.into())
+}
+
+/// Runs `check`.
+pub(crate) fn run(arguments: &Check) -> Result<ExitCode> {
+    let mut unreadable = false;
+    let mut worst = None;
+    let mut reports = Vec::new();
+    for target in &arguments.targets {
+        let source = match conf::resolve_name(target).map_err(Into::into).and_then(|(path, _)| Source::read(path)) {
+            Ok(source) => source,
+            Err(error) => {
+                unreadable = true;
+                if arguments.json {
+                    reports.push(Report {
+                        file: target.clone(),
+                        unreadable: Some(format!("{error:#}")),
+                        diagnostics: vec![],
+                    });
+                } else {
+                    writeln!(io::stderr(), "rustguard: {error:#}")?;
+                }
+                continue;
+            }
+        };
+        let (_, diagnostics) = conf::parse(&source.text);
+        let severities = diagnostics.iter().map(|diagnostic| diagnostic.severity);
+        let exposed = source.readable_by_others.then_some(Severity::Warning);
+        worst = worst.max(severities.chain(exposed).max());
+        if arguments.json {
+            reports.push(source.report(&diagnostics));
+        } else {
+            source.show(&diagnostics)?;
+        }
+    }
+    if arguments.json {
+        let mut out = io::stdout().lock();
+        serde_json::to_writer_pretty(&mut out, &reports)?;
+        writeln!(out)?;
+    }
+    let fails = worst >= Some(if arguments.strict { Severity::Warning } else { Severity::Error });
+    Ok(ExitCode::from(if unreadable { 2 } else { u8::from(fails) }))
+}
+
+/// A file that was read.
+struct Source {
+    path: PathBuf,
+    text: Zeroizing<String>,
+    readable_by_others: bool,
+}
+
+/// What `--json` says about a file.
+#[derive(Serialize)]
+struct Report {
+    file: String,
+    /// Why it could not be read; then there are no diagnostics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<String>,
+    diagnostics: Vec<JsonDiagnostic>,
+}
+
+/// A [`Diagnostic`], or one about the file as a whole, which has no place in it.
+#[derive(Serialize)]
+struct JsonDiagnostic {
+    severity: &'static str,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+    /// From 1, in characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    column: Option<usize>,
+    /// In characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    length: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    help: Option<String>,
+}
+
+impl Source {
+    fn read(path: PathBuf) -> Result<Self> {
+        let unreadable = || format!("cannot read {}", path.display());
+        let mut bytes = Zeroizing::new(Vec::new());
+        File::open(&path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes)).with_context(unreadable)?;
+        if bytes.len() as u64 > MAX_FILE {
+            bail!("{} has more than {} MiB: no configuration file", path.display(), MAX_FILE >> 20);
+        }
+        let text = std::str::from_utf8(&bytes).map_err(|error| {
+            let line = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() + 1;
+            anyhow::anyhow!("{}:{line}: not UTF-8, so not a configuration file", path.display())
+        })?;
+        let text = Zeroizing::new(text.to_owned());
+        let readable_by_others = conf::readable_by_others(&path).unwrap_or(false);
+        Ok(Self { path, text, readable_by_others })
+    }
+
+    /// Shows the diagnostics on standard error, each with its line; secrets in it are stars.
+    fn show(&self, diagnostics: &[Diagnostic]) -> io::Result<()> {
+        let mut err = io::stderr().lock();
+        let colour = err.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
+        let path = self.path.to_string_lossy();
+        if self.readable_by_others {
+            let group = Group::with_title(Level::WARNING.primary_title(self.exposure()))
+                .element(Level::HELP.message(self.exposure_help()));
+            writeln!(err, "{}\n", renderer.render(&[group]))?;
+        }
+        let text = conf::redact(&self.text);
+        for Diagnostic { severity, message, span, help } in diagnostics.iter().take(MAX_SHOWN) {
+            let level = match severity {
+                Severity::Error => Level::ERROR,
+                Severity::Warning => Level::WARNING,
+            };
+            // Only the lines concerned: the renderer looks at every line it is given.
+            let from = text[..span.bytes.start].rfind('\n').map_or(0, |at| at + 1);
+            let to = text[span.bytes.end..].find('\n').map_or(text.len(), |at| span.bytes.end + at);
+            let annotation = AnnotationKind::Primary.span(span.bytes.start - from..span.bytes.end - from);
+            let lines = Snippet::source(&text[from..to]).line_start(span.line);
+            let snippet = lines.path(&*path).annotation(annotation);
+            let group = level.primary_title(message.as_str()).element(snippet);
+            let help = help.as_deref().map(|help| Level::HELP.message(help));
+            writeln!(err, "{}\n", renderer.render(&[group.elements(help)]))?;
+        }
+        if let Some(more) = diagnostics.len().checked_sub(MAX_SHOWN).filter(|&more| more > 0) {
+            writeln!(err, "… and {more} more")?;
+        }
+        Ok(())
+    }
+
+    fn report(&self, diagnostics: &[Diagnostic]) -> Report {
+        let exposed = self.readable_by_others.then(|| JsonDiagnostic {
+            severity: Severity::Warning.name(),
+            message: self.exposure(),
+            line: None,
+            column: None,
+            length: None,
+            help: Some(self.exposure_help()),
+        });
+        let diagnostics = diagnostics.iter().map(|diagnostic| JsonDiagnostic {
+            severity: diagnostic.severity.name(),
+            message: diagnostic.message.clone(),
+            line: Some(diagnostic.span.line),
+            column: Some(diagnostic.span.column),
+            length: Some(self.text[diagnostic.span.bytes.clone()].chars().count()),
+            help: diagnostic.help.clone(),
+        });
+        Report {
+            file: self.path.to_string_lossy().into_owned(),
+            unreadable: None,
+            diagnostics: exposed.into_iter().chain(diagnostics).collect(),
+        }
+    }
+
+    fn exposure(&self) -> String {
+        format!("{} is readable by others, and holds a private key", self.path.display())
+    }
+
+    fn exposure_help(&self) -> String {
+        format!("chmod 600 {}", self.path.display())
+    }
+}

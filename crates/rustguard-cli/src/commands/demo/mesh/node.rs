@@ -1,0 +1,274 @@
+//! A node of the ring: its namespace, its device, and what it sends to the others.
+
+use super::{super::enter, NAMES, TICK};
+use crate::netlink::links::Links;
+use anyhow::{Context as _, Result};
+use rustguard_babel::{Babel, Config};
+use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use rustguard_device::{Device, PeerUpdate, Relay, host::LearnedTables};
+use rustguard_tun::namespace;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    num::NonZeroUsize,
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+use tokio::{
+    net::UdpSocket,
+    sync::{mpsc, oneshot},
+    time::MissedTickBehavior,
+};
+
+const PORT: u16 = 51820;
+/// Where echo requests go inside the tunnel.
+const SERVICE: u16 = 7777;
+
+/// What a node is asked; each is answered when it is done.
+pub(super) enum Ask {
+    /// Its namespace.
+    Namespace(oneshot::Sender<OwnedFd>),
+    /// To lay a cable into the namespace of the next one.
+    Lay(OwnedFd, oneshot::Sender<()>),
+    /// To start its device, and sending.
+    Start(oneshot::Sender<()>),
+    /// Who gets what it sends to each.
+    Look(oneshot::Sender<[Option<usize>; NAMES.len()]>),
+    /// Whether a node is its neighbour.
+    Hears(usize, oneshot::Sender<bool>),
+    /// Whether everybody it sends to has answered a request made since then.
+    Reaches(Instant, oneshot::Sender<bool>),
+    /// To lose whatever is for this node.
+    Lose(usize, oneshot::Sender<()>),
+    /// To end that.
+    Find(usize, oneshot::Sender<()>),
+}
+
+/// What a node has noted.
+#[derive(Default)]
+pub(in crate::commands::demo) struct Log {
+    /// Its requests, in the order they were made.
+    pub(in crate::commands::demo) samples: Vec<Sample>,
+}
+
+/// An echo request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::commands::demo) struct Sample {
+    /// To whom.
+    pub(in crate::commands::demo) to: usize,
+    /// When.
+    pub(in crate::commands::demo) at: Instant,
+    /// How long the answer took; `None`: there is none.
+    pub(in crate::commands::demo) round_trip: Option<Duration>,
+}
+
+/// A node, in a thread of its own.
+pub(super) struct Node {
+    me: usize,
+    keys: [PublicKey; NAMES.len()],
+    links: Links,
+    device: Option<Device>,
+    socket: Option<UdpSocket>,
+    log: Log,
+}
+
+impl Node {
+    /// Lives until nobody can ask it anything any more.
+    pub(super) fn run(
+        me: usize,
+        secret: StaticSecret,
+        keys: [PublicKey; NAMES.len()],
+        mut asked: mpsc::UnboundedReceiver<Ask>,
+    ) -> Result<Log> {
+        enter()?.block_on(async {
+            let links = Links::here()?;
+            let mut node = Self { me, keys, links, device: None, socket: None, log: Log::default() };
+            let mut ticks = tokio::time::interval(TICK);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+            loop {
+                let mut buffer = [0; 16];
+                tokio::select! {
+                    ask = asked.recv() => match ask {
+                        Some(ask) => node.answer(ask, &secret).await?,
+                        None => break,
+                    },
+                    received = receive(node.socket.as_ref(), &mut buffer) => node.received(&buffer, received).await,
+                    _ = ticks.tick() => node.send().await,
+                }
+            }
+            if let Some(device) = node.device {
+                device.shutdown().await;
+            }
+            Ok(node.log)
+        })
+    }
+
+    async fn answer(&mut self, ask: Ask, secret: &StaticSecret) -> Result<()> {
+        // Who has asked and gone away wants no answer.
+        match ask {
+            Ask::Namespace(answer) => {
+                let _ = answer.send(namespace::current_network()?);
+            }
+            Ask::Lay(other, done) => {
+                self.links.lay(&cable(next(self.me)), &cable(self.me), &other).await?;
+                let _ = done.send(());
+            }
+            Ask::Start(done) => {
+                self.start(secret).await?;
+                let _ = done.send(());
+            }
+            Ask::Look(answer) => {
+                let _ = answer.send(self.look().await?);
+            }
+            Ask::Hears(node, answer) => {
+                let status = self.device()?.handle().routing().await.context("the device has ended")?;
+                let link = status.neighbours.iter().find(|neighbour| neighbour.peer == self.keys[node]);
+                let _ = answer.send(link.is_some_and(|link| link.cost.is_some()));
+            }
+            Ask::Reaches(since, answer) => {
+                let _ = answer.send(self.reaches(since));
+            }
+            Ask::Lose(node, done) => {
+                self.links.lose(&cable(node), outside(node, self.me)).await?;
+                let _ = done.send(());
+            }
+            Ask::Find(node, done) => {
+                self.links.find(&cable(node), outside(node, self.me)).await?;
+                let _ = done.send(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn start(&mut self, secret: &StaticSecret) -> Result<()> {
+        let me = self.me;
+        let engine =
+            Babel::new(Config { address_v4: Some(inside(me)), ..Config::new(self.keys[me]) }, &mut rand::rng());
+        let mut builder = Device::builder()
+            .private_key(secret.clone())
+            .listen_port(PORT)
+            // Five devices share a machine here that may have two cores.
+            .queues(NonZeroUsize::MIN)
+            .relay(Relay::Routed)
+            .routing(engine)
+            .routing_tables(LearnedTables::main())
+            .announce([host(me)]);
+        for other in [next(me), previous(me)] {
+            self.links.address(&cable(other), outside(me, other), 30).await?;
+            builder = builder.peer(
+                PeerUpdate::new(self.keys[other])
+                    .name(NAMES[other])
+                    .endpoint(SocketAddr::from((outside(other, me), PORT)))
+                    .allowed_ip(ipnet::Ipv4Net::new(inside(0), 24)?.trunc()),
+            );
+        }
+        let name = format!("wg-{}", NAMES[me]);
+        self.device = Some(builder.start(&name)?);
+        self.links.address(&name, inside(me), 32).await?;
+        self.socket = Some(UdpSocket::bind((inside(me), SERVICE)).await.context("the echo service")?);
+        Ok(())
+    }
+
+    fn device(&self) -> Result<&Device> {
+        self.device.as_ref().context("asked before the start")
+    }
+
+    async fn look(&self) -> Result<[Option<usize>; NAMES.len()]> {
+        let status = self.device()?.handle().routing().await.context("the device has ended")?;
+        Ok(std::array::from_fn(|to| {
+            let route = status.routes.iter().find(|route| route.prefix == host(to))?;
+            let (hop, _) = route.next_hops.first()?;
+            self.keys.iter().position(|key| key == hop)
+        }))
+    }
+
+    fn reaches(&self, since: Instant) -> bool {
+        let answered = |to| {
+            self.log
+                .samples
+                .iter()
+                .rev()
+                .take_while(|sample| sample.at >= since)
+                .any(|sample| sample.to == to && sample.round_trip.is_some())
+        };
+        later(self.me).all(answered)
+    }
+
+    /// One request to everybody that comes later in the ring: once for every pair.
+    async fn send(&mut self) {
+        let Some(socket) = &self.socket else { return };
+        for to in later(self.me) {
+            let [.., a, b, c, d] = self.log.samples.len().to_be_bytes();
+            self.log.samples.push(Sample { to, at: Instant::now(), round_trip: None });
+            // There may be no route yet, or for a moment.
+            let _ = socket.try_send_to(&[b'?', a, b, c, d], SocketAddr::from((inside(to), SERVICE)));
+        }
+    }
+
+    /// Answers a request, or notes an answer.
+    async fn received(&mut self, buffer: &[u8; 16], received: std::io::Result<(usize, SocketAddr)>) {
+        let (Ok((5, from)), [kind, a, b, c, d, ..]) = (received, *buffer) else { return };
+        if kind == b'?' {
+            let Some(socket) = &self.socket else { return };
+            let _ = socket.try_send_to(&[b'!', a, b, c, d], from);
+        } else if let Some(sample) = self.log.samples.get_mut(u32::from_be_bytes([a, b, c, d]) as usize) {
+            sample.round_trip.get_or_insert(sample.at.elapsed());
+        }
+    }
+}
+
+/// The next packet; never one while there is no socket.
+async fn receive(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> std::io::Result<(usize, SocketAddr)> {
+    match socket {
+        Some(socket) => socket.recv_from(buffer).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn next(node: usize) -> usize {
+    (node + 1) % NAMES.len()
+}
+
+fn previous(node: usize) -> usize {
+    (node + NAMES.len() - 1) % NAMES.len()
+}
+
+fn later(node: usize) -> std::ops::Range<usize> {
+    node + 1..NAMES.len()
+}
+
+/// The interface of the cable to a node.
+fn cable(to: usize) -> String {
+    format!("to-{}", NAMES[to])
+}
+
+/// A node's address in the mesh. A node's number fits in any integer.
+fn inside(node: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, node as u8 + 1)
+}
+
+fn host(node: usize) -> ipnet::IpNet {
+    std::net::IpAddr::from(inside(node)).into()
+}
+
+/// A node's address on the cable to another (RFC 5737): four for each cable, which belongs to the one whose next is the other.
+fn outside(node: usize, other: usize) -> Ipv4Addr {
+    let (owner, end) = if next(node) == other { (node, 1) } else { (other, 2) };
+    Ipv4Addr::new(192, 0, 2, owner as u8 * 4 + end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cable_has_two_addresses_of_its_own() {
+        let mut seen = std::collections::BTreeSet::new();
+        for node in 0..NAMES.len() {
+            for other in [next(node), previous(node)] {
+                assert!(seen.insert(outside(node, other)));
+                let net = |address| ipnet::Ipv4Net::new(address, 30).unwrap().trunc();
+                assert_eq!(net(outside(node, other)), net(outside(other, node)));
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! `rustguard invite`: tokens for machines that are to join.
+
+use super::pairing::done;
+use crate::{
+    arguments::enrolment::Invite,
+    output::{
+        stock,
+        words::{ago, now, span, table},
+    },
+};
+use anyhow::{Result, bail};
+use rustguard_serve::{
+    ask,
+    request::{AddPeer, Answer, InviteView, NewInvite, Request},
+};
+use std::{
+    io::{self, Write as _},
+    time::Duration,
+};
+
+/// Runs `invite`.
+pub(crate) fn run(command: &Invite) -> Result<()> {
+    match command {
+        Invite::New { expires, addresses, endpoint, qr: true, name, interface, .. } => {
+            let peer = AddPeer {
+                public_key: String::new(),
+                name: name.clone(),
+                addresses: addresses.clone(),
+                pending_seconds: Some(expires.as_secs()),
+            };
+            stock::add(&interface.interface, peer, endpoint.as_deref(), &stock::Form::Qr)?;
+            writeln!(
+                io::stdout(),
+                "It has to be used within {}; then its address is given to others.",
+                span(expires.as_secs())
+            )?;
+            Ok(())
+        }
+        Invite::New { uses, expires, tag, addresses, ephemeral, endpoint, interface, json, .. } => {
+            let invite = NewInvite {
+                uses: Some(*uses),
+                seconds: Some(expires.as_secs()),
+                tag: tag.clone(),
+                addresses: addresses.clone(),
+                ephemeral: *ephemeral,
+                endpoint: endpoint.clone(),
+            };
+            new(&interface.interface, invite, *json)
+        }
+        Invite::Ls { interface, json } => {
+            let Answer::Invites { invites } = ask(&interface.interface, &Request::Invites)? else {
+                bail!("the server gave an answer to something else")
+            };
+            let mut out = io::stdout().lock();
+            if *json {
+                writeln!(out, "{}", serde_json::to_string_pretty(&invites)?)?;
+            } else {
+                write!(out, "{}", list(&invites))?;
+            }
+            Ok(())
+        }
+        Invite::Revoke { id, interface } => done(interface, &Request::RevokeInvite { id: id.clone() }),
+    }
+}
+
+fn new(interface: &str, invite: NewInvite, json: bool) -> Result<()> {
+    let answer = ask(interface, &Request::NewInvite(invite))?;
+    let mut out = io::stdout().lock();
+    if json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
+        return Ok(());
+    }
+    let Answer::Invite { token, endpoint, .. } = answer else { bail!("the server gave an answer to something else") };
+    writeln!(out, "rustguard join {} --token {token}", endpoint.as_deref().unwrap_or("HOST"))?;
+    Ok(())
+}
+
+fn list(invites: &[InviteView]) -> String {
+    let now = now();
+    let row = |invite: &InviteView| {
+        let expires = match invite.expires {
+            None => "never".to_owned(),
+            Some(at) => match at.checked_sub(now.as_secs()) {
+                Some(left @ 1..) => format!("in {}", span(left)),
+                _ => ago(now, Duration::from_secs(at)),
+            },
+        };
+        let mut state = invite.state.clone();
+        if invite.ephemeral {
+            state.push_str(", ephemeral");
+        }
+        let tag = invite.tag.clone().unwrap_or_default();
+        vec![invite.id.clone(), state, invite.uses_left.to_string(), expires, tag]
+    };
+    table(&["ID", "STATE", "USES LEFT", "EXPIRES", "TAG"], &invites.iter().map(row).collect::<Vec<_>>())
+}

@@ -1,0 +1,368 @@
+//! `rustguard join`: becomes a member of a network, and from then on is a tunnel like any other.
+
+use super::up;
+use crate::{arguments::enrolment::Join, netlink::networks, process::log, runfile};
+use anyhow::{Context as _, Result, bail};
+use ipnet::IpNet;
+use rustguard_crypto::x25519::StaticSecret;
+use rustguard_device::{
+    EndpointSpec,
+    conf::{self, Severity},
+    host,
+};
+use rustguard_enroll::{
+    client::{Here, Joined},
+    token::Token,
+};
+use rustguard_serve::{DEFAULT_PORT, Folder, JoinOptions, Progress};
+use std::{
+    fs,
+    io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _},
+    net::{IpAddr, SocketAddr},
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::Instant,
+};
+
+/// Where the configuration is written: `up NAME` looks there.
+const CONFIG_DIR: &str = "/etc/rustguard";
+/// Where stock wg-quick has its own. What lies there would be found first.
+const WG_QUICK_DIR: &str = "/etc/wireguard";
+/// How long there is to answer questions. The server keeps a machine's place for a minute (`Policy::pending`), until its
+/// first handshake.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// By this line a file is known as ours, to be written again when the machine joins again.
+const MARK: &str = "# Made by `rustguard join`, which writes it anew when it is run again.\n";
+
+/// Joins, and brings the tunnel up.
+pub(crate) fn run(arguments: &Join) -> Result<()> {
+    let interface = &arguments.interface.interface;
+    conf::check_interface_name(interface)?;
+    let Some(token) = arguments.token.read()? else {
+        bail!(
+            "a token is needed: --token, --token-file or RUSTGUARD_TOKEN; the server makes one: `rustguard invite new`"
+        )
+    };
+    let token = Token::parse(&token)?;
+    let (name_or_address, port) = server(arguments, &token)?;
+    let path = configuration(interface)?;
+    if runfile::running(interface).is_some() {
+        bail!("{interface} is up; `rustguard down {interface}` ends it, `--interface` joins another network beside it");
+    }
+    // Kept before anything is sent: what the server gives is given to this key.
+    let identity = Folder::open(interface)?.private_key()?;
+    let name = arguments.name.clone().or_else(host_name);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (joined, addresses) = runtime.block_on(async {
+        let shown = format!("{name_or_address}:{port}");
+        let options = JoinOptions {
+            server: (&name_or_address, port),
+            token,
+            identity: identity.clone(),
+            name: name.as_deref(),
+            ephemeral: arguments.ephemeral,
+        };
+        let joining = rustguard_serve::join(options, |progress| tell(&shown, &progress));
+        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        tokio::select! {
+            joined = joining => Ok::<_, anyhow::Error>(joined?),
+            () = give_up(arguments.timeout) => bail!("no success within {} s; see above", arguments.timeout),
+            _ = interrupt.recv() => bail!("ended by SIGINT before the machine has joined"),
+            _ = terminate.recv() => bail!("ended by SIGTERM before the machine has joined"),
+        }
+    })?;
+    let joined = runtime.block_on(accept(joined, arguments, &addresses))?;
+    drop(runtime);
+    tracing::debug!("the server answered from {}", addresses[0]);
+    let mut config = config(&joined, &identity, &name_or_address, port);
+    if !host::ipv6_available() {
+        without_ipv6(&mut config)?;
+    }
+    check(&config)?;
+    write(&path, &config)?;
+    let addresses: Vec<_> = config.interface.addresses.iter().map(|net| net.addr().to_string()).collect();
+    let routes: Vec<_> = config.peers.iter().flat_map(|peer| &peer.allowed_ips).map(ToString::to_string).collect();
+    tracing::info!("through the tunnel go {}", routes.join(", "));
+    tracing::info!("joined as {}; from now on `rustguard up {interface}` brings the tunnel up", addresses.join(", "));
+    if arguments.no_up {
+        return Ok(());
+    }
+    let path = path.to_str().context("the path is not UTF-8")?;
+    up::run(path, arguments.detach, &arguments.data_path)
+}
+
+/// Where the server is: as said, or as the invite says.
+fn server(arguments: &Join, token: &Token) -> Result<(String, u16)> {
+    let known = match token {
+        Token::Invite(invite) => invite.endpoint(),
+        _ => None,
+    };
+    let Some(server) = arguments.server.as_deref().or(known) else {
+        bail!("where is the server? rustguard join HOST:PORT --token …")
+    };
+    split(server).with_context(|| format!("`{server}` is no server: HOST, HOST:PORT or [IPv6]:PORT"))
+}
+
+fn split(server: &str) -> Option<(String, u16)> {
+    if let Ok(address) = server.parse::<SocketAddr>() {
+        return Some((address.ip().to_string(), address.port()));
+    }
+    if let Ok(address) = server.trim_matches(['[', ']']).parse::<IpAddr>() {
+        return Some((address.to_string(), DEFAULT_PORT));
+    }
+    let (host, port) = match server.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().ok().filter(|&port| port > 0)?),
+        None => (server, DEFAULT_PORT),
+    };
+    let allowed = |c: char| c.is_alphanumeric() || matches!(c, '-' | '.' | '_');
+    (!host.is_empty() && host.chars().all(allowed)).then(|| (host.to_owned(), port))
+}
+
+/// The file to write; refuses one that is somebody's own.
+fn configuration(interface: &str) -> Result<PathBuf> {
+    let foreign = Path::new(WG_QUICK_DIR).join(format!("{interface}.conf"));
+    if foreign.exists() {
+        bail!(
+            "{} is there already, and `up` would take it; join as another interface: --interface NAME",
+            foreign.display()
+        );
+    }
+    let path = Path::new(CONFIG_DIR).join(format!("{interface}.conf"));
+    match fs::read_to_string(&path) {
+        Ok(text) if !text.starts_with(MARK) => {
+            bail!(
+                "{} is there already, and not made by `join`; join as another interface: --interface NAME",
+                path.display()
+            )
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot read {}; run as root, or with sudo", path.display()))
+        }
+        _ => Ok(path),
+    }
+}
+
+fn host_name() -> Option<String> {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    name.split('.').next().map(str::to_owned)
+}
+
+/// What the one who waits wants to know.
+fn tell(server: &str, progress: &Progress) {
+    match progress {
+        Progress::Unresolved(cause) => tracing::warn!("{server}: {cause}; trying again until it works"),
+        Progress::Silence => tracing::warn!(
+            "{server} does not answer, and is tried until it does. It may be down or behind a firewall (UDP); or the invite \
+             was used, has expired or was revoked; or the window of the code is closed (`rustguard open` on the server)"
+        ),
+        Progress::Waiting(code) => tracing::info!(
+            "the server's administrator has to approve this machine: `rustguard approve {code}`, if `rustguard status` there \
+             shows the same digits"
+        ),
+    }
+}
+
+async fn give_up(seconds: u64) {
+    match seconds {
+        0 => std::future::pending().await,
+        seconds => tokio::time::sleep(Duration::from_secs(seconds)).await,
+    }
+}
+
+/// Takes what the server told, as far as it is good for this machine and its user agrees; says what is left out.
+async fn accept(joined: Joined, arguments: &Join, server: &[SocketAddr]) -> Result<Joined> {
+    let until = Instant::now() + PATIENCE;
+    let default: Vec<_> = joined.default_routes().iter().map(ToString::to_string).collect();
+    let default = (!default.is_empty())
+        .then(|| format!("Send all of this machine's traffic by way of the server ({})?", default.join(", ")));
+    let dns: Vec<_> = joined.dns.iter().map(ToString::to_string).collect();
+    let dns = (!dns.is_empty())
+        .then(|| format!("Let the name servers of this network ({}) answer for every name?", dns.join(", ")));
+    let here = Here {
+        endpoints: server.iter().map(SocketAddr::ip).collect(),
+        networks: networks::connected().await?,
+        default_route: consent(arguments.accept_default_route, default, until).await?,
+        dns: consent(arguments.accept_dns, dns, until).await?,
+        routes: arguments.accept_routes.clone(),
+    };
+    for route in here.routes.iter().filter(|route| !joined.routes.iter().any(|told| told.trunc() == route.trunc())) {
+        tracing::warn!("--accept-route {route} changes nothing: the server has no such route");
+    }
+    let (joined, left_out) = joined.accept(&here)?;
+    left_out.iter().for_each(|left_out| tracing::warn!("{left_out}"));
+    Ok(joined)
+}
+
+/// What was said on the command line, or is said on the terminal. Whoever is not there to be asked has not agreed.
+async fn consent(said: Option<bool>, question: Option<String>, until: Instant) -> Result<bool> {
+    let (None, Some(question)) = (said, question) else { return Ok(said.unwrap_or(false)) };
+    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        return Ok(false);
+    }
+    // Whoever did not answer the question before is not asked the next one.
+    let Some(seconds) = seconds_left(until) else { return Ok(false) };
+    // The log has a thread of its own: what it says comes before the question, not into it.
+    log::finish(None);
+    write!(io::stderr(), "{question} [y/N, {seconds} s] ")?;
+    // A thread, because a terminal cannot be waited for in any other way; it ends with the process.
+    let (tell, told) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let mut answer = String::new();
+        let read = io::stdin().lock().take(64).read_line(&mut answer);
+        // Whoever has asked may have given up.
+        let _ = tell.send(read.map(|_| answer));
+    });
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let answer = tokio::select! {
+        told = tokio::time::timeout_at(until, told) => told,
+        _ = interrupt.recv() => bail!("ended by SIGINT; nothing was written"),
+        _ = terminate.recv() => bail!("ended by SIGTERM; nothing was written"),
+    };
+    match answer {
+        Ok(answer) => Ok(matches!(answer??.trim().to_ascii_lowercase().as_str(), "y" | "yes")),
+        Err(_) => {
+            writeln!(io::stderr())?;
+            tracing::warn!("no answer is a no");
+            Ok(false)
+        }
+    }
+}
+
+fn seconds_left(until: Instant) -> Option<u64> {
+    Some(until.saturating_duration_since(Instant::now()).as_secs()).filter(|&seconds| seconds > 0)
+}
+
+/// What was told, as a configuration like any other.
+fn config(joined: &Joined, identity: &StaticSecret, host: &str, port: u16) -> conf::Config {
+    let port = joined.port.unwrap_or(port);
+    // A name is kept: the server may move.
+    let endpoint = match host.parse() {
+        Ok(ip) => EndpointSpec::Address(SocketAddr::new(ip, port)),
+        Err(_) => EndpointSpec::Name(host.to_owned(), port),
+    };
+    conf::Config {
+        interface: conf::Interface {
+            private_key: Some(identity.clone()),
+            addresses: joined.addresses.clone(),
+            dns: joined.dns.clone(),
+            dns_search: joined.search.clone(),
+            mtu: joined.mtu,
+            ..conf::Interface::default()
+        },
+        peers: vec![conf::Peer {
+            name: Some("server".to_owned()),
+            public_key: joined.server,
+            preshared_key: Some(joined.preshared_key.clone()),
+            endpoints: vec![endpoint.into()],
+            allowed_ips: joined.routes.clone(),
+            persistent_keepalive: joined.keepalive.map(|seconds| Duration::from_secs(seconds.into())),
+            role: None,
+        }],
+    }
+}
+
+/// Leaves out what this machine cannot have.
+fn without_ipv6(config: &mut conf::Config) -> Result<()> {
+    let v4 = |net: &IpNet| matches!(net, IpNet::V4(_));
+    if !config.interface.addresses.iter().all(v4) {
+        tracing::warn!(
+            "IPv6 is disabled on this machine: the tunnel is set up without it; join again once it is enabled"
+        );
+    }
+    config.interface.addresses.retain(v4);
+    config.interface.dns.retain(IpAddr::is_ipv4);
+    config.peers.iter_mut().for_each(|peer| peer.allowed_ips.retain(v4));
+    if config.interface.addresses.is_empty() {
+        bail!("IPv6 is disabled on this machine, and the network has nothing else; nothing was written");
+    }
+    Ok(())
+}
+
+/// Checks the configuration as `rustguard check` does, before anything of it is on the disk: it has to be read as what it was
+/// meant, nothing less and nothing more.
+fn check(config: &conf::Config) -> Result<()> {
+    let text = conf::to_text(config);
+    let (read, diagnostics) = conf::parse(&text);
+    if let Some(error) = diagnostics.iter().find(|diagnostic| diagnostic.severity == Severity::Error) {
+        bail!("what the server told makes no configuration: {}; nothing was written", error.message);
+    }
+    if read.is_none_or(|read| *conf::to_text(&read) != *text) {
+        bail!("what the server told would be read as something else than it says; nothing was written");
+    }
+    for warning in diagnostics {
+        tracing::warn!("{}", warning.message);
+    }
+    Ok(())
+}
+
+fn write(path: &Path, config: &conf::Config) -> Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(CONFIG_DIR);
+    made.and_then(|()| conf::write_with_comment(path, MARK, config))
+        .with_context(|| format!("cannot write {}; run as root, or with sudo", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_as_people_write_them() {
+        for (text, host, port) in [
+            ("192.0.2.1", "192.0.2.1", 51_820),
+            ("192.0.2.1:7", "192.0.2.1", 7),
+            ("2001:db8::1", "2001:db8::1", 51_820),
+            ("[2001:db8::1]", "2001:db8::1", 51_820),
+            ("[2001:db8::1]:7", "2001:db8::1", 7),
+            ("vpn.example.org", "vpn.example.org", 51_820),
+            ("vpn_1:7", "vpn_1", 7),
+        ] {
+            assert_eq!(split(text), Some((host.to_owned(), port)), "{text}");
+        }
+        for text in ["", ":7", "host:", "host:0", "host:70000", "host:x", "ho st", "http://host", "host/path"] {
+            assert_eq!(split(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_asked_when_the_time_is_over() {
+        let now = Instant::now();
+        assert_eq!(seconds_left(now), None);
+        assert!(seconds_left(now + PATIENCE * 100).is_some());
+    }
+
+    /// The file is checked before it is written, whatever came through.
+    #[test]
+    fn what_makes_no_configuration_or_another_one_is_not_written() {
+        let identity = StaticSecret::from_bytes([1; 32]);
+        let joined = Joined {
+            server: StaticSecret::from_bytes([2; 32]).public_key(),
+            preshared_key: [7; 32].into(),
+            addresses: vec!["10.150.0.2/32".parse().unwrap(), "fd15::2/128".parse().unwrap()],
+            routes: vec!["10.150.0.0/24".parse().unwrap(), "0.0.0.0/0".parse().unwrap()],
+            server_addresses: vec![],
+            dns: vec!["10.150.0.1".parse().unwrap()],
+            search: vec!["lab.example".to_owned()],
+            mtu: Some(1280),
+            port: None,
+            keepalive: Some(65_535),
+            expires: None,
+            ephemeral: false,
+        };
+        let checked = |joined: &Joined, host: &str| check(&config(joined, &identity, host, 51_820));
+        for host in ["vpn.example.org", "192.0.2.1", "2001:db8::1"] {
+            checked(&joined, host).unwrap();
+        }
+        for mtu in [0, 1, 575] {
+            assert!(checked(&Joined { mtu: Some(mtu), ..joined.clone() }, "vpn").is_err(), "{mtu}");
+        }
+        // What would be read as a name server, another line, another entry or nothing at all.
+        for domain in ["8.8.8.8", "::1", "a\nPostUp = id", "a, 8.8.8.8", "a#b", "", " ", "a b", "\u{1b}[2J"] {
+            let search = vec!["lab.example".to_owned(), domain.to_owned()];
+            assert!(checked(&Joined { search, ..joined.clone() }, "vpn").is_err(), "{domain:?}");
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! `rustguard map`: the mesh as this node knows it. What lies between a neighbour and a node further away is not known to a
+//! distance vector protocol, and therefore is not drawn.
+
+mod dot;
+mod picture;
+
+use crate::{
+    arguments::mesh::{Format, Map},
+    mesh::{Mesh, called},
+};
+use anyhow::{Context as _, Result};
+use rustguard_babel::params::{COST, HELD, IDLE, SETTLED};
+use rustguard_device::uapi::RouteView;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{self, Write as _},
+};
+
+/// Runs `map`.
+pub(crate) fn run(arguments: &Map) -> Result<()> {
+    let mesh = Mesh::ask(arguments.interface.interface.as_deref())?;
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let graph = Graph::of(&mesh, &host);
+    let text = match arguments.format {
+        Format::Svg => picture::draw(&graph),
+        Format::Dot => dot::write(&graph),
+    };
+    match &arguments.output {
+        Some(path) => fs::write(path, text).with_context(|| format!("cannot write the map to {}", path.display())),
+        None => Ok(io::stdout().write_all(text.as_bytes())?),
+    }
+}
+
+/// What is drawn.
+struct Graph {
+    title: String,
+    /// In the order of [`Kind`], then by name: the same mesh gives the same map.
+    nodes: Vec<Node>,
+    edges: Vec<Edge>,
+}
+
+/// A node, and what it has.
+struct Node {
+    kind: Kind,
+    name: String,
+    /// What the protocol says of it.
+    detail: String,
+    prefixes: Vec<String>,
+}
+
+/// What a node is to this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// This node.
+    Here,
+    /// A peer of this node that does not speak the protocol.
+    Client,
+    /// A router among the peers.
+    Neighbour {
+        /// Whether the link can be used.
+        usable: bool,
+    },
+    /// Beyond the neighbours, at so many links at most of the least cost.
+    Further {
+        /// From 1.
+        links: u16,
+    },
+}
+
+/// Between two nodes, by their index.
+struct Edge {
+    from: usize,
+    to: usize,
+    label: String,
+    kind: EdgeKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EdgeKind {
+    /// A tunnel that packets pass.
+    Link,
+    /// A tunnel that packets cannot pass now.
+    Broken,
+    /// By whom something further is reached.
+    Via,
+    /// By whom it would be.
+    Backup,
+}
+
+impl Graph {
+    /// `host` is what this node is called.
+    fn of(mesh: &Mesh, host: &str) -> Self {
+        let view = &mesh.view;
+        let mut graph =
+            Self { title: format!("The mesh as {host} knows it by {}", mesh.interface), nodes: vec![], edges: vec![] };
+        let own = view
+            .routes
+            .iter()
+            .filter(|route| route.local && !mesh.is_client(route))
+            .map(|route| route.prefix.to_string());
+        let id = view.router_id.clone().unwrap_or_default();
+        graph.nodes.push(Node {
+            kind: Kind::Here,
+            name: host.to_owned(),
+            detail: format!("this node, {id}"),
+            prefixes: own.collect(),
+        });
+        graph.add_clients(mesh);
+        let neighbours = graph.add_neighbours(mesh);
+        graph.add_further(mesh, &neighbours);
+        graph
+    }
+
+    fn add_clients(&mut self, mesh: &Mesh) {
+        let mut clients = BTreeMap::<&str, (u16, Vec<String>)>::new();
+        for route in mesh.view.routes.iter().filter(|route| mesh.is_client(route)) {
+            for client in &route.next_hops {
+                let (metric, prefixes) = clients.entry(client).or_default();
+                *metric = route.metric.unwrap_or(0).max(*metric);
+                prefixes.push(route.prefix.to_string());
+            }
+        }
+        for (name, (metric, prefixes)) in clients {
+            let detail = state(metric).to_owned();
+            let node = Node { kind: Kind::Client, name: name.to_owned(), detail, prefixes };
+            self.join(0, node, String::new(), EdgeKind::Link);
+        }
+    }
+
+    /// Returns where each neighbour is among the nodes.
+    fn add_neighbours<'a>(&mut self, mesh: &'a Mesh) -> BTreeMap<&'a str, usize> {
+        let mut sorted: Vec<_> = mesh.view.neighbours.iter().collect();
+        sorted.sort_by_key(|neighbour| (called(neighbour), &neighbour.public_key));
+        let mut places = BTreeMap::new();
+        for neighbour in sorted {
+            let name = called(neighbour);
+            let time = neighbour.round_trip_us.map(|us| format!(", {:.1} ms", us as f64 / 1e3)).unwrap_or_default();
+            let (detail, kind) = match (neighbour.cost, neighbour.heard) {
+                (Some(cost), _) => (format!("cost {cost}{time}"), EdgeKind::Link),
+                (None, true) => ("heard, but does not hear us".to_owned(), EdgeKind::Broken),
+                (None, false) => ("silent".to_owned(), EdgeKind::Broken),
+            };
+            let owner = |origin: &String| mesh.name(origin);
+            let owned = mesh.view.routes.iter().filter(|route| !route.local);
+            let owned = owned.filter(|route| route.origin.as_ref().and_then(owner) == Some(name));
+            let node = Node {
+                kind: Kind::Neighbour { usable: kind == EdgeKind::Link },
+                name: name.to_owned(),
+                detail: detail.clone(),
+                prefixes: owned.map(described).collect(),
+            };
+            places.insert(name, self.join(0, node, detail, kind));
+        }
+        places
+    }
+
+    fn add_further(&mut self, mesh: &Mesh, neighbours: &BTreeMap<&str, usize>) {
+        let mut origins = BTreeMap::<&str, Origin<'_>>::new();
+        for route in mesh.view.routes.iter().filter(|route| !route.local) {
+            let (Some(id), Some(metric)) = (route.origin.as_deref(), route.metric) else { continue };
+            if mesh.name(id).is_some_and(|name| neighbours.contains_key(name)) {
+                continue;
+            }
+            let metric = metric - presence(metric);
+            let origin = origins.entry(id).or_insert_with(|| Origin { metric, ..Origin::default() });
+            origin.metric = origin.metric.min(metric);
+            origin.prefixes.push(described(route));
+            origin.via.extend(route.next_hops.iter().map(String::as_str));
+            origin.backup.extend(route.backup.as_deref());
+        }
+        let cost = |name: &str| mesh.view.neighbours.iter().find(|neighbour| called(neighbour) == name)?.cost;
+        let mut further: Vec<_> = origins
+            .into_iter()
+            .map(|(id, origin)| {
+                let nearest = origin.via.iter().filter_map(|name| cost(name)).min().unwrap_or(0);
+                let links = origin.metric.saturating_sub(nearest).div_ceil(COST).max(1);
+                (links, mesh.name(id).unwrap_or(id), origin)
+            })
+            .collect();
+        further.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+        for (links, name, origin) in further {
+            let via: Vec<_> = origin.via.iter().copied().collect();
+            let detail = format!("metric {} by {}", origin.metric, via.join(", "));
+            let node = Node { kind: Kind::Further { links }, name: name.to_owned(), detail, prefixes: origin.prefixes };
+            let to = self.nodes.len();
+            self.nodes.push(node);
+            let by = |names: &BTreeSet<&str>, kind| {
+                let places = names.iter().filter_map(|name| neighbours.get(name));
+                places.map(|&from| Edge { from, to, label: String::new(), kind }).collect::<Vec<_>>()
+            };
+            let only_backup: BTreeSet<_> = origin.backup.difference(&origin.via).copied().collect();
+            self.edges.extend(by(&origin.via, EdgeKind::Via));
+            self.edges.extend(by(&only_backup, EdgeKind::Backup));
+            for edge in self.edges.iter_mut().filter(|edge| edge.to == to && edge.kind == EdgeKind::Via) {
+                edge.label = format!("metric {}", origin.metric);
+            }
+        }
+    }
+
+    /// Adds a node and the edge to it; returns its index.
+    fn join(&mut self, from: usize, node: Node, label: String, kind: EdgeKind) -> usize {
+        let to = self.nodes.len();
+        self.nodes.push(node);
+        self.edges.push(Edge { from, to, label, kind });
+        to
+    }
+}
+
+/// What stands for a client's presence in a metric; the rest is the way to it.
+fn presence(metric: u16) -> u16 {
+    [HELD, IDLE, SETTLED].into_iter().find(|&presence| metric >= presence).unwrap_or(0)
+}
+
+/// What is known of a client at this metric.
+fn state(metric: u16) -> &'static str {
+    match presence(metric) {
+        HELD => "client, silent",
+        IDLE => "client, idle",
+        _ => "client",
+    }
+}
+
+/// A prefix that another node announces, and whether it is a client's.
+fn described(route: &RouteView) -> String {
+    match route.metric.filter(|&metric| presence(metric) > 0) {
+        Some(metric) => format!("{} ({})", route.prefix, state(metric)),
+        None => route.prefix.to_string(),
+    }
+}
+
+/// Who announces prefixes beyond the neighbours.
+#[derive(Default)]
+struct Origin<'a> {
+    metric: u16,
+    prefixes: Vec<String>,
+    via: BTreeSet<&'a str>,
+    backup: BTreeSet<&'a str>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mesh::tests::mesh;
+
+    #[test]
+    fn everything_known_is_on_the_map_and_nothing_else() {
+        let graph = Graph::of(&mesh(), "here");
+        let nodes: Vec<_> =
+            graph.nodes.iter().map(|node| (node.name.as_str(), node.kind, node.prefixes.join(" "))).collect();
+        let usable = |usable| Kind::Neighbour { usable };
+        assert_eq!(
+            nodes,
+            [
+                ("here", Kind::Here, "10.0.0.1/32".to_owned()),
+                ("phone", Kind::Client, "10.0.0.9/32".to_owned()),
+                ("b", usable(true), "10.0.0.2/32".to_owned()),
+                ("c<&>\"", usable(true), "10.0.0.3/32".to_owned()),
+                ("x", usable(false), String::new()),
+                ("0404040404040404", Kind::Further { links: 1 }, "10.0.0.4/32 10.4.0.0/16 fd00::4/128".to_owned()),
+                ("0505050505050505", Kind::Further { links: 2 }, "10.4.4.0/24".to_owned()),
+            ]
+        );
+        let edges: Vec<_> = graph.edges.iter().map(|edge| (edge.from, edge.to, edge.kind)).collect();
+        assert_eq!(
+            edges,
+            [
+                (0, 1, EdgeKind::Link),
+                (0, 2, EdgeKind::Link),
+                (0, 3, EdgeKind::Link),
+                (0, 4, EdgeKind::Broken),
+                (2, 5, EdgeKind::Via),
+                (3, 5, EdgeKind::Backup),
+                (2, 6, EdgeKind::Via),
+            ]
+        );
+        assert_eq!(graph.nodes[2].detail, "cost 96, 12.3 ms");
+        assert_eq!(graph.nodes[4].detail, "silent");
+        assert_eq!(graph.nodes[5].detail, "metric 192 by b");
+    }
+
+    #[test]
+    fn the_best_metric_counts_and_who_is_a_next_hop_is_no_backup() {
+        let mut mesh = mesh();
+        let route = crate::mesh::tests::route;
+        let c = "c<&>\"";
+        mesh.view.routes.push(route("10.5.5.0/24", 5, Some(280), &[c], &[(c, 96), ("b", 96)]));
+        assert_eq!(mesh.view.routes.last().unwrap().backup.as_deref(), Some("b"));
+        let graph = Graph::of(&mesh, "here");
+        assert_eq!(graph.nodes[6].detail, "metric 280 by b, c<&>\"");
+        let edges = graph.edges.iter().filter(|edge| edge.to == 6).map(|edge| (edge.from, edge.kind));
+        assert_eq!(edges.collect::<Vec<_>>(), [(2, EdgeKind::Via), (3, EdgeKind::Via)]);
+    }
+
+    #[test]
+    fn a_client_that_is_held_is_silent() {
+        let mut mesh = mesh();
+        assert_eq!(Graph::of(&mesh, "here").nodes[1].detail, "client");
+        for (metric, detail) in [(IDLE, "client, idle"), (HELD, "client, silent")] {
+            let phone = mesh.view.routes.iter_mut().find(|route| route.next_hops == ["phone"]).unwrap();
+            phone.metric = Some(metric);
+            assert_eq!(Graph::of(&mesh, "here").nodes[1].detail, detail);
+        }
+    }
+
+    #[test]
+    fn clients_of_others_are_shown_with_who_announces_them() {
+        let mut mesh = mesh();
+        let route = crate::mesh::tests::route;
+        for (prefix, origin, metric) in
+            [("10.9.0.1/32", 2, SETTLED + 96), ("10.9.0.2/32", 4, IDLE + 192), ("10.9.0.3/32", 6, HELD + 288)]
+        {
+            mesh.view.routes.push(route(prefix, origin, Some(metric), &["b"], &[("b", metric - 96)]));
+        }
+        let graph = Graph::of(&mesh, "here");
+        let shown = |text: &str| {
+            graph.nodes.iter().find(|node| node.prefixes.iter().any(|prefix| prefix == text)).map(|node| &*node.name)
+        };
+        assert_eq!(shown("10.9.0.1/32 (client)"), Some("b"));
+        assert_eq!(shown("10.9.0.2/32 (client, idle)"), Some("0404040404040404"));
+        assert_eq!(shown("10.9.0.3/32 (client, silent)"), Some("0606060606060606"));
+        let gateway = graph.nodes.last().unwrap();
+        assert_eq!((gateway.kind, &*gateway.detail), (Kind::Further { links: 2 }, "metric 288 by b"), "the way to it");
+    }
+
+    #[test]
+    fn a_node_alone_is_a_map_too() {
+        let mut mesh = mesh();
+        mesh.view.neighbours.clear();
+        mesh.view.routes.clear();
+        let graph = Graph::of(&mesh, "here");
+        assert_eq!((graph.nodes.len(), graph.edges.len()), (1, 0));
+        assert!(picture::draw(&graph).contains(">here</text>"));
+    }
+
+    #[test]
+    fn the_same_mesh_gives_the_same_map() {
+        let mut mixed = mesh();
+        mixed.view.neighbours.reverse();
+        let (a, b) = (Graph::of(&mesh(), "here"), Graph::of(&mixed, "here"));
+        assert_eq!(picture::draw(&a), picture::draw(&b));
+        assert_eq!(dot::write(&a), dot::write(&b));
+    }
+}

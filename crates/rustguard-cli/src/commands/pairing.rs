@@ -1,0 +1,64 @@
+//! `rustguard open`, `close` and `approve`: the pairing window of a running `serve`.
+
+use crate::{
+    arguments::enrolment::{Interface, Open},
+    output::words::span,
+};
+use anyhow::{Result, bail};
+use rustguard_serve::{
+    ask,
+    request::{Answer, Request},
+};
+use std::io::{self, Write as _};
+
+/// Asks for something that has no answer but that it is done.
+pub(crate) fn done(interface: &Interface, request: &Request) -> Result<()> {
+    match ask(&interface.interface, request)? {
+        Answer::Done => Ok(()),
+        other => bail!("the server gave an answer to something else: {other:?}"),
+    }
+}
+
+/// `rustguard open`.
+pub(crate) fn open(arguments: &Open) -> Result<()> {
+    let request = Request::Open { seconds: arguments.seconds, approve: arguments.approve };
+    let answer = ask(&arguments.interface.interface, &request)?;
+    let Answer::Opened { seconds, code, endpoint } = &answer else {
+        bail!("the server gave an answer to something else: {answer:?}")
+    };
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
+        return Ok(());
+    }
+    let host = endpoint.as_deref().unwrap_or("HOST");
+    writeln!(out, "open for {}; on the machine that is to join:", span(*seconds))?;
+    match code {
+        Some(code) => writeln!(out, "\n    rustguard join {host} --token {code}\n")?,
+        None => writeln!(out, "\n    rustguard join {host} --token PASSPHRASE\n")?,
+    }
+    if arguments.approve {
+        let interface = arguments.interface.option();
+        writeln!(
+            out,
+            "Then compare the eight digits that it shows with `rustguard status{interface}`, and `rustguard approve{interface}` them."
+        )?;
+    }
+    Ok(())
+}
+
+/// `rustguard close`.
+pub(crate) fn close(interface: &Interface) -> Result<()> {
+    done(interface, &Request::Close)
+}
+
+/// `rustguard approve`.
+pub(crate) fn approve(code: &str, interface: &Interface) -> Result<()> {
+    match ask(&interface.interface, &Request::Approve { code: code.to_owned() })? {
+        Answer::Approved { name } => {
+            writeln!(io::stdout(), "{} is admitted", name.as_deref().unwrap_or("the machine"))?;
+            Ok(())
+        }
+        other => bail!("the server gave an answer to something else: {other:?}"),
+    }
+}

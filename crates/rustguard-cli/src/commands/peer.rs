@@ -1,0 +1,142 @@
+//! `rustguard peer`: who is in.
+
+use super::{pairing::done, status::peer_table};
+use crate::{
+    arguments::enrolment::Peer,
+    output::stock::{self, Form},
+};
+use anyhow::{Result, bail};
+use rustguard_serve::{
+    ask,
+    request::{AddPeer, Answer, Removed, Request},
+};
+use std::{
+    collections::HashMap,
+    io::{self, Write as _},
+};
+
+/// Runs `peer`.
+pub(crate) fn run(command: &Peer) -> Result<()> {
+    match command {
+        Peer::Ls { interface, json } => {
+            let Answer::Peers { peers } = ask(&interface.interface, &Request::Peers)? else {
+                bail!("the server gave an answer to something else")
+            };
+            let mut out = io::stdout().lock();
+            if *json {
+                writeln!(out, "{}", serde_json::to_string_pretty(&peers)?)?;
+            } else {
+                write!(out, "{}", peer_table(&peers, &HashMap::new()))?;
+            }
+            Ok(())
+        }
+        Peer::Add { name, qr: _, conf, public_key, addresses, endpoint, interface } => {
+            let form = match (conf, public_key) {
+                (Some(path), _) => Form::File(path.clone()),
+                (None, Some(_)) => Form::File("-".into()),
+                (None, None) => Form::Qr,
+            };
+            let peer = AddPeer {
+                public_key: public_key.clone().unwrap_or_default(),
+                name: name.clone(),
+                addresses: addresses.clone(),
+                pending_seconds: None,
+            };
+            stock::add(&interface.interface, peer, endpoint.as_deref(), &form)
+        }
+        Peer::Rm { peer, revoke, interface } => {
+            match ask(&interface.interface, &Request::RemovePeer { peer: peer.clone(), revoke: *revoke })? {
+                Answer::Removed(removed) => {
+                    write!(io::stdout(), "{}", farewell(&removed, &interface.option()))?;
+                    Ok(())
+                }
+                _ => bail!("the server gave an answer to something else"),
+            }
+        }
+        Peer::Rename { peer, name, interface } => {
+            done(interface, &Request::RenamePeer { peer: peer.clone(), name: name.clone() })
+        }
+    }
+}
+
+/// That a peer is out, and by what its machine could come back.
+fn farewell(removed: &Removed, interface: &str) -> String {
+    let addresses: Vec<_> = removed.addresses.iter().map(ToString::to_string).collect();
+    let mut text = format!("{} ({}) is out; it came by: {}\n", removed.peer, addresses.join(", "), removed.origin);
+    if let Some(invite) = &removed.invite {
+        let id = &invite.id;
+        text += &match (invite.state.as_str(), invite.uses_left) {
+            ("usable", left) => format!(
+                "This invite can be used {}: its machine could come back with another key. Revoke it: `rustguard invite revoke \
+                 {id}{interface}`\n",
+                if left == 1 { "once more".to_owned() } else { format!("{left} more times") }
+            ),
+            (state, _) => format!("This invite is {state}: nobody comes by it\n"),
+        };
+    }
+    if removed.others > 0 {
+        let peers = if removed.others == 1 { "peer that came by it stays" } else { "peers that came by it stay" };
+        text += &format!("{} other {peers}; `rustguard peer ls{interface}`\n", removed.others);
+    }
+    if removed.window_open {
+        text += &format!(
+            "The window is open: its machine could come back with another key. Close it: `rustguard close{interface}`\n"
+        );
+    }
+    if removed.passphrase {
+        text += "Its machine may know the passphrase, for which later windows open as well: give `serve` another one\n";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustguard_serve::request::InviteView;
+
+    #[test]
+    fn a_removal_says_by_what_the_machine_could_come_back() {
+        let invite = |state: &str, uses_left| InviteView {
+            id: "0123456789abcdef".into(),
+            state: state.into(),
+            uses_left,
+            created: 0,
+            expires: None,
+            tag: None,
+            ephemeral: false,
+        };
+        let removed = |origin: &str, invite, others, window_open, passphrase| Removed {
+            peer: "laptop".into(),
+            addresses: vec!["10.150.0.2".parse().unwrap(), "fd15::2".parse().unwrap()],
+            origin: origin.into(),
+            invite,
+            others,
+            window_open,
+            passphrase,
+        };
+        let says = |removed: &Removed, words: &[&str]| {
+            let text = farewell(removed, " --interface x");
+            assert_eq!(text.lines().count(), words.len(), "{text}");
+            for (line, word) in text.lines().zip(words) {
+                assert!(line.contains(word), "{word}: {text}");
+            }
+        };
+        let first = "laptop (10.150.0.2, fd15::2) is out; it came by: ";
+        let by_invite = |state: &str, left, others| {
+            removed("invite 0123456789abcdef", Some(invite(state, left)), others, false, false)
+        };
+        says(&by_invite("usable", 4, 0), &[first, "4 more times: its machine could come back"]);
+        says(
+            &by_invite("usable", 1, 2),
+            &["invite 0123456789abcdef", "revoke 0123456789abcdef --interface x`", "2 other peers"],
+        );
+        says(
+            &by_invite("revoked", 4, 1),
+            &[first, "is revoked: nobody comes by it", "1 other peer that came by it stays"],
+        );
+        says(&by_invite("used", 0, 0), &[first, "is used"]);
+        says(&removed("window", None, 0, true, true), &[first, "rustguard close --interface x", "another one"]);
+        says(&removed("window", None, 0, false, false), &["it came by: window"]);
+        says(&removed("administrator", None, 0, false, false), &["it came by: administrator"]);
+    }
+}

@@ -1,0 +1,130 @@
+//! `rustguard routes`: where prefixes are, as the routing protocol knows it.
+
+use crate::{
+    arguments::Routes,
+    mesh::{self, Mesh},
+    output::{screen, words::table},
+};
+use anyhow::Result;
+use rustguard_device::uapi::RouteView;
+use serde::Serialize;
+use std::{
+    io::{self, Write as _},
+    net::IpAddr,
+};
+
+/// Runs `routes`.
+pub(crate) fn run(arguments: &Routes) -> Result<()> {
+    let interface = &arguments.interface;
+    if arguments.json {
+        let view = mesh::routing(interface)?;
+        let mesh = Mesh::named(interface, view.clone())?;
+        let routes = view.routes.iter().map(|route| JsonRoute { route, origin_name: origin_name(route, &mesh) });
+        writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&routes.collect::<Vec<_>>())?)?;
+        return Ok(());
+    }
+    screen::show(arguments.watch, || Ok(route_page(&Mesh::ask(Some(interface))?)))
+}
+
+/// A route of `routes --json`.
+#[derive(Serialize)]
+struct JsonRoute<'a> {
+    #[serde(flatten)]
+    route: &'a RouteView,
+    /// What its origin is called, if that is another node.
+    origin_name: Option<&'a str>,
+}
+
+fn origin_name<'a>(route: &RouteView, mesh: &'a Mesh) -> Option<&'a str> {
+    route.origin.as_deref().filter(|_| !route.local).and_then(|origin| mesh.name(origin))
+}
+
+fn route_page(mesh: &Mesh) -> String {
+    let mut page = route_table(mesh);
+    for route in &mesh.view.routes {
+        let others: Vec<&str> =
+            route.learned.iter().filter(|learned| learned.feasible).map(|learned| &*learned.from).collect();
+        if route.local && !others.is_empty() {
+            let who = others.join(", ");
+            page += &format!(
+                "\n{} is announced by this host, which uses its own route to it, and by {who} as well\n",
+                route.prefix
+            );
+        }
+        if let Some(why) = &route.kernel {
+            page += &format!("\n{} is not in the kernel's table: {why}\n", route.prefix);
+        }
+    }
+    page
+}
+
+fn route_table(mesh: &Mesh) -> String {
+    let mut routes: Vec<_> = mesh.view.routes.iter().collect();
+    routes.sort_by_key(|route| (matches!(route.prefix.addr(), IpAddr::V6(_)), route.prefix));
+    let row = |route: &&RouteView| {
+        let via = match (&*route.next_hops, route.local) {
+            ([], true) => "this host".to_owned(),
+            ([], false) => "nobody".to_owned(),
+            (hops, _) => hops.join(", "),
+        };
+        let metric = route.metric.map_or_else(|| "out of reach".to_owned(), |metric| metric.to_string());
+        let backup = route.backup.clone().unwrap_or_default();
+        let origin = match (origin_name(route, mesh), route.origin.as_deref()) {
+            (Some(name), Some(origin)) => format!("{name} ({origin})"),
+            (_, origin) => origin.unwrap_or_default().to_owned(),
+        };
+        vec![route.prefix.to_string(), via, metric, origin, backup]
+    };
+    table(&["PREFIX", "VIA", "METRIC", "ORIGIN", "BACKUP"], &routes.iter().map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustguard_device::uapi::{LearnedView, RoutingView};
+
+    #[test]
+    fn a_line_for_each_prefix_and_notes_below() {
+        let route = |prefix: &str, via: &[&str], metric, local| RouteView {
+            prefix: prefix.parse().unwrap(),
+            local,
+            metric,
+            origin: Some("0102030405060708".into()),
+            next_hops: via.iter().map(|&via| via.to_owned()).collect(),
+            backup: None,
+            learned: vec![],
+            kernel: None,
+        };
+        let far = RouteView { origin: Some("04".repeat(8)), ..route("10.3.0.0/16", &["b"], Some(192), false) };
+        let routes = vec![
+            far,
+            route("fd00::/64", &["b", "c"], Some(352), false),
+            route("10.2.0.0/16", &[], None, false),
+            route("10.1.0.1/32", &[], Some(0), true),
+        ];
+        let names = [("04".repeat(8), "far".to_owned())].into();
+        let mesh = Mesh::new("wg0".into(), RoutingView { routes, names, ..RoutingView::default() }, []);
+        assert_eq!(
+            route_table(&mesh),
+            "PREFIX       VIA        METRIC        ORIGIN                  BACKUP\n\
+             10.1.0.1/32  this host  0             0102030405060708\n\
+             10.2.0.0/16  nobody     out of reach  0102030405060708\n\
+             10.3.0.0/16  b          192           far (0404040404040404)\n\
+             fd00::/64    b, c       352           0102030405060708\n"
+        );
+        let mut shared = route("0.0.0.0/0", &[], Some(0), true);
+        let learned = |from: &str, feasible| LearnedView { from: from.to_owned(), metric: 0, feasible };
+        shared.learned = vec![learned("echo", false), learned("g2", true)];
+        let mut refused = route("10.2.0.0/16", &["b"], Some(96), false);
+        refused.kernel = Some("because".to_owned());
+        let routes = vec![shared, refused];
+        let page = route_page(&Mesh::new("wg0".into(), RoutingView { routes, ..RoutingView::default() }, []));
+        assert!(
+            page.ends_with(
+                "\n0.0.0.0/0 is announced by this host, which uses its own route to it, and by g2 as well\n\
+                 \n10.2.0.0/16 is not in the kernel's table: because\n"
+            ),
+            "{page}"
+        );
+    }
+}

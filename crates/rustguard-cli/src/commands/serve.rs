@@ -1,0 +1,207 @@
+//! `rustguard serve`: a tunnel that others can join.
+
+use crate::{
+    arguments::{data_path, enrolment::Serve},
+    netlink::networks,
+    output::words::span,
+    process::{
+        detach,
+        lifetime::{Signals, run_until_ended},
+        log,
+    },
+    session::Session,
+};
+use anyhow::{Result, bail};
+use ipnet::IpNet;
+use rustguard_device::{Device, Relay, conf, host};
+use rustguard_enroll::{
+    server::MAX_ATTEMPTS,
+    token::{ADVISED_PASSPHRASE, Passphrase, Token},
+};
+use rustguard_serve::{
+    Folder, Prepared, Service, Settings, ask,
+    request::{Answer, NewInvite, Request},
+};
+use std::io::{self, Write as _};
+
+/// Serves until told otherwise.
+pub(crate) fn run(arguments: &Serve) -> Result<()> {
+    let interface = &arguments.interface.interface;
+    conf::check_interface_name(interface)?;
+    let token = arguments.token.read()?;
+    let passphrase = match &token {
+        Some(token) => Some(passphrase(token)?),
+        None => None,
+    };
+    if arguments.detach && !detach::is_child() {
+        detach::spawn_with(interface, &arguments.arguments(), token.as_ref().map(|token| &***token))?;
+        let invite = ask(interface, &invite())?;
+        let opened = arguments.open.map(|seconds| ask(interface, &open(seconds))).transpose()?;
+        return announce(&invite, opened.as_ref(), &arguments.interface.option());
+    }
+    detach::enter();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let folder = Folder::open(interface)?;
+        let mut session = Session::claim(interface.clone(), folder.path(""), conf::Config::default()).await?;
+        let before = folder.settings()?;
+        let known = before.as_ref().map(|before| before.pools.clone()).unwrap_or_default();
+        let settings = settings(arguments, before).await?;
+        overlaps(&settings.pools, &known).await?;
+        let mut prepared = Prepared::new(interface, &folder, settings, passphrase)?;
+        session.set_addresses(usable(prepared.addresses()));
+        let mut builder = prepared.configure(arguments.data_path.apply(Device::builder()));
+        if arguments.data_path.relay == data_path::Relay::Off && !prepared.isolates() {
+            builder = builder.relay(Relay::Off);
+        }
+        let started = tokio::select! {
+            started = session.start(builder, true) => started,
+            name = signals.recv() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
+        };
+        let result = match (started, session.device()) {
+            (Ok(()), Some(device)) => serve(arguments, prepared, device, &mut signals).await,
+            (started, _) => started,
+        };
+        session.stop().await;
+        if result.is_ok() {
+            detach::leave(interface);
+        }
+        result
+    })
+}
+
+/// The tunnel is up: says how to join, and serves.
+async fn serve(arguments: &Serve, prepared: Prepared, device: &Device, signals: &mut Signals) -> Result<()> {
+    let mut service = Service::start(prepared, device)?;
+    // In the background the one who started it says so. In the journal an invite would be there for all who may read it.
+    if !detach::is_child() && !log::stderr_is_journal() {
+        let invite = service.request(invite()).await;
+        let opened = match arguments.open {
+            Some(seconds) => Some(service.request(open(seconds)).await),
+            None => None,
+        };
+        announce(&invite, opened.as_ref(), &arguments.interface.option())?;
+    }
+    let ended = tokio::select! {
+        ended = run_until_ended(&arguments.interface.interface, device, signals) => ended,
+        () = service.run() => Ok(()),
+    };
+    service.stop().await;
+    ended
+}
+
+fn invite() -> Request {
+    Request::NewInvite(NewInvite::default())
+}
+
+fn open(seconds: u64) -> Request {
+    Request::Open { seconds, approve: false }
+}
+
+/// Says how to join.
+fn announce(invite: &Answer, opened: Option<&Answer>, interface: &str) -> Result<()> {
+    let (token, endpoint) = match invite {
+        Answer::Invite { token, endpoint, .. } => (token, endpoint.as_deref().unwrap_or("HOST")),
+        Answer::Refused { error } => bail!("no invite could be made: {error}"),
+        other => bail!("the server gave an answer to something else: {other:?}"),
+    };
+    let mut out = io::stdout().lock();
+    writeln!(out, "On the machine that is to join, within a day (more invites: `rustguard invite new{interface}`):\n")?;
+    writeln!(out, "    rustguard join {endpoint} --token {token}\n")?;
+    match opened {
+        None => {
+            writeln!(out, "The window for codes and passphrases is closed; `rustguard open 60{interface}` opens it.")?;
+        }
+        Some(Answer::Opened { seconds, code, .. }) => {
+            let token = code.as_deref().unwrap_or("PASSPHRASE");
+            writeln!(out, "Or, for {}:\n\n    rustguard join {endpoint} --token {token}\n", span(*seconds))?;
+        }
+        Some(Answer::Refused { error }) => bail!("the window could not be opened: {error}"),
+        Some(other) => bail!("the server gave an answer to something else: {other:?}"),
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn passphrase(token: &str) -> Result<Passphrase> {
+    match Token::parse(token)? {
+        Token::Passphrase(passphrase) => {
+            if passphrase.is_short() && !detach::is_child() {
+                tracing::warn!(
+                    "the passphrase has fewer than {ADVISED_PASSPHRASE} characters. Each window takes {MAX_ATTEMPTS} guesses: if it \
+                     is among the 10,000 most common ones, somebody who tries those finds it in one window of 2,000. Take a \
+                     longer one, or none: a code is found in one window of 209,715"
+                );
+            }
+            Ok(passphrase)
+        }
+        Token::Invite(_) => {
+            bail!("an invite is what a server gives away: `serve` takes a passphrase, or no token at all")
+        }
+        Token::Code(_) => {
+            bail!("this looks like the code of a window and would be taken for one; choose another passphrase")
+        }
+    }
+}
+
+/// What was said now, on top of what was said before.
+async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
+    let mut settings = match before {
+        Some(before) if said.defaults => Settings { pools: before.pools, ..Settings::default() },
+        Some(before) => before,
+        None => Settings::fresh(&networks::addresses().await?, host::ipv6_available()),
+    };
+    if !said.pools.is_empty() {
+        settings.pools.clone_from(&said.pools);
+    }
+    if let Some(port) = said.port {
+        settings.port = port;
+    }
+    if let Some(endpoint) = &said.endpoint {
+        settings.endpoint = Some(endpoint.clone());
+    }
+    if !said.routes.is_empty() {
+        settings.routes.clone_from(&said.routes);
+    }
+    if !said.dns.is_empty() {
+        settings.dns.clone_from(&said.dns);
+        settings.search.clone_from(&said.search);
+    }
+    if let Some(isolate) = said.isolate {
+        settings.isolate = isolate;
+    }
+    if let Some(lease) = said.lease {
+        settings.lease_seconds = Some(lease.as_secs());
+    }
+    Ok(settings)
+}
+
+/// Those addresses that this host can have.
+fn usable(mut addresses: Vec<IpNet>) -> Vec<IpNet> {
+    if !host::ipv6_available() {
+        for address in addresses.extract_if(.., |address| matches!(address, IpNet::V6(_))) {
+            tracing::warn!(
+                "IPv6 is disabled on this machine: {address} is left out, and is not reached by those who join"
+            );
+        }
+    }
+    addresses
+}
+
+/// A new pool that overlaps a network of this host would cut it off; one that was there before is only worth a warning: the
+/// machine may have been carried into such a network.
+async fn overlaps(pools: &[IpNet], known: &[IpNet]) -> Result<()> {
+    let networks = networks::addresses().await?;
+    for pool in pools {
+        // An address inside a larger network than its own says nothing, a shared network does.
+        let Some(network) = networks.iter().find(|network| network.contains(pool) || pool.contains(*network)) else {
+            continue;
+        };
+        if !known.contains(pool) {
+            bail!("the pool {} overlaps {network} of this host; choose another: --pool CIDR", pool.trunc());
+        }
+        tracing::warn!("the pool {} overlaps {network} of this host: one of them is out of reach", pool.trunc());
+    }
+    Ok(())
+}

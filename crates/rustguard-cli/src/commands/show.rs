@@ -1,0 +1,146 @@
+//! `rustguard show`: the state of interfaces, for people, for scripts as `wg show` prints it, and as JSON.
+
+mod json;
+mod pretty;
+
+use crate::{
+    arguments::{self, Field},
+    uapi::{self, Device, Peer},
+};
+use anyhow::Result;
+use rustguard_device::key::to_base64;
+use std::{
+    io::{self, IsTerminal as _, Write},
+    process::ExitCode,
+};
+use zeroize::Zeroizing;
+
+/// How `wg` writes what is not there.
+const NONE: &str = "(none)";
+
+/// Runs `show`.
+pub(crate) fn run(arguments: &arguments::Show) -> Result<ExitCode> {
+    let mut out = io::stdout().lock();
+    if arguments.interface == "interfaces" {
+        let names = uapi::interfaces()?;
+        if arguments.json {
+            writeln!(out, "{}", serde_json::to_string_pretty(&names)?)?;
+        } else if !names.is_empty() {
+            writeln!(out, "{}", names.join(" "))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let all = arguments.interface == "all";
+    let names = if all { uapi::interfaces()? } else { vec![arguments.interface.clone()] };
+    let mut devices = Vec::new();
+    let mut code = ExitCode::SUCCESS;
+    for name in names {
+        match uapi::get(&name) {
+            Ok(device) => devices.push((name, device)),
+            // The others are shown all the same.
+            Err(error) if all => {
+                writeln!(io::stderr(), "rustguard: cannot show {name}: {error:#}")?;
+                code = ExitCode::FAILURE;
+            }
+            Err(error) => return Err(error.context(format!("cannot show {name}"))),
+        }
+    }
+    let secrets = show_secrets();
+    match arguments.field {
+        Some(field) => {
+            for (name, device) in &devices {
+                // With `all`, the name comes first in every line.
+                let prefix = if all { format!("{name}\t") } else { String::new() };
+                print_field(&mut out, &prefix, device, field)?;
+            }
+        }
+        None if arguments.json => json::print(&mut out, &devices, secrets)?,
+        None => pretty::print(&mut out, &devices, secrets, colour())?,
+    }
+    Ok(code)
+}
+
+/// `WG_HIDE_KEYS=never` shows private and preshared keys. Where they are asked for by name, they are shown in any case.
+fn show_secrets() -> bool {
+    std::env::var_os("WG_HIDE_KEYS").is_some_and(|value| value == "never")
+}
+
+/// `WG_COLOR_MODE`: always, never, or, by default, on a terminal.
+fn colour() -> bool {
+    match std::env::var("WG_COLOR_MODE").as_deref() {
+        Ok("always") => true,
+        Ok("never") => false,
+        _ => io::stdout().is_terminal(),
+    }
+}
+
+/// One field in the format of `wg show INTERFACE FIELD`, byte for byte. With `all`, `wg` has the interface in every line
+/// but those of endpoints; here it is in these as well.
+fn print_field(out: &mut impl Write, prefix: &str, device: &Device, field: Field) -> io::Result<()> {
+    let mut peers = |value: &dyn Fn(&Peer) -> Zeroizing<String>| {
+        device.peers.iter().try_for_each(|peer| {
+            let (key, value) = (to_base64(&peer.public_key.0), value(peer));
+            writeln!(out, "{prefix}{}\t{}", *key, *value)
+        })
+    };
+    match field {
+        Field::PublicKey => writeln!(out, "{prefix}{}", *public_key(device)),
+        Field::PrivateKey => writeln!(out, "{prefix}{}", *secret(device.private_key.as_ref())),
+        Field::ListenPort => writeln!(out, "{prefix}{}", device.listen_port),
+        Field::Fwmark => writeln!(out, "{prefix}{}", fwmark(device)),
+        Field::Peers => {
+            device.peers.iter().try_for_each(|peer| writeln!(out, "{prefix}{}", *to_base64(&peer.public_key.0)))
+        }
+        Field::PresharedKeys => peers(&|peer| secret(peer.preshared_key.as_ref())),
+        Field::Endpoints => peers(&|peer| endpoint(peer).to_owned().into()),
+        Field::AllowedIps => peers(&|peer| allowed_ips(peer, " ").into()),
+        Field::LatestHandshakes => peers(&|peer| peer.last_handshake.as_secs().to_string().into()),
+        Field::Transfer => peers(&|peer| format!("{}\t{}", peer.rx_bytes, peer.tx_bytes).into()),
+        Field::PersistentKeepalive => peers(&|peer| keepalive(peer).into()),
+        Field::Dump => {
+            let (private, public) = (secret(device.private_key.as_ref()), public_key(device));
+            writeln!(out, "{prefix}{}\t{}\t{}\t{}", *private, *public, device.listen_port, fwmark(device))?;
+            device.peers.iter().try_for_each(|peer| {
+                let (key, preshared) = (to_base64(&peer.public_key.0), secret(peer.preshared_key.as_ref()));
+                let (endpoint, allowed_ips, keepalive) = (endpoint(peer), allowed_ips(peer, ","), keepalive(peer));
+                let handshake = peer.last_handshake.as_secs();
+                let (rx, tx) = (peer.rx_bytes, peer.tx_bytes);
+                writeln!(
+                    out,
+                    "{prefix}{}\t{}\t{endpoint}\t{allowed_ips}\t{handshake}\t{rx}\t{tx}\t{keepalive}",
+                    *key, *preshared
+                )
+            })
+        }
+    }
+}
+
+fn public_key(device: &Device) -> Zeroizing<String> {
+    match device.public_key() {
+        Some(key) => to_base64(&key.0),
+        None => NONE.to_owned().into(),
+    }
+}
+
+fn secret(key: Option<&Zeroizing<[u8; 32]>>) -> Zeroizing<String> {
+    key.map_or_else(|| NONE.to_owned().into(), |key| to_base64(key))
+}
+
+fn fwmark(device: &Device) -> String {
+    if device.fwmark == 0 { "off".to_owned() } else { format!("{:#x}", device.fwmark) }
+}
+
+fn endpoint(peer: &Peer) -> &str {
+    peer.endpoint.as_deref().unwrap_or(NONE)
+}
+
+fn allowed_ips(peer: &Peer, separator: &str) -> String {
+    if peer.allowed_ips.is_empty() {
+        return NONE.to_owned();
+    }
+    peer.allowed_ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(separator)
+}
+
+fn keepalive(peer: &Peer) -> String {
+    if peer.persistent_keepalive == 0 { "off".to_owned() } else { peer.persistent_keepalive.to_string() }
+}

@@ -1,0 +1,227 @@
+//! The state of interfaces for people.
+
+use super::{Device, NONE, Peer, allowed_ips, public_key, secret, to_base64};
+use crate::output::words::{ago, bytes, now, span};
+use rustguard_device::uapi::{PathView, PathWord};
+use std::{
+    fmt::{Display, Write as _},
+    io::{self, Write},
+    time::Duration,
+};
+use zeroize::Zeroizing;
+
+const HIDDEN: &str = "(hidden)";
+
+/// Prints a block per interface and one per peer; the peer that was heard of last comes first.
+pub(super) fn print(out: &mut impl Write, devices: &[(String, Device)], secrets: bool, colour: bool) -> io::Result<()> {
+    let mut page = Page { out, colour, secrets, now: now() };
+    for (index, (name, device)) in devices.iter().enumerate() {
+        if index > 0 {
+            writeln!(page.out)?;
+        }
+        page.device(name, device)?;
+    }
+    Ok(())
+}
+
+/// A path in words: where, whether it works, what for.
+fn words(path: &PathView) -> String {
+    let mut words = match (&path.configured, &path.endpoint) {
+        (Some(configured), _) => configured.clone(),
+        (None, Some(endpoint)) => endpoint.clone(),
+        (None, None) => "somewhere".to_owned(),
+    };
+    if let Some(local) = &path.local {
+        let _ = write!(words, " from {local}");
+    }
+    words += match path.state {
+        PathWord::Up => ", works",
+        PathWord::Down => ", does not answer",
+        PathWord::Unknown if path.endpoint.is_none() => ", not resolved",
+        PathWord::Unknown => ", not known to work",
+    };
+    if let Some(us) = path.round_trip_us.filter(|_| path.state == PathWord::Up) {
+        let _ = write!(words, ", {:.1} ms", us as f64 / 1e3);
+    }
+    if let Some(weight) = path.weight {
+        words += ", takes flows";
+        if path.configured.is_none() {
+            let _ = write!(words, " (weight {weight})");
+        }
+    } else if path.active {
+        words += ", in use";
+    }
+    words
+}
+
+/// Whether packets go from peer to peer without the host, and why not; nothing where there is nobody to go to.
+fn relay(device: &Device) -> Option<String> {
+    if device.peers.len() < 2 && device.relayed == 0 {
+        return None;
+    }
+    Some(match (device.relay.as_deref()?, &device.relay_rules) {
+        ("on", _) => "on".to_owned(),
+        ("isolated", _) => "none, peers are kept apart".to_owned(),
+        ("rules", Some(rules)) => format!("by the host, for {rules} to see it (past it: --relay unfiltered)"),
+        ("unknown", _) => "by the host, until it is known whether netfilter has rules for it".to_owned(),
+        (_, _) => "by the host".to_owned(),
+    })
+}
+
+struct Page<'a, W> {
+    out: &'a mut W,
+    colour: bool,
+    secrets: bool,
+    now: Duration,
+}
+
+impl<W: Write> Page<'_, W> {
+    fn device(&mut self, name: &str, device: &Device) -> io::Result<()> {
+        self.title("interface", name, "32")?;
+        self.line("public key", &*public_key(device))?;
+        self.secret("private key", device.private_key.as_ref())?;
+        self.line("listening port", device.listen_port)?;
+        if device.fwmark != 0 {
+            self.line("fwmark", format!("{:#x}", device.fwmark))?;
+        }
+        if let Some(relay) = relay(device) {
+            self.line("relay", relay)?;
+        }
+        if device.relayed > 0 {
+            self.line("relayed", format!("{} packets from peer to peer", device.relayed))?;
+        }
+        if device.unannounced > 0 {
+            let text =
+                format!("{} packets let through with sources that their routers do not announce", device.unannounced);
+            self.line("unannounced", text)?;
+        }
+        if !device.drops.is_empty() {
+            let drops: Vec<_> = device.drops.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+            self.line("dropped", drops.join(", "))?;
+        }
+        if !device.counters.is_empty() {
+            let counters: Vec<_> = device.counters.iter().map(|(name, count)| format!("{count} {name}")).collect();
+            self.line("enrolment", counters.join(", "))?;
+        }
+        let mut peers: Vec<_> = device.peers.iter().collect();
+        peers.sort_by_key(|peer| std::cmp::Reverse(peer.last_handshake));
+        peers.into_iter().try_for_each(|peer| self.peer(peer))
+    }
+
+    fn peer(&mut self, peer: &Peer) -> io::Result<()> {
+        writeln!(self.out)?;
+        let key = to_base64(&peer.public_key.0);
+        match &peer.name {
+            Some(name) => {
+                self.title("peer", name, "33")?;
+                self.line("public key", &*key)?;
+            }
+            None => self.title("peer", &key, "33")?,
+        }
+        if peer.preshared_key.is_some() {
+            self.secret("preshared key", peer.preshared_key.as_ref())?;
+        }
+        if let Some(endpoint) = &peer.endpoint {
+            self.line("endpoint", endpoint)?;
+        }
+        for path in &peer.paths {
+            self.line("path", words(path))?;
+        }
+        self.line("allowed ips", allowed_ips(peer, ", "))?;
+        if !peer.last_handshake.is_zero() {
+            self.line("latest handshake", ago(self.now, peer.last_handshake))?;
+        }
+        if peer.rx_bytes > 0 || peer.tx_bytes > 0 {
+            self.line("transfer", format!("{} received, {} sent", bytes(peer.rx_bytes), bytes(peer.tx_bytes)))?;
+        }
+        if peer.persistent_keepalive > 0 {
+            self.line("persistent keepalive", format!("every {}", span(peer.persistent_keepalive.into())))?;
+        }
+        Ok(())
+    }
+
+    fn title(&mut self, what: &str, name: &str, colour: &str) -> io::Result<()> {
+        if self.colour {
+            writeln!(self.out, "\x1b[{colour};1m{what}\x1b[0m: \x1b[{colour}m{name}\x1b[0m")
+        } else {
+            writeln!(self.out, "{what}: {name}")
+        }
+    }
+
+    fn line(&mut self, key: &str, value: impl Display) -> io::Result<()> {
+        if self.colour {
+            writeln!(self.out, "  \x1b[1m{key}\x1b[0m: {value}")
+        } else {
+            writeln!(self.out, "  {key}: {value}")
+        }
+    }
+
+    fn secret(&mut self, what: &str, key: Option<&Zeroizing<[u8; 32]>>) -> io::Result<()> {
+        match key {
+            None => self.line(what, NONE),
+            Some(_) if !self.secrets => self.line(what, HIDDEN),
+            key => self.line(what, &*secret(key)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustguard_crypto::x25519::PublicKey;
+
+    fn device() -> Device {
+        let peer = |byte: u8, name: Option<&str>, handshake| Peer {
+            name: name.map(str::to_owned),
+            preshared_key: Some(Zeroizing::new([byte; 32])),
+            endpoint: Some("[2001:db8::1]:9".to_owned()),
+            allowed_ips: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
+            last_handshake: Duration::from_secs(handshake),
+            rx_bytes: 1536,
+            tx_bytes: 3,
+            persistent_keepalive: 25,
+            ..Peer::new(PublicKey([byte; 32]))
+        };
+        Device {
+            private_key: Some(Zeroizing::new([8; 32])),
+            listen_port: 51_820,
+            fwmark: 0xca6c,
+            relay: Some("rules".to_owned()),
+            relay_rules: Some("the chain `x`".to_owned()),
+            relayed: 12,
+            unannounced: 5,
+            drops: vec![("forged".to_owned(), 3)],
+            counters: vec![("admitted".to_owned(), 4)],
+            peers: vec![peer(1, None, 0), peer(2, Some("laptop"), 100)],
+        }
+    }
+
+    fn page(secrets: bool, colour: bool) -> String {
+        let mut out = Vec::new();
+        let mut page = Page { out: &mut out, colour, secrets, now: Duration::from_secs(100 + 3600 + 61) };
+        page.device("wg0", &device()).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_page() {
+        let public = public_key(&device());
+        let expected = format!(
+            "interface: wg0\n  public key: {}\n  private key: (hidden)\n  listening port: 51820\n  fwmark: 0xca6c\n  \
+             relay: by the host, for the chain `x` to see it (past it: --relay unfiltered)\n  relayed: 12 packets from peer to peer\n  unannounced: 5 packets let through with sources that their routers do not announce\n  dropped: 3 forged\n  enrolment: 4 admitted\n\n\
+             peer: laptop\n  public key: AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n  preshared key: (hidden)\n  \
+             endpoint: [2001:db8::1]:9\n  allowed ips: 10.0.0.0/8, fd00::/8\n  latest handshake: 1 hour, 1 minute, 1 second ago\n  \
+             transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n\n\
+             peer: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n  preshared key: (hidden)\n  endpoint: [2001:db8::1]:9\n  \
+             allowed ips: 10.0.0.0/8, fd00::/8\n  transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n",
+            *public
+        );
+        assert_eq!(page(false, false), expected);
+    }
+
+    #[test]
+    fn secrets_and_colours_only_when_asked_for() {
+        assert!(page(true, false).contains("private key: CAgI") && page(true, false).contains("preshared key: AQEB"));
+        assert!(page(false, true).contains("\x1b[32;1minterface\x1b[0m: \x1b[32mwg0\x1b[0m"));
+    }
+}

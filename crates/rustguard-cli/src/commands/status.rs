@@ -1,0 +1,179 @@
+//! `rustguard status`: the state of a running `serve`.
+
+use crate::{
+    arguments::enrolment::Status as Arguments,
+    output::{
+        screen,
+        words::{ago, bytes, now, span, table},
+    },
+};
+use anyhow::{Result, bail};
+use rustguard_serve::{
+    ask,
+    request::{Answer, PeerView, Request, Status},
+};
+use std::{
+    collections::HashMap,
+    fmt::Write as _,
+    io::{self, Write as _},
+    time::{Duration, Instant},
+};
+
+/// Runs `status`.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let interface = &arguments.interface.interface;
+    if arguments.json {
+        let status = ask_status(interface)?;
+        writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&status)?)?;
+        return Ok(());
+    }
+    let mut before: HashMap<String, (u64, u64)> = HashMap::new();
+    let mut at = Instant::now();
+    screen::show(arguments.watch, || {
+        let status = ask_status(interface)?;
+        let seconds = at.elapsed().as_secs_f64();
+        at = Instant::now();
+        let rate = |peer: &PeerView| {
+            let (rx, tx) = before.get(&peer.public_key)?;
+            let per_second = |new: u64, old: u64| (new.saturating_sub(old) as f64 / seconds) as u64;
+            Some((peer.public_key.clone(), (per_second(peer.rx_bytes, *rx), per_second(peer.tx_bytes, *tx))))
+        };
+        let page = page(&status, &status.peers.iter().filter_map(rate).collect());
+        before = status.peers.into_iter().map(|peer| (peer.public_key, (peer.rx_bytes, peer.tx_bytes))).collect();
+        Ok(page)
+    })
+}
+
+fn ask_status(interface: &str) -> Result<Status> {
+    match ask(interface, &Request::Status)? {
+        Answer::Status(status) => Ok(status),
+        other => bail!("the server gave an answer to something else: {other:?}"),
+    }
+}
+
+/// The state for people; `rates` are bytes per second from and to a peer.
+fn page(status: &Status, rates: &HashMap<String, (u64, u64)>) -> String {
+    let mut text = String::new();
+    let mut line = |key: &str, value: &str| {
+        writeln!(text, "  {key}: {value}").expect("writing to a String cannot fail");
+    };
+    line("public key", &status.public_key);
+    match &status.endpoint {
+        Some(endpoint) => line("reached at", endpoint),
+        None => line("listening port", &status.port.to_string()),
+    }
+    for pool in &status.pools {
+        line("pool", &format!("{} ({} leased; this machine is {})", pool.prefix, pool.leased, pool.address));
+    }
+    if status.isolate {
+        line("isolated", "peers do not reach each other");
+    }
+    match &status.window {
+        None => line("window", "closed; `rustguard open` opens it"),
+        Some(window) => {
+            let approve = if window.approve { ", with approval" } else { "" };
+            let left = format!("{} left, {} guesses", span(window.seconds_left), window.attempts_left);
+            line("window", &format!("open for a {}{approve}: {left}", window.secret));
+        }
+    }
+    for waiting in &status.waiting {
+        let name = waiting.name.as_deref().unwrap_or("a machine without a name");
+        line("waits for approval", &format!("{} {name}, at {}", waiting.code, waiting.source));
+    }
+    if status.usable_invites > 0 {
+        line("invites", &format!("{} can be used; `rustguard invite ls`", status.usable_invites));
+    }
+    let counters: Vec<_> = status.counters.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    if !counters.is_empty() {
+        line("since the start", &counters.join(", "));
+    }
+    let peers = if status.peers.is_empty() { String::new() } else { format!("\n{}", peer_table(&status.peers, rates)) };
+    format!("interface: {}\n{text}{peers}", status.interface)
+}
+
+/// Peers, a line each.
+pub(crate) fn peer_table(peers: &[PeerView], rates: &HashMap<String, (u64, u64)>) -> String {
+    let now = now();
+    let row = |peer: &PeerView| {
+        let addresses: Vec<_> = peer.addresses.iter().map(ToString::to_string).collect();
+        let heard = match peer.last_handshake {
+            Some(at) => ago(now, Duration::from_secs(at)),
+            None => "never".to_owned(),
+        };
+        let traffic = match rates.get(&peer.public_key) {
+            Some((rx, tx)) => format!("{}/s in, {}/s out", bytes(*rx), bytes(*tx)),
+            None => format!("{} in, {} out", bytes(peer.rx_bytes), bytes(peer.tx_bytes)),
+        };
+        let mut state = peer.state.clone();
+        if peer.ephemeral {
+            state.push_str(", ephemeral");
+        }
+        let came_by = match &peer.tag {
+            Some(tag) => format!("{} ({tag})", peer.origin),
+            None => peer.origin.clone(),
+        };
+        let name = peer.name.clone().unwrap_or_else(|| peer.public_key.clone());
+        vec![name, addresses.join(", "), state, came_by, heard, traffic]
+    };
+    table(
+        &["NAME", "ADDRESSES", "STATE", "CAME BY", "LAST HANDSHAKE", "TRAFFIC"],
+        &peers.iter().map(row).collect::<Vec<_>>(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustguard_serve::request::{PoolView, WaitingView, WindowView};
+
+    #[test]
+    fn a_page() {
+        let peer = PeerView {
+            name: Some("laptop".into()),
+            public_key: "KEY".into(),
+            addresses: vec!["10.150.0.2".parse().unwrap()],
+            state: "pending".into(),
+            origin: "window".into(),
+            tag: Some("ci".into()),
+            ephemeral: true,
+            created: 0,
+            expires: None,
+            last_handshake: None,
+            endpoint: None,
+            rx_bytes: 2_048,
+            tx_bytes: 1,
+        };
+        let mut status = Status {
+            interface: "rg0".into(),
+            public_key: "SERVER".into(),
+            port: 51_820,
+            endpoint: Some("192.0.2.1:51820".into()),
+            pools: vec![PoolView {
+                prefix: "10.150.0.0/24".parse().unwrap(),
+                address: "10.150.0.1".parse().unwrap(),
+                leased: 1,
+            }],
+            isolate: true,
+            window: Some(WindowView { seconds_left: 61, secret: "code".into(), attempts_left: 4, approve: true }),
+            waiting: vec![WaitingView { code: "12345678".into(), name: None, source: "192.0.2.9:1".into() }],
+            usable_invites: 1,
+            peers: vec![peer],
+            counters: vec![("admitted".into(), 3), ("refused".into(), 2)],
+        };
+        let rates = HashMap::from([("KEY".to_owned(), (1_536, 0))]);
+        assert_eq!(
+            page(&status, &rates),
+            "interface: rg0\n  public key: SERVER\n  reached at: 192.0.2.1:51820\n  \
+             pool: 10.150.0.0/24 (1 leased; this machine is 10.150.0.1)\n  isolated: peers do not reach each other\n  \
+             window: open for a code, with approval: 1 minute, 1 second left, 4 guesses\n  \
+             waits for approval: 12345678 a machine without a name, at 192.0.2.9:1\n  \
+             invites: 1 can be used; `rustguard invite ls`\n  since the start: 3 admitted, 2 refused\n\n\
+             NAME    ADDRESSES   STATE               CAME BY      LAST HANDSHAKE  TRAFFIC\n\
+             laptop  10.150.0.2  pending, ephemeral  window (ci)  never           1.50 KiB/s in, 0 B/s out\n"
+        );
+        status = Status { endpoint: None, window: None, waiting: vec![], peers: vec![], counters: vec![], ..status };
+        let text = page(&status, &rates);
+        assert!(text.contains("listening port: 51820") && text.contains("window: closed"));
+        assert!(!text.contains("since") && !text.contains("NAME"));
+    }
+}

@@ -1,0 +1,45 @@
+//! `rustguard up`: a tunnel from a configuration file, in the foreground or detached.
+
+use crate::{
+    arguments::data_path::{DataPath, Relay},
+    process::{
+        detach,
+        lifetime::{Signals, run_until_ended},
+    },
+    session::Session,
+};
+use anyhow::{Context as _, Result};
+use rustguard_device::{Device, conf};
+
+/// Brings a tunnel up and keeps it until told otherwise.
+pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<()> {
+    let (path, interface) = conf::resolve_name(target)?;
+    if detached && !detach::is_child() {
+        // Absolute, but not canonical: the interface has its name from the link, not from what it points to.
+        let path = std::path::absolute(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        let path = path.to_str().context("the path is not UTF-8")?;
+        let mut arguments = vec!["up".to_owned(), "--detach".to_owned(), path.to_owned()];
+        arguments.extend(data_path.arguments());
+        return detach::spawn(&interface, &arguments);
+    }
+    detach::enter();
+    let config = super::check::load(&path)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let mut session = Session::claim(interface.clone(), path, config).await?;
+        let started = tokio::select! {
+            started = session.start(data_path.apply(Device::builder()), data_path.relay != Relay::Off) => started,
+            name = signals.recv() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
+        };
+        let result = match (started, session.device()) {
+            (Ok(()), Some(device)) => run_until_ended(&interface, device, &mut signals).await,
+            (started, _) => started,
+        };
+        session.stop().await;
+        if result.is_ok() {
+            detach::leave(&interface);
+        }
+        result
+    })
+}

@@ -1,0 +1,46 @@
+//! `rustguard INTERFACE`: a bare interface that `wg` configures, for stock wg-quick
+//! (`WG_QUICK_USERSPACE_IMPLEMENTATION=rustguard`) and whatever else drives wireguard-go.
+
+use crate::{
+    arguments::data_path::DataPath,
+    process::{
+        detach,
+        lifetime::{Signals, notify},
+    },
+    runfile::RunFile,
+};
+use anyhow::{Result, bail};
+use rustguard_device::{CloseReason, Device, conf, uapi};
+
+/// Makes the interface and serves its UAPI socket, in the background unless `foreground`.
+pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
+    conf::check_interface_name(interface)?;
+    // First: a value that is none ends the process.
+    let data_path = DataPath::from_environment();
+    if !foreground && !detach::is_child() {
+        return detach::spawn(interface, &[interface.to_owned()]);
+    }
+    detach::enter();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let _run = RunFile::claim(interface)?;
+        let device = data_path.apply(Device::builder()).start(interface)?;
+        let server = uapi::Server::start(interface, device.handle())?;
+        notify(&[sd_notify::NotifyState::Ready]);
+        detach::ready();
+        let result = tokio::select! {
+            reason = device.closed() => match reason {
+                CloseReason::Shutdown | CloseReason::InterfaceDeleted => Ok(()),
+                reason => bail!("{interface}: {reason}"),
+            },
+            _ = signals.recv() => Ok(()),
+        };
+        drop(server);
+        device.shutdown().await;
+        if result.is_ok() {
+            detach::leave(interface);
+        }
+        result
+    })
+}

@@ -1,0 +1,6 @@
+//! What commands print and draw.
+
+pub(crate) mod screen;
+pub(crate) mod stock;
+pub(crate) mod svg;
+pub(crate) mod words;

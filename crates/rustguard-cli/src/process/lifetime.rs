@@ -1,0 +1,56 @@
+//! From a tunnel that is ready to its end: what systemd and a parent process are told, and the signals that end it.
+
+use super::detach;
+use anyhow::{Result, bail};
+use rustguard_device::{CloseReason, Device};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Ready: waits until something ends the tunnel.
+pub(crate) async fn run_until_ended(interface: &str, device: &Device, signals: &mut Signals) -> Result<()> {
+    tracing::info!("{interface} is up");
+    notify(&[sd_notify::NotifyState::Ready]);
+    detach::ready();
+    let ended = tokio::select! {
+        reason = device.closed() => match reason {
+            // Deleting the interface is how wg-quick, and people, end a tunnel: not a failure.
+            CloseReason::Shutdown | CloseReason::InterfaceDeleted => {
+                tracing::info!("{interface}: {reason}");
+                Ok(())
+            }
+            reason => bail!("{interface}: {reason}"),
+        },
+        name = signals.recv() => {
+            tracing::info!("{interface}: ended by {name}");
+            Ok(())
+        }
+    };
+    notify(&[sd_notify::NotifyState::Stopping]);
+    ended
+}
+
+/// Tells systemd, where it asked.
+pub(crate) fn notify(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!("sd_notify: {error}");
+    }
+}
+
+/// The signals that end a tunnel.
+pub(crate) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// Waits for one, and names it.
+    pub(crate) async fn recv(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}
