@@ -15,9 +15,10 @@ use rustguard_enroll::{
     ledger::{Ledger, Policy},
     pool::Pools,
     server::{InviteOptions, MAX_WINDOW, OpenOptions, Server, ServerConfig},
-    store::{FileStore, LeaseStore, MemoryStore},
+    store::{LeaseStore, MemoryStore},
     token::Token,
 };
+use rustguard_serve::FileStore;
 use std::{
     hint::black_box,
     net::{Ipv4Addr, SocketAddr},

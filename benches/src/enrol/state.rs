@@ -11,8 +11,9 @@ use rustguard_enroll::{
     lease::{Lease, PresharedKey},
     ledger::{Grant, Ledger, Policy, Request},
     pool::Pools,
-    store::{Change, FileStore, LeaseStore, State, StoreError},
+    store::{Change, LeaseStore, State, StoreError},
 };
+use rustguard_serve::FileStore;
 use std::{
     fs,
     os::unix::fs::MetadataExt as _,

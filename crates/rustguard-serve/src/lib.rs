@@ -27,6 +27,7 @@ pub mod request;
 mod service;
 mod settings;
 mod socket;
+mod store;
 
 pub use folder::{Folder, FolderError, STATE_DIR};
 pub use join::{JoinError, JoinOptions, Progress, join};
@@ -34,6 +35,7 @@ pub use prepare::{PrepareError, Prepared};
 pub use service::{Counters, Service, StartError};
 pub use settings::{DEFAULT_PORT, Settings};
 pub use socket::{AskError, RUN_DIR, ask, socket_path};
+pub use store::{FileStore, FileStoreError};
 
 /// The interface where none is named.
 pub const DEFAULT_INTERFACE: &str = "rg0";

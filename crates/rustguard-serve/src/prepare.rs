@@ -4,6 +4,7 @@ use crate::{
     folder::{Folder, FolderError},
     service::{self, Counters},
     settings::Settings,
+    store::{FileStore, FileStoreError},
 };
 use ipnet::IpNet;
 use rustguard_crypto::x25519::StaticSecret;
@@ -12,7 +13,7 @@ use rustguard_enroll::{
     ledger::{Ledger, LedgerError, Policy},
     pool::{PoolError, Pools},
     server::{Server, ServerConfig, ServerError},
-    store::{FileStore, LeaseStore, StoreError},
+    store::LeaseStore,
     token::Passphrase,
     wire::is_enrolment,
 };
@@ -49,7 +50,7 @@ pub enum PrepareError {
     Pool(#[from] PoolError),
     /// The store.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] FileStoreError),
     /// The leases.
     #[error(transparent)]
     Ledger(#[from] LedgerError),

@@ -9,6 +9,7 @@ use crate::{
     prepare::Prepared,
     settings::Settings,
     socket::{Call, ControlSocket, socket_path},
+    store::FileStore,
 };
 pub use counters::Counters;
 use rustguard_core::time::{Instant, Now};
@@ -18,7 +19,7 @@ use rustguard_enroll::{
     action::{Action, PeerConfig},
     audit::AuditRecord,
     server::Server,
-    store::{FileStore, LeaseStore},
+    store::LeaseStore,
     token::Passphrase,
 };
 use rustguard_tun::{Endpoint, clock};

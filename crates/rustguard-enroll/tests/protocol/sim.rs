@@ -38,7 +38,7 @@ impl LeaseStore for TestStore {
 
     fn commit(&mut self, changes: &[Change], before: &State) -> Result<(), StoreError> {
         if self.broken.get() {
-            return Err(StoreError::Other("the disk is gone".into()));
+            return Err(StoreError::new("the disk is gone"));
         }
         self.commits.set(self.commits.get() + 1);
         self.kept.borrow_mut().commit(changes, before)

@@ -16,7 +16,7 @@ impl LeaseStore for Flaky {
 
     fn commit(&mut self, changes: &[Change], before: &State) -> Result<(), StoreError> {
         if self.fails {
-            return Err(StoreError::Other("flaky".into()));
+            return Err(StoreError::new("flaky"));
         }
         self.store.commit(changes, before)
     }

@@ -1,7 +1,10 @@
 //! A file system that loses power, and what the log makes of what is left.
-use super::{Change, LeaseStore, State, StoreError, files::Files, log::Log};
-use crate::lease::{Lease, LeaseState, Origin, PresharedKey};
+use super::{FileStoreError, files::Files, log::Log};
 use rustguard_crypto::x25519::PublicKey;
+use rustguard_enroll::{
+    lease::{Lease, LeaseState, Origin, PresharedKey},
+    store::{Change, State},
+};
 use std::{cell::RefCell, collections::BTreeMap, io, path::PathBuf, rc::Rc};
 use zeroize::Zeroizing;
 
@@ -267,7 +270,7 @@ fn drive(drive: Drive) -> Shared {
 }
 
 /// Commits from number `next` until trouble comes. Returns how many are acknowledged in all.
-fn run(files: &Shared, commits: &[Vec<Change>], states: &[State]) -> (usize, Option<StoreError>) {
+fn run(files: &Shared, commits: &[Vec<Change>], states: &[State]) -> (usize, Option<FileStoreError>) {
     let mut log = log(files);
     let loaded = match log.load() {
         Ok(state) => state.unwrap_or_default(),
@@ -348,7 +351,10 @@ fn an_error_at_any_operation_loses_nothing_and_leaves_nothing_of_a_failed_commit
                     done = next + 1;
                     continue;
                 }
-                assert!(matches!(log.commit(&commits[next], &states[next]), Err(StoreError::Broken { .. })), "{place}");
+                assert!(
+                    matches!(log.commit(&commits[next], &states[next]), Err(FileStoreError::Broken { .. })),
+                    "{place}"
+                );
                 break;
             }
             let files = drive(files.0.borrow().restarted(seed));
@@ -383,9 +389,9 @@ fn a_log_that_could_not_undo_a_write_accepts_nothing_more() {
     log.load().unwrap();
     let operations = files.0.borrow().operations;
     files.0.borrow_mut().trouble = Trouble::CutAt(operations);
-    assert!(matches!(log.commit(&commits[0], &states[0]), Err(StoreError::Io { action: "write", .. })));
+    assert!(matches!(log.commit(&commits[0], &states[0]), Err(FileStoreError::Io { action: "write", .. })));
     files.0.borrow_mut().trouble = Trouble::None;
-    assert!(matches!(log.commit(&commits[0], &states[0]), Err(StoreError::Broken { .. })));
+    assert!(matches!(log.commit(&commits[0], &states[0]), Err(FileStoreError::Broken { .. })));
 }
 
 #[test]
@@ -401,7 +407,7 @@ fn a_torn_record_that_cannot_be_cut_off_is_not_written_behind() {
             drive(Drive { trouble: Trouble::ErrorAt(operation), ..files.0.borrow().restarted(7 + operation as u64) });
         files.0.borrow_mut().inode("journal-0").unwrap().current.extend_from_slice(b"torn");
         let error = self::log(&files).load().unwrap_err();
-        assert!(matches!(error, StoreError::Io { action: "write", .. }), "{error}");
+        assert!(matches!(error, FileStoreError::Io { action: "write", .. }), "{error}");
     }
 }
 
@@ -421,7 +427,7 @@ fn missing_files_are_named_and_nothing_is_changed() {
         files.0.borrow_mut().names.remove(name);
         let operations = files.0.borrow().operations;
         let Err(error) = log(&files).load() else { panic!("{name} is not missed") };
-        assert!(matches!(&error, StoreError::Missing { path } if path.to_str() == Some(name)), "{name}: {error}");
+        assert!(matches!(&error, FileStoreError::Missing { path } if path.to_str() == Some(name)), "{name}: {error}");
         assert_eq!(files.0.borrow().operations, operations, "{name}: nothing was written");
     }
 }
@@ -451,7 +457,7 @@ fn every_flipped_bit_in_any_file_is_found_or_is_a_commit_cut_off() {
                     assert_eq!(state.unwrap(), states[done - 1], "{name}, byte {byte}");
                     cut_off += 1;
                 }
-                Err(StoreError::Damaged { path, .. } | StoreError::Version { path, .. }) => {
+                Err(FileStoreError::Damaged { path, .. } | FileStoreError::Version { path, .. }) => {
                     assert_eq!(path.to_str(), Some(&name[..]));
                 }
                 Err(error) => panic!("{name}, byte {byte}: {error}"),

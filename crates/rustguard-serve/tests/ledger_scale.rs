@@ -5,8 +5,9 @@ use rustguard_enroll::{
     lease::{Lease, LeaseState, NewInvite, Origin, PresharedKey, Terms, TokenId},
     ledger::{Grant, Ledger, Policy, Request},
     pool::Pools,
-    store::{Change, FileStore, LeaseStore, State},
+    store::{Change, LeaseStore, State},
 };
+use rustguard_serve::FileStore;
 use std::time::Duration;
 
 const LEASES: u32 = 60_000;

@@ -8,8 +8,8 @@ use rustguard_enroll::{
     lease::{PresharedKey, Terms},
     ledger::{Grant, Ledger, Policy, Request},
     pool::Pools,
-    store::FileStore,
 };
+use rustguard_serve::FileStore;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{BufRead, BufReader, Write},

@@ -1,5 +1,5 @@
 //! The files of one folder: what the log needs of a file system, so that tests can cut its power.
-use super::StoreError;
+use super::FileStoreError;
 use rustix::fs::{FlockOperation, flock};
 use std::{
     collections::BTreeMap,
@@ -51,10 +51,10 @@ const LOCK: &str = "lock";
 
 impl Disk {
     /// Opens the folder, makes it if need be (mode 0700), and locks it.
-    pub(super) fn open(folder: &Path) -> Result<Self, StoreError> {
+    pub(super) fn open(folder: &Path) -> Result<Self, FileStoreError> {
         let io = |action: &'static str, path: &Path| {
             let path = path.to_owned();
-            move |source| StoreError::Io { action, path, source }
+            move |source| FileStoreError::Io { action, path, source }
         };
         if !folder.exists() {
             DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(io("create", folder))?;
@@ -66,11 +66,11 @@ impl Disk {
         let metadata = handle.metadata().map_err(io("look at", folder))?;
         let (owner, us) = (metadata.uid(), rustix::process::geteuid().as_raw());
         if owner != us {
-            return Err(StoreError::Owner { path: folder.to_owned(), owner, us });
+            return Err(FileStoreError::Owner { path: folder.to_owned(), owner, us });
         }
         let mode = metadata.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
-            return Err(StoreError::Exposed { path: folder.to_owned(), mode });
+            return Err(FileStoreError::Exposed { path: folder.to_owned(), mode });
         }
         let path = folder.join(LOCK);
         let mut options = OpenOptions::new();
@@ -83,7 +83,7 @@ impl Disk {
                 // What it says helps, and is not needed.
                 let _ = lock.read_to_string(&mut by);
                 let by = by.trim().parse::<u32>().map_or("another process".to_owned(), |pid| format!("process {pid}"));
-                return Err(StoreError::Locked { path: folder.to_owned(), by });
+                return Err(FileStoreError::Locked { path: folder.to_owned(), by });
             }
             Err(error) => return Err(io("lock", &path)(error.into())),
         }

@@ -1,5 +1,6 @@
 //! The default store: a folder of its own.
-use super::{Change, LeaseStore, State, StoreError, files::Disk, log::Log};
+use super::{FileStoreError, files::Disk, log::Log};
+use rustguard_enroll::store::{Change, LeaseStore, State, StoreError};
 use std::path::Path;
 
 /// Keeps the state in a folder: a snapshot, and a journal of what happened since.
@@ -21,18 +22,21 @@ pub struct FileStore(Log<Disk>);
 
 impl FileStore {
     /// Opens and locks the folder.
-    pub fn open(folder: &Path) -> Result<Self, StoreError> {
+    ///
+    /// # Errors
+    /// See [`FileStoreError`].
+    pub fn open(folder: &Path) -> Result<Self, FileStoreError> {
         Ok(Self(Log::new(Disk::open(folder)?)))
     }
 }
 
 impl LeaseStore for FileStore {
     fn load(&mut self) -> Result<Option<State>, StoreError> {
-        self.0.load()
+        Ok(self.0.load()?)
     }
 
     fn commit(&mut self, changes: &[Change], before: &State) -> Result<(), StoreError> {
-        self.0.commit(changes, before)
+        Ok(self.0.commit(changes, before)?)
     }
 }
 

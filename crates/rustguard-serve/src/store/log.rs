@@ -9,11 +9,12 @@
 //! enough: what changed meanwhile is in the new journal, and changes say what is, so that carrying one out on a state that
 //! has it already does no harm. In its place the snapshot holds nothing that was not committed.
 use super::{
-    Change, LeaseStore, State, StoreError,
+    FileStoreError,
     files::Files,
     format::{self, Fault, JOURNAL_HEADER, Snapshot},
-    state::Walk,
+    walk::Walk,
 };
+use rustguard_enroll::store::{Change, State};
 use std::io;
 use zeroize::Zeroizing;
 
@@ -87,7 +88,7 @@ impl<F: Files> Log<F> {
     }
 
     /// Begins the journal after the newest one. Its name appears only when its header is on the disk.
-    fn begin_journal(&mut self, generation: u64) -> Result<(), StoreError> {
+    fn begin_journal(&mut self, generation: u64) -> Result<(), FileStoreError> {
         let write = self
             .files
             .create(JOURNAL_NEW)
@@ -107,7 +108,7 @@ impl<F: Files> Log<F> {
     }
 
     /// Begins a snapshot, and the journal that follows it.
-    fn begin_snapshot(&mut self) -> Result<(), StoreError> {
+    fn begin_snapshot(&mut self) -> Result<(), FileStoreError> {
         let (generation, next_serial, covers) = (self.newest + 1, self.next_serial, self.journals_len);
         self.begin_journal(generation)?;
         self.image = Some(Image { generation, walk: Walk::default(), parts: 0, len: 0, next_serial, covers });
@@ -116,7 +117,7 @@ impl<F: Files> Log<F> {
 
     /// Goes on without the snapshot that could not be begun or written: the old one and the journals still hold
     /// everything. Another is tried when they have grown some more.
-    fn without_snapshot(&mut self, error: StoreError) -> Result<(), StoreError> {
+    fn without_snapshot(&mut self, error: FileStoreError) -> Result<(), FileStoreError> {
         self.image = None;
         self.bound = self.journals_len + self.min_journals;
         if self.broken { Err(error) } else { Ok(()) }
@@ -162,7 +163,7 @@ impl<F: Files> Log<F> {
         Ok(true)
     }
 
-    fn append(&mut self, record: &[u8]) -> Result<(), StoreError> {
+    fn append(&mut self, record: &[u8]) -> Result<(), FileStoreError> {
         let name = journal(self.newest);
         let Err(error) = self.files.append(&name, record).and_then(|()| self.files.sync(&name)) else {
             self.journal_len += record.len() as u64;
@@ -176,25 +177,26 @@ impl<F: Files> Log<F> {
         Err(self.io("write", &name, error))
     }
 
-    fn io(&self, action: &'static str, name: &str, source: io::Error) -> StoreError {
-        StoreError::Io { action, path: self.files.path(name), source }
+    fn io(&self, action: &'static str, name: &str, source: io::Error) -> FileStoreError {
+        FileStoreError::Io { action, path: self.files.path(name), source }
     }
 
-    fn read(&mut self, name: &str) -> Result<Zeroizing<Vec<u8>>, StoreError> {
+    fn read(&mut self, name: &str) -> Result<Zeroizing<Vec<u8>>, FileStoreError> {
         self.files.read(name).map_err(|error| self.io("read", name, error))
     }
 
-    fn fault(&self, name: &str, fault: Fault) -> StoreError {
+    fn fault(&self, name: &str, fault: Fault) -> FileStoreError {
         let path = self.files.path(name);
         match fault {
-            Fault::Damaged(offset, cause) => StoreError::Damaged { path, offset: offset as u64, cause },
-            Fault::Version(found) => StoreError::Version { path, found, known: format::VERSION },
+            Fault::Damaged(offset, cause) => FileStoreError::Damaged { path, offset: offset as u64, cause },
+            Fault::Version(found) => FileStoreError::Version { path, found, known: format::VERSION },
         }
     }
 }
 
-impl<F: Files> LeaseStore for Log<F> {
-    fn load(&mut self) -> Result<Option<State>, StoreError> {
+impl<F: Files> Log<F> {
+    /// Reads the state, as [`LeaseStore::load`](rustguard_enroll::store::LeaseStore::load) does.
+    pub(super) fn load(&mut self) -> Result<Option<State>, FileStoreError> {
         let names = self.files.list().map_err(|error| self.io("list", "", error))?;
         let has_snapshot = names.iter().any(|name| name == SNAPSHOT);
         let snapshot = if has_snapshot {
@@ -217,7 +219,7 @@ impl<F: Files> LeaseStore for Log<F> {
             let name = journal(generation);
             if !names.contains(&name) {
                 let missing = if has_snapshot || generation > 0 { &name } else { SNAPSHOT };
-                return Err(StoreError::Missing { path: self.files.path(missing) });
+                return Err(FileStoreError::Missing { path: self.files.path(missing) });
             }
             let bytes = self.read(&name)?;
             let tail = format::read_journal(&bytes, generation, self.next_serial, &mut state)
@@ -252,11 +254,12 @@ impl<F: Files> LeaseStore for Log<F> {
         Ok((has_snapshot || self.next_serial > 0).then_some(state))
     }
 
-    fn commit(&mut self, changes: &[Change], before: &State) -> Result<(), StoreError> {
+    /// Makes changes durable, as [`LeaseStore::commit`](rustguard_enroll::store::LeaseStore::commit) does.
+    pub(super) fn commit(&mut self, changes: &[Change], before: &State) -> Result<(), FileStoreError> {
         if self.broken {
-            return Err(StoreError::Broken { path: self.files.path("") });
+            return Err(FileStoreError::Broken { path: self.files.path("") });
         }
-        let record = format::record(self.next_serial, changes).map_err(StoreError::TooLarge)?;
+        let record = format::record(self.next_serial, changes).map_err(FileStoreError::TooLarge)?;
         if self.image.is_none() && self.journals_len > self.bound {
             self.begin_snapshot().or_else(|error| self.without_snapshot(error))?;
         }
