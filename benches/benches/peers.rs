@@ -18,14 +18,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for count in [10_000_u32, 100_000] {
         // The host's end has to live as long as the device.
         let (tun, _host) = memory::tun()?;
-        let binder = MemoryBinder { net: MemoryNet::default(), address: "192.0.2.1:51820".parse()? };
+        let binder = MemoryBinder::new(MemoryNet::default(), "192.0.2.1:51820".parse()?);
         let device = Device::builder().start_with(tun, binder)?;
         let before = resident()?;
         let start = Instant::now();
         // As a client of the UAPI would: a configuration at a time, which is then forgotten.
         for from in (0..count).step_by(1_000) {
-            let peers = (from..from + 1_000).map(peer).collect();
-            device.update(Update { peers, ..Update::default() }).await?;
+            device.update(Update::new().peers((from..from + 1_000).map(peer))).await?;
         }
         let added = start.elapsed();
         let bytes = resident()?.saturating_sub(before) / u64::from(count);

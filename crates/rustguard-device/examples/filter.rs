@@ -72,7 +72,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         middle = middle.peer(PeerUpdate::new(key).endpoint(place(n)).allowed_ip(ipnet::Ipv4Net::from(address(n))));
     }
     let (tun, _host) = memory::tun()?;
-    let middle = middle.start_with(tun, MemoryBinder { net: net.clone(), address: place(2) })?;
+    let middle = middle.start_with(tun, MemoryBinder::new(net.clone(), place(2)))?;
 
     // The others know the middle, which has everything.
     let mut ends = Vec::new();
@@ -83,7 +83,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let device = Device::builder()
             .private_key(keys[usize::from(n) - 1].clone())
             .peer(PeerUpdate::new(keys[1].public_key()).endpoint(place(2)).allowed_ip(everything))
-            .start_with(tun, MemoryBinder { net: net.clone(), address: place(n) })?;
+            .start_with(tun, MemoryBinder::new(net.clone(), place(n)))?;
         ends.push((device, host));
     }
 

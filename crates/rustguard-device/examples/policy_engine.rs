@@ -66,11 +66,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         alice = alice.peer(PeerUpdate::new(key.public_key()).endpoint(at(n)).allowed_ip(bob));
         let (tun, host) = memory::tun()?;
         let peer = PeerUpdate::new(keys[0].public_key()).allowed_ip("10.0.0.1/32".parse::<IpNet>()?);
-        let binder = MemoryBinder { net: net.clone(), address: at(n) };
+        let binder = MemoryBinder::new(net.clone(), at(n));
         gateways.push((Device::builder().private_key(key.clone()).peer(peer).start_with(tun, binder)?, host));
     }
     let (tun, host) = memory::tun()?;
-    let alice = alice.start_with(tun, MemoryBinder { net, address: at(9) })?;
+    let alice = alice.start_with(tun, MemoryBinder::new(net, at(9)))?;
 
     for what in ["two gateways", "the first is gone"] {
         // A hundred flows: UDP from as many ports. What is lost while a session begins is not waited for.
@@ -85,8 +85,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
             *count = std::iter::from_fn(|| gateway.recv(&mut [0; 64]).ok()).count();
         }
         println!("{what:18} {counts:?} flows each");
-        let gone = PeerUpdate { remove: true, ..PeerUpdate::new(keys[1].public_key()) };
-        alice.update(Update { peers: vec![gone], ..Update::default() }).await?;
+        let gone = PeerUpdate::remove(keys[1].public_key());
+        alice.update(Update::new().peer(gone)).await?;
     }
     Ok(())
 }

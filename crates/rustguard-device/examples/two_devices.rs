@@ -20,12 +20,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let alice = Device::builder()
         .private_key(alice_key.clone())
         .peer(PeerUpdate::new(bob_key.public_key()).name("bob").endpoint(bob_at).allowed_ip(net_of("10.0.0.2/32")))
-        .start_with(alice_tun, MemoryBinder { net: net.clone(), address: alice_at })?;
+        .start_with(alice_tun, MemoryBinder::new(net.clone(), alice_at))?;
     let (bob_tun, bob_host) = memory::tun()?;
     let bob = Device::builder()
         .private_key(bob_key)
         .peer(PeerUpdate::new(alice_key.public_key()).name("alice").allowed_ip(net_of("10.0.0.1/32")))
-        .start_with(bob_tun, MemoryBinder { net, address: bob_at })?;
+        .start_with(bob_tun, MemoryBinder::new(net, bob_at))?;
 
     let mut events = alice.events();
     alice_host.send(&udp_packet([10, 0, 0, 1], [10, 0, 0, 2], b"hello, Bob"))?;

@@ -1,4 +1,4 @@
-//! How a device gets its sockets, at the start and whenever its port changes.
+//! How a device gets its sockets: at the start, and whenever its port changes.
 
 use rustguard_tun::{
     Network,
@@ -9,41 +9,60 @@ use rustguard_tun::{
 use std::{io, net::SocketAddr};
 
 /// Makes the sockets of a device.
+///
+/// A device calls [`bind`](Self::bind) when it starts, when its port changes, and when its interface is set up again. The old
+/// sockets are closed once the new ones are open.
 pub trait Binder: Send + 'static {
-    /// What a worker receives with and sends with.
+    /// The socket by which a worker receives and sends.
     type Network: Network;
-    /// What control sends with.
+    /// The socket by which the control thread sends: handshakes, keepalives, probes, packets of a routing engine.
     type Control: Network;
 
-    /// Binds, for as many workers as the device has queues. Port 0 lets the system choose.
+    /// Binds sockets for this many workers, all to one port. Port 0 lets the system choose one.
     ///
     /// # Errors
-    /// Where the port is taken, or the mark not permitted.
+    /// The port is taken, or the mark is not permitted.
     fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<Self::Network, Self::Control>>;
 
-    /// Changes the firewall mark of what was bound.
+    /// Changes the firewall mark of one of the sockets that were bound.
     ///
     /// # Errors
-    /// Where the mark is not permitted.
+    /// The mark is not permitted.
     fn set_fwmark(&self, network: &Self::Control, mark: u32) -> io::Result<()>;
 }
 
-/// Sockets: each worker receives and sends with its own; control only sends.
+/// The sockets that a [`Binder`] made.
+#[non_exhaustive]
 pub struct Bound<N, C> {
-    /// One for each worker.
+    /// One socket for each worker, which receives and sends with it.
     pub workers: Vec<N>,
-    /// As many, the same sockets: control sends by the first, and changes the mark of all.
+    /// The same sockets for the control thread, in the same order. It sends by the first, and changes the mark of all.
     pub control: Vec<C>,
-    /// The port that was bound.
+    /// The UDP port of all of them.
     pub port: u16,
 }
 
-/// UDP over IPv4 and IPv6.
-pub struct UdpBinder {
-    /// Exchange runs of datagrams with the kernel, as far as it is able to (UDP_SEGMENT, UDP_GRO).
-    pub offload: bool,
+impl<N, C> Bound<N, C> {
+    /// As many sockets for control as there are for workers.
+    pub fn new(workers: Vec<N>, control: Vec<C>, port: u16) -> Self {
+        Self { workers, control, port }
+    }
 }
 
+/// UDP over IPv4 and IPv6, by system calls.
+pub struct UdpBinder {
+    offload: bool,
+}
+
+impl UdpBinder {
+    /// With `offload`, the kernel gets and gives runs of datagrams as far as it can (UDP_SEGMENT since Linux 4.18, UDP_GRO since
+    /// Linux 5.0); without, each datagram is a system call of its own.
+    pub fn new(offload: bool) -> Self {
+        Self { offload }
+    }
+}
+
+/// With offload.
 impl Default for UdpBinder {
     fn default() -> Self {
         Self { offload: true }
@@ -58,7 +77,8 @@ impl Binder for UdpBinder {
         let options = UdpOptions { offload: self.offload, ..options.clone() };
         let workers = Udp::bind_queues(&options, workers)?;
         let control = workers.iter().map(Udp::try_clone).collect::<io::Result<_>>()?;
-        Ok(Bound { control, port: workers[0].port(), workers })
+        let port = workers[0].port();
+        Ok(Bound::new(workers, control, port))
     }
 
     fn set_fwmark(&self, network: &Udp, mark: u32) -> io::Result<()> {
@@ -66,9 +86,16 @@ impl Binder for UdpBinder {
     }
 }
 
-/// The same, with io_uring between the workers and the kernel.
+/// UDP over IPv4 and IPv6, with io_uring between the workers and the kernel.
 #[derive(Default)]
-pub struct UringBinder(pub UdpBinder);
+pub struct UringBinder(UdpBinder);
+
+impl UringBinder {
+    /// As [`UdpBinder::new`].
+    pub fn new(offload: bool) -> Self {
+        Self(UdpBinder::new(offload))
+    }
+}
 
 impl Binder for UringBinder {
     type Network = UringUdp;
@@ -77,7 +104,7 @@ impl Binder for UringBinder {
     fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<UringUdp, Udp>> {
         let Bound { workers, control, port } = self.0.bind(options, workers)?;
         let workers = workers.into_iter().map(UringUdp::new).collect::<io::Result<_>>()?;
-        Ok(Bound { workers, control, port })
+        Ok(Bound::new(workers, control, port))
     }
 
     fn set_fwmark(&self, network: &Udp, mark: u32) -> io::Result<()> {
@@ -85,12 +112,17 @@ impl Binder for UringBinder {
     }
 }
 
-/// A socket of a [`MemoryNet`]: its address is fixed, ports and marks mean nothing there.
+/// One socket of a network in memory. Its address is fixed; changes of the port and of the mark have no effect.
 pub struct MemoryBinder {
-    /// The network.
-    pub net: MemoryNet,
-    /// The address.
-    pub address: SocketAddr,
+    net: MemoryNet,
+    address: SocketAddr,
+}
+
+impl MemoryBinder {
+    /// A socket with this address in this network.
+    pub fn new(net: MemoryNet, address: SocketAddr) -> Self {
+        Self { net, address }
+    }
 }
 
 impl Binder for MemoryBinder {
@@ -100,7 +132,7 @@ impl Binder for MemoryBinder {
     fn bind(&mut self, _options: &UdpOptions, workers: usize) -> io::Result<Bound<MemorySocket, MemorySocket>> {
         let socket = self.net.bind(self.address)?;
         let clones = || (0..workers).map(|_| socket.try_clone()).collect::<io::Result<_>>();
-        Ok(Bound { workers: clones()?, control: clones()?, port: self.address.port() })
+        Ok(Bound::new(clones()?, clones()?, self.address.port()))
     }
 
     fn set_fwmark(&self, _network: &MemorySocket, _mark: u32) -> io::Result<()> {

@@ -20,7 +20,8 @@ mod write;
 
 pub use crate::host::{Redistribute, Table};
 use crate::{
-    config::{AllowedIp, EndpointSpec, PathSpec, PeerUpdate, SourceCheck},
+    config::{Change, EndpointSpec, PathSpec, PeerUpdate, SourceCheck},
+    key::PresharedKey,
     status::{PeerStatus, Status},
 };
 pub use diagnostic::{Diagnostic, Severity, Span};
@@ -29,9 +30,8 @@ pub use parse::{parse, redact};
 pub use path::{NameError, check_interface_name, readable_by_others, resolve_name, writable_by_others};
 use rustguard_core::{paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use std::{fmt, net::IpAddr, time::Duration};
+use std::{net::IpAddr, time::Duration};
 pub use write::{to_text, write, write_with_comment};
-use zeroize::Zeroizing;
 
 /// A configuration file. Holds the private key: handle it as such.
 #[derive(Clone, Debug, Default)]
@@ -119,14 +119,14 @@ pub struct Pin {
 }
 
 /// What one `[Peer]` says.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Peer {
     /// The name in the comment, if there is one.
     pub name: Option<String>,
     /// `PublicKey`.
     pub public_key: PublicKey,
     /// `PresharedKey`; all zeros in a file is `None` here, as WireGuard takes it.
-    pub preshared_key: Option<Zeroizing<[u8; 32]>>,
+    pub preshared_key: Option<PresharedKey>,
     /// `Endpoint`. More than one is RustGuard's own, and so is what they are for.
     pub endpoints: Vec<PathSpec>,
     /// `AllowedIPs`, without host bits.
@@ -164,7 +164,7 @@ impl Config {
         Peer {
             name: status.name.clone().or_else(|| before?.name.clone()),
             public_key: status.public_key,
-            preshared_key: (*status.preshared_key != [0; 32]).then(|| status.preshared_key.clone()),
+            preshared_key: (*status.preshared_key != [0; 32]).then(|| PresharedKey::from_bytes(&status.preshared_key)),
             endpoints: match before {
                 Some(before) if !plain(before) => before.endpoints.clone(),
                 _ => status.endpoint.map(PathSpec::from).into_iter().collect(),
@@ -179,30 +179,14 @@ impl Config {
 impl Peer {
     /// The change that makes a device's peer what this section says, whatever it was before.
     pub fn to_update(&self) -> PeerUpdate {
-        PeerUpdate {
-            name: self.name.clone(),
-            // All zeros take a key away: a file without one means a peer without one.
-            preshared_key: Some(self.preshared_key.clone().unwrap_or_default()),
-            endpoints: self.endpoints.clone(),
-            persistent_keepalive: Some(self.persistent_keepalive),
-            replace_allowed_ips: true,
-            allowed_ips: self.allowed_ips.iter().map(|&net| AllowedIp { net, remove: false }).collect(),
-            role: self.role,
-            ..PeerUpdate::new(self.public_key)
-        }
-    }
-}
-
-impl fmt::Debug for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Peer")
-            .field("name", &self.name)
-            .field("public_key", &self.public_key)
-            .field("preshared_key", &self.preshared_key.as_ref().map(|_| ".."))
-            .field("endpoints", &self.endpoints)
-            .field("allowed_ips", &self.allowed_ips)
-            .field("persistent_keepalive", &self.persistent_keepalive)
-            .field("role", &self.role)
-            .finish()
+        // A file without a key or an interval means a peer without it.
+        let mut update = PeerUpdate::new(self.public_key)
+            .preshared_key(Change::set_or_remove(self.preshared_key.clone()))
+            .endpoints(self.endpoints.iter().cloned())
+            .persistent_keepalive(Change::set_or_remove(self.persistent_keepalive))
+            .replace_allowed_ips(self.allowed_ips.iter().copied());
+        update.name.clone_from(&self.name);
+        update.role = self.role;
+        update
     }
 }

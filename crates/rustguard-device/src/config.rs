@@ -1,156 +1,330 @@
-//! Typed configuration: what a device is told, by an embedder, the UAPI or a configuration file, all through one [`Update`].
+//! What a device is told to be. Embedders, the control socket and configuration files all use one type, [`Update`].
 
+use crate::key::PresharedKey;
 use ipnet::IpNet;
 use rustguard_core::{paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{fmt, net::SocketAddr, time::Duration};
-use zeroize::Zeroizing;
 
-/// A change to a running device, applied as a whole: either all of it or, when it is refused, nothing but what the
-/// error says.
-#[derive(Clone, Default)]
+/// What an [`Update`] does to a setting that may be absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Change<T> {
+    /// The setting stays as it is.
+    #[default]
+    Keep,
+    /// The setting becomes this value.
+    Set(T),
+    /// The setting is removed.
+    Remove,
+}
+
+impl<T> Change<T> {
+    /// [`Set`](Self::Set) where there is a value, [`Remove`](Self::Remove) where there is none.
+    pub fn set_or_remove(value: Option<T>) -> Self {
+        value.map_or(Self::Remove, Self::Set)
+    }
+
+    /// Whether the setting stays as it is.
+    pub fn is_keep(&self) -> bool {
+        matches!(self, Self::Keep)
+    }
+
+    /// The value to set; `None` for [`Keep`](Self::Keep) and [`Remove`](Self::Remove).
+    pub fn into_value(self) -> Option<T> {
+        match self {
+            Self::Set(value) => Some(value),
+            Self::Keep | Self::Remove => None,
+        }
+    }
+}
+
+/// A value is [set](Change::Set).
+impl<T> From<T> for Change<T> {
+    fn from(value: T) -> Self {
+        Self::Set(value)
+    }
+}
+
+/// A change to a running device.
+///
+/// The port and the mark are applied first, because only they can be refused. When one is, peers and keys stay as they are.
+///
+/// ```
+/// # use rustguard_device::{PeerUpdate, Update};
+/// # let key = rustguard_crypto::x25519::PublicKey([1; 32]);
+/// let update = Update::new().listen_port(51820).peer(PeerUpdate::remove(key));
+/// ```
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Update {
-    /// Sets (`Some(Some(_))`) or removes (`Some(None)`) the private key.
-    pub private_key: Option<Option<StaticSecret>>,
-    /// The UDP port; 0 lets the system choose.
+    /// The private key. A device without one neither sends nor answers.
+    pub private_key: Change<StaticSecret>,
+    /// The UDP port; 0 lets the system choose one. `None` keeps the present port.
     pub listen_port: Option<u16>,
-    /// The firewall mark on everything sent (SO_MARK); 0 for none.
+    /// The firewall mark (SO_MARK) of all datagrams that the device sends; 0 stands for no mark. `None` keeps the present mark.
     pub fwmark: Option<u32>,
-    /// Remove every peer that this update does not list.
+    /// Whether all peers are removed before [`peers`](Self::peers) is applied. They lose their sessions and counters.
     pub replace_peers: bool,
-    /// The prefixes that a routing engine is to announce as this host's own, instead of those before.
+    /// The prefixes that a routing engine announces as this host's own, in place of those set before. `None` keeps them.
     pub announce: Option<Vec<IpNet>>,
-    /// Changes to peers, in order.
+    /// Changes to peers. They are applied in this order.
     pub peers: Vec<PeerUpdate>,
 }
 
-/// A change to one peer. A peer that does not exist is added.
-#[derive(Clone)]
+impl Update {
+    /// An update that changes nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets or removes the private key.
+    #[must_use]
+    pub fn private_key(mut self, key: impl Into<Change<StaticSecret>>) -> Self {
+        self.private_key = key.into();
+        self
+    }
+
+    /// Sets the UDP port; 0 lets the system choose one.
+    #[must_use]
+    pub fn listen_port(mut self, port: u16) -> Self {
+        self.listen_port = Some(port);
+        self
+    }
+
+    /// Sets the firewall mark (SO_MARK); 0 removes it.
+    #[must_use]
+    pub fn fwmark(mut self, mark: u32) -> Self {
+        self.fwmark = Some(mark);
+        self
+    }
+
+    /// Removes all peers before the peers of this update are applied.
+    #[must_use]
+    pub fn replace_peers(mut self) -> Self {
+        self.replace_peers = true;
+        self
+    }
+
+    /// Sets the prefixes that a routing engine announces as this host's own.
+    #[must_use]
+    pub fn announce(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
+        self.announce = Some(prefixes.into_iter().collect());
+        self
+    }
+
+    /// Adds a change to one peer.
+    #[must_use]
+    pub fn peer(mut self, peer: PeerUpdate) -> Self {
+        self.peers.push(peer);
+        self
+    }
+
+    /// Adds changes to several peers.
+    #[must_use]
+    pub fn peers(mut self, peers: impl IntoIterator<Item = PeerUpdate>) -> Self {
+        self.peers.extend(peers);
+        self
+    }
+}
+
+/// A change to one peer. A peer that does not exist yet is added, unless [`update_only`](Self::update_only) is set.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PeerUpdate {
-    /// Whose.
+    /// The peer's public key, which identifies it.
     pub public_key: PublicKey,
-    /// Remove it.
+    /// Whether the peer is removed. Everything else in the update is then ignored.
     pub remove: bool,
-    /// Change it only if it exists.
+    /// Whether a peer that does not exist is left alone instead of added.
     pub update_only: bool,
-    /// The name it goes by in `show`, logs and events.
+    /// The peer's name in `show`, in the log and in [`PeerStatus`](crate::PeerStatus). `None` keeps the present name.
     pub name: Option<String>,
-    /// The preshared key; all zeros removes it.
-    pub preshared_key: Option<Zeroizing<[u8; 32]>>,
-    /// Where it is, instead of what was said before; empty: as before. At most [`MAX_ENDPOINTS`](crate::MAX_ENDPOINTS).
+    /// The preshared key. A key of 32 zero bytes means none, as in WireGuard.
+    pub preshared_key: Change<PresharedKey>,
+    /// The peer's endpoints, in place of those set before; at most [`MAX_ENDPOINTS`](crate::MAX_ENDPOINTS). An empty list keeps
+    /// the present ones.
     pub endpoints: Vec<PathSpec>,
-    /// Persistent keepalive; `Some(None)` turns it off.
-    pub persistent_keepalive: Option<Option<Duration>>,
-    /// Take all allowed IPs away first.
+    /// The interval of persistent keepalives, in whole seconds from 1 to 65,535.
+    pub persistent_keepalive: Change<Duration>,
+    /// Whether the peer loses all its allowed IPs before [`allowed_ips`](Self::allowed_ips) is applied.
     pub replace_allowed_ips: bool,
-    /// Allowed IPs to give or take, in order.
-    pub allowed_ips: Vec<AllowedIp>,
-    /// What the peer is to a routing engine; a router where it is never said.
+    /// Changes to the allowed IPs. They are applied in this order.
+    pub allowed_ips: Vec<AllowedIpChange>,
+    /// The peer's role towards a routing engine. `None` keeps the present role; a new peer is a router.
     pub role: Option<Role>,
 }
 
-/// One allowed IP to give or take.
+/// A change to a peer's allowed IPs. Host bits of the prefix are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AllowedIp {
-    /// The prefix; host bits are ignored.
-    pub net: IpNet,
-    /// Take it from the peer instead of giving it.
-    pub remove: bool,
+#[non_exhaustive]
+pub enum AllowedIpChange {
+    /// The peer gets the prefix. Without a routing engine, another peer that has the same prefix loses it.
+    Add(IpNet),
+    /// The peer loses the prefix. Nothing happens where it does not have it.
+    Remove(IpNet),
 }
 
-/// What becomes of a packet from a router whose source lies within the router's allowed IPs, but that it has not announced to
-/// the routing engine. Without an engine, and for clients, allowed IPs are exact in any mode; in any mode they are the limit.
+/// What happens to a packet of a router whose source address the router has not announced to the routing engine.
+///
+/// This is about sources within the router's allowed IPs. Sources outside of them are dropped in every mode. Without a
+/// routing engine, and for clients, there are no announcements, and the allowed IPs alone decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SourceCheck {
-    /// It is dropped, and counted as [`SourceNotAnnounced`](crate::DropReason::SourceNotAnnounced).
+    /// The packet is dropped, and counted as [`SourceNotAnnounced`](crate::DropReason::SourceNotAnnounced).
     #[default]
     Enforce,
-    /// It passes, counted in [`Status::unannounced`](crate::Status::unannounced) and logged every half a minute at most: to find
-    /// out what `Enforce` would drop.
+    /// The packet passes. It is counted in [`Status::unannounced`](crate::Status::unannounced), and logged at most once in
+    /// 30 seconds. This mode shows what [`Enforce`](Self::Enforce) would drop.
     Log,
-    /// It passes: for networks whose ways there and back differ so much that announcements do not tell.
+    /// The packet passes. This mode is for networks with asymmetric routes, where announcements do not cover all sources.
     Off,
 }
 
-/// Where a peer is: an address, or a name that is resolved, and resolved again when handshakes fail.
+impl SourceCheck {
+    /// The mode's name in configuration files and on the command line: `enforce`, `log` or `off`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Log => "log",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// A peer's endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EndpointSpec {
-    /// An address.
+    /// An address and a UDP port.
     Address(SocketAddr),
-    /// A host name and a port.
+    /// A host name and a UDP port. The name is resolved at once, and again when handshakes fail.
     Name(String, u16),
 }
 
 impl PeerUpdate {
-    /// A peer with this key, nothing else said.
+    /// An update that adds a peer with this key, or changes nothing where the peer exists.
     pub fn new(public_key: PublicKey) -> Self {
         Self {
             public_key,
             remove: false,
             update_only: false,
             name: None,
-            preshared_key: None,
+            preshared_key: Change::Keep,
             endpoints: Vec::new(),
-            persistent_keepalive: None,
+            persistent_keepalive: Change::Keep,
             replace_allowed_ips: false,
             allowed_ips: Vec::new(),
             role: None,
         }
     }
 
-    /// Names it.
+    /// An update that removes the peer, with its sessions and allowed IPs.
+    pub fn remove(public_key: PublicKey) -> Self {
+        Self { remove: true, ..Self::new(public_key) }
+    }
+
+    /// Leaves the peer alone where it does not exist, instead of adding it.
+    #[must_use]
+    pub fn update_only(mut self) -> Self {
+        self.update_only = true;
+        self
+    }
+
+    /// Sets the name in `show`, in the log and in [`PeerStatus`](crate::PeerStatus).
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Says where it is; said again, where it is as well: see [`PathSpec`].
+    /// Adds an endpoint. A peer with several endpoints has several paths: see [`PathSpec`].
     #[must_use]
     pub fn endpoint(mut self, endpoint: impl Into<PathSpec>) -> Self {
         self.endpoints.push(endpoint.into());
         self
     }
 
-    /// Gives it a prefix.
+    /// Adds endpoints.
     #[must_use]
-    pub fn allowed_ip(mut self, net: impl Into<IpNet>) -> Self {
-        self.allowed_ips.push(AllowedIp { net: net.into(), remove: false });
+    pub fn endpoints(mut self, endpoints: impl IntoIterator<Item = PathSpec>) -> Self {
+        self.endpoints.extend(endpoints);
         self
     }
 
-    /// Says what it is to a routing engine.
+    /// Adds an allowed IP.
+    #[must_use]
+    pub fn allowed_ip(mut self, net: impl Into<IpNet>) -> Self {
+        self.allowed_ips.push(AllowedIpChange::Add(net.into()));
+        self
+    }
+
+    /// Removes an allowed IP.
+    #[must_use]
+    pub fn without_allowed_ip(mut self, net: impl Into<IpNet>) -> Self {
+        self.allowed_ips.push(AllowedIpChange::Remove(net.into()));
+        self
+    }
+
+    /// Sets the allowed IPs, in place of all that the peer has.
+    #[must_use]
+    pub fn replace_allowed_ips(mut self, nets: impl IntoIterator<Item = IpNet>) -> Self {
+        self.replace_allowed_ips = true;
+        self.allowed_ips = nets.into_iter().map(AllowedIpChange::Add).collect();
+        self
+    }
+
+    /// Sets the role towards a routing engine.
     #[must_use]
     pub fn role(mut self, role: Role) -> Self {
         self.role = Some(role);
         self
     }
 
-    /// Sets the preshared key.
+    /// Sets or removes the preshared key.
     #[must_use]
-    pub fn preshared_key(mut self, key: [u8; 32]) -> Self {
-        self.preshared_key = Some(Zeroizing::new(key));
+    pub fn preshared_key(mut self, key: impl Into<Change<PresharedKey>>) -> Self {
+        self.preshared_key = key.into();
         self
     }
 
-    /// Turns persistent keepalive on.
+    /// Sets or removes the interval of persistent keepalives.
     #[must_use]
-    pub fn persistent_keepalive(mut self, interval: Duration) -> Self {
-        self.persistent_keepalive = Some(Some(interval));
+    pub fn persistent_keepalive(mut self, interval: impl Into<Change<Duration>>) -> Self {
+        self.persistent_keepalive = interval.into();
         self
     }
 }
 
-/// An endpoint of a peer, and what it is for where there are several. Several are probed: see
-/// [`rustguard_core::paths`] and docs/routing.md.
+/// One of a peer's endpoints, and how it is used where the peer has several.
+///
+/// Several endpoints are probed, and the peer is reached by those that answer: see [`rustguard_core::paths`] and
+/// docs/routing.md.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PathSpec {
-    /// Where.
+    /// The endpoint.
     pub endpoint: EndpointSpec,
-    /// The interface by which datagrams leave; by default the kernel's routes decide.
+    /// The name of the interface by which datagrams to this endpoint leave. `None` leaves that to the kernel's routes.
     pub via: Option<String>,
-    /// What for.
+    /// How the path is used beside the others.
     pub policy: PathPolicy,
+}
+
+impl PathSpec {
+    /// Sets the interface by which datagrams to this endpoint leave.
+    #[must_use]
+    pub fn via(mut self, interface: impl Into<String>) -> Self {
+        self.via = Some(interface.into());
+        self
+    }
+
+    /// Sets how the path is used beside the others; [`PathPolicy::Best`] by default.
+    #[must_use]
+    pub fn policy(mut self, policy: PathPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
 }
 
 impl<T: Into<EndpointSpec>> From<T> for PathSpec {
@@ -159,6 +333,7 @@ impl<T: Into<EndpointSpec>> From<T> for PathSpec {
     }
 }
 
+/// As configuration files write it: `192.0.2.1:51820 via eth0 weight 2`.
 impl fmt::Display for PathSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.endpoint.fmt(f)?;
@@ -192,23 +367,25 @@ impl fmt::Display for EndpointSpec {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpdateError {
-    /// The new port could not be bound; the old one stays.
+    /// The new port could not be bound. The old one stays open.
     #[error("cannot listen on UDP port {port}: {cause}")]
+    #[non_exhaustive]
     Port {
-        /// Which.
+        /// The port.
         port: u16,
-        /// Why.
+        /// The system's error.
         cause: std::io::Error,
     },
     /// The mark could not be set.
     #[error("cannot set the firewall mark {mark:#x}: {cause}; it needs CAP_NET_ADMIN")]
+    #[non_exhaustive]
     Fwmark {
-        /// Which.
+        /// The mark.
         mark: u32,
-        /// Why.
+        /// The system's error.
         cause: std::io::Error,
     },
-    /// The device is shutting down.
+    /// The device has ended, or is ending.
     #[error("the device is shutting down")]
     Closed,
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     binder::{Binder, UdpBinder, UringBinder},
-    config::{PeerUpdate, SourceCheck, Update, UpdateError},
+    config::{Change, PeerUpdate, SourceCheck, Update, UpdateError},
     control::{self, Command, Engine, Keep},
     event::Event,
     filter::{self, Filter},
@@ -317,7 +317,7 @@ impl Builder {
     /// The private key. Without one nothing is sent or answered.
     #[must_use]
     pub fn private_key(mut self, key: StaticSecret) -> Self {
-        self.update.private_key = Some(Some(key));
+        self.update.private_key = Change::Set(key);
         self
     }
 
@@ -491,12 +491,12 @@ impl Builder {
         let options = TunOptions { name: interface.to_owned(), mtu: Some(mtu), offload };
         let lanes = Tun::create_queues(&options, workers * LANES)?;
         let interface = Interface { name: lanes[0].name().to_owned(), index: lanes[0].index() };
-        let binder = UdpBinder { offload };
         match self.io {
-            Io::Poll => self.launch(by_worker(lanes), binder, Some(interface)),
+            Io::Poll => self.launch(by_worker(lanes), UdpBinder::new(offload), Some(interface)),
             Io::Uring => {
                 let lanes = lanes.into_iter().map(UringTun::new).collect::<io::Result<_>>();
-                self.launch(by_worker(lanes.map_err(StartError::Uring)?), UringBinder(binder), Some(interface))
+                let lanes = by_worker(lanes.map_err(StartError::Uring)?);
+                self.launch(lanes, UringBinder::new(offload), Some(interface))
             }
         }
     }

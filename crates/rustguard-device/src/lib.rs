@@ -45,13 +45,14 @@ mod waiting;
 mod worker;
 
 pub use binder::{Binder, Bound, MemoryBinder, UdpBinder, UringBinder};
-pub use config::{AllowedIp, EndpointSpec, PathSpec, PeerUpdate, SourceCheck, Update, UpdateError};
+pub use config::{AllowedIpChange, Change, EndpointSpec, PathSpec, PeerUpdate, SourceCheck, Update, UpdateError};
 pub use device::{
     Builder, CloseReason, DEFAULT_MTU, Datagram, Device, DeviceHandle, Interface, Io, Offload, Relay, StartError,
     default_queues,
 };
 pub use drops::DropReason;
 pub use event::Event;
+pub use key::PresharedKey;
 pub use rustguard_core::{
     paths::{MAX_ENDPOINTS, PathPolicy, State as PathState},
     routing,

@@ -116,7 +116,7 @@ async fn steady_state(nodes: u8, shape: &'static [usize], filter: Option<fn(&Pac
             // The first knows where the others are, and starts the handshakes.
             if n == 0 { peer.endpoint(outer(other)) } else { peer }
         });
-        device.update(Update { peers: peers.collect(), ..Update::default() }).await.unwrap();
+        device.update(Update::new().peers(peers)).await.unwrap();
         devices.push(device);
     }
 
@@ -380,7 +380,7 @@ impl Binder for RingBinder {
 
     fn bind(&mut self, _options: &UdpOptions, _workers: usize) -> io::Result<Bound<RingSocket, RingSocket>> {
         let socket = || RingSocket { node: self.node, rings: Arc::clone(&self.rings) };
-        Ok(Bound { workers: vec![socket()], control: vec![socket()], port: 51_820 })
+        Ok(Bound::new(vec![socket()], vec![socket()], 51_820))
     }
 
     fn set_fwmark(&self, _network: &RingSocket, _mark: u32) -> io::Result<()> {

@@ -20,7 +20,7 @@ fn at(n: u8) -> SocketAddr {
 fn device(net: &MemoryNet) -> (Device, MemoryHost, mpsc::Receiver<Datagram>) {
     let (tun, host) = memory::tun().unwrap();
     let (builder, datagrams) = Device::builder().datagrams(|datagram| datagram.first() == Some(&b'x'), 1);
-    let binder = MemoryBinder { net: net.clone(), address: at(2) };
+    let binder = MemoryBinder::new(net.clone(), at(2));
     (builder.private_key(StaticSecret::from_bytes([2; 32])).start_with(tun, binder).unwrap(), host, datagrams)
 }
 

@@ -53,7 +53,7 @@ impl Lab {
         let slab = vec![0; socket.recv_slab_len()];
         let allowed = ipnet::Ipv4Net::from(std::net::Ipv4Addr::from(OURS));
         let peer = PeerUpdate::new(key(1).public_key()).allowed_ip(allowed).endpoint(at(1));
-        let binder = MemoryBinder { net: net.clone(), address: at(2) };
+        let binder = MemoryBinder::new(net.clone(), at(2));
         let device = Device::builder().private_key(key(2)).mtu(mtu).peer(peer).start_with(tun, binder).unwrap();
         Self { device, host, net, socket, slab }
     }
@@ -352,8 +352,8 @@ async fn packets_that_wait_for_a_peer_are_counted_when_it_is_removed() {
     }
     // The oldest had to go: the other 128 are there.
     lab.until_dropped(DropReason::StagingFull, 1).await;
-    let removed = PeerUpdate { remove: true, ..PeerUpdate::new(key(1).public_key()) };
-    lab.device.update(Update { peers: vec![removed], ..Update::default() }).await.unwrap();
+    let removed = PeerUpdate::remove(key(1).public_key());
+    lab.device.update(Update::new().peer(removed)).await.unwrap();
     assert_eq!(lab.dropped(DropReason::StagingFull).await, 129);
 }
 

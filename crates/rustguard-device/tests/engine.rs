@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{
-    AllowedIp, Builder, Device, DropReason, MemoryBinder, PeerUpdate, Relay, Update,
+    Builder, Device, DropReason, MemoryBinder, PeerUpdate, Relay, Update,
     routing::{Action, Event, NextHop, NextHops, Role, RoutingEngine, Signal, SourceRule},
 };
 use rustguard_tun::memory::{self, MemoryHost, MemoryNet};
@@ -83,7 +83,7 @@ fn packet(from: u8, to: u8, payload: &[u8]) -> Vec<u8> {
 fn start(net: &MemoryNet, n: u8, builder: Builder) -> (Device, MemoryHost) {
     let (tun, host) = memory::tun().unwrap();
     host.set_timeout(Some(LONG)).unwrap();
-    let binder = MemoryBinder { net: net.clone(), address: at(n) };
+    let binder = MemoryBinder::new(net.clone(), at(n));
     (builder.private_key(secret(n)).start_with(tun, binder).unwrap(), host)
 }
 
@@ -130,7 +130,7 @@ impl Three {
     }
 
     async fn update(&self, peer: PeerUpdate) {
-        self.b.0.update(Update { peers: vec![peer], ..Update::default() }).await.unwrap();
+        self.b.0.update(Update::new().peer(peer)).await.unwrap();
     }
 
     /// What the engine was told since the last call, signals left out.
@@ -176,17 +176,11 @@ async fn an_engine_is_told_what_is_configured() {
     }
     // Both have the same: nobody loses anything, as it is with an engine.
     three.update(PeerUpdate::new(key(1)).allowed_ip(net("10.0.1.7/24")).role(Role::Client)).await;
-    let mut fewer = PeerUpdate::new(key(1));
-    fewer.allowed_ips = vec![AllowedIp { net: net("10.0.0.0/24"), remove: true }];
-    three.update(fewer).await;
+    three.update(PeerUpdate::new(key(1)).without_allowed_ip(net("10.0.0.0/24"))).await;
     assert_eq!(three.told(), ["peer 0 Client [10.0.0.0/24, 10.0.1.0/24]", "peer 0 Client [10.0.1.0/24]"]);
-    let mut replaced = PeerUpdate::new(key(1)).allowed_ip(net("10.0.2.0/24"));
-    replaced.replace_allowed_ips = true;
-    three.update(replaced).await;
-    let announce = Some(vec![net("10.8.0.0/16")]);
-    three.b.0.update(Update { announce, ..Update::default() }).await.unwrap();
-    let gone = PeerUpdate { remove: true, ..PeerUpdate::new(key(1)) };
-    three.update(gone).await;
+    three.update(PeerUpdate::new(key(1)).replace_allowed_ips([net("10.0.2.0/24")])).await;
+    three.b.0.update(Update::new().announce([net("10.8.0.0/16")])).await.unwrap();
+    three.update(PeerUpdate::remove(key(1))).await;
     three.update(PeerUpdate::new(key(1)).allowed_ip(net("10.0.3.0/24"))).await;
     assert_eq!(
         three.told(),
@@ -257,7 +251,7 @@ async fn nobody_takes_what_is_announced() {
     b.send(&other).unwrap();
     assert_eq!(next(c), other, "the own address was taken, or removed");
     // Not any more: then it is in the prefix that covers it.
-    three.b.0.update(Update { announce: Some(Vec::new()), ..Update::default() }).await.unwrap();
+    three.b.0.update(Update::new().announce([])).await.unwrap();
     b.send(&own).unwrap();
     assert_eq!(next(c), own);
 }

@@ -76,7 +76,7 @@ impl Lab {
             let allowed: ipnet::IpNet = "10.0.0.0/24".parse().unwrap();
             PeerUpdate::new(key(n).public_key()).allowed_ip(allowed).endpoint(at(n))
         });
-        let binder = MemoryBinder { net, address: at(2) };
+        let binder = MemoryBinder::new(net, at(2));
         let device = Device::builder().private_key(key(2)).routing(Gated { begun, may_end });
         let device = peers.into_iter().fold(device, |device, peer| device.peer(peer)).start_with(tun, binder).unwrap();
         Self { begun: begun_out, may_end: may_end_in, _device: device, _host: host, sockets, slab }

@@ -104,9 +104,9 @@ impl Binder for FaultyBinder {
     type Control = MemorySocket;
 
     fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<FaultySocket, MemorySocket>> {
-        let Bound { workers, control, port } = self.0.bind(options, workers)?;
+        let Bound { workers, control, port, .. } = self.0.bind(options, workers)?;
         let workers = workers.into_iter().map(|socket| FaultySocket(socket, self.1.clone())).collect();
-        Ok(Bound { workers, control, port })
+        Ok(Bound::new(workers, control, port))
     }
 
     fn set_fwmark(&self, _network: &MemorySocket, _mark: u32) -> io::Result<()> {
@@ -137,7 +137,7 @@ impl Lab {
         let (tun, host) = memory::tun().unwrap();
         let (their_tun, their_host) = memory::tun().unwrap();
         let faults = (Fault::default(), Fault::default());
-        let binder = |n: u8| MemoryBinder { net: net.clone(), address: at(n) };
+        let binder = |n: u8| MemoryBinder::new(net.clone(), at(n));
         let tun = FaultyTun(tun, faults.0.clone());
         let device = builder(1).start_with(tun, FaultyBinder(binder(1), faults.1.clone())).unwrap();
         let peer = builder(2).start_with(their_tun, binder(2)).unwrap();

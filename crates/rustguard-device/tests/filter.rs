@@ -39,7 +39,7 @@ impl Node {
     fn start(net: &MemoryNet, n: u8, builder: Builder) -> Self {
         let (tun, host) = memory::tun().unwrap();
         host.set_timeout(Some(LONG)).unwrap();
-        let binder = MemoryBinder { net: net.clone(), address: at(n) };
+        let binder = MemoryBinder::new(net.clone(), at(n));
         Self { device: builder.private_key(secret(n)).start_with(tun, binder).unwrap(), host }
     }
 
@@ -218,8 +218,8 @@ async fn a_peer_that_has_come_or_gone_is_known_to_a_filter_at_once() {
     );
     lab.a.host.send(&packet(1, 2, b"forward")).unwrap();
     lab.c.next();
-    let remove = PeerUpdate { remove: true, ..PeerUpdate::new(key(3)) };
-    lab.b.device.update(Update { peers: vec![remove], ..Update::default() }).await.unwrap();
+    let remove = PeerUpdate::remove(key(3));
+    lab.b.device.update(Update::new().peer(remove)).await.unwrap();
     lab.a.host.send(&packet(1, 2, b"forward")).unwrap();
     lab.settled();
     assert_eq!(lab.b.dropped(DropReason::NoRoute).await, 1);

@@ -104,7 +104,7 @@ impl Lab {
         if kind == Kind::Engine {
             builder = builder.routing(Listens(told));
         }
-        let device = builder.start_with(tun, MemoryBinder { net: net.clone(), address: at(2) }).unwrap();
+        let device = builder.start_with(tun, MemoryBinder::new(net.clone(), at(2))).unwrap();
         Self { kind, net, device, host: Arc::new(host), engine, _datagrams: datagrams }
     }
 

@@ -1,7 +1,7 @@
 //! Two devices over in-memory transports: what threads, queues and snapshots add to the protocol's own tests.
 
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{AllowedIp, Device, DropReason, EndpointSpec, Event, MemoryBinder, PeerUpdate, Update, uapi};
+use rustguard_device::{Device, DropReason, EndpointSpec, Event, MemoryBinder, PeerUpdate, Update, uapi};
 use rustguard_tun::memory::{self, MemoryHost, MemoryNet};
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -29,7 +29,7 @@ impl Node {
         host.set_timeout(Some(LONG)).unwrap();
         let key = StaticSecret::from_bytes([n; 32]);
         let at = SocketAddr::from(([192, 0, 2, n], 51820));
-        let binder = MemoryBinder { net: net.clone(), address: at };
+        let binder = MemoryBinder::new(net.clone(), at);
         let device = Device::builder().private_key(key.clone()).start_with(tun, binder).unwrap();
         Self { device, host, key, at, inner: Ipv4Addr::new(10, 0, 0, n) }
     }
@@ -44,7 +44,7 @@ impl Node {
         if with_endpoint {
             peer = peer.endpoint(other.at);
         }
-        self.device.update(Update { peers: vec![peer], ..Update::default() }).await.unwrap();
+        self.device.update(Update::new().peer(peer)).await.unwrap();
     }
 
     fn send(&self, to: Ipv4Addr, payload: &[u8]) {
@@ -131,7 +131,7 @@ async fn c02_an_inner_source_of_another_peer_is_rejected_and_counted() {
     let (a, b) = pair().await;
     let other = PeerUpdate::new(StaticSecret::from_bytes([9; 32]).public_key())
         .allowed_ip(host_net(Ipv4Addr::new(10, 0, 0, 9)));
-    b.device.update(Update { peers: vec![other], ..Update::default() }).await.unwrap();
+    b.device.update(Update::new().peer(other)).await.unwrap();
     a.host.send(&packet(Ipv4Addr::new(10, 0, 0, 9), b.inner, b"not mine")).unwrap();
     a.send(b.inner, b"mine");
     b.expect(a.inner, b"mine");
@@ -154,8 +154,8 @@ async fn a_removed_peer_is_deaf_and_mute_at_once_and_can_come_back() {
     let (a, b) = pair().await;
     a.send(b.inner, b"one");
     b.expect(a.inner, b"one");
-    let remove = PeerUpdate { remove: true, ..PeerUpdate::new(a.public()) };
-    b.device.update(Update { peers: vec![remove], ..Update::default() }).await.unwrap();
+    let remove = PeerUpdate::remove(a.public());
+    b.device.update(Update::new().peer(remove)).await.unwrap();
     assert!(b.device.status().await.unwrap().peers.is_empty());
     a.send(b.inner, b"lost");
     while b.dropped(DropReason::UnknownIndex).await == 0 {
@@ -178,9 +178,8 @@ async fn allowed_ips_move_from_peer_to_peer_while_the_sessions_live() {
     }
     let moving = Ipv4Addr::new(10, 9, 9, 9);
     for (holder, host) in [(&b, &b.host), (&c, &c.host), (&b, &b.host)] {
-        let mut peer = PeerUpdate::new(holder.public());
-        peer.allowed_ips.push(AllowedIp { net: host_net(moving), remove: false });
-        a.device.update(Update { peers: vec![peer], ..Update::default() }).await.unwrap();
+        let peer = PeerUpdate::new(holder.public()).allowed_ip(host_net(moving));
+        a.device.update(Update::new().peer(peer)).await.unwrap();
         let sent = packet(a.inner, moving, b"where?");
         a.host.send(&sent).unwrap();
         let mut buffer = [0; 2048];
@@ -262,13 +261,13 @@ async fn a_socket_left_behind_is_replaced() {
 #[tokio::test]
 async fn a_name_that_is_nobodys_is_reported_and_given_up_when_told_to() {
     let (tun, _host) = memory::tun().unwrap();
-    let binder = MemoryBinder { net: MemoryNet::default(), address: "192.0.2.1:51820".parse().unwrap() };
+    let binder = MemoryBinder::new(MemoryNet::default(), "192.0.2.1:51820".parse().unwrap());
     let device = Device::builder().resolution_retries(0).start_with(tun, binder).unwrap();
     let mut events = device.events();
     let peer = PeerUpdate::new(StaticSecret::from_bytes([2; 32]).public_key());
     // RFC 6761: this name never exists.
     let peer = peer.endpoint(EndpointSpec::Name("peer.invalid".into(), 51820));
-    device.update(Update { peers: vec![peer], ..Update::default() }).await.unwrap();
+    device.update(Update::new().peer(peer)).await.unwrap();
     loop {
         let event = tokio::time::timeout(LONG, events.recv()).await.expect("an event").unwrap();
         if let Event::EndpointUnresolved { name, given_up, .. } = event {

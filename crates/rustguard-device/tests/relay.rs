@@ -33,7 +33,7 @@ impl Node {
         host.set_timeout(Some(LONG)).unwrap();
         let key = StaticSecret::from_bytes([n; 32]);
         let at = SocketAddr::from(([192, 0, 2, n], 51820));
-        let binder = MemoryBinder { net: net.clone(), address: at };
+        let binder = MemoryBinder::new(net.clone(), at);
         let device = Device::builder().private_key(key.clone()).relay(relay).mtu(mtu).start_with(tun, binder).unwrap();
         Self { device, host, key, at, n }
     }
@@ -53,7 +53,7 @@ impl Node {
         if with_endpoint {
             peer = peer.endpoint(other.at);
         }
-        self.device.update(Update { peers: vec![peer], ..Update::default() }).await.unwrap();
+        self.device.update(Update::new().peer(peer)).await.unwrap();
     }
 
     /// The next packet for the host.
@@ -306,7 +306,7 @@ async fn packets_wait_for_the_session_of_the_next_peer_and_arrive_in_order() {
     let to: IpAddr = [10, 0, 0, 3].into();
     let absent = PeerUpdate::new(StaticSecret::from_bytes([3; 32]).public_key());
     let absent = absent.allowed_ip(one(to)).endpoint(SocketAddr::from(([192, 0, 2, 3], 51820)));
-    b.device.update(Update { peers: vec![absent], ..Update::default() }).await.unwrap();
+    b.device.update(Update::new().peer(absent)).await.unwrap();
     // A's own session begins.
     let first = packet(a.v4(), b.v4(), 64, UDP, b"here I am");
     a.host.send(&first).unwrap();
@@ -332,7 +332,7 @@ async fn a_next_peer_that_is_nowhere_loses_packets_that_are_counted() {
     let lab = Three::new(always()).await;
     let (a, b) = (&lab.a, &lab.b);
     let nowhere = PeerUpdate::new(StaticSecret::from_bytes([9; 32]).public_key()).allowed_ip(one([10, 0, 0, 9].into()));
-    b.device.update(Update { peers: vec![nowhere], ..Update::default() }).await.unwrap();
+    b.device.update(Update::new().peer(nowhere)).await.unwrap();
     for _ in 0..3 {
         a.host.send(&packet(a.v4(), [10, 0, 0, 9].into(), 64, UDP, b"where?")).unwrap();
     }
@@ -428,8 +428,8 @@ async fn a_peer_that_is_removed_is_no_longer_relayed_to() {
     a.host.send(&sent).unwrap();
     assert_eq!(c.next(), a_hop_later(&sent));
     let mut events = b.device.events();
-    let remove = PeerUpdate { remove: true, ..PeerUpdate::new(c.key.public_key()) };
-    b.device.update(Update { peers: vec![remove], ..Update::default() }).await.unwrap();
+    let remove = PeerUpdate::remove(c.key.public_key());
+    b.device.update(Update::new().peer(remove)).await.unwrap();
     a.host.send(&sent).unwrap();
     assert_eq!(b.next(), sent, "its addresses are nobody's now");
     // And when it comes back, so does the short way.

@@ -8,7 +8,7 @@ use crate::{
 };
 use ipnet::IpNet;
 use rustguard_crypto::x25519::StaticSecret;
-use rustguard_device::{Builder, Datagram, PeerUpdate, Relay, key};
+use rustguard_device::{Builder, Datagram, Relay, key};
 use rustguard_enroll::{
     ledger::{Ledger, LedgerError, Policy},
     pool::{PoolError, Pools},
@@ -144,7 +144,7 @@ impl<S: LeaseStore> Prepared<S> {
         let endpoints = self.folder.endpoints();
         let peers = self.server.peers().map(|peer| {
             let endpoint = endpoints.get(&*key::to_base64(&peer.public_key.0)).copied();
-            PeerUpdate { endpoints: endpoint.map(Into::into).into_iter().collect(), ..service::to_update(peer) }
+            service::to_update(peer).endpoints(endpoint.map(Into::into))
         });
         peers.fold(builder, Builder::peer)
     }

@@ -14,7 +14,7 @@ use crate::{
 pub use counters::Counters;
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_device::{AllowedIp, Datagram, Device, DeviceHandle, Event, PeerUpdate, Update, key};
+use rustguard_device::{Datagram, Device, DeviceHandle, Event, PeerUpdate, PresharedKey, Update, key};
 use rustguard_enroll::{
     action::{Action, PeerConfig},
     audit::AuditRecord,
@@ -182,7 +182,7 @@ impl<S: LeaseStore> Service<S> {
         for action in self.actions.drain(..) {
             match action {
                 Action::SetPeer(peer) => peers.push(to_update(peer)),
-                Action::RemovePeer(key) => peers.push(PeerUpdate { remove: true, ..PeerUpdate::new(key) }),
+                Action::RemovePeer(key) => peers.push(PeerUpdate::remove(key)),
                 Action::Send { to, bytes } => {
                     // From the address that was asked: a client behind a strict firewall hears no other.
                     let from = caused_by.iter().rev().find(|datagram| datagram.endpoint.remote == to);
@@ -200,7 +200,7 @@ impl<S: LeaseStore> Service<S> {
             }
         }
         if !peers.is_empty()
-            && let Err(error) = self.device.update(Update { peers, ..Update::default() }).await
+            && let Err(error) = self.device.update(Update::new().peers(peers)).await
         {
             // The device is ending, and whoever waits for an answer will ask its successor.
             tracing::debug!("peers were not updated: {error}");
@@ -214,13 +214,11 @@ impl<S: LeaseStore> Service<S> {
 
 /// The peer as the device gets it. Nothing of what it was before is left but its endpoint.
 pub(crate) fn to_update(peer: PeerConfig) -> PeerUpdate {
-    PeerUpdate {
-        name: peer.name,
-        preshared_key: Some(peer.preshared_key),
-        replace_allowed_ips: true,
-        allowed_ips: peer.allowed_ips.into_iter().map(|net| AllowedIp { net, remove: false }).collect(),
-        ..PeerUpdate::new(peer.public_key)
-    }
+    let mut update = PeerUpdate::new(peer.public_key)
+        .preshared_key(PresharedKey::from_bytes(&peer.preshared_key))
+        .replace_allowed_ips(peer.allowed_ips);
+    update.name = peer.name;
+    update
 }
 
 /// The record for the log that people read.

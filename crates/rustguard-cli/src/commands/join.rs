@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{
-    EndpointSpec,
+    EndpointSpec, PresharedKey,
     conf::{self, Severity},
     host,
 };
@@ -256,7 +256,7 @@ fn config(joined: &Joined, identity: &StaticSecret, host: &str, port: u16) -> co
         peers: vec![conf::Peer {
             name: Some("server".to_owned()),
             public_key: joined.server,
-            preshared_key: Some(joined.preshared_key.clone()),
+            preshared_key: Some(PresharedKey::from_bytes(&joined.preshared_key)),
             endpoints: vec![endpoint.into()],
             allowed_ips: joined.routes.clone(),
             persistent_keepalive: joined.keepalive.map(|seconds| Duration::from_secs(seconds.into())),

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, bail};
 use qrcode::{EcLevel, QrCode, render::unicode::Dense1x2};
 use rand::Rng as _;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{EndpointSpec, conf, key};
+use rustguard_device::{EndpointSpec, PresharedKey, conf, key};
 use rustguard_serve::{
     ask,
     request::{AddPeer, Added, Answer, Request},
@@ -93,7 +93,7 @@ fn config(added: &Added, private_key: Option<StaticSecret>, endpoint: Option<&st
         peers: vec![conf::Peer {
             name: None,
             public_key: PublicKey(*key(&added.server_key)?),
-            preshared_key: Some(key(&added.preshared_key)?),
+            preshared_key: Some(PresharedKey::from_bytes(&*key(&added.preshared_key)?)),
             endpoints: vec![endpoint.into()],
             allowed_ips: added.allowed_ips.clone(),
             persistent_keepalive: Some(KEEPALIVE),

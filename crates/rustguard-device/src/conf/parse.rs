@@ -7,12 +7,11 @@ use super::{
     Config, Diagnostic, Interface, Peer, Pin, Routing, Severity, Span, Table,
     value::{self, Dns, Problem},
 };
-use crate::config::PathSpec;
+use crate::{config::PathSpec, key::PresharedKey};
 use ipnet::IpNet;
 use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{collections::HashMap, ops::Range, time::Duration};
-use zeroize::Zeroizing;
 
 /// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
 const INTERFACE_KEYS: [&str; 19] = [
@@ -164,7 +163,7 @@ struct Draft<'a> {
     header: Piece<'a>,
     name: Option<String>,
     public_key: Option<(PublicKey, Piece<'a>)>,
-    preshared_key: Option<Zeroizing<[u8; 32]>>,
+    preshared_key: Option<PresharedKey>,
     endpoints: Vec<(PathSpec, Piece<'a>)>,
     allowed_ips: Vec<(IpNet, Piece<'a>)>,
     persistent_keepalive: Option<Duration>,
@@ -463,8 +462,8 @@ impl<'a> Parser<'a> {
                 self.draft().public_key = Some((key.unwrap_or(PublicKey([0; 32])), value));
             }
             "PresharedKey" => {
-                let bytes = self.value(key, value, value::key);
-                self.draft().preshared_key = bytes.filter(|bytes| **bytes != [0; 32]);
+                let key = self.value(key, value, value::key).map(|bytes| PresharedKey::from_bytes(&bytes));
+                self.draft().preshared_key = key.filter(|key| !key.is_zero());
             }
             "Endpoint" => {
                 // What an endpoint is for stands behind it, after a blank: only commas separate.

@@ -69,7 +69,7 @@ fn everything_is_read() {
     assert_eq!(interface.post_up, ["a; b=c", "d"]);
     let [laptop, other] = &config.peers[..] else { panic!("two peers") };
     assert_eq!(laptop.name.as_deref(), Some("laptop of Zoë"));
-    assert_eq!(*to_base64(laptop.preshared_key.as_ref().unwrap()), OTHER);
+    assert_eq!(*laptop.preshared_key.as_ref().unwrap().to_base64(), OTHER);
     assert_eq!(laptop.endpoints, [EndpointSpec::Name("vpn.example.com".into(), 51_820).into()]);
     assert_eq!(laptop.allowed_ips.len(), 2);
     assert_eq!(laptop.persistent_keepalive, Some(Duration::from_secs(25)));
@@ -327,7 +327,7 @@ fn saving_keeps_what_the_device_does_not_know() {
         peers: vec![PeerStatus {
             name: None,
             public_key: config.peers[0].public_key,
-            preshared_key: Zeroizing::new([0; 32]),
+            preshared_key: zeroize::Zeroizing::new([0; 32]),
             endpoint: Some("192.0.2.1:1".parse().unwrap()),
             paths: Vec::new(),
             persistent_keepalive: None,

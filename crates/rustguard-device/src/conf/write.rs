@@ -72,11 +72,8 @@ pub fn to_text(config: &Config) -> Zeroizing<String> {
     for Pin { prefix, key } in &interface.pins {
         line(&mut out, "Pin", format_args!("{prefix} {}", *to_base64(&key.0)));
     }
-    match interface.source_check {
-        SourceCheck::Enforce => {}
-        SourceCheck::Log => line(&mut out, "SourceCheck", "log"),
-        SourceCheck::Off => line(&mut out, "SourceCheck", "off"),
-    }
+    let check = interface.source_check;
+    line_unless(&mut out, check == SourceCheck::Enforce, "SourceCheck", check.name());
     match &interface.node_name {
         NodeName::Host => {}
         NodeName::Off => line(&mut out, "NodeName", "off"),
@@ -105,7 +102,7 @@ fn push_peer(out: &mut String, peer: &Peer) {
     out.push_str("[Peer]\n");
     line(out, "PublicKey", &*to_base64(&peer.public_key.0));
     if let Some(key) = &peer.preshared_key {
-        line(out, "PresharedKey", &*to_base64(key));
+        line(out, "PresharedKey", &*key.to_base64());
     }
     let allowed_ips = peer.allowed_ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     line_unless(out, allowed_ips.is_empty(), "AllowedIPs", allowed_ips);

@@ -3,7 +3,7 @@
 use super::{Control, apply::Peer, now, paths};
 use crate::{
     binder::{Binder, Bound},
-    config::{PeerUpdate, Update, UpdateError},
+    config::{AllowedIpChange, Change, PeerUpdate, Update, UpdateError},
     drops::DropReason,
     event::Event,
     shared::{PeerShared, Table},
@@ -34,8 +34,8 @@ impl<B: Binder> Control<B> {
                 self.remove(peer);
             }
         }
-        if let Some(key) = update.private_key
-            && let Some(own) = self.node.set_private_key(key, &mut self.actions)
+        if !update.private_key.is_keep()
+            && let Some(own) = self.node.set_private_key(update.private_key.into_value(), &mut self.actions)
         {
             tracing::warn!("removed the peer that has our own public key");
             self.forget(own);
@@ -126,17 +126,20 @@ impl<B: Binder> Control<B> {
                 None => return,
             },
         };
-        if let (Some(_), Some(key)) = (known, &update.preshared_key) {
-            self.node.set_preshared_key(peer, **key);
+        if known.is_some() && !update.preshared_key.is_keep() {
+            self.node.set_preshared_key(peer, preshared_key(&update));
         }
         if update.replace_allowed_ips {
             self.allowed.remove_peer(peer);
         }
-        for allowed in &update.allowed_ips {
-            if allowed.remove {
-                self.allowed.remove(allowed.net, peer);
-            } else if let Some(before) = self.allowed.insert(allowed.net, peer) {
-                self.engine_peer(before);
+        for &change in &update.allowed_ips {
+            match change {
+                AllowedIpChange::Remove(net) => self.allowed.remove(net, peer),
+                AllowedIpChange::Add(net) => {
+                    if let Some(before) = self.allowed.insert(net, peer) {
+                        self.engine_peer(before);
+                    }
+                }
             }
         }
         if let Some(role) = update.role {
@@ -153,7 +156,8 @@ impl<B: Binder> Control<B> {
         if !update.endpoints.is_empty() {
             self.set_endpoints(peer, update.endpoints);
         }
-        if let (Some(_), Some(interval)) = (known, update.persistent_keepalive) {
+        if known.is_some() && !update.persistent_keepalive.is_keep() {
+            let interval = update.persistent_keepalive.into_value();
             self.node.set_persistent_keepalive(peer, interval, now(), &mut rand::rng(), &mut self.actions);
         }
     }
@@ -162,8 +166,8 @@ impl<B: Binder> Control<B> {
     fn add(&mut self, update: &PeerUpdate) -> Option<PeerId> {
         let config = PeerConfig {
             public_key: update.public_key,
-            preshared_key: update.preshared_key.as_ref().map_or([0; 32], |key| **key),
-            persistent_keepalive: update.persistent_keepalive.flatten(),
+            preshared_key: preshared_key(update),
+            persistent_keepalive: update.persistent_keepalive.into_value(),
         };
         let peer = match self.node.add_peer(config) {
             Ok(peer) | Err(AddPeerError::Exists(peer)) => peer,
@@ -256,5 +260,13 @@ impl<B: Binder> Control<B> {
             drops: self.shared.drops.snapshot(),
             counters: self.counters.as_ref().map(|counters| counters()).unwrap_or_default(),
         }
+    }
+}
+
+/// The new preshared key, all zeros where it is removed.
+fn preshared_key(update: &PeerUpdate) -> [u8; 32] {
+    match &update.preshared_key {
+        Change::Set(key) => *key.as_bytes(),
+        Change::Keep | Change::Remove => [0; 32],
     }
 }

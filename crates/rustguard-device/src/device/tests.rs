@@ -26,7 +26,7 @@ fn device(net: &MemoryNet, n: u8, workers: usize, peers: &[u8]) -> (Device, Vec<
         let allowed = IpNet::from(IpAddr::from([10, 0, 0, peer]));
         builder = builder.peer(PeerUpdate::new(key(peer).public_key()).allowed_ip(allowed).endpoint(at(peer)));
     }
-    let binder = MemoryBinder { net: net.clone(), address: at(n) };
+    let binder = MemoryBinder::new(net.clone(), at(n));
     let queues = queues.into_iter().map(|queue| vec![queue]).collect();
     (builder.launch(queues, binder, None).expect("the addresses are free"), hosts)
 }

@@ -1,8 +1,8 @@
 //! What a client sends. Parsed as a whole before anything is applied: a wrong line changes nothing.
 
 use crate::{
-    config::{AllowedIp, PeerUpdate, Update},
-    key,
+    config::{AllowedIpChange, Change, PeerUpdate, Update},
+    key::{self, PresharedKey},
 };
 use ipnet::IpNet;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -77,7 +77,7 @@ fn device_line(update: &mut Update, key: &str, value: &str) -> Option<()> {
         "private_key" => {
             let key = key::from_hex(value)?;
             // All zeros takes the key away.
-            update.private_key = Some((*key != [0; 32]).then(|| StaticSecret::from_bytes(*key)));
+            update.private_key = Change::set_or_remove((*key != [0; 32]).then(|| StaticSecret::from_bytes(*key)));
         }
         "listen_port" => update.listen_port = Some(value.parse().ok()?),
         "fwmark" => update.fwmark = Some(parse_mark(value)?),
@@ -91,16 +91,19 @@ fn peer_line(peer: &mut PeerUpdate, key: &str, value: &str) -> Option<()> {
     match key {
         "remove" => peer.remove = is_true(value)?,
         "update_only" => peer.update_only = is_true(value)?,
-        "preshared_key" => peer.preshared_key = Some(key::from_hex(value)?),
+        "preshared_key" => peer.preshared_key = Change::Set(PresharedKey::from_bytes(&*key::from_hex(value)?)),
         "endpoint" => peer.endpoints = vec![parse_endpoint(value)?.into()],
         "persistent_keepalive_interval" => {
             let seconds: u16 = value.parse().ok()?;
-            peer.persistent_keepalive = Some((seconds > 0).then(|| Duration::from_secs(seconds.into())));
+            peer.persistent_keepalive =
+                Change::set_or_remove((seconds > 0).then(|| Duration::from_secs(seconds.into())));
         }
         "replace_allowed_ips" => peer.replace_allowed_ips = is_true(value)?,
         "allowed_ip" => {
-            let (remove, net) = value.strip_prefix('-').map_or((false, value), |net| (true, net));
-            peer.allowed_ips.push(AllowedIp { net: parse_net(net)?, remove });
+            peer.allowed_ips.push(match value.strip_prefix('-') {
+                Some(net) => AllowedIpChange::Remove(parse_net(net)?),
+                None => AllowedIpChange::Add(parse_net(value)?),
+            });
         }
         "protocol_version" if value == "1" => {}
         _ => return None,
@@ -168,14 +171,15 @@ mod tests {
         .unwrap();
         assert_eq!(update.listen_port, Some(51820));
         assert_eq!(update.fwmark, Some(51820));
-        assert!(update.replace_peers && update.private_key.flatten().is_some());
+        assert!(update.replace_peers && matches!(update.private_key, Change::Set(_)));
         let [first, second] = &update.peers[..] else { panic!("two peers") };
         assert!(first.remove);
         assert!(second.update_only && second.replace_allowed_ips);
         assert_eq!(second.endpoints, [crate::PathSpec::from("[2001:db8::1]:7".parse::<SocketAddr>().unwrap())]);
-        assert_eq!(second.persistent_keepalive, Some(Some(Duration::from_secs(25))));
-        assert_eq!(second.allowed_ips.iter().filter(|allowed| allowed.remove).count(), 1);
-        assert_eq!(second.allowed_ips[2].net, "192.0.2.1/32".parse().unwrap());
+        assert_eq!(second.persistent_keepalive, Change::Set(Duration::from_secs(25)));
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        assert_eq!(second.allowed_ips[1], AllowedIpChange::Remove(net("fd00::/64")));
+        assert_eq!(second.allowed_ips[2], AllowedIpChange::Add(net("192.0.2.1/32")));
     }
 
     #[test]
@@ -183,8 +187,8 @@ mod tests {
         let key = "00".repeat(32);
         let update =
             set(&format!("set=1\nprivate_key={key}\npublic_key={key}\npersistent_keepalive_interval=0")).unwrap();
-        assert!(update.private_key.unwrap().is_none());
-        assert_eq!(update.peers[0].persistent_keepalive, Some(None));
+        assert!(matches!(update.private_key, Change::Remove));
+        assert_eq!(update.peers[0].persistent_keepalive, Change::Remove);
     }
 
     #[test]
