@@ -2,7 +2,7 @@
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_babel::{
     Babel, Config,
-    params::SLICE,
+    params::WORK_SLICE,
     wire::{
         ip::{HEADERS, PATH, PORT, is_babel},
         parse::Tlvs,
@@ -26,7 +26,7 @@ const FULL: usize = 1_024;
 const WITH_FULL_TABLES: u8 = 0xff;
 /// What one call may cost, beside the routes of one neighbour twice (ended, and their holds released): three slices, and what a
 /// packet of 255 bytes names.
-const CALL: u64 = 3 * SLICE + 1_024;
+const CALL: u64 = 3 * WORK_SLICE + 1_024;
 
 /// Bytes are read as steps: packets as they are, packets in sound headers, whole Babel bodies, signals, and the passing of
 /// time. Whatever came: what is sent is sound and fits in the smallest path, the next deadline lies ahead, a moment of time
@@ -139,7 +139,7 @@ impl Lab {
             }
         }
         let deadline = self.babel.deadline().expect("there are neighbours");
-        assert!(deadline > self.now || work >= SLICE, "a deadline that has passed");
+        assert!(deadline > self.now || work >= WORK_SLICE, "a deadline that has passed");
     }
 
     fn deliver(&mut self, peer: PeerId, body: &[u8]) {

@@ -10,7 +10,8 @@
 pub(crate) mod clients;
 
 use crate::params::{
-    CLIENT_INSIST, CLIENT_MOVED, CLIENT_NEW, CLIENT_RENEWS, CLIENT_SILENCE, HELD, IDLE, IN_FLIGHT, NEVER_HEARD, SETTLED,
+    CLIENT_INSIST, CLIENT_MOVED, CLIENT_NEW, CLIENT_RENEWS, CLIENT_SILENCE, IN_FLIGHT, METRIC_CLIENT_IDLE,
+    METRIC_CLIENT_NEVER_HEARD, METRIC_CLIENT_PRESENT, METRIC_CLIENT_SILENT,
 };
 use ipnet::IpNet;
 use rustguard_core::time::Instant;
@@ -61,10 +62,10 @@ impl Client {
     pub(crate) fn metric(&self) -> u16 {
         match (self.presence, self.came) {
             (Presence::Here, Some(_)) => 0,
-            (Presence::Here, None) => SETTLED,
-            (Presence::Idle, _) => IDLE,
-            (Presence::Gone, _) => HELD,
-            (Presence::Never, _) => NEVER_HEARD,
+            (Presence::Here, None) => METRIC_CLIENT_PRESENT,
+            (Presence::Idle, _) => METRIC_CLIENT_IDLE,
+            (Presence::Gone, _) => METRIC_CLIENT_SILENT,
+            (Presence::Never, _) => METRIC_CLIENT_NEVER_HEARD,
         }
     }
 
@@ -158,17 +159,17 @@ mod tests {
     #[test]
     fn a_client_is_near_at_first_then_here_then_held() {
         let mut client = Client::new(Vec::new());
-        assert_eq!((client.metric(), client.deadline()), (NEVER_HEARD, None));
+        assert_eq!((client.metric(), client.deadline()), (METRIC_CLIENT_NEVER_HEARD, None));
         assert!(says(&mut client, 0) && !says(&mut client, 1_000));
         assert_eq!((client.metric(), client.deadline()), (0, Some(at(1_000))));
         assert!(!client.tick(at(999)) && client.tick(at(1_000)));
-        assert_eq!((client.metric(), client.deadline()), (SETTLED, Some(at(1_000) + CLIENT_SILENCE)));
+        assert_eq!((client.metric(), client.deadline()), (METRIC_CLIENT_PRESENT, Some(at(1_000) + CLIENT_SILENCE)));
         assert!(!says(&mut client, 4_000) && !client.tick(at(3_999) + CLIENT_SILENCE));
         assert!(client.tick(at(4_000) + CLIENT_SILENCE));
-        assert_eq!((client.metric(), client.deadline()), (HELD, None));
+        assert_eq!((client.metric(), client.deadline()), (METRIC_CLIENT_SILENT, None));
         assert!(says(&mut client, 500_000) && client.metric() == 0);
         assert!(client.lost() && !client.lost());
-        assert_eq!((client.metric(), client.deadline()), (HELD, None));
+        assert_eq!((client.metric(), client.deadline()), (METRIC_CLIENT_SILENT, None));
     }
 
     #[test]
@@ -181,14 +182,14 @@ mod tests {
         client.contested(at(200));
         says(&mut client, 210);
         assert_eq!(client.deadline(), Some(at(510)));
-        assert!(!client.tick(at(509)) && client.tick(at(510)) && client.metric() == HELD, "heard late");
+        assert!(!client.tick(at(509)) && client.tick(at(510)) && client.metric() == METRIC_CLIENT_SILENT, "heard late");
     }
 
     #[test]
     fn who_hears_it_too_says_so_and_does_not_argue() {
         let mut client = Client::new(Vec::new());
         says(&mut client, 0);
-        assert!(client.tick(at(1_000)) && client.metric() == SETTLED);
+        assert!(client.tick(at(1_000)) && client.metric() == METRIC_CLIENT_PRESENT);
         let contest = |client: &mut Client, ms| {
             client.contested(at(ms));
             says(client, ms + 201);
@@ -196,9 +197,9 @@ mod tests {
             (changes, client.metric(), client.deadline())
         };
         assert_eq!(contest(&mut client, 10_000), (true, 0, Some(at(11_500))), "anycast");
-        assert!(client.tick(at(11_500)) && client.metric() == SETTLED);
+        assert!(client.tick(at(11_500)) && client.metric() == METRIC_CLIENT_PRESENT);
         let silence = Some(at(15_200) + CLIENT_SILENCE);
-        assert_eq!(contest(&mut client, 14_999), (false, SETTLED, silence), "once is enough");
+        assert_eq!(contest(&mut client, 14_999), (false, METRIC_CLIENT_PRESENT, silence), "once is enough");
         assert_eq!(contest(&mut client, 15_000), (true, 0, Some(at(16_500))));
     }
 
@@ -208,12 +209,12 @@ mod tests {
         says(&mut client, 0);
         client.tick(at(1_000));
         client.contested(at(20_000));
-        assert!(client.tick(at(20_500)) && client.metric() == HELD);
+        assert!(client.tick(at(20_500)) && client.metric() == METRIC_CLIENT_SILENT);
         client.heard(Some(at(20_150)), at(20_900));
-        assert_eq!(client.metric(), IDLE, "what it sent before it moved, told late");
-        assert!(!client.heard(None, at(30_000)) && client.metric() == IDLE);
+        assert_eq!(client.metric(), METRIC_CLIENT_IDLE, "what it sent before it moved, told late");
+        assert!(!client.heard(None, at(30_000)) && client.metric() == METRIC_CLIENT_IDLE);
         assert!(!client.tick(at(29_999) + CLIENT_SILENCE) && client.tick(at(30_000) + CLIENT_SILENCE));
-        assert_eq!((client.metric(), client.deadline()), (HELD, None));
+        assert_eq!((client.metric(), client.deadline()), (METRIC_CLIENT_SILENT, None));
         client.heard(None, at(300_000));
         assert!(says(&mut client, 300_100) && client.metric() == 0, "data does");
     }
@@ -230,7 +231,7 @@ mod tests {
         lost(&mut client, 5_000);
         assert!(client.handshake_complete(at(6_000)) && client.metric() == 0, "there and back");
         lost(&mut client, 100_000);
-        assert!(client.handshake_complete(at(126_000)) && client.metric() == IDLE, "renewed");
+        assert!(client.handshake_complete(at(126_000)) && client.metric() == METRIC_CLIENT_IDLE, "renewed");
         lost(&mut client, 130_000);
         assert!(client.handshake_complete(at(130_000) + CLIENT_SILENCE) && client.metric() == 0, "after silence");
     }

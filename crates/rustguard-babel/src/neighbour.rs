@@ -12,7 +12,8 @@ use crate::{
         rtt::RoundTrip,
     },
     params::{
-        BUSY, COST_MAX, COST_PACE, DUMP, HELLO_BUSY, HELLO_IDLE, NAMES_EVERY, PROBE, PROBES, UPDATE, from_centis, hold,
+        COST_MAX, COST_PACE, DUMP_PACE, HELLO_BUSY, HELLO_IDLE, LINK_BUSY, NAMES_EVERY, PROBE_PACE, PROBES,
+        UPDATE_INTERVAL, from_centis, hold,
     },
     wire::types::{INFINITY, Seqno},
 };
@@ -66,7 +67,7 @@ struct Probe {
 
 /// What [`Neighbour::assess`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct LinkChange {
     /// The rxcost: the neighbour should know now.
     pub(crate) rxcost: bool,
     /// The cost of the link.
@@ -91,7 +92,7 @@ impl Neighbour {
             cost_due: None,
             heard: None,
             probe: None,
-            busy_until: now + BUSY,
+            busy_until: now + LINK_BUSY,
             routes: 0,
             dump_at: None,
             dump_after: None,
@@ -151,7 +152,7 @@ impl Neighbour {
         if self.hello_interval(now) == HELLO_IDLE {
             self.out.hello_now(now);
         }
-        self.busy_until = now + BUSY;
+        self.busy_until = now + LINK_BUSY;
     }
 
     /// Data is not answered: ask, and give up without an answer.
@@ -169,7 +170,7 @@ impl Neighbour {
     }
 
     /// Counts missed Hellos and works out the cost anew. The caller acts on what changed.
-    pub(crate) fn assess(&mut self, now: Instant) -> Change {
+    pub(crate) fn assess(&mut self, now: Instant) -> LinkChange {
         let missed = self.multicast.count_missed(now) + self.unicast.count_missed(now);
         if missed > 0 && self.receives && self.probe.is_none() {
             self.probe = Some(Probe { left: PROBES, at: now, decides: false });
@@ -183,7 +184,7 @@ impl Neighbour {
         // At 1 % of loss two of three Hellos are lost fifty times a day at this pace. What answers probes, or carries
         // data, is alive: only silence takes a link down. The first probe leaves after one and a half intervals, and may be
         // lost as well: the second has time to be answered.
-        let silence = interval * 3 / 2 + PROBE * 3 / 2;
+        let silence = interval * 3 / 2 + PROBE_PACE * 3 / 2;
         let alive = self.is_acquired() && self.heard.is_some_and(|heard| now.since(heard) <= silence);
         let receives = self.multicast.is_good() || self.unicast.is_good() || (self.receives && alive);
         let cost = if receives && self.txcost != INFINITY && now < self.txcost_until {
@@ -197,7 +198,7 @@ impl Neighbour {
         } else {
             INFINITY
         };
-        let change = Change {
+        let change = LinkChange {
             rxcost: receives != self.receives,
             cost: cost != self.cost,
             came_up: self.cost == INFINITY && cost != INFINITY,
@@ -220,7 +221,7 @@ impl Neighbour {
         match &mut self.probe {
             Some(probe) if probe.at <= now && probe.left > 0 => {
                 probe.left -= 1;
-                probe.at = now + PROBE;
+                probe.at = now + PROBE_PACE;
                 true
             }
             // The last one had its time.
@@ -247,8 +248,8 @@ impl Neighbour {
         let due = self.dump_at.is_some_and(|at| at <= now);
         if due {
             self.dump_at = None;
-            self.dump_after = Some(now + DUMP);
-            self.update_at = Some(now + jitter.shorten(UPDATE, 10));
+            self.dump_after = Some(now + DUMP_PACE);
+            self.update_at = Some(now + jitter.shorten(UPDATE_INTERVAL, 10));
         }
         due
     }
@@ -257,7 +258,7 @@ impl Neighbour {
     pub(crate) fn update_due(&mut self, now: Instant, jitter: &mut Jitter) -> bool {
         let due = self.update_at.is_some_and(|at| at <= now);
         if due {
-            self.update_at = Some(now + jitter.shorten(UPDATE, 10));
+            self.update_at = Some(now + jitter.shorten(UPDATE_INTERVAL, 10));
             self.updates = (self.updates + 1) % NAMES_EVERY;
             self.out.names = self.updates == 0;
         }
@@ -373,7 +374,7 @@ mod tests {
     #[test]
     fn silence_is_noticed_within_a_second() {
         let mut neighbour = up();
-        assert_eq!(neighbour.assess(at(750)), Change { rxcost: false, cost: false, came_up: false });
+        assert_eq!(neighbour.assess(at(750)), LinkChange { rxcost: false, cost: false, came_up: false });
         assert!(neighbour.probe_due(at(750)), "a Hello was missed");
         let change = neighbour.assess(at(1_050));
         assert!(change.rxcost && change.cost && neighbour.cost() == INFINITY, "750 ms after the last sign of life");

@@ -19,14 +19,15 @@ use crate::{
     jitter::Jitter,
     name::{Name, Names},
     neighbour::{Neighbour, neighbours::Neighbours},
-    params::{ASLEEP, SWEEP},
+    params::{SUSPENDED, SWEEP_INTERVAL},
     report::{self, Counters, NeighbourReport, RouteReport},
     table::{
-        pending::{Holds, Stale},
+        hold::Holds,
         request::Requests,
-        route::{Entry, Next, Table},
-        select::Around,
+        route::{Entry, Selected, Table},
+        select::Selector,
         source::Sources,
+        stale::Stale,
     },
     wire::{
         ip,
@@ -48,7 +49,7 @@ const CEILING: u16 = 256;
 
 /// A name that came with an update.
 #[derive(Debug)]
-struct Claim {
+struct NameClaim {
     peer: PeerId,
     prefix: IpNet,
     router_id: RouterId,
@@ -65,7 +66,7 @@ pub struct Babel {
     /// The least sequence number that this run has given out.
     first: Seqno,
     /// When the router-id was last changed.
-    renumbered: Option<identity::Renumbered>,
+    renumbered: Option<identity::RouterIdChange>,
     /// When the sequence numbers last went beyond what somebody else had said.
     leaped: Option<Instant>,
     /// The highest that any prefix of this node has, where new ones start.
@@ -79,7 +80,7 @@ pub struct Babel {
     name: Option<Name>,
     names: Names,
     /// Names in the packet that is being read, with what they came with.
-    claims: Vec<Claim>,
+    claims: Vec<NameClaim>,
     max_routes: usize,
     neighbours: Neighbours,
     clients: Clients,
@@ -163,17 +164,15 @@ impl Babel {
     /// The route table.
     pub fn routes(&self) -> impl Iterator<Item = RouteReport> {
         self.table.entries.iter().map(|(&prefix, entry)| {
-            let around = around(prefix, &self.neighbours, &self.sources, self.max_routes, self.now);
+            let selector = selector(prefix, &self.neighbours, &self.sources, self.max_routes, self.now);
             let learned = entry.routes.iter().filter(|(_, route)| route.is_finite()).map(|(&peer, route)| {
-                let distance =
-                    crate::wire::build::Route { router_id: route.router_id, seqno: route.seqno, metric: route.metric };
-                let feasible = around.is_feasible(peer, route.router_id, distance);
+                let feasible = selector.is_feasible(peer, route.announcement());
                 (peer, route.router_id, route.seqno, route.metric, feasible)
             });
             RouteReport {
                 prefix,
                 selected: entry.announced.map(|route| (route.router_id, route.seqno, route.metric)),
-                local: entry.selected == Some(Next::Local),
+                local: entry.selected == Some(Selected::Local),
                 hops: entry.installed.clone(),
                 learned: learned.collect(),
             }
@@ -211,11 +210,11 @@ impl RoutingEngine for Babel {
 
     fn handle(&mut self, event: Event<'_>, now: Instant, out: &mut Vec<Action>) {
         let expected = self.next_deadline().unwrap_or(now);
-        if now.since(expected) > ASLEEP {
+        if now.since(expected) > SUSPENDED {
             self.sources.postpone(now.since(expected));
         }
         self.now = self.now.max(now);
-        self.sweep_at.get_or_insert(self.now + SWEEP);
+        self.sweep_at.get_or_insert(self.now + SWEEP_INTERVAL);
         match event {
             Event::Peer { peer, config } => self.set_peer(peer, config, out),
             Event::PeerRemoved { peer } => {
@@ -398,13 +397,13 @@ fn origin(table: &mut Table, prefix: IpNet, seqno: Seqno) -> &mut Entry {
 }
 
 /// What route selection looks at.
-fn around<'a>(
+fn selector<'a>(
     prefix: IpNet,
     neighbours: &'a Neighbours,
     sources: &'a Sources,
     max_routes: usize,
     now: Instant,
-) -> Around<'a, impl Fn(PeerId) -> u16 + 'a> {
+) -> Selector<'a, impl Fn(PeerId) -> u16 + 'a> {
     let cost = |peer| neighbours.get(&peer).map_or(INFINITY, Neighbour::cost);
-    Around { prefix, cost, sources, max_sources: max_routes.saturating_mul(crate::params::SOURCES_PER_ROUTE), now }
+    Selector { prefix, cost, sources, max_sources: max_routes.saturating_mul(crate::params::SOURCES_PER_ROUTE), now }
 }

@@ -1,6 +1,7 @@
 //! What is known of prefixes (RFC 8966 §3.2.5 to §3.2.7): routes, feasibility distances, requests, and which route is chosen.
-pub(crate) mod pending;
+pub(crate) mod hold;
 pub(crate) mod request;
 pub(crate) mod route;
 pub(crate) mod select;
 pub(crate) mod source;
+pub(crate) mod stale;

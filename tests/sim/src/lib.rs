@@ -9,7 +9,7 @@ mod log;
 use ipnet::IpNet;
 pub use log::Log;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use rustguard_babel::{Babel, Config, params::SLICE};
+use rustguard_babel::{Babel, Config, params::WORK_SLICE};
 use rustguard_core::{
     node::PeerId,
     routing::{Action, Event, NextHops, PeerRoutes, Role, RoutingEngine, Signal},
@@ -252,7 +252,7 @@ impl Sim {
         let (mut actions, before) = (Vec::new(), engine.work());
         engine.handle(event, now, &mut actions);
         let deadline = engine.deadline().expect("a speaker always waits for something");
-        let left_over = engine.work() - before >= SLICE;
+        let left_over = engine.work() - before >= WORK_SLICE;
         assert!(deadline > now || left_over, "node {i} at {now:?}: a deadline that has passed would never end");
         for action in actions {
             self.act(i, action);

@@ -3,7 +3,7 @@
 //! Updates are kept as prefixes and written when they leave: whatever changed in the meantime is then in them, and a prefix
 //! that changed ten times is sent once.
 use crate::{
-    params::{BATCH, COPIES, MAX_ACKS, MAX_IN_FLIGHT, PACING, hold},
+    params::{BATCH, BATCH_PACE, MAX_ACKS, MAX_IN_FLIGHT, UPDATE_COPIES, hold},
     table::route::Table,
     wire::types::{RouterId, Seqno},
 };
@@ -62,7 +62,7 @@ struct Dump {
 /// A packet that is to be acknowledged.
 #[derive(Debug)]
 struct InFlight {
-    prefixes: Vec<Sent>,
+    prefixes: Vec<SentUpdate>,
     /// A request for everything is in it.
     wildcard: bool,
     copies: u8,
@@ -71,15 +71,15 @@ struct InFlight {
 
 /// What is to be acknowledged in a packet, and the most copies that any of it had.
 #[derive(Debug, Default)]
-pub(crate) struct InPacket {
-    pub(crate) prefixes: Vec<Sent>,
+pub(crate) struct Reliable {
+    pub(crate) prefixes: Vec<SentUpdate>,
     pub(crate) wildcard: bool,
     pub(crate) copies: u8,
 }
 
 /// An update that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sent {
+pub(crate) struct SentUpdate {
     pub(crate) prefix: IpNet,
     /// For a retraction, which hold it may end.
     pub(crate) hold: Option<u64>,
@@ -214,7 +214,7 @@ impl Outbox {
             normal.insert(prefix);
         }
         let more = !self.urgent.is_empty() || !self.normal.is_empty() || self.dump.is_some();
-        self.flush_at = more.then_some(now + PACING);
+        self.flush_at = more.then_some(now + BATCH_PACE);
         (urgent, normal)
     }
 
@@ -224,8 +224,8 @@ impl Outbox {
     }
 
     /// The number for a packet with these updates, if it is to be acknowledged: not when too many are already.
-    pub(crate) fn sent(&mut self, what: InPacket, timeout: Duration, now: Instant) -> Option<(u16, Duration)> {
-        let InPacket { prefixes, wildcard, copies } = what;
+    pub(crate) fn sent(&mut self, what: Reliable, timeout: Duration, now: Instant) -> Option<(u16, Duration)> {
+        let Reliable { prefixes, wildcard, copies } = what;
         if (prefixes.is_empty() && !wildcard) || self.in_flight.len() >= MAX_IN_FLIGHT {
             return None;
         }
@@ -245,7 +245,7 @@ impl Outbox {
     }
 
     /// The neighbour has this packet; what was in it.
-    pub(crate) fn acknowledged(&mut self, opaque: u16) -> Vec<Sent> {
+    pub(crate) fn acknowledged(&mut self, opaque: u16) -> Vec<SentUpdate> {
         let Some(packet) = self.in_flight.remove(&opaque) else { return Vec::new() };
         self.resends.remove(&(packet.resend_at, opaque));
         packet.prefixes
@@ -262,7 +262,7 @@ impl Outbox {
                 again = true;
                 self.wildcard_request.get_or_insert(packet.copies);
             }
-            if packet.copies < COPIES {
+            if packet.copies < UPDATE_COPIES {
                 again = true;
                 for sent in &packet.prefixes {
                     self.urgent.entry(sent.prefix).or_insert(packet.copies);
@@ -299,5 +299,5 @@ pub(crate) fn ack_timeout(rtt: Option<Duration>) -> Duration {
 
 /// How long a retracted prefix is unreachable at most: as long as a route from here lives elsewhere.
 pub(crate) fn longest_hold() -> Duration {
-    hold(crate::params::UPDATE)
+    hold(crate::params::UPDATE_INTERVAL)
 }

@@ -1,13 +1,10 @@
 //! Decisions: which route is selected for a prefix, what is installed, who is told, what is asked for.
-use super::{Babel, CEILING, around};
+use super::{Babel, CEILING, selector};
 use crate::{
     neighbour::outbox::longest_hold,
-    params::{CHANGED, JUMP, NEW_SEQNO, SLICE, URGENT},
-    table::route::{Entry, Next},
-    wire::{
-        build,
-        types::{INFINITY, Seqno, add},
-    },
+    params::{CHANGED_DELAY, METRIC_JUMP, NEW_SEQNO_DELAY, URGENT_DELAY, WORK_SLICE},
+    table::route::{Entry, Selected},
+    wire::types::{Announcement, INFINITY, Seqno, add},
 };
 use ipnet::IpNet;
 use rustguard_core::{
@@ -19,7 +16,7 @@ use std::collections::BTreeSet;
 
 /// How soon, and how surely, neighbours have to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
+enum Urgency {
     /// With acknowledgment, at once: a new route, another origin, no route, a client that is heard or is not any more.
     Urgent,
     /// The metric changed a lot.
@@ -31,7 +28,7 @@ enum News {
 impl Babel {
     /// Decides about what changed: all of it, or as much as one call may take.
     pub(super) fn settle(&mut self, out: &mut Vec<Action>) {
-        let end = self.work + SLICE;
+        let end = self.work + WORK_SLICE;
         while self.work < end
             && let Some(prefix) = self.stale.pop()
         {
@@ -47,13 +44,12 @@ impl Babel {
         self.work += 1 + entry.routes.len() as u64;
         let before = (entry.via(), entry.announced);
 
-        let choice = around(prefix, &self.neighbours, &self.sources, self.max_routes, now).choose(entry, local);
+        let choice = selector(prefix, &self.neighbours, &self.sources, self.max_routes, now).choose(entry, local);
         entry.selected = choice.map(|choice| choice.next);
         entry.announced = choice.map(|choice| choice.route);
         if let Some(choice) = choice {
             // Before anything is sent (§3.7.3), and before others are taken as next hops beside it.
-            let distance = (choice.route.seqno, choice.route.metric);
-            self.sources.announced((prefix, choice.route.router_id), distance, entry.via(), now);
+            self.sources.announced(prefix, choice.route, entry.via(), now);
         }
         self.hold(prefix, before.1.is_some());
         self.install(prefix, out);
@@ -64,18 +60,19 @@ impl Babel {
 
     /// What this node announces as the origin. When that is farther than before, the number has to rise with it: nobody
     /// could believe it otherwise (§3.5.1).
-    fn local(&mut self, prefix: IpNet) -> Option<build::Route> {
+    fn local(&mut self, prefix: IpNet) -> Option<Announcement> {
         let entry = self.table.entries.get_mut(&prefix)?;
         let client = entry.client.and_then(|client| self.clients.get(&client));
         let metric = entry.host.or(client.map(crate::client::Client::metric))?;
-        if !self.sources.feasible(prefix, self.router_id, entry.seqno, metric)
+        let own = Announcement { router_id: self.router_id, seqno: entry.seqno, metric };
+        if !self.sources.feasible(prefix, own)
             && self.sources.get(prefix, self.router_id).is_some_and(|source| source.metric != metric)
         {
             entry.seqno = entry.seqno.plus(1);
         }
         let seqno = entry.seqno;
         self.used(seqno);
-        Some(build::Route { router_id: self.router_id, seqno, metric })
+        Some(Announcement { router_id: self.router_id, seqno, metric })
     }
 
     /// A sequence number of this node is in use; a restart has to start beyond it.
@@ -106,13 +103,13 @@ impl Babel {
     }
 
     fn install(&mut self, prefix: IpNet, out: &mut Vec<Action>) {
-        let around = around(prefix, &self.neighbours, &self.sources, self.max_routes, self.now);
+        let selector = selector(prefix, &self.neighbours, &self.sources, self.max_routes, self.now);
         let Some(entry) = self.table.entries.get(&prefix) else { return };
         let hops = match (entry.selected, entry.announced) {
-            (Some(Next::Via(peer)), Some(route)) => Some(around.hops(entry, peer, route)),
+            (Some(Selected::Via(peer)), Some(route)) => Some(selector.hops(entry, peer, route)),
             // What is the host's own is not ours to install.
-            (Some(Next::Local), _) if entry.host.is_some() => None,
-            (Some(Next::Local), _) => entry.client.map(NextHops::single),
+            (Some(Selected::Local), _) if entry.host.is_some() => None,
+            (Some(Selected::Local), _) => entry.client.map(NextHops::single),
             // A shorter prefix must not be followed while somebody may still send this one here.
             _ => entry.hold.as_ref().map(|_| NextHops::UNREACHABLE),
         };
@@ -127,7 +124,7 @@ impl Babel {
     }
 
     /// Triggered updates (§3.7.2).
-    fn tell(&mut self, prefix: IpNet, (old_via, old): (Option<PeerId>, Option<build::Route>)) {
+    fn tell(&mut self, prefix: IpNet, (old_via, old): (Option<PeerId>, Option<Announcement>)) {
         let now = self.now;
         let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
         let (via, new) = (entry.via(), entry.announced);
@@ -135,23 +132,24 @@ impl Babel {
             (None, None) => None,
             (Some(old), Some(new)) if old.router_id == new.router_id => {
                 let by = new.metric.abs_diff(entry.told_metric);
-                if by >= JUMP {
-                    Some(News::Urgent)
+                if by >= METRIC_JUMP {
+                    Some(Urgency::Urgent)
                 } else if by >= (entry.told_metric / 4).max(96) {
-                    Some(News::Changed)
+                    Some(Urgency::Changed)
                 } else if new.seqno.newer_than(old.seqno) {
-                    Some(News::Newer)
+                    Some(Urgency::Newer)
                 } else {
                     None
                 }
             }
-            _ => Some(News::Urgent),
+            _ => Some(Urgency::Urgent),
         };
         if let (Some(_), Some(new)) = (news, new) {
             entry.told_metric = new.metric;
         }
-        let urgent = now + self.jitter.shorten(URGENT, 2);
-        let later = now + self.jitter.shorten(if news == Some(News::Newer) { NEW_SEQNO } else { CHANGED }, 2);
+        let urgent = now + self.jitter.shorten(URGENT_DELAY, 2);
+        let later =
+            now + self.jitter.shorten(if news == Some(Urgency::Newer) { NEW_SEQNO_DELAY } else { CHANGED_DELAY }, 2);
         // Split horizon: the next hop knows. If it had another route from here, it has to hear that it is gone.
         let spared = via.filter(|_| old.is_none() || old_via == via);
         // Mostly there is nothing to tell: then nobody is looked at.
@@ -160,9 +158,9 @@ impl Babel {
         for (&peer, neighbour) in concerned.into_iter().flatten().filter(|(_, neighbour)| neighbour.is_acquired()) {
             match news {
                 _ if spared == Some(peer) => {}
-                Some(News::Urgent) => neighbour.out.urgent(prefix, urgent),
+                Some(Urgency::Urgent) => neighbour.out.urgent(prefix, urgent),
                 Some(_) if old_via == Some(peer) && old_via != via => neighbour.out.urgent(prefix, urgent),
-                Some(News::Changed | News::Newer) => neighbour.out.normal(prefix, later),
+                Some(Urgency::Changed | Urgency::Newer) => neighbour.out.normal(prefix, later),
                 None if via == Some(peer) && old_via != via => neighbour.out.normal(prefix, later),
                 // It was spared, or told that there was no other way here; now there is, and it may need it.
                 None if old_via == Some(peer) && old_via != via => neighbour.out.urgent(prefix, urgent),
@@ -184,8 +182,7 @@ impl Babel {
         let cost = |peer| self.neighbours.get(&peer).map_or(INFINITY, crate::neighbour::Neighbour::cost);
         let reached = |(&peer, route): (&PeerId, &crate::table::route::Route)| add(cost(peer), route.metric);
         let usable = entry.routes.iter().filter(|&route| reached(route) != INFINITY);
-        let unfeasible =
-            usable.filter(|(_, route)| !self.sources.feasible(prefix, route.router_id, route.seqno, route.metric));
+        let unfeasible = usable.filter(|(_, route)| !self.sources.feasible(prefix, route.announcement()));
         let wanted: Vec<(crate::wire::types::RouterId, Option<PeerId>)> = match entry.announced {
             None => unfeasible.map(|(_, route)| (route.router_id, None)).collect(),
             Some(selected) => unfeasible
@@ -206,7 +203,7 @@ impl Babel {
     fn wake(&mut self, prefix: IpNet, look_again: bool) {
         let now = self.now;
         let Some(entry) = self.table.entries.get(&prefix) else { return };
-        let next = next_look(entry).into_iter().chain(look_again.then_some(now + crate::params::LOOK_AGAIN)).min();
+        let next = next_look(entry).into_iter().chain(look_again.then_some(now + crate::params::RESELECT)).min();
         self.table.wake(prefix, next);
     }
 

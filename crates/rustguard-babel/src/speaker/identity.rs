@@ -9,7 +9,7 @@
 //! keep the order of old and new apart, and a new router-id at intervals that grow.
 use super::{Babel, CEILING};
 use crate::{
-    params::{LEAP, RENUMBER_PACE, SEQNO_PACE, SOURCE_GC, URGENT},
+    params::{RENUMBER_PACE, SEQNO_LEAP, SEQNO_PACE, SOURCE_GC, URGENT_DELAY},
     wire::types::{RouterId, Seqno},
 };
 use core::time::Duration;
@@ -18,7 +18,7 @@ use rustguard_core::time::Instant;
 
 /// When the router-id was last drawn again, and how long it is kept at least.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Renumbered {
+pub(super) struct RouterIdChange {
     at: Instant,
     pace: Duration,
 }
@@ -77,7 +77,7 @@ impl Babel {
     fn overtake(&mut self, seqno: Seqno) {
         let ahead = seqno.ahead_of(self.seqno);
         let rested = self.leaped.is_none_or(|at| self.now.since(at) >= SOURCE_GC);
-        if ahead.unsigned_abs() > LEAP || !rested {
+        if ahead.unsigned_abs() > SEQNO_LEAP || !rested {
             return self.renumber();
         }
         self.leaped = Some(self.now);
@@ -90,7 +90,7 @@ impl Babel {
             self.stale.insert(prefix);
             // A new number is no urgent news by itself. Here it is: until it comes, nobody believes this node.
             for neighbour in self.neighbours.iter_mut().map(|(_, neighbour)| neighbour).filter(|it| it.is_acquired()) {
-                neighbour.out.urgent(prefix, self.now + URGENT);
+                neighbour.out.urgent(prefix, self.now + URGENT_DELAY);
             }
         }
     }
@@ -104,7 +104,7 @@ impl Babel {
         }
         let again = since.filter(|&(since, _)| since < SOURCE_GC * 2);
         let pace = again.map_or(RENUMBER_PACE, |(_, pace)| (pace * 4).min(SOURCE_GC));
-        self.renumbered = Some(Renumbered { at: self.now, pace });
+        self.renumbered = Some(RouterIdChange { at: self.now, pace });
         self.number = self.jitter.number();
         self.router_id = RouterId::numbered(&self.key, self.number);
         self.first = self.seqno;

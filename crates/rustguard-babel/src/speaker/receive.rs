@@ -1,13 +1,16 @@
 //! Packets in: Hellos, IHUs, acknowledgments, updates, requests.
-use super::{Babel, Claim, around};
+use super::{Babel, NameClaim, selector};
 use crate::{
-    params::{HOP_COUNT, IDLE, MAX_UNKNOWN, OVERTAKEN, SETTLED, URGENT, from_centis, hold},
-    table::route::{Next, Rival, Route, Smoothed},
+    params::{
+        HOP_COUNT, MAX_UNKNOWN_PREFIXES, METRIC_CLIENT_IDLE, METRIC_CLIENT_PRESENT, REORDERED, URGENT_DELAY,
+        from_centis, hold,
+    },
+    table::route::{Rival, Route, Selected, SmoothedMetric},
     wire::{
-        build, ip,
+        ip,
         parse::Tlvs,
         tlv::Tlv,
-        types::{INFINITY, RouterId, Seqno, add, micros},
+        types::{Announcement, INFINITY, RouterId, Seqno, add, micros},
     },
 };
 use core::{net::IpAddr, time::Duration};
@@ -85,7 +88,7 @@ impl Babel {
                 Tlv::Update { prefix, router_id, seqno, metric, interval } => {
                     self.update(peer, &Update { prefix, router_id, seqno, metric, interval }, &mut unfeasible, out);
                     if let Some(name) = named.filter(|&(named, _)| named == router_id).map(|(_, name)| name) {
-                        self.claims.push(Claim { peer, prefix, router_id, name });
+                        self.claims.push(NameClaim { peer, prefix, router_id, name });
                     }
                 }
                 Tlv::Name { router_id, name } => named = Some((router_id, name)),
@@ -111,7 +114,7 @@ impl Babel {
     /// heard while there is no name, because its route may be selected later.
     pub(super) fn take_names(&mut self) {
         let now = self.now;
-        for Claim { peer, prefix, router_id, name } in self.claims.drain(..) {
+        for NameClaim { peer, prefix, router_id, name } in self.claims.drain(..) {
             self.work += 1;
             let Some(entry) = self.table.entries.get(&prefix) else { continue };
             let leads = entry.via() == Some(peer) && entry.announced.is_some_and(|route| route.router_id == router_id);
@@ -161,7 +164,7 @@ impl Babel {
             self.counters.too_many_routes += 1;
             return;
         }
-        let feasible = self.sources.feasible(prefix, router_id, seqno, metric);
+        let feasible = self.sources.feasible(prefix, Announcement { router_id, seqno, metric });
         if !feasible
             && known.is_some_and(|known| known.is_finite() && known.router_id == router_id)
             && (unfeasible.contains(&prefix) || !self.follows_unfeasible(prefix, peer, add(neighbour.cost(), metric)))
@@ -185,7 +188,7 @@ impl Babel {
             interval,
             expires: now + lifetime,
             refresh_at: Some(now + lifetime * 7 / 8),
-            smoothed: known.filter(Route::is_finite).map_or(Smoothed::new(average, now), |known| known.smoothed),
+            smoothed: known.filter(Route::is_finite).map_or(SmoothedMetric::new(average, now), |known| known.smoothed),
         };
         if self.table.learn(prefix, peer, route).is_none() {
             out.push(Action::Permit { peer, prefix, rule: SourceRule::Any });
@@ -202,7 +205,7 @@ impl Babel {
             && let Some(neighbour) = self.neighbours.get_mut(&selected)
         {
             neighbour.out.seqno_requests.insert((prefix, router_id), (wanted, HOP_COUNT));
-            neighbour.out.flush_by(now + URGENT);
+            neighbour.out.flush_by(now + URGENT_DELAY);
         }
     }
 
@@ -210,18 +213,17 @@ impl Babel {
     /// feasible one that is no longer than what this one became (§3.5.3 leaves the choice).
     fn follows_unfeasible(&mut self, prefix: IpNet, peer: PeerId, metric: u16) -> bool {
         let Some(entry) = self.table.entries.get(&prefix) else { return true };
-        if entry.selected != Some(Next::Via(peer)) {
+        if entry.selected != Some(Selected::Via(peer)) {
             return true;
         }
         self.work += entry.routes.len() as u64;
-        let around = around(prefix, &self.neighbours, &self.sources, self.max_routes, self.now);
+        let selector = selector(prefix, &self.neighbours, &self.sources, self.max_routes, self.now);
         entry.routes.iter().any(|(&other, route)| {
-            let distance = build::Route { router_id: route.router_id, seqno: route.seqno, metric: route.metric };
-            let reached = add((around.cost)(other), route.metric);
+            let reached = add((selector.cost)(other), route.metric);
             other != peer
                 && reached != INFINITY
                 && reached <= metric
-                && around.is_feasible(other, route.router_id, distance)
+                && selector.is_feasible(other, route.announcement())
         })
     }
 
@@ -233,11 +235,11 @@ impl Babel {
             return;
         };
         if route.is_finite() == was_finite
-            && now.since(route.at) < OVERTAKEN
+            && now.since(route.at) < REORDERED
             && let Some(neighbour) = self.neighbours.get_mut(&peer)
         {
             neighbour.out.route_requests.insert(prefix);
-            neighbour.out.flush_by(now + URGENT);
+            neighbour.out.flush_by(now + URGENT_DELAY);
         }
         route.at = now;
     }
@@ -255,8 +257,8 @@ impl Babel {
         match prefix {
             Some(prefix) => {
                 let known = self.table.entries.contains_key(&prefix);
-                if known || neighbour.out.normal.len() < self.table.entries.len() + MAX_UNKNOWN {
-                    neighbour.out.normal(prefix, now + URGENT);
+                if known || neighbour.out.normal.len() < self.table.entries.len() + MAX_UNKNOWN_PREFIXES {
+                    neighbour.out.normal(prefix, now + URGENT_DELAY);
                 } else {
                     self.counters.requests_dropped += 1;
                 }
@@ -280,7 +282,7 @@ impl Babel {
             self.raise(prefix, seqno);
         }
         if let Some(neighbour) = self.neighbours.get_mut(&peer) {
-            neighbour.out.urgent(prefix, now + URGENT);
+            neighbour.out.urgent(prefix, now + URGENT_DELAY);
         }
     }
 
@@ -289,21 +291,19 @@ impl Babel {
         let Some(entry) = self.table.entries.get(&prefix) else { return };
         self.work += entry.routes.len() as u64;
         let target = {
-            let around = around(prefix, &self.neighbours, &self.sources, self.max_routes, now);
+            let selector = selector(prefix, &self.neighbours, &self.sources, self.max_routes, now);
             // The selected route leads to the origin, and its answer will be announced; then other feasible ones; then any.
             entry
                 .routes
                 .iter()
-                .filter(|&(&peer, route)| peer != from && add((around.cost)(peer), route.metric) != INFINITY)
+                .filter(|&(&peer, route)| peer != from && add((selector.cost)(peer), route.metric) != INFINITY)
                 .min_by_key(|&(&peer, route)| {
-                    let distance =
-                        build::Route { router_id: route.router_id, seqno: route.seqno, metric: route.metric };
-                    let feasible = around.is_feasible(peer, route.router_id, distance);
+                    let feasible = selector.is_feasible(peer, route.announcement());
                     (
                         entry.via() != Some(peer),
                         !feasible,
                         route.router_id != router_id,
-                        add((around.cost)(peer), route.metric),
+                        add((selector.cost)(peer), route.metric),
                         peer,
                     )
                 })
@@ -316,7 +316,7 @@ impl Babel {
         }
         if let Some(neighbour) = self.neighbours.get_mut(&target) {
             neighbour.out.seqno_requests.insert((prefix, router_id), (seqno, hop_count - 1));
-            neighbour.out.flush_by(now + URGENT / 2);
+            neighbour.out.flush_by(now + URGENT_DELAY / 2);
         }
     }
 
@@ -335,7 +335,7 @@ impl Babel {
     }
 
     fn request(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, whom: impl Fn(PeerId, &Route) -> bool) {
-        let at = self.now + URGENT / 2;
+        let at = self.now + URGENT_DELAY / 2;
         let Some(entry) = self.table.entries.get(&prefix) else { return };
         self.work += entry.routes.len() as u64;
         for (peer, _) in entry.routes.iter().filter(|&(&peer, route)| route.is_finite() && whom(peer, route)) {
@@ -350,10 +350,11 @@ impl Babel {
     pub(super) fn look_for_rival(&mut self, prefix: IpNet) {
         let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
         let Some(client) = entry.client.and_then(|client| self.clients.get_mut(&client)) else { return };
-        let live = entry.routes.values().filter(|route| route.metric < IDLE);
+        let live = entry.routes.values().filter(|route| route.metric < METRIC_CLIENT_IDLE);
         let rival = live.min_by_key(|route| route.metric);
         // Whoever has it for longer is as far as that at least.
-        let rival = rival.map(|route| Rival { router_id: route.router_id, is_new: route.metric < SETTLED });
+        let rival =
+            rival.map(|route| Rival { router_id: route.router_id, is_new: route.metric < METRIC_CLIENT_PRESENT });
         if let Some(rival) = rival
             && entry.rival.is_none_or(|before| rival.router_id != before.router_id || rival.is_new && !before.is_new)
         {

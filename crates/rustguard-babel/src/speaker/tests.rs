@@ -3,12 +3,8 @@ use super::*;
 use crate::{
     config::MAX_ROUTES,
     name::Name,
-    params::{COST, HELD, LEAP, NEVER_HEARD, SOURCE_GC, UPDATE},
-    wire::{
-        build::{Packet, Route},
-        parse::Tlvs,
-        tlv::Tlv,
-    },
+    params::{COST, METRIC_CLIENT_NEVER_HEARD, METRIC_CLIENT_SILENT, SEQNO_LEAP, SOURCE_GC, UPDATE_INTERVAL},
+    wire::{build::Packet, parse::Tlvs, tlv::Tlv, types::Announcement},
 };
 use core::time::Duration;
 use rand::{SeedableRng, rngs::StdRng};
@@ -31,8 +27,8 @@ fn id(byte: u8) -> RouterId {
     RouterId::new([byte; 8]).expect("a router-id")
 }
 
-fn route(origin: u8, seqno: u16, metric: u16) -> Route {
-    Route { router_id: id(origin), seqno: Seqno(seqno), metric }
+fn route(origin: u8, seqno: u16, metric: u16) -> Announcement {
+    Announcement { router_id: id(origin), seqno: Seqno(seqno), metric }
 }
 
 fn p() -> IpNet {
@@ -112,7 +108,7 @@ impl Lab {
         self.tell(Event::Packet { peer, packet: &packet });
     }
 
-    fn announces(&mut self, peer: PeerId, prefix: IpNet, route: Route) {
+    fn announces(&mut self, peer: PeerId, prefix: IpNet, route: Announcement) {
         self.says(peer, |packet| packet.update(prefix, route, INTERVAL, None));
         self.pass(20);
     }
@@ -153,11 +149,11 @@ impl Lab {
     }
 
     /// What was sent about a prefix to a peer since the last call.
-    fn told(&mut self, peer: PeerId, prefix: IpNet) -> Vec<Option<Route>> {
+    fn told(&mut self, peer: PeerId, prefix: IpNet) -> Vec<Option<Announcement>> {
         let mut told = Vec::new();
         self.sent.retain(|&(to, tlv)| match tlv {
             Tlv::Update { prefix: about, router_id, seqno, metric, .. } if to == peer && about == prefix => {
-                told.push(Some(Route { router_id, seqno, metric }));
+                told.push(Some(Announcement { router_id, seqno, metric }));
                 false
             }
             Tlv::Retraction { prefix: Some(about) } if to == peer && about == prefix => {
@@ -185,9 +181,9 @@ impl Lab {
         self.fib.get(&prefix).map(|hops| hops.peers().collect()).unwrap_or_default()
     }
 
-    fn selected(&self, prefix: IpNet) -> Option<Route> {
+    fn selected(&self, prefix: IpNet) -> Option<Announcement> {
         let report = self.babel.routes().find(|report| report.prefix == prefix)?;
-        report.selected.map(|(router_id, seqno, metric)| Route { router_id, seqno, metric })
+        report.selected.map(|(router_id, seqno, metric)| Announcement { router_id, seqno, metric })
     }
 }
 
@@ -246,7 +242,7 @@ fn c16_what_was_announced_bounds_what_is_feasible() {
     lab.announces(B, p(), route(5, 1, 100 + COST));
     assert!(lab.selected(p()).is_none());
     lab.retracts(B, p());
-    lab.pass(u64::try_from((SOURCE_GC + SWEEP).as_millis()).expect("minutes"));
+    lab.pass(u64::try_from((SOURCE_GC + SWEEP_INTERVAL).as_millis()).expect("minutes"));
     lab.announces(B, p(), route(5, 1, 100 + COST));
     assert_eq!(lab.hops(p()), [B]);
 }
@@ -266,7 +262,7 @@ fn c18_an_unfeasible_update_of_the_selected_route() {
     lab.announces(A, p(), route(5, 0, 700));
     assert_eq!(lab.hops(p()), [B]);
     // Of another origin it is not the same route: unselected in any case.
-    lab.babel.sources.announced((p(), id(6)), (Seqno(1), 10), None, lab.now);
+    lab.babel.sources.announced(p(), route(6, 1, 10), None, lab.now);
     lab.announces(B, p(), route(6, 1, 50));
     assert_ne!(lab.hops(p()), [B]);
 }
@@ -369,7 +365,7 @@ fn c22_the_own_seqno_rises_by_one_and_no_more() {
         lab.pass(20);
         // Nobody who heard this run wants the one after 899.
         assert_eq!(lab.babel.router_id() != own, answer == 2, "{asked:?}");
-        let expected = Route { router_id: lab.babel.router_id(), seqno: first.plus(answer), metric: 0 };
+        let expected = Announcement { router_id: lab.babel.router_id(), seqno: first.plus(answer), metric: 0 };
         assert_eq!(lab.told(A, p()).first(), Some(&Some(expected)), "{asked:?}");
         lab.pass(2_000);
         lab.told(A, p());
@@ -444,7 +440,7 @@ fn a_much_better_unfeasible_route_is_asked_for_a_few_times() {
     let mut lab = Lab::new(&[A, B]);
     lab.announces(A, p(), route(5, 1, 100));
     lab.announces(A, p(), route(5, 2, 3_000));
-    lab.babel.sources.announced((p(), id(6)), (Seqno(1), 50), None, lab.now);
+    lab.babel.sources.announced(p(), route(6, 1, 50), None, lab.now);
     lab.requests();
     lab.announces(B, p(), route(6, 1, 200));
     assert_eq!(lab.hops(p()), [A]);
@@ -555,7 +551,10 @@ fn clients_are_announced_held_and_give_way_to_gateways_that_hear_them() {
     let mut lab = Lab::new(&[A]);
     lab.peer(C, Role::Client, &["10.3.0.3/32"]);
     lab.pass(50);
-    assert_eq!((lab.hops(client), lab.selected(client).map(|route| route.metric)), (vec![C], Some(NEVER_HEARD)));
+    assert_eq!(
+        (lab.hops(client), lab.selected(client).map(|route| route.metric)),
+        (vec![C], Some(METRIC_CLIENT_NEVER_HEARD))
+    );
     lab.tell(Event::Signal { peer: C, signal: Signal::Heard { data: Some(lab.now) } });
     lab.pass(500);
     assert_eq!(lab.told(A, client).last().copied().flatten().map(|route| route.metric), Some(0));
@@ -573,7 +572,7 @@ fn clients_are_announced_held_and_give_way_to_gateways_that_hear_them() {
     lab.tell(Event::Signal { peer: C, signal: Signal::HandshakeFailed });
     lab.pass(500);
     let held = lab.selected(client).expect("held");
-    assert_eq!((held.metric, lab.hops(client)), (HELD, vec![C]));
+    assert_eq!((held.metric, lab.hops(client)), (METRIC_CLIENT_SILENT, vec![C]));
     assert!(held.seqno.newer_than(before), "a longer route needs a newer number to be believed");
 }
 
@@ -585,7 +584,7 @@ fn prefixes_of_the_host_come_and_go() {
     lab.pass(50);
     assert_eq!(lab.told(A, net("10.5.1.0/24")).iter().flatten().map(|route| route.metric).collect::<Vec<_>>(), [30]);
     assert!(lab.told(A, net("127.0.0.0/8")).is_empty() && lab.fib.is_empty());
-    lab.announces(A, net("10.5.1.0/24"), Route { router_id: lab.babel.router_id(), seqno: Seqno(9), metric: 1 });
+    lab.announces(A, net("10.5.1.0/24"), Announcement { router_id: lab.babel.router_id(), seqno: Seqno(9), metric: 1 });
     assert!(lab.fib.is_empty(), "an echo");
     lab.tell(Event::Withdraw { prefix: net("10.5.1.0/24") });
     lab.pass(500);
@@ -646,8 +645,8 @@ fn an_echo_that_cannot_be_one_is_overtaken_or_makes_a_new_router_id() {
         ("what was said", p(), 0, Then::Nothing),
         ("what an earlier run has said", p(), u16::MAX, Then::Nothing),
         ("more than was said", p(), 1, Then::Overtakes),
-        ("much more than was said", p(), LEAP, Then::Overtakes),
-        ("more than there is a number for", p(), LEAP + 1, Then::Renumbers),
+        ("much more than was said", p(), SEQNO_LEAP, Then::Overtakes),
+        ("more than there is a number for", p(), SEQNO_LEAP + 1, Then::Renumbers),
         ("the most that is newer", p(), 0x7fff, Then::Renumbers),
         ("what this run does not announce", other, 0, Then::Renumbers),
         ("what an earlier run announced", other, u16::MAX, Then::Nothing),
@@ -658,13 +657,13 @@ fn an_echo_that_cannot_be_one_is_overtaken_or_makes_a_new_router_id() {
         lab.pass(50);
         let (own, kept) = (lab.babel.router_id(), lab.kept.len());
         let seqno = lab.selected(p()).expect("announced").seqno;
-        lab.announces(A, prefix, Route { router_id: own, seqno: seqno.plus(ahead), metric: 96 });
+        lab.announces(A, prefix, Announcement { router_id: own, seqno: seqno.plus(ahead), metric: 96 });
         let id = lab.babel.router_id();
         assert_eq!((id != own, lab.kept.len() > kept), (then == Then::Renumbers, then != Then::Nothing), "{what}");
         assert!(id.is_of_same_key(own));
         let expected = if then == Then::Overtakes { seqno.plus(ahead + CEILING) } else { seqno };
         for own in [p(), net("10.2.0.0/16")] {
-            assert_eq!(lab.selected(own), Some(Route { router_id: id, seqno: expected, metric: 0 }), "{what}");
+            assert_eq!(lab.selected(own), Some(Announcement { router_id: id, seqno: expected, metric: 0 }), "{what}");
         }
         lab.pass(50);
         let told = lab.told(A, p());
@@ -681,11 +680,11 @@ fn an_echo_that_cannot_be_one_is_overtaken_or_makes_a_new_router_id() {
         let again = again.selected(p()).expect("announced");
         assert!(again.router_id == id && again.seqno.newer_than(expected), "{what}: {again:?}");
         // A second time, there is no end to be expected: a new router-id, and not twice within ten seconds.
-        lab.announces(A, p(), Route { router_id: id, seqno: expected.plus(1), metric: 96 });
+        lab.announces(A, p(), Announcement { router_id: id, seqno: expected.plus(1), metric: 96 });
         let second = lab.babel.router_id();
         assert_eq!(second != id, then == Then::Overtakes, "{what}");
         lab.pass(10_000);
-        lab.announces(A, other, Route { router_id: second, seqno: expected.plus(9_000), metric: 96 });
+        lab.announces(A, other, Announcement { router_id: second, seqno: expected.plus(9_000), metric: 96 });
         assert_ne!(lab.babel.router_id(), second, "{what}");
     }
 }
@@ -702,9 +701,9 @@ fn who_forges_numbers_is_answered_less_and_less() {
         let mut before = lab.selected(p()).expect("announced").seqno;
         for _ in 0..period / 4_000 {
             let id = lab.babel.router_id();
-            for ahead in [LEAP, 1, 0x7fff, 0x8000] {
+            for ahead in [SEQNO_LEAP, 1, 0x7fff, 0x8000] {
                 let seqno = lab.selected(p()).expect("announced").seqno.plus(ahead);
-                lab.announces(A, p(), Route { router_id: id, seqno, metric: 96 });
+                lab.announces(A, p(), Announcement { router_id: id, seqno, metric: 96 });
                 lab.says(A, |packet| packet.seqno_request(p(), id, seqno, 1));
                 lab.pass(980);
                 let seqno = lab.selected(p()).expect("announced").seqno;
@@ -778,7 +777,7 @@ fn periodic_updates_repeat_what_is_selected() {
     lab.told(B, p());
     for _ in 0..3 {
         lab.says(A, |packet| packet.update(p(), route(5, 1, 100), INTERVAL, None));
-        lab.pass(u64::try_from(UPDATE.as_millis()).expect("seconds"));
+        lab.pass(u64::try_from(UPDATE_INTERVAL.as_millis()).expect("seconds"));
         assert_eq!((lab.told(B, p()).len(), lab.told(A, p()).len()), (1, 0));
     }
     assert_eq!(MAX_ROUTES, 4_096);
@@ -844,7 +843,7 @@ fn a_name_is_taken_from_the_next_hop_and_passed_on() {
     let mut lab = Lab::with(Config { name: Some(name("here")), ..Config::new(PublicKey([9; 32])) }, &[A, B, C]);
     let called =
         |lab: &Lab| lab.babel.names().map(|(id, name)| (id, name.as_str().to_owned())).collect::<BTreeMap<_, _>>();
-    let claims = |lab: &mut Lab, peer, text: &str, route: Route| {
+    let claims = |lab: &mut Lab, peer, text: &str, route: Announcement| {
         lab.says(peer, |packet| {
             packet.name(route.router_id, name(text));
             packet.update(p(), route, INTERVAL, None);
@@ -856,7 +855,7 @@ fn a_name_is_taken_from_the_next_hop_and_passed_on() {
     // Not on the way, or without a route, or for this node.
     claims(&mut lab, B, "liar", route(7, 1, 150));
     lab.says(B, |packet| packet.name(id(8), name("nobody")));
-    let own = Route { router_id: lab.babel.router_id(), ..route(1, 1, 96) };
+    let own = Announcement { router_id: lab.babel.router_id(), ..route(1, 1, 96) };
     claims(&mut lab, B, "liar", own);
     assert_eq!(called(&lab), [(lab.babel.router_id(), "here".to_owned()), (id(7), "far".to_owned())].into());
     lab.tell(Event::Announce { prefix: net("10.2.0.0/16"), metric: 0 });

@@ -1,7 +1,7 @@
 //! What happens because time passes.
 use super::Babel;
 use crate::{
-    params::{SLICE, SWEEP, SWEEP_PACE, URGENT},
+    params::{SWEEP_INTERVAL, SWEEP_PACE, URGENT_DELAY, WORK_SLICE},
     wire::types::INFINITY,
 };
 use ipnet::IpNet;
@@ -11,7 +11,7 @@ impl Babel {
     /// Does what is due, decides about what changed, and sends what waits for this moment.
     pub(super) fn tick(&mut self, out: &mut Vec<Action>) {
         let now = self.now;
-        let end = self.work + SLICE;
+        let end = self.work + WORK_SLICE;
         self.neighbours.refresh();
         for peer in self.neighbours.due(now) {
             if self.work >= end {
@@ -35,11 +35,11 @@ impl Babel {
         }
         self.repeat_requests(end);
         if self.sweep_at.is_some_and(|at| at <= now) {
-            self.sweep_at = Some(now + if self.sources.sweep(now) { SWEEP } else { SWEEP_PACE });
+            self.sweep_at = Some(now + if self.sources.sweep(now) { SWEEP_INTERVAL } else { SWEEP_PACE });
             self.names.sweep(now);
         }
         self.settle(out);
-        let end = self.work + SLICE;
+        let end = self.work + WORK_SLICE;
         self.neighbours.refresh();
         for peer in self.neighbours.due(now) {
             if self.work >= end {
@@ -84,7 +84,7 @@ impl Babel {
             && let Some(neighbour) = self.neighbours.get_mut(&peer)
         {
             neighbour.out.wildcard_request = Some(0);
-            neighbour.out.flush_by(now + URGENT);
+            neighbour.out.flush_by(now + URGENT_DELAY);
             neighbour.dump_at(now);
         }
     }
@@ -130,7 +130,7 @@ impl Babel {
                 route.refresh_at = None;
                 if let Some(neighbour) = self.neighbours.get_mut(&peer).filter(|_| via == Some(peer)) {
                     neighbour.out.route_requests.insert(prefix);
-                    neighbour.out.flush_by(now + URGENT);
+                    neighbour.out.flush_by(now + URGENT_DELAY);
                 }
             }
         }
@@ -150,7 +150,7 @@ impl Babel {
             self.work += 1;
             let entry = self.table.entries.get(&due.prefix);
             let starving = entry.is_some_and(|entry| entry.announced.is_none());
-            if entry.is_none() || (due.tired && !starving) {
+            if entry.is_none() || (due.exhausted && !starving) {
                 self.requests.unwant(due.prefix, due.router_id);
             } else {
                 self.repeat_request(due.prefix, due.router_id, due.seqno, starving);

@@ -4,17 +4,17 @@ use crate::{
     name::Name,
     neighbour::{
         Neighbour,
-        outbox::{InPacket, Sent, ack_timeout},
+        outbox::{Reliable, SentUpdate, ack_timeout},
     },
-    params::{IHU_EVERY, PROBE, UPDATE, to_centis},
+    params::{IHU_EVERY, PROBE_PACE, UPDATE_INTERVAL, to_centis},
     table::{
         route::{Entry, Table},
         source::Sources,
     },
     wire::{
-        build::{self, Packet},
+        build::Packet,
         ip,
-        types::{RouterId, micros},
+        types::{Announcement, RouterId, micros},
     },
 };
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -35,10 +35,10 @@ impl Babel {
         }
         self.work += 1;
         let mut packets =
-            Packets { peer, now, source: self.source, packet: Packet::new(), sent: InPacket::default(), out };
+            Packets { peer, now, source: self.source, packet: Packet::new(), sent: Reliable::default(), out };
         if neighbour.probe_due(now) {
             let opaque = neighbour.out.opaque();
-            packets.room(neighbour).ack_request(opaque, to_centis(PROBE));
+            packets.room(neighbour).ack_request(opaque, to_centis(PROBE_PACE));
         }
         if neighbour.out.hello_due(now) {
             let interval = neighbour.hello_interval(now);
@@ -73,17 +73,17 @@ impl Babel {
         let now = self.now;
         for (&peer, neighbour) in self.neighbours.iter_mut().filter(|(_, neighbour)| neighbour.is_acquired()) {
             let mut packets =
-                Packets { peer, now, source: self.source, packet: Packet::new(), sent: InPacket::default(), out };
-            packets.room(neighbour).retract_all(to_centis(UPDATE));
+                Packets { peer, now, source: self.source, packet: Packet::new(), sent: Reliable::default(), out };
+            packets.room(neighbour).retract_all(to_centis(UPDATE_INTERVAL));
             packets.close(neighbour);
         }
     }
 }
 
 /// An update that is going to be written.
-struct Told {
+struct QueuedUpdate {
     /// What is announced; `None`: a retraction.
-    route: Option<build::Route>,
+    route: Option<Announcement>,
     prefix: IpNet,
     /// How many copies were sent, if it is to be acknowledged.
     copies: Option<u8>,
@@ -97,7 +97,7 @@ struct Packets<'a> {
     now: Instant,
     source: Ipv6Addr,
     packet: Packet,
-    sent: InPacket,
+    sent: Reliable,
     out: &'a mut Vec<Action>,
 }
 
@@ -156,16 +156,16 @@ impl Packets<'_> {
         let (urgent, normal) = neighbour.out.take_updates(self.now);
         let copies = urgent.iter().map(|(&prefix, &copies)| (prefix, Some(copies)));
         let all = copies.chain(normal.into_iter().map(|prefix| (prefix, None)));
-        let mut updates: Vec<Told> = all
+        let mut updates: Vec<QueuedUpdate> = all
             .map(|(prefix, copies)| {
                 let entry = table.entries.get(&prefix);
                 // The next hop hears that there is no other way here.
                 let route = entry.filter(|entry| entry.via() != Some(self.peer)).and_then(|entry| entry.announced);
                 if let Some(route) = route {
                     let via = entry.and_then(Entry::via);
-                    sources.announced((prefix, route.router_id), (route.seqno, route.metric), via, self.now);
+                    sources.announced(prefix, route, via, self.now);
                 }
-                Told {
+                QueuedUpdate {
                     route,
                     prefix,
                     copies,
@@ -174,9 +174,9 @@ impl Packets<'_> {
             })
             .collect();
         updates.sort_by_key(|told| (told.route.map(|route| route.router_id), told.prefix));
-        let (interval, count) = (to_centis(UPDATE), updates.len() as u64);
-        for Told { route, prefix, copies, hold } in updates {
-            // News has the names with it, because it may be all that the neighbour knows of somebody.
+        let (interval, count) = (to_centis(UPDATE_INTERVAL), updates.len() as u64);
+        for QueuedUpdate { route, prefix, copies, hold } in updates {
+            // Urgency has the names with it, because it may be all that the neighbour knows of somebody.
             let wanted = route.filter(|_| copies.is_some() || neighbour.out.names);
             if let Some((router_id, name)) = wanted.and_then(|route| Some((route.router_id, called(route.router_id)?)))
             {
@@ -191,7 +191,7 @@ impl Packets<'_> {
                 None => packet.retraction(prefix, interval),
             }
             if let Some(copies) = copies {
-                self.sent.prefixes.push(Sent { prefix, hold });
+                self.sent.prefixes.push(SentUpdate { prefix, hold });
                 self.sent.copies = self.sent.copies.max(copies);
             }
         }

@@ -1,10 +1,10 @@
 //! Seqno requests that wait for their answer (RFC 8966 §3.2.7, §3.8.2): who wants what, what was forwarded, when to repeat.
 use crate::{
-    params::{MAX_REQUESTED, MAX_REQUESTERS, MAX_REQUESTS, REQUEST, REQUEST_COPIES, REQUEST_DUPLICATE, REQUEST_MAX},
-    wire::{
-        build,
-        types::{RouterId, Seqno},
+    params::{
+        MAX_REQUESTERS, MAX_REQUESTS, MAX_REQUESTS_OF_PEER, REQUEST_COPIES, REQUEST_DUPLICATE, REQUEST_RETRY,
+        REQUEST_RETRY_MAX,
     },
+    wire::types::{Announcement, RouterId, Seqno},
 };
 use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What is awaited for one source.
 #[derive(Clone, Debug)]
-struct Pending {
+struct PendingRequest {
     seqno: Seqno,
     /// Neighbours that asked.
     requesters: BTreeSet<PeerId>,
@@ -22,41 +22,41 @@ struct Pending {
     sent: Instant,
 }
 
-impl Pending {
+impl PendingRequest {
     fn deadline(&self) -> Instant {
-        self.own.map_or(self.sent + REQUEST_MAX, |(_, at)| at)
+        self.own.map_or(self.sent + REQUEST_RETRY_MAX, |(_, at)| at)
     }
 }
 
 /// A source.
-type Key = (IpNet, RouterId);
+type SourceKey = (IpNet, RouterId);
 
 /// All of them. A bounded table: when it is full, or a neighbour has its share of it, requests are not remembered, and whoever needs
 /// one repeats it.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    table: BTreeMap<Key, Pending>,
+    table: BTreeMap<SourceKey, PendingRequest>,
     /// When each is looked at next.
-    order: BTreeSet<(Instant, Key)>,
+    order: BTreeSet<(Instant, SourceKey)>,
     /// What each neighbour asked for.
-    asked: BTreeMap<PeerId, BTreeSet<Key>>,
+    asked: BTreeMap<PeerId, BTreeSet<SourceKey>>,
 }
 
 /// An own request that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Due {
+pub(crate) struct DueRequest {
     pub(crate) prefix: IpNet,
     pub(crate) router_id: RouterId,
     pub(crate) seqno: Seqno,
-    /// Sent as often as a request that is not necessary may be.
-    pub(crate) tired: bool,
+    /// SentUpdate as often as a request that is not necessary may be.
+    pub(crate) exhausted: bool,
 }
 
 impl Requests {
     /// This node wants at least this sequence number. False when it has asked for it already, or cannot remember.
     pub(crate) fn want(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, now: Instant) -> bool {
         let (key, full) = ((prefix, router_id), self.table.len() >= MAX_REQUESTS);
-        let own = Some((1, now + REQUEST));
+        let own = Some((1, now + REQUEST_RETRY));
         match self.table.get(&key) {
             Some(pending) if pending.own.is_some() && !seqno.newer_than(pending.seqno) => return false,
             None if full => return false,
@@ -65,7 +65,7 @@ impl Requests {
                 pending.seqno = if newer { seqno } else { pending.seqno };
                 (pending.own, pending.sent) = (own, now);
             }),
-            None => self.insert(key, Pending { seqno, requesters: BTreeSet::new(), own, sent: now }),
+            None => self.insert(key, PendingRequest { seqno, requesters: BTreeSet::new(), own, sent: now }),
         }
         true
     }
@@ -81,12 +81,12 @@ impl Requests {
     ) -> bool {
         let key = (prefix, router_id);
         let asked = self.asked.get(&from);
-        let has_its_share = asked.is_some_and(|asked| asked.len() >= MAX_REQUESTED && !asked.contains(&key));
+        let has_its_share = asked.is_some_and(|asked| asked.len() >= MAX_REQUESTS_OF_PEER && !asked.contains(&key));
         let Some(pending) = self.table.get(&key) else {
             if has_its_share || self.table.len() >= MAX_REQUESTS {
                 return false;
             }
-            self.insert(key, Pending { seqno, requesters: BTreeSet::from([from]), own: None, sent: now });
+            self.insert(key, PendingRequest { seqno, requesters: BTreeSet::from([from]), own: None, sent: now });
             self.asked.entry(from).or_default().insert(key);
             return true;
         };
@@ -116,7 +116,7 @@ impl Requests {
     }
 
     /// This is announced for the prefix now: who waited for that. Another origin is an answer too (§3.8.1.2).
-    pub(crate) fn answered(&mut self, prefix: IpNet, announced: build::Route) -> BTreeSet<PeerId> {
+    pub(crate) fn answered(&mut self, prefix: IpNet, announced: Announcement) -> BTreeSet<PeerId> {
         let answered = self.of(prefix).filter(|(router_id, pending)| {
             *router_id != announced.router_id || !pending.seqno.newer_than(announced.seqno)
         });
@@ -135,16 +135,16 @@ impl Requests {
 
     /// The next own request that is to be repeated, with how that is counted. Forwarded ones are repeated by who made them, and
     /// forgotten here.
-    pub(crate) fn due(&mut self, now: Instant) -> Option<Due> {
+    pub(crate) fn due(&mut self, now: Instant) -> Option<DueRequest> {
         while let Some(&(_, key)) = self.order.first().filter(|(at, _)| *at <= now) {
-            let &Pending { seqno, own, .. } = self.table.get(&key)?;
+            let &PendingRequest { seqno, own, .. } = self.table.get(&key)?;
             let Some((copies, _)) = own else {
                 self.remove(key);
                 continue;
             };
-            let again = now + (REQUEST * (1 << u32::from(copies).min(10))).min(REQUEST_MAX);
+            let again = now + (REQUEST_RETRY * (1 << u32::from(copies).min(10))).min(REQUEST_RETRY_MAX);
             self.change(key, |pending| (pending.own, pending.sent) = (Some((copies.saturating_add(1), again)), now));
-            return Some(Due { prefix: key.0, router_id: key.1, seqno, tired: copies >= REQUEST_COPIES });
+            return Some(DueRequest { prefix: key.0, router_id: key.1, seqno, exhausted: copies >= REQUEST_COPIES });
         }
         None
     }
@@ -176,17 +176,17 @@ impl Requests {
         self.order.first().map(|&(at, _)| at)
     }
 
-    fn of(&self, prefix: IpNet) -> impl Iterator<Item = (RouterId, &Pending)> {
+    fn of(&self, prefix: IpNet) -> impl Iterator<Item = (RouterId, &PendingRequest)> {
         let range = (prefix, RouterId::MIN)..=(prefix, RouterId::MAX);
         self.table.range(range).map(|(&(_, router_id), pending)| (router_id, pending))
     }
 
-    fn insert(&mut self, key: Key, pending: Pending) {
+    fn insert(&mut self, key: SourceKey, pending: PendingRequest) {
         self.order.insert((pending.deadline(), key));
         self.table.insert(key, pending);
     }
 
-    fn change(&mut self, key: Key, change: impl FnOnce(&mut Pending)) {
+    fn change(&mut self, key: SourceKey, change: impl FnOnce(&mut PendingRequest)) {
         let Some(pending) = self.table.get_mut(&key) else { return };
         let before = pending.deadline();
         change(pending);
@@ -197,7 +197,7 @@ impl Requests {
         }
     }
 
-    fn remove(&mut self, key: Key) -> Option<Pending> {
+    fn remove(&mut self, key: SourceKey) -> Option<PendingRequest> {
         let pending = self.table.remove(&key)?;
         self.order.remove(&(pending.deadline(), key));
         for peer in &pending.requesters {
@@ -226,8 +226,8 @@ mod tests {
         (Requests::default(), "10.0.0.0/8".parse().expect("a prefix"), id(1), id(2))
     }
 
-    fn announced(router_id: RouterId, seqno: u16) -> build::Route {
-        build::Route { router_id, seqno: Seqno(seqno), metric: 100 }
+    fn announced(router_id: RouterId, seqno: u16) -> Announcement {
+        Announcement { router_id, seqno: Seqno(seqno), metric: 100 }
     }
 
     /// Who forgets that it asked, by starting again, must not leave its requests behind: they would fill the table for everybody.
@@ -241,7 +241,7 @@ mod tests {
                 requests.forget_peer(PeerId(1));
             }
         }
-        assert!(requests.table.len() <= MAX_REQUESTED, "{} are left", requests.table.len());
+        assert!(requests.table.len() <= MAX_REQUESTS_OF_PEER, "{} are left", requests.table.len());
         assert_eq!(requests.order.len(), requests.table.len());
         assert!(requests.want(net(1), id, Seqno(6), at(0)), "there is room for what this node needs");
         requests.forward(net(1), id, Seqno(6), PeerId(1), at(0));
@@ -285,7 +285,7 @@ mod tests {
         let mut sent = Vec::new();
         while let Some(deadline) = requests.deadline().filter(|&deadline| deadline < at(60_000)) {
             while let Some(due) = requests.due(deadline) {
-                assert_eq!((due.seqno, due.tired), (Seqno(6), sent.len() >= 3));
+                assert_eq!((due.seqno, due.exhausted), (Seqno(6), sent.len() >= 3));
                 sent.push(deadline.since(at(0)).as_millis());
             }
         }
@@ -303,8 +303,8 @@ mod tests {
         for i in 0..10_000_u32 {
             let prefix = IpNet::new(std::net::Ipv4Addr::from(i).into(), 32).expect("a host");
             requests.forward(prefix, id, Seqno(5), PeerId(1), at(0));
-            if i + 1 == MAX_REQUESTED as u32 * 2 {
-                assert_eq!(requests.table.len(), MAX_REQUESTED, "what one neighbour may ask for");
+            if i + 1 == MAX_REQUESTS_OF_PEER as u32 * 2 {
+                assert_eq!(requests.table.len(), MAX_REQUESTS_OF_PEER, "what one neighbour may ask for");
                 assert!(requests.want(prefix, id, Seqno(5), at(0)), "there is room for others");
             }
         }

@@ -1,10 +1,7 @@
 //! The route table (RFC 8966 §3.2.6): for each prefix, who announced it, what is selected, what was announced.
 use crate::{
-    params::{JUMP, SMOOTHING},
-    wire::{
-        build,
-        types::{INFINITY, RouterId, Seqno},
-    },
+    params::{METRIC_JUMP, METRIC_SMOOTHING},
+    wire::types::{Announcement, INFINITY, RouterId, Seqno},
 };
 use core::time::Duration;
 use ipnet::IpNet;
@@ -26,12 +23,17 @@ pub(crate) struct Route {
     pub(crate) expires: Instant,
     /// When to ask for it, so that it does not expire by accident.
     pub(crate) refresh_at: Option<Instant>,
-    pub(crate) smoothed: Smoothed,
+    pub(crate) smoothed: SmoothedMetric,
 }
 
 impl Route {
     pub(crate) fn is_finite(&self) -> bool {
         self.metric != INFINITY
+    }
+
+    /// What the neighbour announced: the metric is from there on.
+    pub(crate) fn announcement(&self) -> Announcement {
+        Announcement { router_id: self.router_id, seqno: self.seqno, metric: self.metric }
     }
 
     /// Ends it. Its neighbour may send from there for one interval more: what is on its way arrives.
@@ -46,13 +48,13 @@ impl Route {
 
 /// A metric over time, an exponential average (RFC 8966 A.3), in 256ths.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Smoothed {
+pub(crate) struct SmoothedMetric {
     average: u64,
     metric: u16,
     at: Instant,
 }
 
-impl Smoothed {
+impl SmoothedMetric {
     pub(crate) fn new(metric: u16, now: Instant) -> Self {
         Self { average: u64::from(metric) << 8, metric, at: now }
     }
@@ -61,12 +63,12 @@ impl Smoothed {
     pub(crate) fn set(&mut self, metric: u16, now: Instant) {
         // An announcement may come before the link is known to work both ways. Infinity would take half a minute to wear off.
         // The same goes for clients that come or fall silent.
-        if self.metric == INFINITY || self.metric.abs_diff(metric) >= JUMP {
+        if self.metric == INFINITY || self.metric.abs_diff(metric) >= METRIC_JUMP {
             *self = Self::new(metric, now);
             return;
         }
         let elapsed = u64::try_from(now.since(self.at).as_millis()).unwrap_or(u64::MAX / 2).min(1 << 30);
-        let constant = u64::try_from(SMOOTHING.as_millis()).expect("seconds");
+        let constant = u64::try_from(METRIC_SMOOTHING.as_millis()).expect("seconds");
         let target = u64::from(self.metric) << 8;
         self.average = (self.average * constant + target * elapsed) / (constant + elapsed);
         (self.metric, self.at) = (metric, now);
@@ -79,7 +81,7 @@ impl Smoothed {
 
 /// Where packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum Selected {
     /// This node originates the prefix.
     Local,
     /// To a neighbour.
@@ -115,9 +117,9 @@ pub(crate) struct Entry {
     pub(crate) seqno: Seqno,
     /// When it last rose on request.
     pub(crate) raised: Option<Instant>,
-    pub(crate) selected: Option<Next>,
+    pub(crate) selected: Option<Selected>,
     /// What neighbours are told.
-    pub(crate) announced: Option<build::Route>,
+    pub(crate) announced: Option<Announcement>,
     /// The metric that an update was last triggered for.
     pub(crate) told_metric: u16,
     pub(crate) installed: Option<NextHops>,
@@ -131,8 +133,8 @@ impl Entry {
     /// The neighbour that packets go to, and those who ask about the prefix should not be sent to ask themselves.
     pub(crate) fn via(&self) -> Option<PeerId> {
         match self.selected {
-            Some(Next::Via(peer)) => Some(peer),
-            Some(Next::Local) | None => None,
+            Some(Selected::Via(peer)) => Some(peer),
+            Some(Selected::Local) | None => None,
         }
     }
 
@@ -252,21 +254,21 @@ mod tests {
 
     #[test]
     fn the_average_follows_slowly() {
-        let mut smoothed = Smoothed::new(100, at(0));
+        let mut smoothed = SmoothedMetric::new(100, at(0));
         smoothed.set(1_000, at(10));
         assert_eq!(smoothed.average() >> 8, 100, "nothing yet");
         smoothed.set(1_000, at(4_010));
         assert_eq!(smoothed.average() >> 8, 550);
         smoothed.set(1_000, at(1 << 40));
         assert_eq!(smoothed.average() >> 8, 999);
-        let mut unreachable = Smoothed::new(INFINITY, at(0));
+        let mut unreachable = SmoothedMetric::new(INFINITY, at(0));
         unreachable.set(100, at(10));
         assert_eq!(unreachable.average() >> 8, 100);
     }
 
     #[test]
     fn a_link_that_did_not_work_is_no_memory() {
-        let mut smoothed = Smoothed::new(INFINITY, at(0));
+        let mut smoothed = SmoothedMetric::new(INFINITY, at(0));
         smoothed.set(96, at(100));
         assert_eq!(smoothed.average() >> 8, 96);
         smoothed.set(INFINITY, at(1_000));
@@ -293,7 +295,7 @@ mod tests {
                         interval: Duration::ZERO,
                         expires: at(0),
                         refresh_at: None,
-                        smoothed: Smoothed::default(),
+                        smoothed: SmoothedMetric::default(),
                     };
                     assert_eq!(table.learn(prefix, peer, route).is_some(), before.is_some());
                 }

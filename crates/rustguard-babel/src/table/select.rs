@@ -1,14 +1,11 @@
 //! Route selection (RFC 8966 §3.6) with hysteresis (A.3), and the set of next hops around what is selected.
 use crate::{
-    params::{HELD, IDLE, SETTLED},
+    params::{METRIC_CLIENT_IDLE, METRIC_CLIENT_PRESENT, METRIC_CLIENT_SILENT},
     table::{
-        route::{Entry, Next},
+        route::{Entry, Selected},
         source::{Source, Sources},
     },
-    wire::{
-        build,
-        types::{INFINITY, RouterId, add},
-    },
+    wire::types::{Announcement, INFINITY, RouterId, add},
 };
 use ipnet::IpNet;
 use rustguard_core::{
@@ -21,12 +18,12 @@ use rustguard_core::{
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     peer: PeerId,
-    route: build::Route,
+    route: Announcement,
     average: u64,
 }
 
 /// What selection needs to know besides the entry.
-pub(crate) struct Around<'a, C: Fn(PeerId) -> u16> {
+pub(crate) struct Selector<'a, C: Fn(PeerId) -> u16> {
     pub(crate) prefix: IpNet,
     /// Of the link to a neighbour.
     pub(crate) cost: C,
@@ -39,17 +36,17 @@ pub(crate) struct Around<'a, C: Fn(PeerId) -> u16> {
 /// The outcome of selection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
-    pub(crate) next: Next,
+    pub(crate) next: Selected,
     /// What is announced about it.
-    pub(crate) route: build::Route,
+    pub(crate) route: Announcement,
     /// Another looks better, and will be taken if it stays so.
     pub(crate) look_again: bool,
 }
 
-impl<C: Fn(PeerId) -> u16> Around<'_, C> {
+impl<C: Fn(PeerId) -> u16> Selector<'_, C> {
     /// Selects a route; `local` is what this node itself would announce. The sequence number has no say (§3.6): a route
     /// is not better for being newer.
-    pub(crate) fn choose(&self, entry: &mut Entry, local: Option<build::Route>) -> Option<Choice> {
+    pub(crate) fn choose(&self, entry: &mut Entry, local: Option<Announcement>) -> Option<Choice> {
         for (&peer, route) in &mut entry.routes {
             if route.is_finite() {
                 route.smoothed.set(add((self.cost)(peer), route.metric), self.now);
@@ -68,11 +65,11 @@ impl<C: Fn(PeerId) -> u16> Around<'_, C> {
             .or(current);
         match (chosen, local) {
             (Some(chosen), local) if local.is_none_or(|local| chosen.route.metric < local.metric) => Some(Choice {
-                next: Next::Via(chosen.peer),
+                next: Selected::Via(chosen.peer),
                 route: chosen.route,
                 look_again: candidates.iter().any(|candidate| candidate.route.metric < chosen.route.metric),
             }),
-            (_, Some(local)) => Some(Choice { next: Next::Local, route: local, look_again: false }),
+            (_, Some(local)) => Some(Choice { next: Selected::Local, route: local, look_again: false }),
             (_, None) => None,
         }
     }
@@ -82,15 +79,18 @@ impl<C: Fn(PeerId) -> u16> Around<'_, C> {
     /// node ever claimed to be, so that no mixture of them can make a loop; that holds for one origin only.
     ///
     /// The distance of what is going to be announced must have been noted in the sources before.
-    pub(crate) fn hops(&self, entry: &Entry, peer: PeerId, route: build::Route) -> NextHops {
+    pub(crate) fn hops(&self, entry: &Entry, peer: PeerId, route: Announcement) -> NextHops {
         let mut candidates = self.candidates(entry);
         candidates.retain(|candidate| candidate.route.router_id == route.router_id);
         candidates.sort_by_key(|candidate| (candidate.peer != peer, candidate.route.metric, candidate.peer));
         let was_member =
             |peer| entry.installed.as_ref().is_some_and(|hops| hops.members().iter().any(|member| member.peer == peer));
         // What stands for a client's presence is no part of the way to it.
-        let presence = [HELD, IDLE, SETTLED].into_iter().find(|&presence| route.metric >= presence).unwrap_or(0);
-        let way = |route: build::Route| route.metric.saturating_sub(presence);
+        let presence = [METRIC_CLIENT_SILENT, METRIC_CLIENT_IDLE, METRIC_CLIENT_PRESENT]
+            .into_iter()
+            .find(|&presence| route.metric >= presence)
+            .unwrap_or(0);
+        let way = |route: Announcement| route.metric.saturating_sub(presence);
         // Who is in stays in for longer: around a common value paths would come and go.
         let within = |candidate: &Candidate| {
             let margin = if was_member(candidate.peer) { way(route) / 4 } else { way(route) / 8 };
@@ -109,16 +109,13 @@ impl<C: Fn(PeerId) -> u16> Around<'_, C> {
     }
 
     /// Whether a route may be used at all.
-    pub(crate) fn is_feasible(&self, peer: PeerId, router_id: RouterId, route: build::Route) -> bool {
-        self.is_feasible_beyond(self.sources.get(self.prefix, router_id), peer, route)
+    pub(crate) fn is_feasible(&self, peer: PeerId, route: Announcement) -> bool {
+        self.is_feasible_beyond(self.sources.get(self.prefix, route.router_id), peer, route)
     }
 
-    fn is_feasible_beyond(&self, source: Option<Source>, peer: PeerId, route: build::Route) -> bool {
+    fn is_feasible_beyond(&self, source: Option<Source>, peer: PeerId, route: Announcement) -> bool {
         // A neighbour that makes up origins fills its own share of the source table.
-        source.map_or_else(
-            || self.sources.count(peer) < self.max_sources,
-            |source| source.permits(route.seqno, route.metric),
-        )
+        source.map_or_else(|| self.sources.count(peer) < self.max_sources, |source| source.permits(route))
     }
 
     fn candidates(&self, entry: &Entry) -> Vec<Candidate> {
@@ -127,7 +124,6 @@ impl<C: Fn(PeerId) -> u16> Around<'_, C> {
         let mut last: Option<(RouterId, Option<Source>)> = None;
         for (&peer, route) in &entry.routes {
             let metric = add((self.cost)(peer), route.metric);
-            let build = |metric| build::Route { router_id: route.router_id, seqno: route.seqno, metric };
             if metric == INFINITY {
                 continue;
             }
@@ -135,8 +131,12 @@ impl<C: Fn(PeerId) -> u16> Around<'_, C> {
                 .filter(|(router_id, _)| *router_id == route.router_id)
                 .get_or_insert_with(|| (route.router_id, self.sources.get(self.prefix, route.router_id)));
             last = Some((route.router_id, source));
-            if self.is_feasible_beyond(source, peer, build(route.metric)) {
-                candidates.push(Candidate { peer, route: build(metric), average: route.smoothed.average() });
+            if self.is_feasible_beyond(source, peer, route.announcement()) {
+                candidates.push(Candidate {
+                    peer,
+                    route: Announcement { metric, ..route.announcement() },
+                    average: route.smoothed.average(),
+                });
             }
         }
         candidates
@@ -147,7 +147,7 @@ impl<C: Fn(PeerId) -> u16> Around<'_, C> {
 mod tests {
     use super::*;
     use crate::{
-        table::route::{Route, Smoothed},
+        table::route::{Route, SmoothedMetric},
         wire::types::Seqno,
     };
     use core::time::Duration;
@@ -166,6 +166,11 @@ mod tests {
         RouterId::new([byte; 8]).expect("a router-id")
     }
 
+    /// What origin `byte` announces with its first number.
+    fn of(byte: u8, metric: u16) -> Announcement {
+        Announcement { router_id: id(byte), seqno: Seqno(1), metric }
+    }
+
     #[derive(Default)]
     struct Case {
         entry: Entry,
@@ -174,7 +179,7 @@ mod tests {
 
     impl Case {
         fn route(mut self, peer: u32, origin: u8, seqno: u16, metric: u16) -> Self {
-            let smoothed = Smoothed::new(metric.saturating_add(COST), at(0));
+            let smoothed = SmoothedMetric::new(metric.saturating_add(COST), at(0));
             let (seqno, interval) = (Seqno(seqno), Duration::from_secs(1));
             let route = Route {
                 router_id: id(origin),
@@ -190,14 +195,14 @@ mod tests {
             self
         }
 
-        fn around(&self, ms: u64) -> Around<'_, impl Fn(PeerId) -> u16> {
-            Around { prefix: prefix(), cost: |_| COST, sources: &self.sources, max_sources: 4, now: at(ms) }
+        fn selector(&self, ms: u64) -> Selector<'_, impl Fn(PeerId) -> u16> {
+            Selector { prefix: prefix(), cost: |_| COST, sources: &self.sources, max_sources: 4, now: at(ms) }
         }
 
-        fn choose(&mut self, ms: u64, local: Option<u16>) -> Option<(Next, u16)> {
+        fn choose(&mut self, ms: u64, local: Option<u16>) -> Option<(Selected, u16)> {
             let mut entry = core::mem::take(&mut self.entry);
-            let local = local.map(|metric| build::Route { router_id: id(99), seqno: Seqno(0), metric });
-            let choice = self.around(ms).choose(&mut entry, local);
+            let local = local.map(|metric| Announcement { router_id: id(99), seqno: Seqno(0), metric });
+            let choice = self.selector(ms).choose(&mut entry, local);
             self.entry = entry;
             self.entry.selected = choice.map(|choice| choice.next);
             choice.map(|choice| (choice.next, choice.route.metric))
@@ -205,8 +210,8 @@ mod tests {
 
         fn hops(&self, peer: u32) -> (Vec<(u32, u8)>, Option<u32>) {
             let chosen = self.entry.routes[&PeerId(peer)];
-            let route = build::Route { router_id: chosen.router_id, seqno: chosen.seqno, metric: chosen.metric + COST };
-            let hops = self.around(0).hops(&self.entry, PeerId(peer), route);
+            let route = Announcement { metric: chosen.metric + COST, ..chosen.announcement() };
+            let hops = self.selector(0).hops(&self.entry, PeerId(peer), route);
             (
                 hops.members().iter().map(|member| (member.peer.0, member.weight)).collect(),
                 hops.backup().map(|peer| peer.0),
@@ -217,8 +222,8 @@ mod tests {
     #[test]
     fn the_nearest_feasible_route_is_selected() {
         let mut case = Case::default().route(1, 7, 1, 300).route(2, 7, 1, 200).route(3, 7, 1, INFINITY);
-        assert_eq!(case.choose(0, None), Some((Next::Via(PeerId(2)), 300)));
-        case.sources.announced((prefix(), id(7)), (Seqno(1), 200), None, at(0));
+        assert_eq!(case.choose(0, None), Some((Selected::Via(PeerId(2)), 300)));
+        case.sources.announced(prefix(), of(7, 200), None, at(0));
         assert_eq!(case.choose(0, None), None, "neither is nearer than what was announced");
         assert_eq!(Case::default().choose(0, None), None);
     }
@@ -227,10 +232,10 @@ mod tests {
     fn c17_metrics_grow_strictly_and_end_at_infinity() {
         assert_eq!(
             Case::default().route(1, 7, 1, INFINITY - 101).choose(0, None),
-            Some((Next::Via(PeerId(1)), INFINITY - 1))
+            Some((Selected::Via(PeerId(1)), INFINITY - 1))
         );
         assert_eq!(Case::default().route(1, 7, 1, INFINITY - 100).choose(0, None), None);
-        assert_eq!(Case::default().route(1, 7, 1, 0).choose(0, None), Some((Next::Via(PeerId(1)), COST)));
+        assert_eq!(Case::default().route(1, 7, 1, 0).choose(0, None), Some((Selected::Via(PeerId(1)), COST)));
     }
 
     #[test]
@@ -238,33 +243,33 @@ mod tests {
         let mut case = Case::default().route(1, 7, 5, 200);
         case.choose(0, None);
         let mut case = case.route(2, 7, 6, 201);
-        assert_eq!(case.choose(60_000, None), Some((Next::Via(PeerId(1)), 300)));
+        assert_eq!(case.choose(60_000, None), Some((Selected::Via(PeerId(1)), 300)));
         assert_eq!(Case::default().route(1, 7, 5, 200).route(2, 7, 6, 201).choose(0, None).expect("two routes").1, 300);
     }
 
     #[test]
     fn a_better_route_has_to_be_better_for_a_while() {
         let mut case = Case::default().route(1, 7, 1, 200).route(2, 7, 1, 250);
-        assert_eq!(case.choose(0, None), Some((Next::Via(PeerId(1)), 300)));
+        assert_eq!(case.choose(0, None), Some((Selected::Via(PeerId(1)), 300)));
         case.entry.routes.get_mut(&PeerId(1)).expect("a route").metric = 290;
-        assert_eq!(case.choose(10, None), Some((Next::Via(PeerId(1)), 390)));
-        assert_eq!(case.choose(500, None), Some((Next::Via(PeerId(1)), 390)));
-        assert!(case.around(500).choose(&mut case.entry.clone(), None).expect("two routes").look_again);
-        assert_eq!(case.choose(9_000, None), Some((Next::Via(PeerId(2)), 350)));
+        assert_eq!(case.choose(10, None), Some((Selected::Via(PeerId(1)), 390)));
+        assert_eq!(case.choose(500, None), Some((Selected::Via(PeerId(1)), 390)));
+        assert!(case.selector(500).choose(&mut case.entry.clone(), None).expect("two routes").look_again);
+        assert_eq!(case.choose(9_000, None), Some((Selected::Via(PeerId(2)), 350)));
         let mut swinging = Case::default().route(1, 7, 1, 200).route(2, 7, 1, 203);
         swinging.choose(0, None);
         for step in 1..200_u16 {
             swinging.entry.routes.get_mut(&PeerId(1)).expect("a route").metric = if step % 2 == 0 { 190 } else { 210 };
-            assert_eq!(swinging.choose(u64::from(step) * 300, None).expect("two routes").0, Next::Via(PeerId(1)));
+            assert_eq!(swinging.choose(u64::from(step) * 300, None).expect("two routes").0, Selected::Via(PeerId(1)));
         }
     }
 
     #[test]
     fn what_is_local_wins_unless_it_is_farther() {
         let mut case = Case::default().route(1, 7, 1, 200);
-        assert_eq!(case.choose(0, Some(300)), Some((Next::Local, 300)));
-        assert_eq!(case.choose(0, Some(301)), Some((Next::Via(PeerId(1)), 300)));
-        assert_eq!(Case::default().choose(0, Some(0)), Some((Next::Local, 0)));
+        assert_eq!(case.choose(0, Some(300)), Some((Selected::Local, 300)));
+        assert_eq!(case.choose(0, Some(301)), Some((Selected::Via(PeerId(1)), 300)));
+        assert_eq!(Case::default().choose(0, Some(0)), Some((Selected::Local, 0)));
     }
 
     #[test]
@@ -280,7 +285,7 @@ mod tests {
         case.entry.installed = Some(NextHops::new([4, 5].map(|peer| NextHop { peer: PeerId(peer), weight: 1 }), None));
         assert_eq!(case.hops(1).0, [(1, 8), (2, 8), (3, 7), (5, 7), (4, 7)], "who is in stays in");
         // What is announced bounds who may be a next hop: 300 + 100 is announced.
-        case.sources.announced((prefix(), id(7)), (Seqno(1), 340), None, at(0));
+        case.sources.announced(prefix(), of(7, 340), None, at(0));
         assert_eq!(case.hops(1), (vec![(1, 8), (2, 8)], None));
     }
 
@@ -288,11 +293,11 @@ mod tests {
     fn made_up_origins_fill_the_share_of_who_made_them_up() {
         let mut case = Case::default().route(1, 50, 1, 100);
         for origin in 1..=4 {
-            case.sources.announced((prefix(), id(origin)), (Seqno(1), 340), Some(PeerId(1)), at(0));
+            case.sources.announced(prefix(), of(origin, 340), Some(PeerId(1)), at(0));
         }
         assert_eq!(case.choose(0, None), None);
         let mut case = case.route(2, 50, 1, 100);
-        assert_eq!(case.choose(0, None), Some((Next::Via(PeerId(2)), 200)));
-        assert_eq!(case.route(1, 4, 2, 50).choose(0, None), Some((Next::Via(PeerId(1)), 150)), "a known one");
+        assert_eq!(case.choose(0, None), Some((Selected::Via(PeerId(2)), 200)));
+        assert_eq!(case.route(1, 4, 2, 50).choose(0, None), Some((Selected::Via(PeerId(1)), 150)), "a known one");
     }
 }

@@ -1,7 +1,7 @@
 //! Feasibility distances (RFC 8966 §3.2.5, §3.5.1, §3.7.3): what keeps routes free of loops.
 use crate::{
-    params::{SOURCE_GC, SWEPT},
-    wire::types::{INFINITY, RouterId, Seqno},
+    params::{SOURCE_GC, SWEEP_PART},
+    wire::types::{Announcement, INFINITY, RouterId, Seqno},
 };
 use core::{ops::Bound, time::Duration};
 use ipnet::IpNet;
@@ -20,7 +20,8 @@ pub(crate) struct Source {
 
 impl Source {
     /// Whether a finite distance is nearer or more recent.
-    pub(crate) fn permits(&self, seqno: Seqno, metric: u16) -> bool {
+    pub(crate) fn permits(&self, announced: Announcement) -> bool {
+        let Announcement { seqno, metric, .. } = announced;
         seqno.newer_than(self.seqno) || seqno == self.seqno && metric < self.metric
     }
 }
@@ -41,8 +42,9 @@ impl Sources {
 
     /// Whether a route announced with this distance cannot lead back here: it is nearer, or more recent, than anything
     /// that this node announced itself. A retraction always is feasible.
-    pub(crate) fn feasible(&self, prefix: IpNet, router_id: RouterId, seqno: Seqno, metric: u16) -> bool {
-        metric == INFINITY || self.get(prefix, router_id).is_none_or(|source| source.permits(seqno, metric))
+    pub(crate) fn feasible(&self, prefix: IpNet, announced: Announcement) -> bool {
+        announced.metric == INFINITY
+            || self.get(prefix, announced.router_id).is_none_or(|source| source.permits(announced))
     }
 
     /// Sources that `via` brought in and that are not forgotten yet.
@@ -51,13 +53,8 @@ impl Sources {
     }
 
     /// This distance is going to be announced, which must not be done before this call.
-    pub(crate) fn announced(
-        &mut self,
-        (prefix, router_id): (IpNet, RouterId),
-        (seqno, metric): (Seqno, u16),
-        via: Option<PeerId>,
-        now: Instant,
-    ) {
+    pub(crate) fn announced(&mut self, prefix: IpNet, announcement: Announcement, via: Option<PeerId>, now: Instant) {
+        let Announcement { router_id, seqno, metric } = announcement;
         let source = self.table.entry((prefix, router_id)).or_insert_with(|| {
             if let Some(via) = via {
                 *self.brought_in.entry(via).or_default() += 1;
@@ -82,7 +79,7 @@ impl Sources {
     /// Forgets what was not announced for long enough, of a part of the table. True when that was the last part.
     pub(crate) fn sweep(&mut self, now: Instant) -> bool {
         let from = self.swept.map_or(Bound::Unbounded, Bound::Excluded);
-        let part = self.table.range((from, Bound::Unbounded)).take(SWEPT);
+        let part = self.table.range((from, Bound::Unbounded)).take(SWEEP_PART);
         let (mut last, mut looked, mut old) = (None, 0, Vec::new());
         for (&key, source) in part {
             (last, looked) = (Some(key), looked + 1);
@@ -101,7 +98,7 @@ impl Sources {
                 }
             }
         }
-        let is_last = looked < SWEPT;
+        let is_last = looked < SWEEP_PART;
         self.swept = last.filter(|_| !is_last);
         is_last
     }
@@ -113,6 +110,10 @@ mod tests {
 
     const AT: Instant = Instant::from_nanos(1 << 40);
 
+    fn of(router_id: RouterId, seqno: u16, metric: u16) -> Announcement {
+        Announcement { router_id, seqno: Seqno(seqno), metric }
+    }
+
     fn setup() -> (Sources, IpNet, RouterId) {
         let id = RouterId::new([1; 8]).expect("a router-id");
         (Sources::default(), "10.0.0.0/8".parse().expect("a prefix"), id)
@@ -121,26 +122,24 @@ mod tests {
     #[test]
     fn c15_nearer_or_newer() {
         let (mut sources, prefix, id) = setup();
-        assert!(sources.feasible(prefix, id, Seqno(7), 60_000), "nothing was announced");
-        sources.announced((prefix, id), (Seqno(65_535), 200), None, AT);
+        assert!(sources.feasible(prefix, of(id, 7, 60_000)), "nothing was announced");
+        sources.announced(prefix, of(id, 65_535, 200), None, AT);
         for (seqno, metric, feasible) in
             [(65_535, 199, true), (65_535, 200, false), (65_535, 201, false), (65_534, 0, false), (0, 65_000, true)]
         {
-            assert_eq!(sources.feasible(prefix, id, Seqno(seqno), metric), feasible, "({seqno}, {metric})");
+            assert_eq!(sources.feasible(prefix, of(id, seqno, metric)), feasible, "({seqno}, {metric})");
         }
-        assert!(
-            sources.feasible(prefix, id, Seqno(5), INFINITY) && sources.feasible(prefix, id, Seqno(60_000), INFINITY)
-        );
+        assert!(sources.feasible(prefix, of(id, 5, INFINITY)) && sources.feasible(prefix, of(id, 60_000, INFINITY)));
         let other = RouterId::new([2; 8]).expect("a router-id");
-        assert!(sources.feasible(prefix, other, Seqno(1), 60_000), "another source");
-        assert!(sources.feasible("10.0.0.0/9".parse().expect("a prefix"), id, Seqno(1), 60_000), "another source");
+        assert!(sources.feasible(prefix, of(other, 1, 60_000)), "another source");
+        assert!(sources.feasible("10.0.0.0/9".parse().expect("a prefix"), of(id, 1, 60_000)), "another source");
     }
 
     #[test]
     fn c16_the_distance_only_improves() {
         let (mut sources, prefix, id) = setup();
         let mut announce = |seqno, metric| {
-            sources.announced((prefix, id), (Seqno(seqno), metric), None, AT);
+            sources.announced(prefix, of(id, seqno, metric), None, AT);
             let source = sources.get(prefix, id).expect("just announced");
             (source.seqno.0, source.metric)
         };
@@ -155,20 +154,20 @@ mod tests {
     fn c16_sources_are_forgotten_after_the_last_announcement() {
         let (mut sources, prefix, id) = setup();
         let peer = PeerId(4);
-        sources.announced((prefix, id), (Seqno(1), 200), Some(peer), AT);
-        sources.announced((prefix, id), (Seqno(1), 500), Some(peer), AT + SOURCE_GC / 2);
+        sources.announced(prefix, of(id, 1, 200), Some(peer), AT);
+        sources.announced(prefix, of(id, 1, 500), Some(peer), AT + SOURCE_GC / 2);
         sources.sweep(AT + SOURCE_GC);
         assert_eq!((sources.table.len(), sources.count(peer)), (1, 1));
         sources.sweep(AT + SOURCE_GC * 3 / 2);
         assert_eq!((sources.table.len(), sources.count(peer)), (0, 0));
         // A large table is swept in parts, none of which is left out.
-        let many = u32::try_from(SWEPT * 2 + 10).expect("a small number");
+        let many = u32::try_from(SWEEP_PART * 2 + 10).expect("a small number");
         for n in 0..many {
             let prefix = IpNet::new(core::net::Ipv4Addr::from(n).into(), 32).expect("a host");
-            sources.announced((prefix, id), (Seqno(1), 200), Some(peer), AT + SOURCE_GC * (n % 2));
+            sources.announced(prefix, of(id, 1, 200), Some(peer), AT + SOURCE_GC * (n % 2));
         }
         let parts = [1, 2, 3].map(|_| (sources.sweep(AT + SOURCE_GC), sources.table.len()));
-        assert_eq!(parts, [(false, SWEPT * 3 / 2 + 10), (false, SWEPT + 10), (true, SWEPT + 5)]);
-        assert_eq!(sources.count(peer), SWEPT + 5);
+        assert_eq!(parts, [(false, SWEEP_PART * 3 / 2 + 10), (false, SWEEP_PART + 10), (true, SWEEP_PART + 5)]);
+        assert_eq!(sources.count(peer), SWEEP_PART + 5);
     }
 }

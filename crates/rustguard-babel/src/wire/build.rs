@@ -4,7 +4,7 @@ use crate::{
     wire::{
         ip::{HEADERS, PATH},
         tlv::{HEADER, MAGIC, NAME_TAG, VERSION, ae, flag, kind, sub},
-        types::{INFINITY, RouterId, Seqno},
+        types::{Announcement, INFINITY, RouterId, Seqno},
     },
 };
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -32,14 +32,6 @@ pub(crate) struct Packet {
     /// The last origin that was given a name.
     named: Option<RouterId>,
     next_hop_v4: bool,
-}
-
-/// A route as it is announced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Route {
-    pub(crate) router_id: RouterId,
-    pub(crate) seqno: Seqno,
-    pub(crate) metric: u16,
 }
 
 impl Packet {
@@ -118,7 +110,7 @@ impl Packet {
 
     /// An announcement. IPv4 prefixes name the next hop if there is an IPv4 address for it, and are v4-via-v6 otherwise
     /// (RFC 9229 §2.1: without an address of ours nobody could take them another way).
-    pub(crate) fn update(&mut self, prefix: IpNet, route: Route, interval: u16, next_hop_v4: Option<Ipv4Addr>) {
+    pub(crate) fn update(&mut self, prefix: IpNet, route: Announcement, interval: u16, next_hop_v4: Option<Ipv4Addr>) {
         self.origin(route.router_id);
         if let (IpNet::V4(_), Some(address), false) = (prefix, next_hop_v4, self.next_hop_v4) {
             self.next_hop_v4 = true;
@@ -290,7 +282,7 @@ mod tests {
     #[test]
     fn a_name_is_said_once_of_an_origin_in_a_row() {
         let name = Name::new(&[b'n'; Name::MAX]).expect("a name");
-        let route = |last| Route { router_id: id(last), seqno: Seqno(1), metric: 96 };
+        let route = |last| Announcement { router_id: id(last), seqno: Seqno(1), metric: 96 };
         let (prefix, mut packet) = ("fd00::/64".parse().expect("a prefix"), Packet::new());
         for last in [1, 1, 2] {
             assert!(packet.has_room_for_name());
@@ -307,7 +299,7 @@ mod tests {
     #[test]
     fn ipv4_goes_by_next_hop_or_by_encoding_4() {
         let prefix: IpNet = "10.1.0.0/16".parse().expect("a prefix");
-        let route = Route { router_id: RouterId::new(ID).expect("a router-id"), seqno: Seqno(1), metric: 96 };
+        let route = Announcement { router_id: RouterId::new(ID).expect("a router-id"), seqno: Seqno(1), metric: 96 };
         for (next_hop, ae) in [(Some(Ipv4Addr::new(10, 0, 0, 1)), ae::V4), (None, ae::V4_VIA_V6)] {
             let mut packet = Packet::new();
             packet.update(prefix, route, 100, next_hop);
@@ -322,7 +314,7 @@ mod tests {
     #[test]
     fn neighbouring_prefixes_cost_few_bytes() {
         let mut packet = Packet::new();
-        let route = Route { router_id: id(8), seqno: Seqno(1), metric: 96 };
+        let route = Announcement { router_id: id(8), seqno: Seqno(1), metric: 96 };
         let mut count = 0;
         while packet.has_room() {
             packet.update(format!("10.0.{count}.0/24").parse().expect("a prefix"), route, 100, None);
@@ -355,7 +347,7 @@ mod tests {
                     packet.retraction(prefix, 7);
                     expected.push(Tlv::Retraction { prefix: Some(prefix) });
                 } else {
-                    packet.update(prefix, Route { router_id, seqno, metric }, 7, v4);
+                    packet.update(prefix, Announcement { router_id, seqno, metric }, 7, v4);
                     expected.push(Tlv::Update { prefix, router_id, seqno, metric, interval: 7 });
                 }
             }

@@ -82,6 +82,19 @@ impl fmt::Debug for RouterId {
     }
 }
 
+/// What a route says about its origin: who it is, how recent the news is, and how far away it is. The prefix is known from
+/// where this stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Announcement {
+    /// The node that originates the prefix.
+    pub router_id: RouterId,
+    /// The origin's sequence number; a newer one makes a longer route acceptable (RFC 8966 §3.5.1).
+    pub seqno: Seqno,
+    /// Distance to the origin, in units of cost; [`INFINITY`] is unreachable.
+    pub metric: u16,
+}
+
 /// The link-local address that the node with this key speaks Babel from: fe80::/64 and 8 bytes of a hash.
 pub fn link_local(key: &PublicKey) -> Ipv6Addr {
     let mut octets = [0; 16];

@@ -3,7 +3,7 @@ use ipnet::IpNet;
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_babel::{
     Config, Start,
-    params::{CLIENT_SILENCE, HELD},
+    params::{CLIENT_SILENCE, METRIC_CLIENT_SILENT},
 };
 use rustguard_core::{
     node::PeerId,
@@ -78,16 +78,19 @@ fn a_silent_client_is_a_last_resort_until_it_is_heard_again() {
     for seed in seeds(1, 10) {
         let mut sim = line(seed);
         let (_, metric) = served_by(&sim, FAR).expect("a last resort, although never heard");
-        assert!(metric >= HELD, "seed {seed}: never heard, {metric}");
+        assert!(metric >= METRIC_CLIENT_SILENT, "seed {seed}: never heard, {metric}");
 
         talks(&mut sim, &[3], SECOND);
         let (at, metric) = served_by(&sim, FAR).expect("heard");
-        assert!(at == 3 && metric < HELD, "seed {seed}: heard at 3, but {metric} at {at}");
+        assert!(at == 3 && metric < METRIC_CLIENT_SILENT, "seed {seed}: heard at 3, but {metric} at {at}");
         // Nobody goes on as if it were there, and nobody says that it is nowhere.
         let told = sim.now;
         sim.run(CLIENT_SILENCE - MS * 500);
-        assert!(served_by(&sim, FAR).is_some_and(|(at, metric)| at == 3 && metric < HELD), "seed {seed}: too soon");
-        while served_by(&sim, FAR).expect("a last resort").1 < HELD {
+        assert!(
+            served_by(&sim, FAR).is_some_and(|(at, metric)| at == 3 && metric < METRIC_CLIENT_SILENT),
+            "seed {seed}: too soon"
+        );
+        while served_by(&sim, FAR).expect("a last resort").1 < METRIC_CLIENT_SILENT {
             sim.run(MS * 10);
             assert!(sim.now - told < 200_000_000_000, "seed {seed}: never held");
         }
@@ -100,7 +103,7 @@ fn a_silent_client_is_a_last_resort_until_it_is_heard_again() {
         for gateway in [3, 0] {
             hears(&mut sim, gateway);
             let heard = sim.now;
-            while served_by(&sim, FAR).is_none_or(|(at, metric)| at != gateway || metric >= HELD) {
+            while served_by(&sim, FAR).is_none_or(|(at, metric)| at != gateway || metric >= METRIC_CLIENT_SILENT) {
                 sim.run(MS);
                 let late = Duration::from_nanos(sim.now - heard);
                 assert!(late < SECOND, "seed {seed}: {late:?} after {gateway} has heard it");
@@ -205,7 +208,7 @@ fn a_last_resort_outlives_the_gateway_that_held_it() {
         sim.stop(3);
         sim.run(SECOND * 20);
         let (at, metric) = served_by(&sim, FAR).expect("a last resort");
-        assert!(at == 0 && metric >= HELD, "seed {seed}: {metric} at {at}");
+        assert!(at == 0 && metric >= METRIC_CLIENT_SILENT, "seed {seed}: {metric} at {at}");
     }
 }
 
@@ -218,13 +221,13 @@ fn a_client_of_two_gateways_is_reached_by_the_nearer_and_when_that_is_lost_by_th
         for (node, gateway) in [(0, 0), (1, 0), (2, 3), (3, 3)] {
             let served = served_by(&sim, node);
             assert!(
-                served.is_some_and(|(at, metric)| at == gateway && metric < HELD),
+                served.is_some_and(|(at, metric)| at == gateway && metric < METRIC_CLIENT_SILENT),
                 "seed {seed}: {node} has {served:?}"
             );
         }
         sim.stop(0);
         let lost = sim.now;
-        while served_by(&sim, FAR).is_none_or(|(at, metric)| at != 3 || metric >= HELD) {
+        while served_by(&sim, FAR).is_none_or(|(at, metric)| at != 3 || metric >= METRIC_CLIENT_SILENT) {
             talks(&mut sim, &[3], MS * 200);
             let late = Duration::from_nanos(sim.now - lost);
             // The link to the lost one is idle: Hellos are 4 s apart.

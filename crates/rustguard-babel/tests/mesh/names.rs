@@ -2,7 +2,7 @@
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_babel::{
     Config, Name, RouterId,
-    params::{NAME_HOLD, NAMES_EVERY, UPDATE},
+    params::{NAME_HOLD, NAMES_EVERY, UPDATE_INTERVAL},
 };
 use rustguard_sim::{Link, Sim, key, random_graph, seeds};
 use std::{collections::BTreeMap, time::Duration};
@@ -76,7 +76,7 @@ fn a_new_name_arrives_with_the_full_updates() {
         sim.run(SECOND * 20);
         assert_eq!(called(&sim, 3), [(0, Some("before".to_owned())), (1, None), (2, None), (3, None)].into());
         sim.start_with(0, start("after"));
-        sim.run(UPDATE * u32::from(NAMES_EVERY) * 3);
+        sim.run(UPDATE_INTERVAL * u32::from(NAMES_EVERY) * 3);
         assert_eq!(called(&sim, 3)[&0].as_deref(), Some("after"), "seed {seed}");
     }
 }

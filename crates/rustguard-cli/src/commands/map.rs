@@ -9,7 +9,7 @@ use crate::{
     mesh::{Mesh, called},
 };
 use anyhow::{Context as _, Result};
-use rustguard_babel::params::{COST, HELD, IDLE, SETTLED};
+use rustguard_babel::params::{COST, METRIC_CLIENT_IDLE, METRIC_CLIENT_PRESENT, METRIC_CLIENT_SILENT};
 use rustguard_device::uapi::RouteView;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -209,14 +209,17 @@ impl Graph {
 
 /// What stands for a client's presence in a metric; the rest is the way to it.
 fn presence(metric: u16) -> u16 {
-    [HELD, IDLE, SETTLED].into_iter().find(|&presence| metric >= presence).unwrap_or(0)
+    [METRIC_CLIENT_SILENT, METRIC_CLIENT_IDLE, METRIC_CLIENT_PRESENT]
+        .into_iter()
+        .find(|&presence| metric >= presence)
+        .unwrap_or(0)
 }
 
 /// What is known of a client at this metric.
 fn state(metric: u16) -> &'static str {
     match presence(metric) {
-        HELD => "client, silent",
-        IDLE => "client, idle",
+        METRIC_CLIENT_SILENT => "client, silent",
+        METRIC_CLIENT_IDLE => "client, idle",
         _ => "client",
     }
 }
@@ -296,7 +299,7 @@ mod tests {
     fn a_client_that_is_held_is_silent() {
         let mut mesh = mesh();
         assert_eq!(Graph::of(&mesh, "here").nodes[1].detail, "client");
-        for (metric, detail) in [(IDLE, "client, idle"), (HELD, "client, silent")] {
+        for (metric, detail) in [(METRIC_CLIENT_IDLE, "client, idle"), (METRIC_CLIENT_SILENT, "client, silent")] {
             let phone = mesh.view.routes.iter_mut().find(|route| route.next_hops == ["phone"]).unwrap();
             phone.metric = Some(metric);
             assert_eq!(Graph::of(&mesh, "here").nodes[1].detail, detail);
@@ -307,9 +310,11 @@ mod tests {
     fn clients_of_others_are_shown_with_who_announces_them() {
         let mut mesh = mesh();
         let route = crate::mesh::tests::route;
-        for (prefix, origin, metric) in
-            [("10.9.0.1/32", 2, SETTLED + 96), ("10.9.0.2/32", 4, IDLE + 192), ("10.9.0.3/32", 6, HELD + 288)]
-        {
+        for (prefix, origin, metric) in [
+            ("10.9.0.1/32", 2, METRIC_CLIENT_PRESENT + 96),
+            ("10.9.0.2/32", 4, METRIC_CLIENT_IDLE + 192),
+            ("10.9.0.3/32", 6, METRIC_CLIENT_SILENT + 288),
+        ] {
             mesh.view.routes.push(route(prefix, origin, Some(metric), &["b"], &[("b", metric - 96)]));
         }
         let graph = Graph::of(&mesh, "here");

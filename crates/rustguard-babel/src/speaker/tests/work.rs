@@ -1,12 +1,12 @@
 //! What one packet costs a speaker whose tables are full: a count of what is looked at, not a time.
 use super::*;
-use crate::params::SLICE;
+use crate::params::WORK_SLICE;
 
 /// Neighbours, each with as many routes as it may have.
 const NEIGHBOURS: u32 = 8;
 /// What one call may cost: a slice of expiring routes, of decisions and of updates, the routes of one neighbour twice (ended, and
 /// their holds released), and what a packet of full size names.
-const CALL: u64 = 3 * SLICE + 2 * MAX_ROUTES as u64 + 4_096;
+const CALL: u64 = 3 * WORK_SLICE + 2 * MAX_ROUTES as u64 + 4_096;
 
 /// Half of the prefixes of a neighbour are announced by everybody, the others by it alone.
 fn prefix(peer: u32, n: usize) -> IpNet {
