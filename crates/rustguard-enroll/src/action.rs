@@ -1,5 +1,5 @@
 //! What the server wants done. The embedder carries it out, in order.
-use crate::audit::AuditRecord;
+use crate::{audit::AuditRecord, lease::Lease};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::PublicKey;
 use std::{fmt, net::SocketAddr};
@@ -34,6 +34,18 @@ pub struct PeerConfig {
     pub allowed_ips: Vec<IpNet>,
     /// What it is called.
     pub name: Option<String>,
+}
+
+impl PeerConfig {
+    /// The peer of a lease.
+    pub(crate) fn of_lease(lease: &Lease) -> Self {
+        Self {
+            public_key: lease.public_key,
+            preshared_key: Zeroizing::new(*lease.preshared_key.as_bytes()),
+            allowed_ips: lease.addresses().map(Into::into).collect(),
+            name: lease.name.clone(),
+        }
+    }
 }
 
 impl fmt::Debug for PeerConfig {

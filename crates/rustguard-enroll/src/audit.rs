@@ -3,7 +3,7 @@
 //! What an administrator does makes one record each, and so does a machine that stays. What others can bring about at will does not:
 //! refusals of one reason, rejoins of one peer, admissions that lead nowhere become one record with a count ([`COUNT_FIRST`]), so
 //! that nobody fills a disk by knocking, nor flushes out of a bounded log what was there.
-use crate::lease::TokenId;
+use crate::lease::{Lease, Origin, TokenId};
 use base64ct::{Base64, Encoding as _};
 use core::time::Duration;
 use rustguard_core::time::{Instant, Now};
@@ -143,6 +143,13 @@ impl AuditRecord {
             addresses: Vec::new(),
             count: 1,
         }
+    }
+
+    /// A record about a lease, with the invite by which its peer came.
+    pub(crate) fn of_lease(event: AuditEvent, lease: &Lease, now: Now) -> Self {
+        let token = if let Origin::Invite(id) = lease.origin { Some(id) } else { None };
+        let record = Self::new(event, now).peer(&lease.public_key).name(lease.name.as_deref()).token(token);
+        record.addresses(lease.addresses())
     }
 
     pub(crate) fn reason(mut self, reason: Reason) -> Self {

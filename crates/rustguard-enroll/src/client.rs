@@ -16,20 +16,25 @@ mod joined;
 #[cfg(test)]
 mod tests;
 
+pub use crate::{
+    approval::ApprovalCode,
+    config::{MAX_DNS, MAX_ROUTES, MAX_SEARCH},
+    join_error::JoinError,
+};
 use crate::{
+    config::ServerConfig,
     invite::{self, Initiated},
     kem,
     pake::{self, Proving, Secret, Shared},
-    payload::{GrantText, Greeting, Joiner, Verdict},
+    payload::{Decision, GrantText, Greeting, Joiner},
     schedule::{ClaimKeys, Keys, open, seal},
-    server::ServerConfig,
     token::{Invite, Token},
     wire::{self, CLAIM, Cookie, Grant, Index, Message},
 };
-pub use accept::{Here, LeftOut, MAX_DNS, MAX_ROUTES, MAX_SEARCH, Unacceptable};
+pub use accept::{Here, LeftOut, Unacceptable};
 use core::{fmt, time::Duration};
 use ipnet::IpNet;
-pub use joined::{Heard, JoinError, Joined};
+pub use joined::{Heard, Joined};
 use rand_core::CryptoRng;
 use rustguard_core::{
     cookie::Maker,
@@ -319,11 +324,11 @@ impl Client {
             return self.stay(Stage::Claiming(claiming));
         };
         match GrantText::read(&text) {
-            Some(text @ GrantText { verdict: Verdict::Accepted, .. }) => {
+            Some(text @ GrantText { decision: Decision::Accepted, .. }) => {
                 Heard::Joined(Box::new(joined(&claiming, text)))
             }
-            Some(GrantText { verdict: Verdict::Refused(error), .. }) => Heard::Failed(error),
-            Some(GrantText { verdict: Verdict::Wait, .. }) | None => Heard::Failed(JoinError::Unreadable),
+            Some(GrantText { decision: Decision::Refused(error), .. }) => Heard::Failed(error),
+            Some(GrantText { decision: Decision::Wait, .. }) | None => Heard::Failed(JoinError::Unreadable),
         }
     }
 

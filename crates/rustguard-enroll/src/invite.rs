@@ -149,7 +149,7 @@ fn secret(rng: &mut impl CryptoRng) -> StaticSecret {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{payload, server::ServerConfig, wire::Message};
+    use crate::{config::ServerConfig, payload, wire::Message};
     use core::time::Duration;
     use rand::{SeedableRng as _, rngs::StdRng};
 

@@ -15,10 +15,13 @@
 #![forbid(unsafe_code)]
 
 pub mod action;
+mod approval;
 pub mod audit;
 pub mod client;
+mod config;
 pub mod cpace;
 mod invite;
+mod join_error;
 mod kem;
 pub mod lease;
 pub mod ledger;

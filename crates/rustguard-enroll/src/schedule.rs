@@ -9,7 +9,7 @@
 //! ```
 //!
 //! `claim` can be made only with the joiner's private key, `grant` and `psk` only with the KEM's as well.
-use crate::{kem, server::ApprovalCode};
+use crate::{approval::ApprovalCode, kem};
 use rustguard_core::noise::SessionKeys;
 use rustguard_crypto::{
     aead, hash,

@@ -5,15 +5,22 @@
 //!
 //! | File | What it does |
 //! |---|---|
-//! | `first` | messages of strangers: invites and shares |
-//! | `finish` | messages of a session: proofs and claims |
+//! | `initiations`, `shares` | first messages of strangers: invites, and codes or passphrases |
+//! | `refused_invites` | which invites admit nobody (any more) |
+//! | `proofs`, `approvals` | the proof of a code or passphrase; joiners who wait for an administrator |
+//! | `claims` | the last message, which ends in a lease |
 //! | `admin` | commands |
 //! | `session`, `window` | what is remembered for seconds or minutes |
 mod admin;
-mod finish;
-mod first;
+mod approvals;
+mod claims;
+mod error;
+mod initiations;
 mod options;
+mod proofs;
+mod refused_invites;
 mod session;
+mod shares;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -29,12 +36,16 @@ use crate::{
     store::LeaseStore,
     wire::Message,
 };
+pub use crate::{
+    approval::ApprovalCode,
+    config::{ConfigError, ServerConfig},
+};
+pub use approvals::MAX_WAITING;
 use core::{fmt, time::Duration};
-pub use finish::MAX_WAITING;
-use finish::about;
+pub use error::ServerError;
 pub use options::{
-    ApprovalCode, DEFAULT_INVITE, DEFAULT_WINDOW, InviteOptions, MAX_WINDOW, NewPeer, OpenOptions, Opened,
-    PendingApproval, ServerConfig, ServerError, WindowStatus,
+    DEFAULT_INVITE, DEFAULT_WINDOW, InviteOptions, MAX_WINDOW, NewPeer, OpenOptions, Opened, PendingApproval,
+    WindowStatus,
 };
 use rand_core::CryptoRng;
 use rustguard_core::{
@@ -77,7 +88,7 @@ impl<S: LeaseStore> Server<S> {
     /// the store: neither alone enrols anybody.
     ///
     /// # Errors
-    /// [`ServerError::SettingsTooLong`].
+    /// [`ServerError::Config`].
     pub fn new(
         identity: StaticSecret,
         ledger: Ledger<S>,
@@ -141,7 +152,8 @@ impl<S: LeaseStore> Server<S> {
         match self.ledger.confirm(peer, now) {
             Ok(true) => {
                 let lease = self.ledger.lease(peer);
-                actions.extend(lease.map(|lease| Action::Audit(about(AuditEvent::Confirmed, lease, now))));
+                actions
+                    .extend(lease.map(|lease| Action::Audit(AuditRecord::of_lease(AuditEvent::Confirmed, lease, now))));
             }
             Ok(false) | Err(crate::ledger::LedgerError::UnknownPeer(_)) => {}
             Err(_) => {
@@ -160,7 +172,7 @@ impl<S: LeaseStore> Server<S> {
                 Ok(ended) => {
                     for lease in ended {
                         actions.push(Action::RemovePeer(lease.public_key));
-                        let record = about(AuditEvent::Removed, &lease, now).reason(why_ended(&lease));
+                        let record = AuditRecord::of_lease(AuditEvent::Removed, &lease, now).reason(why_ended(&lease));
                         actions.extend(self.tally.note(record, now.instant).map(Action::Audit));
                     }
                 }
@@ -188,7 +200,7 @@ impl<S: LeaseStore> Server<S> {
 
     /// The peers the device must have: to install when it starts.
     pub fn peers(&self) -> impl Iterator<Item = PeerConfig> {
-        self.ledger.leases().map(finish::peer_config)
+        self.ledger.leases().map(PeerConfig::of_lease)
     }
 
     /// Invites and leases, for `status` and lists.

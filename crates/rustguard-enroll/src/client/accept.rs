@@ -14,17 +14,12 @@
 //! | a route to loopback, multicast, link-local or reserved addresses | left out |
 //!
 //! What is left out is told: [`LeftOut`].
-use super::Joined;
+use super::joined::Joined;
+use crate::config::{MAX_DNS, MAX_ROUTES, MAX_SEARCH};
 use core::{fmt, net::IpAddr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::collections::BTreeSet;
 
-/// Routes that a machine takes from its server.
-pub const MAX_ROUTES: usize = 64;
-/// Name servers that a machine takes from its server. Resolvers ask three (`MAXNS` of resolv.conf(5)).
-pub const MAX_DNS: usize = 8;
-/// Search domains that a machine takes from its server.
-pub const MAX_SEARCH: usize = 16;
 /// The least MTU that a tunnel takes: what every IPv4 host accepts (RFC 791).
 const MIN_MTU: u16 = 576;
 /// The least with an IPv6 address (RFC 8200, section 5).

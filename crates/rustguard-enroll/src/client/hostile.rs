@@ -46,7 +46,7 @@ fn server() -> StaticSecret {
 
 fn grant() -> GrantText {
     GrantText {
-        verdict: Verdict::Accepted,
+        decision: Decision::Accepted,
         ephemeral: false,
         v4: Some(Ipv4Addr::new(10, 150, 0, 2)),
         v6: Some("fd15::2".parse().expect("an address")),
@@ -305,7 +305,7 @@ fn what_is_authentic_and_makes_no_sense_ends_it_with_a_word() {
         let greeting = payload::settings_unchecked(&server().public_key(), &config).expect("fits");
         assert!(matches!(answered(&greeting, &grant()), Heard::Failed(JoinError::Unreadable)), "{escapes:?}");
     }
-    let waits = GrantText { verdict: Verdict::Wait, ..grant() };
+    let waits = GrantText { decision: Decision::Wait, ..grant() };
     assert!(matches!(answered(&good, &waits), Heard::Failed(JoinError::Unreadable)));
 }
 

@@ -1,21 +1,17 @@
 //! An administrator's commands.
 use super::{
-    NewPeer, Server,
-    finish::{about, peer_config, welcome},
-    options::{
-        ApprovalCode, InviteOptions, MAX_WINDOW, OpenOptions, Opened, PendingApproval, ServerError, WindowStatus,
-    },
-    session::{SESSION_TIME, Stage, Via},
+    Server,
+    error::ServerError,
+    options::{InviteOptions, MAX_WINDOW, NewPeer, OpenOptions, Opened, WindowStatus},
+    session::{Stage, Via},
     window::{MAX_ATTEMPTS, Window},
 };
 use crate::{
-    action::Action,
+    action::{Action, PeerConfig},
     audit::{AuditEvent, AuditRecord, Reason},
-    client::JoinError,
     lease::{Lease, NewInvite, Origin, PresharedKey, TokenId},
     ledger::{Grant, LedgerError, Request},
     pake::{self, Secret},
-    payload::{Verdict, short_greeting},
     store::LeaseStore,
     token::{Code, Invite},
 };
@@ -23,7 +19,7 @@ use core::time::Duration;
 use rand_core::CryptoRng;
 use rustguard_core::{
     cookie::{self, Checker},
-    time::{Instant, Now},
+    time::Now,
 };
 use rustguard_crypto::x25519::PublicKey;
 use zeroize::Zeroizing;
@@ -97,50 +93,11 @@ impl<S: LeaseStore> Server<S> {
         self.window.as_ref().map(Window::status)
     }
 
-    /// Who waits for approval.
-    pub fn pending_approvals(&self) -> Vec<PendingApproval> {
-        let waiting = self.sessions.iter().filter_map(|session| {
-            let (Stage::Waiting { code, from }, Some(joiner)) = (&session.stage, &session.joiner) else { return None };
-            Some(PendingApproval {
-                code: *code,
-                name: joiner.name.clone(),
-                public_key: joiner.public_key,
-                source: *from,
-                until: session.until,
-            })
-        });
-        waiting.collect()
-    }
-
-    /// Lets in who shows this code.
-    ///
-    /// # Errors
-    /// [`ServerError::NobodyWaits`].
-    pub fn approve(&mut self, code: ApprovalCode, now: Now, actions: &mut Vec<Action>) -> Result<(), ServerError> {
-        if self.approve_session(code, now, actions) { Ok(()) } else { Err(ServerError::NobodyWaits(code)) }
-    }
-
     pub(super) fn close_window(&mut self, reason: Reason, now: Now, actions: &mut Vec<Action>) {
         let Some(window) = self.window.take() else { return };
         // Guesses end with it: closed means silent.
         self.sessions.retain(|session| !session.is_guess_of(window.serial));
         actions.push(Action::Audit(AuditRecord::new(AuditEvent::WindowClosed, now).reason(reason)));
-    }
-
-    /// Tells those who wait that it was in vain; they ask every second or two. Whether there were any.
-    pub(super) fn turn_away(&mut self, whom: impl Fn(Instant) -> bool, now: Instant) -> bool {
-        let mut any = false;
-        for session in self.sessions.iter_mut() {
-            if matches!(session.stage, Stage::Waiting { .. }) && whom(session.until) {
-                session.stage = Stage::Refused;
-                session.until = now + SESSION_TIME;
-                if let Some((proof, _)) = session.welcome {
-                    welcome(session, proof, &short_greeting(Verdict::Refused(JoinError::NotApproved)));
-                }
-                any = true;
-            }
-        }
-        any
     }
 }
 
@@ -206,9 +163,9 @@ impl<S: LeaseStore> Server<S> {
         };
         let admission = self.ledger.admit(request, now)?;
         if admission.fresh {
-            actions.push(Action::SetPeer(peer_config(&admission.lease)));
+            actions.push(Action::SetPeer(PeerConfig::of_lease(&admission.lease)));
         }
-        actions.push(Action::Audit(about(AuditEvent::PeerAdded, &admission.lease, now)));
+        actions.push(Action::Audit(AuditRecord::of_lease(AuditEvent::PeerAdded, &admission.lease, now)));
         Ok(admission.lease)
     }
 
@@ -239,7 +196,7 @@ impl<S: LeaseStore> Server<S> {
         // An exchange of its that is under way would meet the tombstone; the answer to a finished one must not be heard again.
         self.sessions.retain(|session| session.joiner.as_ref().is_none_or(|joiner| joiner.public_key != *peer));
         actions.push(Action::RemovePeer(*peer));
-        actions.push(Action::Audit(about(AuditEvent::Removed, &lease, now).reason(Reason::Command)));
+        actions.push(Action::Audit(AuditRecord::of_lease(AuditEvent::Removed, &lease, now).reason(Reason::Command)));
         Ok(lease)
     }
 
@@ -256,8 +213,8 @@ impl<S: LeaseStore> Server<S> {
     ) -> Result<(), ServerError> {
         self.ledger.rename(peer, name, now)?;
         if let Some(lease) = self.ledger.lease(peer) {
-            actions.push(Action::SetPeer(peer_config(lease)));
-            actions.push(Action::Audit(about(AuditEvent::Renamed, lease, now)));
+            actions.push(Action::SetPeer(PeerConfig::of_lease(lease)));
+            actions.push(Action::Audit(AuditRecord::of_lease(AuditEvent::Renamed, lease, now)));
         }
         Ok(())
     }

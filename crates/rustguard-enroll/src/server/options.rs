@@ -1,11 +1,10 @@
 //! What the server is told, and what it tells.
 use crate::{
+    approval::ApprovalCode,
     lease::Terms,
-    ledger::{LedgerError, Refusal},
-    token::{Code, Passphrase, TokenError},
+    token::{Code, Passphrase},
 };
-use core::{fmt, net::IpAddr, time::Duration};
-use ipnet::IpNet;
+use core::time::Duration;
 use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;
 use std::net::SocketAddr;
@@ -16,25 +15,6 @@ pub const DEFAULT_WINDOW: Duration = Duration::from_secs(60);
 pub const MAX_WINDOW: Duration = Duration::from_secs(15 * 60);
 /// How long an invite is good unless told otherwise.
 pub const DEFAULT_INVITE: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// What every joiner is told about the network.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServerConfig {
-    /// The server's own addresses inside the tunnel.
-    pub addresses: Vec<IpAddr>,
-    /// What joiners route into the tunnel: usually the pools, and what lies behind the server.
-    pub routes: Vec<IpNet>,
-    /// Name servers.
-    pub dns: Vec<IpAddr>,
-    /// Search domains.
-    pub search: Vec<String>,
-    /// The tunnel's MTU, in bytes.
-    pub mtu: Option<u16>,
-    /// The UDP port of WireGuard, when it is not the one that enrolment uses.
-    pub port: Option<u16>,
-    /// Seconds between keepalives that joiners are advised to send.
-    pub keepalive: Option<u16>,
-}
 
 /// How to open a window.
 #[derive(Debug)]
@@ -75,29 +55,6 @@ pub struct WindowStatus {
     pub attempts_left: u32,
     /// Machines that proved the code or passphrase.
     pub joined: u32,
-}
-
-/// Eight digits that both sides show while a joiner waits for approval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ApprovalCode(pub(crate) u32);
-
-impl ApprovalCode {
-    /// How many there are. Somebody in the middle who knows the secret has one chance in so many that both sides show the
-    /// same digits, each time that an exchange begins anew.
-    pub(crate) const COUNT: u64 = 100_000_000;
-
-    /// Reads eight digits; spaces and dashes between them do not count.
-    pub fn parse(text: &str) -> Option<Self> {
-        let digits: String = text.chars().filter(|c| !matches!(c, ' ' | '-')).collect();
-        let number = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_digit());
-        number.then(|| digits.parse().ok()).flatten().map(Self)
-    }
-}
-
-impl fmt::Display for ApprovalCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:08}", self.0)
-    }
 }
 
 /// A joiner who waits.
@@ -143,40 +100,4 @@ pub struct NewPeer {
     pub terms: Terms,
     /// It is a guest: its lease ends unless there is a handshake within this time.
     pub within: Option<Duration>,
-}
-
-/// Why the server did not do as it was told.
-#[derive(Debug, thiserror::Error)]
-pub enum ServerError {
-    /// A window that is open too long, or not at all.
-    #[error("a window is open for 1 second to 15 minutes")]
-    WindowDuration,
-    /// Another window is open.
-    #[error("a window is open already; close it first")]
-    WindowOpen,
-    /// Nobody waits with this code.
-    #[error("nobody waits with the code {0}; `rustguard status` lists who does")]
-    NobodyWaits(ApprovalCode),
-    /// What joiners are told does not fit into one datagram.
-    #[error("routes, name servers and search domains take {0} bytes of the {1} that fit into one datagram; push fewer")]
-    SettingsTooLong(usize, usize),
-    /// More than a joiner takes.
-    #[error("{count} {what} for those who join are more than the {most} that they take; push fewer")]
-    TooMany {
-        /// Of what.
-        what: &'static str,
-        /// How many.
-        count: usize,
-        /// How many it may be.
-        most: usize,
-    },
-    /// The endpoint does not fit into an invite.
-    #[error(transparent)]
-    Token(#[from] TokenError),
-    /// The ledger refuses.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// The ledger cannot.
-    #[error(transparent)]
-    Ledger(#[from] LedgerError),
 }

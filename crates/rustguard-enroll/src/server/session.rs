@@ -1,11 +1,11 @@
 //! What the server remembers between the datagrams of one exchange, for seconds, in bounded memory.
-use super::options::ApprovalCode;
 use crate::{
+    approval::ApprovalCode,
     lease::TokenId,
     limits::Source,
     payload::Joiner,
-    schedule::{ClaimKeys, Keys},
-    wire::Index,
+    schedule::{ClaimKeys, Keys, seal},
+    wire::{self, Index, WELCOME},
 };
 use core::time::Duration;
 use rand_core::CryptoRng;
@@ -77,6 +77,15 @@ pub(crate) enum Stage {
 }
 
 impl Session {
+    /// Seals `greeting` into the welcome that answers the proof with this hash from now on.
+    pub(crate) fn answer_proof(&mut self, proof: [u8; 32], greeting: &[u8]) {
+        let counter = self.welcomes;
+        self.welcomes += 1;
+        let mut message = wire::build(WELCOME, &[&self.receiver, &counter.to_le_bytes()]);
+        seal(self.keys.to_client(), counter, &mut message, greeting);
+        self.welcome = Some((proof, message));
+    }
+
     /// Whether it may still lead to a lease by way of a window.
     pub(crate) fn needs_window(&self) -> bool {
         matches!(self.via, Via::Window { .. }) && matches!(self.stage, Stage::Waiting { .. } | Stage::Welcomed)

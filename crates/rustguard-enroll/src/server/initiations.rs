@@ -1,25 +1,22 @@
-//! First messages: what a stranger may send. In the order in which they cost more: form, MAC1, what was answered before, the
-//! allowance or a cookie, and only then a multiplication.
+//! Protocol A: the first message of an invite's holder. The checks stand in the order of what they cost: form, MAC1, what was
+//! answered before, the allowance or a cookie, and only then a multiplication.
 use super::{
     Server,
-    session::{MAX_PER_INVITE, SESSION_TIME, SHARE_TIME, Session, Stage, Via},
-    window::SHARES,
+    session::{MAX_PER_INVITE, SESSION_TIME, Session, Stage, Via},
 };
 use crate::{
     action::Action,
     audit::Reason,
     invite,
-    lease::{InviteRecord, Origin, TokenId},
-    limits::{Admit, Source},
-    pake,
+    limits::Admit,
     payload::Joiner,
     store::LeaseStore,
     token::token_id,
-    wire::{self, Cookie, Initiation, Share},
+    wire::{self, Cookie, Initiation},
 };
 use rand_core::CryptoRng;
 use rustguard_core::time::Now;
-use rustguard_crypto::{hash, x25519::PublicKey};
+use rustguard_crypto::hash;
 use std::net::SocketAddr;
 
 impl<S: LeaseStore> Server<S> {
@@ -57,7 +54,7 @@ impl<S: LeaseStore> Server<S> {
 
         let Ok(claimed) = invite::read(&self.identity, initiation) else { return };
         let id = token_id(claimed.peer());
-        if let Err(reason) = self.good_invite(&id, claimed.peer(), now) {
+        if let Some(reason) = self.refusal_of_invite(&id, claimed.peer(), now) {
             self.refuse_silently(reason, from, Some(id), None, now, actions);
             return;
         }
@@ -71,7 +68,7 @@ impl<S: LeaseStore> Server<S> {
         // An invite may have several holders, and each of them can name the key of another. What is done about a key is done
         // for whoever has its private half.
         let proven = invite::proves_key(&self.identity, initiation, &joiner.public_key, proof);
-        if self.is_used_up(&id) && !(proven && self.came_by(&id, &joiner.public_key)) {
+        if self.is_used_by_others(&id, proven.then_some(&joiner.public_key)) {
             self.refuse_silently(Reason::UsedToken, from, Some(id), Some(&joiner.public_key), now, actions);
             return;
         }
@@ -105,82 +102,5 @@ impl<S: LeaseStore> Server<S> {
             until: now.instant + SESSION_TIME,
         };
         self.sessions.insert(index, session);
-    }
-
-    /// Protocol B. Silence without a window, and for those who do not know which.
-    pub(super) fn handle_share(
-        &mut self,
-        from: SocketAddr,
-        datagram: &[u8],
-        share: &Share<'_>,
-        now: Now,
-        rng: &mut impl CryptoRng,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(window) = self.window.as_mut().filter(|window| now.instant < window.until) else { return };
-        if !window.checker.mac1_is_valid(datagram) {
-            return;
-        }
-        if !window.checker.mac2_is_valid(&self.cookies, from, datagram, now.instant) {
-            let index = wire::cookie_index(share.id);
-            self.cookies.refresh(now.instant, rng);
-            let reply = window.checker.reply(&self.cookies, from, index, datagram, rng);
-            actions.push(Action::Send { to: from, bytes: Cookie::from_core(reply) });
-            return;
-        }
-        let first = hash::hash(&[wire::without_macs(datagram)]);
-        if let Some(answer) = self.sessions.answer(&first, now.instant) {
-            actions.push(Action::Send { to: from, bytes: answer.to_vec() });
-            return;
-        }
-        let source = Source::of(from.ip());
-        if window.attempts_left == 0
-            || self.sessions.is_full()
-            || self.sessions.guesses_from(source, now.instant)
-            || !self.shares.take(SHARES, now.instant)
-        {
-            return;
-        }
-
-        let index = self.sessions.fresh_index(rng);
-        let Ok((keys, receiver, answer)) = pake::reply(&window.secret, share, datagram, &index, rng) else { return };
-        // Counted now: with our share, the sender can test a guess whether or not it ever answers.
-        window.attempts_left -= 1;
-        let commitment = *share.commitment;
-        let via = Via::Window { serial: window.serial, source, commitment, approve: window.approve };
-        actions.push(Action::Send { to: from, bytes: answer.clone() });
-        let session = Session {
-            receiver,
-            first,
-            answer,
-            keys,
-            via,
-            joiner: None,
-            stage: Stage::Shared,
-            welcome: None,
-            welcomes: 0,
-            claim_keys: None,
-            until: now.instant + SHARE_TIME,
-        };
-        self.sessions.insert(index, session);
-    }
-
-    /// Whether an invite is known and within its time. Who has used it is another question.
-    fn good_invite(&mut self, id: &TokenId, public_key: &PublicKey, now: Now) -> Result<(), Reason> {
-        let time = self.ledger.time(now);
-        match self.ledger.invite(id) {
-            Some(InviteRecord { revoked: Some(_), .. }) => Err(Reason::RevokedToken),
-            Some(InviteRecord { expires: Some(expires), .. }) if time >= *expires => Err(Reason::ExpiredToken),
-            Some(record) if record.public_key == *public_key => Ok(()),
-            _ => Err(Reason::UnknownToken),
-        }
-    }
-
-    fn is_used_up(&self, id: &TokenId) -> bool {
-        self.ledger.invite(id).is_none_or(|record| record.uses_left == 0)
-    }
-
-    fn came_by(&self, id: &TokenId, joiner: &PublicKey) -> bool {
-        self.ledger.lease(joiner).is_some_and(|lease| lease.origin == Origin::Invite(*id))
     }
 }

@@ -1,0 +1,25 @@
+//! The digits by which an administrator recognises a joiner.
+use core::fmt;
+
+/// Eight digits that both sides show while a joiner waits for approval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ApprovalCode(pub(crate) u32);
+
+impl ApprovalCode {
+    /// How many there are. Somebody in the middle who knows the secret has one chance in so many that both sides show the
+    /// same digits, each time that an exchange begins anew.
+    pub(crate) const COUNT: u64 = 100_000_000;
+
+    /// Reads eight digits; spaces and dashes between them do not count.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits: String = text.chars().filter(|c| !matches!(c, ' ' | '-')).collect();
+        let number = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        number.then(|| digits.parse().ok()).flatten().map(Self)
+    }
+}
+
+impl fmt::Display for ApprovalCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08}", self.0)
+    }
+}

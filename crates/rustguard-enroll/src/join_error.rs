@@ -1,0 +1,49 @@
+//! Why joining failed: some of it the server says, some the client finds out.
+use core::time::Duration;
+
+/// Why joining failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// The server answered, but did not take the code or passphrase.
+    #[error(
+        "the server did not accept the code or passphrase, or its window has closed; compare it with what the server shows and join again"
+    )]
+    NotAccepted,
+    /// No address is free.
+    #[error("the server has no free address; its administrator can enlarge the pool, or remove peers{}", Self::next_free(.0))]
+    PoolExhausted(Option<Duration>),
+    /// The address that the invite promises is not free.
+    #[error("the address that the invite names is taken; ask for a new invite")]
+    AddressTaken,
+    /// The server's administrator removed this machine.
+    #[error("this machine was removed from the network; ask for a new invite")]
+    Removed,
+    /// The token was used up by others, or its time is over, between the first message and the last.
+    #[error("the token is no longer good; ask for a new one")]
+    TokenSpent,
+    /// The server could not write its state.
+    #[error("the server could not store the lease; its log says why")]
+    ServerFailed,
+    /// The queue of those who wait for approval is full, or as many have asked as one window allows.
+    #[error(
+        "too many machines wait for approval, or have asked for it in this window; try again when the administrator has approved some, or has opened a new window"
+    )]
+    QueueFull,
+    /// The approval did not come in time, or the window was closed.
+    #[error("the administrator did not approve in time; join again while a window is open")]
+    NotApproved,
+    /// The answer is authentic, and not understood.
+    #[error(
+        "the server's answer cannot be read: the server is newer than this program, or hostile; update RustGuard on this machine"
+    )]
+    Unreadable,
+    /// The token's server key, or this machine's, is no key.
+    #[error("the public key in the token is of low order; the token is not genuine")]
+    BadKey,
+}
+
+impl JoinError {
+    fn next_free(wait: &Option<Duration>) -> String {
+        wait.map_or_else(String::new, |wait| format!("; the next address comes free in {} s", wait.as_secs()))
+    }
+}

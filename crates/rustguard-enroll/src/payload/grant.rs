@@ -1,0 +1,73 @@
+//! What a grant says: the lease, or why there is none.
+use super::decision::Decision;
+use crate::{
+    join_error::JoinError,
+    wire::{GRANT_TEXT, Reader},
+};
+use core::{
+    net::{Ipv4Addr, Ipv6Addr},
+    time::Duration,
+};
+use zeroize::{Zeroize as _, Zeroizing};
+
+/// The lease is ephemeral.
+const FLAG_EPHEMERAL: u8 = 1;
+
+/// The sealed part of a grant. `Debug` is not implemented: it has the preshared key.
+pub(crate) struct GrantText {
+    pub(crate) decision: Decision,
+    pub(crate) ephemeral: bool,
+    pub(crate) v4: Option<Ipv4Addr>,
+    pub(crate) v6: Option<Ipv6Addr>,
+    /// Seconds since the Unix epoch.
+    pub(crate) expires: Option<u64>,
+    pub(crate) preshared_key: Zeroizing<[u8; 32]>,
+}
+
+impl GrantText {
+    pub(crate) fn refused(error: JoinError) -> Self {
+        Self {
+            decision: Decision::Refused(error),
+            ephemeral: false,
+            v4: None,
+            v6: None,
+            expires: None,
+            preshared_key: Zeroizing::default(),
+        }
+    }
+
+    /// `decision 1 | flags 1 | IPv4 4 | IPv6 16 | expires 8 | preshared key 32 | wait 4 | zeros`, zeros for what is none.
+    pub(crate) fn write(&self) -> Zeroizing<[u8; GRANT_TEXT]> {
+        let wait = match self.decision {
+            Decision::Refused(JoinError::PoolExhausted(Some(wait))) => {
+                u32::try_from(wait.as_secs()).unwrap_or(u32::MAX)
+            }
+            _ => 0,
+        };
+        let mut text = Zeroizing::new(Vec::with_capacity(GRANT_TEXT));
+        text.push(self.decision.code());
+        text.push(if self.ephemeral { FLAG_EPHEMERAL } else { 0 });
+        text.extend_from_slice(&self.v4.unwrap_or(Ipv4Addr::UNSPECIFIED).octets());
+        text.extend_from_slice(&self.v6.unwrap_or(Ipv6Addr::UNSPECIFIED).octets());
+        text.extend_from_slice(&self.expires.unwrap_or(0).to_le_bytes());
+        text.extend_from_slice(&*self.preshared_key);
+        text.extend_from_slice(&wait.to_le_bytes());
+        text.resize(GRANT_TEXT, 0);
+        let mut out = Zeroizing::new([0; GRANT_TEXT]);
+        out.copy_from_slice(&text);
+        text.zeroize();
+        out
+    }
+
+    pub(crate) fn read(text: &[u8]) -> Option<Self> {
+        let mut fields = Reader(text);
+        let [code, flags] = *fields.take()?;
+        let v4 = Some(Ipv4Addr::from(*fields.take::<4>()?)).filter(|address| !address.is_unspecified());
+        let v6 = Some(Ipv6Addr::from(*fields.take::<16>()?)).filter(|address| !address.is_unspecified());
+        let expires = Some(u64::from_le_bytes(*fields.take()?)).filter(|&time| time != 0);
+        let preshared_key = Zeroizing::new(*fields.take()?);
+        let wait = Some(u32::from_le_bytes(*fields.take()?)).filter(|&seconds| seconds != 0);
+        let decision = Decision::from_code(code, wait.map(|seconds| Duration::from_secs(u64::from(seconds))))?;
+        Some(Self { decision, ephemeral: flags & FLAG_EPHEMERAL != 0, v4, v6, expires, preshared_key })
+    }
+}

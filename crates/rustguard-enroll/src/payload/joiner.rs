@@ -1,0 +1,91 @@
+//! Who wants to join, as an initiation and a proof carry it.
+use crate::{
+    lease::{MAX_NAME, clean_name},
+    wire::{INITIATION_TEXT, PROOF_TEXT, Reader},
+};
+use rustguard_core::wire::TIMESTAMP_LEN;
+use rustguard_crypto::x25519::PublicKey;
+
+/// The joiner asks for an ephemeral lease.
+const FLAG_EPHEMERAL: u8 = 1;
+/// Bytes by which an initiation proves the joiner's WireGuard key.
+pub(crate) const PROOF_OF_KEY: usize = 16;
+
+/// Who wants to join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Joiner {
+    pub(crate) public_key: PublicKey,
+    pub(crate) name: Option<String>,
+    /// It asks to be forgotten when it is silent.
+    pub(crate) ephemeral: bool,
+}
+
+impl Joiner {
+    /// `public key 32 | flags 1 | length 1 | name`.
+    fn write(&self, to: &mut Vec<u8>) {
+        let name = self.name.as_deref().unwrap_or_default().as_bytes();
+        let name = &name[..name.len().min(MAX_NAME)];
+        to.extend_from_slice(&self.public_key.0);
+        to.push(if self.ephemeral { FLAG_EPHEMERAL } else { 0 });
+        to.push(name.len() as u8);
+        to.extend_from_slice(name);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Option<Self> {
+        let public_key = PublicKey(*from.take()?);
+        let [flags, len] = *from.take()?;
+        let name = from.take_slice(usize::from(len))?;
+        if usize::from(len) > MAX_NAME {
+            return None;
+        }
+        let name = clean_name(&String::from_utf8_lossy(name));
+        Some(Self { public_key, name, ephemeral: flags & FLAG_EPHEMERAL != 0 })
+    }
+
+    /// The text of an initiation: `timestamp 12 | joiner | proof 16 | zeros`. `prove` makes the proof of what stands before it.
+    pub(crate) fn initiation_text(
+        &self,
+        timestamp: &[u8; TIMESTAMP_LEN],
+        prove: impl FnOnce(&[u8]) -> [u8; PROOF_OF_KEY],
+    ) -> [u8; INITIATION_TEXT] {
+        let mut text = timestamp.to_vec();
+        self.write(&mut text);
+        let proof = prove(&text);
+        text.extend_from_slice(&proof);
+        padded(text)
+    }
+
+    /// The timestamp, the joiner, and its proof. A program that makes none has zeros there.
+    pub(crate) fn from_initiation(text: &[u8]) -> Option<([u8; TIMESTAMP_LEN], Self, ProofOfKey<'_>)> {
+        let mut fields = Reader(text);
+        let (timestamp, joiner) = (*fields.take()?, Self::read(&mut fields)?);
+        let proven = &text[..text.len() - fields.0.len()];
+        Some((timestamp, joiner, ProofOfKey { text: proven, mac: fields.take()? }))
+    }
+
+    /// The text of a proof: `nonce 32 | joiner | zeros`.
+    pub(crate) fn proof_text(&self, nonce: &[u8; 32]) -> [u8; PROOF_TEXT] {
+        let mut text = nonce.to_vec();
+        self.write(&mut text);
+        padded(text)
+    }
+
+    pub(crate) fn from_proof(text: &[u8]) -> Option<Self> {
+        let mut fields = Reader(text);
+        fields.take::<32>()?;
+        Self::read(&mut fields)
+    }
+}
+
+fn padded<const N: usize>(mut text: Vec<u8>) -> [u8; N] {
+    text.resize(N, 0);
+    text.try_into().expect("resized to N")
+}
+
+/// By what an initiation proves the joiner's WireGuard key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProofOfKey<'t> {
+    /// What stands before it.
+    pub(crate) text: &'t [u8],
+    pub(crate) mac: &'t [u8; PROOF_OF_KEY],
+}

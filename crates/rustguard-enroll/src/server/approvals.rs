@@ -1,0 +1,74 @@
+//! Joiners who wait until an administrator has compared their digits.
+use super::{
+    Server,
+    error::ServerError,
+    options::PendingApproval,
+    session::{SESSION_TIME, Session, Stage},
+};
+use crate::{
+    action::Action,
+    approval::ApprovalCode,
+    audit::{AuditEvent, AuditRecord},
+    join_error::JoinError,
+    payload::{Decision, short_greeting},
+    store::LeaseStore,
+};
+use rustguard_core::time::{Instant, Now};
+
+/// Joiners that may wait for approval at a time.
+pub const MAX_WAITING: usize = 16;
+
+impl<S: LeaseStore> Server<S> {
+    /// Who waits for approval.
+    pub fn pending_approvals(&self) -> Vec<PendingApproval> {
+        let waiting = self.sessions.iter().filter_map(|session| {
+            let (Stage::Waiting { code, from }, Some(joiner)) = (&session.stage, &session.joiner) else { return None };
+            Some(PendingApproval {
+                code: *code,
+                name: joiner.name.clone(),
+                public_key: joiner.public_key,
+                source: *from,
+                until: session.until,
+            })
+        });
+        waiting.collect()
+    }
+
+    /// Lets in who shows this code.
+    ///
+    /// # Errors
+    /// [`ServerError::NobodyWaits`].
+    pub fn approve(&mut self, code: ApprovalCode, now: Now, actions: &mut Vec<Action>) -> Result<(), ServerError> {
+        let waits = |session: &&mut Session| {
+            matches!(session.stage, Stage::Waiting { code: other, .. } if other == code) && now.instant < session.until
+        };
+        let Some(session) = self.sessions.iter_mut().find(waits) else { return Err(ServerError::NobodyWaits(code)) };
+        let Some((hash, _)) = session.welcome else { return Err(ServerError::NobodyWaits(code)) };
+        let mut record = AuditRecord::new(AuditEvent::Approved, now);
+        if let (Some(joiner), Stage::Waiting { from, .. }) = (&session.joiner, &session.stage) {
+            record = record.peer(&joiner.public_key).name(joiner.name.as_deref()).source(*from);
+        }
+        session.stage = Stage::Welcomed;
+        // It asks every second or two, and has to hear this before it can go on.
+        session.until = now.instant + SESSION_TIME * 2;
+        session.answer_proof(hash, &self.settings);
+        actions.push(Action::Audit(record));
+        Ok(())
+    }
+
+    /// Tells those who wait that it was in vain; they ask every second or two. Whether there were any.
+    pub(super) fn turn_away(&mut self, whom: impl Fn(Instant) -> bool, now: Instant) -> bool {
+        let mut any = false;
+        for session in self.sessions.iter_mut() {
+            if matches!(session.stage, Stage::Waiting { .. }) && whom(session.until) {
+                session.stage = Stage::Refused;
+                session.until = now + SESSION_TIME;
+                if let Some((proof, _)) = session.welcome {
+                    session.answer_proof(proof, &short_greeting(Decision::Refused(JoinError::NotApproved)));
+                }
+                any = true;
+            }
+        }
+        any
+    }
+}
