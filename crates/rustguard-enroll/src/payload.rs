@@ -19,10 +19,7 @@ mod tests {
         config::{ConfigError, ServerConfig},
         join_error::JoinError,
     };
-    use core::{
-        net::{Ipv4Addr, Ipv6Addr},
-        time::Duration,
-    };
+    use core::{net::Ipv4Addr, time::Duration};
     use ipnet::IpNet;
     use proptest::prelude::*;
     use rustguard_crypto::x25519::PublicKey;

@@ -113,6 +113,11 @@ impl Folder {
         Ok(Self(path.to_owned()))
     }
 
+    /// Where it is.
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+
     /// A file or folder in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
@@ -235,7 +240,7 @@ mod tests {
         let key = folder.private_key().unwrap();
         assert_eq!(folder.private_key().unwrap().to_bytes(), key.to_bytes());
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
-        assert_eq!((mode(&folder.path("key")), mode(&folder.path(""))), (0o600, 0o700));
+        assert_eq!((mode(&folder.path("key")), mode(folder.as_path())), (0o600, 0o700));
 
         fs::write(folder.path("key"), "no key\n").unwrap();
         let error = folder.private_key().unwrap_err().to_string();

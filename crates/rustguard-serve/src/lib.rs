@@ -10,10 +10,12 @@
 //!
 //! let folder = Folder::open("rg0")?;
 //! let settings = folder.settings()?.unwrap_or_else(|| Settings::fresh(&[], true));
-//! let mut prepared = Prepared::new("rg0", &folder, settings, None)?;
-//! let device = prepared.configure(rustguard_device::Device::builder()).start("rg0")?;
-//! // … prepared.addresses() onto the interface: rustguard_device::host …
-//! Service::start(prepared, &device)?.run().await;
+//! let prepared = Prepared::new("rg0", &folder, settings, None)?;
+//! let addresses = prepared.addresses();
+//! let (builder, configured) = prepared.configure(rustguard_device::Device::builder());
+//! let device = builder.start("rg0")?;
+//! // … `addresses` onto the interface …
+//! Service::start(configured, &device)?.run().await;
 //! # Ok(())
 //! # }
 //! ```
@@ -31,7 +33,7 @@ mod store;
 
 pub use folder::{Folder, FolderError, STATE_DIR};
 pub use join::{JoinError, JoinOptions, Progress, join};
-pub use prepare::{PrepareError, Prepared};
+pub use prepare::{Configured, PrepareError, Prepared};
 pub use service::{Counters, Service, StartError};
 pub use settings::{DEFAULT_PORT, Settings};
 pub use socket::{AskError, RUN_DIR, ask, socket_path};

@@ -26,16 +26,26 @@ const QUEUE: usize = 512;
 /// as that remembers them.
 const KEEPALIVE: u16 = 25;
 
-/// A server that is ready to have a device.
+/// A server whose state has been read and checked, and that has no device yet. [`configure`](Self::configure) makes it
+/// [`Configured`].
 pub struct Prepared<S = FileStore> {
+    interface: String,
+    settings: Settings,
+    server: Server<S>,
+    passphrase: Option<Passphrase>,
+    folder: Folder,
+    identity: StaticSecret,
+}
+
+/// A server whose device has been configured: [`Service::start`](crate::Service::start) takes it with the running device.
+pub struct Configured<S = FileStore> {
     pub(crate) interface: String,
     pub(crate) settings: Settings,
     pub(crate) server: Server<S>,
     pub(crate) passphrase: Option<Passphrase>,
-    pub(crate) datagrams: mpsc::Receiver<Datagram>,
     pub(crate) folder: Folder,
+    pub(crate) datagrams: mpsc::Receiver<Datagram>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) identity: StaticSecret,
 }
 
 /// Why nothing can be served.
@@ -105,17 +115,7 @@ impl<S: LeaseStore> Prepared<S> {
         if folder.settings()?.as_ref() != Some(&settings) {
             folder.set_settings(&settings)?;
         }
-        Ok(Self {
-            interface: interface.to_owned(),
-            settings,
-            server,
-            passphrase,
-            // Replaced by `configure`: until then there is nobody who sends.
-            datagrams: mpsc::channel(1).1,
-            folder: folder.clone(),
-            counters: Arc::default(),
-            identity,
-        })
+        Ok(Self { interface: interface.to_owned(), settings, server, passphrase, folder: folder.clone(), identity })
     }
 
     /// What the interface is to have: the server's own address in each pool, with the pool's length.
@@ -128,24 +128,27 @@ impl<S: LeaseStore> Prepared<S> {
         self.settings.isolate
     }
 
-    /// Tells the device its key, port and peers, and that enrolment shares its port.
+    /// Tells the device its key, port and peers, and that enrolment shares its port. The device is then built of the first, and
+    /// served by the second.
     #[must_use]
-    pub fn configure(&mut self, builder: Builder) -> Builder {
-        let local = self.settings.own_addresses().iter().map(IpNet::addr).collect();
-        let relay = if self.settings.isolate { Relay::Isolate } else { Relay::Always { local } };
-        let counters = Arc::clone(&self.counters);
+    pub fn configure(self, builder: Builder) -> (Builder, Configured<S>) {
+        let Self { interface, settings, server, passphrase, folder, identity } = self;
+        let local = settings.own_addresses().iter().map(IpNet::addr).collect();
+        let relay = if settings.isolate { Relay::Isolate } else { Relay::Always { local } };
+        let counters = Arc::<Counters>::default();
+        let shown = Arc::clone(&counters);
         let (builder, datagrams) = builder
-            .private_key(self.identity.clone())
-            .listen_port(self.settings.port)
+            .private_key(identity)
+            .listen_port(settings.port)
             .relay(relay)
-            .counters(move || counters.snapshot())
+            .counters(move || shown.snapshot())
             .datagrams(is_enrolment, QUEUE);
-        self.datagrams = datagrams;
-        let endpoints = self.folder.endpoints();
-        let peers = self.server.peers().map(|peer| {
+        let endpoints = folder.endpoints();
+        let peers = server.peers().map(|peer| {
             let endpoint = endpoints.get(&*key::to_base64(&peer.public_key.0)).copied();
             service::to_update(peer).endpoints(endpoint.map(Into::into))
         });
-        peers.fold(builder, Builder::peer)
+        let builder = peers.fold(builder, Builder::peer);
+        (builder, Configured { interface, settings, server, passphrase, folder, datagrams, counters })
     }
 }

@@ -6,7 +6,7 @@ mod counters;
 use crate::{
     audit::AuditLog,
     folder::Folder,
-    prepare::Prepared,
+    prepare::Configured,
     settings::Settings,
     socket::{Call, ControlSocket, socket_path},
     store::FileStore,
@@ -77,15 +77,16 @@ pub enum StartError {
 }
 
 impl<S: LeaseStore> Service<S> {
-    /// Begins to serve the device that was made of [`Prepared::configure`], on the current tokio runtime.
+    /// Begins to serve the device that was built of [`Prepared::configure`](crate::Prepared::configure), on the current tokio
+    /// runtime.
     ///
     /// # Errors
     /// See [`StartError`].
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn start(prepared: Prepared<S>, device: &Device) -> Result<Self, StartError> {
-        let Prepared { interface, settings, identity, server, passphrase, datagrams, folder, counters } = prepared;
+    pub fn start(configured: Configured<S>, device: &Device) -> Result<Self, StartError> {
+        let Configured { interface, settings, server, passphrase, folder, datagrams, counters } = configured;
         let (calls_in, calls) = mpsc::channel(CALLS);
         let path = socket_path(&interface);
         let socket =
@@ -95,7 +96,7 @@ impl<S: LeaseStore> Service<S> {
         Ok(Self {
             interface,
             settings,
-            public_key: identity.public_key(),
+            public_key: *server.public_key(),
             server,
             passphrase,
             device: device.handle(),

@@ -19,7 +19,7 @@ use rustguard_enroll::{
     token::{ADVISED_PASSPHRASE, Passphrase, Token},
 };
 use rustguard_serve::{
-    Folder, Prepared, Service, Settings, ask,
+    Configured, Folder, Prepared, Service, Settings, ask,
     request::{Answer, NewInvite, Request},
 };
 use std::io::{self, Write as _};
@@ -44,15 +44,17 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let folder = Folder::open(interface)?;
-        let mut session = Session::claim(interface.clone(), folder.path(""), conf::Config::default()).await?;
+        let mut session =
+            Session::claim(interface.clone(), folder.as_path().to_owned(), conf::Config::default()).await?;
         let before = folder.settings()?;
         let known = before.as_ref().map(|before| before.pools.clone()).unwrap_or_default();
         let settings = settings(arguments, before).await?;
         overlaps(&settings.pools, &known).await?;
-        let mut prepared = Prepared::new(interface, &folder, settings, passphrase)?;
+        let prepared = Prepared::new(interface, &folder, settings, passphrase)?;
         session.set_addresses(usable(prepared.addresses()));
-        let mut builder = prepared.configure(arguments.data_path.apply(Device::builder()));
-        if arguments.data_path.relay == data_path::Relay::Off && !prepared.isolates() {
+        let isolates = prepared.isolates();
+        let (mut builder, configured) = prepared.configure(arguments.data_path.apply(Device::builder()));
+        if arguments.data_path.relay == data_path::Relay::Off && !isolates {
             builder = builder.relay(Relay::Off);
         }
         let started = tokio::select! {
@@ -60,7 +62,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
             name = signals.recv() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
         };
         let result = match (started, session.device()) {
-            (Ok(()), Some(device)) => serve(arguments, prepared, device, &mut signals).await,
+            (Ok(()), Some(device)) => serve(arguments, configured, device, &mut signals).await,
             (started, _) => started,
         };
         session.stop().await;
@@ -72,8 +74,8 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
 }
 
 /// The tunnel is up: says how to join, and serves.
-async fn serve(arguments: &Serve, prepared: Prepared, device: &Device, signals: &mut Signals) -> Result<()> {
-    let mut service = Service::start(prepared, device)?;
+async fn serve(arguments: &Serve, configured: Configured, device: &Device, signals: &mut Signals) -> Result<()> {
+    let mut service = Service::start(configured, device)?;
     // In the background the one who started it says so. In the journal an invite would be there for all who may read it.
     if !detach::is_child() && !log::stderr_is_journal() {
         let invite = service.request(invite()).await;

@@ -13,6 +13,8 @@ use zeroize::Zeroizing;
 /// What the log asks of the files in its folder. What was written lasts after `sync`, what was created, renamed or removed
 /// after `sync_folder`; before, power may take any of it.
 pub(super) trait Files {
+    /// Where the folder is, for messages.
+    fn folder(&self) -> PathBuf;
     /// Where a file is, for messages.
     fn path(&self, name: &str) -> PathBuf;
     /// The names of all files.
@@ -101,6 +103,10 @@ impl Disk {
 }
 
 impl Files for Disk {
+    fn folder(&self) -> PathBuf {
+        self.folder.clone()
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }

@@ -197,7 +197,10 @@ impl<F: Files> Log<F> {
 impl<F: Files> Log<F> {
     /// Reads the state, as [`LeaseStore::load`](rustguard_enroll::store::LeaseStore::load) does.
     pub(super) fn load(&mut self) -> Result<Option<State>, FileStoreError> {
-        let names = self.files.list().map_err(|error| self.io("list", "", error))?;
+        let names = self.files.list().map_err(|source| {
+            let path = self.files.folder();
+            FileStoreError::Io { action: "list", path, source }
+        })?;
         let has_snapshot = names.iter().any(|name| name == SNAPSHOT);
         let snapshot = if has_snapshot {
             let bytes = self.read(SNAPSHOT)?;
@@ -257,7 +260,7 @@ impl<F: Files> Log<F> {
     /// Makes changes durable, as [`LeaseStore::commit`](rustguard_enroll::store::LeaseStore::commit) does.
     pub(super) fn commit(&mut self, changes: &[Change], before: &State) -> Result<(), FileStoreError> {
         if self.broken {
-            return Err(FileStoreError::Broken { path: self.files.path("") });
+            return Err(FileStoreError::Broken { path: self.files.folder() });
         }
         let record = format::record(self.next_serial, changes).map_err(FileStoreError::TooLarge)?;
         if self.image.is_none() && self.journals_len > self.bound {

@@ -155,6 +155,10 @@ fn power() -> io::Error {
 }
 
 impl Files for Shared {
+    fn folder(&self) -> PathBuf {
+        "drive".into()
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         name.into()
     }
