@@ -44,7 +44,7 @@ pub(crate) fn speaker(builder: Builder, config: &conf::Interface, host: &HostCon
     if let Some(tables) = host.learned_tables() {
         builder = builder.routing_tables(tables);
     }
-    Ok(if relay { builder.relay(Relay::Routed) } else { builder })
+    Ok(if relay { builder.relay(Relay::ByEngine) } else { builder })
 }
 
 /// The first label of a host name, where other nodes can be told that.

@@ -6,8 +6,8 @@
 mod allowed;
 mod apply;
 mod engine;
-mod news;
 mod paths;
+mod peer_log;
 mod relay;
 mod resolve;
 mod round;
@@ -17,26 +17,25 @@ mod update;
 
 use crate::{
     binder::{Binder, Bound},
-    config::{SourceCheck, Update, UpdateError},
-    device::{CloseReason, Counters, Datagram, Interface, Relay, StartError},
+    config::{Update, UpdateError},
     drops::DropReason,
+    error::{CloseReason, StartError},
     event::Event,
-    filter::Filter,
-    handshakes::{HANDSHAKE_QUEUE, HandshakeDatagram, Handshakes, HandshakesInbox},
-    host::{
-        ForwardRules, HostEvent, KernelRoutes, LearnedRoutes, LearnedTables, Monitor, Redistribute, local_addresses,
-    },
-    other::OtherProtocol,
-    shared::{ENGINE_QUEUE, PROBE_QUEUE, ROUTE_QUEUE, Relaying, RouteQuestion, Shared, Signal, Table, ToControl},
+    foreign::Datagram,
+    handshakes::{HANDSHAKE_QUEUE, HandshakeDatagram, HandshakeInbox, HandshakeQueues},
+    host::{ForwardRules, HostEvent, KernelRoutes, LearnedRoutes, Monitor, local_addresses},
+    interface::Interface,
+    relay::{Relay, RelayRule},
+    settings::{Counters, Settings},
+    shared::{ENGINE_QUEUE, Notice, PROBE_QUEUE, ROUTE_QUEUE, RouteQuestion, Shared, Table, ToControl},
     status::{RoutingStatus, Status},
     worker::WorkerHandle,
 };
 use allowed::Allowed;
-use engine::Seat;
-pub(crate) use engine::{Engine, Keep};
+use engine::EngineHost;
 use ipnet::IpNet;
-use news::{Line, News, Topic};
-use relay::{Gate, RouteAnswer, Routing};
+use peer_log::{Line, PeerLog, Topic};
+use relay::{RelayGate, RouteAnswer, RouteCache};
 use resolve::Resolved;
 use round::{Kind, Round};
 use rustguard_core::{
@@ -76,24 +75,7 @@ pub(crate) enum Command {
 
 /// What control is started with.
 pub(crate) struct Start {
-    pub(crate) update: Update,
-    pub(crate) mtu: u32,
-    pub(crate) resolution_retries: Option<u32>,
-    /// Peers with an endpoint are greeted.
-    pub(crate) greet: bool,
-    pub(crate) relay: Relay,
-    /// Whatever rules netfilter has.
-    pub(crate) relay_unfiltered: bool,
-    pub(crate) engine: Option<Engine>,
-    pub(crate) keep: Option<Keep>,
-    /// The kernel's tables for what the engine learns.
-    pub(crate) tables: Option<LearnedTables>,
-    /// The kernel's routes that the engine announces.
-    pub(crate) redistribute: Vec<Redistribute>,
-    pub(crate) source_check: SourceCheck,
-    pub(crate) filter: Option<Filter>,
-    pub(crate) datagrams: Option<OtherProtocol>,
-    pub(crate) counters: Option<Counters>,
+    pub(crate) settings: Settings,
     pub(crate) interface: Option<Interface>,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) events: broadcast::Sender<Event>,
@@ -109,11 +91,11 @@ struct Control<B: Binder> {
     published: Table,
     allowed: Allowed,
     /// Who decides about routes; [`publish`](Self::publish) gives the workers a snapshot of the outcome.
-    seat: Seat,
+    engine_host: EngineHost,
     /// When the paths of peers that have several are due.
     path_schedule: paths::Schedule,
     /// What peers can repeat, for the log.
-    news: News,
+    peer_log: PeerLog,
     /// What is relayed follows the host's addresses.
     follows_addresses: bool,
     shared: Arc<Shared>,
@@ -134,12 +116,12 @@ struct Control<B: Binder> {
     resolution_retries: Option<u32>,
     /// When the next peer is greeted, where that is done.
     next_greeting: Option<Instant>,
-    relaying: Relaying,
+    relay_rule: RelayRule,
     /// Whether netfilter lets anything be relayed.
-    gate: Gate,
+    gate: RelayGate,
     /// Whether our own addresses still suit the routes to peers.
     sources: Sources,
-    routing: Routing,
+    route_cache: RouteCache,
     counters: Option<Counters>,
     /// Where the host's addresses are sent when they have been listed.
     addresses: mpsc::Sender<Vec<IpAddr>>,
@@ -154,39 +136,40 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
     queues: Vec<Vec<T>>,
     mut binder: B,
 ) -> Result<JoinHandle<()>, StartError> {
+    let settings = start.settings;
     let options = UdpOptions {
-        port: start.update.listen_port.unwrap_or(0),
-        fwmark: start.update.fwmark.unwrap_or(0),
+        port: settings.update.listen_port.unwrap_or(0),
+        fwmark: settings.update.fwmark.unwrap_or(0),
         ..UdpOptions::default()
     };
     let bound = binder.bind(&options, queues.len()).map_err(|cause| UpdateError::Port { port: options.port, cause })?;
     let name = start.interface.as_ref().map_or("device", |interface| &interface.name).to_owned();
 
-    let (handshakes, handshakes_in) = Handshakes::new(HANDSHAKE_QUEUE);
+    let (handshakes, handshakes_in) = HandshakeQueues::new(HANDSHAKE_QUEUE);
     let (engine, engine_in) = mpsc::channel(ENGINE_QUEUE);
     let (probes, probes_in) = mpsc::channel(PROBE_QUEUE);
-    let (wishes, wishes_in) = mpsc::unbounded_channel();
+    let (handshake_requests, handshake_requests_in) = mpsc::unbounded_channel();
     let (routes, routes_in) = mpsc::channel(ROUTE_QUEUE);
-    let (signals, signals_in) = mpsc::unbounded_channel();
+    let (notices, notices_in) = mpsc::unbounded_channel();
     let (resolved, resolved_in) = mpsc::channel(RESOLVED_QUEUE);
     let (route_answers, route_answers_in) = mpsc::channel(ROUTE_QUEUE);
     let shared = Arc::new(Shared {
         sessions: Default::default(),
         table: Default::default(),
-        mtu: start.mtu.into(),
-        routed: papaya::HashMap::new(),
+        mtu: settings.mtu.into(),
+        kernel_answers: papaya::HashMap::new(),
         relayed: Default::default(),
-        source_check: start.source_check,
+        source_check: settings.source_check,
         unannounced: Default::default(),
         port: bound.port.into(),
         looped: Default::default(),
-        filter: start.filter,
+        filter: settings.filter,
         drops: Default::default(),
         room: Default::default(),
-        control: ToControl { routes, engine, probes, wishes, signals },
+        control: ToControl { routes, engine, probes, handshake_requests, notices },
         handshakes,
-        claims: start.engine.as_ref().and_then(|engine| engine.claims()),
-        datagrams: start.datagrams,
+        claims: settings.engine.as_ref().and_then(|engine| engine.claims()),
+        foreign: settings.foreign,
     });
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -198,25 +181,25 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         WorkerHandle::start(name, Arc::clone(&shared), queues, network)
     });
     let workers = workers.collect::<io::Result<_>>()?;
-    let kernel = match (&start.interface, start.tables) {
-        (Some(interface), Some(tables)) if start.engine.is_some() => {
+    let kernel = match (&start.interface, settings.tables) {
+        (Some(interface), Some(tables)) if settings.engine.is_some() => {
             Some(LearnedRoutes::start(interface.index, tables).map_err(io::Error::other)?)
         }
         _ => None,
     };
-    let seat = Seat::new(start.engine, start.keep, kernel);
-    let follows_addresses = start.relay == Relay::Routed;
+    let engine_host = EngineHost::new(settings.engine, settings.state_sink, kernel);
+    let follows_addresses = settings.relay == Relay::ByEngine;
     let (rules, rules_in) = mpsc::channel(1);
     let (source_answers, source_answers_in) = mpsc::channel(1);
     let gate = match &start.interface {
-        Some(interface) if !start.relay_unfiltered => Gate::new(&start.relay, interface, rules),
-        _ => Gate::unguarded(),
+        Some(interface) if !settings.relay_unfiltered => RelayGate::new(&settings.relay, interface, rules),
+        _ => RelayGate::unguarded(),
     };
     let (addresses, addresses_in) = mpsc::channel(1);
     let (kernel_routes, kernel_routes_in) = mpsc::channel(1);
     let redistributed = match &start.interface {
-        Some(interface) if seat.shares_prefixes && !start.redistribute.is_empty() => {
-            Some(KernelRoutes::start(interface.index, start.redistribute, kernel_routes).map_err(io::Error::other)?)
+        Some(interface) if engine_host.shares_prefixes && !settings.redistribute.is_empty() => {
+            Some(KernelRoutes::start(interface.index, settings.redistribute, kernel_routes).map_err(io::Error::other)?)
         }
         _ => None,
     };
@@ -224,10 +207,10 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         node: Node::new(now().instant, &mut rand::rng()),
         peers: HashMap::new(),
         published: Table::default(),
-        allowed: Allowed::new(seat.shares_prefixes),
-        seat,
+        allowed: Allowed::new(engine_host.shares_prefixes),
+        engine_host,
         path_schedule: paths::Schedule::new(),
-        news: News::default(),
+        peer_log: PeerLog::default(),
         follows_addresses,
         shared,
         binder,
@@ -240,27 +223,27 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         scratch: Vec::new(),
         events: start.events,
         resolved,
-        resolution_retries: start.resolution_retries,
-        next_greeting: start.greet.then(|| now().instant),
-        relaying: start.relay.into(),
+        resolution_retries: settings.resolution_retries,
+        next_greeting: settings.greet.then(|| now().instant),
+        relay_rule: settings.relay.into(),
         gate,
         sources: Sources::new(start.interface.is_some(), source_answers),
-        counters: start.counters,
+        counters: settings.counters,
         addresses,
         redistributed,
-        routing: Routing::new(start.interface.as_ref().map(|interface| interface.index), route_answers),
+        route_cache: RouteCache::new(start.interface.as_ref().map(|interface| interface.index), route_answers),
     };
     // Port and mark are bound already.
     control.tell_mark();
-    control.update(Update { listen_port: None, fwmark: None, ..start.update })?;
+    control.update(Update { listen_port: None, fwmark: None, ..settings.update })?;
     drop(entered);
 
     let inbox = Inbox {
         commands: start.commands,
         stop: start.stop,
         handshakes: handshakes_in,
-        wishes: wishes_in,
-        signals: signals_in,
+        handshake_requests: handshake_requests_in,
+        notices: notices_in,
         resolved: resolved_in,
         engine: engine_in,
         probes: probes_in,
@@ -291,13 +274,13 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
 struct Inbox {
     commands: mpsc::Receiver<Command>,
     stop: Arc<Notify>,
-    handshakes: HandshakesInbox,
-    wishes: mpsc::UnboundedReceiver<PeerId>,
+    handshakes: HandshakeInbox,
+    handshake_requests: mpsc::UnboundedReceiver<PeerId>,
     engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
     probes: mpsc::Receiver<(PeerId, Endpoint, Probe)>,
     addresses: mpsc::Receiver<Vec<IpAddr>>,
     kernel_routes: mpsc::Receiver<BTreeSet<IpNet>>,
-    signals: mpsc::UnboundedReceiver<Signal>,
+    notices: mpsc::UnboundedReceiver<Notice>,
     resolved: mpsc::Receiver<Resolved>,
     routes: mpsc::Receiver<RouteQuestion>,
     route_answers: mpsc::Receiver<RouteAnswer>,
@@ -317,11 +300,12 @@ impl<B: Binder> Control<B> {
             self.host_event(HostEvent::LinkMtu(mtu));
         }
         // It may have been set up before anybody listened.
-        self.seat.link_up();
+        self.engine_host.link_up();
         self.network_changed();
         let mut round = Round::new();
         loop {
-            let deadlines = [self.node.deadline(), self.seat.deadline(), self.paths_deadline(), self.news.deadline()];
+            let deadlines =
+                [self.node.deadline(), self.engine_host.deadline(), self.paths_deadline(), self.peer_log.deadline()];
             let deadline = deadlines.into_iter().flatten().min();
             inbox.timer.set(deadline);
             // In this order, and each kind so often in a round: see `round.rs`.
@@ -333,11 +317,11 @@ impl<B: Binder> Control<B> {
                     self.rules_are(rules);
                     Kind::Host
                 }
-                Some(signal) = inbox.signals.recv(), if round.has(Kind::Signal) => {
-                    if let Some(reason) = self.signal(signal) {
+                Some(notice) = inbox.notices.recv(), if round.has(Kind::Notice) => {
+                    if let Some(reason) = self.notice(notice) {
                         return reason;
                     }
-                    Kind::Signal
+                    Kind::Notice
                 }
                 // Before the timer: an answer that waits here is not late.
                 Some((peer, from, probe)) = inbox.probes.recv(), if round.has(Kind::Probe) => {
@@ -348,7 +332,7 @@ impl<B: Binder> Control<B> {
                     self.node.tick(now(), &mut rand::rng(), &mut self.actions);
                     self.engine_tick();
                     self.paths_tick();
-                    while let Some(line) = self.news.next(now().instant) {
+                    while let Some(line) = self.peer_log.next(now().instant) {
                         line.write();
                     }
                     Kind::Time
@@ -358,10 +342,10 @@ impl<B: Binder> Control<B> {
                     self.handshake(&datagram);
                     Kind::Handshake
                 }
-                // After the messages: an answer among them may be what is wished for.
-                Some(peer) = inbox.wishes.recv(), if round.has(Kind::Wish) => {
-                    self.wish(peer);
-                    Kind::Wish
+                // After the messages: an answer among them may be what is requested.
+                Some(peer) = inbox.handshake_requests.recv(), if round.has(Kind::HandshakeRequest) => {
+                    self.handshake_requested(peer);
+                    Kind::HandshakeRequest
                 }
                 Some(command) = inbox.commands.recv(), if round.has(Kind::Command) => {
                     match command {
@@ -400,7 +384,7 @@ impl<B: Binder> Control<B> {
                     self.sources_answered(answers);
                     Kind::Host
                 }
-                () = self.routing.changed(), if round.has(Kind::Host) => {
+                () = self.route_cache.changed(), if round.has(Kind::Host) => {
                     self.routes_changed();
                     Kind::Host
                 }
@@ -448,14 +432,14 @@ impl<B: Binder> Control<B> {
     }
 
     /// What a worker saw. Returns a reason when the device must end.
-    fn signal(&mut self, signal: Signal) -> Option<CloseReason> {
-        match signal {
-            Signal::Confirmed(index) => self.node.confirmed(index, now(), &mut self.actions),
-            Signal::Activity(peer) => {
+    fn notice(&mut self, notice: Notice) -> Option<CloseReason> {
+        match notice {
+            Notice::Confirmed(index) => self.node.confirmed(index, now(), &mut self.actions),
+            Notice::Activity(peer) => {
                 self.node.activity(peer, now().instant);
                 self.wake_paths(peer);
             }
-            Signal::Roamed(peer) => {
+            Notice::Roamed(peer) => {
                 // Cleared before the endpoint is read: what moves it afterwards is told again.
                 if let Some(entry) = self.peers.get(&peer) {
                     entry.shared.roamed.store(false, std::sync::atomic::Ordering::Release);
@@ -467,17 +451,17 @@ impl<B: Binder> Control<B> {
                     self.path_heard(peer, &at);
                 }
             }
-            Signal::SourceNew(peer) => {
+            Notice::SourceNew(peer) => {
                 if let Some(entry) = self.peers.get(&peer) {
                     entry.shared.source_heard();
                 }
                 self.source_learned(peer);
             }
-            Signal::WorkerEnded(Ok(())) => return Some(CloseReason::Shutdown),
-            Signal::WorkerEnded(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {
+            Notice::WorkerEnded(Ok(())) => return Some(CloseReason::Shutdown),
+            Notice::WorkerEnded(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {
                 return Some(CloseReason::InterfaceDeleted);
             }
-            Signal::WorkerEnded(Err(error)) => return Some(CloseReason::Failed(error.to_string())),
+            Notice::WorkerEnded(Err(error)) => return Some(CloseReason::Failed(error.to_string())),
         }
         None
     }
@@ -491,11 +475,11 @@ impl<B: Binder> Control<B> {
                 self.network_changed();
                 self.find_interfaces();
                 self.look_at_sources();
-                self.seat.network_changed();
+                self.engine_host.network_changed();
             }
             HostEvent::LinkUp => {
                 self.resume();
-                self.seat.link_up();
+                self.engine_host.link_up();
             }
             HostEvent::LinkDown => self.stop(),
         }
@@ -520,7 +504,7 @@ impl<B: Binder> Control<B> {
     }
 
     /// A worker wants a handshake with this peer.
-    fn wish(&mut self, peer: PeerId) {
+    fn handshake_requested(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get(&peer) else { return };
         // Cleared first: a wish that comes while this one is looked at is told again.
         entry.shared.handshake_wanted.store(false, std::sync::atomic::Ordering::Release);
@@ -549,7 +533,7 @@ impl<B: Binder> Control<B> {
 
     /// Logs what a peer can repeat.
     fn tell(&mut self, peer: PeerId, topic: Topic, line: Line) {
-        if let Some(line) = self.news.tell(peer, topic, line, now().instant) {
+        if let Some(line) = self.peer_log.tell(peer, topic, line, now().instant) {
             line.write();
         }
     }

@@ -34,7 +34,7 @@ pub(crate) struct HandshakeDatagram {
 }
 
 /// The workers' end.
-pub(crate) struct Handshakes {
+pub(crate) struct HandshakeQueues {
     /// Judges messages; `None` while there is no private key, or control has not brought it yet.
     pub(crate) screen: ArcSwapOption<Screen>,
     proven: FairQueue<HandshakeDatagram>,
@@ -43,7 +43,7 @@ pub(crate) struct Handshakes {
 }
 
 /// Control's end.
-pub(crate) struct HandshakesInbox {
+pub(crate) struct HandshakeInbox {
     proven: mpsc::Receiver<HandshakeDatagram>,
     unproven: mpsc::Receiver<HandshakeDatagram>,
     cookies: mpsc::Receiver<HandshakeDatagram>,
@@ -51,16 +51,16 @@ pub(crate) struct HandshakesInbox {
     turn: u8,
 }
 
-impl Handshakes {
+impl HandshakeQueues {
     /// With so much room in each queue.
-    pub(crate) fn new(room: usize) -> (Self, HandshakesInbox) {
+    pub(crate) fn new(room: usize) -> (Self, HandshakeInbox) {
         let (proven, proven_in) = mpsc::channel(room);
         let (unproven, unproven_in) = mpsc::channel(room);
         let (cookies, cookies_in) = mpsc::channel(room);
         let [proven, unproven, cookies] = [proven, unproven, cookies].map(FairQueue::new);
         (
             Self { screen: ArcSwapOption::empty(), proven, unproven, cookies },
-            HandshakesInbox { proven: proven_in, unproven: unproven_in, cookies: cookies_in, turn: 0 },
+            HandshakeInbox { proven: proven_in, unproven: unproven_in, cookies: cookies_in, turn: 0 },
         )
     }
 
@@ -92,7 +92,7 @@ impl Handshakes {
     }
 }
 
-impl HandshakesInbox {
+impl HandshakeInbox {
     /// The next message; `None` when the workers are gone. Nothing is lost when the future is dropped.
     pub(crate) async fn recv(&mut self) -> Option<HandshakeDatagram> {
         let Self { proven, unproven, cookies, turn } = self;
@@ -137,7 +137,7 @@ mod tests {
         bytes
     }
 
-    fn kinds(inbox: &mut HandshakesInbox, count: usize) -> Vec<u8> {
+    fn kinds(inbox: &mut HandshakeInbox, count: usize) -> Vec<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let mut kinds = vec![];
@@ -151,7 +151,7 @@ mod tests {
     /// Cookie replies have no MAC1: whoever sends them need not know our public key.
     #[test]
     fn cookie_replies_that_anybody_can_make_take_no_place_of_initiations() {
-        let (handshakes, mut inbox) = Handshakes::new(8);
+        let (handshakes, mut inbox) = HandshakeQueues::new(8);
         let (drops, now) = (Drops::default(), Instant::from_nanos(1_000_000_000));
         for n in 0..1_000_u32 {
             let remote = (n.to_be_bytes(), 1).into();
@@ -167,7 +167,7 @@ mod tests {
     /// A single source that has proven its address can send faster than control reads.
     #[test]
     fn who_floods_with_a_cookie_does_not_keep_those_waiting_who_have_none() {
-        let (handshakes, mut inbox) = Handshakes::new(64);
+        let (handshakes, mut inbox) = HandshakeQueues::new(64);
         let (drops, now) = (Drops::default(), Instant::from_nanos(1_000_000_000));
         let proven = || HandshakeDatagram {
             from: from(),

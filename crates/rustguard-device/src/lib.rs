@@ -23,20 +23,25 @@
 #![forbid(unsafe_code)]
 
 mod binder;
+mod builder;
 pub mod conf;
 mod config;
 mod control;
 mod device;
 mod drops;
+mod error;
 mod event;
 mod fair;
 pub mod filter;
+mod foreign;
 mod handshakes;
 pub mod host;
+mod interface;
 pub mod key;
-mod other;
+mod path_set;
+mod relay;
 mod sessions;
-mod several;
+mod settings;
 mod sharded;
 mod shared;
 mod status;
@@ -45,18 +50,21 @@ mod waiting;
 mod worker;
 
 pub use binder::{Binder, Bound, MemoryBinder, UdpBinder, UringBinder};
+pub use builder::{Builder, Io, Offload, default_queues};
 pub use config::{AllowedIpChange, Change, EndpointSpec, PathSpec, PeerUpdate, SourceCheck, Update, UpdateError};
-pub use device::{
-    Builder, CloseReason, DEFAULT_MTU, Datagram, Device, DeviceHandle, Interface, Io, Offload, Relay, StartError,
-    default_queues,
-};
+pub use device::{Device, DeviceHandle};
 pub use drops::DropReason;
+pub use error::{CloseReason, StartError};
 pub use event::Event;
+pub use foreign::Datagram;
+pub use interface::Interface;
 pub use key::PresharedKey;
+pub use relay::Relay;
 pub use rustguard_core::{
     paths::{MAX_ENDPOINTS, PathPolicy, State as PathState},
     routing,
 };
+pub use settings::DEFAULT_MTU;
 pub use status::{LearnedRoute, NeighbourStatus, PathStatus, PeerStatus, RelayStatus, RoutingStatus, Status, Who};
 
 /// Registers this process for `membarrier(2)`, which the tables of sessions need. To call it is optional.

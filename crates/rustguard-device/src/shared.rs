@@ -7,10 +7,11 @@ use crate::{
     config::SourceCheck,
     drops::Drops,
     filter::Filter,
-    handshakes::Handshakes,
-    other::OtherProtocol,
+    foreign::ForeignProtocol,
+    handshakes::HandshakeQueues,
+    path_set::PathSet,
+    relay::RelayRule,
     sessions::Sessions,
-    several::Several,
     sharded::Sharded,
     waiting::{Room, Waiting},
 };
@@ -30,7 +31,6 @@ use rustguard_core::{
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::{Endpoint, LocalAddr};
 use std::{
-    collections::HashSet,
     net::IpAddr,
     sync::{
         Arc,
@@ -48,7 +48,7 @@ pub(crate) const ENGINE_QUEUE: usize = 1024;
 pub(crate) const PROBE_QUEUE: usize = 1024;
 /// Probes of one peer. Eight paths in trouble, probed from both ends, make 200 a second.
 pub(crate) const PROBES: Rate = Rate { interval: Duration::from_millis(5), burst: 64 };
-/// What one peer may send to the routing engine: see [`PeerShared::may_speak`]. A neighbour that has 4,096 routes tells all of them
+/// What one peer may send to the routing engine: see [`PeerShared::may_send_to_engine`]. A neighbour that has 4,096 routes tells all of them
 /// in some seventy packets of full size, which count as 350, and twice when a link is new; each packet that it gets may cause an
 /// acknowledgment, which counts as one. It is never told more than 800 packets a second.
 pub(crate) const ENGINE_PACKETS: Rate = Rate { interval: Duration::from_millis(1), burst: 1_024 };
@@ -66,17 +66,17 @@ pub(crate) struct Shared {
     /// The interface's MTU: packets are padded up to it, never past it.
     pub(crate) mtu: AtomicU32,
     /// What was asked of the kernel, and whether it would. Emptied when its routes change.
-    pub(crate) routed: papaya::HashMap<RouteQuestion, bool>,
+    pub(crate) kernel_answers: papaya::HashMap<RouteQuestion, bool>,
     /// Packets taken to go from peer to peer, also those that then wait for a session or have nowhere to go.
     pub(crate) relayed: AtomicU64,
     /// What becomes of a router's packets with sources that it has not announced.
     pub(crate) source_check: SourceCheck,
     /// Those that were let through.
-    pub(crate) unannounced: Remarked,
+    pub(crate) unannounced: LoggedCounter,
     /// The UDP port of the sockets.
     pub(crate) port: AtomicU16,
     /// Packets of our own that the host's routes led back into the interface.
-    pub(crate) looped: Remarked,
+    pub(crate) looped: LoggedCounter,
     /// The embedder's last word about packets.
     pub(crate) filter: Option<Filter>,
     /// Everything dropped, by reason.
@@ -86,11 +86,11 @@ pub(crate) struct Shared {
     /// The way to control.
     pub(crate) control: ToControl,
     /// The way of handshake messages to control: outsiders can fill it, so it carries nothing else.
-    pub(crate) handshakes: Handshakes,
+    pub(crate) handshakes: HandshakeQueues,
     /// Which packets are the routing engine's own.
     pub(crate) claims: Option<fn(&[u8]) -> bool>,
     /// Who speaks another protocol on our port.
-    pub(crate) datagrams: Option<OtherProtocol>,
+    pub(crate) foreign: Option<ForeignProtocol>,
 }
 
 /// A snapshot of the forwarding decision.
@@ -103,7 +103,7 @@ pub(crate) struct Table {
     /// Public key → peer, where there is a filter that may ask.
     pub(crate) keys: Sharded<PublicKey, PeerId>,
     /// What may go from peer to peer without the host.
-    pub(crate) relaying: Relaying,
+    pub(crate) relay_rule: RelayRule,
 }
 
 impl Table {
@@ -119,23 +119,6 @@ impl Table {
     }
 }
 
-/// What may go from peer to peer without the host.
-#[derive(Clone, Debug, Default)]
-pub(crate) enum Relaying {
-    /// Nothing.
-    #[default]
-    Never,
-    /// What the kernel would route back into the interface: see [`Shared::routed`].
-    AsRouted,
-    /// All that is for another peer by the allowed IPs.
-    Always {
-        /// The host's own addresses.
-        local: Arc<HashSet<IpAddr>>,
-    },
-    /// Nothing, and the host does not get it either.
-    Isolated,
-}
-
 /// What is shared of one peer.
 pub(crate) struct PeerShared {
     pub(crate) id: PeerId,
@@ -149,26 +132,26 @@ pub(crate) struct PeerShared {
     /// Where the peer is. Moved only by authenticated packets, configuration, name resolution and probes.
     pub(crate) endpoint: ArcSwapOption<Endpoint>,
     /// An endpoint is configured: where none is known yet, one may still be found.
-    pub(crate) findable: AtomicBool,
+    pub(crate) has_configured_endpoint: AtomicBool,
     /// An address of ours by which the peer was reached, until the kernel's route to it left that interface: it is not learned
     /// again from what the peer still sends there.
-    pub(crate) given_up: ArcSwapOption<LocalAddr>,
+    pub(crate) abandoned_source: ArcSwapOption<LocalAddr>,
     /// Where it is as well, if that is known.
-    pub(crate) several: ArcSwapOption<Several>,
+    pub(crate) path_set: ArcSwapOption<PathSet>,
     /// Stamps for the timers.
     pub(crate) activity: Arc<Activity>,
     /// Our index in the last handshake message that control sent to the peer.
-    pub(crate) calling: AtomicU32,
+    pub(crate) handshake_index: AtomicU32,
     /// A wish for a handshake is on its way to control: one is enough. Control clears this before it looks at the wish.
     pub(crate) handshake_wanted: AtomicBool,
     /// The routing engine can use the peer: where there are several next hops, the others are passed over.
     pub(crate) usable: AtomicBool,
     /// Bytes that the ends had for each other, among those received: the routing engine's packets, probes.
-    pub(crate) talk_rx: AtomicU64,
+    pub(crate) overhead_rx: AtomicU64,
     /// What the peer may still say about paths: locked for a probe only.
     probes: Mutex<Bucket>,
     /// What it may still say to the routing engine: locked for a packet to that only.
-    speech: Mutex<Bucket>,
+    engine_budget: Mutex<Bucket>,
     /// So is the news of another address of ours.
     source_new: AtomicBool,
     /// So is the news of a new endpoint: a peer that changes its address with every packet must not fill control's queue.
@@ -184,41 +167,41 @@ impl PeerShared {
             sealer: ArcSwapOption::empty(),
             waiting: Mutex::default(),
             endpoint: ArcSwapOption::empty(),
-            findable: AtomicBool::new(false),
-            given_up: ArcSwapOption::empty(),
-            several: ArcSwapOption::empty(),
+            has_configured_endpoint: AtomicBool::new(false),
+            abandoned_source: ArcSwapOption::empty(),
+            path_set: ArcSwapOption::empty(),
             activity,
-            calling: AtomicU32::new(0),
+            handshake_index: AtomicU32::new(0),
             handshake_wanted: AtomicBool::new(false),
             usable: AtomicBool::new(true),
-            talk_rx: AtomicU64::new(0),
+            overhead_rx: AtomicU64::new(0),
             probes: Mutex::default(),
-            speech: Mutex::default(),
+            engine_budget: Mutex::default(),
             source_new: AtomicBool::new(false),
             roamed: AtomicBool::new(false),
         }
     }
 
     /// An authenticated packet came from `from`.
-    pub(crate) fn seen_at(&self, from: &Endpoint) -> News {
+    pub(crate) fn seen_at(&self, from: &Endpoint) -> LocationChange {
         let known = self.endpoint.load();
-        if known.as_deref() == Some(from) || self.several.load().as_deref().is_some_and(|paths| paths.expects(from)) {
-            return News::Nothing;
+        if known.as_deref() == Some(from) || self.path_set.load().as_deref().is_some_and(|paths| paths.expects(from)) {
+            return LocationChange::None;
         }
         if known
             .as_deref()
             .is_some_and(|known| known.remote == from.remote && known.local.is_some_and(|local| local.bound))
         {
-            return News::Nothing;
+            return LocationChange::None;
         }
         let moved = known.as_deref().is_none_or(|known| known.remote != from.remote);
-        let given_up = from.local.is_some() && self.given_up.load().as_deref().copied() == from.local;
-        let now = if given_up { Endpoint { local: None, ..*from } } else { *from };
-        if given_up && !moved {
-            return News::Nothing;
+        let abandoned = from.local.is_some() && self.abandoned_source.load().as_deref().copied() == from.local;
+        let now = if abandoned { Endpoint { local: None, ..*from } } else { *from };
+        if abandoned && !moved {
+            return LocationChange::None;
         }
         self.endpoint.store(Some(Arc::new(now)));
-        if moved { News::Endpoint } else { News::Source }
+        if moved { LocationChange::Endpoint } else { LocationChange::Source }
     }
 
     /// Control has heard of another address of ours: what comes from now on is told again.
@@ -227,8 +210,8 @@ impl PeerShared {
     }
 
     /// Our address `local` is not used any more, unless the peer has been heard elsewhere since `asked`.
-    pub(crate) fn give_up(&self, asked: &Endpoint, local: LocalAddr) {
-        self.given_up.store(Some(Arc::new(local)));
+    pub(crate) fn abandon_source(&self, asked: &Endpoint, local: LocalAddr) {
+        self.abandoned_source.store(Some(Arc::new(local)));
         let known = self.endpoint.load();
         if known.as_deref() == Some(asked) {
             self.endpoint.compare_and_swap(&known, Some(Arc::new(Endpoint { local: None, ..*asked })));
@@ -236,9 +219,9 @@ impl PeerShared {
     }
 
     /// Our address `local` is right: it is learned again when the peer sends there.
-    pub(crate) fn take_up(&self, local: LocalAddr) {
-        if self.given_up.load().as_deref() == Some(&local) {
-            self.given_up.store(None);
+    pub(crate) fn restore_source(&self, local: LocalAddr) {
+        if self.abandoned_source.load().as_deref() == Some(&local) {
+            self.abandoned_source.store(None);
         }
     }
 
@@ -248,9 +231,9 @@ impl PeerShared {
     }
 
     /// Whether control should hear of a packet of so many bytes for the routing engine.
-    pub(crate) fn may_speak(&self, len: usize, now: Instant) -> bool {
+    pub(crate) fn may_send_to_engine(&self, len: usize, now: Instant) -> bool {
         let count = u32::try_from(len.div_ceil(ENGINE_UNIT).max(1)).unwrap_or(u32::MAX);
-        self.speech.lock().take_many(count, ENGINE_PACKETS, now)
+        self.engine_budget.lock().take_many(count, ENGINE_PACKETS, now)
     }
 
     /// Whether the configuration has the peer as one that does not speak the routing protocol.
@@ -273,9 +256,9 @@ impl PeerShared {
 
 /// What a packet said about where the peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum LocationChange {
     /// What was known.
-    Nothing,
+    None,
     /// It is where it was, and talks to another address of ours.
     Source,
     /// It is elsewhere.
@@ -304,13 +287,13 @@ impl Bounds {
 
 /// Packets of one kind that are counted, and worth a line in the log now and then.
 #[derive(Default)]
-pub(crate) struct Remarked {
+pub(crate) struct LoggedCounter {
     packets: AtomicU64,
     /// When that was last logged, in nanoseconds.
     logged: AtomicU64,
 }
 
-impl Remarked {
+impl LoggedCounter {
     /// Between two lines in the log: any source is worth one, a flood is not.
     const PAUSE: Duration = Duration::from_secs(30);
 
@@ -338,10 +321,10 @@ pub(crate) struct ToControl {
     /// Probes, and where they came from.
     pub(crate) probes: mpsc::Sender<(PeerId, Endpoint, Probe)>,
     /// Who wants a handshake: a peer is there once at most.
-    pub(crate) wishes: mpsc::UnboundedSender<PeerId>,
+    pub(crate) handshake_requests: mpsc::UnboundedSender<PeerId>,
     /// Signals. Bounded by what sends them: one `Confirmed` per session, one `Roamed` per peer under way, one `Activity` per
     /// peer and look of the timers.
-    pub(crate) signals: mpsc::UnboundedSender<Signal>,
+    pub(crate) notices: mpsc::UnboundedSender<Notice>,
 }
 
 /// Would the kernel route a peer's packet with these addresses back into the interface? The source matters too: rules may
@@ -354,7 +337,7 @@ pub(crate) struct RouteQuestion {
 
 /// What a worker saw.
 #[derive(Debug)]
-pub(crate) enum Signal {
+pub(crate) enum Notice {
     /// The first data of the session with this index was authenticated.
     Confirmed(u32),
     /// A stamp started a waiting period.
@@ -368,9 +351,9 @@ pub(crate) enum Signal {
 }
 
 impl ToControl {
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub(crate) fn notify(&self, notice: Notice) {
         // Control is gone only while the device shuts down.
-        let _ = self.signals.send(signal);
+        let _ = self.notices.send(notice);
     }
 
     /// Asks the kernel.
@@ -381,19 +364,19 @@ impl ToControl {
     }
 
     /// Tells what authenticated data said about where `peer` is.
-    pub(crate) fn news(&self, peer: &PeerShared, news: News) {
-        match news {
-            News::Nothing => {}
-            News::Endpoint => self.roamed(peer),
-            News::Source if peer.source_new.swap(true, Ordering::AcqRel) => {}
-            News::Source => self.signal(Signal::SourceNew(peer.id)),
+    pub(crate) fn location_change(&self, peer: &PeerShared, change: LocationChange) {
+        match change {
+            LocationChange::None => {}
+            LocationChange::Endpoint => self.roamed(peer),
+            LocationChange::Source if peer.source_new.swap(true, Ordering::AcqRel) => {}
+            LocationChange::Source => self.notify(Notice::SourceNew(peer.id)),
         }
     }
 
     /// Tells that authenticated data moved `peer`, unless that is on its way already: control then finds the newest place.
     fn roamed(&self, peer: &PeerShared) {
         if !peer.roamed.swap(true, Ordering::AcqRel) {
-            self.signal(Signal::Roamed(peer.id));
+            self.notify(Notice::Roamed(peer.id));
         }
     }
 
@@ -402,7 +385,7 @@ impl ToControl {
     pub(crate) fn want_handshake(&self, peer: &PeerShared) {
         if !peer.handshake_wanted.swap(true, Ordering::AcqRel) {
             // Control is gone only while the device shuts down.
-            let _ = self.wishes.send(peer.id);
+            let _ = self.handshake_requests.send(peer.id);
         }
     }
 }
@@ -411,7 +394,7 @@ impl ToControl {
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
-    use crate::handshakes::HandshakesInbox;
+    use crate::handshakes::HandshakeInbox;
     use rustguard_core::{
         noise::{Claimed, WIREGUARD, initiate},
         session::{Opener, Role, establish},
@@ -420,47 +403,47 @@ pub(crate) mod testing {
 
     /// The other ends of [`ToControl`].
     pub(crate) struct Inbox {
-        pub(crate) handshakes: HandshakesInbox,
-        pub(crate) wishes: mpsc::UnboundedReceiver<PeerId>,
+        pub(crate) handshakes: HandshakeInbox,
+        pub(crate) handshake_requests: mpsc::UnboundedReceiver<PeerId>,
         pub(crate) engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
         pub(crate) probes: mpsc::Receiver<(PeerId, Endpoint, Probe)>,
         _routes: mpsc::Receiver<RouteQuestion>,
-        pub(crate) signals: mpsc::UnboundedReceiver<Signal>,
+        pub(crate) notices: mpsc::UnboundedReceiver<Notice>,
     }
 
     /// With an MTU of 1,420, and `room` in each of the queues.
     pub(crate) fn shared(room: usize) -> (Shared, Inbox) {
-        let (handshakes, handshakes_in) = Handshakes::new(room);
+        let (handshakes, handshakes_in) = HandshakeQueues::new(room);
         let (routes, routes_in) = mpsc::channel(room);
         let (engine, engine_in) = mpsc::channel(room);
         let (probes, probes_in) = mpsc::channel(room);
-        let (wishes, wishes_in) = mpsc::unbounded_channel();
-        let (signals, signals_in) = mpsc::unbounded_channel();
+        let (handshake_requests, handshake_requests_in) = mpsc::unbounded_channel();
+        let (notices, notices_in) = mpsc::unbounded_channel();
         let shared = Shared {
             sessions: Sessions::default(),
             table: ArcSwap::default(),
             mtu: AtomicU32::new(1_420),
-            routed: papaya::HashMap::new(),
+            kernel_answers: papaya::HashMap::new(),
             relayed: AtomicU64::new(0),
             source_check: SourceCheck::default(),
-            unannounced: Remarked::default(),
+            unannounced: LoggedCounter::default(),
             port: AtomicU16::new(0),
-            looped: Remarked::default(),
+            looped: LoggedCounter::default(),
             filter: None,
             drops: Drops::default(),
             room: Room::default(),
-            control: ToControl { routes, engine, probes, wishes, signals },
+            control: ToControl { routes, engine, probes, handshake_requests, notices },
             handshakes,
             claims: None,
-            datagrams: None,
+            foreign: None,
         };
         let inbox = Inbox {
             handshakes: handshakes_in,
-            wishes: wishes_in,
+            handshake_requests: handshake_requests_in,
             engine: engine_in,
             probes: probes_in,
             _routes: routes_in,
-            signals: signals_in,
+            notices: notices_in,
         };
         (shared, inbox)
     }
@@ -497,21 +480,21 @@ mod tests {
     #[test]
     fn a_new_source_address_of_ours_is_kept_but_is_no_roaming() {
         let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", None)), News::Endpoint);
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9"))), News::Source);
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9"))), News::Nothing);
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", None)), LocationChange::Endpoint);
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9"))), LocationChange::Source);
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9"))), LocationChange::None);
         assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.1:1", Some("192.0.2.9"))));
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), News::Endpoint);
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), LocationChange::Endpoint);
         peer.forget_source();
         assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.2:1", None)));
         // What leaves by an interface that was asked for goes on to.
         let local = LocalAddr { ip: "0.0.0.0".parse().unwrap(), interface: 7, bound: true };
         let bound = Endpoint { local: Some(local), ..endpoint("192.0.2.2:1", None) };
         peer.endpoint.store(Some(Arc::new(bound)));
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), News::Nothing);
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), LocationChange::None);
         peer.forget_source();
         assert_eq!(peer.endpoint.load().as_deref(), Some(&bound));
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.3:1", None)), News::Endpoint);
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.3:1", None)), LocationChange::Endpoint);
     }
 
     #[test]
@@ -519,18 +502,21 @@ mod tests {
         let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
         let [old, other] = ["192.0.2.9", "192.0.2.10"].map(|local| endpoint("192.0.2.1:1", Some(local)));
         let known = || peer.endpoint.load().as_deref().copied().unwrap();
-        assert_eq!(peer.seen_at(&old), News::Endpoint);
-        peer.give_up(&old, old.local.unwrap());
-        assert_eq!((known(), peer.seen_at(&old), known().local), (endpoint("192.0.2.1:1", None), News::Nothing, None));
+        assert_eq!(peer.seen_at(&old), LocationChange::Endpoint);
+        peer.abandon_source(&old, old.local.unwrap());
+        assert_eq!(
+            (known(), peer.seen_at(&old), known().local),
+            (endpoint("192.0.2.1:1", None), LocationChange::None, None)
+        );
         // From elsewhere, to the same address of ours.
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), News::Endpoint);
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), LocationChange::Endpoint);
         assert_eq!(known(), endpoint("192.0.2.2:1", None));
-        assert_eq!((peer.seen_at(&other), known()), (News::Endpoint, other));
+        assert_eq!((peer.seen_at(&other), known()), (LocationChange::Endpoint, other));
         // It has moved since the kernel was asked.
-        peer.give_up(&old, old.local.unwrap());
+        peer.abandon_source(&old, old.local.unwrap());
         assert_eq!(known(), other);
-        peer.take_up(old.local.unwrap());
-        assert_eq!((peer.seen_at(&old), known()), (News::Source, old));
+        peer.restore_source(old.local.unwrap());
+        assert_eq!((peer.seen_at(&old), known()), (LocationChange::Source, old));
     }
 
     #[test]
@@ -560,19 +546,19 @@ mod tests {
 
     #[test]
     fn a_peer_that_moves_with_every_packet_has_one_signal_in_the_queue() {
-        let (signals, mut queue) = mpsc::unbounded_channel();
+        let (notices, mut queue) = mpsc::unbounded_channel();
         let control = ToControl {
             routes: mpsc::channel(1).0,
             engine: mpsc::channel(1).0,
             probes: mpsc::channel(1).0,
-            wishes: mpsc::unbounded_channel().0,
-            signals,
+            handshake_requests: mpsc::unbounded_channel().0,
+            notices,
         };
         let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
         for port in 1..1_000 {
-            control.news(&peer, peer.seen_at(&endpoint(&format!("192.0.2.1:{port}"), None)));
+            control.location_change(&peer, peer.seen_at(&endpoint(&format!("192.0.2.1:{port}"), None)));
         }
-        assert!(matches!(queue.try_recv(), Ok(Signal::Roamed(PeerId(1)))));
+        assert!(matches!(queue.try_recv(), Ok(Notice::Roamed(PeerId(1)))));
         assert!(queue.try_recv().is_err());
     }
 }

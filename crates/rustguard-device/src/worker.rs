@@ -4,19 +4,19 @@
 
 mod decision;
 mod lanes;
-mod own;
-mod reads;
-mod relay;
+mod read_backoff;
+mod relay_batch;
+mod routing_loop;
 mod rx;
 pub(crate) mod seal;
 mod tx;
 mod unreachable;
 
-use crate::shared::{Shared, Signal, ToControl};
+use crate::shared::{Notice, Shared, ToControl};
 pub(crate) use lanes::LANES;
 use lanes::Lanes;
 use parking_lot::Mutex;
-use reads::Reads;
+use read_backoff::ReadBackoff;
 use rustguard_core::time::Instant;
 use rustguard_tun::{
     Network, TunQueue, clock,
@@ -74,8 +74,8 @@ impl<N: Network> WorkerHandle<N> {
         let worker = Worker {
             tx: tx::Tx::new(&lanes),
             rx: rx::Rx::new(&network),
-            sending: Reads::new("TUN device"),
-            receiving: Reads::new(UDP),
+            sending: ReadBackoff::new("TUN device"),
+            receiving: ReadBackoff::new(UDP),
             lanes,
             network: Some(network),
             waiter,
@@ -118,8 +118,8 @@ struct Worker<T, N> {
     tx: tx::Tx,
     rx: rx::Rx,
     /// How reading goes for either.
-    sending: Reads,
-    receiving: Reads,
+    sending: ReadBackoff,
+    receiving: ReadBackoff,
     waiter: Waiter,
     mailbox: Arc<Mailbox<N>>,
     shared: Arc<Shared>,
@@ -185,7 +185,7 @@ impl<T: TunQueue, N: Network> Worker<T, N> {
         self.mailbox.mail.swap(false, Ordering::Acquire);
         if let Some(network) = self.mailbox.network.lock().take() {
             self.rx = rx::Rx::new(&network);
-            self.receiving = Reads::new(UDP);
+            self.receiving = ReadBackoff::new(UDP);
             self.network = network;
         }
         !self.mailbox.stop.load(Ordering::Acquire)
@@ -200,7 +200,7 @@ struct End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        self.control.signal(Signal::WorkerEnded(std::mem::replace(&mut self.result, Ok(()))));
+        self.control.notify(Notice::WorkerEnded(std::mem::replace(&mut self.result, Ok(()))));
     }
 }
 

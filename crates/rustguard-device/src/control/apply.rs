@@ -10,7 +10,7 @@ use crate::{
     drops::DropReason,
     event::Event,
     handshakes::HandshakeDatagram,
-    shared::{News, PeerShared},
+    shared::{LocationChange, PeerShared},
     waiting::Waiting,
     worker::seal,
 };
@@ -43,13 +43,13 @@ pub(super) struct Peer {
     /// Where there are several, or the peer has shown some.
     pub(super) paths: Option<Box<PeerPaths>>,
     /// Bytes that the ends had for each other, among those sent: the routing engine's packets, probes.
-    pub(super) talk_tx: u64,
+    pub(super) overhead_tx: u64,
     pub(super) source: Source,
 }
 
 /// What is sealed.
 #[derive(Clone, Copy)]
-pub(super) enum Text {
+pub(super) enum Payload {
     Keepalive,
     /// A packet of the routing engine's.
     Engine,
@@ -86,7 +86,7 @@ impl<B: Binder> Control<B> {
             Action::Endpoint { peer } => {
                 let (Some(handled), Some(entry)) = (handled, self.peers.get(&peer)) else { return };
                 count_received(&entry.shared.activity, handled.len);
-                if entry.shared.seen_at(&handled.from) == News::Endpoint {
+                if entry.shared.seen_at(&handled.from) == LocationChange::Endpoint {
                     self.moved(peer);
                 }
                 self.source_learned(peer);
@@ -135,7 +135,7 @@ impl<B: Binder> Control<B> {
         };
         if let Some(index) = datagram.get(4..).and_then(|rest| rest.first_chunk()) {
             // Known to the workers before they can read the datagram from the TUN, should a route lead it there.
-            shared.calling.store(u32::from_le_bytes(*index), std::sync::atomic::Ordering::Relaxed);
+            shared.handshake_index.store(u32::from_le_bytes(*index), std::sync::atomic::Ordering::Relaxed);
         }
         for endpoint in endpoints {
             shared.activity.tx_bytes.fetch_add(datagram.len() as u64, portable_atomic::Ordering::Relaxed);
@@ -205,21 +205,21 @@ impl<B: Binder> Control<B> {
 
     fn keepalive(&mut self, peer: PeerId) {
         if let Some(sealer) = self.sealer(peer) {
-            self.seal_and_send(peer, &sealer, &[], Text::Keepalive);
+            self.seal_and_send(peer, &sealer, &[], Payload::Keepalive);
         }
     }
 
     /// Seals one packet (already padded) and sends it, unless the session has run out.
-    pub(super) fn seal_and_send(&mut self, peer: PeerId, sealer: &Sealer, packet: &[u8], text: Text) {
+    pub(super) fn seal_and_send(&mut self, peer: PeerId, sealer: &Sealer, packet: &[u8], text: Payload) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let shared = Arc::clone(&entry.shared);
         let now = now();
         let active = || shared.endpoint.load().as_deref().copied();
-        let Some(endpoint) = (if let Text::Probe(to) = text { Some(to) } else { active() }) else {
+        let Some(endpoint) = (if let Payload::Probe(to) = text { Some(to) } else { active() }) else {
             return self.shared.drops.count(DropReason::NoEndpoint, 1);
         };
-        if !matches!(text, Text::Keepalive) {
-            entry.talk_tx += (packet.len() + OVERHEAD) as u64;
+        if !matches!(text, Payload::Keepalive) {
+            entry.overhead_tx += (packet.len() + OVERHEAD) as u64;
         }
         let Some(reserved) = sealer.reserve(now.instant, 1) else {
             return self.node.handshake_wanted(peer, now, &mut rand::rng(), &mut self.actions);
@@ -235,7 +235,7 @@ impl<B: Binder> Control<B> {
         slab.resize(HEADER_LEN + packet.len() + TAG_LEN, 0);
         sealer.seal(&mut slab, &[Frame { offset: HEADER_LEN, len: packet.len(), counter: reserved.first }]);
         let bytes = slab.len() as u64;
-        if matches!(text, Text::Keepalive | Text::Probe(_)) {
+        if matches!(text, Payload::Keepalive | Payload::Probe(_)) {
             // No answer is owed; a probe has one of its own.
             shared.activity.keepalive_sent(now.instant, bytes);
         } else if shared.activity.data_sent(now.instant, bytes) {

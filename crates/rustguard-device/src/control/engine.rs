@@ -1,12 +1,14 @@
-//! The routing engine in its seat: what the device sees becomes events, what the engine decides reaches the workers' table, the
+//! The routing engine in its engine_host: what the device sees becomes events, what the engine decides reaches the workers' table, the
 //! kernel's routes and the peers.
 
-use super::{Control, Line, Topic, apply::Text, now};
+use super::{Control, Line, Topic, apply::Payload, now};
 use crate::{
     binder::Binder,
     event::Event,
     host::LearnedRoutes,
-    shared::{Bounds, PeerShared, Relaying},
+    relay::RelayRule,
+    settings::{Engine, StateSink},
+    shared::{Bounds, PeerShared},
     status::{LearnedRoute, NeighbourStatus, RoutingStatus},
 };
 use ipnet::IpNet;
@@ -14,9 +16,7 @@ use portable_atomic::Ordering::Relaxed;
 use rustguard_core::{
     node::PeerId,
     packet::padded_len,
-    routing::{
-        Action, Event as EngineEvent, PeerRoutes, Role, RouteTable, RoutingEngine, Signal, StaticRoutes, Target,
-    },
+    routing::{Action, Event as EngineEvent, PeerRoutes, Role, RouteTable, Signal, StaticRoutes, Target},
     time::Instant,
 };
 use std::{
@@ -35,13 +35,8 @@ const UNANSWERED: Duration = Duration::from_millis(500);
 /// Bytes in one sample above which a link carries traffic: a keepalive and a handshake are less.
 const TRAFFIC: u64 = 300;
 
-/// An embedder's engine, or WireGuard's own routing.
-pub(crate) type Engine = Box<dyn RoutingEngine + Send>;
-/// What is done with the bytes that an engine keeps.
-pub(crate) type Keep = Box<dyn FnMut(&[u8]) + Send>;
-
 /// The engine, and what has come of its actions.
-pub(super) struct Seat {
+pub(super) struct EngineHost {
     engine: Engine,
     /// More than one peer may carry a prefix: the engine decides, not who was given it last.
     pub(super) shares_prefixes: bool,
@@ -55,7 +50,7 @@ pub(super) struct Seat {
     /// Both.
     announced: BTreeSet<IpNet>,
     kernel: Option<LearnedRoutes>,
-    keep: Option<Keep>,
+    state_sink: Option<StateSink>,
     /// The next look at the counters; `None` for an engine that does not care.
     next_sample: Option<Instant>,
     samples: HashMap<PeerId, Sample>,
@@ -98,17 +93,17 @@ impl Pace {
 struct Sample {
     rx: u64,
     tx: u64,
-    talk_rx: u64,
-    talk_tx: u64,
+    overhead_rx: u64,
+    overhead_tx: u64,
     /// When data last came.
     data: Option<Instant>,
     /// Said once, until something is heard.
     unanswered: bool,
 }
 
-impl Seat {
+impl EngineHost {
     /// `engine` is the embedder's; without one, allowed IPs decide.
-    pub(super) fn new(engine: Option<Engine>, keep: Option<Keep>, kernel: Option<LearnedRoutes>) -> Self {
+    pub(super) fn new(engine: Option<Engine>, state_sink: Option<StateSink>, kernel: Option<LearnedRoutes>) -> Self {
         let shares_prefixes = engine.is_some();
         let engine = engine.unwrap_or_else(|| Box::new(StaticRoutes::default()));
         let next_sample = engine.claims().map(|_| Instant::default());
@@ -122,7 +117,7 @@ impl Seat {
             redistributed: BTreeSet::new(),
             announced: BTreeSet::new(),
             kernel,
-            keep,
+            state_sink,
             next_sample,
             samples: HashMap::new(),
             round: Vec::new(),
@@ -171,10 +166,10 @@ impl<B: Binder> Control<B> {
     /// The time has come for the engine.
     pub(super) fn engine_tick(&mut self) {
         let instant = now().instant;
-        if self.seat.next_sample.is_some_and(|at| at <= instant) {
+        if self.engine_host.next_sample.is_some_and(|at| at <= instant) {
             self.sample(instant);
         }
-        if self.seat.engine.deadline().is_some_and(|at| at <= instant) {
+        if self.engine_host.engine.deadline().is_some_and(|at| at <= instant) {
             self.tell_engine(EngineEvent::Time);
         }
         self.publish_routes();
@@ -188,9 +183,9 @@ impl<B: Binder> Control<B> {
 
     /// A peer's allowed IPs or role are new.
     pub(super) fn engine_peer(&mut self, peer: PeerId) {
-        let role = self.seat.roles.get(&peer).copied().unwrap_or(Role::Router);
+        let role = self.engine_host.roles.get(&peer).copied().unwrap_or(Role::Router);
         let config = PeerRoutes { allowed_ips: self.allowed.of(peer), role };
-        if self.seat.shares_prefixes
+        if self.engine_host.shares_prefixes
             && let Some(entry) = self.peers.get(&peer)
         {
             entry.shared.bounds.store(Some(Arc::new(Bounds::new(peer, &config))));
@@ -200,27 +195,27 @@ impl<B: Binder> Control<B> {
 
     /// A peer is gone.
     pub(super) fn engine_peer_removed(&mut self, peer: PeerId) {
-        self.seat.roles.remove(&peer);
-        self.seat.samples.remove(&peer);
+        self.engine_host.roles.remove(&peer);
+        self.engine_host.samples.remove(&peer);
         self.tell_engine(EngineEvent::PeerRemoved { peer });
     }
 
     /// What WireGuard itself noticed.
     pub(super) fn engine_signal(&mut self, peer: PeerId, signal: Signal) {
-        if self.seat.next_sample.is_some() {
+        if self.engine_host.next_sample.is_some() {
             self.tell_engine(EngineEvent::Signal { peer, signal });
         }
     }
 
     /// These prefixes, and no others, are this host's to announce.
     pub(super) fn announce(&mut self, prefixes: &[IpNet]) {
-        self.seat.configured = prefixes.iter().map(IpNet::trunc).collect();
+        self.engine_host.configured = prefixes.iter().map(IpNet::trunc).collect();
         self.announce_all();
     }
 
     /// The kernel has routes for these prefixes.
     pub(super) fn redistribute(&mut self, prefixes: BTreeSet<IpNet>) {
-        self.seat.redistributed = prefixes;
+        self.engine_host.redistributed = prefixes;
         self.announce_all();
         self.publish_routes();
     }
@@ -228,15 +223,16 @@ impl<B: Binder> Control<B> {
     /// What is both configured and in the kernel's table stays until it is neither. All have the metric 0, as what babeld
     /// redistributes: the network is this node's, wherever the kernel has it from.
     fn announce_all(&mut self) {
-        let wanted: BTreeSet<IpNet> = self.seat.configured.union(&self.seat.redistributed).copied().collect();
-        let before = std::mem::replace(&mut self.seat.announced, wanted.clone());
+        let wanted: BTreeSet<IpNet> =
+            self.engine_host.configured.union(&self.engine_host.redistributed).copied().collect();
+        let before = std::mem::replace(&mut self.engine_host.announced, wanted.clone());
         for &prefix in before.difference(&wanted) {
-            self.seat.change(|table| table.remove(prefix));
+            self.engine_host.change(|table| table.remove(prefix));
             self.tell_engine(EngineEvent::Withdraw { prefix });
         }
         for &prefix in wanted.difference(&before) {
-            self.seat.change(|table| table.install(prefix, Target::Host));
-            if let Some(kernel) = &self.seat.kernel {
+            self.engine_host.change(|table| table.install(prefix, Target::Host));
+            if let Some(kernel) = &self.engine_host.kernel {
                 // What was learned gives way, whatever the engine says about it from now on.
                 kernel.set(prefix, false);
             }
@@ -246,7 +242,7 @@ impl<B: Binder> Control<B> {
 
     /// Where a peer is may be new: no learned route may lead the way there into the tunnel.
     pub(super) fn tell_endpoints(&self, peer: PeerId) {
-        let Some(kernel) = &self.seat.kernel else { return };
+        let Some(kernel) = &self.engine_host.kernel else { return };
         let mut addresses = Vec::new();
         if let Some(entry) = self.peers.get(&peer) {
             addresses.extend(entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote.ip()));
@@ -258,74 +254,74 @@ impl<B: Binder> Control<B> {
 
     /// The mark of the tunnel's own packets is another.
     pub(super) fn tell_mark(&self) {
-        if let Some(kernel) = &self.seat.kernel {
+        if let Some(kernel) = &self.engine_host.kernel {
             kernel.mark(self.fwmark);
         }
     }
 
     /// The engine's last words.
     pub(super) fn engine_leave(&mut self) {
-        let mut actions = std::mem::take(&mut self.seat.actions);
-        self.seat.engine.leave(now().instant, &mut actions);
+        let mut actions = std::mem::take(&mut self.engine_host.actions);
+        self.engine_host.engine.leave(now().instant, &mut actions);
         actions.into_iter().for_each(|action| self.carry_out(action));
         self.publish();
     }
 
     /// Lets the workers know, where there is news, and it is not too soon after the last.
     pub(super) fn publish_routes(&mut self) {
-        if self.seat.changed && self.seat.pace.is_due(now().instant) {
+        if self.engine_host.changed && self.engine_host.pace.is_due(now().instant) {
             self.publish();
         }
     }
 
     /// The workers have the table as it is now; making it began at `started`.
     pub(super) fn engine_published(&mut self, started: Instant) {
-        let (ended, copied) = (now().instant, std::mem::take(&mut self.seat.copied));
-        self.seat.changed = false;
-        self.seat.pace.made(copied + ended.since(started), ended);
-        for (peer, packet) in std::mem::take(&mut self.seat.after_change) {
+        let (ended, copied) = (now().instant, std::mem::take(&mut self.engine_host.copied));
+        self.engine_host.changed = false;
+        self.engine_host.pace.made(copied + ended.since(started), ended);
+        for (peer, packet) in std::mem::take(&mut self.engine_host.after_change) {
             self.send_for_engine(peer, &packet);
         }
     }
 
     fn tell_engine(&mut self, event: EngineEvent<'_>) {
-        let mut actions = std::mem::take(&mut self.seat.actions);
-        self.seat.engine.handle(event, now().instant, &mut actions);
+        let mut actions = std::mem::take(&mut self.engine_host.actions);
+        self.engine_host.engine.handle(event, now().instant, &mut actions);
         for action in actions.drain(..) {
             self.carry_out(action);
         }
-        self.seat.actions = actions;
+        self.engine_host.actions = actions;
     }
 
     fn carry_out(&mut self, action: Action) {
-        let seat = &mut self.seat;
+        let engine_host = &mut self.engine_host;
         match action {
-            Action::Send { peer, packet } if seat.changed => seat.after_change.push((peer, packet)),
+            Action::Send { peer, packet } if engine_host.changed => engine_host.after_change.push((peer, packet)),
             Action::Send { peer, packet } => self.send_for_engine(peer, &packet),
             Action::Install { prefix, hops } => {
                 // What is this host's own stays so, whatever others say.
-                if seat.announced.contains(&prefix) {
+                if engine_host.announced.contains(&prefix) {
                     return;
                 }
-                seat.change(|table| table.install(prefix, hops.into()));
-                if let Some(kernel) = &seat.kernel {
+                engine_host.change(|table| table.install(prefix, hops.into()));
+                if let Some(kernel) = &engine_host.kernel {
                     kernel.set(prefix, true);
                 }
             }
             Action::Remove { prefix } => {
-                if seat.announced.contains(&prefix) {
+                if engine_host.announced.contains(&prefix) {
                     return;
                 }
-                seat.change(|table| table.remove(prefix));
-                if let Some(kernel) = &seat.kernel {
+                engine_host.change(|table| table.remove(prefix));
+                if let Some(kernel) = &engine_host.kernel {
                     kernel.set(prefix, false);
                 }
             }
             Action::Permit { peer, prefix, rule } => {
-                seat.change(|table| table.permit(peer, prefix, rule));
+                engine_host.change(|table| table.permit(peer, prefix, rule));
             }
             Action::Forbid { peer, prefix } => {
-                seat.change(|table| table.forbid(peer, prefix));
+                engine_host.change(|table| table.forbid(peer, prefix));
             }
             Action::Neighbour { peer, cost } => {
                 let Some(entry) = self.peers.get(&peer) else { return };
@@ -342,8 +338,8 @@ impl<B: Binder> Control<B> {
                 }
             }
             Action::Keep { bytes } => {
-                if let Some(keep) = &mut seat.keep {
-                    keep(&bytes);
+                if let Some(sink) = &mut engine_host.state_sink {
+                    sink(&bytes);
                 }
             }
         }
@@ -361,37 +357,38 @@ impl<B: Binder> Control<B> {
         let mtu = self.shared.mtu.load(Relaxed) as usize;
         let mut padded = packet.to_vec();
         padded.resize(padded_len(packet.len(), mtu), 0);
-        self.seal_and_send(peer, &sealer, &padded, Text::Engine);
+        self.seal_and_send(peer, &sealer, &padded, Payload::Engine);
     }
 
     /// Tells the engine what the counters of some peers say. With thousands of them, others' work comes in between.
     fn sample(&mut self, now: Instant) {
-        if self.seat.round.is_empty() {
-            self.seat.round.extend(self.peers.keys());
-            self.seat.round_began = now;
+        if self.engine_host.round.is_empty() {
+            self.engine_host.round.extend(self.peers.keys());
+            self.engine_host.round_began = now;
         }
-        let rest = self.seat.round.len().saturating_sub(SAMPLED);
-        for peer in self.seat.round.split_off(rest) {
+        let rest = self.engine_host.round.len().saturating_sub(SAMPLED);
+        for peer in self.engine_host.round.split_off(rest) {
             let Some(entry) = self.peers.get(&peer) else { continue };
-            let signals = self.seat.samples.entry(peer).or_default().look(&entry.shared, entry.talk_tx, now);
+            let signals = self.engine_host.samples.entry(peer).or_default().look(&entry.shared, entry.overhead_tx, now);
             for signal in signals.into_iter().flatten() {
                 self.tell_engine(EngineEvent::Signal { peer, signal });
             }
         }
-        self.seat.next_sample = Some(if rest > 0 { now } else { now.max(self.seat.round_began + SAMPLE) });
+        self.engine_host.next_sample =
+            Some(if rest > 0 { now } else { now.max(self.engine_host.round_began + SAMPLE) });
     }
 
     /// The host's addresses have changed: what is for them stays here.
     pub(super) fn local_addresses(&mut self, local: Vec<std::net::IpAddr>) {
         if self.follows_addresses {
-            self.relaying = Relaying::Always { local: Arc::new(local.into_iter().collect()) };
+            self.relay_rule = RelayRule::Always { local: Arc::new(local.into_iter().collect()) };
             self.publish();
         }
     }
 
     /// What the engine tells people.
     pub(super) fn routing_status(&self) -> RoutingStatus {
-        let report = self.seat.engine.report();
+        let report = self.engine_host.engine.report();
         let key = |peer: PeerId| self.node.peer_config(peer).map(|config| config.public_key);
         let neighbours = report.neighbours.into_iter().filter_map(|neighbour| {
             Some(NeighbourStatus {
@@ -409,7 +406,7 @@ impl<B: Binder> Control<B> {
         });
         let name = |peer: PeerId| self.peers.get(&peer).and_then(|entry| entry.name.clone());
         let who = |peer: PeerId| Some((key(peer)?, name(peer)));
-        let mut notes = self.seat.kernel.as_ref().map(LearnedRoutes::notes).unwrap_or_default();
+        let mut notes = self.engine_host.kernel.as_ref().map(LearnedRoutes::notes).unwrap_or_default();
         let routes = report.routes.into_iter().map(|route| LearnedRoute {
             kernel: notes.remove(&route.prefix),
             prefix: route.prefix,
@@ -437,21 +434,21 @@ impl<B: Binder> Control<B> {
 impl Sample {
     /// What has happened since the last look. The engine's own packets are no traffic, and nor are probes: a link would be busy
     /// with the question whether it is.
-    fn look(&mut self, shared: &PeerShared, talk_tx: u64, now: Instant) -> [Option<Signal>; 3] {
+    fn look(&mut self, shared: &PeerShared, overhead_tx: u64, now: Instant) -> [Option<Signal>; 3] {
         let rx = shared.activity.rx_bytes.load(Relaxed);
         let tx = shared.activity.tx_bytes.load(Relaxed);
-        let talk_rx = shared.talk_rx.load(Relaxed);
+        let overhead_rx = shared.overhead_rx.load(Relaxed);
         let heard = rx != self.rx;
         let data = shared.activity.data_received_at().filter(|&at| self.data != Some(at));
-        let data = data.filter(|_| rx - self.rx > talk_rx - self.talk_rx);
+        let data = data.filter(|_| rx - self.rx > overhead_rx - self.overhead_rx);
         self.data = shared.activity.data_received_at();
         let all = (rx - self.rx) + (tx - self.tx);
-        let talk = (talk_rx - self.talk_rx) + (talk_tx - self.talk_tx);
+        let talk = (overhead_rx - self.overhead_rx) + (overhead_tx - self.overhead_tx);
         let carried = all.saturating_sub(talk) >= TRAFFIC;
         let since = shared.activity.unanswered_since();
         let unanswered = !heard && since.is_some_and(|since| now.since(since) >= UNANSWERED);
         let told = std::mem::replace(&mut self.unanswered, unanswered);
-        (self.rx, self.tx, self.talk_rx, self.talk_tx) = (rx, tx, talk_rx, talk_tx);
+        (self.rx, self.tx, self.overhead_rx, self.overhead_tx) = (rx, tx, overhead_rx, overhead_tx);
         [
             heard.then_some(Signal::Heard { data }),
             carried.then_some(Signal::Carried),
@@ -477,23 +474,23 @@ mod tests {
 
     #[test]
     fn what_an_engine_sends_and_gets_is_no_traffic() {
-        let (shared, mut sample, mut talk_tx) = (peer(), Sample::default(), 0);
-        assert_eq!(sample.look(&shared, talk_tx, at(0)), NOTHING);
+        let (shared, mut sample, mut overhead_tx) = (peer(), Sample::default(), 0);
+        assert_eq!(sample.look(&shared, overhead_tx, at(0)), NOTHING);
         for ms in [1, 2] {
             let _ = shared.activity.data_received(at(ms), 4_000);
-            shared.talk_rx.fetch_add(4_000, Relaxed);
+            shared.overhead_rx.fetch_add(4_000, Relaxed);
             let _ = shared.activity.data_sent(at(ms), 5_000);
-            talk_tx += 5_000;
+            overhead_tx += 5_000;
             let _ = shared.activity.data_received(at(ms), TRAFFIC - 1);
             assert_eq!(
-                sample.look(&shared, talk_tx, at(ms)),
+                sample.look(&shared, overhead_tx, at(ms)),
                 [Some(Signal::Heard { data: Some(at(ms)) }), None, None],
                 "both ways, and less than counts"
             );
         }
         let _ = shared.activity.data_sent(at(3), TRAFFIC);
-        assert_eq!(sample.look(&shared, talk_tx, at(3)), [None, Some(Signal::Carried), None]);
-        assert_eq!(sample.look(&shared, talk_tx, at(3)), NOTHING, "once");
+        assert_eq!(sample.look(&shared, overhead_tx, at(3)), [None, Some(Signal::Carried), None]);
+        assert_eq!(sample.look(&shared, overhead_tx, at(3)), NOTHING, "once");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::{
     binder::Binder,
     config::{EndpointSpec, PathSpec},
     event::Event,
-    several::{Several, endpoint, place},
+    path_set::{PathSet, endpoint, place},
     status::PathStatus,
 };
 use portable_atomic::Ordering::Relaxed;
@@ -58,7 +58,7 @@ impl<B: Binder> Control<B> {
         let policies: Vec<_> = specs.iter().map(|spec| spec.policy).collect();
         let instant = now().instant;
         entry.endpoints = specs.into_iter().map(Configured::new).collect();
-        entry.shared.findable.store(!entry.endpoints.is_empty(), Relaxed);
+        entry.shared.has_configured_endpoint.store(!entry.endpoints.is_empty(), Relaxed);
         let paths = Paths::new(&policies, instant);
         match &mut entry.paths {
             Some(known) => known.paths.configure(&policies, instant),
@@ -220,7 +220,7 @@ impl<B: Binder> Control<B> {
     fn send_probe(&mut self, peer: PeerId, to: Place, probe: &Probe) {
         let sealer = self.peers.get(&peer).and_then(|entry| entry.shared.sealer.load_full());
         if let Some(sealer) = sealer {
-            self.seal_and_send(peer, &sealer, &probe.to_bytes(), super::apply::Text::Probe(endpoint(to)));
+            self.seal_and_send(peer, &sealer, &probe.to_bytes(), super::apply::Payload::Probe(endpoint(to)));
         }
     }
 
@@ -258,7 +258,7 @@ impl<B: Binder> Control<B> {
         let Some(several) = &mut entry.paths else { return };
         let (mut moved, mut chosen) = (false, false);
         if let Some(choice) = several.paths.changes(instant).filter(|choice| *choice != several.choice) {
-            entry.shared.several.store(Several::new(&choice, &several.flows).map(Arc::new));
+            entry.shared.path_set.store(PathSet::new(&choice, &several.flows).map(Arc::new));
             if let Some(active) = choice.active {
                 moved = move_to(&entry.shared.endpoint, active);
             }
@@ -322,7 +322,7 @@ fn seen(entry: &Peer) -> Seen {
     let all = activity.rx_bytes.load(Relaxed) + activity.tx_bytes.load(Relaxed);
     Seen {
         session: entry.shared.sealer.load().is_some(),
-        data: all.saturating_sub(entry.shared.talk_rx.load(Relaxed) + entry.talk_tx),
+        data: all.saturating_sub(entry.shared.overhead_rx.load(Relaxed) + entry.overhead_tx),
         unanswered: activity.unanswered_since(),
     }
 }

@@ -4,14 +4,15 @@
 //! routes, rules, local addresses and the forwarding switches keep their meaning. Until the answer is there the kernel
 //! forwards the packets itself. Every change of any of these empties the table.
 //!
-//! In every mode, nothing is relayed while netfilter has rules that a forwarded packet would meet ([`Gate`]): they would not see it.
+//! In every mode, nothing is relayed while netfilter has rules that a forwarded packet would meet ([`RelayGate`]): they would not see it.
 
 use super::Control;
 use crate::{
     binder::Binder,
-    device::{Interface, Relay},
     host::{ForwardRules, RouteChanges, RouteLookup, RulesWatch},
-    shared::{ROUTE_QUEUE, Relaying, RouteQuestion},
+    interface::Interface,
+    relay::{Relay, RelayRule},
+    shared::{ROUTE_QUEUE, RouteQuestion},
     status::RelayStatus,
 };
 use std::collections::HashSet;
@@ -19,10 +20,10 @@ use tokio::sync::mpsc;
 
 /// Pairs of addresses that are remembered. A peer can make the table as large as it likes by asking for many, so it has an
 /// end: a megabyte or two, and a hundred peers that all talk to each other.
-const ROUTED_MAX: usize = 16_384;
+const ANSWERS_MAX: usize = 16_384;
 
 /// Asks the kernel, and keeps its answers only as long as they hold.
-pub(super) struct Routing {
+pub(super) struct RouteCache {
     /// `None` until the first question: most devices never have one.
     kernel: Option<Kernel>,
     /// The interface; without one there are no routes to ask for.
@@ -47,7 +48,7 @@ pub(super) struct RouteAnswer {
     returns: bool,
 }
 
-impl Routing {
+impl RouteCache {
     pub(super) fn new(index: Option<u32>, answers: mpsc::Sender<RouteAnswer>) -> Self {
         Self { kernel: None, index, generation: 0, pending: HashSet::new(), asked: 0, answers }
     }
@@ -83,14 +84,14 @@ impl Routing {
 }
 
 /// Whether netfilter lets anything be relayed.
-pub(super) struct Gate {
+pub(super) struct RelayGate {
     watch: Option<RulesWatch>,
     rules: ForwardRules,
     /// Legacy iptables is followed as well, which takes a look every second.
     following: bool,
 }
 
-impl Gate {
+impl RelayGate {
     /// For a device with an interface. What is relayed as the kernel routes it, is not before somebody has packets for
     /// somebody else: an idle device is not woken for that.
     pub(super) fn new(relay: &Relay, interface: &Interface, found: mpsc::Sender<ForwardRules>) -> Self {
@@ -127,19 +128,19 @@ impl Gate {
 
 impl<B: Binder> Control<B> {
     /// What may be relayed now, for the workers.
-    pub(super) fn relaying(&self) -> Relaying {
-        match &self.relaying {
-            Relaying::Always { .. } if !self.gate.is_open() => Relaying::Never,
+    pub(super) fn relay_rule(&self) -> RelayRule {
+        match &self.relay_rule {
+            RelayRule::Always { .. } if !self.gate.is_open() => RelayRule::Never,
             // The answers about routes are none while the gate is closed.
-            relaying => relaying.clone(),
+            rule => rule.clone(),
         }
     }
 
     /// For people.
     pub(super) fn relay_status(&self) -> RelayStatus {
-        match (&self.relaying, &self.gate.rules) {
-            (Relaying::Isolated, _) => RelayStatus::Isolated,
-            (Relaying::Never, _) if !self.follows_addresses => RelayStatus::Off,
+        match (&self.relay_rule, &self.gate.rules) {
+            (RelayRule::Isolate, _) => RelayStatus::Isolated,
+            (RelayRule::Never, _) if !self.follows_addresses => RelayStatus::Off,
             (_, ForwardRules::None) => RelayStatus::On,
             (_, ForwardRules::Unknown) => RelayStatus::Unknown,
             (_, ForwardRules::Seen(what)) => RelayStatus::Rules(what.clone()),
@@ -169,11 +170,11 @@ impl<B: Binder> Control<B> {
 
     /// A worker has a packet for another peer.
     pub(super) fn ask_route(&mut self, question: RouteQuestion) {
-        let routing = &mut self.routing;
+        let cache = &mut self.route_cache;
         // What finds no room is asked by one of the next packets: routes that flap must not pile up tasks.
-        if routing.asked >= ROUTE_QUEUE
-            || routing.pending.contains(&question)
-            || self.shared.routed.pin().contains_key(&question)
+        if cache.asked >= ROUTE_QUEUE
+            || cache.pending.contains(&question)
+            || self.shared.kernel_answers.pin().contains_key(&question)
         {
             return;
         }
@@ -182,11 +183,11 @@ impl<B: Binder> Control<B> {
             // Remembered until it opens: the worker need not ask for each packet.
             return self.remember(question, false);
         }
-        let Some(kernel) = routing.kernel() else { return };
+        let Some(kernel) = cache.kernel() else { return };
         let returns = kernel.lookup.returns(question.source, question.destination);
-        let (generation, answers) = (routing.generation, routing.answers.clone());
-        routing.pending.insert(question);
-        routing.asked += 1;
+        let (generation, answers) = (cache.generation, cache.answers.clone());
+        cache.pending.insert(question);
+        cache.asked += 1;
         tokio::spawn(async move {
             let answer = RouteAnswer { generation, question, returns: returns.await };
             // Control is gone only while the device shuts down.
@@ -195,11 +196,11 @@ impl<B: Binder> Control<B> {
     }
 
     pub(super) fn route_answered(&mut self, answer: &RouteAnswer) {
-        self.routing.asked -= 1;
-        if answer.generation != self.routing.generation {
+        self.route_cache.asked -= 1;
+        if answer.generation != self.route_cache.generation {
             return;
         }
-        self.routing.pending.remove(&answer.question);
+        self.route_cache.pending.remove(&answer.question);
         if answer.returns {
             let RouteQuestion { source, destination } = answer.question;
             tracing::debug!(
@@ -210,16 +211,16 @@ impl<B: Binder> Control<B> {
     }
 
     fn remember(&self, question: RouteQuestion, returns: bool) {
-        let routed = self.shared.routed.pin();
-        if routed.len() >= ROUTED_MAX {
-            routed.clear();
+        let answers = self.shared.kernel_answers.pin();
+        if answers.len() >= ANSWERS_MAX {
+            answers.clear();
         }
-        routed.insert(question, returns);
+        answers.insert(question, returns);
     }
 
     pub(super) fn routes_changed(&mut self) {
-        self.routing.generation += 1;
-        self.routing.pending.clear();
-        self.shared.routed.pin().clear();
+        self.route_cache.generation += 1;
+        self.route_cache.pending.clear();
+        self.shared.kernel_answers.pin().clear();
     }
 }

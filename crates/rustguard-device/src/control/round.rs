@@ -7,12 +7,12 @@
 /// A kind of work, in the order within a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    Signal,
+    Notice,
     Probe,
     Time,
     Handshake,
     /// A worker wants a handshake.
-    Wish,
+    HandshakeRequest,
     Command,
     /// A packet for the routing engine.
     Engine,
@@ -24,11 +24,11 @@ pub(super) enum Kind {
 
 impl Kind {
     const ALL: [Self; 9] = [
-        Self::Signal,
+        Self::Notice,
         Self::Probe,
         Self::Time,
         Self::Handshake,
-        Self::Wish,
+        Self::HandshakeRequest,
         Self::Command,
         Self::Engine,
         Self::Host,
@@ -40,8 +40,8 @@ impl Kind {
     /// of what it has to decide.
     const fn share(self) -> u8 {
         match self {
-            Self::Signal | Self::Probe => 64,
-            Self::Handshake | Self::Wish | Self::Route => 16,
+            Self::Notice | Self::Probe => 64,
+            Self::Handshake | Self::HandshakeRequest | Self::Route => 16,
             Self::Command | Self::Engine | Self::Host => 4,
             Self::Time => 1,
         }

@@ -131,7 +131,8 @@ impl<B: Binder> Control<B> {
     /// came to one that was given up. When the peer asks again, it did not get that: its address is right for it.
     pub(super) fn answer_to(&mut self, peer: PeerId, from: Endpoint) -> Endpoint {
         let Some(entry) = self.peers.get_mut(&peer) else { return from };
-        let Some(local) = from.local.filter(|local| entry.shared.given_up.load().as_deref() == Some(local)) else {
+        let Some(local) = from.local.filter(|local| entry.shared.abandoned_source.load().as_deref() == Some(local))
+        else {
             return from;
         };
         if std::mem::replace(&mut entry.source.doubted, true) {
@@ -139,7 +140,7 @@ impl<B: Binder> Control<B> {
             entry.source.checked = Some(local);
             // Given up again when the route has led there again.
             entry.source.led.iter_mut().filter(|led| **led == local.interface).for_each(|led| *led = 0);
-            entry.shared.given_up.store(None);
+            entry.shared.abandoned_source.store(None);
             return from;
         }
         Endpoint { local: None, ..from }
@@ -211,10 +212,10 @@ impl<B: Binder> Control<B> {
             }
             if way == Way::Interface(local.interface) {
                 entry.source.doubted = false;
-                entry.shared.take_up(local);
+                entry.shared.restore_source(local);
             } else if led || way == Way::NotOurs || new && cause == Due::Changed {
                 entry.source.doubted = false;
-                entry.shared.give_up(&asked, local);
+                entry.shared.abandon_source(&asked, local);
                 let line = Line::new(
                     entry.label(&entry.shared.public_key),
                     format_args!(
@@ -232,14 +233,14 @@ impl<B: Binder> Control<B> {
 /// The endpoint whose route is to be looked at, and our address there; none for what is bound to an interface, and for peers with
 /// several paths, which are probed.
 fn question(entry: &Peer) -> Option<(Endpoint, LocalAddr)> {
-    if entry.shared.several.load().is_some() {
+    if entry.shared.path_set.load().is_some() {
         return None;
     }
     let endpoint = *entry.shared.endpoint.load().as_deref()?;
     let local = match endpoint.local {
         Some(local) => local,
         // Given up: it may be right again.
-        None => *entry.shared.given_up.load().as_deref()?,
+        None => *entry.shared.abandoned_source.load().as_deref()?,
     };
     // A link-local address is its interface's, whatever routes say.
     let routed = !local.bound && local.interface != 0 && !is_link_local(&endpoint);

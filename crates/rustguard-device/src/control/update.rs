@@ -143,7 +143,7 @@ impl<B: Binder> Control<B> {
             }
         }
         if let Some(role) = update.role {
-            self.seat.set_role(peer, role);
+            self.engine_host.set_role(peer, role);
         }
         if known.is_none() || update.replace_allowed_ips || !update.allowed_ips.is_empty() || update.role.is_some() {
             self.engine_peer(peer);
@@ -182,7 +182,7 @@ impl<B: Binder> Control<B> {
             name: None,
             endpoints: Vec::new(),
             paths: None,
-            talk_tx: 0,
+            overhead_tx: 0,
             source: Default::default(),
         };
         self.published.peers.insert(peer, Arc::clone(&entry.shared));
@@ -218,7 +218,7 @@ impl<B: Binder> Control<B> {
             drop(waiting);
             self.forget_paths(peer, &entry);
             self.tell_endpoints(peer);
-            self.news.forget(peer);
+            self.peer_log.forget(peer);
         }
     }
 
@@ -226,8 +226,8 @@ impl<B: Binder> Control<B> {
     /// to wait for it.
     pub(super) fn publish(&mut self) {
         let started = now().instant;
-        let (routes, relaying) = (self.seat.table.snapshot(), self.relaying());
-        self.shared.table.store(Arc::new(Table { routes, relaying, ..self.published.clone() }));
+        let (routes, relay_rule) = (self.engine_host.table.snapshot(), self.relay_rule());
+        self.shared.table.store(Arc::new(Table { routes, relay_rule, ..self.published.clone() }));
         self.engine_published(started);
     }
 

@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::{MemoryBinder, PeerUpdate};
+use ipnet::IpNet;
+use rustguard_crypto::x25519::StaticSecret;
 use rustguard_tun::memory::{self, MemoryHost, MemoryNet};
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -28,7 +30,7 @@ fn device(net: &MemoryNet, n: u8, workers: usize, peers: &[u8]) -> (Device, Vec<
     }
     let binder = MemoryBinder::new(net.clone(), at(n));
     let queues = queues.into_iter().map(|queue| vec![queue]).collect();
-    (builder.launch(queues, binder, None).expect("the addresses are free"), hosts)
+    (Device::launch(builder.settings, queues, binder, None).expect("the addresses are free"), hosts)
 }
 
 /// A packet with a number, of one of several flows.

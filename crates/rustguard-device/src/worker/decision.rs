@@ -6,7 +6,8 @@ use crate::{
     drops::DropReason,
     filter::{self, Packet, Routed},
     key::to_base64,
-    shared::{PeerShared, Relaying, RouteQuestion, Shared, Table},
+    relay::RelayRule,
+    shared::{PeerShared, RouteQuestion, Shared, Table},
 };
 use rustguard_core::{node::PeerId, packet::IpHead, routing::Role, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
@@ -17,7 +18,7 @@ pub(super) struct Decision<'a> {
     table: &'a Table,
     shared: &'a Shared,
     last_source: Cell<Option<(PeerId, IpAddr)>>,
-    last_relayed: Cell<Option<(RouteQuestion, Relayed)>>,
+    last_decision: Cell<Option<(RouteQuestion, RelayDecision)>>,
     last_key: Cell<Option<(PeerId, PublicKey)>>,
 }
 
@@ -36,16 +37,16 @@ pub(super) enum Outcome {
 
 /// What is to become of a packet that some peer has, by its addresses.
 #[derive(Clone, Copy)]
-enum Relayed {
-    Yes,
-    No,
-    Prohibited,
+enum RelayDecision {
+    Relay,
+    ToHost,
+    Refuse,
 }
 
 impl<'a> Decision<'a> {
     pub(super) fn new(table: &'a Table, shared: &'a Shared) -> Self {
-        let (last_source, last_relayed, last_key) = Default::default();
-        Self { table, shared, last_source, last_relayed, last_key }
+        let (last_source, last_decision, last_key) = Default::default();
+        Self { table, shared, last_source, last_decision, last_key }
     }
 
     /// Whether `from` may present a packet with this source. Asked first, and by nobody's leave: neither routing nor the filter
@@ -151,15 +152,15 @@ impl<'a> Decision<'a> {
         Some(peer)
     }
 
-    fn relayed(&self, question: RouteQuestion) -> Relayed {
-        let yes = match &self.table.relaying {
-            Relaying::Never => false,
-            Relaying::Isolated => return Relayed::Prohibited,
+    fn relay_decision(&self, question: RouteQuestion) -> RelayDecision {
+        let yes = match &self.table.relay_rule {
+            RelayRule::Never => false,
+            RelayRule::Isolate => return RelayDecision::Refuse,
             // Is it for this host? Asked first: else packets would go back and forth until their hops are used up.
-            Relaying::Always { local } => {
+            RelayRule::Always { local } => {
                 !local.contains(&question.destination) && !question.destination.is_multicast()
             }
-            Relaying::AsRouted => match self.shared.routed.pin().get(&question) {
+            RelayRule::AskKernel => match self.shared.kernel_answers.pin().get(&question) {
                 Some(&routed) => routed,
                 None => {
                     self.shared.control.ask_route(question);
@@ -167,7 +168,7 @@ impl<'a> Decision<'a> {
                 }
             },
         };
-        if yes { Relayed::Yes } else { Relayed::No }
+        if yes { RelayDecision::Relay } else { RelayDecision::ToHost }
     }
 
     /// Where the routing engine sends a packet. A packet that came from a peer is relayed only where the setting says so.
@@ -175,24 +176,24 @@ impl<'a> Decision<'a> {
         if !from_peer {
             return self.table.next_hop(packet, bytes).map_or(Outcome::Drop(DropReason::NoRoute), Outcome::Forward);
         }
-        if matches!(self.table.relaying, Relaying::Never) {
+        if matches!(self.table.relay_rule, RelayRule::Never) {
             return Outcome::Deliver;
         }
         // The host gets packets that no peer has a route for, and packets whose next hop is unreachable: it answers for us.
         let Some(peer) = self.table.next_hop(packet, bytes) else { return Outcome::Deliver };
         let question = RouteQuestion { source: packet.source, destination: packet.destination };
-        let relayed = match self.last_relayed.get() {
-            Some((last, relayed)) if last == question => relayed,
+        let decision = match self.last_decision.get() {
+            Some((last, decision)) if last == question => decision,
             _ => {
-                let relayed = self.relayed(question);
-                self.last_relayed.set(Some((question, relayed)));
-                relayed
+                let decision = self.relay_decision(question);
+                self.last_decision.set(Some((question, decision)));
+                decision
             }
         };
-        match relayed {
-            Relayed::Yes => Outcome::Forward(peer),
-            Relayed::No => Outcome::Deliver,
-            Relayed::Prohibited => Outcome::Drop(DropReason::Isolated),
+        match decision {
+            RelayDecision::Relay => Outcome::Forward(peer),
+            RelayDecision::ToHost => Outcome::Deliver,
+            RelayDecision::Refuse => Outcome::Drop(DropReason::Isolated),
         }
     }
 }
@@ -208,7 +209,7 @@ mod tests {
     const C: PeerId = PeerId(2);
 
     /// A has 10.0.0.1, C all the rest, also what is for everybody.
-    fn table(relaying: Relaying) -> Table {
+    fn table(relay_rule: RelayRule) -> Table {
         let mut routes = RouteTable::default();
         routes.install("0.0.0.0/0".parse().unwrap(), NextHops::single(C).into());
         routes.permit(A, "10.0.0.1/32".parse().unwrap(), SourceRule::Longest);
@@ -217,7 +218,7 @@ mod tests {
         Table {
             routes: routes.snapshot(),
             peers: [peer(A), peer(C)].into_iter().collect(),
-            relaying,
+            relay_rule,
             ..Table::default()
         }
     }
@@ -229,7 +230,7 @@ mod tests {
     /// What was last found out is about a peer, and not about a source alone.
     #[test]
     fn a_source_is_one_peers() {
-        let (table, (shared, _inbox)) = (table(Relaying::Never), testing::shared(2));
+        let (table, (shared, _inbox)) = (table(RelayRule::Never), testing::shared(2));
         let (a, c, now) = (&table.peers[&A], &table.peers[&C], Instant::default());
         let decision = Decision::new(&table, &shared);
         for _ in 0..2 {
@@ -244,7 +245,7 @@ mod tests {
     #[test]
     fn what_is_for_the_host_is_not_relayed() {
         let local = Arc::new([[10, 0, 0, 2].into()].into());
-        let (table, (shared, _inbox)) = (table(Relaying::Always { local }), testing::shared(2));
+        let (table, (shared, _inbox)) = (table(RelayRule::Always { local }), testing::shared(2));
         let decision = Decision::new(&table, &shared);
         let outcome = |to| decision.outcome(Some(&table.peers[&A]), &head(1, to), &[0; 20]);
         for _ in 0..2 {

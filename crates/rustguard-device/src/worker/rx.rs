@@ -4,12 +4,12 @@ use super::{
     decision::{Decision, Outcome},
     lanes::Lanes,
     now,
-    relay::Relay,
+    relay_batch::RelayBatch,
 };
 use crate::{
     drops::DropReason,
     sessions::Session,
-    shared::{ENGINE_PATH, PeerShared, Shared, Signal},
+    shared::{ENGINE_PATH, Notice, PeerShared, Shared},
 };
 use rustguard_core::{
     ecn,
@@ -34,7 +34,7 @@ pub(super) struct Rx {
     /// The run being collected: frames of one session from one endpoint, with one codepoint.
     frames: Vec<Frame>,
     opened: Vec<bool>,
-    relay: Relay,
+    relay: RelayBatch,
 }
 
 /// What all frames of a run have in common.
@@ -53,7 +53,7 @@ impl Rx {
             received: Vec::with_capacity(RECEIVED),
             frames: Vec::with_capacity(FRAMES),
             opened: Vec::with_capacity(FRAMES),
-            relay: Relay::default(),
+            relay: RelayBatch::default(),
         }
     }
 
@@ -107,8 +107,10 @@ impl Rx {
                         self.frames.push(Frame { offset: offset + HEADER_LEN, len: len - OVERHEAD, counter });
                     }
                     Some(_) => shared.handshakes.take(from, datagram, now, &shared.drops),
-                    None => match &shared.datagrams {
-                        Some(other) if (other.recognises)(datagram) => other.take(from, datagram, now, &shared.drops),
+                    None => match &shared.foreign {
+                        Some(foreign) if (foreign.recognises)(datagram) => {
+                            foreign.take(from, datagram, now, &shared.drops);
+                        }
                         _ => shared.drops.count(DropReason::Malformed, 1),
                     },
                 }
@@ -164,11 +166,11 @@ impl Rx {
         shared.drops.count(DropReason::Replayed, replayed);
         if bytes > 0 {
             if opener.first_use() {
-                shared.control.signal(Signal::Confirmed(run.index));
+                shared.control.notify(Notice::Confirmed(run.index));
             }
             // A probe tells of a path, not that the peer has moved.
             if elsewhere {
-                shared.control.news(peer, peer.seen_at(&run.from));
+                shared.control.location_change(peer, peer.seen_at(&run.from));
             }
             if opener.rekey_on_receive(now) {
                 shared.control.want_handshake(peer);
@@ -176,7 +178,7 @@ impl Rx {
             if !data {
                 peer.activity.keepalive_received(now, bytes);
             } else if peer.activity.data_received(now, bytes) {
-                shared.control.signal(Signal::Activity(peer.id));
+                shared.control.notify(Notice::Activity(peer.id));
             }
         }
 
@@ -186,7 +188,7 @@ impl Rx {
             let Some(head) = IpHead::parse(packet) else {
                 match Probe::parse(packet) {
                     Some(probe) => {
-                        peer.talk_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
+                        peer.overhead_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
                         to_paths(peer, run.from, probe, now, shared);
                     }
                     None => shared.drops.count(DropReason::NotIp, 1),
@@ -195,7 +197,7 @@ impl Rx {
             };
             if shared.claims.is_some_and(|claims| claims(&packet[..head.len])) {
                 // Between engines: these packets have link-local addresses, which nobody else's rules are about.
-                peer.talk_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
+                peer.overhead_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
                 to_engine(peer, &packet[..head.len], mtu, now, shared);
                 continue;
             }
@@ -238,7 +240,7 @@ fn to_engine(from: &PeerShared, packet: &[u8], mtu: usize, now: Instant, shared:
         Some(DropReason::EngineNotARouter)
     } else if packet.len() > mtu.max(ENGINE_PATH) {
         Some(DropReason::EngineTooLong)
-    } else if !from.may_speak(packet.len(), now) {
+    } else if !from.may_send_to_engine(packet.len(), now) {
         Some(DropReason::EngineLimit)
     } else {
         match shared.control.engine.try_reserve() {

@@ -2,7 +2,7 @@
 
 use crate::{
     drops::DropReason,
-    shared::{PeerShared, Shared, Signal},
+    shared::{Notice, PeerShared, Shared},
 };
 use rustguard_core::{
     ecn,
@@ -59,7 +59,7 @@ pub(crate) fn seal_with(
     for (frame, counter) in frames.iter_mut().zip(reserved.first..) {
         frame.counter = counter;
     }
-    let several = peer.several.load();
+    let several = peer.path_set.load();
     let spread = several.as_deref().filter(|several| several.spreads());
     let mut bytes = 0;
     // Listed before they are sealed: only the text tells the flow.
@@ -72,7 +72,7 @@ pub(crate) fn seal_with(
     }
     sealer.seal(slab, frames);
     if peer.activity.data_sent(now, bytes) {
-        shared.control.signal(Signal::Activity(peer.id));
+        shared.control.notify(Notice::Activity(peer.id));
     }
     true
 }
@@ -129,7 +129,7 @@ fn wait(
     }
     // Nowhere to send an initiation, and no name that could still be resolved: only the peer can begin, and by then these
     // packets would be stale.
-    if peer.endpoint.load().is_none() && !peer.findable.load(Ordering::Relaxed) {
+    if peer.endpoint.load().is_none() && !peer.has_configured_endpoint.load(Ordering::Relaxed) {
         shared.drops.count(DropReason::NoEndpoint, frames.len());
         return false;
     }
@@ -173,24 +173,24 @@ mod tests {
         };
         wait(0..3);
         assert_eq!(shared.drops.snapshot(), [(DropReason::NoEndpoint, 3)], "nobody could be asked for a session");
-        peer.findable.store(true, Ordering::Relaxed);
+        peer.has_configured_endpoint.store(true, Ordering::Relaxed);
         for _ in 0..100 {
             wait(0..10);
         }
         wait(10..20);
         assert_eq!(shared.drops.snapshot()[1], (DropReason::StagingFull, 1_010 - 128));
-        assert_eq!(inbox.wishes.try_recv(), Ok(PeerId(1)));
-        assert!(inbox.wishes.try_recv().is_err(), "nor while control looks at it");
+        assert_eq!(inbox.handshake_requests.try_recv(), Ok(PeerId(1)));
+        assert!(inbox.handshake_requests.try_recv().is_err(), "nor while control looks at it");
         // Control clears the flag before it acts, and nothing is told again while packets wait.
         peer.handshake_wanted.store(false, Ordering::Release);
         wait(20..30);
-        assert!(inbox.wishes.try_recv().is_err(), "a handshake is under way for as long as packets wait");
+        assert!(inbox.handshake_requests.try_recv().is_err(), "a handshake is under way for as long as packets wait");
         let mut waiting = peer.waiting.lock();
         let order: Vec<u8> = std::iter::from_fn(|| waiting.pop(&shared.room)).map(|packet| packet[0]).collect();
         drop(waiting);
         assert_eq!(order[108..], (10..30).collect::<Vec<_>>());
         wait(0..1);
-        assert_eq!(inbox.wishes.try_recv(), Ok(PeerId(1)));
+        assert_eq!(inbox.handshake_requests.try_recv(), Ok(PeerId(1)));
     }
 
     #[test]
@@ -215,12 +215,12 @@ mod tests {
             assert_eq!(worker.join().expect("it has sealed"), (100, 1));
         });
         assert!(peer.waiting.lock().is_empty(), "nothing is left behind");
-        assert!(inbox.wishes.try_recv().is_err());
+        assert!(inbox.handshake_requests.try_recv().is_err());
     }
 
     #[test]
     fn each_flow_has_one_path_and_all_paths_have_flows() {
-        use crate::several::Several;
+        use crate::path_set::PathSet;
         use rustguard_core::paths::{Choice, Place, Share};
         use std::collections::HashMap;
 
@@ -233,7 +233,7 @@ mod tests {
         peer.endpoint.store(Some(Arc::new(Endpoint { remote: place(9).remote, local: None })));
         let share = |path, weight| (Share { path, weight }, place(path));
         let choice = Choice { spread: vec![share(3, 1), share(5, 3)], ..Choice::default() };
-        peer.several.store(Several::new(&choice, &Arc::default()).map(Arc::new));
+        peer.path_set.store(PathSet::new(&choice, &Arc::default()).map(Arc::new));
         // UDP packets of eight flows, in turn; 40 bytes each, the header in front and the tag behind.
         let stride = HEADER_LEN + 48 + TAG_LEN;
         let mut slab = vec![0; 64 * stride];

@@ -4,7 +4,7 @@ use super::{
     decision::{Decision, Outcome},
     lanes::Lanes,
     now,
-    own::{self, Own},
+    routing_loop::{self, LoopDetector},
     seal,
     unreachable::Unreachable,
 };
@@ -45,7 +45,7 @@ pub(super) struct Tx {
     frames: Vec<Frame>,
     runs: Vec<Run>,
     transmits: Vec<Transmit>,
-    own: Own,
+    loops: LoopDetector,
     unreachable: Unreachable,
 }
 
@@ -63,7 +63,7 @@ impl Tx {
             frames: Vec::with_capacity(4 * BATCH),
             runs: Vec::with_capacity(BATCH),
             transmits: Vec::with_capacity(BATCH),
-            own: Own::default(),
+            loops: LoopDetector::default(),
             unreachable: Unreachable::default(),
         }
     }
@@ -146,7 +146,8 @@ impl Tx {
                 };
                 match (outcome, &head) {
                     (Outcome::Forward(peer), _)
-                        if own::may_be(packet, port) && self.own.is(packet, peer, table, now(), shared) =>
+                        if routing_loop::may_be(packet, port)
+                            && self.loops.is_own(packet, peer, table, now(), shared) =>
                     {
                         outcome = Outcome::Drop(DropReason::RoutingLoop);
                     }
@@ -173,7 +174,7 @@ impl Tx {
                 }
                 Outcome::Ignore => continue,
             };
-            // Several lie at a stride that has room for just so much text.
+            // PathSet lie at a stride that has room for just so much text.
             let room = if count > 1 { stride - HEADER_LEN - TAG_LEN } else { usize::MAX };
             let padded = padded_len(len, mtu).min(room);
             self.slab[offset + len..offset + padded].fill(0);

@@ -148,7 +148,7 @@ impl Node {
             .listen_port(PORT)
             // Five devices share a machine here that may have two cores.
             .queues(NonZeroUsize::MIN)
-            .relay(Relay::Routed)
+            .relay(Relay::ByEngine)
             .routing(engine)
             .routing_tables(LearnedTables::main())
             .announce([host(me)]);

@@ -4,7 +4,8 @@ use super::*;
 use crate::{
     config::SourceCheck,
     filter::{Origin, Packet, Routed, Verdict},
-    shared::{Bounds, Relaying},
+    relay::RelayRule,
+    shared::Bounds,
 };
 use proptest::prelude::*;
 use rustguard_core::{
@@ -28,7 +29,7 @@ struct Others {
 fn lab(filter: impl Fn(&Packet<'_>) -> Verdict + Send + Sync + 'static) -> (Lab, Others) {
     let mut lab = Lab::new();
     lab.shared.filter = Some(Box::new(filter));
-    lab.table.relaying = Relaying::Always { local: Arc::default() };
+    lab.table.relay_rule = RelayRule::Always { local: Arc::default() };
     let net = MemoryNet::default();
     let mut routes = RouteTable::default();
     let mut ends = Vec::new();
@@ -124,7 +125,7 @@ fn the_filter_sees_the_packet_its_origin_and_the_route() {
     // And Pass is what would be without it.
     assert_eq!(host, [packets[1].to_vec()]);
     assert_eq!(relayed, [(2, a_hop_later(packets[0])), (3, a_hop_later(padded))]);
-    lab.table.relaying = Relaying::Isolated;
+    lab.table.relay_rule = RelayRule::Isolate;
     assert_eq!(send(&mut lab, &mut others, &packets[..1]), (vec![], vec![]));
     assert_eq!(SEEN.take()[0].1, Routed::Isolated);
     assert_eq!(lab.shared.drops.snapshot(), [(DropReason::Isolated, 1)]);
@@ -241,8 +242,8 @@ proptest! {
             assert!(packet.bytes[21] == 1, "asked about {:?}", packet.head);
             answers[asked.fetch_add(1, Ordering::Relaxed) % answers.len()]
         });
-        lab.table.relaying =
-            [Relaying::Never, Relaying::Isolated, Relaying::Always { local: Arc::default() }][relaying as usize].clone();
+        lab.table.relay_rule =
+            [RelayRule::Never, RelayRule::Isolate, RelayRule::Always { local: Arc::default() }][relaying as usize].clone();
         if let (Some(mode), Some(length), Some(role)) = (mode, length, role) {
             lab.shared.source_check = mode;
             let net = ipnet::IpNet::new([10, 0, 0, 1].into(), length).unwrap().trunc();

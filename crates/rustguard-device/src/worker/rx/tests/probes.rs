@@ -1,7 +1,7 @@
 //! Probes are for control, and say nothing about where the peer is.
 
 use super::*;
-use crate::several::{Several, place};
+use crate::path_set::{PathSet, place};
 use rustguard_core::paths::{Choice, Request};
 
 const ASKED: Request = Request {
@@ -30,10 +30,10 @@ fn a_probe_goes_to_control_and_moves_nobody() {
     assert_eq!(lab.receive(&[&asked], NOW), (vec![], vec![]));
     assert_eq!(lab.inbox.probes.try_recv().unwrap(), (PeerId(1), from(), probe));
     assert!(peer(&lab).endpoint.load().is_none());
-    assert_eq!(peer(&lab).talk_rx.load(Ordering::Relaxed), asked.len() as u64);
+    assert_eq!(peer(&lab).overhead_rx.load(Ordering::Relaxed), asked.len() as u64);
     // No answer is owed to it but its own.
-    let signals: Vec<_> = std::iter::from_fn(|| lab.inbox.signals.try_recv().ok()).collect();
-    assert!(!signals.iter().any(|signal| matches!(signal, Signal::Activity(_))), "{signals:?}");
+    let notices: Vec<_> = std::iter::from_fn(|| lab.inbox.notices.try_recv().ok()).collect();
+    assert!(!notices.iter().any(|signal| matches!(signal, Notice::Activity(_))), "{notices:?}");
     // A packet in the same run does.
     let (asked, packet) = (lab.sealed(&probe.to_bytes()), lab.sealed(&packet(1)));
     lab.receive(&[&asked, &packet], NOW);
@@ -83,12 +83,12 @@ fn a_peer_heard_by_a_known_path_has_not_moved() {
     let elsewhere = Endpoint { remote: "192.0.2.9:9".parse().unwrap(), local: None };
     peer(&lab).endpoint.store(Some(Arc::new(elsewhere)));
     let choice = Choice { known: vec![place(&elsewhere), place(&from())], ..Choice::default() };
-    peer(&lab).several.store(Several::new(&choice, &Arc::default()).map(Arc::new));
+    peer(&lab).path_set.store(PathSet::new(&choice, &Arc::default()).map(Arc::new));
     let packet = lab.sealed(&packet(1));
     lab.receive(&[&packet], NOW);
     assert_eq!(peer(&lab).endpoint.load().as_deref(), Some(&elsewhere));
     let choice = Choice { known: vec![place(&elsewhere)], ..Choice::default() };
-    peer(&lab).several.store(Several::new(&choice, &Arc::default()).map(Arc::new));
+    peer(&lab).path_set.store(PathSet::new(&choice, &Arc::default()).map(Arc::new));
     let packet = lab.sealed(&super::packet(1));
     lab.receive(&[&packet], NOW);
     assert_eq!(peer(&lab).endpoint.load().as_deref(), Some(&from()));

@@ -12,7 +12,7 @@ use std::{
 };
 
 /// What [`Paths`](rustguard_core::paths::Paths) chose, replaced as a whole; the flows live on.
-pub(crate) struct Several {
+pub(crate) struct PathSet {
     known: Vec<Place>,
     pinned: bool,
     shares: Vec<Share>,
@@ -20,7 +20,7 @@ pub(crate) struct Several {
     flows: Arc<Flows>,
 }
 
-impl Several {
+impl PathSet {
     /// `None` where the peer is like any other: it has one endpoint, and moves when it is heard elsewhere.
     pub(crate) fn new(choice: &Choice, flows: &Arc<Flows>) -> Option<Self> {
         if choice.known.is_empty() && choice.spread.is_empty() && !choice.pinned {
@@ -104,8 +104,8 @@ mod tests {
 
     #[test]
     fn nothing_chosen_is_no_more_than_a_peer() {
-        assert!(Several::new(&Choice::default(), &Arc::default()).is_none());
-        let pinned = Several::new(&Choice { pinned: true, ..Choice::default() }, &Arc::default()).unwrap();
+        assert!(PathSet::new(&Choice::default(), &Arc::default()).is_none());
+        let pinned = PathSet::new(&Choice { pinned: true, ..Choice::default() }, &Arc::default()).unwrap();
         assert!(pinned.expects(&endpoint(Place { remote: "[::1]:1".parse().unwrap(), local: None, interface: 0 })));
         assert!(!pinned.spreads());
     }

@@ -1,7 +1,6 @@
 //! Another protocol on the tunnel's port: which datagrams are its own, and the queue they wait in.
 
 use crate::{
-    device::Datagram,
     drops::{DropReason, Drops},
     fair::FairQueue,
 };
@@ -9,13 +8,23 @@ use rustguard_core::time::Instant;
 use rustguard_tun::Endpoint;
 use tokio::sync::mpsc;
 
+/// A datagram of another protocol on the tunnel's port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Where it came from, and by which of our addresses, or where it is to go. An answer goes to where the question came from,
+    /// from the address that was asked.
+    pub endpoint: Endpoint,
+    /// What is in it.
+    pub bytes: Box<[u8]>,
+}
+
 /// Who speaks another protocol on our port.
-pub(crate) struct OtherProtocol {
+pub(crate) struct ForeignProtocol {
     pub(crate) recognises: fn(&[u8]) -> bool,
     queue: FairQueue<Datagram>,
 }
 
-impl OtherProtocol {
+impl ForeignProtocol {
     pub(crate) fn new(recognises: fn(&[u8]) -> bool, queue: mpsc::Sender<Datagram>) -> Self {
         Self { recognises, queue: FairQueue::new(queue) }
     }

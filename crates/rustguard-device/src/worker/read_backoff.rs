@@ -3,7 +3,7 @@
 //! The kernel may be out of memory for a while, and sockets report what was the fault of single datagrams. A tunnel must not end
 //! for that. An interface that was deleted does not come back, and ends it at once.
 
-use crate::shared::Remarked;
+use crate::shared::LoggedCounter;
 use rustguard_core::time::Instant;
 use std::{io, time::Duration};
 
@@ -14,7 +14,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const ATTEMPTS: u32 = 32;
 
 /// How the reads of one direction went.
-pub(super) struct Reads {
+pub(super) struct ReadBackoff {
     /// What is read from, for the log.
     from: &'static str,
     /// Attempts in a row that failed.
@@ -22,14 +22,14 @@ pub(super) struct Reads {
     /// There is no attempt before this.
     paused: Option<Instant>,
     /// All failures so far: what fails now and then must not fill the log.
-    remarked: Remarked,
+    remarked: LoggedCounter,
     /// The log has a line about the failures since the last success.
     told: bool,
 }
 
-impl Reads {
+impl ReadBackoff {
     pub(super) fn new(from: &'static str) -> Self {
-        Self { from, failures: 0, paused: None, remarked: Remarked::default(), told: false }
+        Self { from, failures: 0, paused: None, remarked: LoggedCounter::default(), told: false }
     }
 
     /// Whether the direction pauses; asks the time only where it has failed.
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn failures_make_growing_pauses_and_have_an_end() {
-        let (mut reads, mut now, mut attempts) = (Reads::new("test"), NOW, 1);
+        let (mut reads, mut now, mut attempts) = (ReadBackoff::new("test"), NOW, 1);
         while reads.outcome(failure(), || now).is_ok() {
             let until = reads.paused().expect("a failure makes a pause");
             assert!(reads.pause(|| now), "it has begun");
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_success_makes_the_next_failure_the_first() {
-        let mut reads = Reads::new("test");
+        let mut reads = ReadBackoff::new("test");
         for _ in 0..10 * ATTEMPTS {
             reads.outcome(failure(), || NOW).expect("another attempt");
             assert_eq!(reads.paused(), Some(NOW + FIRST_PAUSE));
@@ -128,7 +128,7 @@ mod tests {
         for error in
             [io::ErrorKind::NotConnected.into(), io::Error::from_raw_os_error(rustix::io::Errno::NODEV.raw_os_error())]
         {
-            assert!(Reads::new("test").outcome(Err(error), || NOW).is_err());
+            assert!(ReadBackoff::new("test").outcome(Err(error), || NOW).is_err());
         }
     }
 }

@@ -14,14 +14,14 @@ use std::sync::atomic::Ordering;
 
 /// What of a batch is for other peers; keeps its memory between batches.
 #[derive(Default)]
-pub(super) struct Relay {
+pub(super) struct RelayBatch {
     peers: Vec<PeerId>,
     /// The packets, in the order they came; `peers[i]` gets `frames[i]`.
     frames: Vec<Frame>,
     transmits: Vec<Transmit>,
 }
 
-impl Relay {
+impl RelayBatch {
     /// Takes a packet for `peer`; false when it needs the host's router: its last hop is here (the host's ICMP lets traceroute
     /// see this hop), it is longer than the MTU, or it has options.
     pub(super) fn take(&mut self, slab: &mut [u8], peer: PeerId, frame: Frame, head: &IpHead, mtu: usize) -> bool {

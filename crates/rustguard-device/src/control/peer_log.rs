@@ -1,4 +1,4 @@
-//! News about peers for the log, at most one line for each peer and topic in [`PAUSE`].
+//! Lines about peers for the log, at most one line for each peer and topic in [`PAUSE`].
 //!
 //! A peer can repeat what is worth a line as often as it likes: it may send from another port with every packet. The first line
 //! is written at once. What follows is counted, and the last of it is written when the pause is over.
@@ -20,7 +20,7 @@ pub(super) enum Topic {
     Endpoint,
     /// From which of our addresses it is talked to.
     Source,
-    /// Handshakes with it.
+    /// HandshakeQueues with it.
     Handshake,
     /// Whether it is a neighbour of the routing engine.
     Neighbour,
@@ -33,14 +33,14 @@ pub(super) enum Topic {
 pub(super) struct Line {
     /// The peer's name.
     pub(super) peer: String,
-    /// It is bad news.
+    /// It reports a failure.
     pub(super) bad: bool,
     pub(super) text: String,
 }
 
 /// What was told, and what is held back.
 #[derive(Default)]
-pub(super) struct News {
+pub(super) struct PeerLog {
     told: BTreeMap<(PeerId, Topic), Told>,
     /// When something held back is to be told.
     due: BTreeSet<(Instant, PeerId, Topic)>,
@@ -53,7 +53,7 @@ struct Told {
     held: Option<(Line, u64)>,
 }
 
-impl News {
+impl PeerLog {
     /// Returns the line if it is to be written now.
     pub(super) fn tell(&mut self, peer: PeerId, topic: Topic, line: Line, now: Instant) -> Option<Line> {
         let until = now + PAUSE;
@@ -136,57 +136,57 @@ mod tests {
     }
 
     /// All lines that are due.
-    fn due(news: &mut News, now: Instant) -> Vec<String> {
-        std::iter::from_fn(|| news.next(now)).map(|line| line.text).collect()
+    fn due(log: &mut PeerLog, now: Instant) -> Vec<String> {
+        std::iter::from_fn(|| log.next(now)).map(|line| line.text).collect()
     }
 
     #[test]
     fn a_peer_that_moves_with_every_packet_has_a_line_in_ten_seconds() {
-        let mut news = News::default();
+        let mut log = PeerLog::default();
         let mut lines = Vec::new();
         for n in 0..60_000 {
             let now = AT + MS * n;
-            lines.extend(news.tell(PEER, Topic::Endpoint, line(n), now).map(|line| line.text));
-            lines.extend(due(&mut news, now));
+            lines.extend(log.tell(PEER, Topic::Endpoint, line(n), now).map(|line| line.text));
+            lines.extend(due(&mut log, now));
         }
-        lines.extend(due(&mut news, AT + Duration::from_secs(60)));
+        lines.extend(due(&mut log, AT + Duration::from_secs(60)));
         assert_eq!(lines.len(), 7, "{lines:?}");
         assert_eq!(lines[0], "endpoint is 192.0.2.1:0");
         assert_eq!(lines[1], "endpoint is 192.0.2.1:10000 (the last of 10000 such changes in 10 s)");
         assert_eq!(lines[6], "endpoint is 192.0.2.1:59999 (the last of 9999 such changes in 10 s)");
-        assert_eq!(news.deadline(), None);
-        assert_eq!(news.told.len(), 1);
+        assert_eq!(log.deadline(), None);
+        assert_eq!(log.told.len(), 1);
     }
 
     #[test]
     fn what_happens_now_and_then_is_told_at_once() {
-        let mut news = News::default();
+        let mut log = PeerLog::default();
         for n in 0..5 {
-            assert_eq!(news.tell(PEER, Topic::Endpoint, line(n), AT + PAUSE * n), Some(line(n)));
+            assert_eq!(log.tell(PEER, Topic::Endpoint, line(n), AT + PAUSE * n), Some(line(n)));
         }
-        assert_eq!(news.deadline(), None, "nobody is woken for it");
+        assert_eq!(log.deadline(), None, "nobody is woken for it");
         // One more is told when the pause is over, as it is.
         let now = AT + PAUSE * 4 + MS;
-        assert_eq!(news.tell(PEER, Topic::Endpoint, line(9), now), None);
-        assert_eq!(news.deadline(), Some(AT + PAUSE * 5));
-        assert_eq!(due(&mut news, AT + PAUSE * 5), [line(9).text]);
+        assert_eq!(log.tell(PEER, Topic::Endpoint, line(9), now), None);
+        assert_eq!(log.deadline(), Some(AT + PAUSE * 5));
+        assert_eq!(due(&mut log, AT + PAUSE * 5), [line(9).text]);
     }
 
     #[test]
     fn peers_and_topics_are_apart_and_a_peer_that_is_gone_leaves_nothing() {
-        let mut news = News::default();
+        let mut log = PeerLog::default();
         let other = PeerId(8);
         for peer in [PEER, other] {
             for topic in
                 [Topic::Endpoint, Topic::Source, Topic::Handshake, Topic::Neighbour, Topic::Path(0), Topic::Path(6)]
             {
-                assert!(news.tell(peer, topic, line(1), AT).is_some());
-                assert!(news.tell(peer, topic, line(2), AT).is_none());
+                assert!(log.tell(peer, topic, line(1), AT).is_some());
+                assert!(log.tell(peer, topic, line(2), AT).is_none());
             }
         }
-        news.forget(PEER);
-        assert_eq!((news.told.len(), news.due.len()), (6, 6));
-        news.forget(other);
-        assert_eq!((news.told.len(), news.deadline()), (0, None));
+        log.forget(PEER);
+        assert_eq!((log.told.len(), log.due.len()), (6, 6));
+        log.forget(other);
+        assert_eq!((log.told.len(), log.deadline()), (0, None));
     }
 }

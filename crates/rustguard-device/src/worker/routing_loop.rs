@@ -8,7 +8,7 @@
 //! with masquerading even from the same address. The index in the message decides: the peer drew it for a session with us, or we
 //! for a handshake, and another's is the same once in 2³².
 
-use crate::shared::{PeerShared, Remarked, Shared, Table};
+use crate::shared::{LoggedCounter, PeerShared, Shared, Table};
 use rustguard_core::{node::PeerId, time::Instant};
 use std::{collections::HashMap, net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
@@ -23,19 +23,19 @@ const DATA: u8 = 4;
 
 /// All peers' endpoints, as far as that is known: where A's is reached through B and B's through A, each packet is for the other.
 #[derive(Default)]
-pub(super) struct Own {
+pub(super) struct LoopDetector {
     peers: HashMap<SocketAddr, PeerId>,
     gathered: Option<Instant>,
 }
 
-impl Own {
+impl LoopDetector {
     /// Between two looks at the endpoints. Others' packets that look like ours cost a look at all peers no more often, and a
     /// loop over several peers whose endpoints have just moved lasts no longer.
     const PAUSE: Duration = Duration::from_secs(1);
 
     /// Whether a packet that [`may_be`] ours, and is to go to `peer`, is. Logs it now and then.
     #[cold]
-    pub(super) fn is(&mut self, packet: &[u8], peer: PeerId, table: &Table, now: Instant, shared: &Shared) -> bool {
+    pub(super) fn is_own(&mut self, packet: &[u8], peer: PeerId, table: &Table, now: Instant, shared: &Shared) -> bool {
         let Some((to, message)) = addressed(packet) else { return false };
         let Some(Message { kind, index }) = Message::parse(message) else { return false };
         let sent_to = |id: &PeerId| table.peers.get(id).is_some_and(|peer| sent_to(peer, kind, index));
@@ -56,7 +56,7 @@ impl Own {
         self.gathered = Some(now);
         self.peers.clear();
         for (&id, peer) in table.peers.iter() {
-            let several = peer.several.load();
+            let several = peer.path_set.load();
             let spread = several.iter().flat_map(|several| several.ends());
             let active = peer.endpoint.load();
             // A packet says nothing about scopes.
@@ -88,7 +88,7 @@ impl Message {
 fn sent_to(peer: &PeerShared, kind: u8, index: u32) -> bool {
     match kind {
         DATA => peer.sealer.load().as_deref().is_some_and(|sealer| sealer.receiver() == index),
-        _ => peer.calling.load(Ordering::Relaxed) == index,
+        _ => peer.handshake_index.load(Ordering::Relaxed) == index,
     }
 }
 
@@ -128,7 +128,7 @@ fn addressed(packet: &[u8]) -> Option<(SocketAddr, &[u8])> {
 }
 
 #[cold]
-fn remark(looped: &Remarked, to: &SocketAddr, now: Instant) {
+fn remark(looped: &LoggedCounter, to: &SocketAddr, now: Instant) {
     if looped.count(now) {
         let ip = to.ip();
         tracing::warn!(
@@ -183,7 +183,7 @@ mod tests {
             let peer = PeerShared::new(PeerId(n), PublicKey([n as u8; 32]), Arc::default());
             let (sealer, _) = testing::session(6 + n, Instant::from_nanos(0));
             peer.sealer.store(Some(Arc::new(sealer)));
-            peer.calling.store(70 + n, Ordering::Relaxed);
+            peer.handshake_index.store(70 + n, Ordering::Relaxed);
             peer.endpoint.store(Some(Arc::new(Endpoint { remote: at, local: None })));
             table.peers.insert(PeerId(n), Arc::new(peer));
             at
@@ -198,18 +198,18 @@ mod tests {
         for v6 in [false, true] {
             let (table, [first, second]) = peers(v6);
             let elsewhere = SocketAddr::new(first.ip(), 99);
-            let mut own = Own::default();
-            let mut is = |to, by, kind, index| {
+            let mut loops = LoopDetector::default();
+            let mut is_own = |to, by, kind, index| {
                 let packet = packet(to, None, &message(kind, index));
-                may_be(&packet, PORT) && own.is(&packet, PeerId(by), &table, now, &shared)
+                may_be(&packet, PORT) && loops.is_own(&packet, PeerId(by), &table, now, &shared)
             };
-            assert!(is(first, 1, DATA, 7), "directly");
-            assert!(is(first, 2, DATA, 7) && is(second, 1, DATA, 8), "by way of each other");
-            assert!(is(first, 1, INITIATION, 71) && is(first, 2, RESPONSE, 71), "handshakes");
-            assert!(is(elsewhere, 1, DATA, 7), "another of the peer's addresses");
-            assert!(!is(elsewhere, 2, DATA, 7), "no endpoint");
-            assert!(!is(first, 1, DATA, 8) && !is(first, 1, INITIATION, 7), "somebody else's tunnel");
-            assert!(!is(first, 1, 3, 7) && !is(first, 1, 5, 7), "a cookie reply, and no message");
+            assert!(is_own(first, 1, DATA, 7), "directly");
+            assert!(is_own(first, 2, DATA, 7) && is_own(second, 1, DATA, 8), "by way of each other");
+            assert!(is_own(first, 1, INITIATION, 71) && is_own(first, 2, RESPONSE, 71), "handshakes");
+            assert!(is_own(elsewhere, 1, DATA, 7), "another of the peer's addresses");
+            assert!(!is_own(elsewhere, 2, DATA, 7), "no endpoint");
+            assert!(!is_own(first, 1, DATA, 8) && !is_own(first, 1, INITIATION, 7), "somebody else's tunnel");
+            assert!(!is_own(first, 1, 3, 7) && !is_own(first, 1, 5, 7), "a cookie reply, and no message");
         }
         assert!(!may_be(&packet("192.0.2.1:1".parse().unwrap(), None, &message(DATA, 7)), PORT + 1));
         assert_eq!(shared.looped.packets(), 2 * 6);
@@ -222,7 +222,8 @@ mod tests {
             let (table, [first, _]) = peers(v6);
             let known = offsets.map(|offset| {
                 let packet = packet(first, Some(offset), &message(DATA, 7));
-                may_be(&packet, PORT) && Own::default().is(&packet, PeerId(1), &table, Instant::from_nanos(0), &shared)
+                may_be(&packet, PORT)
+                    && LoopDetector::default().is_own(&packet, PeerId(1), &table, Instant::from_nanos(0), &shared)
             });
             assert_eq!(known, [true, false, false]);
         }
@@ -237,7 +238,7 @@ mod tests {
                 for len in 0..whole.len() {
                     let packet = &whole[..len];
                     let _ = may_be(packet, PORT)
-                        && Own::default().is(packet, PeerId(1), &table, Instant::from_nanos(0), &shared);
+                        && LoopDetector::default().is_own(packet, PeerId(1), &table, Instant::from_nanos(0), &shared);
                 }
             }
         }
@@ -248,10 +249,10 @@ mod tests {
     fn endpoints_are_gathered_once_a_second() {
         let (shared, _inbox) = testing::shared(2);
         let (table, [_, second]) = peers(false);
-        let mut own = Own::default();
+        let mut loops = LoopDetector::default();
         let packet = packet(second, None, &message(DATA, 8));
         table.peers[&PeerId(2)].endpoint.store(None);
-        let mut at = |nanos| own.is(&packet, PeerId(1), &table, Instant::from_nanos(nanos), &shared);
+        let mut at = |nanos| loops.is_own(&packet, PeerId(1), &table, Instant::from_nanos(nanos), &shared);
         assert!(!at(0));
         table.peers[&PeerId(2)].endpoint.store(Some(Arc::new(Endpoint { remote: second, local: None })));
         assert!(!at(999_999_999));

@@ -1,0 +1,275 @@
+//! How a device is made: what to say before it starts.
+
+use crate::{
+    binder::{Binder, UdpBinder, UringBinder},
+    config::{Change, PeerUpdate, SourceCheck},
+    device::Device,
+    error::StartError,
+    filter,
+    foreign::{Datagram, ForeignProtocol},
+    host::{LearnedTables, Redistribute},
+    interface::Interface,
+    relay::Relay,
+    settings::Settings,
+    worker::LANES,
+};
+use ipnet::IpNet;
+use rustguard_core::routing::RoutingEngine;
+use rustguard_crypto::x25519::StaticSecret;
+use rustguard_tun::{
+    TunQueue,
+    tun::{Tun, TunOptions},
+    uring::UringTun,
+};
+use std::{io, num::NonZeroUsize};
+use tokio::sync::mpsc;
+
+/// What a device starts with. More can be changed later with [`Device::update`].
+#[derive(Default)]
+pub struct Builder {
+    pub(crate) settings: Settings,
+    queues: Option<NonZeroUsize>,
+    offload: Offload,
+    io: Io,
+}
+
+/// How workers talk to the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Io {
+    /// A system call for each batch, and ppoll where there is nothing to do.
+    #[default]
+    Poll,
+    /// io_uring: reads that go on by themselves, and whole batches of writes at once. Linux 6.7 or newer.
+    Uring,
+}
+
+/// Whether whole runs of packets are exchanged with the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offload {
+    /// As far as the kernel is able to.
+    #[default]
+    On,
+    /// Every packet is a system call: for kernels that get it wrong, and to measure what it brings.
+    Off,
+}
+
+impl Device {
+    /// Begins a device.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+}
+
+impl Builder {
+    /// The private key. Without one nothing is sent or answered.
+    #[must_use]
+    pub fn private_key(mut self, key: StaticSecret) -> Self {
+        self.settings.update.private_key = Change::Set(key);
+        self
+    }
+
+    /// The UDP port; 0, the default, lets the system choose.
+    #[must_use]
+    pub fn listen_port(mut self, port: u16) -> Self {
+        self.settings.update.listen_port = Some(port);
+        self
+    }
+
+    /// The firewall mark on everything sent.
+    #[must_use]
+    pub fn fwmark(mut self, mark: u32) -> Self {
+        self.settings.update.fwmark = Some(mark);
+        self
+    }
+
+    /// Adds a peer.
+    #[must_use]
+    pub fn peer(mut self, peer: PeerUpdate) -> Self {
+        self.settings.update.peers.push(peer);
+        self
+    }
+
+    /// The MTU in bytes; by default 1,420.
+    #[must_use]
+    pub fn mtu(mut self, mtu: u32) -> Self {
+        self.settings.mtu = mtu;
+        self
+    }
+
+    /// How often a name that cannot be resolved is tried again, with growing pauses up to 30 s; by default without end.
+    #[must_use]
+    pub fn resolution_retries(mut self, retries: u32) -> Self {
+        self.settings.resolution_retries = Some(retries);
+        self
+    }
+
+    /// Whether a handshake begins with each peer as soon as it has an endpoint, though there is nothing to send; by default not.
+    /// Peers that still seal for the sessions of a program that has crashed then find out at once, and not after 15 seconds. With
+    /// many peers, a thousand begin each second.
+    #[must_use]
+    pub fn greet(mut self, greet: bool) -> Self {
+        self.settings.greet = greet;
+        self
+    }
+
+    /// How many queues the interface has, each with sockets and a thread of its own; by default [`default_queues`]. All
+    /// packets of one peer come in by one queue, and those of a flow go out by one: they stay in order.
+    #[must_use]
+    pub fn queues(mut self, queues: NonZeroUsize) -> Self {
+        self.queues = Some(queues);
+        self
+    }
+
+    /// Whether whole runs of packets are exchanged with the kernel (TUN and UDP segmentation offload); by default they are,
+    /// as far as the kernel is able to.
+    #[must_use]
+    pub fn offload(mut self, offload: Offload) -> Self {
+        self.offload = offload;
+        self
+    }
+
+    /// How workers talk to the kernel; by default [`Io::Poll`]: ARCHITECTURE.md has the figures.
+    #[must_use]
+    pub fn io(mut self, io: Io) -> Self {
+        self.io = io;
+        self
+    }
+
+    /// What becomes of a packet that one peer sends to another; by default [`Relay::Auto`].
+    #[must_use]
+    pub fn relay(mut self, relay: Relay) -> Self {
+        self.settings.relay = relay;
+        self
+    }
+
+    /// Relays also while netfilter has rules for what the host forwards: base chains of nftables at prerouting, forward or
+    /// postrouting, or tables of legacy iptables. RelayDecision packets pass none of them. Over transports of the embedder's own there
+    /// is no such host, and this is always so.
+    #[must_use]
+    pub fn relay_unfiltered(mut self) -> Self {
+        self.settings.relay_unfiltered = true;
+        self
+    }
+
+    /// Lets `engine` decide about routes. Allowed IPs are then bounds of what a peer may carry, and may overlap; without an
+    /// engine they are where things are, as in WireGuard ([`StaticRoutes`](crate::routing::StaticRoutes)).
+    #[must_use]
+    pub fn routing(mut self, engine: impl RoutingEngine + Send + 'static) -> Self {
+        self.settings.engine = Some(Box::new(engine));
+        self
+    }
+
+    /// What becomes of the bytes that the engine wants to find again after a restart. Called on the control thread.
+    #[must_use]
+    pub fn routing_state(mut self, sink: impl FnMut(&[u8]) + Send + 'static) -> Self {
+        self.settings.state_sink = Some(Box::new(sink));
+        self
+    }
+
+    /// The kernel's tables into which the engine's routes go; by default they are for the workers alone, and the host's own
+    /// packets need routes of other making.
+    #[must_use]
+    pub fn routing_tables(mut self, tables: LearnedTables) -> Self {
+        self.settings.tables = Some(tables);
+        self
+    }
+
+    /// What becomes of a router's packets with sources that it has not announced; by default they are dropped.
+    #[must_use]
+    pub fn source_check(mut self, mode: SourceCheck) -> Self {
+        self.settings.source_check = mode;
+        self
+    }
+
+    /// Lets `filter` have the last word about packets: see [`filter`](crate::filter). Workers call it for each, several of them at
+    /// a time: it has to be quick, and must neither block nor allocate if the data path is not to. A panic in it ends the device.
+    #[must_use]
+    pub fn filter(mut self, filter: impl Fn(&filter::Packet<'_>) -> filter::Verdict + Send + Sync + 'static) -> Self {
+        self.settings.filter = Some(Box::new(filter));
+        self
+    }
+
+    /// The prefixes that the engine announces as this host's own.
+    #[must_use]
+    pub fn announce(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
+        self.settings.update.announce.get_or_insert_default().extend(prefixes);
+        self
+    }
+
+    /// The routes of the kernel's main table that the engine announces too, for as long as they are there. Left out are those that
+    /// lead into the tunnel, that a mesh has learned (`proto babel`), and link-local and multicast ones. Over transports of the
+    /// embedder's own there are none.
+    #[must_use]
+    pub fn redistribute(mut self, which: impl IntoIterator<Item = Redistribute>) -> Self {
+        self.settings.redistribute.extend(which);
+        self
+    }
+
+    /// Lets another protocol share the tunnel's port: what is no WireGuard message, and `recognises` says is the protocol's own,
+    /// is queued here; [`DeviceHandle::send`] answers. `recognises` runs on the data path, for every such datagram of
+    /// anybody's: it has to be quick, and cheap in doubt. Stock peers drop what they do not know in silence.
+    ///
+    /// The receiver has at most `queued` datagrams waiting; more are dropped and counted. Half of the places is left to sources
+    /// that send little, so that a flood from elsewhere does not keep them out.
+    #[must_use]
+    pub fn datagrams(mut self, recognises: fn(&[u8]) -> bool, queued: usize) -> (Self, mpsc::Receiver<Datagram>) {
+        let (queue, receiver) = mpsc::channel(queued);
+        self.settings.foreign = Some(ForeignProtocol::new(recognises, queue));
+        (self, receiver)
+    }
+
+    /// Counters of the embedder's own, which are shown with the device's: [`Status::counters`], `show`. Names are of
+    /// lower-case letters and `_`. Asked for with each status, from the control thread: it must not block.
+    #[must_use]
+    pub fn counters(mut self, counters: impl Fn() -> Vec<(&'static str, u64)> + Send + 'static) -> Self {
+        self.settings.counters = Some(Box::new(counters));
+        self
+    }
+
+    /// Starts on a new kernel interface with this name (it is left down and without addresses:
+    /// see [`host`](crate::host)) and UDP sockets.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(self, interface: &str) -> Result<Device, StartError> {
+        let workers = self.queues.unwrap_or_else(default_queues).get();
+        let offload = self.offload == Offload::On;
+        let options = TunOptions { name: interface.to_owned(), mtu: Some(self.settings.mtu), offload };
+        let lanes = Tun::create_queues(&options, workers * LANES)?;
+        let interface = Interface { name: lanes[0].name().to_owned(), index: lanes[0].index() };
+        let (settings, interface) = (self.settings, Some(interface));
+        match self.io {
+            Io::Poll => Device::launch(settings, by_worker(lanes), UdpBinder::new(offload), interface),
+            Io::Uring => {
+                let lanes = lanes.into_iter().map(UringTun::new).collect::<io::Result<_>>();
+                let lanes = by_worker(lanes.map_err(StartError::Uring)?);
+                Device::launch(settings, lanes, UringBinder::new(offload), interface)
+            }
+        }
+    }
+
+    /// Starts over transports of the embedder's own: packets in memory, a userspace stack, another kind of network.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start_with<T: TunQueue, B: Binder>(self, tun: T, binder: B) -> Result<Device, StartError> {
+        Device::launch(self.settings, vec![vec![tun]], binder, None)
+    }
+}
+
+/// The queues of each worker.
+fn by_worker<T>(lanes: Vec<T>) -> Vec<Vec<T>> {
+    let mut lanes = lanes.into_iter().peekable();
+    let mut workers = Vec::new();
+    while lanes.peek().is_some() {
+        workers.push(lanes.by_ref().take(LANES).collect());
+    }
+    workers
+}
+
+/// As many queues as there are pairs of cores, at most 8: a worker moves what its peers send and what goes to them, and
+/// leaves a core for those who make and take the packets.
+pub fn default_queues() -> NonZeroUsize {
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    NonZeroUsize::new((cores / 2).clamp(1, 8)).expect("it is clamped")
+}

@@ -1,0 +1,68 @@
+//! What a device is made with: filled by [`Builder`](crate::Builder), taken apart by the control thread.
+
+use crate::{
+    config::{SourceCheck, Update},
+    filter::Filter,
+    foreign::ForeignProtocol,
+    host::{LearnedTables, Redistribute},
+    relay::Relay,
+};
+use rustguard_core::routing::RoutingEngine;
+
+/// wg-quick's MTU for an Ethernet underlay: 1,500 less IPv6 (40), UDP (8) and WireGuard (32).
+pub const DEFAULT_MTU: u32 = 1420;
+
+/// An embedder's routing engine.
+pub(crate) type Engine = Box<dyn RoutingEngine + Send>;
+/// Takes the bytes that an engine wants to find again after a restart.
+pub(crate) type StateSink = Box<dyn FnMut(&[u8]) + Send>;
+/// Counters of the embedder's own: see [`Builder::counters`].
+pub(crate) type Counters = Box<dyn Fn() -> Vec<(&'static str, u64)> + Send>;
+
+/// Everything that the control thread and the workers are told once, at the start.
+pub(crate) struct Settings {
+    /// The first configuration.
+    pub(crate) update: Update,
+    /// The MTU in bytes.
+    pub(crate) mtu: u32,
+    /// How often a name that cannot be resolved is tried again; `None`: without end.
+    pub(crate) resolution_retries: Option<u32>,
+    /// Start a handshake with every peer that has an endpoint, though there is nothing to send.
+    pub(crate) greet: bool,
+    pub(crate) relay: Relay,
+    /// Relay whatever rules netfilter has.
+    pub(crate) relay_unfiltered: bool,
+    /// `None`: the allowed IPs decide about routes.
+    pub(crate) engine: Option<Engine>,
+    pub(crate) state_sink: Option<StateSink>,
+    /// The kernel's tables for the routes that the engine learns.
+    pub(crate) tables: Option<LearnedTables>,
+    /// The kernel's routes that the engine announces.
+    pub(crate) redistribute: Vec<Redistribute>,
+    pub(crate) source_check: SourceCheck,
+    pub(crate) filter: Option<Filter>,
+    /// Another protocol on the tunnel's port.
+    pub(crate) foreign: Option<ForeignProtocol>,
+    pub(crate) counters: Option<Counters>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            update: Update::default(),
+            mtu: DEFAULT_MTU,
+            resolution_retries: None,
+            greet: false,
+            relay: Relay::default(),
+            relay_unfiltered: false,
+            engine: None,
+            state_sink: None,
+            tables: None,
+            redistribute: Vec::new(),
+            source_check: SourceCheck::default(),
+            filter: None,
+            foreign: None,
+            counters: None,
+        }
+    }
+}
