@@ -7,7 +7,7 @@ use rand::{Rng, rngs::StdRng};
 use rustguard_core::{
     cookie::{Checker, Maker},
     noise::{self, Claimed, ResponseFields, WIREGUARD},
-    session::{HEADER_LEN, OVERHEAD, ReplayWindow, Role, establish},
+    session::{HEADER_LEN, OVERHEAD, ReplayWindow, Side, establish},
     tai64n::Timestamp,
     time::Instant,
     wire::{Initiation, Kind, Message, Response},
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut message = Response::build(bobs_index, initiation.sender(), &fields.ephemeral.0, &fields.tag);
     Maker::new(&WIREGUARD, &alice.public_key()).sign(&mut message, now);
     println!("← response, {} bytes, from index {bobs_index:08x}", message.len());
-    let (_, bobs_opener) = establish(&keys, Role::Responder, bobs_index, initiation.sender(), now);
+    let (_, bobs_opener) = establish(&keys, Side::Responder, bobs_index, initiation.sender(), now);
 
     // Alice: a forged response changes nothing, the true one ends the handshake.
     let Some(Message::Response(response)) = Message::parse(&message) else { return Err("not a response".into()) };
@@ -73,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("  alice: a forged response is refused: {}", refused.ok_or("accepted a forgery")?);
     let answer = initiated.verify(&alice, &preshared_key, &fields, &mut [])?;
     let keys = initiated.finish(answer);
-    let (alices_sealer, _) = establish(&keys, Role::Initiator, alices_index, response.sender(), now);
+    let (alices_sealer, _) = establish(&keys, Side::Initiator, alices_index, response.sender(), now);
 
     // Data: sealed in place, between a header and a tag.
     let text = b"hello through the tunnel";

@@ -1,5 +1,5 @@
 //! Allowed IPs: longest prefix match from address to peer (cryptokey routing).
-use crate::{node::PeerId, sync::Arc};
+use crate::{peer::PeerId, sync::Arc};
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     vec::Vec,

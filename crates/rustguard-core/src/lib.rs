@@ -16,7 +16,7 @@
 //! | [`limit`] | how much of something a source may cause |
 //! | [`staging`] | packets that wait for a handshake |
 //! | [`sync`] | shared ownership, also on targets without compare-and-swap |
-//! | [`time`], [`timers`], [`tai64n`] | moments, the protocol's constants, timestamps |
+//! | [`time`], [`constants`], [`tai64n`] | moments, the protocol's constants, timestamps |
 //!
 //! `examples/handshake.rs` does a handshake by hand.
 #![no_std]
@@ -25,6 +25,7 @@ extern crate alloc;
 
 pub mod activity;
 pub mod allowed_ips;
+pub mod constants;
 pub mod cookie;
 pub mod ecn;
 pub mod icmp;
@@ -41,6 +42,5 @@ pub mod staging;
 pub mod sync;
 pub mod tai64n;
 pub mod time;
-pub mod timers;
 pub mod tunnel;
 pub mod wire;

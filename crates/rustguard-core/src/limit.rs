@@ -1,5 +1,6 @@
-//! Allowances: how much of something a source may cause in a while.
+//! Rate limits by source address, in bounded memory.
 use crate::time::Instant;
+use alloc::collections::BTreeMap;
 use core::{net::IpAddr, time::Duration};
 
 /// An IPv4 address or an IPv6 /64: what one host or household can send from at will. Ordered, not hashed: a tree cannot be
@@ -52,9 +53,90 @@ impl Bucket {
     }
 }
 
+impl Idle for Bucket {
+    fn is_idle(&self, now: Instant) -> bool {
+        self.is_full(now)
+    }
+}
+
+/// An entry of a [`SourceTable`] that can be forgotten.
+pub trait Idle {
+    /// Whether the entry says no more than a new one would.
+    fn is_idle(&self, now: Instant) -> bool;
+}
+
+/// What is known about sources, for a bounded number of them.
+#[derive(Debug)]
+pub struct SourceTable<T> {
+    known: BTreeMap<Source, T>,
+    capacity: usize,
+    pause: Duration,
+    swept: Instant,
+}
+
+impl<T: Idle + Default> SourceTable<T> {
+    /// A table for at most `capacity` sources. A full table is searched for idle entries at most once in `pause`: a flood of new sources
+    /// must not cause a search for each message.
+    pub const fn new(capacity: usize, pause: Duration) -> Self {
+        Self { known: BTreeMap::new(), capacity, pause, swept: Instant::from_nanos(0) }
+    }
+
+    /// The entry of a source; a new one for a new source. `None`: the table is full.
+    pub fn get(&mut self, source: Source, now: Instant) -> Option<&mut T> {
+        if self.known.len() >= self.capacity && !self.known.contains_key(&source) {
+            if now.since(self.swept) >= self.pause {
+                self.swept = now;
+                self.known.retain(|_, entry| !entry.is_idle(now));
+            }
+            if self.known.len() >= self.capacity {
+                return None;
+            }
+        }
+        Some(self.known.entry(source).or_default())
+    }
+
+    /// How many sources are known.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether no source is known.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+}
+
+/// What to do with a message of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admit {
+    /// Handle it.
+    Yes,
+    /// Do not handle it; answer with a cookie, which proves the source address.
+    WithCookie,
+    /// Drop it.
+    No,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_table_forgets_idle_sources_and_searches_for_them_once_in_the_pause() {
+        let rate = Rate { interval: Duration::from_millis(100), burst: 3 };
+        let source = |n: u8| Source::of([10, 0, 0, n].into());
+        let mut table = SourceTable::<Bucket>::new(2, Duration::from_secs(1));
+        let at = |ms: u64| Instant::from_nanos(7_000_000_000) + Duration::from_millis(ms);
+        assert!(table.is_empty());
+        for n in [1, 2] {
+            assert!(table.get(source(n), at(0)).unwrap().take(rate, at(0)));
+        }
+        assert!(table.get(source(3), at(0)).is_none(), "both are busy");
+        assert!(table.get(source(1), at(0)).is_some(), "a known source keeps its place");
+        assert!(table.get(source(3), at(500)).is_none(), "both are idle, but the table was searched a moment ago");
+        assert!(table.get(source(3), at(1_000)).is_some());
+        assert_eq!(table.len(), 1);
+    }
 
     #[test]
     fn a_burst_and_then_the_rate() {

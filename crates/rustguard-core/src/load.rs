@@ -7,10 +7,9 @@
 //! Sources that have proven their address are remembered in a table of their own. Spoofed sources can fill the other one
 //! only: they neither evict a proven source nor use up its allowance.
 use crate::{
-    limit::{Bucket, Rate, Source},
+    limit::{Admit, Bucket, Idle, Rate, Source, SourceTable},
     time::Instant,
 };
-use alloc::collections::BTreeMap;
 use core::{net::IpAddr, time::Duration};
 
 /// How long load lasts after the last message above the limit.
@@ -28,24 +27,24 @@ const IN_TOTAL: Rate = Rate { interval: Duration::from_millis(1), burst: 1000 };
 /// What a source may send under load, with a cookie: the kernel's ratelimiter.
 const WITH_COOKIE: Rate = Rate { interval: Duration::from_millis(50), burst: 5 };
 
-/// What to do with a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admit {
-    /// Look at it.
-    Yes,
-    /// Ask for a cookie.
-    WithCookie,
-    /// Nothing.
-    No,
-}
-
 /// The load of one node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Load {
     total: Bucket,
     loaded_until: Instant,
-    sources: Table<SourceLoad>,
-    proven: Table<Bucket>,
+    sources: SourceTable<SourceLoad>,
+    proven: SourceTable<Bucket>,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Self {
+            total: Bucket::default(),
+            loaded_until: Instant::default(),
+            sources: SourceTable::new(MAX_SOURCES, HYSTERESIS),
+            proven: SourceTable::new(MAX_SOURCES, PROVEN_SWEEP),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -65,7 +64,7 @@ impl Load {
             return Admit::WithCookie;
         }
         // A source without a place in the table is real, for it has a cookie, but all places are taken by busy real ones.
-        let bucket = self.proven.get(source, PROVEN_SWEEP, now);
+        let bucket = self.proven.get(source, now);
         if bucket.is_some_and(|bucket| bucket.take(WITH_COOKIE, now)) { Admit::Yes } else { Admit::No }
     }
 
@@ -73,7 +72,7 @@ impl Load {
     fn note(&mut self, source: Source, now: Instant) -> bool {
         let mut within = true;
         let mut loaded = false;
-        if let Some(source) = self.sources.get(source, HYSTERESIS, now) {
+        if let Some(source) = self.sources.get(source, now) {
             within = source.arrivals.take(PER_SOURCE, now);
             if !within {
                 source.loaded_until = now + HYSTERESIS;
@@ -87,44 +86,9 @@ impl Load {
     }
 }
 
-/// What is known of sources, at most [`MAX_SOURCES`] of them.
-#[derive(Debug, Default)]
-struct Table<T> {
-    known: BTreeMap<Source, T>,
-    swept: Instant,
-}
-
-impl<T: Idle + Default> Table<T> {
-    /// The entry of a source, a new one for a new source; `None` when there is no room. Forgets idle sources when the table is full,
-    /// and then not again before `pause` is over, lest a flood sweep at each message.
-    fn get(&mut self, source: Source, pause: Duration, now: Instant) -> Option<&mut T> {
-        if self.known.len() >= MAX_SOURCES && !self.known.contains_key(&source) {
-            if now.since(self.swept) >= pause {
-                self.swept = now;
-                self.known.retain(|_, entry| !entry.is_idle(now));
-            }
-            if self.known.len() >= MAX_SOURCES {
-                return None;
-            }
-        }
-        Some(self.known.entry(source).or_default())
-    }
-}
-
-trait Idle {
-    /// Whether the entry says no more than a new one.
-    fn is_idle(&self, now: Instant) -> bool;
-}
-
 impl Idle for SourceLoad {
     fn is_idle(&self, now: Instant) -> bool {
         now >= self.loaded_until && self.arrivals.is_full(now)
-    }
-}
-
-impl Idle for Bucket {
-    fn is_idle(&self, now: Instant) -> bool {
-        self.is_full(now)
     }
 }
 
@@ -149,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn c07_one_flooding_source_is_alone_with_it() {
+    fn one_flooding_source_is_alone_with_it() {
         let mut load = Load::default();
         let mut now = AT;
         for i in 0..10_000 {
@@ -161,16 +125,16 @@ mod tests {
     }
 
     #[test]
-    fn c07_a_flood_from_spoofed_sources_puts_everybody_under_load_in_bounded_memory() {
+    fn a_flood_from_spoofed_sources_puts_everybody_under_load_in_bounded_memory() {
         let mut load = Load::default();
         let loaded = (0..100_000).filter(|&i| asked(&mut load, v4(i), AT)).count();
         assert_eq!(loaded, 99_000);
         assert!(asked(&mut load, IpAddr::V6(Ipv6Addr::LOCALHOST), AT));
-        assert_eq!(load.sources.known.len(), MAX_SOURCES);
+        assert_eq!(load.sources.len(), MAX_SOURCES);
         // Sources of which nothing is left to know make room.
         let later = AT + Duration::from_secs(2);
         assert!(!asked(&mut load, IpAddr::V6(Ipv6Addr::LOCALHOST), later));
-        assert_eq!(load.sources.known.len(), 1);
+        assert_eq!(load.sources.len(), 1);
     }
 
     #[test]
@@ -182,7 +146,7 @@ mod tests {
             asked(&mut load, v4(i), AT);
             asked(&mut load, honest, AT);
         }
-        assert_eq!((load.sources.known.len(), load.proven.known.len()), (MAX_SOURCES, 0));
+        assert_eq!((load.sources.len(), load.proven.len()), (MAX_SOURCES, 0));
         assert_eq!((0..10).filter(|_| load.knock(honest, true, AT) == Admit::Yes).count(), 5);
         assert_eq!(load.knock(honest, true, AT), Admit::No, "a proven source that floods");
         assert_eq!(load.knock(v4(1_000_001), true, AT), Admit::Yes, "is limited by itself");
@@ -195,10 +159,10 @@ mod tests {
             asked(&mut load, v4(i), AT);
         }
         let admitted = (0..10_000).filter(|&i| load.knock(v4(i), true, AT) == Admit::Yes).count();
-        assert_eq!((admitted, load.proven.known.len()), (MAX_SOURCES, MAX_SOURCES));
+        assert_eq!((admitted, load.proven.len()), (MAX_SOURCES, MAX_SOURCES));
         let later = AT + PROVEN_SWEEP;
         assert_eq!(load.knock(v4(20_000), true, later), Admit::Yes);
-        assert_eq!(load.proven.known.len(), 1);
+        assert_eq!(load.proven.len(), 1);
     }
 
     #[test]
@@ -210,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn c08_load_ends_one_second_after_the_flood() {
+    fn load_ends_one_second_after_the_flood() {
         let mut load = Load::default();
         for _ in 0..51 {
             asked(&mut load, v4(0), AT);

@@ -4,194 +4,39 @@
 //! [`Tunnel`](crate::tunnel) in one thread) carries out its [`Action`]s, each before the next, and reports what it saw:
 //! [`Node::handshake_wanted`], [`Node::confirmed`], [`Node::activity`].
 //!
-//! What the messages do is in `node/handshake.rs`, what the timers do in `node/schedule.rs`.
+//! What the messages do is in `node/handshake.rs`, when a handshake is begun and tried again in `node/retry.rs`, what the other timers do
+//! in `node/schedule.rs`.
+mod action;
 mod handshake;
+mod keypairs;
+mod peer;
+mod retry;
 mod schedule;
+mod timers;
 
+use self::{
+    keypairs::Keypair,
+    peer::Peer,
+    timers::{Timer, Timers},
+};
+pub use crate::peer::{PeerConfig, PeerId};
 use crate::{
     activity::Activity,
     cookie::{self, Checker, Screen, Standing},
     load::Load,
     noise,
-    peer::{Keypair, Peer},
-    session::{Opener, Sealer},
     sync::Arc,
     time::{Instant, Now},
-    timers::{Timer, Timers},
 };
-use alloc::{collections::BTreeMap, vec::Vec};
+pub use action::{Action, AddPeerError, Dropped, Event};
+use alloc::{
+    collections::{BTreeMap, btree_map::Entry},
+    vec::Vec,
+};
 use core::{fmt, net::SocketAddr, time::Duration};
 use rand_core::CryptoRng;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use zeroize::Zeroize;
-
-/// Names a peer for as long as it exists; never reused within a node's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PeerId(pub u32);
-
-/// Something the caller must do, in order.
-#[derive(Debug)]
-pub enum Action {
-    /// Send a handshake message to the peer's endpoint (the caller keeps endpoints), with a fresh source address decision if `retry`.
-    Send {
-        /// To whom.
-        peer: PeerId,
-        /// The message.
-        datagram: Vec<u8>,
-        /// How often this handshake was tried before; from the second on the caller should resolve the endpoint's name again
-        /// and forget a sticky source.
-        attempt: u32,
-    },
-    /// Send a message back to where the datagram just handled came from (cookie reply).
-    Reply {
-        /// The message.
-        datagram: Vec<u8>,
-    },
-    /// Judge the MACs of handshake messages with this from now on, where that is done before [`Node::handle_judged`]; `None`:
-    /// there is no private key.
-    SetScreen(Option<Screen>),
-    /// The datagram just handled was authentic: its source is the peer's endpoint now.
-    Endpoint {
-        /// Whose.
-        peer: PeerId,
-    },
-    /// Packets with this opener's index belong to `peer` from now on.
-    AddOpener {
-        /// Whose.
-        peer: PeerId,
-        /// The receiving half.
-        opener: Arc<Opener>,
-    },
-    /// Forget the opener with this index.
-    RemoveOpener {
-        /// Its index.
-        index: u32,
-    },
-    /// Seal for `peer` with this from now on; `None`: nothing can be sealed, stage instead.
-    SetSealer {
-        /// For whom.
-        peer: PeerId,
-        /// The sending half.
-        sealer: Option<Arc<Sealer>>,
-    },
-    /// Send what is staged for `peer`; if nothing is and `or_keepalive`, a keepalive.
-    Flush {
-        /// For whom.
-        peer: PeerId,
-        /// Confirm the session even with nothing to send.
-        or_keepalive: bool,
-    },
-    /// Seal and send an empty packet; with no sealer do nothing.
-    Keepalive {
-        /// For whom.
-        peer: PeerId,
-    },
-    /// The handshake was given up: drop what is staged.
-    DropStaged {
-        /// For whom.
-        peer: PeerId,
-    },
-    /// For the application.
-    Event(Event),
-}
-
-/// What happened, as it happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A handshake completed.
-    HandshakeComplete {
-        /// With whom.
-        peer: PeerId,
-        /// From the first initiation of this attempt to its answer, where we initiated.
-        took: Option<Duration>,
-    },
-    /// Ninety seconds without an answer.
-    HandshakeFailed {
-        /// With whom.
-        peer: PeerId,
-    },
-    /// Keys were erased after 3 × Reject-After-Time without a new handshake.
-    SessionExpired {
-        /// With whom.
-        peer: PeerId,
-    },
-}
-
-/// Why a message was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Dropped {
-    /// Not a handshake message of the right length and form.
-    #[error("not a handshake message")]
-    Malformed,
-    /// No private key is set.
-    #[error("no private key is set")]
-    NoIdentity,
-    /// The node is [stopped](Node::stop).
-    #[error("the interface is down")]
-    Stopped,
-    /// MAC1 is wrong: the sender does not know our public key.
-    #[error("MAC1 is wrong")]
-    Mac1,
-    /// Under load, answered with a cookie reply.
-    #[error("under load: answered with a cookie")]
-    CookieSent,
-    /// Under load and over the limit even with a cookie.
-    #[error("under load: too many messages from this source")]
-    RateLimited,
-    /// No handshake waits for this index.
-    #[error("no handshake waits for this index")]
-    UnknownIndex,
-    /// Decryption of a field failed, or a Diffie-Hellman result was zero.
-    #[error("authentication failed")]
-    Forged,
-    /// The initiator's static key is no peer.
-    #[error("the static key is no peer's")]
-    UnknownPeer,
-    /// The timestamp is not newer than the last one.
-    #[error("the timestamp is not newer than the last")]
-    Replayed,
-    /// More than 50 initiations a second from one peer.
-    #[error("more than 50 initiations a second")]
-    Flood,
-}
-
-/// A peer as the node needs to know it.
-#[derive(Clone)]
-pub struct PeerConfig {
-    /// Its static public key.
-    pub public_key: PublicKey,
-    /// The preshared key; all zeros means none.
-    pub preshared_key: [u8; 32],
-    /// Persistent keepalive.
-    pub persistent_keepalive: Option<Duration>,
-}
-
-impl fmt::Debug for PeerConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PeerConfig")
-            .field("public_key", &self.public_key)
-            .field("persistent_keepalive", &self.persistent_keepalive)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Drop for PeerConfig {
-    fn drop(&mut self) {
-        self.preshared_key.zeroize();
-    }
-}
-
-/// Why a peer was not added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AddPeerError {
-    /// It is our own public key.
-    #[error("the peer has our own public key")]
-    OwnKey,
-    /// There is a peer with this key already.
-    #[error("there is a peer with this public key already")]
-    Exists(PeerId),
-}
+use zeroize::{Zeroize, Zeroizing};
 
 /// See the module.
 pub struct Node {
@@ -491,5 +336,22 @@ fn retire(indices: &mut BTreeMap<u32, PeerId>, keypairs: impl IntoIterator<Item 
     for Keypair { index, .. } in keypairs {
         indices.remove(&index);
         out.push(Action::RemoveOpener { index });
+    }
+}
+
+fn fresh_ephemeral(rng: &mut impl CryptoRng) -> StaticSecret {
+    let mut bytes = Zeroizing::new([0; 32]);
+    rng.fill_bytes(&mut *bytes);
+    StaticSecret::from_bytes(*bytes)
+}
+
+/// Takes a random index that nothing else has.
+fn fresh_index(indices: &mut BTreeMap<u32, PeerId>, peer: PeerId, rng: &mut impl CryptoRng) -> u32 {
+    loop {
+        let index = rng.next_u32();
+        if let Entry::Vacant(entry) = indices.entry(index) {
+            entry.insert(peer);
+            return index;
+        }
     }
 }

@@ -19,7 +19,7 @@ mod prefixes;
 mod report;
 mod table;
 
-use crate::{node::PeerId, time::Instant};
+use crate::{peer::PeerId, time::Instant};
 use alloc::vec::Vec;
 use core::time::Duration;
 pub use fixed::StaticRoutes;

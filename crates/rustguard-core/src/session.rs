@@ -1,11 +1,11 @@
 //! One direction each of an established session: sealing, opening, the replay window.
 use crate::{
-    noise::SessionKeys,
-    time::Instant,
-    timers::{
+    constants::{
         REJECT_AFTER_MESSAGES, REJECT_AFTER_TIME, REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME, REKEY_ON_RECEIVE_AFTER_TIME,
         REKEY_TIMEOUT,
     },
+    noise::SessionKeys,
+    time::Instant,
     wire,
 };
 use core::fmt;
@@ -21,7 +21,7 @@ pub const REPLAY_WINDOW: u64 = 8192;
 
 /// Who sent the initiation that made a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum Side {
     /// This side.
     Initiator,
     /// The other side.
@@ -38,15 +38,15 @@ pub struct Reserved {
 }
 
 /// Makes both halves of a session: `local` is the index we chose, `remote` the one the peer chose.
-pub fn establish(keys: &SessionKeys, role: Role, local: u32, remote: u32, now: Instant) -> (Sealer, Opener) {
-    let (send, receive) = match role {
-        Role::Initiator => (&keys.from_initiator, &keys.from_responder),
-        Role::Responder => (&keys.from_responder, &keys.from_initiator),
+pub fn establish(keys: &SessionKeys, side: Side, local: u32, remote: u32, now: Instant) -> (Sealer, Opener) {
+    let (send, receive) = match side {
+        Side::Initiator => (&keys.from_initiator, &keys.from_responder),
+        Side::Responder => (&keys.from_responder, &keys.from_initiator),
     };
     let sealer = Sealer {
         key: Key::new(send),
         receiver: remote,
-        role,
+        side,
         created: now,
         counter: AtomicU64::new(0),
         next_rekey: AtomicU64::new(0),
@@ -55,7 +55,7 @@ pub fn establish(keys: &SessionKeys, role: Role, local: u32, remote: u32, now: I
         key: Key::new(receive),
         index: local,
         created: now,
-        unconfirmed: AtomicBool::new(role == Role::Responder),
+        unconfirmed: AtomicBool::new(side == Side::Responder),
         rekey_hinted: AtomicBool::new(false),
     };
     (sealer, opener)
@@ -65,7 +65,7 @@ pub fn establish(keys: &SessionKeys, role: Role, local: u32, remote: u32, now: I
 pub struct Sealer {
     key: Key,
     receiver: u32,
-    role: Role,
+    side: Side,
     created: Instant,
     counter: AtomicU64,
     /// When `reserve` may ask for a rekey again, in nanoseconds of [`Instant`].
@@ -84,8 +84,8 @@ impl Sealer {
     }
 
     /// Who sent the initiation.
-    pub fn role(&self) -> Role {
-        self.role
+    pub fn side(&self) -> Side {
+        self.side
     }
 
     /// Whether anything may still be sent: neither Reject-After-Time nor Reject-After-Messages has come.
@@ -101,9 +101,9 @@ impl Sealer {
     /// Whether the next handshake is due already (whitepaper §6.2: by time only for the initiator, lest both start one).
     pub fn aged(&self, now: Instant) -> bool {
         let age = now.since(self.created);
-        let limit = match self.role {
-            Role::Initiator => REKEY_AFTER_TIME,
-            Role::Responder => REKEY_ON_RECEIVE_AFTER_TIME,
+        let limit = match self.side {
+            Side::Initiator => REKEY_AFTER_TIME,
+            Side::Responder => REKEY_ON_RECEIVE_AFTER_TIME,
         };
         age >= limit || self.counter.load(Relaxed) > REKEY_AFTER_MESSAGES
     }
@@ -119,7 +119,7 @@ impl Sealer {
         let take = |counter: u64| counter.checked_add(n).filter(|&end| end <= REJECT_AFTER_MESSAGES);
         let first = self.counter.fetch_update(Relaxed, Relaxed, take).ok()?;
 
-        let due = first + n > REKEY_AFTER_MESSAGES || (self.role == Role::Initiator && age >= REKEY_AFTER_TIME);
+        let due = first + n > REKEY_AFTER_MESSAGES || (self.side == Side::Initiator && age >= REKEY_AFTER_TIME);
         Some(Reserved { first, rekey: due && self.claim_rekey(now) })
     }
 
@@ -146,7 +146,7 @@ impl Sealer {
 
 impl fmt::Debug for Sealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sealer").field("receiver", &self.receiver).field("role", &self.role).finish_non_exhaustive()
+        f.debug_struct("Sealer").field("receiver", &self.receiver).field("side", &self.side).finish_non_exhaustive()
     }
 }
 
@@ -276,21 +276,21 @@ fn word_of(counter: u64) -> usize {
 mod tests {
     extern crate std;
     use super::*;
-    use crate::timers::REJECT_AFTER_MESSAGES;
+    use crate::constants::REJECT_AFTER_MESSAGES;
     use alloc::{collections::BTreeSet, vec, vec::Vec};
     use core::time::Duration;
     use proptest::prelude::*;
 
     const AT: Instant = Instant::from_nanos(1_000_000_000);
 
-    fn halves(role: Role) -> (Sealer, Opener) {
-        establish(&SessionKeys { from_initiator: [1; 32], from_responder: [2; 32] }, role, 7, 8, AT)
+    fn halves(side: Side) -> (Sealer, Opener) {
+        establish(&SessionKeys { from_initiator: [1; 32], from_responder: [2; 32] }, side, 7, 8, AT)
     }
 
     #[test]
     fn one_seals_what_the_other_opens() {
-        let (sealer, _) = halves(Role::Initiator);
-        let (_, opener) = halves(Role::Responder);
+        let (sealer, _) = halves(Side::Initiator);
+        let (_, opener) = halves(Side::Responder);
         let mut slab = vec![0; 2 * 64];
         slab[16..20].copy_from_slice(b"text");
         let frames = [Frame { offset: 16, len: 32, counter: 5 }, Frame { offset: 80, len: 0, counter: 6 }];
@@ -301,12 +301,12 @@ mod tests {
         opener.open(&mut slab, &frames, &mut opened);
         assert_eq!((opened, &slab[16..20]), ([true; 2], &b"text"[..]));
         assert!(opener.first_use() && !opener.first_use());
-        assert!(!halves(Role::Initiator).1.first_use());
+        assert!(!halves(Side::Initiator).1.first_use());
     }
 
     #[test]
     fn c03_the_counter_stops_at_reject_after_messages() {
-        let (sealer, _) = halves(Role::Initiator);
+        let (sealer, _) = halves(Side::Initiator);
         assert_eq!(REJECT_AFTER_MESSAGES, u64::MAX - 8192);
         sealer.counter.store(REJECT_AFTER_MESSAGES - 5, Relaxed);
         assert_eq!(sealer.reserve(AT, 3).map(|reserved| reserved.first), Some(REJECT_AFTER_MESSAGES - 5));
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn c03_threads_never_share_a_counter_nor_pass_the_limit() {
         const LEFT: u64 = 10_007;
-        let (sealer, _) = halves(Role::Initiator);
+        let (sealer, _) = halves(Side::Initiator);
         sealer.counter.store(REJECT_AFTER_MESSAGES - LEFT, Relaxed);
         let taken: Vec<u64> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
@@ -348,8 +348,8 @@ mod tests {
 
     #[test]
     fn c14_ages() {
-        let (initiators, opener) = halves(Role::Initiator);
-        let (responders, _) = halves(Role::Responder);
+        let (initiators, opener) = halves(Side::Initiator);
+        let (responders, _) = halves(Side::Responder);
         let rekey = |sealer: &Sealer, secs| sealer.reserve(AT + Duration::from_secs(secs), 1).map(|taken| taken.rekey);
         assert_eq!(rekey(&initiators, 119), Some(false));
         assert_eq!(rekey(&initiators, 120), Some(true));
@@ -367,9 +367,9 @@ mod tests {
 
     #[test]
     fn debug_shows_no_keys() {
-        let (sealer, opener) = halves(Role::Initiator);
+        let (sealer, opener) = halves(Side::Initiator);
         let shown = std::format!("{sealer:?} {opener:?}");
-        assert_eq!(shown, "Sealer { receiver: 8, role: Initiator, .. } Opener { index: 7, .. }");
+        assert_eq!(shown, "Sealer { receiver: 8, side: Initiator, .. } Opener { index: 7, .. }");
     }
 
     #[test]

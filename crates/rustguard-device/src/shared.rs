@@ -397,7 +397,7 @@ pub(crate) mod testing {
     use crate::handshakes::HandshakeInbox;
     use rustguard_core::{
         noise::{Claimed, WIREGUARD, initiate},
-        session::{Opener, Role, establish},
+        session::{Opener, Side, establish},
     };
     use rustguard_crypto::x25519::StaticSecret;
 
@@ -461,8 +461,8 @@ pub(crate) mod testing {
         let received = claimed.verify(&shared, &mut payload, &fields.tag).unwrap();
         let (response, theirs) = received.respond(&[0; 32], second, &mut []).unwrap();
         let answer = initiated.verify(&initiator, &[0; 32], &response, &mut []).unwrap();
-        let (sealer, _) = establish(&initiated.finish(answer), Role::Initiator, 7, index, made);
-        let (_, opener) = establish(&theirs, Role::Responder, index, 7, made);
+        let (sealer, _) = establish(&initiated.finish(answer), Side::Initiator, 7, index, made);
+        let (_, opener) = establish(&theirs, Side::Responder, index, 7, made);
         (sealer, opener)
     }
 }

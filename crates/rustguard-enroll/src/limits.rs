@@ -4,9 +4,8 @@
 //! own. So a source, and all of them together, have an allowance; above it a message needs a cookie, which proves its
 //! source; and those with cookies have an allowance again, so that there is an upper bound whoever sends.
 use core::{net::IpAddr, time::Duration};
-pub(crate) use rustguard_core::limit::{Bucket, Rate, Source};
-use rustguard_core::time::Instant;
-use std::collections::BTreeMap;
+pub(crate) use rustguard_core::limit::{Admit, Bucket, Rate, Source};
+use rustguard_core::{limit::SourceTable, time::Instant};
 
 /// Sources remembered at most, of each kind.
 const MAX_SOURCES: usize = 4096;
@@ -21,17 +20,6 @@ const IN_TOTAL: Rate = Rate { interval: Duration::from_millis(5), burst: 200 };
 const COOKIE_PER_SOURCE: Rate = Rate { interval: Duration::from_millis(200), burst: 10 };
 /// First messages of all sources with a cookie: 1,000 a second, about 5 % of a core.
 const COOKIE_IN_TOTAL: Rate = Rate { interval: Duration::from_millis(1), burst: 1000 };
-
-/// What to do with a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admit {
-    /// Look at it.
-    Yes,
-    /// Ask for a cookie.
-    WithCookie,
-    /// Nothing.
-    No,
-}
 
 /// The door for first messages of invites.
 #[derive(Debug, Default)]
@@ -56,33 +44,28 @@ impl Door {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Side {
     total: Bucket,
-    sources: BTreeMap<Source, Bucket>,
-    swept: Instant,
+    sources: SourceTable<Bucket>,
+}
+
+impl Default for Side {
+    fn default() -> Self {
+        Self { total: Bucket::default(), sources: SourceTable::new(MAX_SOURCES, SWEEP_EVERY) }
+    }
 }
 
 impl Side {
     /// Whether the message is within both allowances; `None` when it is within the total, and nothing can be said about its source.
     fn take(&mut self, source: Source, each: Rate, all: Rate, now: Instant) -> Option<bool> {
-        if self.sources.len() >= MAX_SOURCES
-            && !self.sources.contains_key(&source)
-            && now.since(self.swept) >= SWEEP_EVERY
-        {
-            self.swept = now;
-            self.sources.retain(|_, bucket| !bucket.is_full(now));
-        }
-        let known = self.sources.len() < MAX_SOURCES || self.sources.contains_key(&source);
         // What a source sends above its own allowance does not count for the total: a flood from one place leaves the
         // others as they were.
-        if known && !self.sources.entry(source).or_default().take(each, now) {
+        let own = self.sources.get(source, now).map(|bucket| bucket.take(each, now));
+        if own == Some(false) || !self.total.take(all, now) {
             return Some(false);
         }
-        if !self.total.take(all, now) {
-            return Some(false);
-        }
-        known.then_some(true)
+        own
     }
 }
 

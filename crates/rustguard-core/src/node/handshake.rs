@@ -1,25 +1,24 @@
 //! What handshake messages do to a node: admission, the two sides of the handshake, cookie replies, confirmation.
-use super::{Action, Dropped, Event, Identity, Node, PeerId, retire};
+use super::{
+    Action, Dropped, Event, Identity, Node, PeerId, fresh_ephemeral, fresh_index, keypairs::Keypair, peer::Stale,
+    retire, timers::Timer,
+};
 use crate::{
+    constants::ERASE_AFTER_TIME,
     cookie::{self, Standing},
-    load::Admit,
+    limit::Admit,
     noise::{self, Claimed, Refused, ResponseFields},
-    peer::{Attempt, Keypair, Pending, Stale},
-    session::{self, Role},
+    session::{self, Side},
     sync::Arc,
     tai64n::Timestamp,
     time::{Instant, Now},
-    timers::{ERASE_AFTER_TIME, REKEY_ATTEMPT_TIME, REKEY_TIMEOUT, REKEY_TIMEOUT_JITTER_MS, Timer},
     wire::{CookieReply, Initiation, Message, Response},
 };
-use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
-use core::{net::SocketAddr, time::Duration};
+use alloc::vec::Vec;
+use core::net::SocketAddr;
 use rand_core::CryptoRng;
-use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use rustguard_crypto::x25519::PublicKey;
 use zeroize::Zeroizing;
-
-/// Initiations for which nothing waits, to one peer. Thousands of absent peers must not cost Diffie-Hellman operations for long.
-const GREETINGS: u32 = 3;
 
 impl Node {
     pub(super) fn handle_message(
@@ -50,111 +49,6 @@ impl Node {
             Message::CookieReply(message) => self.handle_cookie_reply(&message, now.instant),
             Message::Data { .. } => Err(Dropped::Malformed),
         }
-    }
-
-    /// Starts a handshake unless one is under way; waits with the first initiation until Rekey-Timeout after the last
-    /// message we sent, as the kernel does: the peer may be about to confirm the session of our response.
-    pub(super) fn begin_handshake(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
-        let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
-        match &mut peer.attempt {
-            None => peer.attempt = Some(Attempt::new(now.instant)),
-            Some(attempt) if attempt.greeting => {
-                (attempt.since, attempt.greeting) = (now.instant, false);
-                if attempt.tries > 0 {
-                    // An initiation is on its way, and the next one has its time.
-                    return;
-                }
-            }
-            Some(_) => return,
-        }
-        match peer.handshake_sent.map(|sent| sent + REKEY_TIMEOUT).filter(|&earliest| earliest > now.instant) {
-            Some(earliest) => self.timers.arm(id, &mut peer.armed, Timer::Handshake, earliest),
-            None => self.initiate(id, now, rng, out),
-        }
-    }
-
-    /// Sets the time of a first initiation for which nothing waits.
-    pub(super) fn begin_greeting(&mut self, id: PeerId, at: Instant) {
-        let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
-        if peer.attempt.is_none() && peer.usable_sealer(at).is_none() {
-            peer.attempt = Some(Attempt::greeting(at));
-            self.timers.arm(id, &mut peer.armed, Timer::Handshake, at);
-        }
-    }
-
-    /// Starts a handshake at once, as if none had been tried.
-    pub(super) fn restart_handshake(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
-        let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
-        peer.attempt = Some(Attempt::new(now.instant));
-        self.initiate(id, now, rng, out);
-    }
-
-    /// The handshake timer of `id`: the next initiation, or the end of the attempt.
-    pub(super) fn retry_handshake(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        match &peer.attempt {
-            Some(attempt) if attempt.greeting => {
-                // The other side may have been faster: it has Rekey-Timeout to confirm the session of our response.
-                let earliest = peer.handshake_sent.filter(|_| attempt.tries == 0).map(|sent| sent + REKEY_TIMEOUT);
-                if let Some(earliest) = earliest.filter(|&earliest| earliest > now.instant) {
-                    self.timers.arm(id, &mut peer.armed, Timer::Handshake, earliest);
-                } else if attempt.tries >= GREETINGS {
-                    self.end_attempt(id);
-                } else {
-                    self.initiate(id, now, rng, out);
-                }
-            }
-            Some(attempt) if now.instant.since(attempt.since) < REKEY_ATTEMPT_TIME => {
-                self.initiate(id, now, rng, out);
-            }
-            _ => {
-                self.end_attempt(id);
-                out.push(Action::DropStaged { peer: id });
-                out.push(Action::Event(Event::HandshakeFailed { peer: id }));
-            }
-        }
-    }
-
-    /// Sends one initiation of an attempt and sets the timer for the next.
-    ///
-    /// Without a private key, or with a peer whose key is of low order, there is nothing to send; the attempt goes on and
-    /// ends like one that is not answered.
-    fn initiate(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        let Some(attempt) = &mut peer.attempt else { return };
-        let retry = (now.instant + REKEY_TIMEOUT + jitter(rng)).min(attempt.since + REKEY_ATTEMPT_TIME);
-        self.timers.arm(id, &mut peer.armed, Timer::Handshake, retry);
-        let tries = attempt.tries;
-        attempt.tries += 1;
-        if let Some(old) = peer.pending.take() {
-            self.indices.remove(&old.index);
-        }
-
-        let Some(Identity { secret, .. }) = &self.identity else { return };
-        let mut timestamp = peer.next_timestamp(now.unix).0;
-        let peer_key = peer.config.public_key;
-        let Some(static_static) = peer.static_static(secret) else { return };
-        let own_key = secret.public_key();
-        let made = noise::initiate(
-            &noise::WIREGUARD,
-            &own_key,
-            &peer_key,
-            static_static,
-            fresh_ephemeral(rng),
-            &mut timestamp,
-        );
-        let Ok((initiated, fields)) = made else { return };
-        let index = fresh_index(&mut self.indices, id, rng);
-        peer.pending = Some(Box::new(Pending { index, initiated }));
-
-        let mut message = Initiation::build(index, &fields.ephemeral.0, &fields.static_key, &timestamp, &fields.tag);
-        peer.maker.sign(&mut message, now.instant);
-        peer.handshake_sent = Some(now.instant);
-        peer.activity.sent(now.instant);
-        if let Some(attempt) = &mut peer.attempt {
-            attempt.first_sent.get_or_insert(now.instant);
-        }
-        out.push(Action::Send { peer: id, datagram: message.to_vec(), attempt: tries });
     }
 
     /// Checks the MACs, unless that was done already. True: the source address is proven.
@@ -228,7 +122,7 @@ impl Node {
         peer.activity.sent(now.instant);
 
         out.push(Action::Endpoint { peer: id });
-        self.install(id, &keys, Role::Responder, index, message.sender(), now.instant, out);
+        self.install(id, &keys, Side::Responder, index, message.sender(), now.instant, out);
         out.push(Action::Send { peer: id, datagram: response.to_vec(), attempt: 0 });
         Ok(())
     }
@@ -255,7 +149,7 @@ impl Node {
         self.end_attempt(id);
 
         out.push(Action::Endpoint { peer: id });
-        self.install(id, &keys, Role::Initiator, index, message.sender(), now.instant, out);
+        self.install(id, &keys, Side::Initiator, index, message.sender(), now.instant, out);
         let took = first_sent.map(|sent| now.instant.since(sent));
         out.push(Action::Event(Event::HandshakeComplete { peer: id, took }));
         Ok(())
@@ -289,42 +183,32 @@ impl Node {
         (pending.index == index).then_some(*id)
     }
 
-    /// Ends an attempt, with or without success.
-    fn end_attempt(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        peer.attempt = None;
-        self.timers.disarm(id, &mut peer.armed, Timer::Handshake);
-        if let Some(pending) = peer.pending.take() {
-            self.indices.remove(&pending.index);
-        }
-    }
-
     /// Puts a new session into its slot. The opener comes first: from then on packets of the session may arrive.
     #[expect(clippy::too_many_arguments, reason = "what a session is made of, from the one place it is made in")]
     fn install(
         &mut self,
         id: PeerId,
         keys: &noise::SessionKeys,
-        role: Role,
+        side: Side,
         local: u32,
         remote: u32,
         now: Instant,
         out: &mut Vec<Action>,
     ) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        let (sealer, opener) = session::establish(keys, role, local, remote, now);
+        let (sealer, opener) = session::establish(keys, side, local, remote, now);
         let sealer = Arc::new(sealer);
         let keypair = Keypair { index: local, sealer: Arc::clone(&sealer) };
         self.indices.insert(local, id);
         out.push(Action::AddOpener { peer: id, opener: Arc::new(opener) });
-        match role {
-            Role::Initiator => {
+        match side {
+            Side::Initiator => {
                 let retired = peer.keypairs.install_initiated(keypair);
                 out.push(Action::SetSealer { peer: id, sealer: Some(sealer) });
                 retire(&mut self.indices, retired.into_iter().flatten(), out);
                 out.push(Action::Flush { peer: id, or_keepalive: true });
             }
-            Role::Responder => {
+            Side::Responder => {
                 let retired = peer.keypairs.install_responded(keypair);
                 retire(&mut self.indices, retired.into_iter().flatten(), out);
             }
@@ -347,26 +231,4 @@ impl From<Stale> for Dropped {
             Stale::Flood => Self::Flood,
         }
     }
-}
-
-fn fresh_ephemeral(rng: &mut impl CryptoRng) -> StaticSecret {
-    let mut bytes = Zeroizing::new([0; 32]);
-    rng.fill_bytes(&mut *bytes);
-    StaticSecret::from_bytes(*bytes)
-}
-
-/// Takes a random index that nothing else has.
-fn fresh_index(indices: &mut BTreeMap<u32, PeerId>, peer: PeerId, rng: &mut impl CryptoRng) -> u32 {
-    loop {
-        let index = rng.next_u32();
-        if let alloc::collections::btree_map::Entry::Vacant(entry) = indices.entry(index) {
-            entry.insert(peer);
-            return index;
-        }
-    }
-}
-
-/// A random delay of up to [`REKEY_TIMEOUT_JITTER_MS`].
-pub(super) fn jitter(rng: &mut impl CryptoRng) -> Duration {
-    Duration::from_millis(rng.next_u64() % (REKEY_TIMEOUT_JITTER_MS + 1))
 }

@@ -1,8 +1,8 @@
 //! What time does to a node: keepalives, dead sessions, retries, erasure.
-use super::{Action, Event, Node, PeerId, handshake::jitter, retire};
+use super::{Action, Event, Node, PeerId, retire, retry::jitter, timers::Timer};
 use crate::{
+    constants::{KEEPALIVE_TIMEOUT, NEW_HANDSHAKE_TIMEOUT},
     time::{Instant, Now},
-    timers::{KEEPALIVE_TIMEOUT, NEW_HANDSHAKE_TIMEOUT, Timer},
 };
 use alloc::vec::Vec;
 use rand_core::CryptoRng;

@@ -1,6 +1,6 @@
 //! WireGuard's own routing: allowed IPs decide both ways.
 use super::{Action, Event, NextHops, RoutingEngine, SourceRule};
-use crate::{allowed_ips::AllowedIps, node::PeerId, time::Instant};
+use crate::{allowed_ips::AllowedIps, peer::PeerId, time::Instant};
 use alloc::vec::Vec;
 use ipnet::IpNet;
 

@@ -1,5 +1,5 @@
 //! Who gets the packets of a prefix: a weighted set that flows are spread over, and one in reserve.
-use crate::node::PeerId;
+use crate::peer::PeerId;
 use alloc::vec::Vec;
 
 /// Most members of a set; a lookup looks at each of them.

@@ -1,6 +1,6 @@
 //! What an engine tells people about itself.
 use super::NextHops;
-use crate::node::PeerId;
+use crate::peer::PeerId;
 use alloc::{string::String, vec::Vec};
 use core::time::Duration;
 use ipnet::IpNet;

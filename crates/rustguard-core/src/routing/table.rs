@@ -3,7 +3,7 @@ use super::{
     NextHops, SourceRule,
     prefixes::{Prefixes, Snapshot},
 };
-use crate::{node::PeerId, sync::Arc};
+use crate::{peer::PeerId, sync::Arc};
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 use core::net::IpAddr;
 use ipnet::IpNet;

@@ -1,0 +1,147 @@
+//! What a node wants done, what it reports, and why it drops a message.
+use crate::{
+    cookie::Screen,
+    peer::PeerId,
+    session::{Opener, Sealer},
+    sync::Arc,
+};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+/// Something the caller must do, in order.
+#[derive(Debug)]
+pub enum Action {
+    /// Send a handshake message to the peer's endpoint (the caller keeps endpoints), with a fresh source address decision if `retry`.
+    Send {
+        /// To whom.
+        peer: PeerId,
+        /// The message.
+        datagram: Vec<u8>,
+        /// How often this handshake was tried before; from the second on the caller should resolve the endpoint's name again
+        /// and forget a sticky source.
+        attempt: u32,
+    },
+    /// Send a message back to where the datagram just handled came from (cookie reply).
+    Reply {
+        /// The message.
+        datagram: Vec<u8>,
+    },
+    /// Judge the MACs of handshake messages with this from now on, where that is done before [`Node::handle_judged`]; `None`:
+    /// there is no private key.
+    SetScreen(Option<Screen>),
+    /// The datagram just handled was authentic: its source is the peer's endpoint now.
+    Endpoint {
+        /// Whose.
+        peer: PeerId,
+    },
+    /// Packets with this opener's index belong to `peer` from now on.
+    AddOpener {
+        /// Whose.
+        peer: PeerId,
+        /// The receiving half.
+        opener: Arc<Opener>,
+    },
+    /// Forget the opener with this index.
+    RemoveOpener {
+        /// Its index.
+        index: u32,
+    },
+    /// Seal for `peer` with this from now on; `None`: nothing can be sealed, stage instead.
+    SetSealer {
+        /// For whom.
+        peer: PeerId,
+        /// The sending half.
+        sealer: Option<Arc<Sealer>>,
+    },
+    /// Send what is staged for `peer`; if nothing is and `or_keepalive`, a keepalive.
+    Flush {
+        /// For whom.
+        peer: PeerId,
+        /// Confirm the session even with nothing to send.
+        or_keepalive: bool,
+    },
+    /// Seal and send an empty packet; with no sealer do nothing.
+    Keepalive {
+        /// For whom.
+        peer: PeerId,
+    },
+    /// The handshake was given up: drop what is staged.
+    DropStaged {
+        /// For whom.
+        peer: PeerId,
+    },
+    /// For the application.
+    Event(Event),
+}
+
+/// What happened, as it happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A handshake completed.
+    HandshakeComplete {
+        /// With whom.
+        peer: PeerId,
+        /// From the first initiation of this attempt to its answer, where we initiated.
+        took: Option<Duration>,
+    },
+    /// Ninety seconds without an answer.
+    HandshakeFailed {
+        /// With whom.
+        peer: PeerId,
+    },
+    /// Keys were erased after 3 × Reject-After-Time without a new handshake.
+    SessionExpired {
+        /// With whom.
+        peer: PeerId,
+    },
+}
+
+/// Why a message was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Dropped {
+    /// Not a handshake message of the right length and form.
+    #[error("not a handshake message")]
+    Malformed,
+    /// No private key is set.
+    #[error("no private key is set")]
+    NoIdentity,
+    /// The node is [stopped](Node::stop).
+    #[error("the interface is down")]
+    Stopped,
+    /// MAC1 is wrong: the sender does not know our public key.
+    #[error("MAC1 is wrong")]
+    Mac1,
+    /// Under load, answered with a cookie reply.
+    #[error("under load: answered with a cookie")]
+    CookieSent,
+    /// Under load and over the limit even with a cookie.
+    #[error("under load: too many messages from this source")]
+    RateLimited,
+    /// No handshake waits for this index.
+    #[error("no handshake waits for this index")]
+    UnknownIndex,
+    /// Decryption of a field failed, or a Diffie-Hellman result was zero.
+    #[error("authentication failed")]
+    Forged,
+    /// The initiator's static key is no peer.
+    #[error("the static key is no peer's")]
+    UnknownPeer,
+    /// The timestamp is not newer than the last one.
+    #[error("the timestamp is not newer than the last")]
+    Replayed,
+    /// More than 50 initiations a second from one peer.
+    #[error("more than 50 initiations a second")]
+    Flood,
+}
+
+/// Why a peer was not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddPeerError {
+    /// It is our own public key.
+    #[error("the peer has our own public key")]
+    OwnKey,
+    /// There is a peer with this key already.
+    #[error("there is a peer with this public key already")]
+    Exists(PeerId),
+}

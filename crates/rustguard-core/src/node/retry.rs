@@ -1,0 +1,161 @@
+//! When a handshake is begun, sent again, and given up (whitepaper, section 6.4).
+use super::{Action, Event, Identity, Node, PeerId, fresh_ephemeral, fresh_index, timers::Timer};
+use crate::{
+    constants::{REKEY_ATTEMPT_TIME, REKEY_TIMEOUT, REKEY_TIMEOUT_JITTER_MS},
+    noise::{self, Initiated},
+    time::{Instant, Now},
+    wire::Initiation,
+};
+use alloc::{boxed::Box, vec::Vec};
+use core::time::Duration;
+use rand_core::CryptoRng;
+
+/// Initiations for which nothing waits, to one peer. Thousands of absent peers must not cost Diffie-Hellman operations for long.
+const GREETINGS: u32 = 3;
+
+/// A row of initiations, until one is answered or the last is given up.
+pub(crate) struct Attempt {
+    pub(crate) since: Instant,
+    pub(crate) first_sent: Option<Instant>,
+    /// Initiations made so far.
+    pub(crate) tries: u32,
+    /// Nothing waits for it: it is given up early and in silence. Whatever does want a handshake makes it one like any other.
+    pub(crate) greeting: bool,
+}
+
+impl Attempt {
+    pub(crate) fn new(since: Instant) -> Self {
+        Self { since, first_sent: None, tries: 0, greeting: false }
+    }
+
+    pub(crate) fn greeting(since: Instant) -> Self {
+        Self { greeting: true, ..Self::new(since) }
+    }
+}
+
+pub(crate) struct Pending {
+    pub(crate) index: u32,
+    pub(crate) initiated: Initiated,
+}
+
+impl Node {
+    /// Starts a handshake unless one is under way; waits with the first initiation until Rekey-Timeout after the last
+    /// message we sent, as the kernel does: the peer may be about to confirm the session of our response.
+    pub(super) fn begin_handshake(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
+        match &mut peer.attempt {
+            None => peer.attempt = Some(Attempt::new(now.instant)),
+            Some(attempt) if attempt.greeting => {
+                (attempt.since, attempt.greeting) = (now.instant, false);
+                if attempt.tries > 0 {
+                    // An initiation is on its way, and the next one has its time.
+                    return;
+                }
+            }
+            Some(_) => return,
+        }
+        match peer.handshake_sent.map(|sent| sent + REKEY_TIMEOUT).filter(|&earliest| earliest > now.instant) {
+            Some(earliest) => self.timers.arm(id, &mut peer.armed, Timer::Handshake, earliest),
+            None => self.initiate(id, now, rng, out),
+        }
+    }
+
+    /// Sets the time of a first initiation for which nothing waits.
+    pub(super) fn begin_greeting(&mut self, id: PeerId, at: Instant) {
+        let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
+        if peer.attempt.is_none() && peer.usable_sealer(at).is_none() {
+            peer.attempt = Some(Attempt::greeting(at));
+            self.timers.arm(id, &mut peer.armed, Timer::Handshake, at);
+        }
+    }
+
+    /// Starts a handshake at once, as if none had been tried.
+    pub(super) fn restart_handshake(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
+        peer.attempt = Some(Attempt::new(now.instant));
+        self.initiate(id, now, rng, out);
+    }
+
+    /// The handshake timer of `id`: the next initiation, or the end of the attempt.
+    pub(super) fn retry_handshake(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        match &peer.attempt {
+            Some(attempt) if attempt.greeting => {
+                // The other side may have been faster: it has Rekey-Timeout to confirm the session of our response.
+                let earliest = peer.handshake_sent.filter(|_| attempt.tries == 0).map(|sent| sent + REKEY_TIMEOUT);
+                if let Some(earliest) = earliest.filter(|&earliest| earliest > now.instant) {
+                    self.timers.arm(id, &mut peer.armed, Timer::Handshake, earliest);
+                } else if attempt.tries >= GREETINGS {
+                    self.end_attempt(id);
+                } else {
+                    self.initiate(id, now, rng, out);
+                }
+            }
+            Some(attempt) if now.instant.since(attempt.since) < REKEY_ATTEMPT_TIME => {
+                self.initiate(id, now, rng, out);
+            }
+            _ => {
+                self.end_attempt(id);
+                out.push(Action::DropStaged { peer: id });
+                out.push(Action::Event(Event::HandshakeFailed { peer: id }));
+            }
+        }
+    }
+
+    /// Sends one initiation of an attempt and sets the timer for the next.
+    ///
+    /// Without a private key, or with a peer whose key is of low order, there is nothing to send; the attempt goes on and
+    /// ends like one that is not answered.
+    fn initiate(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(attempt) = &mut peer.attempt else { return };
+        let retry = (now.instant + REKEY_TIMEOUT + jitter(rng)).min(attempt.since + REKEY_ATTEMPT_TIME);
+        self.timers.arm(id, &mut peer.armed, Timer::Handshake, retry);
+        let tries = attempt.tries;
+        attempt.tries += 1;
+        if let Some(old) = peer.pending.take() {
+            self.indices.remove(&old.index);
+        }
+
+        let Some(Identity { secret, .. }) = &self.identity else { return };
+        let mut timestamp = peer.next_timestamp(now.unix).0;
+        let peer_key = peer.config.public_key;
+        let Some(static_static) = peer.static_static(secret) else { return };
+        let own_key = secret.public_key();
+        let made = noise::initiate(
+            &noise::WIREGUARD,
+            &own_key,
+            &peer_key,
+            static_static,
+            fresh_ephemeral(rng),
+            &mut timestamp,
+        );
+        let Ok((initiated, fields)) = made else { return };
+        let index = fresh_index(&mut self.indices, id, rng);
+        peer.pending = Some(Box::new(Pending { index, initiated }));
+
+        let mut message = Initiation::build(index, &fields.ephemeral.0, &fields.static_key, &timestamp, &fields.tag);
+        peer.maker.sign(&mut message, now.instant);
+        peer.handshake_sent = Some(now.instant);
+        peer.activity.sent(now.instant);
+        if let Some(attempt) = &mut peer.attempt {
+            attempt.first_sent.get_or_insert(now.instant);
+        }
+        out.push(Action::Send { peer: id, datagram: message.to_vec(), attempt: tries });
+    }
+
+    /// Ends an attempt, with or without success.
+    pub(super) fn end_attempt(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.attempt = None;
+        self.timers.disarm(id, &mut peer.armed, Timer::Handshake);
+        if let Some(pending) = peer.pending.take() {
+            self.indices.remove(&pending.index);
+        }
+    }
+}
+
+/// A random delay of up to [`REKEY_TIMEOUT_JITTER_MS`].
+pub(super) fn jitter(rng: &mut impl CryptoRng) -> Duration {
+    Duration::from_millis(rng.next_u64() % (REKEY_TIMEOUT_JITTER_MS + 1))
+}
