@@ -20,7 +20,7 @@ fn the_core_is_for_microcontrollers_too() {
         }
         let mut cargo = Command::new(env!("CARGO"));
         cargo.current_dir(package).env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
-        cargo.args(["check", "--quiet", "--lib", "--no-default-features", "--features", "critical-section"]);
+        cargo.args(["check", "--quiet", "--lib", "--no-default-features", "--features", "portable,critical-section"]);
         cargo.args(["--target", target, "--target-dir"]).arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join(target));
         let checked = cargo.output().expect("cargo runs");
         assert!(checked.status.success(), "{target}: {}", String::from_utf8_lossy(&checked.stderr));

@@ -1,56 +1,17 @@
 //! ChaCha20-Poly1305 (RFC 8439) with WireGuard's 64-bit little-endian nonces, and XChaCha20-Poly1305 for cookies.
 
-use crate::backend::{Aead, batch, preferred};
+pub use crate::frame::{Forged, Frame, KEY_LEN, NONCE_LEN, TAG_LEN};
+use crate::{
+    backend::{Aead, batch, preferred},
+    frame::nonce,
+};
 use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
 use core::fmt;
 
 const _: () = crate::wiped_on_drop::<XChaCha20Poly1305>();
 
-/// Bytes in a key.
-pub const KEY_LEN: usize = 32;
-/// Bytes in an authentication tag.
-pub const TAG_LEN: usize = 16;
-/// Bytes in a nonce of RFC 8439.
-pub const NONCE_LEN: usize = 12;
 /// Bytes in a nonce of XChaCha20-Poly1305.
 pub const XNONCE_LEN: usize = 24;
-
-/// One packet of a run: where its text lies in the slab, and its counter.
-///
-/// The text is `slab[offset..offset + len]`; the tag follows it at once, in
-/// `slab[offset + len..offset + len + TAG_LEN]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
-    /// First byte of the text.
-    pub offset: usize,
-    /// Bytes of text, without the tag.
-    pub len: usize,
-    /// The counter, which is the nonce.
-    pub counter: u64,
-}
-
-impl Frame {
-    /// The text and the tag.
-    pub(crate) fn split<'slab>(&self, slab: &'slab mut [u8]) -> (&'slab mut [u8], &'slab mut [u8; TAG_LEN]) {
-        // Checked piece by piece, so that no sum can wrap around.
-        slab.get_mut(self.offset..)
-            .and_then(|rest| rest.split_at_mut_checked(self.len))
-            .and_then(|(text, rest)| Some((text, rest.first_chunk_mut()?)))
-            .expect("a frame and its tag lie inside the slab")
-    }
-}
-
-/// Authentication failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forged;
-
-impl fmt::Display for Forged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("authentication failed")
-    }
-}
-
-impl core::error::Error for Forged {}
 
 /// A key expanded once per session, used for whole runs of packets. Zeroized on drop; `Debug` prints nothing of it.
 pub struct Key(batch::Key);
@@ -131,11 +92,4 @@ pub fn xopen(
     XChaCha20Poly1305::new(key.into())
         .decrypt_inout_detached(nonce.into(), aad, text.into(), tag.into())
         .map_err(|_| Forged)
-}
-
-/// The nonce of a counter: 32 zero bits, then the counter in little-endian (whitepaper, section 5.4, "AEAD").
-pub(crate) fn nonce(counter: u64) -> [u8; NONCE_LEN] {
-    let mut nonce = [0; NONCE_LEN];
-    nonce[4..].copy_from_slice(&counter.to_le_bytes());
-    nonce
 }

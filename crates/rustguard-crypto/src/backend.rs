@@ -5,8 +5,8 @@
 //! Code that carries packets never names one; the traits are public so that tests and benchmarks can.
 
 use crate::{
-    aead::{Forged, Frame, KEY_LEN, NONCE_LEN, TAG_LEN, nonce},
-    x25519::{LowOrder, PublicKey, SharedSecret},
+    frame::{Forged, Frame, KEY_LEN, NONCE_LEN, TAG_LEN, nonce},
+    keys::{LowOrder, PublicKey, SharedSecret},
 };
 
 #[cfg(feature = "aws-lc")]

@@ -28,7 +28,11 @@ compile_error!("rustguard-crypto needs a backend: enable the feature `portable` 
 
 pub mod aead;
 pub mod backend;
+mod frame;
 pub mod hash;
+mod keys;
+#[cfg(feature = "getrandom")]
+pub mod random;
 #[cfg(all(feature = "simd", target_arch = "x86_64"))]
 mod simd;
 pub mod x25519;

@@ -21,7 +21,7 @@
 //! [`wipe_stack`] overwrites the stack that the kernels used when a run is done. Registers are left to be reused.
 #![allow(unsafe_code)]
 
-use crate::aead::{Frame, TAG_LEN};
+use crate::frame::{Frame, TAG_LEN};
 use core::{arch::asm, marker::PhantomData, mem::MaybeUninit, ops::Range};
 
 mod avx2;

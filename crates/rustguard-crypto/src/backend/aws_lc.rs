@@ -9,8 +9,8 @@
 
 use super::{Aead, DiffieHellman};
 use crate::{
-    aead::{Forged, KEY_LEN, NONCE_LEN, TAG_LEN},
-    x25519::{LowOrder, PublicKey, SharedSecret},
+    frame::{Forged, KEY_LEN, NONCE_LEN, TAG_LEN},
+    keys::{LowOrder, PublicKey, SharedSecret},
 };
 use alloc::sync::Arc;
 use aws_lc_rs::{

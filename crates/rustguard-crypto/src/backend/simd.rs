@@ -9,7 +9,7 @@
 
 use super::{Aead, preferred};
 use crate::{
-    aead::{Forged, Frame, KEY_LEN, NONCE_LEN, TAG_LEN},
+    frame::{Forged, Frame, KEY_LEN, NONCE_LEN, TAG_LEN},
     simd::{Avx2, Avx512, GROUP, Group, MAX_LEN, wipe_stack},
 };
 use core::{array, cmp::Reverse, fmt, iter};
