@@ -3,6 +3,7 @@
 use anyhow::{Result, bail};
 use ipnet::IpNet;
 use rustguard_babel::{Babel, Config, Name, Pin, RouterId, Start};
+use rustguard_crypto::random::SystemRng;
 use rustguard_device::{
     Builder, Relay,
     conf::{self, NodeName},
@@ -28,8 +29,7 @@ pub(crate) fn speaker(builder: Builder, config: &conf::Interface, host: &HostCon
         NodeName::Is(name) => Name::new(name.as_bytes()),
     };
     let pins = config.pins.iter().map(|pin| Pin { prefix: pin.prefix, origin: RouterId::of_key(&pin.key) }).collect();
-    let engine =
-        Babel::new(Config { address_v4, pins, start, name, ..Config::new(key.public_key()) }, &mut rand::rng());
+    let engine = Babel::new(Config { address_v4, pins, start, name, ..Config::new(key.public_key()) }, &mut SystemRng);
     let addresses = config.addresses.iter().map(|net| IpNet::from(net.addr()));
     let mut builder = builder
         .routing(engine)

@@ -55,7 +55,7 @@ fn transport(packet: &[u8]) -> Option<(u8, &[u8])> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let net = MemoryNet::default();
-    let keys = [1, 2, 3].map(|_| StaticSecret::from_bytes(rand::random()));
+    let keys = [1, 2, 3].map(|_| StaticSecret::generate().expect("the system has random bytes"));
     let counters = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
 
     // The middle: knows both others, relays between them, and shows what the filter counts among its own counters.

@@ -55,7 +55,7 @@ impl RoutingEngine for SpreadFlows {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let net = MemoryNet::default();
-    let keys = [1, 2, 3].map(|_| StaticSecret::from_bytes(rand::random()));
+    let keys = [1, 2, 3].map(|_| StaticSecret::generate().expect("the system has random bytes"));
     let at = |n: u8| SocketAddr::from(([192, 0, 2, n], 51_820));
     let bob: IpNet = "10.0.0.9/32".parse()?;
 

@@ -44,7 +44,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn secret() -> StaticSecret {
-    StaticSecret::from_bytes(rand::random())
+    StaticSecret::generate().expect("the system has random bytes")
 }
 
 fn net_of(text: &str) -> ipnet::IpNet {

@@ -15,7 +15,6 @@
 
 use crate::settings::Settings;
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
-use rand::Rng as _;
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{conf::check_interface_name, key};
 use std::{
@@ -52,6 +51,9 @@ pub enum FolderError {
         /// Why it failed.
         cause: io::Error,
     },
+    /// There is no private key yet, and none can be made.
+    #[error("cannot make a private key: {0}")]
+    Random(rustguard_crypto::random::Unavailable),
     /// Others could read or change it.
     #[error("{} is open to others (mode {mode:o}): chmod {} {}", .path.display(), if *.folder { "700" } else { "600" }, .path.display())]
     Exposed {
@@ -137,9 +139,7 @@ impl Folder {
                 Ok(StaticSecret::from_bytes(*key))
             }
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
-                let mut bytes = Zeroizing::new([0; 32]);
-                rand::rng().fill_bytes(&mut *bytes);
-                let key = StaticSecret::from_bytes(*bytes);
+                let key = StaticSecret::generate().map_err(FolderError::Random)?;
                 let text = key::to_base64(&Zeroizing::new(key.to_bytes()));
                 self.replace(&path, format!("{}\n", *text).as_bytes())?;
                 Ok(key)

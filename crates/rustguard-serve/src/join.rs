@@ -1,7 +1,7 @@
 //! Joining: the client of rustguard-enroll on a UDP socket, for as long as it takes.
 
 use crate::service::now;
-use rustguard_crypto::x25519::StaticSecret;
+use rustguard_crypto::{random::SystemRng, x25519::StaticSecret};
 use rustguard_enroll::{
     client::{Client, Heard, JoinError as Refused, Joined},
     server::ApprovalCode,
@@ -77,7 +77,7 @@ pub async fn join(
     let (mut since, mut last_code) = (now().instant, None);
     let mut buffer = [0; MAX_DATAGRAM + 1];
     loop {
-        while let Some(datagram) = client.poll(now(), &mut rand::rng())? {
+        while let Some(datagram) = client.poll(now(), &mut SystemRng)? {
             way.send(&datagram, heard).await?;
         }
         let mut wait = client.deadline().map_or(LOOK, |deadline| deadline.since(now().instant)).min(LOOK);
@@ -101,7 +101,7 @@ pub async fn join(
         if from != way.to {
             continue;
         }
-        let answer = client.handle(&buffer[..len], now(), &mut rand::rng());
+        let answer = client.handle(&buffer[..len], now(), &mut SystemRng);
         if !matches!(answer, Heard::Nothing) {
             (heard, since) = (true, now().instant);
         }

@@ -7,7 +7,7 @@ use crate::{
     store::{FileStore, FileStoreError},
 };
 use ipnet::IpNet;
-use rustguard_crypto::x25519::StaticSecret;
+use rustguard_crypto::{random::SystemRng, x25519::StaticSecret};
 use rustguard_device::{Builder, Datagram, Relay, key};
 use rustguard_enroll::{
     ledger::{Ledger, LedgerError, Policy},
@@ -111,7 +111,7 @@ impl<S: LeaseStore> Prepared<S> {
             port: None,
             keepalive: Some(KEEPALIVE),
         };
-        let server = Server::new(identity.clone(), ledger, &config, now, &mut rand::rng())?;
+        let server = Server::new(identity.clone(), ledger, &config, now, &mut SystemRng)?;
         if folder.settings()?.as_ref() != Some(&settings) {
             folder.set_settings(&settings)?;
         }

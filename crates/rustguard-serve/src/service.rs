@@ -13,7 +13,7 @@ use crate::{
 };
 pub use counters::Counters;
 use rustguard_core::time::{Instant, Now};
-use rustguard_crypto::x25519::PublicKey;
+use rustguard_crypto::{random::SystemRng, x25519::PublicKey};
 use rustguard_device::{Datagram, Device, DeviceHandle, Event, PeerUpdate, PresharedKey, Update, key};
 use rustguard_enroll::{
     action::{Action, PeerConfig},
@@ -137,7 +137,7 @@ impl<S: LeaseStore> Service<S> {
                     }
                     for datagram in &batch {
                         let (from, now) = (datagram.endpoint.remote, now());
-                        self.server.handle(from, &datagram.bytes, now, &mut rand::rng(), &mut self.actions);
+                        self.server.handle(from, &datagram.bytes, now, &mut SystemRng, &mut self.actions);
                     }
                 }
             }

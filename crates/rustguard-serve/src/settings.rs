@@ -1,7 +1,8 @@
 //! What `serve` is told and keeps: at the next start, what is not said again is as it was.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use rand::RngExt as _;
+use rand_core::Rng as _;
+use rustguard_crypto::random::SystemRng;
 use rustguard_enroll::pool::Pools;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -61,7 +62,7 @@ impl Settings {
         let free = |net: &Ipv4Net| !taken.iter().any(|taken| overlap(taken, &IpNet::V4(*net)));
         let net = |second: u8| Ipv4Net::new(Ipv4Addr::new(10, second, 0, 0), 24).expect("24 is at most 32");
         let v4 = (150..=250).map(net).find(free).unwrap_or_else(|| net(150));
-        let prefix = 0xfd_u64 << 56 | rand::rng().random::<u64>() >> 8;
+        let prefix = 0xfd_u64 << 56 | SystemRng.next_u64() >> 8;
         let v6 = Ipv6Net::new(Ipv6Addr::from_bits(u128::from(prefix) << 64), 64).expect("64 is at most 128");
         let pools = [Some(v4.into()), ipv6.then(|| v6.into())];
         Self { pools: pools.into_iter().flatten().collect(), ..Self::default() }

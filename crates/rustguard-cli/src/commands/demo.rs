@@ -84,7 +84,7 @@ enum FromBob {
 }
 
 fn secret() -> StaticSecret {
-    StaticSecret::from_bytes(rand::random())
+    StaticSecret::generate().expect("the system has random bytes")
 }
 
 /// A namespace, and a runtime whose threads live in it.

@@ -1,7 +1,7 @@
 //! `genkey`, `genpsk` and `pubkey`: what `wg` has under the same names.
 
 use anyhow::{Context as _, Result, bail};
-use rustguard_crypto::x25519::StaticSecret;
+use rustguard_crypto::{random, x25519::StaticSecret};
 use rustguard_device::key::{from_base64, to_base64};
 use std::{
     fs::File,
@@ -17,14 +17,14 @@ const MOST_INPUT: u64 = 4096;
 pub(crate) fn genkey() -> Result<()> {
     warn_if_readable();
     // Clamped, as `wg genkey` prints it.
-    let key = StaticSecret::from_bytes(*random()?);
+    let key = StaticSecret::generate()?;
     print(&Zeroizing::new(key.to_bytes()))
 }
 
 /// Prints a new preshared key.
 pub(crate) fn genpsk() -> Result<()> {
     warn_if_readable();
-    print(&*random()?)
+    print(&*random::bytes()?)
 }
 
 /// Reads a private key and prints the public one.
@@ -42,14 +42,6 @@ pub(crate) fn pubkey() -> Result<()> {
     }
     let key = from_base64(text).context("standard input is no private key")?;
     print(&StaticSecret::from_bytes(*key).public_key().0)
-}
-
-/// Bytes from the kernel's generator.
-fn random() -> Result<Zeroizing<[u8; 32]>> {
-    use rand::TryRng as _;
-    let mut bytes = Zeroizing::new([0; 32]);
-    rand::rngs::SysRng.try_fill_bytes(&mut *bytes).context("the system has no random numbers")?;
-    Ok(bytes)
 }
 
 fn print(key: &[u8; 32]) -> Result<()> {

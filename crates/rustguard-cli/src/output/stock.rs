@@ -2,7 +2,6 @@
 
 use anyhow::{Context as _, Result, bail};
 use qrcode::{EcLevel, QrCode, render::unicode::Dense1x2};
-use rand::Rng as _;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{EndpointSpec, PresharedKey, conf, key};
 use rustguard_serve::{
@@ -16,7 +15,6 @@ use std::{
     path::PathBuf,
     time::Duration,
 };
-use zeroize::Zeroizing;
 
 /// Seconds between keepalives: a phone is behind address translation.
 const KEEPALIVE: Duration = Duration::from_secs(25);
@@ -34,9 +32,7 @@ pub(crate) enum Form {
 pub(crate) fn add(interface: &str, mut peer: AddPeer, endpoint: Option<&str>, form: &Form) -> Result<()> {
     let mut private_key = None;
     if peer.public_key.is_empty() {
-        let mut bytes = Zeroizing::new([0; 32]);
-        rand::rng().fill_bytes(&mut *bytes);
-        let key = StaticSecret::from_bytes(*bytes);
+        let key = StaticSecret::generate()?;
         peer.public_key = key::to_base64(&key.public_key().0).to_string();
         private_key = Some(key);
     }

@@ -8,7 +8,7 @@ use crate::{
     },
     socket::Call,
 };
-use rustguard_crypto::x25519::PublicKey;
+use rustguard_crypto::{random::SystemRng, x25519::PublicKey};
 use rustguard_device::{PeerStatus, key};
 use rustguard_enroll::{
     lease::{InviteRecord, Lease, MAX_NAME, Origin, Terms, TokenId, clean_name},
@@ -44,7 +44,7 @@ impl<S: LeaseStore> Service<S> {
     }
 
     fn command(&mut self, request: Request) -> Result<Answer> {
-        let (now, rng) = (now(), &mut rand::rng());
+        let (now, rng) = (now(), &mut SystemRng);
         match request {
             Request::Open { seconds, approve } => {
                 let options = OpenOptions {
@@ -107,7 +107,7 @@ impl<S: LeaseStore> Service<S> {
             terms: Terms { addresses: invite.addresses, tag: invite.tag, ephemeral: invite.ephemeral },
             endpoint: endpoint.clone(),
         };
-        let invite = self.server.new_invite(options, now(), &mut rand::rng(), &mut self.actions).map_err(text)?;
+        let invite = self.server.new_invite(options, now(), &mut SystemRng, &mut self.actions).map_err(text)?;
         let expires = self.server.ledger().invite(&invite.id()).and_then(|record| record.expires);
         Ok(Answer::Invite { token: invite.to_text().to_string(), id: invite.id().to_string(), endpoint, expires })
     }
@@ -119,7 +119,7 @@ impl<S: LeaseStore> Service<S> {
             return Err(format!("there is a peer {name} already; choose another name, or remove that one"));
         }
         let terms = Terms { addresses: peer.addresses, ..Terms::default() };
-        let (now, rng) = (now(), &mut rand::rng());
+        let (now, rng) = (now(), &mut SystemRng);
         let peer = NewPeer { name: Some(name), terms, within: peer.pending_seconds.map(Duration::from_secs) };
         let lease = self.server.add_peer(key, peer, now, rng, &mut self.actions).map_err(text)?;
         Ok(Answer::Added(Added {

@@ -6,7 +6,7 @@
 mod node;
 
 use super::{
-    become_privileged,
+    become_privileged, secret,
     timeline::{Picture, Stage},
 };
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -76,7 +76,7 @@ struct Ring {
 
 impl Ring {
     fn start() -> Self {
-        let secrets: [StaticSecret; NAMES.len()] = std::array::from_fn(|_| StaticSecret::from_bytes(rand::random()));
+        let secrets: [StaticSecret; NAMES.len()] = std::array::from_fn(|_| secret());
         let keys: [PublicKey; NAMES.len()] = std::array::from_fn(|index| secrets[index].public_key());
         let nodes = secrets.into_iter().enumerate().map(|(index, secret)| {
             let (ask, asked) = mpsc::unbounded_channel();

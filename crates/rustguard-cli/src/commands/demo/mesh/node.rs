@@ -4,7 +4,10 @@ use super::{super::enter, NAMES, TICK};
 use crate::netlink::links::Links;
 use anyhow::{Context as _, Result};
 use rustguard_babel::{Babel, Config};
-use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use rustguard_crypto::{
+    random::SystemRng,
+    x25519::{PublicKey, StaticSecret},
+};
 use rustguard_device::{Device, PeerUpdate, Relay, host::LearnedTables};
 use rustguard_tun::namespace;
 use std::{
@@ -141,8 +144,7 @@ impl Node {
 
     async fn start(&mut self, secret: &StaticSecret) -> Result<()> {
         let me = self.me;
-        let engine =
-            Babel::new(Config { address_v4: Some(inside(me)), ..Config::new(self.keys[me]) }, &mut rand::rng());
+        let engine = Babel::new(Config { address_v4: Some(inside(me)), ..Config::new(self.keys[me]) }, &mut SystemRng);
         let mut builder = Device::builder()
             .private_key(secret.clone())
             .listen_port(PORT)
