@@ -1,5 +1,5 @@
 //! Configuration files.
-use rustguard_device::conf::{Severity, parse, to_text};
+use rustguard_quick::conf::{Severity, parse, to_text};
 
 /// Any text is a configuration or has an error that says why not; every place reported lies inside the file; and what was
 /// understood, written and read again, is written the same.

@@ -4,8 +4,8 @@ use anyhow::{Result, bail};
 use ipnet::IpNet;
 use rustguard_babel::{Babel, Config, Name, Pin, RouterId, Start};
 use rustguard_crypto::random::SystemRng;
-use rustguard_device::{
-    Builder, Relay,
+use rustguard_device::{Builder, Relay};
+use rustguard_quick::{
     conf::{self, NodeName},
     host::HostConfig,
 };

@@ -4,15 +4,14 @@
 //! after a SIGKILL is not: the kernel takes the lock away with the process.
 
 use anyhow::{Context as _, Result, bail};
+/// Where run files, host records and the logs of detached tunnels are.
+pub(crate) use rustguard_device::interface::RUN_DIR as DIR;
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{Read as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
-
-/// Where run files, host records and the logs of detached tunnels are.
-pub(crate) const DIR: &str = "/run/rustguard";
 
 /// Our own file, locked. Dropping it removes and unlocks it.
 pub(crate) struct RunFile {

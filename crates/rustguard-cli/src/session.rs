@@ -3,11 +3,10 @@
 use crate::{babel, hooks, runfile::RunFile};
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
-use rustguard_device::{
-    Builder, Device, DeviceHandle,
+use rustguard_device::{Builder, Device, DeviceHandle, uapi};
+use rustguard_quick::{
     conf::{self, Routing},
     host::{self, HostConfig},
-    uapi,
 };
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{
-    conf,
+    interface,
     key::from_hex,
     uapi::{PathView, RoutingView, SOCKET_DIR},
 };
@@ -74,7 +74,7 @@ pub(crate) fn interfaces() -> Result<Vec<String>> {
     for entry in directory {
         let name = entry?.file_name();
         let name = name.to_str().and_then(|name| name.strip_suffix(".sock"));
-        let Some(name) = name.filter(|name| conf::check_interface_name(name).is_ok()) else { continue };
+        let Some(name) = name.filter(|name| interface::check_name(name).is_ok()) else { continue };
         // A process that was killed leaves its socket behind.
         let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         if !UnixStream::connect(socket(name)).is_err_and(refused) {
@@ -87,7 +87,7 @@ pub(crate) fn interfaces() -> Result<Vec<String>> {
 
 /// Asks for everything; names and drops of a RustGuard device included.
 pub(crate) fn get(interface: &str) -> Result<Device> {
-    conf::check_interface_name(interface)?;
+    interface::check_name(interface)?;
     let path = socket(interface);
     // Others refuse the first question with an errno, or hang up on it; the standard's own they all answer.
     if let Answer::Device(device) = ask(&path, "rustguard")? {
@@ -102,7 +102,7 @@ pub(crate) fn get(interface: &str) -> Result<Device> {
 
 /// Asks what the routing engine knows.
 pub(crate) fn routing(interface: &str) -> Result<RoutingView> {
-    conf::check_interface_name(interface)?;
+    interface::check_name(interface)?;
     let path = socket(interface);
     let mut stream = UnixStream::connect(&path).map_err(|error| explain(error, &path))?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,28 +1,24 @@
 //! How a device is made: what to say before it starts.
 
 use crate::{
-    binder::{Binder, UdpBinder, UringBinder},
+    binder::Binder,
     config::{Change, PeerUpdate, SourceCheck},
     device::Device,
     error::StartError,
     filter,
     foreign::{Datagram, ForeignProtocol},
-    host::{LearnedTables, Redistribute},
-    interface::Interface,
     relay::Relay,
     settings::Settings,
-    worker::LANES,
 };
 use ipnet::IpNet;
 use rustguard_core::routing::RoutingEngine;
 use rustguard_crypto::x25519::StaticSecret;
-use rustguard_tun::{
-    TunQueue,
-    tun::{Tun, TunOptions},
-    uring::UringTun,
-};
-use std::{io, num::NonZeroUsize};
+use rustguard_tun::TunQueue;
+use std::num::NonZeroUsize;
 use tokio::sync::mpsc;
+
+#[cfg(feature = "kernel")]
+mod on_kernel;
 
 /// What a device starts with. More can be changed later with [`Device::update`].
 #[derive(Default)]
@@ -166,14 +162,6 @@ impl Builder {
         self
     }
 
-    /// The kernel's tables into which the engine's routes go; by default they are for the workers alone, and the host's own
-    /// packets need routes of other making.
-    #[must_use]
-    pub fn routing_tables(mut self, tables: LearnedTables) -> Self {
-        self.settings.tables = Some(tables);
-        self
-    }
-
     /// What becomes of a router's packets with sources that it has not announced; by default they are dropped.
     #[must_use]
     pub fn source_check(mut self, mode: SourceCheck) -> Self {
@@ -193,15 +181,6 @@ impl Builder {
     #[must_use]
     pub fn announce(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
         self.settings.update.announce.get_or_insert_default().extend(prefixes);
-        self
-    }
-
-    /// The routes of the kernel's main table that the engine announces too, for as long as they are there. Left out are those that
-    /// lead into the tunnel, that a mesh has learned (`proto babel`), and link-local and multicast ones. Over transports of the
-    /// embedder's own there are none.
-    #[must_use]
-    pub fn redistribute(mut self, which: impl IntoIterator<Item = Redistribute>) -> Self {
-        self.settings.redistribute.extend(which);
         self
     }
 
@@ -226,28 +205,6 @@ impl Builder {
         self
     }
 
-    /// Starts on a new kernel interface with this name (it is left down and without addresses:
-    /// see [`host`](crate::host)) and UDP sockets.
-    ///
-    /// # Errors
-    /// See [`StartError`].
-    pub fn start(self, interface: &str) -> Result<Device, StartError> {
-        let workers = self.queues.unwrap_or_else(default_queues).get();
-        let offload = self.offload == Offload::On;
-        let options = TunOptions { name: interface.to_owned(), mtu: Some(self.settings.mtu), offload };
-        let lanes = Tun::create_queues(&options, workers * LANES)?;
-        let interface = Interface { name: lanes[0].name().to_owned(), index: lanes[0].index() };
-        let (settings, interface) = (self.settings, Some(interface));
-        match self.io {
-            Io::Poll => Device::launch(settings, by_worker(lanes), UdpBinder::new(offload), interface),
-            Io::Uring => {
-                let lanes = lanes.into_iter().map(UringTun::new).collect::<io::Result<_>>();
-                let lanes = by_worker(lanes.map_err(StartError::Uring)?);
-                Device::launch(settings, lanes, UringBinder::new(offload), interface)
-            }
-        }
-    }
-
     /// Starts over transports of the embedder's own: packets in memory, a userspace stack, another kind of network.
     ///
     /// # Errors
@@ -255,16 +212,6 @@ impl Builder {
     pub fn start_with<T: TunQueue, B: Binder>(self, tun: T, binder: B) -> Result<Device, StartError> {
         Device::launch(self.settings, vec![vec![tun]], binder, None)
     }
-}
-
-/// The queues of each worker.
-fn by_worker<T>(lanes: Vec<T>) -> Vec<Vec<T>> {
-    let mut lanes = lanes.into_iter().peekable();
-    let mut workers = Vec::new();
-    while lanes.peek().is_some() {
-        workers.push(lanes.by_ref().take(LANES).collect());
-    }
-    workers
 }
 
 /// As many queues as there are pairs of cores, at most 8: a worker moves what its peers send and what goes to them, and

@@ -24,7 +24,6 @@
 
 mod binder;
 mod builder;
-pub mod conf;
 mod config;
 mod control;
 mod device;
@@ -35,8 +34,11 @@ mod fair;
 pub mod filter;
 mod foreign;
 mod handshakes;
-pub mod host;
-mod interface;
+pub mod interface;
+#[cfg(not(feature = "kernel"))]
+mod kernel;
+#[cfg(feature = "kernel")]
+pub mod kernel;
 pub mod key;
 mod path_set;
 mod relay;

@@ -4,7 +4,7 @@ use crate::{
     config::{SourceCheck, Update},
     filter::Filter,
     foreign::ForeignProtocol,
-    host::{LearnedTables, Redistribute},
+    kernel::{LearnedTables, Redistribute},
     relay::Relay,
 };
 use rustguard_core::routing::RoutingEngine;

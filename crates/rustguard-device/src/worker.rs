@@ -13,6 +13,7 @@ mod tx;
 mod unreachable;
 
 use crate::shared::{Notice, Shared, ToControl};
+#[cfg(feature = "kernel")]
 pub(crate) use lanes::LANES;
 use lanes::Lanes;
 use parking_lot::Mutex;

@@ -16,7 +16,10 @@
 use crate::settings::Settings;
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
 use rustguard_crypto::x25519::StaticSecret;
-use rustguard_device::{conf::check_interface_name, key};
+use rustguard_device::{
+    interface::{InterfaceNameError, check_name},
+    key,
+};
 use std::{
     collections::HashMap,
     fs::{self, DirBuilder},
@@ -40,7 +43,7 @@ pub struct Folder(PathBuf);
 pub enum FolderError {
     /// Not an interface name.
     #[error(transparent)]
-    Name(#[from] rustguard_device::conf::NameError),
+    Name(#[from] InterfaceNameError),
     /// The system said no.
     #[error("cannot {doing} {}: {cause}{}", .path.display(), hint(.cause))]
     Io {
@@ -87,7 +90,7 @@ impl Folder {
     /// # Errors
     /// See [`FolderError`].
     pub fn open(interface: &str) -> Result<Self, FolderError> {
-        check_interface_name(interface)?;
+        check_name(interface)?;
         Self::open_at(&Path::new(STATE_DIR).join(interface))
     }
 
@@ -96,7 +99,7 @@ impl Folder {
     /// # Errors
     /// See [`FolderError`].
     pub fn find(interface: &str) -> Result<Option<Self>, FolderError> {
-        check_interface_name(interface)?;
+        check_name(interface)?;
         let path = Path::new(STATE_DIR).join(interface);
         if path.is_dir() { Self::open_at(&path).map(Some) } else { Ok(None) }
     }

@@ -14,7 +14,7 @@
 //! let addresses = prepared.addresses();
 //! let (builder, configured) = prepared.configure(rustguard_device::Device::builder());
 //! let device = builder.start("rg0")?;
-//! // … `addresses` onto the interface …
+//! // … `addresses` onto the interface: rustguard_quick::host …
 //! Service::start(configured, &device)?.run().await;
 //! # Ok(())
 //! # }
@@ -36,7 +36,7 @@ pub use join::{JoinError, JoinOptions, Progress, join};
 pub use prepare::{Configured, PrepareError, Prepared};
 pub use service::{Counters, Service, StartError};
 pub use settings::{DEFAULT_PORT, Settings};
-pub use socket::{AskError, RUN_DIR, ask, socket_path};
+pub use socket::{AskError, ask, socket_path};
 pub use store::{FileStore, FileStoreError};
 
 /// The interface where none is named.

@@ -5,6 +5,7 @@
 //! changed quickly.
 
 use crate::request::{Answer, Request};
+use rustguard_device::interface::run_file;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::{
     fs,
@@ -24,8 +25,6 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Where the sockets are.
-pub const RUN_DIR: &str = "/run/rustguard";
 /// Callers at a time; more wait.
 const CALLERS: usize = 16;
 /// The longest request, in bytes. The longest there is, a peer to add with its name, is some hundred.
@@ -71,7 +70,7 @@ pub enum AskError {
 
 /// Where the socket of `interface` is.
 pub fn socket_path(interface: &str) -> PathBuf {
-    Path::new(RUN_DIR).join(format!("{interface}.ctl"))
+    run_file(interface, "ctl")
 }
 
 /// Asks the server of `interface`, and waits for its answer.

@@ -15,7 +15,7 @@ impl TokenSource {
         let text = match (&self.token, &self.token_file) {
             (_, Some(path)) => {
                 let file = std::fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-                if rustguard_device::conf::readable_by_others(path).unwrap_or(false) {
+                if rustguard_quick::conf::readable_by_others(path).unwrap_or(false) {
                     tracing::warn!("{} can be read by everybody on this machine: chmod 600 it", path.display());
                 }
                 read(file).with_context(|| format!("cannot read {}", path.display()))?

@@ -3,7 +3,7 @@
 use crate::arguments::Check;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use anyhow::{Context as _, Result, bail};
-use rustguard_device::conf::{self, Config, Diagnostic, Severity};
+use rustguard_quick::conf::{self, Config, Diagnostic, Severity};
 use serde::Serialize;
 use std::{
     fmt,

@@ -2,7 +2,8 @@
 
 use crate::runfile;
 use anyhow::{Context as _, Result, bail};
-use rustguard_device::{conf, host, uapi};
+use rustguard_device::{interface, uapi};
+use rustguard_quick::{conf, host};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -44,7 +45,7 @@ pub(crate) fn run(target: &str) -> Result<()> {
 
 /// Whether a process of that name, which has no configuration file, was killed and left something.
 fn left_behind(name: &str) -> bool {
-    conf::check_interface_name(name).is_ok() && host::record_path(name).exists()
+    interface::check_name(name).is_ok() && host::record_path(name).exists()
 }
 
 /// Nobody runs it: perhaps somebody was killed and left something.

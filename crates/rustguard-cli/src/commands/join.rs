@@ -5,14 +5,14 @@ use crate::{arguments::enrolment::Join, netlink::networks, process::log, runfile
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::StaticSecret;
-use rustguard_device::{
-    EndpointSpec, PresharedKey,
-    conf::{self, Severity},
-    host,
-};
+use rustguard_device::{EndpointSpec, PresharedKey, interface};
 use rustguard_enroll::{
     client::{Here, Joined},
     token::Token,
+};
+use rustguard_quick::{
+    conf::{self, Severity},
+    host,
 };
 use rustguard_serve::{DEFAULT_PORT, Folder, JoinOptions, Progress};
 use std::{
@@ -41,7 +41,7 @@ const MARK: &str = "# Made by `rustguard join`, which writes it anew when it is 
 /// Joins, and brings the tunnel up.
 pub(crate) fn run(arguments: &Join) -> Result<()> {
     let interface = &arguments.interface.interface;
-    conf::check_interface_name(interface)?;
+    interface::check_name(interface)?;
     let Some(token) = arguments.token.read()? else {
         bail!(
             "a token is needed: --token, --token-file or RUSTGUARD_TOKEN; the server makes one: `rustguard invite new`"

@@ -13,11 +13,12 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use ipnet::IpNet;
-use rustguard_device::{Device, Relay, conf, host};
+use rustguard_device::{Device, Relay, interface};
 use rustguard_enroll::{
     server::MAX_ATTEMPTS,
     token::{ADVISED_PASSPHRASE, Passphrase, Token},
 };
+use rustguard_quick::{conf, host};
 use rustguard_serve::{
     Configured, Folder, Prepared, Service, Settings, ask,
     request::{Answer, NewInvite, Request},
@@ -27,7 +28,7 @@ use std::io::{self, Write as _};
 /// Serves until told otherwise.
 pub(crate) fn run(arguments: &Serve) -> Result<()> {
     let interface = &arguments.interface.interface;
-    conf::check_interface_name(interface)?;
+    interface::check_name(interface)?;
     let token = arguments.token.read()?;
     let passphrase = match &token {
         Some(token) => Some(passphrase(token)?),

@@ -9,7 +9,8 @@ use crate::{
     session::Session,
 };
 use anyhow::{Context as _, Result};
-use rustguard_device::{Device, conf};
+use rustguard_device::Device;
+use rustguard_quick::conf;
 
 /// Brings a tunnel up and keeps it until told otherwise.
 pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<()> {

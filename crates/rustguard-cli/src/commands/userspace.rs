@@ -10,11 +10,11 @@ use crate::{
     runfile::RunFile,
 };
 use anyhow::{Result, bail};
-use rustguard_device::{CloseReason, Device, conf, uapi};
+use rustguard_device::{CloseReason, Device, interface, uapi};
 
 /// Makes the interface and serves its UAPI socket, in the background unless `foreground`.
 pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
-    conf::check_interface_name(interface)?;
+    interface::check_name(interface)?;
     // First: a value that is none ends the process.
     let data_path = DataPath::from_environment();
     if !foreground && !detach::is_child() {

@@ -3,7 +3,8 @@
 use anyhow::{Context as _, Result, bail};
 use qrcode::{EcLevel, QrCode, render::unicode::Dense1x2};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{EndpointSpec, PresharedKey, conf, key};
+use rustguard_device::{EndpointSpec, PresharedKey, key};
+use rustguard_quick::conf;
 use rustguard_serve::{
     ask,
     request::{AddPeer, Added, Answer, Request},

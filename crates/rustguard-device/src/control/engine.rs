@@ -5,7 +5,7 @@ use super::{Control, Line, Topic, apply::Payload, now};
 use crate::{
     binder::Binder,
     event::Event,
-    host::LearnedRoutes,
+    kernel::LearnedRoutes,
     relay::RelayRule,
     settings::{Engine, StateSink},
     shared::{Bounds, PeerShared},

@@ -9,8 +9,8 @@
 use super::Control;
 use crate::{
     binder::Binder,
-    host::{ForwardRules, RouteChanges, RouteLookup, RulesWatch},
     interface::Interface,
+    kernel::{ForwardRules, RouteChanges, RouteLookup, RulesWatch},
     relay::{Relay, RelayRule},
     shared::{ROUTE_QUEUE, RouteQuestion},
     status::RelayStatus,

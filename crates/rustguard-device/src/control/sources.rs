@@ -12,7 +12,7 @@
 use super::{Control, Line, Topic, apply::Peer};
 use crate::{
     binder::Binder,
-    host::{SourceLookup, Way},
+    kernel::{SourceLookup, Way},
 };
 use futures_util::future::join_all;
 use portable_atomic::Ordering::Relaxed;

@@ -11,6 +11,7 @@ use std::{io, os::fd::BorrowedFd};
 
 /// Lanes of a worker on a TUN device. Each costs a system call per batch, 1 % of a batch's time, and takes a share of the flows
 /// out of a bulk transfer's way.
+#[cfg(feature = "kernel")]
 pub(crate) const LANES: usize = 4;
 
 const TCP: u8 = 6;

@@ -8,7 +8,7 @@ use rustguard_crypto::{
     random::SystemRng,
     x25519::{PublicKey, StaticSecret},
 };
-use rustguard_device::{Device, PeerUpdate, Relay, host::LearnedTables};
+use rustguard_device::{Device, PeerUpdate, Relay, kernel::LearnedTables};
 use rustguard_tun::namespace;
 use std::{
     net::{Ipv4Addr, SocketAddr},

@@ -1,0 +1,141 @@
+//! A device without the feature `kernel` has no interface in the kernel, so there is nothing to follow. Control has the same types as
+//! with the feature; of most of them no value exists.
+
+use super::answers::{ForwardRules, HostEvent, Way};
+use ipnet::IpNet;
+use rustguard_core::node::PeerId;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Ready,
+    io,
+    net::{IpAddr, SocketAddr},
+};
+use tokio::sync::mpsc;
+
+fn absent() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "this program was built without rustguard-device's feature `kernel`")
+}
+
+/// A setting of [`LearnedRoutes`].
+pub(crate) enum LearnedTables {}
+
+/// A setting of [`KernelRoutes`].
+pub(crate) enum Redistribute {}
+
+/// The interface's monitor.
+pub(crate) enum Monitor {}
+
+impl Monitor {
+    pub(crate) async fn new(_index: u32) -> io::Result<Self> {
+        Err(absent())
+    }
+
+    pub(crate) fn mtu(&self) -> Option<u32> {
+        match *self {}
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<HostEvent> {
+        match *self {}
+    }
+}
+
+/// The learned routes in the kernel's table.
+pub(crate) enum LearnedRoutes {}
+
+impl LearnedRoutes {
+    pub(crate) fn start(_index: u32, tables: LearnedTables) -> io::Result<Self> {
+        match tables {}
+    }
+
+    pub(crate) fn set(&self, _prefix: IpNet, _wanted: bool) {
+        match *self {}
+    }
+
+    pub(crate) fn link_up(&self) {
+        match *self {}
+    }
+
+    pub(crate) fn endpoints(&self, _peer: PeerId, _addresses: Vec<IpAddr>) {
+        match *self {}
+    }
+
+    pub(crate) fn mark(&self, _mark: u32) {
+        match *self {}
+    }
+
+    pub(crate) fn network_changed(&self) {
+        match *self {}
+    }
+
+    pub(crate) fn notes(&self) -> BTreeMap<IpNet, String> {
+        match *self {}
+    }
+}
+
+/// The kernel's routes that are announced.
+pub(crate) enum KernelRoutes {}
+
+impl KernelRoutes {
+    pub(crate) fn start(_: u32, _: Vec<Redistribute>, _: mpsc::Sender<BTreeSet<IpNet>>) -> io::Result<Self> {
+        Err(absent())
+    }
+
+    pub(crate) fn look_again(&self) {
+        match *self {}
+    }
+}
+
+/// How the kernel routes packets of peers.
+pub(crate) enum RouteLookup {}
+
+impl RouteLookup {
+    pub(crate) fn open(_index: u32) -> io::Result<Self> {
+        Err(absent())
+    }
+
+    pub(crate) fn returns(&self, _source: IpAddr, _destination: IpAddr) -> Ready<bool> {
+        match *self {}
+    }
+}
+
+/// How the kernel routes the tunnel's own datagrams.
+pub(crate) enum SourceLookup {}
+
+impl SourceLookup {
+    pub(crate) fn open() -> io::Result<Self> {
+        Err(absent())
+    }
+
+    pub(crate) fn way(&self, _remote: SocketAddr, _source: IpAddr, _mark: u32, _port: u16) -> Ready<Way> {
+        match *self {}
+    }
+}
+
+/// Changes of the kernel's routes.
+pub(crate) enum RouteChanges {}
+
+impl RouteChanges {
+    pub(crate) fn subscribe() -> io::Result<Self> {
+        Err(absent())
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<()> {
+        match *self {}
+    }
+}
+
+/// The rules of netfilter. Only a device with an interface starts it.
+pub(crate) struct RulesWatch;
+
+impl RulesWatch {
+    pub(crate) fn start(_interface: String, _found: mpsc::Sender<ForwardRules>) -> Self {
+        Self
+    }
+
+    pub(crate) fn ask(&self) {}
+}
+
+/// All addresses of this host.
+pub(crate) async fn local_addresses() -> io::Result<Vec<IpAddr>> {
+    Err(absent())
+}

@@ -1,0 +1,73 @@
+//! Interfaces and addresses, as the kernel lists them.
+
+use super::{
+    error::KernelError,
+    netlink::{ENODEV, Netlink, errno},
+};
+use futures_util::TryStreamExt as _;
+use rtnetlink::packet_route::{
+    address::AddressAttribute,
+    link::{LinkAttribute, LinkFlags, LinkMessage},
+};
+use std::net::IpAddr;
+
+/// A network interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Link {
+    /// Its index.
+    pub index: u32,
+    /// Its MTU, bytes.
+    pub mtu: u32,
+    /// Whether it is set up.
+    pub up: bool,
+}
+
+impl Link {
+    pub(super) fn from_message(message: &LinkMessage) -> Self {
+        let mtu = message.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::Mtu(mtu) => Some(*mtu),
+            _ => None,
+        });
+        Self { index: message.header.index, mtu: mtu.unwrap_or(0), up: message.header.flags.contains(LinkFlags::Up) }
+    }
+}
+
+impl Netlink {
+    /// The interface of that name in this network namespace; `None` when there is none.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn link_by_name(&self, name: &str) -> Result<Option<Link>, KernelError> {
+        self.link(self.handle().link().get().match_name(name)).await
+    }
+
+    /// The interface of that index in this network namespace; `None` when there is none.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn link_by_index(&self, index: u32) -> Result<Option<Link>, KernelError> {
+        self.link(self.handle().link().get().match_index(index)).await
+    }
+
+    async fn link(&self, request: rtnetlink::LinkGetRequest) -> Result<Option<Link>, KernelError> {
+        match std::pin::pin!(request.execute()).try_next().await {
+            Ok(message) => Ok(message.as_ref().map(Link::from_message)),
+            Err(error) if errno(&error) == Some(ENODEV) => Ok(None),
+            Err(error) => Err(KernelError::netlink("look up an interface", &error)),
+        }
+    }
+}
+
+/// All addresses of this host.
+pub(crate) async fn local_addresses() -> Result<Vec<IpAddr>, KernelError> {
+    let netlink = Netlink::open()?;
+    let addresses: Vec<_> = netlink.handle().address().get().execute().try_collect().await.map_err(|source| {
+        KernelError::Netlink { action: "list addresses".into(), source: std::io::Error::other(source) }
+    })?;
+    let address = |attribute: &AddressAttribute| match attribute {
+        AddressAttribute::Address(address) | AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    };
+    Ok(addresses.iter().flat_map(|message| message.attributes.iter().filter_map(address)).collect())
+}

@@ -1,0 +1,231 @@
+//! What happens to the tunnel's interface and to the network around it, as the kernel announces it.
+
+use super::{answers::HostEvent, error::KernelError, link::Link, netlink::Netlink, route_table::table_of};
+use futures_util::{FutureExt, Stream, StreamExt};
+use rtnetlink::{
+    MulticastGroup,
+    packet_core::{NetlinkMessage, NetlinkPayload},
+    packet_route::{
+        AddressFamily, RouteNetlinkMessage,
+        link::{LinkFlags, LinkMessage},
+        route::{RouteAttribute, RouteFlags, RouteMessage, RouteType},
+    },
+};
+use std::{collections::VecDeque, fmt, pin::Pin};
+use tokio::task::JoinHandle;
+
+/// The kernel's table of its own addresses, RT_TABLE_LOCAL; its routes only repeat what address messages say.
+const LOCAL_TABLE: u32 = 255;
+
+/// A subscription to the kernel's announcements, filtered for one interface.
+pub struct Monitor {
+    messages: Pin<Box<dyn Stream<Item = NetlinkMessage<RouteNetlinkMessage>> + Send>>,
+    netlink: Netlink,
+    view: View,
+    task: JoinHandle<()>,
+}
+
+impl Monitor {
+    /// Subscribes for the interface of that index. What changes from now on is reported; if the interface is gone
+    /// already, that is the first event.
+    pub async fn new(index: u32) -> Result<Self, KernelError> {
+        let groups = [
+            MulticastGroup::Link,
+            MulticastGroup::Ipv4Ifaddr,
+            MulticastGroup::Ipv6Ifaddr,
+            MulticastGroup::Ipv4Route,
+            MulticastGroup::Ipv6Route,
+            MulticastGroup::Ipv4Rule,
+            MulticastGroup::Ipv6Rule,
+        ];
+        let (connection, _, messages) = rtnetlink::new_multicast_connection(&groups)
+            .map_err(|source| KernelError::Netlink { action: "listen to changes of the network".into(), source })?;
+        let task = tokio::spawn(connection);
+        let netlink = Netlink::open()?;
+        let mut view = View { index, link: None, pending: VecDeque::new(), deleted: false };
+        // Subscribed first, looked second: a change in between is seen twice rather than never.
+        match netlink.link_by_index(index).await? {
+            Some(link) => view.link = Some(link),
+            None => view.gone(),
+        }
+        Ok(Self { messages: Box::pin(messages.map(|(message, _)| message)), netlink, view, task })
+    }
+
+    /// The interface's MTU as last announced, bytes; `None` when it is gone.
+    pub fn mtu(&self) -> Option<u32> {
+        self.view.link.as_ref().map(|link| link.mtu)
+    }
+
+    /// The next event; may be dropped and called again without losing one. `None` when the interface was deleted, or
+    /// the kernel closed the subscription, and nothing more will come.
+    pub async fn next(&mut self) -> Option<HostEvent> {
+        loop {
+            if let Some(event) = self.view.pending.pop_front() {
+                return Some(event);
+            }
+            if self.view.deleted {
+                return None;
+            }
+            let first = self.messages.next().await?;
+            let mut overrun = self.view.see(&first);
+            // The rest of a burst is there already; what it says is told together.
+            while let Some(Some(message)) = self.messages.next().now_or_never() {
+                overrun |= self.view.see(&message);
+            }
+            if overrun {
+                self.look_again().await;
+            }
+        }
+    }
+
+    /// Announcements were lost because too many came at once: find out by asking. When even that fails, the interface's
+    /// next announcement brings the view up to date.
+    async fn look_again(&mut self) {
+        self.view.network_changed();
+        match self.netlink.link_by_index(self.view.index).await {
+            Ok(Some(link)) => self.view.link_is(link),
+            Ok(None) => self.view.gone(),
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl fmt::Debug for Monitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Monitor").field("view", &self.view).finish_non_exhaustive()
+    }
+}
+
+/// What is known of the interface, and the events that follow from each message.
+#[derive(Debug)]
+struct View {
+    index: u32,
+    link: Option<Link>,
+    pending: VecDeque<HostEvent>,
+    deleted: bool,
+}
+
+impl View {
+    /// Takes a message in. Answers whether it says that messages were lost.
+    fn see(&mut self, message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
+        let message = match &message.payload {
+            NetlinkPayload::InnerMessage(message) => message,
+            NetlinkPayload::Overrun(_) => return true,
+            _ => return false,
+        };
+        match message {
+            // Messages of family AF_BRIDGE are about a bridge's port: an interface that leaves a bridge is not deleted.
+            RouteNetlinkMessage::NewLink(link) if link.header.interface_family == AddressFamily::Unspec => {
+                if link.header.index == self.index {
+                    self.link_is(Link::from_message(link));
+                } else if carrier_changed(link) {
+                    self.network_changed();
+                }
+            }
+            RouteNetlinkMessage::DelLink(link) if link.header.interface_family == AddressFamily::Unspec => {
+                if link.header.index == self.index {
+                    self.gone();
+                } else {
+                    self.network_changed();
+                }
+            }
+            RouteNetlinkMessage::NewAddress(address) | RouteNetlinkMessage::DelAddress(address)
+                if address.header.index != self.index =>
+            {
+                self.network_changed();
+            }
+            RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) if self.is_outside(route) => {
+                self.network_changed();
+            }
+            RouteNetlinkMessage::NewRule(_) | RouteNetlinkMessage::DelRule(_) => self.network_changed(),
+            _ => {}
+        }
+        false
+    }
+
+    fn link_is(&mut self, now: Link) {
+        let before = self.link.replace(now);
+        if before.is_none_or(|before| before.mtu != now.mtu) {
+            self.pending.push_back(HostEvent::LinkMtu(now.mtu));
+        }
+        if before.is_none_or(|before| before.up != now.up) {
+            self.pending.push_back(if now.up { HostEvent::LinkUp } else { HostEvent::LinkDown });
+        }
+    }
+
+    fn gone(&mut self) {
+        if !self.deleted {
+            self.deleted = true;
+            self.pending.push_back(HostEvent::LinkDeleted);
+        }
+    }
+
+    fn network_changed(&mut self) {
+        if !self.pending.contains(&HostEvent::NetworkChanged) {
+            self.pending.push_back(HostEvent::NetworkChanged);
+        }
+    }
+
+    fn is_outside(&self, route: &RouteMessage) -> bool {
+        route.header.kind == RouteType::Unicast
+            && table_of(route) != LOCAL_TABLE
+            // A cloned route is a cached path MTU or redirect, not a change of the table.
+            && !route.header.flags.contains(RouteFlags::Cloned)
+            && !route.attributes.contains(&RouteAttribute::Oif(self.index))
+    }
+}
+
+/// Whether a link came up or went down. Drivers announce much else, wireless ones several times a minute.
+fn carrier_changed(link: &LinkMessage) -> bool {
+    link.header.change_mask.intersects(LinkFlags::Up | LinkFlags::Running | LinkFlags::LowerUp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rtnetlink::{packet_core::NetlinkHeader, packet_route::address::AddressMessage};
+
+    fn view() -> View {
+        let link = Some(Link { index: 7, mtu: 1420, up: true });
+        View { index: 7, link, pending: VecDeque::new(), deleted: false }
+    }
+
+    fn message(inner: RouteNetlinkMessage) -> NetlinkMessage<RouteNetlinkMessage> {
+        NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::InnerMessage(inner))
+    }
+
+    #[test]
+    fn a_burst_is_one_event() {
+        let mut view = view();
+        let mut address = AddressMessage::default();
+        for index in [7, 8, 9, 8] {
+            address.header.index = index;
+            assert!(!view.see(&message(RouteNetlinkMessage::NewAddress(address.clone()))));
+        }
+        assert_eq!(view.pending, [HostEvent::NetworkChanged]);
+    }
+
+    #[test]
+    fn lost_messages_are_noticed() {
+        let overrun = NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::Overrun(Vec::new()));
+        assert!(view().see(&overrun));
+    }
+
+    #[test]
+    fn only_a_change_of_the_carrier_of_another_link_counts() {
+        let mut view = view();
+        let mut link = LinkMessage::default();
+        link.header.index = 8;
+        assert!(!view.see(&message(RouteNetlinkMessage::NewLink(link.clone()))));
+        assert_eq!(view.pending, []);
+        link.header.change_mask = LinkFlags::LowerUp;
+        assert!(!view.see(&message(RouteNetlinkMessage::NewLink(link))));
+        assert_eq!(view.pending, [HostEvent::NetworkChanged]);
+    }
+}

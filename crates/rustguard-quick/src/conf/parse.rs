@@ -1,0 +1,573 @@
+//! From the text of a file to a [`Config`] and everything that is to be said about it.
+
+mod checks;
+mod routing;
+
+use super::{
+    Config, Diagnostic, Interface, Peer, Pin, Routing, Severity, Span, Table,
+    value::{self, Dns, Problem},
+};
+use ipnet::IpNet;
+use rustguard_core::routing::Role;
+use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use rustguard_device::{PathSpec, PresharedKey};
+use std::{collections::HashMap, ops::Range, time::Duration};
+
+/// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
+const INTERFACE_KEYS: [&str; 19] = [
+    "PrivateKey",
+    "ListenPort",
+    "FwMark",
+    "Address",
+    "DNS",
+    "MTU",
+    "Table",
+    "PreUp",
+    "PostUp",
+    "PreDown",
+    "PostDown",
+    "SaveConfig",
+    "HandshakeOnUp",
+    "Routing",
+    "Announce",
+    "Redistribute",
+    "Pin",
+    "SourceCheck",
+    "NodeName",
+];
+
+/// The keys of `[Peer]`.
+const PEER_KEYS: [&str; 6] = ["PublicKey", "PresharedKey", "Endpoint", "AllowedIPs", "PersistentKeepalive", "Role"];
+
+/// The longest name of a peer, in characters: a column of a table on a terminal.
+const MAX_NAME: usize = 63;
+
+/// An IPv6 link carries 1280 bytes (RFC 8200, section 5), and the kernel takes IPv6 away from one that does not.
+const MIN_MTU_IPV6: u16 = 1280;
+
+/// Text of this length, in bytes, may be a key that has lost a part, and is not repeated where it is not expected.
+const SECRET_LENGTH: usize = 32;
+
+/// Reads a file. The configuration is there when no diagnostic is an error; the diagnostics are in the order of the file.
+pub fn parse(text: &str) -> (Option<Config>, Vec<Diagnostic>) {
+    let mut parser = Parser::new(text);
+    for line in lines(text) {
+        parser.line(line);
+    }
+    parser.finish()
+}
+
+/// `text` with stars for every value that is, or may be meant as, a secret: for showing the lines that diagnostics are
+/// about. Byte offsets stay what they are.
+pub fn redact(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut end = 0;
+    let mut hide = |secret: Piece<'_>| {
+        out.push_str(&text[end..secret.start]);
+        out.extend(std::iter::repeat_n('*', secret.end - secret.start));
+        end = secret.end;
+    };
+    for line in lines(text) {
+        let entry = line.split_at_char('=').map(|(key, value)| (key.trim(), value.trim()));
+        let known = |key: Piece<'_>| {
+            INTERFACE_KEYS.iter().chain(&PEER_KEYS).find(|known| known.eq_ignore_ascii_case(key.str())).copied()
+        };
+        match entry.map(|(key, value)| (known(key), value)) {
+            Some((Some("PrivateKey" | "PresharedKey"), value)) => hide(value),
+            Some((Some(_), _)) => {}
+            // A misspelt key, a broken line: what is long enough for a secret is taken for one.
+            _ => line
+                .words(|c: char| c.is_whitespace() || c == '=')
+                .filter(|word| word.end - word.start >= SECRET_LENGTH)
+                .for_each(&mut hide),
+        }
+    }
+    out.push_str(&text[end..]);
+    out
+}
+
+/// A piece of one line.
+#[derive(Clone, Copy)]
+struct Piece<'a> {
+    text: &'a str,
+    line: usize,
+    line_start: usize,
+    start: usize,
+    end: usize,
+}
+
+/// The lines, without their ends; a byte order mark is no part of the first.
+fn lines(text: &str) -> impl Iterator<Item = Piece<'_>> {
+    let mut start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+    text[start..].split('\n').zip(1..).map(move |(line, number)| {
+        let piece = Piece { text, line: number, line_start: start, start, end: start + line.len() };
+        start = piece.end + 1;
+        if line.ends_with('\r') { Piece { end: piece.end - 1, ..piece } } else { piece }
+    })
+}
+
+impl<'a> Piece<'a> {
+    fn str(self) -> &'a str {
+        &self.text[self.start..self.end]
+    }
+
+    /// These bytes of it.
+    fn slice(self, range: Range<usize>) -> Self {
+        Self { start: self.start + range.start, end: self.start + range.end, ..self }
+    }
+
+    fn span(self) -> Span {
+        let column = self.text[self.line_start..self.start].chars().count() + 1;
+        Span { line: self.line, column, bytes: self.start..self.end }
+    }
+
+    fn trim(self) -> Self {
+        let text = self.str();
+        let start = text.len() - text.trim_start().len();
+        self.slice(start..start.max(text.trim_end().len()))
+    }
+
+    fn split_at_char(self, c: char) -> Option<(Self, Self)> {
+        let at = self.str().find(c)?;
+        Some((self.slice(0..at), self.slice(at + c.len_utf8()..self.end - self.start)))
+    }
+
+    /// The non-empty parts between separators.
+    fn words(self, separator: impl Fn(char) -> bool) -> impl Iterator<Item = Self> {
+        let base = self.text.as_ptr() as usize;
+        self.str().split(separator).filter(|word| !word.is_empty()).map(move |word| {
+            let start = word.as_ptr() as usize - base;
+            Self { start, end: start + word.len(), ..self }
+        })
+    }
+
+    /// The elements of a list: commas or blanks between them, as wg-quick has it.
+    fn list(self) -> impl Iterator<Item = Self> {
+        self.words(|c| c == ',' || c.is_whitespace())
+    }
+}
+
+/// Which section the line is in.
+#[derive(Clone, Copy, PartialEq)]
+enum Section {
+    /// Before the first.
+    None,
+    Interface,
+    Peer,
+    /// One that was reported: what is in it is not reported again.
+    Unknown,
+}
+
+/// A `[Peer]` in the making.
+struct Draft<'a> {
+    header: Piece<'a>,
+    name: Option<String>,
+    public_key: Option<(PublicKey, Piece<'a>)>,
+    preshared_key: Option<PresharedKey>,
+    endpoints: Vec<(PathSpec, Piece<'a>)>,
+    allowed_ips: Vec<(IpNet, Piece<'a>)>,
+    persistent_keepalive: Option<Duration>,
+    role: Option<Role>,
+}
+
+/// A `# Name = …` of which the next line says whose it is.
+struct PendingName<'a> {
+    name: Piece<'a>,
+    /// A blank line came before it.
+    apart: bool,
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    diagnostics: Vec<Diagnostic>,
+    section: Section,
+    interface: Interface,
+    interface_header: Option<Piece<'a>>,
+    mtu: Option<Piece<'a>>,
+    addresses: Vec<(IpNet, Piece<'a>)>,
+    /// Each with its line.
+    pins: Vec<(Pin, usize)>,
+    drafts: Vec<Draft<'a>>,
+    /// Keys that only a routing protocol gives a meaning, and where they are.
+    needs_babel: Vec<(&'static str, Span)>,
+    /// Where each key that can be there once has been in the current section, or sections, of the interface and in the
+    /// current peer.
+    seen: [HashMap<&'static str, usize>; 2],
+    pending: Option<PendingName<'a>>,
+    /// The line before was blank, or there was none.
+    after_blank: bool,
+}
+
+impl<'a> Parser<'a> {
+    fn new(text: &'a str) -> Self {
+        Self {
+            text,
+            diagnostics: Vec::new(),
+            section: Section::None,
+            interface: Interface::default(),
+            interface_header: None,
+            mtu: None,
+            addresses: Vec::new(),
+            pins: Vec::new(),
+            drafts: Vec::new(),
+            needs_babel: Vec::new(),
+            seen: Default::default(),
+            pending: None,
+            after_blank: true,
+        }
+    }
+
+    fn line(&mut self, line: Piece<'a>) {
+        let whole = line.trim();
+        if whole.str().is_empty() {
+            // The last line of a section, not the first of the next.
+            if self.pending.as_ref().is_some_and(|pending| !pending.apart) {
+                self.name_current();
+            }
+            self.after_blank = true;
+            return;
+        }
+        let after_blank = std::mem::replace(&mut self.after_blank, false);
+        if whole.str().starts_with('#') {
+            if let Some(name) = name_comment(whole) {
+                self.name_current();
+                self.pending = Some(PendingName { name, apart: after_blank });
+            }
+            return;
+        }
+        let stripped = line.split_at_char('#').map_or(line, |(before, _)| before).trim();
+        if stripped.str().starts_with('[') {
+            return self.header(stripped);
+        }
+        self.name_current();
+        let Some((key, value)) = stripped.split_at_char('=') else {
+            self.diagnostics.push(
+                Diagnostic::error(stripped.span(), "neither `[Section]` nor `Key = value`")
+                    .help("a comment begins with `#`; a list goes on in a line of its own with its key again"),
+            );
+            return;
+        };
+        // A hook is a shell's, and there `#` has uses beyond comments.
+        let raw = line.split_at_char('=').map_or(value, |(_, raw)| raw);
+        self.entry(key.trim(), value.trim(), raw.trim());
+    }
+
+    fn header(&mut self, header: Piece<'a>) {
+        match header.str().to_ascii_lowercase().as_str() {
+            "[interface]" => {
+                self.name_current();
+                self.section = Section::Interface;
+                self.interface_header.get_or_insert(header);
+            }
+            "[peer]" => {
+                let name = self.pending.take().and_then(|pending| self.name(pending.name));
+                self.section = Section::Peer;
+                self.seen[1].clear();
+                self.drafts.push(Draft {
+                    header,
+                    name,
+                    public_key: None,
+                    preshared_key: None,
+                    endpoints: Vec::new(),
+                    allowed_ips: Vec::new(),
+                    persistent_keepalive: None,
+                    role: None,
+                });
+            }
+            other => {
+                self.pending = None;
+                self.section = Section::Unknown;
+                let nearest = nearest(other, &["[Interface]", "[Peer]"]).unwrap_or("[Interface]` or `[Peer]");
+                self.diagnostics.push(
+                    Diagnostic::error(header.span(), format!("there is no section {}", quoted(header)))
+                        .help(format!("did you mean `{nearest}`?")),
+                );
+            }
+        }
+    }
+
+    /// A pending name belongs to the peer whose section this is.
+    fn name_current(&mut self) {
+        let Some(pending) = self.pending.take() else { return };
+        if self.section != Section::Peer {
+            return;
+        }
+        let name = self.name(pending.name);
+        if let Some(draft) = self.drafts.last_mut() {
+            match (&draft.name, name) {
+                (None, name) => draft.name = name,
+                (Some(first), Some(second)) if *first != second => self.diagnostics.push(Diagnostic::warning(
+                    pending.name.span(),
+                    format!("a second name for the peer, which is `{first}` already"),
+                )),
+                _ => {}
+            }
+        }
+    }
+
+    fn name(&mut self, name: Piece<'a>) -> Option<String> {
+        let text = name.str();
+        if is_name(text) {
+            return Some(text.to_owned());
+        }
+        self.diagnostics.push(
+            Diagnostic::warning(name.span(), "not usable as a peer's name")
+                .help(format!("names have up to {MAX_NAME} letters, digits, blanks and -_.@+:/()'")),
+        );
+        None
+    }
+
+    fn entry(&mut self, key: Piece<'a>, value: Piece<'a>, raw: Piece<'a>) {
+        let keys: &[&'static str] = match self.section {
+            Section::Unknown => return,
+            Section::Interface => &INTERFACE_KEYS,
+            Section::Peer => &PEER_KEYS,
+            Section::None => {
+                self.diagnostics.push(
+                    Diagnostic::error(key.span(), format!("{} is before the first section", quoted(key)))
+                        .help("begin the file with `[Interface]`"),
+                );
+                // Once is enough.
+                self.section = Section::Unknown;
+                return;
+            }
+        };
+        let Some(&known) = keys.iter().find(|known| known.eq_ignore_ascii_case(key.str())) else {
+            return self.unknown_key(key, keys);
+        };
+        let many = matches!(
+            known,
+            "Address"
+                | "DNS"
+                | "AllowedIPs"
+                | "Announce"
+                | "Redistribute"
+                | "Pin"
+                | "PreUp"
+                | "PostUp"
+                | "PreDown"
+                | "PostDown"
+        );
+        if !many && let Some(first) = self.seen[usize::from(self.section == Section::Peer)].insert(known, key.line) {
+            self.diagnostics.push(
+                Diagnostic::warning(key.span(), format!("{known} is given twice, first in line {first}"))
+                    .help("the last one counts; remove the other"),
+            );
+        }
+        if self.section == Section::Peer {
+            self.peer_entry(known, value);
+        } else {
+            self.interface_entry(known, value, raw);
+        }
+    }
+
+    fn unknown_key(&mut self, key: Piece<'a>, keys: &[&'static str]) {
+        let (here, other, others) = match self.section {
+            Section::Peer => ("[Peer]", "[Interface]", &INTERFACE_KEYS[..]),
+            _ => ("[Interface]", "[Peer]", &PEER_KEYS[..]),
+        };
+        let text = key.str();
+        let error = Diagnostic::error(key.span(), format!("there is no key {} in {here}", quoted(key)));
+        let error = if text.eq_ignore_ascii_case("Name") {
+            error.help("a name is a comment, which wg and wg-quick skip: `# Name = …`")
+        } else if let Some(known) = others.iter().find(|known| known.eq_ignore_ascii_case(text)) {
+            error.help(format!("`{known}` belongs to {other}"))
+        } else if let Some(nearest) = nearest(text, keys) {
+            error.help(format!("did you mean `{nearest}`?"))
+        } else {
+            error.help(format!("the keys of {here} are {}", keys.join(", ")))
+        };
+        self.diagnostics.push(error);
+    }
+
+    fn interface_entry(&mut self, key: &'static str, value: Piece<'a>, raw: Piece<'a>) {
+        match key {
+            "PrivateKey" => {
+                if let Some(bytes) = self.value(key, value, value::key) {
+                    if *bytes == [0; 32] {
+                        self.diagnostics.push(
+                            Diagnostic::error(value.span(), "PrivateKey is all zeros, which is no key")
+                                .help("`rustguard genkey` makes one"),
+                        );
+                    }
+                    self.interface.private_key = Some(StaticSecret::from_bytes(*bytes));
+                }
+            }
+            "ListenPort" => {
+                self.interface.listen_port = self.value(key, value, |text| value::number(text, 0..=65_535));
+            }
+            "FwMark" => self.interface.fwmark = self.value(key, value, value::fwmark),
+            "Address" => {
+                for item in value.list() {
+                    self.address(item);
+                }
+            }
+            "DNS" => {
+                for item in value.list() {
+                    match self.value(key, item, value::dns) {
+                        Some(Dns::Server(address)) => self.interface.dns.push(address),
+                        Some(Dns::Search(domain)) => self.interface.dns_search.push(domain),
+                        None => {}
+                    }
+                }
+            }
+            // For wg-quick, no value is no key.
+            "MTU" | "Table" if value.str().is_empty() => {
+                self.diagnostics.push(Diagnostic::warning(value.span(), format!("{key} has no value")));
+            }
+            "MTU" => {
+                self.interface.mtu = self.value(key, value, |text| value::number(text, 576..=65_535));
+                self.mtu = Some(value);
+            }
+            "Table" => self.interface.table = self.value(key, value, value::table).unwrap_or(Table::Auto),
+            "SaveConfig" => self.interface.save_config = self.value(key, value, value::boolean).unwrap_or(false),
+            "HandshakeOnUp" => self.interface.handshake_on_up = self.value(key, value, value::boolean),
+            "Routing" | "Announce" | "Redistribute" | "Pin" | "SourceCheck" | "NodeName" => {
+                self.routing_entry(key, value);
+            }
+            hook => {
+                let hooks = match hook {
+                    "PreUp" => &mut self.interface.pre_up,
+                    "PostUp" => &mut self.interface.post_up,
+                    "PreDown" => &mut self.interface.pre_down,
+                    _ => &mut self.interface.post_down,
+                };
+                if raw.str().is_empty() {
+                    self.diagnostics.push(Diagnostic::warning(value.span(), format!("{hook} has no command")));
+                } else {
+                    hooks.push(raw.str().to_owned());
+                }
+            }
+        }
+    }
+
+    fn address(&mut self, item: Piece<'a>) {
+        let Some(net) = self.value("Address", item, value::net) else { return };
+        if let Some((_, first)) = self.addresses.iter().find(|(other, _)| *other == net) {
+            let message = format!("Address `{}` is given twice, first in line {}", item.str(), first.line);
+            self.diagnostics.push(Diagnostic::error(item.span(), message).help("remove one of them"));
+            return;
+        }
+        self.addresses.push((net, item));
+    }
+
+    fn peer_entry(&mut self, key: &'static str, value: Piece<'a>) {
+        match key {
+            "PublicKey" => {
+                let key = self.value(key, value, value::key).map(|bytes| PublicKey(*bytes));
+                if key.is_some_and(|key| key.0 == [0; 32]) {
+                    self.diagnostics.push(Diagnostic::error(value.span(), "PublicKey is all zeros, which is no key"));
+                }
+                // A broken key was reported: zeros stand for it, so that it is not reported as missing.
+                self.draft().public_key = Some((key.unwrap_or(PublicKey([0; 32])), value));
+            }
+            "PresharedKey" => {
+                let key = self.value(key, value, value::key).map(|bytes| PresharedKey::from_bytes(&bytes));
+                self.draft().preshared_key = key.filter(|key| !key.is_zero());
+            }
+            "Endpoint" => {
+                // What an endpoint is for stands behind it, after a blank: only commas separate.
+                let items: Vec<_> = value.words(|c| c == ',').map(Piece::trim).collect();
+                for item in if items.is_empty() { vec![value] } else { items } {
+                    if let Some(path) = self.value(key, item, value::path) {
+                        self.draft().endpoints.push((path, item));
+                    }
+                }
+            }
+            "PersistentKeepalive" => {
+                self.draft().persistent_keepalive = self.value(key, value, value::keepalive).flatten();
+            }
+            "Role" => {
+                self.needs_babel.push((key, value.span()));
+                self.draft().role = self.value(key, value, value::role);
+            }
+            _ => {
+                for item in value.list() {
+                    let Some(net) = self.value(key, item, value::net) else { continue };
+                    if net != net.trunc() {
+                        let message = format!("AllowedIPs `{}` is the network {}", item.str(), net.trunc());
+                        let help = format!(
+                            "write {}, or {}/{} for the host alone",
+                            net.trunc(),
+                            net.addr(),
+                            net.max_prefix_len()
+                        );
+                        self.diagnostics.push(Diagnostic::warning(item.span(), message).help(help));
+                    }
+                    self.draft().allowed_ips.push((net.trunc(), item));
+                }
+            }
+        }
+    }
+
+    fn draft(&mut self) -> &mut Draft<'a> {
+        self.drafts.last_mut().expect("a header made one before its entries")
+    }
+
+    /// The value, or nothing and a diagnostic.
+    fn value<T>(&mut self, key: &str, value: Piece<'a>, read: impl FnOnce(&'a str) -> Result<T, Problem>) -> Option<T> {
+        match read(value.str()) {
+            Ok(read) => Some(read),
+            Err(Problem { message, help, range }) => {
+                let piece = range.map_or(value, |range| value.slice(range));
+                let mut error = Diagnostic::error(piece.span(), format!("{key} {message}"));
+                error.help = help;
+                self.diagnostics.push(error);
+                None
+            }
+        }
+    }
+
+    /// What can be told from the whole only.
+    fn finish(mut self) -> (Option<Config>, Vec<Diagnostic>) {
+        self.name_current();
+        self.interface.addresses = self.addresses.iter().map(|&(net, _)| net).collect();
+        self.interface.pins = self.pins.iter().map(|&(pin, _)| pin).collect();
+        self.check_interface();
+        self.check_peers();
+        self.diagnostics.sort_by_key(|diagnostic| diagnostic.span.bytes.start);
+        let broken = self.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error);
+        let peers = self.drafts.into_iter().filter_map(|draft| {
+            Some(Peer {
+                name: draft.name,
+                public_key: draft.public_key?.0,
+                preshared_key: draft.preshared_key,
+                endpoints: draft.endpoints.into_iter().map(|(path, _)| path).collect(),
+                allowed_ips: draft.allowed_ips.into_iter().map(|(net, _)| net).collect(),
+                persistent_keepalive: draft.persistent_keepalive,
+                role: draft.role,
+            })
+        });
+        let config = (!broken).then(|| Config { interface: self.interface, peers: peers.collect() });
+        (config, self.diagnostics)
+    }
+}
+
+/// The name in `# Name = laptop`.
+fn name_comment(comment: Piece<'_>) -> Option<Piece<'_>> {
+    let hashes = comment.str().len() - comment.str().trim_start_matches('#').len();
+    let (key, name) = comment.slice(hashes..comment.end - comment.start).split_at_char('=')?;
+    (key.trim().str().eq_ignore_ascii_case("Name") && !name.trim().str().is_empty()).then(|| name.trim())
+}
+
+/// Names reach terminals, logs and the lines of the UAPI: nothing in them may control any of these.
+pub(super) fn is_name(text: &str) -> bool {
+    let allowed = |c: char| c.is_alphanumeric() || " -_.@+:/()'".contains(c);
+    (1..=MAX_NAME).contains(&text.chars().count()) && text.chars().all(allowed) && text.trim() == text
+}
+
+/// A key for a message; not when it could be a secret in the wrong place.
+fn quoted(key: Piece<'_>) -> String {
+    if key.str().len() < SECRET_LENGTH { format!("`{}`", key.str()) } else { "of this length".to_owned() }
+}
+
+/// The candidate that `text` is likely to be meant as.
+fn nearest<'k>(text: &str, candidates: &[&'k str]) -> Option<&'k str> {
+    let lower = text.to_ascii_lowercase();
+    candidates
+        .iter()
+        .map(|candidate| (strsim::damerau_levenshtein(&lower, &candidate.to_ascii_lowercase()), *candidate))
+        .min()
+        .filter(|&(distance, candidate)| distance * 3 <= candidate.len().max(3))
+        .map(|(_, candidate)| candidate)
+}

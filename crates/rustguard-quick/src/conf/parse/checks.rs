@@ -1,0 +1,126 @@
+//! What can be told from the whole of a file only.
+
+use super::{Diagnostic, Draft, MIN_MTU_IPV6, Parser, Piece, Routing};
+use rustguard_core::{
+    paths::{MAX_ENDPOINTS, PathPolicy},
+    routing::Role,
+};
+use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use rustguard_device::PathSpec;
+use std::{collections::HashMap, net::IpAddr};
+
+impl Parser<'_> {
+    pub(super) fn check_interface(&mut self) {
+        let start = Piece { text: self.text, line: 1, line_start: 0, start: 0, end: 0 };
+        match self.interface_header {
+            None => self
+                .diagnostics
+                .push(Diagnostic::error(start.span(), "there is no `[Interface]`").help("it holds the PrivateKey")),
+            Some(header) if !self.seen[0].contains_key("PrivateKey") && !self.hook_sets_key() => self.diagnostics.push(
+                Diagnostic::error(header.span(), "`[Interface]` has no PrivateKey")
+                    .help("`rustguard genkey` makes one: PrivateKey = …"),
+            ),
+            Some(_) => {}
+        }
+        if self.interface.routing == Routing::Static {
+            for (key, span) in std::mem::take(&mut self.needs_babel) {
+                self.diagnostics.push(
+                    Diagnostic::warning(span, format!("{key} means nothing without a routing protocol"))
+                        .help("`Routing = babel` in [Interface] starts one"),
+                );
+            }
+        }
+        if let (Some(mtu), Some(piece)) = (self.interface.mtu, self.mtu)
+            && mtu < MIN_MTU_IPV6
+            && self.interface.addresses.iter().any(|net| net.addr().is_ipv6())
+        {
+            self.diagnostics.push(
+                Diagnostic::warning(piece.span(), format!("MTU {mtu} is too small for the IPv6 address"))
+                    .help(format!("IPv6 needs {MIN_MTU_IPV6}; below that, Linux takes IPv6 off the interface")),
+            );
+        }
+    }
+
+    /// Whether the key comes from elsewhere, as in the example of wg-quick(8): `PostUp = wg set %i private-key FILE`.
+    fn hook_sets_key(&self) -> bool {
+        self.interface.pre_up.iter().chain(&self.interface.post_up).any(|hook| hook.contains("private-key"))
+    }
+
+    pub(super) fn check_peers(&mut self) {
+        let own = self.interface.private_key.as_ref().map(StaticSecret::public_key);
+        let mut keys = HashMap::<PublicKey, usize>::new();
+        let mut nets = HashMap::<(IpAddr, u8), (usize, usize)>::new();
+        for (index, draft) in self.drafts.iter().enumerate() {
+            match draft.public_key {
+                None => self.diagnostics.push(
+                    Diagnostic::error(draft.header.span(), "`[Peer]` has no PublicKey")
+                        .help("`rustguard pubkey` makes it of the peer's private key"),
+                ),
+                Some((PublicKey(bytes), _)) if bytes == [0; 32] => {}
+                Some((key, piece)) => {
+                    if let Some(first) = keys.insert(key, piece.line) {
+                        let message = format!("the peer with this PublicKey is in line {first} already");
+                        let help = "a peer has one section; make the two one, with the AllowedIPs of both";
+                        self.diagnostics.push(Diagnostic::error(piece.span(), message).help(help));
+                    }
+                    if own == Some(key) {
+                        let message = "this PublicKey is the interface's own: WireGuard does not talk to itself";
+                        let help = "use the public key of the other side";
+                        self.diagnostics.push(Diagnostic::warning(piece.span(), message).help(help));
+                    }
+                }
+            }
+            if draft.role == Some(Role::Client) && draft.allowed_ips.is_empty() {
+                let message = "a client without AllowedIPs cannot be reached, and may send nothing";
+                self.diagnostics.push(Diagnostic::warning(draft.header.span(), message));
+            }
+            check_endpoints(draft, &mut self.diagnostics);
+            // Under Babel they are bounds, and bounds may overlap.
+            let shared = self.interface.routing == Routing::Babel;
+            for (net, piece) in draft.allowed_ips.iter().filter(|_| !shared) {
+                let before = nets.insert((net.addr(), net.prefix_len()), (index, piece.line));
+                if let Some((other, line)) = before.filter(|&(other, _)| other != index) {
+                    let other = self.drafts[other].name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+                    let message = format!("AllowedIPs {net} is another peer's{other}, in line {line}");
+                    let help = "the last peer gets it, and the other loses it; give it to one of them";
+                    self.diagnostics.push(Diagnostic::warning(piece.span(), message).help(help));
+                }
+            }
+        }
+    }
+}
+
+/// Several endpoints are to make sense together.
+fn check_endpoints(draft: &Draft<'_>, diagnostics: &mut Vec<Diagnostic>) {
+    let endpoints = &draft.endpoints;
+    for (index, (path, piece)) in endpoints.iter().enumerate() {
+        if index == MAX_ENDPOINTS {
+            let message = format!("a peer has at most {MAX_ENDPOINTS} endpoints");
+            diagnostics.push(Diagnostic::error(piece.span(), message).help("leave out the least useful"));
+        }
+        let same = |(other, _): &&(PathSpec, _)| other.endpoint == path.endpoint && other.via == path.via;
+        if endpoints[..index].iter().any(|other| same(&other)) {
+            let message = format!("Endpoint `{}` is given twice", path.endpoint);
+            let help = "remove one of them; two ways to one address differ by `via INTERFACE`";
+            diagnostics.push(Diagnostic::error(piece.span(), message).help(help));
+        }
+        match path.policy {
+            PathPolicy::Pinned if endpoints.len() > 1 => {
+                let message = "an endpoint is pinned, and the peer's others are never used";
+                let help = "remove them, or `pinned`";
+                diagnostics.push(Diagnostic::warning(piece.span(), message).help(help));
+            }
+            PathPolicy::Weighted(_)
+                if !endpoints
+                    .iter()
+                    .enumerate()
+                    .any(|(n, (other, _))| n != index && matches!(other.policy, PathPolicy::Weighted(_))) =>
+            {
+                let message = "a weight means nothing where no other endpoint of the peer has one";
+                let help = "flows are spread over those that have a weight; the others are in reserve";
+                diagnostics.push(Diagnostic::warning(piece.span(), message).help(help));
+            }
+            _ => {}
+        }
+    }
+}

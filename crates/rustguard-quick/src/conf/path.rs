@@ -1,0 +1,111 @@
+//! From what is on the command line to a file and an interface name.
+
+use rustguard_device::interface::{InterfaceNameError, check_name};
+use std::{
+    io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+/// Where a bare name is looked up, in this order.
+const DIRECTORIES: [&str; 2] = ["/etc/wireguard", "/etc/rustguard"];
+
+/// Why there is no configuration file, or no usable name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// Not an interface name.
+    #[error(transparent)]
+    Invalid(#[from] InterfaceNameError),
+    /// A bare name, and no file for it.
+    #[error("there is no configuration for {name}: neither {} exists; give a path (`./{name}.conf`) or put the file there", .looked.join(" nor "))]
+    NotFound {
+        /// Which.
+        name: String,
+        /// Where a file would have been found.
+        looked: Vec<String>,
+    },
+}
+
+/// Finds the file that `target` means, and the interface it is for, which is the file's name without `.conf`.
+///
+/// What contains a `/` or ends in `.conf` is a path, and not looked for: opening it tells whether it is there. Anything
+/// else is a name, `wg0`, of a file in `/etc/wireguard` or else `/etc/rustguard`.
+///
+/// # Errors
+/// See [`NameError`].
+pub fn resolve_name(target: &str) -> Result<(PathBuf, String), NameError> {
+    if target.contains('/') || target.ends_with(".conf") {
+        let path = PathBuf::from(target);
+        let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = file.strip_suffix(".conf").unwrap_or(file);
+        check_name(name)?;
+        let name = name.to_owned();
+        return Ok((path, name));
+    }
+    check_name(target)?;
+    let looked = DIRECTORIES.map(|directory| format!("{directory}/{target}.conf"));
+    // A directory that we may not enter hides its files: then the first place is named, and opening it says "permission
+    // denied", which is the truth, and not "not found".
+    let there = |path: &&String| !matches!(Path::new(path).try_exists(), Ok(false));
+    match looked.iter().find(there) {
+        Some(path) => Ok((path.into(), target.to_owned())),
+        None => Err(NameError::NotFound { name: target.to_owned(), looked: looked.into() }),
+    }
+}
+
+/// Whether everybody may read the file, which holds a private key. A group that may is meant to.
+///
+/// # Errors
+/// When there is no such file, or it cannot be looked at.
+pub fn readable_by_others(path: &Path) -> io::Result<bool> {
+    let metadata = path.metadata()?;
+    // A pipe or a terminal, as in `check /dev/stdin`, is nobody's configuration file.
+    Ok(metadata.is_file() && metadata.permissions().mode() & 0o004 != 0)
+}
+
+/// Whether everybody may change the file, and with it the commands that root runs. A group that may is meant to.
+///
+/// # Errors
+/// As [`readable_by_others`].
+pub fn writable_by_others(path: &Path) -> io::Result<bool> {
+    let metadata = path.metadata()?;
+    Ok(metadata.is_file() && metadata.permissions().mode() & 0o002 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_a_path() {
+        for (target, name) in [("./wg0.conf", "wg0"), ("wg0.conf", "wg0"), ("/tmp/a/home-2", "home-2")] {
+            assert_eq!(resolve_name(target), Ok((target.into(), name.to_owned())));
+        }
+        for target in ["/", "./a name.conf", "./.conf", "./0123456789abcdef.conf", "x/..", ""] {
+            assert!(matches!(resolve_name(target), Err(NameError::Invalid(_))), "{target}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_nowhere_says_where_it_looked() {
+        let error = resolve_name("rg-no-such").unwrap_err().to_string();
+        for path in ["/etc/wireguard/rg-no-such.conf", "/etc/rustguard/rg-no-such.conf"] {
+            assert!(error.contains(path), "{error}");
+        }
+    }
+
+    #[test]
+    fn readable_by_others_means_everybody() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (mode, readable) in [(0o600, false), (0o640, false), (0o604, true), (0o700, false)] {
+            file.as_file().set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(readable_by_others(file.path()).unwrap(), readable, "{mode:o}");
+        }
+        assert!(readable_by_others(Path::new("/no/such/file")).is_err());
+        for (mode, writable) in [(0o600, false), (0o664, false), (0o602, true), (0o646, true)] {
+            file.as_file().set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(writable_by_others(file.path()).unwrap(), writable, "{mode:o}");
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! What can stand behind a `=`: one function per type, each from a text to a value or a [`Problem`].
+
+use super::{NodeName, Redistribute, Routing, Table};
+use ipnet::IpNet;
+use rustguard_core::{paths::PathPolicy, routing::Role};
+use rustguard_device::{EndpointSpec, PathSpec, SourceCheck, interface, key};
+use std::{
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    ops::{Range, RangeInclusive},
+    time::Duration,
+};
+use zeroize::Zeroizing;
+
+/// Longest DNS name (RFC 1035, section 2.3.4).
+const MAX_HOST: usize = 253;
+
+/// Why a text is no value. The message continues a sentence that began with the key's name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Problem {
+    pub(super) message: String,
+    pub(super) help: Option<String>,
+    /// The bytes of the value it is about, if not all of them.
+    pub(super) range: Option<Range<usize>>,
+}
+
+type Result<T> = std::result::Result<T, Problem>;
+
+impl Problem {
+    fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), help: None, range: None }
+    }
+
+    fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+/// 32 bytes of base64. The messages tell positions and lengths, never the text: it may be a secret.
+pub(super) fn key(text: &str) -> Result<Zeroizing<[u8; 32]>> {
+    const WHAT: &str = "must be 32 bytes, which is 44 characters of base64";
+    let base64 = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
+    let wrong = text.char_indices().enumerate().find(|&(_, (_, c))| !base64(c));
+    if let Some((at, (byte, c))) = wrong {
+        let mut problem = Problem::new(format!("{WHAT}; character {} is not base64", at + 1));
+        problem.range = Some(byte..byte + c.len_utf8());
+        return Err(problem);
+    }
+    key::from_base64(text).map_err(|error| match error {
+        key::KeyError::Length(0) => Problem::new(format!("{WHAT}, and is empty")),
+        key::KeyError::Length(n) => Problem::new(format!("{WHAT}; this has {n} characters")).help(if n < 44 {
+            "was a part of it lost when it was copied?"
+        } else {
+            "has something been pasted twice?"
+        }),
+        _ => Problem::new(format!("{WHAT}; this base64 is not of 32 bytes"))
+            .help("a key ends in `=`, and the bits before it are zero: copy the whole of it again"),
+    })
+}
+
+/// A decimal number in `range`.
+pub(super) fn number<T: TryFrom<u32>>(text: &str, range: RangeInclusive<u32>) -> Result<T> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = digits.then(|| text.parse().ok()).flatten().filter(|number| range.contains(number));
+    number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
+        Problem::new(format!("must be a number from {} to {}, not `{text}`", range.start(), range.end()))
+    })
+}
+
+/// `off`, decimal, or hexadecimal behind `0x`; `off` is 0.
+pub(super) fn fwmark(text: &str) -> Result<u32> {
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(0);
+    }
+    unsigned(text)
+        .ok_or_else(|| Problem::new(format!("must be `off` or a number of 32 bits, 0xca6c or 51820, not `{text}`")))
+}
+
+fn unsigned(text: &str) -> Option<u32> {
+    // u32's parsers take a sign, which wg does not.
+    if text.starts_with(['+', '-']) {
+        return None;
+    }
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) if !hex.starts_with(['+', '-']) => u32::from_str_radix(hex, 16).ok(),
+        Some(_) => None,
+        None => text.parse().ok(),
+    }
+}
+
+/// `off`, or seconds; 0 is `off`.
+pub(super) fn keepalive(text: &str) -> Result<Option<Duration>> {
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(None);
+    }
+    let seconds: u16 = number(text, 0..=65_535).map_err(|_| {
+        Problem::new(format!("must be `off` or seconds from 0 to 65535, not `{text}`"))
+            .help("25 keeps most NATs and firewalls open")
+    })?;
+    Ok((seconds > 0).then(|| Duration::from_secs(seconds.into())))
+}
+
+/// `auto`, `off`, a number, or one of the tables that iproute2 has a name for everywhere.
+pub(super) fn table(text: &str) -> Result<Table> {
+    match text.to_ascii_lowercase().as_str() {
+        "auto" => Ok(Table::Auto),
+        "off" => Ok(Table::Off),
+        "main" => Ok(Table::Number(254)),
+        "default" => Ok(Table::Number(253)),
+        "local" => Ok(Table::Number(255)),
+        number => unsigned(number).filter(|&number| number > 0).map(Table::Number).ok_or_else(|| {
+            Problem::new(format!("must be `auto`, `off` or the number of a routing table, not `{text}`"))
+        }),
+    }
+}
+
+/// `true` or `false`.
+pub(super) fn boolean(text: &str) -> Result<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(Problem::new(format!("must be `true` or `false`, not `{text}`"))),
+    }
+}
+
+pub(super) fn routing(text: &str) -> Result<Routing> {
+    match text.to_ascii_lowercase().as_str() {
+        "static" => Ok(Routing::Static),
+        "babel" => Ok(Routing::Babel),
+        _ => Err(Problem::new(format!("must be `static` or `babel`, not `{text}`"))),
+    }
+}
+
+/// An entry of `Redistribute`.
+pub(super) fn redistribute(text: &str) -> Result<Redistribute> {
+    if text.eq_ignore_ascii_case("default") {
+        return Ok(Redistribute::Default);
+    }
+    match net(text) {
+        Ok(net) => Ok(Redistribute::Within(net.trunc())),
+        Err(problem) if text.contains(['.', ':', '/']) => Err(problem),
+        Err(_) => Err(Problem::new(format!("must be prefixes such as 192.168.0.0/16, or `default`, not `{text}`"))),
+    }
+}
+
+pub(super) fn source_check(text: &str) -> Result<SourceCheck> {
+    match text.to_ascii_lowercase().as_str() {
+        "enforce" => Ok(SourceCheck::Enforce),
+        "log" => Ok(SourceCheck::Log),
+        "off" => Ok(SourceCheck::Off),
+        _ => Err(Problem::new(format!("must be `enforce`, `log` or `off`, not `{text}`"))),
+    }
+}
+
+pub(super) fn node_name(text: &str) -> Result<NodeName> {
+    if text.eq_ignore_ascii_case("off") {
+        return Ok(NodeName::Off);
+    }
+    let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if begins && text.len() <= 63 && text.chars().all(good) {
+        return Ok(NodeName::Is(text.to_owned()));
+    }
+    Err(Problem::new(
+        "must be `off`, or 1 to 63 of the characters A-Z, a-z, 0-9, `-`, `_` and `.`, beginning with a letter or digit",
+    )
+    .help("without the line, other nodes see this one under its host name"))
+}
+
+pub(super) fn role(text: &str) -> Result<Role> {
+    match text.to_ascii_lowercase().as_str() {
+        "router" => Ok(Role::Router),
+        "client" => Ok(Role::Client),
+        _ => Err(Problem::new(format!("must be `router` or `client`, not `{text}`"))),
+    }
+}
+
+/// An address with or without a prefix length; without, it is a single host.
+pub(super) fn net(text: &str) -> Result<IpNet> {
+    let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+    if let Some(rest) = text.strip_prefix(['+', '-'])
+        && net(rest).is_ok()
+    {
+        return Err(Problem::new(format!("must be addresses, not the change `{text}`"))
+            .help(format!("`+` and `-` change a running device (wg set); a file says what there is: `{rest}`")));
+    }
+    let Ok(address) = address.parse::<IpAddr>() else {
+        return Err(Problem::new(format!("must be IP addresses such as 10.0.0.1/24 or fd00::1/64, not `{text}`")));
+    };
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let prefix = match prefix {
+        None => most,
+        Some(prefix) => number(prefix, 0..=most.into()).map_err(|_| {
+            Problem::new(format!("has the prefix length /{prefix} in `{text}`"))
+                .help(format!("{} prefix lengths are 0 to {most}", if address.is_ipv4() { "IPv4" } else { "IPv6" }))
+        })?,
+    };
+    Ok(IpNet::new(address, prefix).expect("the prefix length is within the family's"))
+}
+
+/// An entry of `DNS`.
+pub(super) enum Dns {
+    Server(IpAddr),
+    Search(String),
+}
+
+/// A server's address or a search domain.
+pub(super) fn dns(text: &str) -> Result<Dns> {
+    if let Ok(address) = text.parse() {
+        return Ok(Dns::Server(address));
+    }
+    // wg-quick takes what has a colon, or only digits and dots, for an address.
+    let address = text.contains(':') || text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if !address && is_host(text) {
+        return Ok(Dns::Search(text.to_owned()));
+    }
+    Err(Problem::new(format!("must be IP addresses of servers and search domains, not `{text}`")))
+}
+
+/// An endpoint, and what it is for: `203.0.113.7:51820 via eth1 weight 2`.
+pub(super) fn path(text: &str) -> Result<PathSpec> {
+    const WORDS: &str =
+        "`via INTERFACE`, `weight N` and `pinned` can stand behind an endpoint; a comma comes before the next";
+    let mut words = text.split_whitespace();
+    let mut path = PathSpec::from(endpoint(words.next().unwrap_or_default())?);
+    while let Some(word) = words.next() {
+        let lower = word.to_ascii_lowercase();
+        let twice = || Problem::new(format!("says two things at once in `{text}`")).help(WORDS);
+        let mut value =
+            || words.next().ok_or_else(|| Problem::new(format!("ends with `{word}` in `{text}`")).help(WORDS));
+        match lower.as_str() {
+            "via" => {
+                let name = value()?;
+                interface::check_name(name).map_err(|error| Problem::new(format!("in `{text}`: {error}")))?;
+                if path.via.replace(name.to_owned()).is_some() {
+                    return Err(twice());
+                }
+            }
+            "weight" => {
+                let weight = value()?;
+                let number = number(weight, 1..=255).map_err(|_| {
+                    Problem::new(format!("has the weight `{weight}` in `{text}`; weights are numbers from 1 to 255"))
+                })?;
+                if std::mem::replace(&mut path.policy, PathPolicy::Weighted(number)) != PathPolicy::Best {
+                    return Err(twice());
+                }
+            }
+            "pinned" => {
+                if std::mem::replace(&mut path.policy, PathPolicy::Pinned) != PathPolicy::Best {
+                    return Err(twice());
+                }
+            }
+            _ => return Err(Problem::new(format!("has `{word}` in `{text}`")).help(WORDS)),
+        }
+    }
+    Ok(path)
+}
+
+/// `address:port`, `[address]:port` or `name:port`.
+pub(super) fn endpoint(text: &str) -> Result<EndpointSpec> {
+    if text.parse::<Ipv6Addr>().is_ok() {
+        return Err(Problem::new(format!("must be an address and a port, not `{text}`"))
+            .help(format!("an IPv6 address goes in brackets, and then the port: `[{text}]:51820`")));
+    }
+    let (host, port) = text
+        .rsplit_once(':')
+        .filter(|(_, port)| !port.ends_with(']'))
+        .ok_or_else(|| Problem::new(format!("has no port in `{text}`")).help(format!("add it: `{text}:51820`")))?;
+    let port: u16 = number(port, 1..=65_535)
+        .map_err(|_| Problem::new(format!("has the port `{port}` in `{text}`; ports are numbers from 1 to 65535")))?;
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok(EndpointSpec::Address(address));
+    }
+    if host.parse::<Ipv6Addr>().is_ok() {
+        return Err(Problem::new(format!("must be an address and a port, not `{text}`"))
+            .help(format!("an IPv6 address goes in brackets: `[{host}]:{port}`")));
+    }
+    // What is made of digits and dots only is a mistyped address: no top-level domain is a number.
+    if host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') || !is_host(host) {
+        return Err(Problem::new(format!("must be address:port, [address]:port or name:port, not `{text}`")));
+    }
+    Ok(EndpointSpec::Name(host.to_owned(), port))
+}
+
+/// Whether a resolver could be asked for it. Underscores are no host name by the book, but in use.
+fn is_host(text: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') || byte >= 0x80)
+    };
+    text.len() <= MAX_HOST && text.strip_suffix('.').unwrap_or(text).split('.').all(label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_tell_what_is_wrong_with_them() {
+        let good = "YAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+        assert!(key(good).is_ok());
+        let wrong = key(&good.replace("lXX", "l!X")).unwrap_err();
+        assert!(wrong.message.contains("character 10") && wrong.message.contains("base64"), "{wrong:?}");
+        assert_eq!(wrong.range, Some(9..10));
+        for (text, word) in
+            [("", "empty"), ("AAAA", "4 characters"), (&good[..43], "43"), (&good.replace('=', "A"), "32")]
+        {
+            assert!(key(text).unwrap_err().message.contains(word), "{text}: {:?}", key(text));
+        }
+        assert!(key("ß").is_err());
+    }
+
+    #[test]
+    fn numbers_and_words() {
+        assert_eq!(number::<u16>("65535", 0..=65_535), Ok(65_535));
+        for text in ["65536", "-1", "+1", "", "1x", "99999999999999"] {
+            assert!(number::<u16>(text, 0..=65_535).is_err(), "{text}");
+        }
+        for (text, mark) in [("off", 0), ("OFF", 0), ("0xCA6C", 0xca6c), ("51820", 51_820), ("0", 0)] {
+            assert_eq!(fwmark(text), Ok(mark));
+        }
+        for text in ["0x", "0x+1", "-1", "+1", "0x100000000", "on"] {
+            assert!(fwmark(text).is_err(), "{text}");
+        }
+        assert_eq!(keepalive("0"), Ok(None));
+        assert_eq!(keepalive("Off"), Ok(None));
+        assert_eq!(keepalive("25"), Ok(Some(Duration::from_secs(25))));
+        assert!(keepalive("65536").is_err());
+        assert_eq!(table("Auto"), Ok(Table::Auto));
+        assert_eq!(table("OFF"), Ok(Table::Off));
+        assert_eq!(table("main"), Ok(Table::Number(254)));
+        assert_eq!(table("51820"), Ok(Table::Number(51_820)));
+        assert!(table("0").is_err() && table("of").is_err());
+        assert_eq!(boolean("True"), Ok(true));
+        assert!(boolean("yes").is_err());
+    }
+
+    #[test]
+    fn addresses() {
+        assert_eq!(net("10.0.0.1").unwrap().to_string(), "10.0.0.1/32");
+        assert_eq!(net("fd00::1").unwrap().to_string(), "fd00::1/128");
+        assert_eq!(net("10.0.0.1/24").unwrap().to_string(), "10.0.0.1/24");
+        for text in ["10.0.0.1/33", "::/129", "10.0.0/8", "1.2.3.4/", "/8", "10.0.0.1/+8", ""] {
+            assert!(net(text).unwrap_err().message.contains(text), "{text}");
+        }
+        assert!(net("+10.0.0.1/32").unwrap_err().help.unwrap().contains("10.0.0.1/32"));
+        assert!(matches!(dns("fd00::53"), Ok(Dns::Server(_))));
+        assert!(matches!(dns("example.com"), Ok(Dns::Search(domain)) if domain == "example.com"));
+        assert!(dns("1.1.1").is_err() && dns("a b").is_err() && dns("").is_err());
+    }
+
+    #[test]
+    fn endpoints() {
+        for text in ["192.0.2.1:1", "[2001:db8::1]:51820", "[fe80::1%3]:5"] {
+            assert!(matches!(endpoint(text), Ok(EndpointSpec::Address(_))), "{text}");
+        }
+        assert_eq!(endpoint("vpn.example.com:51820"), Ok(EndpointSpec::Name("vpn.example.com".into(), 51_820)));
+        let path = |text| path(text).map(|path| path.to_string());
+        for text in
+            ["192.0.2.1:1", "a.b:1 via eth1", "a.b:1 weight 3", "[::1]:1 via wan0.7 weight 255", "a.b:1 via e pinned"]
+        {
+            assert_eq!(path(text).as_deref(), Ok(text));
+        }
+        assert_eq!(path("a.b:1  PINNED  Via  e").as_deref(), Ok("a.b:1 via e pinned"));
+        for (text, says) in [
+            ("", "no port"),
+            ("a.b:1 by e", "`by`"),
+            ("a.b:1 c.d:2", "`c.d:2`"),
+            ("a.b:1 via", "ends with `via`"),
+            ("a.b:1 via e/0", "`e/0`"),
+            ("a.b:1 via e via f", "two things"),
+            ("a.b:1 weight 0", "`0`"),
+            ("a.b:1 weight 256", "`256`"),
+            ("a.b:1 weight", "ends with `weight`"),
+            ("a.b:1 weight 1 pinned", "two things"),
+            ("a.b:1 pinned weight 1", "two things"),
+        ] {
+            let problem = path(text).unwrap_err();
+            assert!(problem.message.contains(says), "{text}: {problem:?}");
+        }
+        for text in ["2001:db8::1", "2001:db8::1:51820", "2001:db8:0:0:0:0:0:1:51820"] {
+            let help = endpoint(text).unwrap_err().help.unwrap();
+            assert!(help.contains('['), "{text}: {help}");
+        }
+        for text in ["", ":1", "a:", "a:0", "a:65536", "256.1.1.1:5", "[::1]", "a b:1", "-a:1", "[a]:1", "a..b:1"] {
+            assert!(endpoint(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Name servers of a tunnel, handed to systemd-resolved or to resolvconf.
+//!
+//! As wg-quick does, the tunnel's servers take over name resolution as a whole while it is up (`resolvconf -x`; with
+//! resolved, the routing domain `~.`): a server inside the tunnel that is asked only sometimes is of use to nobody.
+
+use super::{
+    command::{self, find_program},
+    config::HostConfig,
+    error::HostError,
+    record::Journal,
+    step::{DnsEntry, Step},
+};
+use serde::Serialize;
+use std::{future::Future, net::IpAddr, path::PathBuf, time::Duration};
+use zbus::Connection;
+
+/// How long the system bus and resolved may take to answer; a hung one must not hang the tunnel.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const RESOLVED: &str = "org.freedesktop.resolve1";
+
+/// Debian's resolvconf orders its entries by the patterns in this file.
+const INTERFACE_ORDER: &str = "/etc/resolvconf/interface-order";
+
+/// Address families as resolved's methods number them (AF_INET, AF_INET6 of Linux).
+const AF_INET: i32 = 2;
+const AF_INET6: i32 = 10;
+
+/// Where name servers go on this machine.
+#[derive(Debug)]
+pub(super) enum DnsBackend {
+    Resolved(Connection),
+    Resolvconf(PathBuf),
+}
+
+/// Hands the configured servers over; without any, nothing is done, search domains or not.
+pub(super) async fn add(journal: &mut Journal, config: &HostConfig) -> Result<(), HostError> {
+    if config.dns.is_empty() {
+        return Ok(());
+    }
+    match DnsBackend::detect(&config.interface).await? {
+        DnsBackend::Resolved(bus) => {
+            journal.record(Step::Dns(DnsEntry::Resolved))?;
+            let (index, name) = (link_argument(journal.index()), config.interface.as_str());
+            call(&bus, name, "SetLinkDNS", &(index, servers(&config.dns))).await?;
+            call(&bus, name, "SetLinkDomains", &(index, domains(&config.dns_search))).await
+        }
+        DnsBackend::Resolvconf(program) => {
+            let order = std::fs::read_to_string(INTERFACE_ORDER).unwrap_or_default();
+            let name = format!("{}{}", entry_prefix(&order), config.interface);
+            journal.record(Step::Dns(DnsEntry::Resolvconf { name: name.clone() }))?;
+            command::run(&program, &["-a", &name, "-m", "0", "-x"], &resolv_conf(&config.dns, &config.dns_search)).await
+        }
+    }
+}
+
+/// Withdraws an entry. `index` is that of the interface if it still exists: resolved forgets a link that has gone by
+/// itself.
+pub(super) async fn remove(entry: &DnsEntry, interface: &str, index: Option<u32>) -> Result<(), HostError> {
+    match entry {
+        DnsEntry::Resolved => match (index, within(resolved()).await.flatten()) {
+            (Some(index), Some(bus)) => call(&bus, interface, "RevertLink", &(link_argument(index),)).await,
+            // No interface or no resolved: no settings either.
+            _ => Ok(()),
+        },
+        DnsEntry::Resolvconf { name } => match find_program("resolvconf") {
+            Some(program) => command::run(&program, &["-d", name, "-f"], "").await,
+            None => Err(HostError::NoDnsBackend { interface: interface.to_owned() }),
+        },
+    }
+}
+
+impl DnsBackend {
+    async fn detect(interface: &str) -> Result<Self, HostError> {
+        if let Some(bus) = within(resolved()).await.flatten() {
+            return Ok(Self::Resolved(bus));
+        }
+        match find_program("resolvconf") {
+            Some(program) => Ok(Self::Resolvconf(program)),
+            None => Err(HostError::NoDnsBackend { interface: interface.to_owned() }),
+        }
+    }
+}
+
+/// The system bus, if resolved is running on it. It is not started for this: where it is installed but switched off,
+/// it would take the servers and nobody would ask it.
+async fn resolved() -> Option<Connection> {
+    let bus = Connection::system().await.ok()?;
+    let answer = bus
+        .call_method(
+            Some("org.freedesktop.DBus"),
+            "/org/freedesktop/DBus",
+            Some("org.freedesktop.DBus"),
+            "NameHasOwner",
+            &RESOLVED,
+        )
+        .await
+        .ok()?;
+    answer.body().deserialize::<bool>().ok()?.then_some(bus)
+}
+
+async fn call<B>(bus: &Connection, interface: &str, method: &'static str, body: &B) -> Result<(), HostError>
+where
+    B: Serialize + zbus::zvariant::DynamicType,
+{
+    let answer = within(bus.call_method(
+        Some(RESOLVED),
+        "/org/freedesktop/resolve1",
+        Some("org.freedesktop.resolve1.Manager"),
+        method,
+        body,
+    ))
+    .await;
+    let reason = match answer {
+        Some(Ok(_)) => return Ok(()),
+        Some(Err(error)) => error.to_string(),
+        None => format!("no answer within {} s", PATIENCE.as_secs()),
+    };
+    Err(HostError::Resolved { action: method, interface: interface.to_owned(), reason })
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(PATIENCE, future).await.ok()
+}
+
+/// The `a(iay)` of SetLinkDNS.
+fn servers(addresses: &[IpAddr]) -> Vec<(i32, Vec<u8>)> {
+    let server = |address: &IpAddr| match address {
+        IpAddr::V4(address) => (AF_INET, address.octets().to_vec()),
+        IpAddr::V6(address) => (AF_INET6, address.octets().to_vec()),
+    };
+    addresses.iter().map(server).collect()
+}
+
+/// The `a(sb)` of SetLinkDomains; the flag tells a domain that only routes queries (`~.`) from one that is searched.
+fn domains(search: &[String]) -> Vec<(&str, bool)> {
+    search.iter().map(|domain| (domain.as_str(), false)).chain([(".", true)]).collect()
+}
+
+/// The signature has a signed index; the kernel's are positive ints.
+fn link_argument(index: u32) -> i32 {
+    i32::try_from(index).expect("an interface index is a positive int in the kernel")
+}
+
+fn resolv_conf(servers: &[IpAddr], search: &[String]) -> String {
+    let mut text: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
+    if !search.is_empty() {
+        text.push_str(&format!("search {}\n", search.join(" ")));
+    }
+    text
+}
+
+/// The first plain `PREFIX*` pattern of Debian's interface-order, with a dot, so that the entry sorts first: "tun."
+/// usually.
+fn entry_prefix(interface_order: &str) -> String {
+    let mut prefixes = interface_order.lines().filter_map(|line| line.strip_suffix('*'));
+    let plain = |prefix: &&str| {
+        !prefix.is_empty() && prefix.chars().all(|character| character.is_ascii_alphanumeric() || character == '-')
+    };
+    prefixes.find(plain).map(|prefix| format!("{prefix}.")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_entry_sorts_before_everything_the_system_knows() {
+        let debian =
+            "# interface-order(5)\nlo.inet6\nlo.@(dnsmasq|pdnsd)\nlo.!(pdns|pdns-recursor)\nlo\ntun*\ntap*\neth*\n";
+        assert_eq!(entry_prefix(debian), "tun.");
+        assert_eq!(entry_prefix("lo.*\n@(br)?(ath|wlan)*([^.]).wpa\n"), "");
+        assert_eq!(entry_prefix(""), "");
+    }
+
+    #[test]
+    fn resolvconf_reads_servers_and_one_line_of_domains() {
+        let servers = ["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+        let text = resolv_conf(&servers, &["corp.example".into(), "example".into()]);
+        assert_eq!(text, "nameserver 10.0.0.1\nnameserver fd00::1\nsearch corp.example example\n");
+        assert_eq!(resolv_conf(&servers[..1], &[]), "nameserver 10.0.0.1\n");
+    }
+}

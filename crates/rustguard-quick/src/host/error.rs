@@ -1,0 +1,153 @@
+//! Why the host could not be set up, in words a user can act on.
+
+use ipnet::IpNet;
+use rustguard_device::kernel::KernelError;
+use std::{fmt, io, path::PathBuf};
+use thiserror::Error;
+
+/// A step of the host network set-up that failed. Every message names the thing, the cause and the remedy.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// The kernel refused a netlink request, for lack of CAP_NET_ADMIN or another reason.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+
+    /// The name cannot be an interface's, or could be mistaken for an option of a program that is handed it.
+    #[error("`{0}` is not an interface name: use 1 to 15 letters, digits or `_=+.-`, not beginning with `-`")]
+    InterfaceName(String),
+
+    /// There is no interface of that name in this network namespace.
+    #[error("there is no interface `{0}`: create it before its host set-up, and in the same network namespace")]
+    NoSuchInterface(String),
+
+    /// IPv6 is switched off on the interface or missing from the kernel, and the configuration asks for it.
+    #[error(
+        "cannot set up {wanted} on `{interface}`: IPv6 is disabled here; enable it \
+         (sysctl net.ipv6.conf.{interface}.disable_ipv6=0, or boot without ipv6.disable=1), \
+         or remove {wanted} from the configuration"
+    )]
+    Ipv6Disabled {
+        /// The tunnel's interface.
+        interface: String,
+        /// The address or route that needs IPv6.
+        wanted: IpNet,
+    },
+
+    /// An explicit MTU below 1,280 bytes, the least IPv6 works with (RFC 8200 section 5), next to an IPv6 address.
+    #[error("MTU = {mtu} is too small for IPv6 on `{interface}`: use 1280 or more, or remove the IPv6 addresses")]
+    MtuTooSmall {
+        /// The tunnel's interface.
+        interface: String,
+        /// The MTU asked for, bytes.
+        mtu: u32,
+    },
+
+    /// The table already has a route to exactly this destination, through another interface. It is left alone.
+    #[error(
+        "cannot route {net} through `{interface}`: table {table} already has a route to it; \
+         remove that route, or use Table = off or another table"
+    )]
+    RouteExists {
+        /// The tunnel's interface.
+        interface: String,
+        /// The destination.
+        net: IpNet,
+        /// The routing table.
+        table: u32,
+    },
+
+    /// Someone else's policy rules leave no priority free in front of them.
+    #[error(
+        "cannot add the policy rules: rule {first} leaves no room for {needed} rules before it; \
+         move it to a higher priority"
+    )]
+    NoRuleRoom {
+        /// Priority of the first existing rule after the kernel's own at 0.
+        first: u32,
+        /// How many rules have to go in front of it.
+        needed: u32,
+    },
+
+    /// A sysctl could not be written; in containers /proc/sys is often read-only.
+    #[error("cannot set {name}=1: {source}; in a container, set it where the container is started (--sysctl {name}=1)")]
+    Sysctl {
+        /// The sysctl, dotted.
+        name: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+
+    /// There is nobody to hand the name servers to.
+    #[error(
+        "cannot set DNS for `{interface}`: systemd-resolved does not answer on the system bus, \
+         and there is no `resolvconf`; \
+         start systemd-resolved, install openresolv, or remove the DNS line"
+    )]
+    NoDnsBackend {
+        /// The tunnel's interface.
+        interface: String,
+    },
+
+    /// systemd-resolved refused.
+    #[error("systemd-resolved refused {action} for `{interface}`: {reason}; `resolvectl status` shows its state")]
+    Resolved {
+        /// The D-Bus method.
+        action: &'static str,
+        /// The tunnel's interface.
+        interface: String,
+        /// What it answered.
+        reason: String,
+    },
+
+    /// A program that was run for the set-up failed.
+    #[error("`{command}` failed: {reason}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// What it printed on standard error, or its exit status.
+        reason: String,
+    },
+
+    /// The record of what was done could not be read or written.
+    #[error(
+        "cannot {action} {}: {source}; check its permissions, \
+         or remove it once `ip rule` and `nft list tables` show nothing left over",
+        path.display()
+    )]
+    Record {
+        /// "read", "write" or "remove".
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+impl HostError {
+    /// A failed netlink request. `action` is an infinitive: "add the address 10.0.0.1/24 to `wg0`".
+    pub(super) fn netlink(action: impl Into<String>, error: &rtnetlink::Error) -> Self {
+        KernelError::netlink(action, error).into()
+    }
+}
+
+/// Something that was left out, and that the user should hear of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Warning {
+    /// There is no `nft`, hence no guard for the tunnel's addresses.
+    NoNft,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoNft => f.write_str(
+                "nft is not installed: packets from the local network that claim to come through the tunnel \
+                 are not filtered, \
+                 and a strict reverse path filter may drop answers; install nftables",
+            ),
+        }
+    }
+}

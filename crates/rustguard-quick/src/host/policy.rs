@@ -1,0 +1,259 @@
+//! A default route through the tunnel: a table of its own, and the policy rules that choose it.
+//!
+//! A plain default route into the tunnel would catch the tunnel's own encrypted packets as well. So it goes into a
+//! table T of its own, the tunnel's sockets mark what they send with T, and two rules in front of the existing ones
+//! decide:
+//!
+//! ```text
+//! P      from all lookup main suppress_prefixlength 0     everything the main table knows better than "default"
+//! P + 1  not from all fwmark T lookup T                   the rest, unless it is the tunnel's own
+//! ```
+//!
+//! **Several such tunnels.** The rules of a second tunnel come before those of the first, so what the second sends is
+//! routed through the first: each tunnel rides on whatever was the default when it came up. With the two rules alone,
+//! though, the first tunnel's packets (marked, but not with the second's mark) would then go into the second, and its
+//! into the first, forever. A tunnel that finds others puts two more kinds of rule between its own:
+//!
+//! ```text
+//! P      from all lookup main suppress_prefixlength 0
+//! P + 1  from all fwmark OTHER goto P + 3                 for packets of older tunnels, these rules do not exist
+//! P + 2  not from all fwmark T lookup T
+//! P + 3  from all nop
+//! ```
+//!
+//! A tunnel's packets thus only ever see the rules of tunnels older than itself, which rules out a circle. The `goto`
+//! leads to a rule of the same tunnel, so it holds no matter which tunnel goes first.
+
+use super::{
+    error::HostError,
+    netlink::Netlink,
+    record::Journal,
+    routes::Plan,
+    step::{Rule, RuleKind, Step},
+};
+use futures_util::TryStreamExt;
+use rtnetlink::{
+    IpVersion,
+    packet_route::{
+        AddressFamily,
+        rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
+    },
+};
+use rustguard_device::kernel::{Family, MAIN_TABLE, already_gone, table_of};
+use std::collections::BTreeSet;
+
+/// The first number tried for table and mark, wg-quick's: WireGuard's usual port.
+const FIRST_TABLE: u32 = 51820;
+
+/// The priority of the kernel's own rule for the main table, in front of which the first tunnel's rules go.
+const MAIN_PRIORITY: u32 = 32766;
+
+const SRC_VALID_MARK: &str = "net.ipv4.conf.all.src_valid_mark";
+
+/// Sets up the default routes of one tunnel under the mark its sockets carry: route, rules and src_valid_mark. A route that is
+/// yet to be learned finds the rules there; until then its table is empty, and the rules lead nowhere.
+pub(super) async fn add(netlink: &Netlink, journal: &mut Journal, plan: &Plan, mark: u32) -> Result<(), HostError> {
+    let mut others = BTreeSet::new();
+    for family in Family::in_kernel() {
+        others.extend(netlink.dump_rules(family).await?.iter().filter_map(tunnel_mark));
+    }
+    others.remove(&mark);
+
+    let (name, index) = (journal.interface().to_owned(), journal.index());
+    for net in &plan.default {
+        if !plan.learned {
+            netlink.add_route(&name, index, *net, mark).await?;
+            journal.record(Step::Route { net: *net, table: mark })?;
+        }
+
+        let family = Family::of(net.addr());
+        let existing = netlink.dump_rules(family).await?;
+        // From the last rule to the first: the one that excepts what the main table knows is there before the one
+        // that sends everything into the tunnel takes over, and a goto finds its target.
+        let mut rules = arrange(family, &existing, mark, &others)?;
+        rules.sort_by_key(|rule| matches!(rule.kind, RuleKind::IntoTunnel { .. }));
+        for rule in rules {
+            journal.record(Step::Rule(rule))?;
+            netlink.add_rule(rule).await?;
+        }
+        if family == Family::V4 {
+            set_src_valid_mark()?;
+        }
+    }
+    Ok(())
+}
+
+/// The first number from 51820 that no route and no rule uses as table or mark.
+pub(super) async fn unused_table(netlink: &Netlink) -> Result<u32, HostError> {
+    let mut used = BTreeSet::new();
+    for family in Family::in_kernel() {
+        for rule in netlink.dump_rules(family).await? {
+            used.extend(rule.attributes.iter().filter_map(|attribute| match attribute {
+                RuleAttribute::Table(number) | RuleAttribute::FwMark(number) => Some(*number),
+                _ => None,
+            }));
+        }
+    }
+    for table in (FIRST_TABLE..).filter(|table| !used.contains(table)) {
+        let mut empty = true;
+        for family in Family::in_kernel() {
+            empty &= netlink.dump_routes(family, Some(table), None).await?.iter().all(|route| table_of(route) != table);
+        }
+        if empty {
+            return Ok(table);
+        }
+    }
+    unreachable!("there are far fewer rules and routes than table numbers")
+}
+
+impl Netlink {
+    async fn dump_rules(&self, family: Family) -> Result<Vec<RuleMessage>, HostError> {
+        let version = match family {
+            Family::V4 => IpVersion::V4,
+            Family::V6 => IpVersion::V6,
+        };
+        let rules = self.handle().rule().get(version).execute().try_collect().await;
+        rules.map_err(|error| HostError::netlink("list the policy rules", &error))
+    }
+
+    async fn add_rule(&self, rule: Rule) -> Result<(), HostError> {
+        let mut request = self.handle().rule().add();
+        *request.message_mut() = rule.message();
+        request
+            .execute()
+            .await
+            .map_err(|error| HostError::netlink(format!("add the policy rule {}", rule.priority), &error))
+    }
+
+    pub(super) async fn delete_rule(&self, rule: Rule) -> Result<(), HostError> {
+        match self.handle().rule().del(rule.message()).execute().await {
+            Ok(()) => Ok(()),
+            Err(error) if already_gone(&error) => Ok(()),
+            Err(error) => Err(HostError::netlink(format!("remove the policy rule {}", rule.priority), &error)),
+        }
+    }
+}
+
+impl Rule {
+    fn message(&self) -> RuleMessage {
+        let mut message = RuleMessage::default();
+        message.header.family = if self.v6 { AddressFamily::Inet6 } else { AddressFamily::Inet };
+        message.attributes.push(RuleAttribute::Priority(self.priority));
+        match self.kind {
+            RuleKind::MainWithoutDefault => {
+                message.header.action = RuleAction::ToTable;
+                message.attributes.push(RuleAttribute::Table(MAIN_TABLE));
+                message.attributes.push(RuleAttribute::SuppressPrefixLen(0));
+            }
+            RuleKind::Exempt { mark, target } => {
+                message.header.action = RuleAction::Goto;
+                message.attributes.push(RuleAttribute::FwMark(mark));
+                message.attributes.push(RuleAttribute::Goto(target));
+            }
+            RuleKind::IntoTunnel { mark } => {
+                message.header.action = RuleAction::ToTable;
+                message.header.flags = RuleFlags::Invert;
+                message.attributes.push(RuleAttribute::FwMark(mark));
+                message.attributes.push(RuleAttribute::Table(mark));
+            }
+            RuleKind::End => message.header.action = RuleAction::Nop,
+        }
+        message
+    }
+}
+
+/// The mark of the tunnel that a `not fwmark MARK lookup TABLE` rule belongs to; wg-quick's are of the same form.
+fn tunnel_mark(rule: &RuleMessage) -> Option<u32> {
+    if rule.header.action != RuleAction::ToTable || !rule.header.flags.contains(RuleFlags::Invert) {
+        return None;
+    }
+    rule.attributes.iter().find_map(|attribute| match attribute {
+        RuleAttribute::FwMark(mark) => Some(*mark),
+        _ => None,
+    })
+}
+
+/// The tunnel's rules, with the priorities right in front of the first existing one (where the kernel puts a rule
+/// without a priority), last rule first.
+fn arrange(
+    family: Family,
+    existing: &[RuleMessage],
+    mark: u32,
+    others: &BTreeSet<u32>,
+) -> Result<Vec<Rule>, HostError> {
+    let priority = |rule: &RuleMessage| {
+        rule.attributes.iter().find_map(|attribute| match attribute {
+            RuleAttribute::Priority(priority) => Some(*priority),
+            _ => None,
+        })
+    };
+    // The kernel's rule for the local table is at 0 and stays the first.
+    let first = existing.iter().filter_map(priority).filter(|priority| *priority > 0).min().unwrap_or(MAIN_PRIORITY);
+
+    let target = first - 1;
+    let mut kinds = Vec::with_capacity(others.len() + 3);
+    if !others.is_empty() {
+        kinds.push(RuleKind::End);
+    }
+    kinds.push(RuleKind::IntoTunnel { mark });
+    kinds.extend(others.iter().map(|other| RuleKind::Exempt { mark: *other, target }));
+    kinds.push(RuleKind::MainWithoutDefault);
+
+    // Rule 0 is the kernel's, so the priorities to share are 1 to first - 1.
+    let needed = u32::try_from(kinds.len()).unwrap_or(u32::MAX);
+    if first <= needed {
+        return Err(HostError::NoRuleRoom { first, needed });
+    }
+    let rules = kinds.into_iter().zip((1..first).rev());
+    Ok(rules.map(|(kind, priority)| Rule { v6: family == Family::V6, priority, kind }).collect())
+}
+
+/// Lets the reverse path filter route the answers to marked packets by their mark; a strict filter would drop them
+/// otherwise. It stays set afterwards, as with wg-quick: other tunnels may count on it, and without marks it changes
+/// nothing.
+fn set_src_valid_mark() -> Result<(), HostError> {
+    let path = format!("/proc/sys/{}", SRC_VALID_MARK.replace('.', "/"));
+    // Where it is set already, a read-only /proc/sys, as in containers, is no obstacle.
+    if std::fs::read_to_string(&path).is_ok_and(|value| value.trim() == "1") {
+        return Ok(());
+    }
+    std::fs::write(&path, "1").map_err(|source| HostError::Sysctl { name: SRC_VALID_MARK, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(priority: u32) -> RuleMessage {
+        let mut rule = RuleMessage::default();
+        rule.attributes.push(RuleAttribute::Priority(priority));
+        rule
+    }
+
+    #[test]
+    fn the_first_tunnel_gets_wg_quicks_two_rules() {
+        let rules = arrange(Family::V4, &[RuleMessage::default(), at(32766), at(32767)], 7, &BTreeSet::new()).unwrap();
+        let expected = [(32765, RuleKind::IntoTunnel { mark: 7 }), (32764, RuleKind::MainWithoutDefault)];
+        assert_eq!(rules, expected.map(|(priority, kind)| Rule { v6: false, priority, kind }));
+    }
+
+    #[test]
+    fn packets_of_older_tunnels_skip_the_rules_of_a_newer_one() {
+        let rules = arrange(Family::V6, &[at(32764), at(32765), at(32766)], 9, &BTreeSet::from([7, 8])).unwrap();
+        let expected = [
+            (32763, RuleKind::End),
+            (32762, RuleKind::IntoTunnel { mark: 9 }),
+            (32761, RuleKind::Exempt { mark: 7, target: 32763 }),
+            (32760, RuleKind::Exempt { mark: 8, target: 32763 }),
+            (32759, RuleKind::MainWithoutDefault),
+        ];
+        assert_eq!(rules, expected.map(|(priority, kind)| Rule { v6: true, priority, kind }));
+    }
+
+    #[test]
+    fn rules_that_leave_no_room_are_reported() {
+        assert_eq!(arrange(Family::V4, &[at(3)], 7, &BTreeSet::new()).unwrap().len(), 2);
+        let error = arrange(Family::V4, &[at(2)], 7, &BTreeSet::new()).unwrap_err();
+        assert!(matches!(error, HostError::NoRuleRoom { first: 2, needed: 2 }), "{error}");
+    }
+}

@@ -1,0 +1,91 @@
+//! The changes that a set-up makes to the host, as far as it takes to undo them.
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// One change to the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// An address of the interface.
+    Address(IpNet),
+    /// The interface was set up; this is how it was before.
+    Link {
+        /// MTU in bytes.
+        mtu: u32,
+        /// Whether it was up.
+        up: bool,
+    },
+    /// Name servers and search domains.
+    Dns(DnsEntry),
+    /// A route through the interface.
+    Route {
+        /// The destination.
+        net: IpNet,
+        /// The routing table.
+        table: u32,
+    },
+    /// A policy rule.
+    Rule(Rule),
+    /// The nftables guard.
+    Guard {
+        /// Whether there is one for IPv4.
+        v4: bool,
+        /// Whether there is one for IPv6.
+        v6: bool,
+    },
+}
+
+impl Step {
+    /// Whether the change stays when the interface goes. Addresses and routes vanish with it.
+    pub(super) fn outlives_interface(&self) -> bool {
+        matches!(self, Self::Dns(_) | Self::Rule(_) | Self::Guard { .. })
+    }
+}
+
+/// What was handed over, as far as it takes to withdraw it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DnsEntry {
+    /// systemd-resolved's settings of the interface.
+    Resolved,
+    /// resolvconf's entry of this name.
+    Resolvconf {
+        /// The interface, with a prefix where the system's resolvconf orders entries by prefixes.
+        name: String,
+    },
+}
+
+/// One policy rule of a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rule {
+    /// IPv6, else IPv4.
+    pub v6: bool,
+    /// Its place in the list of rules; smaller is earlier. Always explicit, so that removing it cannot hit anybody
+    /// else's.
+    pub priority: u32,
+    /// What it says.
+    pub kind: RuleKind,
+}
+
+/// What a policy rule of a tunnel says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RuleKind {
+    /// `lookup main suppress_prefixlength 0`
+    MainWithoutDefault,
+    /// `fwmark mark goto target`
+    Exempt {
+        /// The mark of another tunnel.
+        mark: u32,
+        /// Priority of this tunnel's [`RuleKind::End`].
+        target: u32,
+    },
+    /// `not fwmark mark lookup mark`: table and mark are the same number.
+    IntoTunnel {
+        /// The mark of this tunnel's own packets.
+        mark: u32,
+    },
+    /// `nop`
+    End,
+}
