@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 mod client;
 pub mod config;
+mod filter;
 mod jitter;
 pub mod name;
 mod neighbour;

@@ -13,7 +13,7 @@ use crate::{
     },
     params::{
         COST_MAX, COST_PACE, DUMP_PACE, HELLO_BUSY, HELLO_IDLE, LINK_BUSY, NAMES_EVERY, PROBE_PACE, PROBES,
-        UPDATE_INTERVAL, from_centis, hold,
+        UPDATE_INTERVAL, URGENT_DELAY, from_centis, hold,
     },
     wire::types::{INFINITY, Seqno},
 };
@@ -68,12 +68,10 @@ struct Probe {
 /// What [`Neighbour::assess`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkChange {
-    /// The rxcost: the neighbour should know now.
-    pub(crate) rxcost: bool,
-    /// The cost of the link.
-    pub(crate) cost: bool,
-    /// The link was unusable and is usable now.
-    pub(crate) came_up: bool,
+    /// The cost of the link, if it changed.
+    pub(crate) cost: Option<u16>,
+    /// No Hello came for so long that everything is forgotten.
+    pub(crate) forgotten: bool,
 }
 
 impl Neighbour {
@@ -198,12 +196,9 @@ impl Neighbour {
         } else {
             INFINITY
         };
-        let change = LinkChange {
-            rxcost: receives != self.receives,
-            cost: cost != self.cost,
-            came_up: self.cost == INFINITY && cost != INFINITY,
-        };
-        if change.cost {
+        let (heard_changed, cost_changed) = (receives != self.receives, cost != self.cost);
+        let came_up = self.cost == INFINITY && cost != INFINITY;
+        if cost_changed {
             self.cost_until = now + COST_PACE;
         }
         (self.receives, self.cost) = (receives, cost);
@@ -213,7 +208,19 @@ impl Neighbour {
         if !receives {
             self.probe = None;
         }
-        change
+        if heard_changed {
+            // It should know as soon as possible, above all that it is not heard any more.
+            self.out.hello_now(now);
+        }
+        if came_up {
+            self.out.request_everything(now + URGENT_DELAY);
+            self.dump_at(now);
+        }
+        let forgotten = !self.is_acquired() && self.address.is_some();
+        if forgotten {
+            self.forget(now);
+        }
+        LinkChange { cost: cost_changed.then_some(cost), forgotten }
     }
 
     /// Whether to ask for a sign of life now.
@@ -302,7 +309,7 @@ mod tests {
         }
         neighbour.ihu(COST, 90, at(300));
         let change = neighbour.assess(at(300));
-        assert!(change.rxcost && change.cost && change.came_up);
+        assert_eq!(change, LinkChange { cost: Some(COST), forgotten: false });
         assert_eq!((neighbour.cost(), neighbour.rxcost()), (COST, COST));
         neighbour
     }
@@ -312,11 +319,11 @@ mod tests {
         let mut neighbour = Neighbour::new(Vec::new(), Seqno(0), at(0));
         neighbour.hello(false, Seqno(1), 30, at(0)).expect("in order");
         neighbour.ihu(96, 90, at(0));
-        assert!(!neighbour.assess(at(0)).cost, "one Hello of three");
+        assert!(neighbour.assess(at(0)).cost.is_none(), "one Hello of three");
         neighbour.hello(false, Seqno(2), 30, at(0)).expect("in order");
-        assert!(neighbour.assess(at(0)).cost);
+        assert!(neighbour.assess(at(0)).cost.is_some());
         neighbour.ihu(INFINITY, 90, at(10));
-        assert!(neighbour.assess(at(10)).cost && neighbour.cost() == INFINITY, "it does not hear us");
+        assert!(neighbour.assess(at(10)).cost.is_some() && neighbour.cost() == INFINITY, "it does not hear us");
         assert_eq!(neighbour.rxcost(), COST, "but is heard");
     }
 
@@ -328,14 +335,14 @@ mod tests {
             neighbour.assess(at(750));
             neighbour.heard(at(900));
             neighbour.hello(false, Seqno(4), 30, at(900)).expect("in order");
-            assert!(!neighbour.assess(at(900)).cost);
-            assert!(!neighbour.assess(at(1_350)).cost && neighbour.probe_due(at(1_350)), "the first");
-            assert!(!neighbour.assess(at(1_440)).cost, "something else happens meanwhile");
-            assert!(!neighbour.assess(at(1_500)).cost && neighbour.probe_due(at(1_500)), "the second");
+            assert!(neighbour.assess(at(900)).cost.is_none());
+            assert!(neighbour.assess(at(1_350)).cost.is_none() && neighbour.probe_due(at(1_350)), "the first");
+            assert!(neighbour.assess(at(1_440)).cost.is_none(), "something else happens meanwhile");
+            assert!(neighbour.assess(at(1_500)).cost.is_none() && neighbour.probe_due(at(1_500)), "the second");
             if answered {
                 neighbour.heard(at(1_520));
             }
-            assert_eq!(neighbour.assess(at(1_580)).cost, !answered);
+            assert_eq!(neighbour.assess(at(1_580)).cost.is_some(), !answered);
         }
     }
 
@@ -346,7 +353,7 @@ mod tests {
             neighbour.hello(true, Seqno(seqno), 30, at(0)).expect("in order");
         }
         neighbour.ihu(96, 90, at(0));
-        assert!(neighbour.assess(at(0)).came_up);
+        assert!(neighbour.assess(at(0)).cost == Some(COST));
     }
 
     #[test]
@@ -374,10 +381,10 @@ mod tests {
     #[test]
     fn silence_is_noticed_within_a_second() {
         let mut neighbour = up();
-        assert_eq!(neighbour.assess(at(750)), LinkChange { rxcost: false, cost: false, came_up: false });
+        assert_eq!(neighbour.assess(at(750)), LinkChange { cost: None, forgotten: false });
         assert!(neighbour.probe_due(at(750)), "a Hello was missed");
         let change = neighbour.assess(at(1_050));
-        assert!(change.rxcost && change.cost && neighbour.cost() == INFINITY, "750 ms after the last sign of life");
+        assert!(change.cost == Some(INFINITY) && neighbour.rxcost() == INFINITY, "750 ms after the last sign of life");
     }
 
     #[test]
@@ -385,8 +392,8 @@ mod tests {
         let mut neighbour = up();
         neighbour.assess(at(750));
         neighbour.heard(at(800));
-        assert!(!neighbour.assess(at(1_050)).cost, "a probe was answered");
-        assert!(neighbour.assess(at(1_500)).cost, "and nothing came after it");
+        assert!(neighbour.assess(at(1_050)).cost.is_none(), "a probe was answered");
+        assert!(neighbour.assess(at(1_500)).cost.is_some(), "and nothing came after it");
     }
 
     #[test]
@@ -395,16 +402,18 @@ mod tests {
         neighbour.hello(false, Seqno(3), 400, at(300)).expect("in order");
         neighbour.unanswered(at(1_000));
         for ms in [1_000, 1_150, 1_300] {
-            assert!(!neighbour.assess(at(ms)).cost && neighbour.probe_due(at(ms)) && !neighbour.probe_due(at(ms)));
+            assert!(
+                neighbour.assess(at(ms)).cost.is_none() && neighbour.probe_due(at(ms)) && !neighbour.probe_due(at(ms))
+            );
         }
-        assert!(!neighbour.assess(at(1_449)).cost);
-        assert!(neighbour.assess(at(1_450)).cost && !neighbour.is_acquired());
+        assert!(neighbour.assess(at(1_449)).cost.is_none());
+        assert!(neighbour.assess(at(1_450)).cost.is_some() && !neighbour.is_acquired());
 
         let mut neighbour = up();
         neighbour.hello(false, Seqno(3), 400, at(300)).expect("in order");
         neighbour.unanswered(at(1_000));
         neighbour.heard(at(1_200));
-        assert!(!neighbour.assess(at(1_500)).cost && !neighbour.probe_due(at(1_500)));
+        assert!(neighbour.assess(at(1_500)).cost.is_none() && !neighbour.probe_due(at(1_500)));
     }
 
     #[test]
@@ -413,7 +422,7 @@ mod tests {
         neighbour.handshake_failed(at(400));
         assert!(neighbour.is_acquired());
         neighbour.handshake_failed(at(5_000));
-        assert!(neighbour.assess(at(5_000)).cost && !neighbour.is_acquired());
+        assert!(neighbour.assess(at(5_000)).cost.is_some() && !neighbour.is_acquired());
     }
 
     #[test]
@@ -449,14 +458,14 @@ mod tests {
         let mut changes = 0;
         for ms in 301..=702 {
             neighbour.ihu(if ms % 2 == 0 { 100 } else { 3_000 }, 90, at(ms));
-            changes += u32::from(neighbour.assess(at(ms)).cost);
+            changes += u32::from(neighbour.assess(at(ms)).cost.is_some());
         }
         assert_eq!((changes, neighbour.cost()), (2, 100), "at 501 and 702 ms");
         neighbour.hello(false, Seqno(3), 400, at(702)).expect("in order");
         neighbour.ihu(3_000, 400, at(703));
-        assert!(!neighbour.assess(at(703)).cost && neighbour.cost_due == Some(at(902)));
-        assert!(neighbour.deadline() <= at(902) && neighbour.assess(at(902)).cost, "it is not forgotten");
+        assert!(neighbour.assess(at(703)).cost.is_none() && neighbour.cost_due == Some(at(902)));
+        assert!(neighbour.deadline() <= at(902) && neighbour.assess(at(902)).cost.is_some(), "it is not forgotten");
         neighbour.ihu(INFINITY, 90, at(903));
-        assert!(neighbour.assess(at(903)).cost, "a link that does not work is known at once");
+        assert!(neighbour.assess(at(903)).cost.is_some(), "a link that does not work is known at once");
     }
 }

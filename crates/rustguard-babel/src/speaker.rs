@@ -8,14 +8,17 @@
 mod decide;
 mod identity;
 mod receive;
+mod requests;
 #[cfg(test)]
 mod tests;
 mod timers;
 mod transmit;
+mod updates;
 
 use crate::{
     client::clients::Clients,
-    config::{Config, Pin, Start, is_martian, is_within},
+    config::Config,
+    filter::{ImportFilter, is_martian, is_within},
     jitter::Jitter,
     name::{Name, Names},
     neighbour::{Neighbour, neighbours::Neighbours},
@@ -35,6 +38,7 @@ use crate::{
     },
 };
 use core::net::{Ipv4Addr, Ipv6Addr};
+use identity::Identity;
 use ipnet::IpNet;
 use rand_core::CryptoRng;
 use rustguard_core::{
@@ -42,46 +46,21 @@ use rustguard_core::{
     routing::{Action, Event, PeerRoutes, Report, Role, RoutingEngine, Signal, SourceRule},
     time::Instant,
 };
-use rustguard_crypto::x25519::PublicKey;
-
-/// How far ahead a kept sequence number is of the one in use: it is kept again after so many steps.
-const CEILING: u16 = 256;
-
-/// A name that came with an update.
-#[derive(Debug)]
-struct NameClaim {
-    peer: PeerId,
-    prefix: IpNet,
-    router_id: RouterId,
-    name: Name,
-}
 
 /// Babel (RFC 8966) for the peers of an interface.
 #[derive(Debug)]
 pub struct Babel {
-    key: PublicKey,
-    /// What is not of the key in the router-id.
-    number: u16,
-    router_id: RouterId,
-    /// The least sequence number that this run has given out.
-    first: Seqno,
-    /// When the router-id was last changed.
-    renumbered: Option<identity::RouterIdChange>,
-    /// When the sequence numbers last went beyond what somebody else had said.
-    leaped: Option<Instant>,
-    /// The highest that any prefix of this node has, where new ones start.
-    seqno: Seqno,
-    /// What a restart must start beyond; `None`: nothing is kept.
-    ceiling: Option<Seqno>,
-    keep_due: bool,
-    source: Ipv6Addr,
+    identity: Identity,
+    /// The link-local address that packets come from and IHUs are about.
+    address: Ipv6Addr,
+    /// See [`Config::address_v4`].
     address_v4: Option<Ipv4Addr>,
-    pins: Vec<Pin>,
+    filter: ImportFilter,
+    /// This node's own name.
     name: Option<Name>,
     names: Names,
-    /// Names in the packet that is being read, with what they came with.
-    claims: Vec<NameClaim>,
-    max_routes: usize,
+    /// Names in the packet that is being read, with the updates that they came with.
+    name_claims: Vec<receive::NameClaim>,
     neighbours: Neighbours,
     clients: Clients,
     table: Table,
@@ -104,32 +83,15 @@ impl Babel {
         let mut seed = [0; 8];
         rng.fill_bytes(&mut seed);
         let mut jitter = Jitter(u64::from_be_bytes(seed));
-        let [random, ..] = jitter.next().to_be_bytes().map(u16::from);
-        let (number, seqno) = match &config.start {
-            Start::Kept(bytes) if let &[a, b, high, low] = bytes.as_slice() => {
-                (u16::from_be_bytes([a, b]), Seqno(u16::from_be_bytes([high, low])).plus(1))
-            }
-            // Also when what was kept is not what was given out.
-            _ => (jitter.number(), Seqno(random)),
-        };
-        let kept = config.start != Start::Random;
+        let identity = Identity::new(config.key, &config.start, &mut jitter);
         Self {
-            key: config.key,
-            number,
-            router_id: RouterId::numbered(&config.key, number),
-            first: seqno,
-            renumbered: None,
-            leaped: None,
-            seqno,
-            ceiling: kept.then_some(seqno.plus(CEILING)),
-            keep_due: kept,
-            source: link_local(&config.key),
+            identity,
+            address: link_local(&config.key),
             address_v4: config.address_v4,
-            pins: config.pins,
+            filter: ImportFilter { pins: config.pins, max_routes: config.max_routes },
             name: config.name,
             names: Names::default(),
-            claims: Vec::new(),
-            max_routes: config.max_routes,
+            name_claims: Vec::new(),
             neighbours: Neighbours::default(),
             clients: Clients::default(),
             table: Table::default(),
@@ -147,7 +109,7 @@ impl Babel {
 
     /// This node's router-id.
     pub fn router_id(&self) -> RouterId {
-        self.router_id
+        self.identity.router_id()
     }
 
     /// The routers among the peers.
@@ -164,7 +126,7 @@ impl Babel {
     /// The route table.
     pub fn routes(&self) -> impl Iterator<Item = RouteReport> {
         self.table.entries.iter().map(|(&prefix, entry)| {
-            let selector = selector(prefix, &self.neighbours, &self.sources, self.max_routes, self.now);
+            let selector = selector(prefix, &self.neighbours, &self.sources, self.filter.max_routes, self.now);
             let learned = entry.routes.iter().filter(|(_, route)| route.is_finite()).map(|(&peer, route)| {
                 let feasible = selector.is_feasible(peer, route.announcement());
                 (peer, route.router_id, route.seqno, route.metric, feasible)
@@ -188,7 +150,7 @@ impl Babel {
 
     /// What nodes are called, this one included, as they say themselves or as those on the way there do.
     pub fn names(&self) -> impl Iterator<Item = (RouterId, Name)> {
-        self.names.iter().chain(self.name.map(|name| (self.router_id, name)))
+        self.names.iter().chain(self.name.map(|name| (self.router_id(), name)))
     }
 
     /// What was passed over so far.
@@ -231,11 +193,8 @@ impl RoutingEngine for Babel {
         }
         self.tick(out);
         self.take_names();
-        if core::mem::take(&mut self.keep_due)
-            && let Some(ceiling) = self.ceiling
-        {
-            // Before the packets that the numbers are in.
-            let bytes = [self.number.to_be_bytes(), ceiling.0.to_be_bytes()].concat();
+        if let Some(bytes) = self.identity.take_state() {
+            // Before the packets that contain the numbers.
             out.insert(0, Action::Keep { bytes });
         }
     }
@@ -278,8 +237,7 @@ impl Babel {
         neighbour.allowed.clone_from(&allowed);
         if neighbour.is_acquired() {
             // What was refused before may be permitted now.
-            neighbour.out.wildcard_request = Some(0);
-            neighbour.out.flush_by(now);
+            neighbour.out.request_everything(now);
         }
         for prefix in self.table.of(peer) {
             if !is_within(&allowed, &prefix) {
@@ -300,24 +258,13 @@ impl Babel {
         }
     }
 
-    /// Forgets a route at once, and the permission with it.
-    fn drop_route(&mut self, prefix: IpNet, peer: PeerId, out: &mut Vec<Action>) {
-        if self.table.forget(prefix, peer) {
-            if let Some(neighbour) = self.neighbours.get_mut(&peer) {
-                neighbour.routes -= 1;
-            }
-            out.push(Action::Forbid { peer, prefix });
-            self.stale.insert(prefix);
-        }
-    }
-
     fn set_client(&mut self, peer: PeerId, allowed: Vec<IpNet>, out: &mut Vec<Action>) {
         let before = self.clients.get(&peer).map(|client| client.prefixes.clone()).unwrap_or_default();
         for &prefix in before.iter().filter(|prefix| !allowed.contains(prefix)) {
             self.take_from_client(prefix, peer, out);
         }
         for &prefix in &allowed {
-            let entry = origin(&mut self.table, prefix, self.seqno);
+            let entry = own_entry(&mut self.table, prefix, self.identity.newest());
             if entry.client == Some(peer) {
                 continue;
             }
@@ -347,7 +294,7 @@ impl Babel {
     fn set_host(&mut self, prefix: IpNet, metric: Option<u16>) {
         let prefix = prefix.trunc();
         if metric.is_some() && !is_martian(&prefix) {
-            origin(&mut self.table, prefix, self.seqno).host = metric;
+            own_entry(&mut self.table, prefix, self.identity.newest()).host = metric;
         } else if let Some(entry) = self.table.entries.get_mut(&prefix) {
             entry.host = None;
         }
@@ -382,13 +329,15 @@ impl Babel {
                     }
                 }
             }
-            self.assess(peer, out);
+            self.work += 1;
+            let change = neighbour.assess(now);
+            self.link_changed(peer, change, out);
         }
     }
 }
 
 /// The entry of a prefix of this node. Whatever it announced for it before, the highest number is not older.
-fn origin(table: &mut Table, prefix: IpNet, seqno: Seqno) -> &mut Entry {
+fn own_entry(table: &mut Table, prefix: IpNet, seqno: Seqno) -> &mut Entry {
     let entry = table.entries.entry(prefix).or_default();
     if !entry.is_own() {
         entry.seqno = seqno;

@@ -18,7 +18,7 @@ pub(crate) fn speaker(builder: Builder, config: &conf::Interface, host: &HostCon
         bail!("Routing = babel takes the PrivateKey in the file: the addresses of the protocol are made of it")
     };
     let folder = Folder::open(&host.interface)?;
-    let start = folder.routing_state()?.map_or(Start::First, Start::Kept);
+    let start = folder.routing_state()?.map_or(Start::First, Start::Stored);
     let address_v4 = config.addresses.iter().find_map(|net| match net {
         IpNet::V4(net) => Some(net.addr()),
         IpNet::V6(_) => None,

@@ -4,7 +4,7 @@
 //! that changed ten times is sent once.
 use crate::{
     params::{BATCH, BATCH_PACE, MAX_ACKS, MAX_IN_FLIGHT, UPDATE_COPIES, hold},
-    table::route::Table,
+    table::{request::SeqnoRequest, route::Table},
     wire::types::{RouterId, Seqno},
 };
 use core::{ops::Bound, time::Duration};
@@ -154,6 +154,24 @@ impl Outbox {
         if !self.urgent.contains_key(&prefix) {
             self.normal.insert(prefix);
         }
+        self.flush_by(at);
+    }
+
+    /// Asks for an update of this prefix.
+    pub(crate) fn request_route(&mut self, prefix: IpNet, at: Instant) {
+        self.route_requests.insert(prefix);
+        self.flush_by(at);
+    }
+
+    /// Asks for everything.
+    pub(crate) fn request_everything(&mut self, at: Instant) {
+        self.wildcard_request = Some(0);
+        self.flush_by(at);
+    }
+
+    /// Asks for a sequence number, which `hop_count` nodes may pass on.
+    pub(crate) fn request_seqno(&mut self, wanted: SeqnoRequest, hop_count: u8, at: Instant) {
+        self.seqno_requests.insert((wanted.prefix, wanted.router_id), (wanted.seqno, hop_count));
         self.flush_by(at);
     }
 

@@ -1,10 +1,18 @@
-//! Decisions: which route is selected for a prefix, what is installed, who is told, what is asked for.
-use super::{Babel, CEILING, selector};
+//! Decisions about prefixes: which route is selected, what is installed, which neighbours are told, what is asked for.
+use super::{Babel, identity::Identity, requests::send_seqno_request};
 use crate::{
-    neighbour::outbox::longest_hold,
-    params::{CHANGED_DELAY, METRIC_JUMP, NEW_SEQNO_DELAY, URGENT_DELAY, WORK_SLICE},
-    table::route::{Entry, Selected},
-    wire::types::{Announcement, INFINITY, Seqno, add},
+    client::{Client, clients::Clients},
+    jitter::Jitter,
+    neighbour::{neighbours::Neighbours, outbox::longest_hold},
+    params::{CHANGED_DELAY, METRIC_JUMP, NEW_SEQNO_DELAY, RESELECT, URGENT_DELAY, WORK_SLICE},
+    table::{
+        hold::Holds,
+        request::Requests,
+        route::{Entry, Route, Selected},
+        select::Selector,
+        source::Sources,
+    },
+    wire::types::{Announcement, INFINITY, RouterId, add},
 };
 use ipnet::IpNet;
 use rustguard_core::{
@@ -14,20 +22,44 @@ use rustguard_core::{
 };
 use std::collections::BTreeSet;
 
-/// How soon, and how surely, neighbours have to know.
+/// How soon, and how reliably, neighbours have to learn of a change (RFC 8966 §3.7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Urgency {
-    /// With acknowledgment, at once: a new route, another origin, no route, a client that is heard or is not any more.
+    /// At once and with acknowledgment: a new route, another origin, no route, a client that came or fell silent.
     Urgent,
     /// The metric changed a lot.
-    Changed,
+    MetricChanged,
     /// Only the sequence number changed.
-    Newer,
+    SeqnoOnly,
+}
+
+/// What was decided about a prefix the last time.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    via: Option<PeerId>,
+    announced: Option<Announcement>,
+}
+
+/// One decision about one prefix, with the parts of the speaker that it takes.
+struct Decision<'a> {
+    prefix: IpNet,
+    entry: &'a mut Entry,
+    before: Before,
+    identity: &'a mut Identity,
+    neighbours: &'a mut Neighbours,
+    clients: &'a mut Clients,
+    sources: &'a mut Sources,
+    requests: &'a mut Requests,
+    holds: &'a mut Holds,
+    jitter: &'a mut Jitter,
+    max_routes: usize,
+    work: &'a mut u64,
+    now: Instant,
 }
 
 impl Babel {
-    /// Decides about what changed: all of it, or as much as one call may take.
-    pub(super) fn settle(&mut self, out: &mut Vec<Action>) {
+    /// Decides about all prefixes whose routes changed, or about as many as one call may take.
+    pub(super) fn decide_stale(&mut self, out: &mut Vec<Action>) {
         let end = self.work + WORK_SLICE;
         while self.work < end
             && let Some(prefix) = self.stale.pop()
@@ -37,85 +69,111 @@ impl Babel {
     }
 
     fn decide(&mut self, prefix: IpNet, out: &mut Vec<Action>) {
-        self.look_for_rival(prefix);
-        let local = self.local(prefix);
-        let now = self.now;
         let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
-        self.work += 1 + entry.routes.len() as u64;
-        let before = (entry.via(), entry.announced);
+        let before = Before { via: entry.via(), announced: entry.announced };
+        let decision = Decision {
+            prefix,
+            entry,
+            before,
+            identity: &mut self.identity,
+            neighbours: &mut self.neighbours,
+            clients: &mut self.clients,
+            sources: &mut self.sources,
+            requests: &mut self.requests,
+            holds: &mut self.holds,
+            jitter: &mut self.jitter,
+            max_routes: self.filter.max_routes,
+            work: &mut self.work,
+            now: self.now,
+        };
+        let next = decision.make(out);
+        self.table.wake(prefix, next);
+    }
+}
 
-        let choice = selector(prefix, &self.neighbours, &self.sources, self.max_routes, now).choose(entry, local);
-        entry.selected = choice.map(|choice| choice.next);
-        entry.announced = choice.map(|choice| choice.route);
-        if let Some(choice) = choice {
-            // Before anything is sent (§3.7.3), and before others are taken as next hops beside it.
-            self.sources.announced(prefix, choice.route, entry.via(), now);
-        }
-        self.hold(prefix, before.1.is_some());
-        self.install(prefix, out);
-        self.tell(prefix, before);
-        self.want(prefix);
-        self.wake(prefix, choice.is_some_and(|choice| choice.look_again));
+impl Decision<'_> {
+    /// Makes the decision. Returns when the prefix has to be looked at again.
+    fn make(mut self, out: &mut Vec<Action>) -> Option<Instant> {
+        *self.work += 1 + self.entry.routes.len() as u64;
+        self.look_for_rival();
+        let local = self.local();
+        let reselect = self.select(local);
+        self.hold();
+        self.install(out);
+        self.trigger_updates();
+        self.request_feasible();
+        let next = next_look(self.entry);
+        next.into_iter().chain(reselect.then_some(self.now + RESELECT)).min()
     }
 
-    /// What this node announces as the origin. When that is farther than before, the number has to rise with it: nobody
-    /// could believe it otherwise (§3.5.1).
-    fn local(&mut self, prefix: IpNet) -> Option<Announcement> {
-        let entry = self.table.entries.get_mut(&prefix)?;
-        let client = entry.client.and_then(|client| self.clients.get(&client));
-        let metric = entry.host.or(client.map(crate::client::Client::metric))?;
-        let own = Announcement { router_id: self.router_id, seqno: entry.seqno, metric };
-        if !self.sources.feasible(prefix, own)
-            && self.sources.get(prefix, self.router_id).is_some_and(|source| source.metric != metric)
+    fn selector(&self) -> Selector<'_, impl Fn(PeerId) -> u16> {
+        super::selector(self.prefix, self.neighbours, self.sources, self.max_routes, self.now)
+    }
+
+    /// Notes which other gateway announces that the client talks to it, and asks whether the client moved there.
+    fn look_for_rival(&mut self) {
+        let Some(client) = self.entry.client.and_then(|peer| self.clients.get_mut(&peer)) else { return };
+        let rival = self.entry.nearest_rival();
+        if rival.is_some_and(|rival| rival.is_news_after(self.entry.rival)) {
+            client.contested(self.now);
+        }
+        self.entry.rival = rival;
+    }
+
+    /// What this node announces as the origin. If that is farther than before, the sequence number rises too: otherwise no
+    /// neighbour could believe it (§3.5.1).
+    fn local(&mut self) -> Option<Announcement> {
+        let client = self.entry.client.and_then(|peer| self.clients.get(&peer));
+        let metric = self.entry.host.or(client.map(Client::metric))?;
+        let own = self.identity.announcement(self.entry.seqno, metric);
+        if !self.sources.feasible(self.prefix, own)
+            && self.sources.get(self.prefix, own.router_id).is_some_and(|source| source.metric != metric)
         {
-            entry.seqno = entry.seqno.plus(1);
+            self.entry.seqno = self.entry.seqno.plus(1);
         }
-        let seqno = entry.seqno;
-        self.used(seqno);
-        Some(Announcement { router_id: self.router_id, seqno, metric })
+        self.identity.note_used(self.entry.seqno);
+        Some(self.identity.announcement(self.entry.seqno, metric))
     }
 
-    /// A sequence number of this node is in use; a restart has to start beyond it.
-    pub(super) fn used(&mut self, seqno: Seqno) {
-        if seqno.newer_than(self.seqno) {
-            self.seqno = seqno;
-        }
-        if self.ceiling.is_some_and(|ceiling| !ceiling.newer_than(self.seqno)) {
-            self.ceiling = Some(self.seqno.plus(CEILING));
-            self.keep_due = true;
-        }
+    /// Selects a route. True if another one looks better and has to be compared again soon.
+    fn select(&mut self, local: Option<Announcement>) -> bool {
+        let choice = super::selector(self.prefix, self.neighbours, self.sources, self.max_routes, self.now)
+            .choose(self.entry, local);
+        self.entry.selected = choice.map(|choice| choice.next);
+        self.entry.announced = choice.map(|choice| choice.route);
+        let Some(choice) = choice else { return false };
+        // Before anything is sent (§3.7.3), and before other neighbours become next hops beside this one.
+        self.sources.announced(self.prefix, choice.route, self.entry.via(), self.now);
+        choice.reselect
     }
 
-    /// Starts a hold when a prefix ceases to be reachable, and ends it when it is again, or when everybody knows (§3.5.4).
-    fn hold(&mut self, prefix: IpNet, was_announced: bool) {
-        let now = self.now;
-        let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
-        let ended = entry.hold.as_ref().is_some_and(|hold| hold.owed.is_empty() || hold.until <= now);
-        if ended || entry.selected.is_some() || was_announced {
-            self.holds.end(prefix, entry);
+    /// Begins a hold when the prefix becomes unreachable; ends it when the prefix is reachable, or all neighbours know (§3.5.4).
+    fn hold(&mut self) {
+        let was_announced = self.before.announced.is_some();
+        let ended = self.entry.hold.as_ref().is_some_and(|hold| hold.owed.is_empty() || hold.until <= self.now);
+        if ended || self.entry.selected.is_some() || was_announced {
+            self.holds.end(self.prefix, self.entry);
         }
-        if entry.selected.is_none() && was_announced {
+        if self.entry.selected.is_none() && was_announced {
             let reachable = self.neighbours.iter().filter(|(_, neighbour)| neighbour.cost() != INFINITY);
             let owed: BTreeSet<PeerId> = reachable.map(|(&peer, _)| peer).collect();
-            self.work += owed.len() as u64;
-            self.holds.begin(prefix, entry, owed, now + longest_hold());
+            *self.work += owed.len() as u64;
+            self.holds.begin(self.prefix, self.entry, owed, self.now + longest_hold());
         }
     }
 
-    fn install(&mut self, prefix: IpNet, out: &mut Vec<Action>) {
-        let selector = selector(prefix, &self.neighbours, &self.sources, self.max_routes, self.now);
-        let Some(entry) = self.table.entries.get(&prefix) else { return };
-        let hops = match (entry.selected, entry.announced) {
-            (Some(Selected::Via(peer)), Some(route)) => Some(selector.hops(entry, peer, route)),
-            // What is the host's own is not ours to install.
-            (Some(Selected::Local), _) if entry.host.is_some() => None,
-            (Some(Selected::Local), _) => entry.client.map(NextHops::single),
-            // A shorter prefix must not be followed while somebody may still send this one here.
-            _ => entry.hold.as_ref().map(|_| NextHops::UNREACHABLE),
+    fn install(&mut self, out: &mut Vec<Action>) {
+        let prefix = self.prefix;
+        let hops = match (self.entry.selected, self.entry.announced) {
+            (Some(Selected::Via(peer)), Some(route)) => Some(self.selector().hops(self.entry, peer, route)),
+            // The host reaches its own prefixes by itself.
+            (Some(Selected::Local), _) if self.entry.host.is_some() => None,
+            (Some(Selected::Local), _) => self.entry.client.map(NextHops::single),
+            // Packets must not follow a shorter prefix while a neighbour may still send them here.
+            _ => self.entry.hold.as_ref().map(|_| NextHops::UNREACHABLE),
         };
-        let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
-        if entry.installed != hops {
-            entry.installed.clone_from(&hops);
+        if self.entry.installed != hops {
+            self.entry.installed.clone_from(&hops);
             out.push(match hops {
                 Some(hops) => Action::Install { prefix, hops },
                 None => Action::Remove { prefix },
@@ -123,97 +181,97 @@ impl Babel {
         }
     }
 
-    /// Triggered updates (§3.7.2).
-    fn tell(&mut self, prefix: IpNet, (old_via, old): (Option<PeerId>, Option<Announcement>)) {
-        let now = self.now;
-        let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
-        let (via, new) = (entry.via(), entry.announced);
-        let news = match (old, new) {
+    /// Triggered updates (§3.7.2), and answers to neighbours that asked for this announcement.
+    fn trigger_updates(&mut self) {
+        let urgency = self.urgency();
+        if let (Some(_), Some(new)) = (urgency, self.entry.announced) {
+            self.entry.told_metric = new.metric;
+        }
+        let urgent_at = self.now + self.jitter.shorten(URGENT_DELAY, 2);
+        let delay = if urgency == Some(Urgency::SeqnoOnly) { NEW_SEQNO_DELAY } else { CHANGED_DELAY };
+        let later = self.now + self.jitter.shorten(delay, 2);
+        self.tell_neighbours(urgency, urgent_at, later);
+        let Some(new) = self.entry.announced else { return };
+        for peer in self.requests.answered(self.prefix, new) {
+            if let Some(neighbour) = self.neighbours.get_mut(&peer) {
+                neighbour.out.urgent(self.prefix, urgent_at);
+            }
+        }
+    }
+
+    /// Whether the announcement changed, and how much.
+    fn urgency(&self) -> Option<Urgency> {
+        match (self.before.announced, self.entry.announced) {
             (None, None) => None,
             (Some(old), Some(new)) if old.router_id == new.router_id => {
-                let by = new.metric.abs_diff(entry.told_metric);
+                let by = new.metric.abs_diff(self.entry.told_metric);
                 if by >= METRIC_JUMP {
                     Some(Urgency::Urgent)
-                } else if by >= (entry.told_metric / 4).max(96) {
-                    Some(Urgency::Changed)
+                } else if by >= (self.entry.told_metric / 4).max(96) {
+                    Some(Urgency::MetricChanged)
                 } else if new.seqno.newer_than(old.seqno) {
-                    Some(Urgency::Newer)
+                    Some(Urgency::SeqnoOnly)
                 } else {
                     None
                 }
             }
             _ => Some(Urgency::Urgent),
-        };
-        if let (Some(_), Some(new)) = (news, new) {
-            entry.told_metric = new.metric;
         }
-        let urgent = now + self.jitter.shorten(URGENT_DELAY, 2);
-        let later =
-            now + self.jitter.shorten(if news == Some(Urgency::Newer) { NEW_SEQNO_DELAY } else { CHANGED_DELAY }, 2);
-        // Split horizon: the next hop knows. If it had another route from here, it has to hear that it is gone.
-        let spared = via.filter(|_| old.is_none() || old_via == via);
-        // Mostly there is nothing to tell: then nobody is looked at.
-        let concerned = (news.is_some() || old_via != via).then(|| self.neighbours.iter_mut());
-        self.work += concerned.as_ref().map_or(0, |concerned| concerned.len() as u64);
-        for (&peer, neighbour) in concerned.into_iter().flatten().filter(|(_, neighbour)| neighbour.is_acquired()) {
-            match news {
+    }
+
+    fn tell_neighbours(&mut self, urgency: Option<Urgency>, urgent_at: Instant, later: Instant) {
+        let (prefix, via, old_via) = (self.prefix, self.entry.via(), self.before.via);
+        // In most cases there is nothing to tell, and no neighbour is looked at.
+        if urgency.is_none() && old_via == via {
+            return;
+        }
+        // Split horizon: the next hop knows. If it had another route from here, it has to learn that this route is gone.
+        let spared = via.filter(|_| self.before.announced.is_none() || old_via == via);
+        let neighbours = self.neighbours.iter_mut();
+        *self.work += neighbours.len() as u64;
+        for (&peer, neighbour) in neighbours.filter(|(_, neighbour)| neighbour.is_acquired()) {
+            match urgency {
                 _ if spared == Some(peer) => {}
-                Some(Urgency::Urgent) => neighbour.out.urgent(prefix, urgent),
-                Some(_) if old_via == Some(peer) && old_via != via => neighbour.out.urgent(prefix, urgent),
-                Some(Urgency::Changed | Urgency::Newer) => neighbour.out.normal(prefix, later),
+                Some(Urgency::Urgent) => neighbour.out.urgent(prefix, urgent_at),
+                Some(_) if old_via == Some(peer) && old_via != via => neighbour.out.urgent(prefix, urgent_at),
+                Some(Urgency::MetricChanged | Urgency::SeqnoOnly) => neighbour.out.normal(prefix, later),
                 None if via == Some(peer) && old_via != via => neighbour.out.normal(prefix, later),
-                // It was spared, or told that there was no other way here; now there is, and it may need it.
-                None if old_via == Some(peer) && old_via != via => neighbour.out.urgent(prefix, urgent),
+                // The old next hop was told nothing, or that there is no other route here. Now there is one, and it may need it.
+                None if old_via == Some(peer) && old_via != via => neighbour.out.urgent(prefix, urgent_at),
                 None => {}
             }
         }
-        let Some(new) = new else { return };
-        for peer in self.requests.answered(prefix, new) {
-            if let Some(neighbour) = self.neighbours.get_mut(&peer) {
-                neighbour.out.urgent(prefix, urgent);
+    }
+
+    /// Avoids starvation (§3.8.2.1): without a feasible route, all neighbours with an unfeasible one are asked for a newer sequence
+    /// number, for as long as that lasts. A neighbour whose unfeasible route is much better is asked too (§3.8.2.2).
+    fn request_feasible(&mut self) {
+        let unfeasible = self.unfeasible();
+        if unfeasible.is_empty() && self.entry.announced.is_none() {
+            self.requests.give_up(self.prefix);
+        }
+        for (router_id, whom) in unfeasible {
+            if let Some(wanted) = self.requests.want_newer(self.prefix, router_id, self.sources, self.now) {
+                let asked = |peer, _: &Route| whom.is_none_or(|whom| peer == whom);
+                *self.work += send_seqno_request(wanted, self.entry, self.neighbours, self.now, asked);
             }
         }
     }
 
-    /// Avoiding starvation (§3.8.2.1): without a feasible route, everybody who has one that is not is asked, for as long
-    /// as that lasts. A much better one that is not feasible is asked for too (§3.8.2.2).
-    fn want(&mut self, prefix: IpNet) {
-        let Some(entry) = self.table.entries.get(&prefix) else { return };
-        let cost = |peer| self.neighbours.get(&peer).map_or(INFINITY, crate::neighbour::Neighbour::cost);
-        let reached = |(&peer, route): (&PeerId, &crate::table::route::Route)| add(cost(peer), route.metric);
-        let usable = entry.routes.iter().filter(|&route| reached(route) != INFINITY);
-        let unfeasible = usable.filter(|(_, route)| !self.sources.feasible(prefix, route.announcement()));
-        let wanted: Vec<(crate::wire::types::RouterId, Option<PeerId>)> = match entry.announced {
+    /// The origins of unfeasible routes that this node would use, and which neighbour to ask; `None`: all.
+    fn unfeasible(&self) -> Vec<(RouterId, Option<PeerId>)> {
+        let selector = self.selector();
+        let reached = |(&peer, route): (&PeerId, &Route)| add((selector.cost)(peer), route.metric);
+        let usable = self.entry.routes.iter().filter(|&route| reached(route) != INFINITY);
+        let unfeasible = usable.filter(|(_, route)| !self.sources.feasible(self.prefix, route.announcement()));
+        match self.entry.announced {
             None => unfeasible.map(|(_, route)| (route.router_id, None)).collect(),
-            Some(selected) => unfeasible
-                .filter(|&(peer, route)| {
-                    reached((peer, route)) < selected.metric - (selected.metric / 4).max(96).min(selected.metric)
-                })
-                .map(|(&peer, route)| (route.router_id, Some(peer)))
-                .collect(),
-        };
-        if wanted.is_empty() && entry.announced.is_none() {
-            self.requests.give_up(prefix);
-        }
-        for (router_id, whom) in wanted {
-            self.ask(prefix, router_id, whom);
-        }
-    }
-
-    fn wake(&mut self, prefix: IpNet, look_again: bool) {
-        let now = self.now;
-        let Some(entry) = self.table.entries.get(&prefix) else { return };
-        let next = next_look(entry).into_iter().chain(look_again.then_some(now + crate::params::RESELECT)).min();
-        self.table.wake(prefix, next);
-    }
-
-    /// This neighbour cannot be reached any more, and need not acknowledge anything.
-    pub(super) fn release_holds_of(&mut self, peer: PeerId) {
-        for prefix in self.holds.release(peer) {
-            self.work += 1;
-            if let Some(hold) = self.table.entries.get_mut(&prefix).and_then(|entry| entry.hold.as_mut()) {
-                hold.owed.remove(&peer);
-                self.stale.insert(prefix);
+            Some(selected) => {
+                let much_better = selected.metric - (selected.metric / 4).max(96).min(selected.metric);
+                unfeasible
+                    .filter(|&(peer, route)| reached((peer, route)) < much_better)
+                    .map(|(&peer, route)| (route.router_id, Some(peer)))
+                    .collect()
             }
         }
     }

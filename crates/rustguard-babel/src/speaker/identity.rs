@@ -1,115 +1,191 @@
-//! The own router-id and sequence numbers: what raises them, and what happens when somebody knows newer ones than this run has given out.
+//! This node's router-id and sequence numbers: what raises them, and what happens when another node knows newer ones than this run
+//! has announced.
 //!
-//! Others remember the newest number of a router-id for [`SOURCE_GC`], and believe nothing older (RFC 8966 §3.5.1). A node that
-//! starts from an old state (a restored backup, a cloned disk) is behind what they remember. So is one whose router-id another
-//! node uses too, or that a hostile router speaks for. It learns of that in two ways: an update under its own router-id with a
-//! number that it never used, or a request for a number that nobody can want who only heard this run.
+//! Other nodes remember the newest sequence number of a router-id for [`SOURCE_GC`], and refuse older ones (RFC 8966 §3.5.1). A node
+//! that starts from an old state (a restored backup, a cloned disk) is behind what they remember. So is a node whose router-id is also
+//! used by another node, or forged by a hostile router. The node learns of that in two ways: an update under its own router-id with
+//! a number that it never used, or a request for a number that no node can want if it only heard this run.
 //!
-//! Neither is authentic. Therefore what they can cause is bounded: one leap of the numbers in [`SOURCE_GC`], by less than others need to
-//! keep the order of old and new apart, and a new router-id at intervals that grow.
-use super::{Babel, CEILING};
+//! Neither is authentic, so their effect is bounded: one leap of the numbers in [`SOURCE_GC`], short enough that others can still tell
+//! old numbers from new ones, and a new router-id at intervals that grow.
+use super::Babel;
 use crate::{
-    params::{RENUMBER_PACE, SEQNO_LEAP, SEQNO_PACE, SOURCE_GC, URGENT_DELAY},
-    wire::types::{RouterId, Seqno},
+    config::Start,
+    jitter::Jitter,
+    params::{RENUMBER_PACE, SEQNO_LEAP, SOURCE_GC, URGENT_DELAY},
+    wire::types::{Announcement, RouterId, Seqno},
 };
 use core::time::Duration;
 use ipnet::IpNet;
 use rustguard_core::time::Instant;
+use rustguard_crypto::x25519::PublicKey;
+
+/// How far the stored sequence number is ahead of the one in use. The state is stored again after so many steps.
+pub(super) const STORED_AHEAD: u16 = 256;
+
+/// Under which name this node announces, and with which numbers.
+#[derive(Debug)]
+pub(super) struct Identity {
+    key: PublicKey,
+    /// The part of the router-id that does not come from the key.
+    number: u16,
+    router_id: RouterId,
+    /// The lowest sequence number that was announced under this router-id in this run.
+    first: Seqno,
+    /// The highest sequence number of all own prefixes. New prefixes start with it.
+    newest: Seqno,
+    /// The sequence number in the stored state; a restart begins after it. `None`: nothing is stored.
+    stored: Option<Seqno>,
+    /// The state has to be stored again.
+    store_due: bool,
+    /// When the router-id was last drawn again.
+    changed: Option<RouterIdChange>,
+    /// When the numbers last leaped beyond what another node announced.
+    leaped: Option<Instant>,
+}
 
 /// When the router-id was last drawn again, and how long it is kept at least.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RouterIdChange {
+struct RouterIdChange {
     at: Instant,
     pace: Duration,
 }
 
-impl Babel {
-    /// A neighbour asks for this number of a prefix that this node announces under its own router-id (§3.8.1.2).
-    pub(super) fn raise(&mut self, prefix: IpNet, wanted: Seqno) {
-        let now = self.now;
-        let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
-        // What the neighbour remembers is one less, and it takes what is newer than that. Of two numbers that are half the circle
-        // apart, neither is.
-        let remembered = wanted.plus(u16::MAX);
-        if entry.seqno.newer_than(remembered) {
-            return;
-        }
-        // Whoever asks more often than answers travel gets the same answer.
-        if entry.raised.is_some_and(|raised| now.since(raised) < SEQNO_PACE) {
-            self.counters.requests_dropped += 1;
-            return;
-        }
-        entry.raised = Some(now);
-        let before = entry.seqno;
-        // By one and no more, whatever is asked for (§3.8.1.2).
-        entry.seqno = before.plus(1);
-        let seqno = entry.seqno;
-        self.used(seqno);
-        self.stale.insert(prefix);
-        if remembered != before {
-            // One step is not enough, and this run never said what the neighbour remembers.
-            self.renumber();
+impl Identity {
+    pub(super) fn new(key: PublicKey, start: &Start, jitter: &mut Jitter) -> Self {
+        let [random, ..] = jitter.next().to_be_bytes().map(u16::from);
+        let (number, seqno) = match start {
+            Start::Stored(bytes) if let &[a, b, high, low] = bytes.as_slice() => {
+                (u16::from_be_bytes([a, b]), Seqno(u16::from_be_bytes([high, low])).plus(1))
+            }
+            // Also if the stored bytes are not a state of this program.
+            _ => (jitter.number(), Seqno(random)),
+        };
+        let stores = *start != Start::Random;
+        Self {
+            key,
+            number,
+            router_id: RouterId::numbered(&key, number),
+            first: seqno,
+            newest: seqno,
+            stored: stores.then_some(seqno.plus(STORED_AHEAD)),
+            store_due: stores,
+            changed: None,
+            leaped: None,
         }
     }
 
+    pub(super) fn router_id(&self) -> RouterId {
+        self.router_id
+    }
+
+    /// The highest sequence number of all own prefixes.
+    pub(super) fn newest(&self) -> Seqno {
+        self.newest
+    }
+
+    /// What this node announces as the origin of a prefix.
+    pub(super) fn announcement(&self, seqno: Seqno, metric: u16) -> Announcement {
+        Announcement { router_id: self.router_id, seqno, metric }
+    }
+
+    /// A sequence number is in use: a restart has to begin after it.
+    pub(super) fn note_used(&mut self, seqno: Seqno) {
+        if seqno.newer_than(self.newest) {
+            self.newest = seqno;
+        }
+        if self.stored.is_some_and(|stored| !stored.newer_than(self.newest)) {
+            self.stored = Some(self.newest.plus(STORED_AHEAD));
+            self.store_due = true;
+        }
+    }
+
+    /// The state to be stored, if it changed. [`Identity::new`] reads it.
+    pub(super) fn take_state(&mut self) -> Option<Vec<u8>> {
+        let due = core::mem::take(&mut self.store_due);
+        let stored = self.stored.filter(|_| due)?;
+        Some([self.number.to_be_bytes(), stored.0.to_be_bytes()].concat())
+    }
+
+    /// Whether only an earlier run can have announced this number under this router-id.
+    fn is_of_earlier_run(&self, seqno: Seqno) -> bool {
+        self.first.newer_than(seqno)
+    }
+
+    /// Takes numbers beyond one that another node announced, and returns the next to use. `None` if that is too far, or happened a
+    /// short time ago: then another node goes on under the same router-id, or somebody makes it look so, and there would be no end.
+    fn leap(&mut self, announced: Seqno, now: Instant) -> Option<Seqno> {
+        let ahead = announced.ahead_of(self.newest);
+        let rested = self.leaped.is_none_or(|at| now.since(at) >= SOURCE_GC);
+        if ahead.unsigned_abs() > SEQNO_LEAP || !rested {
+            return None;
+        }
+        self.leaped = Some(now);
+        let newest = if ahead > 0 { announced } else { self.newest };
+        // Other nodes may remember a little more of other prefixes: as much as an earlier run may have used beyond what it stored.
+        let next = newest.plus(STORED_AHEAD);
+        self.note_used(next);
+        Some(next)
+    }
+
+    /// Draws another router-id, unless the last one is too young.
+    fn change_router_id(&mut self, jitter: &mut Jitter, now: Instant) -> bool {
+        let since = self.changed.map(|last| (now.since(last.at), last.pace));
+        if since.is_some_and(|(since, pace)| since < pace) {
+            return false;
+        }
+        let again = since.filter(|&(since, _)| since < SOURCE_GC * 2);
+        let pace = again.map_or(RENUMBER_PACE, |(_, pace)| (pace * 4).min(SOURCE_GC));
+        self.changed = Some(RouterIdChange { at: now, pace });
+        self.number = jitter.number();
+        self.router_id = RouterId::numbered(&self.key, self.number);
+        self.first = self.newest;
+        self.store_due = self.stored.is_some();
+        true
+    }
+}
+
+impl Babel {
     /// A neighbour announces a prefix under this node's router-id.
-    pub(super) fn echoed(&mut self, prefix: IpNet, seqno: Seqno) {
+    pub(super) fn own_router_id_heard(&mut self, prefix: IpNet, seqno: Seqno) {
         if let Some(entry) = self.table.entries.get(&prefix).filter(|entry| entry.is_own()) {
             if seqno.newer_than(entry.seqno) {
-                self.overtake(seqno);
+                match self.identity.leap(seqno, self.now) {
+                    Some(next) => self.announce_from(next),
+                    None => self.change_router_id(),
+                }
             }
             return;
         }
-        // What is not this node's any more is remembered for longer than anybody believes it.
-        let unsaid = match self.sources.get(prefix, self.router_id) {
-            Some(said) => seqno.newer_than(said.seqno),
-            // What an earlier run announced is below that.
-            None => !self.first.newer_than(seqno),
+        // The memory of a prefix that is not this node's any more outlasts that of all others.
+        let never_announced = match self.sources.get(prefix, self.identity.router_id()) {
+            Some(source) => seqno.newer_than(source.seqno),
+            None => !self.identity.is_of_earlier_run(seqno),
         };
-        if unsaid {
-            // There is no number to take for what this node does not announce.
-            self.renumber();
+        if never_announced {
+            // This node does not announce the prefix, so no sequence number can help.
+            self.change_router_id();
         }
     }
 
-    /// Goes beyond a number that somebody has for a prefix of this node. Once: if it happens again, another node goes on under the
-    /// same router-id, or somebody makes it look so, and there would be no end.
-    fn overtake(&mut self, seqno: Seqno) {
-        let ahead = seqno.ahead_of(self.seqno);
-        let rested = self.leaped.is_none_or(|at| self.now.since(at) >= SOURCE_GC);
-        if ahead.unsigned_abs() > SEQNO_LEAP || !rested {
-            return self.renumber();
-        }
-        self.leaped = Some(self.now);
-        let newest = if ahead > 0 { seqno } else { self.seqno };
-        // Others may know a little more about other prefixes: as much as an earlier run may have given out beyond what it kept.
-        let next = newest.plus(CEILING);
-        self.used(next);
+    /// All own prefixes take this sequence number.
+    fn announce_from(&mut self, seqno: Seqno) {
         for (&prefix, entry) in self.table.entries.iter_mut().filter(|(_, entry)| entry.is_own()) {
-            entry.seqno = next;
+            entry.seqno = seqno;
             self.stale.insert(prefix);
-            // A new number is no urgent news by itself. Here it is: until it comes, nobody believes this node.
+            // A new number by itself is not urgent. This one is: until it arrives, no node believes this one.
             for neighbour in self.neighbours.iter_mut().map(|(_, neighbour)| neighbour).filter(|it| it.is_acquired()) {
                 neighbour.out.urgent(prefix, self.now + URGENT_DELAY);
             }
         }
     }
 
-    /// Becomes somebody new to all others, who believe it at once. Everything is announced anew, and every node on the way remembers
-    /// the old sources for [`SOURCE_GC`]: not as often as somebody may like.
-    fn renumber(&mut self) {
-        let since = self.renumbered.map(|last| (self.now.since(last.at), last.pace));
-        if since.is_some_and(|(since, pace)| since < pace) {
-            return;
+    /// Becomes a new node to all others, which believe it at once. Everything is announced anew, and every node on the way remembers
+    /// the old sources for [`SOURCE_GC`]; so it is limited how often others can cause it.
+    pub(super) fn change_router_id(&mut self) {
+        if self.identity.change_router_id(&mut self.jitter, self.now) {
+            let own = self.table.entries.iter().filter(|(_, entry)| entry.is_own());
+            self.stale.extend(own.map(|(&prefix, _)| prefix));
         }
-        let again = since.filter(|&(since, _)| since < SOURCE_GC * 2);
-        let pace = again.map_or(RENUMBER_PACE, |(_, pace)| (pace * 4).min(SOURCE_GC));
-        self.renumbered = Some(RouterIdChange { at: self.now, pace });
-        self.number = self.jitter.number();
-        self.router_id = RouterId::numbered(&self.key, self.number);
-        self.first = self.seqno;
-        self.keep_due = self.ceiling.is_some();
-        let own = self.table.entries.iter().filter(|(_, entry)| entry.is_own());
-        self.stale.extend(own.map(|(&prefix, _)| prefix));
     }
 }

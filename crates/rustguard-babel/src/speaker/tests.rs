@@ -1,7 +1,7 @@
 //! One speaker and neighbours that say what a test wants: the clauses of RFC 8966, by their number in the design.
 use super::*;
 use crate::{
-    config::MAX_ROUTES,
+    config::{MAX_ROUTES, Pin, Start},
     name::Name,
     params::{COST, METRIC_CLIENT_NEVER_HEARD, METRIC_CLIENT_SILENT, SEQNO_LEAP, SOURCE_GC, UPDATE_INTERVAL},
     wire::{build::Packet, parse::Tlvs, tlv::Tlv, types::Announcement},
@@ -127,7 +127,7 @@ impl Lab {
             let tick = (self.now.as_nanos() / 5_000_000).is_multiple_of(60);
             for (peer, seqno) in self.alive.clone() {
                 if tick {
-                    let us = self.babel.source;
+                    let us = self.babel.address;
                     self.alive.insert(peer, seqno.wrapping_add(1));
                     self.says(peer, |packet| {
                         packet.hello(Seqno(seqno), 30);
@@ -607,7 +607,7 @@ fn the_seqno_goes_on_after_a_restart() {
     let last = lab.selected(p()).expect("announced").seqno;
     assert_eq!((last, lab.kept.len()), (first.plus(299), 2));
     let kept = lab.kept.pop().expect("two");
-    let mut again = Lab::with(config(Start::Kept(kept)), &[A]);
+    let mut again = Lab::with(config(Start::Stored(kept)), &[A]);
     again.tell(Event::Announce { prefix: p(), metric: 0 });
     assert!(again.selected(p()).expect("announced").seqno.newer_than(last));
     assert_eq!(again.babel.router_id(), lab.babel.router_id());
@@ -619,7 +619,7 @@ fn who_remembers_nothing_has_a_router_id_of_its_own() {
     let key = PublicKey([9; 32]);
     let mut seen = BTreeSet::new();
     let mut number = 0;
-    for start in [Start::First, Start::Random, Start::Kept(vec![1]), Start::Kept(vec![1, 2])] {
+    for start in [Start::First, Start::Random, Start::Stored(vec![1]), Start::Stored(vec![1, 2])] {
         for _ in 0..4 {
             number += 1;
             let mut rng = StdRng::seed_from_u64(number);
@@ -661,7 +661,7 @@ fn an_echo_that_cannot_be_one_is_overtaken_or_makes_a_new_router_id() {
         let id = lab.babel.router_id();
         assert_eq!((id != own, lab.kept.len() > kept), (then == Then::Renumbers, then != Then::Nothing), "{what}");
         assert!(id.is_of_same_key(own));
-        let expected = if then == Then::Overtakes { seqno.plus(ahead + CEILING) } else { seqno };
+        let expected = if then == Then::Overtakes { seqno.plus(ahead + identity::STORED_AHEAD) } else { seqno };
         for own in [p(), net("10.2.0.0/16")] {
             assert_eq!(lab.selected(own), Some(Announcement { router_id: id, seqno: expected, metric: 0 }), "{what}");
         }
@@ -674,7 +674,7 @@ fn an_echo_that_cannot_be_one_is_overtaken_or_makes_a_new_router_id() {
         );
         assert!(!lab.fib.contains_key(&other), "{what}");
         let kept = lab.kept.last().expect("kept").clone();
-        let config = Config { start: Start::Kept(kept), ..Config::new(PublicKey([9; 32])) };
+        let config = Config { start: Start::Stored(kept), ..Config::new(PublicKey([9; 32])) };
         let mut again = Lab::with(config, &[A]);
         again.tell(Event::Announce { prefix: p(), metric: 0 });
         let again = again.selected(p()).expect("announced");

@@ -1,6 +1,7 @@
 //! What happens because time passes.
 use super::Babel;
 use crate::{
+    neighbour::LinkChange,
     params::{SWEEP_INTERVAL, SWEEP_PACE, URGENT_DELAY, WORK_SLICE},
     wire::types::INFINITY,
 };
@@ -22,7 +23,7 @@ impl Babel {
         while self.work < end
             && let Some(prefix) = self.table.due(now)
         {
-            self.look(prefix, out);
+            self.expire_routes(prefix, out);
         }
         self.clients.refresh();
         while self.work < end
@@ -38,7 +39,7 @@ impl Babel {
             self.sweep_at = Some(now + if self.sources.sweep(now) { SWEEP_INTERVAL } else { SWEEP_PACE });
             self.names.sweep(now);
         }
-        self.settle(out);
+        self.decide_stale(out);
         let end = self.work + WORK_SLICE;
         self.neighbours.refresh();
         for peer in self.neighbours.due(now) {
@@ -59,63 +60,46 @@ impl Babel {
         tables.into_iter().chain([self.requests.deadline(), self.sweep_at]).flatten().min()
     }
 
-    /// Works out the cost of a link anew, and what follows from it.
-    pub(super) fn assess(&mut self, peer: PeerId, out: &mut Vec<Action>) {
-        let now = self.now;
+    /// Counts missed Hellos and works out the cost of a link again.
+    fn assess(&mut self, peer: PeerId, out: &mut Vec<Action>) {
         self.work += 1;
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
-        let change = neighbour.assess(now);
-        let (cost, acquired, has_state) = (neighbour.cost(), neighbour.is_acquired(), neighbour.address.is_some());
-        if change.rxcost {
-            // It should know as soon as possible, above all that it is not heard any more.
-            neighbour.out.hello_now(now);
-        }
-        if change.cost {
+        let change = neighbour.assess(self.now);
+        self.link_changed(peer, change, out);
+    }
+
+    /// Does what follows from a change of a link.
+    pub(super) fn link_changed(&mut self, peer: PeerId, change: LinkChange, out: &mut Vec<Action>) {
+        if let Some(cost) = change.cost {
             out.push(Action::Neighbour { peer, cost: Some(cost).filter(|&cost| cost != INFINITY) });
             self.stale.extend(self.table.finite_of(peer).inspect(|_| self.work += 1));
         }
-        if !acquired && has_state {
-            self.forget_neighbour(peer);
-        } else if change.cost && cost == INFINITY {
-            // Retractions may be lost from now on; when the link is back, everything is asked for.
-            self.void(peer);
-        }
-        if change.came_up
-            && let Some(neighbour) = self.neighbours.get_mut(&peer)
-        {
-            neighbour.out.wildcard_request = Some(0);
-            neighbour.out.flush_by(now + URGENT_DELAY);
-            neighbour.dump_at(now);
+        // Retractions may be lost while the link does not work; when it is back, everything is asked for.
+        if change.forgotten || change.cost == Some(INFINITY) {
+            self.discard_all_of(peer);
         }
     }
 
-    /// The neighbour fell silent for good, or lost its memory: what came from it is void.
-    pub(super) fn forget_neighbour(&mut self, peer: PeerId) {
-        let now = self.now;
-        let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
-        neighbour.forget(now);
-        self.void(peer);
-    }
-
-    /// What came from this neighbour counts for nothing, and it need not answer anything.
-    fn void(&mut self, peer: PeerId) {
+    /// What this neighbour announced, asked for, and has to acknowledge counts for nothing any more.
+    pub(super) fn discard_all_of(&mut self, peer: PeerId) {
         self.retract_all(peer);
         self.work += self.requests.forget_peer(peer) as u64;
         self.release_holds_of(peer);
     }
 
-    /// Nothing that this neighbour announced holds any more.
-    pub(super) fn retract_all(&mut self, peer: PeerId) {
-        let finite: Vec<IpNet> = self.table.finite_of(peer).collect();
-        self.work += finite.len() as u64;
-        for prefix in finite {
-            self.table.retract(prefix, peer, self.now);
-            self.stale.insert(prefix);
+    /// This neighbour need not acknowledge any retraction.
+    pub(super) fn release_holds_of(&mut self, peer: PeerId) {
+        for prefix in self.holds.release(peer) {
+            self.work += 1;
+            if let Some(hold) = self.table.entries.get_mut(&prefix).and_then(|entry| entry.hold.as_mut()) {
+                hold.owed.remove(&peer);
+                self.stale.insert(prefix);
+            }
         }
     }
 
     /// A prefix whose time has come: routes expire, then go; the selected one is asked for before it expires.
-    fn look(&mut self, prefix: IpNet, out: &mut Vec<Action>) {
+    fn expire_routes(&mut self, prefix: IpNet, out: &mut Vec<Action>) {
         let now = self.now;
         let Some(entry) = self.table.entries.get_mut(&prefix) else { return };
         self.work += 1 + entry.routes.len() as u64;
@@ -129,8 +113,7 @@ impl Babel {
             } else if route.refresh_at.is_some_and(|at| at <= now) {
                 route.refresh_at = None;
                 if let Some(neighbour) = self.neighbours.get_mut(&peer).filter(|_| via == Some(peer)) {
-                    neighbour.out.route_requests.insert(prefix);
-                    neighbour.out.flush_by(now + URGENT_DELAY);
+                    neighbour.out.request_route(prefix, now + URGENT_DELAY);
                 }
             }
         }
@@ -141,20 +124,5 @@ impl Babel {
             self.drop_route(prefix, peer, out);
         }
         self.stale.insert(prefix);
-    }
-
-    fn repeat_requests(&mut self, end: u64) {
-        while self.work < end
-            && let Some(due) = self.requests.due(self.now)
-        {
-            self.work += 1;
-            let entry = self.table.entries.get(&due.prefix);
-            let starving = entry.is_some_and(|entry| entry.announced.is_none());
-            if entry.is_none() || (due.exhausted && !starving) {
-                self.requests.unwant(due.prefix, due.router_id);
-            } else {
-                self.repeat_request(due.prefix, due.router_id, due.seqno, starving);
-            }
-        }
     }
 }

@@ -35,7 +35,7 @@ impl Babel {
         }
         self.work += 1;
         let mut packets =
-            Packets { peer, now, source: self.source, packet: Packet::new(), sent: Reliable::default(), out };
+            Packets { peer, now, source: self.address, packet: Packet::new(), sent: Reliable::default(), out };
         if neighbour.probe_due(now) {
             let opaque = neighbour.out.opaque();
             packets.room(neighbour).ack_request(opaque, to_centis(PROBE_PACE));
@@ -62,7 +62,8 @@ impl Babel {
         if neighbour.is_acquired() && neighbour.out.flush_due(now) {
             self.work += neighbour.out.fill(peer, &self.table, now);
             packets.requests(neighbour);
-            let called = |router_id| if router_id == self.router_id { self.name } else { self.names.get(router_id) };
+            let called =
+                |router_id| if router_id == self.identity.router_id() { self.name } else { self.names.get(router_id) };
             self.work += packets.updates(neighbour, &self.table, &mut self.sources, self.address_v4, called);
         }
         packets.close(neighbour);
@@ -73,7 +74,7 @@ impl Babel {
         let now = self.now;
         for (&peer, neighbour) in self.neighbours.iter_mut().filter(|(_, neighbour)| neighbour.is_acquired()) {
             let mut packets =
-                Packets { peer, now, source: self.source, packet: Packet::new(), sent: Reliable::default(), out };
+                Packets { peer, now, source: self.address, packet: Packet::new(), sent: Reliable::default(), out };
             packets.room(neighbour).retract_all(to_centis(UPDATE_INTERVAL));
             packets.close(neighbour);
         }

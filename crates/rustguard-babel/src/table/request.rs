@@ -4,6 +4,7 @@ use crate::{
         MAX_REQUESTERS, MAX_REQUESTS, MAX_REQUESTS_OF_PEER, REQUEST_COPIES, REQUEST_DUPLICATE, REQUEST_RETRY,
         REQUEST_RETRY_MAX,
     },
+    table::source::Sources,
     wire::types::{Announcement, RouterId, Seqno},
 };
 use ipnet::IpNet;
@@ -42,19 +43,38 @@ pub(crate) struct Requests {
     asked: BTreeMap<PeerId, BTreeSet<SourceKey>>,
 }
 
-/// An own request that is due.
+/// A sequence number that somebody wants, or a newer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DueRequest {
+pub(crate) struct SeqnoRequest {
     pub(crate) prefix: IpNet,
     pub(crate) router_id: RouterId,
     pub(crate) seqno: Seqno,
-    /// SentUpdate as often as a request that is not necessary may be.
+}
+
+/// A request of this node that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DueRequest {
+    pub(crate) request: SeqnoRequest,
+    /// It was sent as often as a request may be that is useful and not needed.
     pub(crate) exhausted: bool,
 }
 
 impl Requests {
+    /// This node wants routes of this origin to become feasible, which takes a sequence number newer than the one it remembers. `None` if
+    /// it asked for that already, or cannot remember another request.
+    pub(crate) fn want_newer(
+        &mut self,
+        prefix: IpNet,
+        router_id: RouterId,
+        sources: &Sources,
+        now: Instant,
+    ) -> Option<SeqnoRequest> {
+        let seqno = sources.get(prefix, router_id)?.seqno.plus(1);
+        self.want(prefix, router_id, seqno, now).then_some(SeqnoRequest { prefix, router_id, seqno })
+    }
+
     /// This node wants at least this sequence number. False when it has asked for it already, or cannot remember.
-    pub(crate) fn want(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, now: Instant) -> bool {
+    fn want(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, now: Instant) -> bool {
         let (key, full) = ((prefix, router_id), self.table.len() >= MAX_REQUESTS);
         let own = Some((1, now + REQUEST_RETRY));
         match self.table.get(&key) {
@@ -71,14 +91,8 @@ impl Requests {
     }
 
     /// A neighbour asks for it. True when the request should be forwarded: not if the same was, a moment ago.
-    pub(crate) fn forward(
-        &mut self,
-        prefix: IpNet,
-        router_id: RouterId,
-        seqno: Seqno,
-        from: PeerId,
-        now: Instant,
-    ) -> bool {
+    pub(crate) fn forward(&mut self, wanted: SeqnoRequest, from: PeerId, now: Instant) -> bool {
+        let SeqnoRequest { prefix, router_id, seqno } = wanted;
         let key = (prefix, router_id);
         let asked = self.asked.get(&from);
         let has_its_share = asked.is_some_and(|asked| asked.len() >= MAX_REQUESTS_OF_PEER && !asked.contains(&key));
@@ -109,10 +123,12 @@ impl Requests {
         !redundant
     }
 
-    /// Whether a route with this sequence number would be an answer that somebody waits for.
-    pub(crate) fn awaited(&self, prefix: IpNet, router_id: RouterId, seqno: Seqno) -> Option<Seqno> {
+    /// The request of neighbours that this announcement of a neighbour answers.
+    pub(crate) fn awaited(&self, prefix: IpNet, announced: Announcement) -> Option<SeqnoRequest> {
+        let router_id = announced.router_id;
         let pending = self.table.get(&(prefix, router_id))?;
-        (!pending.seqno.newer_than(seqno) && !pending.requesters.is_empty()).then_some(pending.seqno)
+        let answers = !pending.seqno.newer_than(announced.seqno) && !pending.requesters.is_empty();
+        answers.then_some(SeqnoRequest { prefix, router_id, seqno: pending.seqno })
     }
 
     /// This is announced for the prefix now: who waited for that. Another origin is an answer too (§3.8.1.2).
@@ -144,7 +160,9 @@ impl Requests {
             };
             let again = now + (REQUEST_RETRY * (1 << u32::from(copies).min(10))).min(REQUEST_RETRY_MAX);
             self.change(key, |pending| (pending.own, pending.sent) = (Some((copies.saturating_add(1), again)), now));
-            return Some(DueRequest { prefix: key.0, router_id: key.1, seqno, exhausted: copies >= REQUEST_COPIES });
+            let (prefix, router_id) = key;
+            let request = SeqnoRequest { prefix, router_id, seqno };
+            return Some(DueRequest { request, exhausted: copies >= REQUEST_COPIES });
         }
         None
     }
@@ -226,6 +244,10 @@ mod tests {
         (Requests::default(), "10.0.0.0/8".parse().expect("a prefix"), id(1), id(2))
     }
 
+    fn request(prefix: IpNet, router_id: RouterId, seqno: u16) -> SeqnoRequest {
+        SeqnoRequest { prefix, router_id, seqno: Seqno(seqno) }
+    }
+
     fn announced(router_id: RouterId, seqno: u16) -> Announcement {
         Announcement { router_id, seqno: Seqno(seqno), metric: 100 }
     }
@@ -236,7 +258,7 @@ mod tests {
         let (mut requests, _, id, _) = setup();
         let net = |n: usize| IpNet::new([10, 0, (n / 256) as u8, n as u8].into(), 32).expect("a prefix");
         for n in 0..2 * MAX_REQUESTS {
-            requests.forward(net(n % 65_536), id, Seqno(5), PeerId(1), at(0));
+            requests.forward(request(net(n % 65_536), id, 5), PeerId(1), at(0));
             if n % 100 == 99 {
                 requests.forget_peer(PeerId(1));
             }
@@ -244,9 +266,9 @@ mod tests {
         assert!(requests.table.len() <= MAX_REQUESTS_OF_PEER, "{} are left", requests.table.len());
         assert_eq!(requests.order.len(), requests.table.len());
         assert!(requests.want(net(1), id, Seqno(6), at(0)), "there is room for what this node needs");
-        requests.forward(net(1), id, Seqno(6), PeerId(1), at(0));
-        requests.forward(net(2), id, Seqno(6), PeerId(1), at(0));
-        requests.forward(net(2), id, Seqno(6), PeerId(2), at(0));
+        requests.forward(request(net(1), id, 6), PeerId(1), at(0));
+        requests.forward(request(net(2), id, 6), PeerId(1), at(0));
+        requests.forward(request(net(2), id, 6), PeerId(2), at(0));
         requests.forget_peer(PeerId(1));
         let left: Vec<IpNet> = requests.table.keys().map(|&(prefix, _)| prefix).collect();
         assert_eq!(left, [net(1), net(2)], "what this node wants, or another waits for, stays");
@@ -255,20 +277,20 @@ mod tests {
     #[test]
     fn c23_the_same_request_is_forwarded_once_and_all_who_asked_are_answered() {
         let (mut requests, prefix, id, other) = setup();
-        assert!(requests.forward(prefix, id, Seqno(65_535), PeerId(1), at(0)));
-        assert!(!requests.forward(prefix, id, Seqno(65_535), PeerId(2), at(10)), "redundant");
-        assert!(!requests.forward(prefix, id, Seqno(65_534), PeerId(3), at(10)), "older");
-        assert!(requests.forward(prefix, id, Seqno(0), PeerId(3), at(20)), "newer");
-        assert!(requests.forward(prefix, id, Seqno(0), PeerId(1), at(330)), "repeated by who made it");
-        assert!(requests.forward(prefix, other, Seqno(9), PeerId(1), at(330)), "another origin");
+        assert!(requests.forward(request(prefix, id, 65_535), PeerId(1), at(0)));
+        assert!(!requests.forward(request(prefix, id, 65_535), PeerId(2), at(10)), "redundant");
+        assert!(!requests.forward(request(prefix, id, 65_534), PeerId(3), at(10)), "older");
+        assert!(requests.forward(request(prefix, id, 0), PeerId(3), at(20)), "newer");
+        assert!(requests.forward(request(prefix, id, 0), PeerId(1), at(330)), "repeated by who made it");
+        assert!(requests.forward(request(prefix, other, 9), PeerId(1), at(330)), "another origin");
         let (mut requests, ..) = setup();
-        requests.forward(prefix, id, Seqno(5), PeerId(1), at(0));
-        requests.forward(prefix, id, Seqno(5), PeerId(2), at(0));
+        requests.forward(request(prefix, id, 5), PeerId(1), at(0));
+        requests.forward(request(prefix, id, 5), PeerId(2), at(0));
         assert!(requests.answered(prefix, announced(id, 4)).is_empty());
-        assert_eq!(requests.awaited(prefix, id, Seqno(4)), None);
-        assert_eq!(requests.awaited(prefix, id, Seqno(6)), Some(Seqno(5)));
+        assert_eq!(requests.awaited(prefix, announced(id, 4)), None);
+        assert_eq!(requests.awaited(prefix, announced(id, 6)), Some(request(prefix, id, 5)));
         assert_eq!(requests.answered(prefix, announced(id, 5)), BTreeSet::from([PeerId(1), PeerId(2)]));
-        requests.forward(prefix, id, Seqno(5), PeerId(1), at(0));
+        requests.forward(request(prefix, id, 5), PeerId(1), at(0));
         assert_eq!(
             requests.answered(prefix, announced(other, 0)),
             BTreeSet::from([PeerId(1)]),
@@ -285,7 +307,7 @@ mod tests {
         let mut sent = Vec::new();
         while let Some(deadline) = requests.deadline().filter(|&deadline| deadline < at(60_000)) {
             while let Some(due) = requests.due(deadline) {
-                assert_eq!((due.seqno, due.exhausted), (Seqno(6), sent.len() >= 3));
+                assert_eq!((due.request.seqno, due.exhausted), (Seqno(6), sent.len() >= 3));
                 sent.push(deadline.since(at(0)).as_millis());
             }
         }
@@ -297,12 +319,12 @@ mod tests {
     #[test]
     fn forwarded_requests_are_forgotten_and_the_table_is_bounded() {
         let (mut requests, prefix, id, _) = setup();
-        requests.forward(prefix, id, Seqno(5), PeerId(1), at(0));
+        requests.forward(request(prefix, id, 5), PeerId(1), at(0));
         assert_eq!(requests.deadline(), Some(at(16_000)));
         assert!(requests.due(at(16_000)).is_none() && requests.table.is_empty() && requests.asked.is_empty());
         for i in 0..10_000_u32 {
             let prefix = IpNet::new(std::net::Ipv4Addr::from(i).into(), 32).expect("a host");
-            requests.forward(prefix, id, Seqno(5), PeerId(1), at(0));
+            requests.forward(request(prefix, id, 5), PeerId(1), at(0));
             if i + 1 == MAX_REQUESTS_OF_PEER as u32 * 2 {
                 assert_eq!(requests.table.len(), MAX_REQUESTS_OF_PEER, "what one neighbour may ask for");
                 assert!(requests.want(prefix, id, Seqno(5), at(0)), "there is room for others");
@@ -315,9 +337,7 @@ mod tests {
         assert_eq!((requests.table.len(), requests.order.len()), (MAX_REQUESTS, MAX_REQUESTS));
         for peer in 0..1_000 {
             requests.forward(
-                IpNet::new(std::net::Ipv4Addr::from(0).into(), 32).expect("a host"),
-                id,
-                Seqno(5),
+                request(IpNet::new(std::net::Ipv4Addr::from(0).into(), 32).expect("a host"), id, 5),
                 PeerId(peer),
                 at(0),
             );

@@ -1,6 +1,6 @@
 //! The route table (RFC 8966 §3.2.6): for each prefix, who announced it, what is selected, what was announced.
 use crate::{
-    params::{METRIC_JUMP, METRIC_SMOOTHING},
+    params::{METRIC_CLIENT_IDLE, METRIC_CLIENT_PRESENT, METRIC_JUMP, METRIC_SMOOTHING, SEQNO_PACE},
     wire::types::{Announcement, INFINITY, RouterId, Seqno},
 };
 use core::time::Duration;
@@ -96,12 +96,35 @@ pub(crate) struct Hold {
     pub(crate) until: Instant,
 }
 
-/// A gateway that hears the client of another.
+/// Another gateway that announces a client of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rival {
     pub(crate) router_id: RouterId,
     /// The client has just come there.
     pub(crate) is_new: bool,
+}
+
+impl Rival {
+    /// Whether the client may have moved since this was the nearest rival.
+    pub(crate) fn is_news_after(self, before: Option<Self>) -> bool {
+        before.is_none_or(|before| self.router_id != before.router_id || self.is_new && !before.is_new)
+    }
+}
+
+/// What became of a request for a newer sequence number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Raise {
+    /// The number in use is new enough.
+    NotNeeded,
+    /// The number rose a moment ago, and the answer is still on its way.
+    TooSoon,
+    /// It rose by one.
+    Raised {
+        /// The number in use now.
+        to: Seqno,
+        /// It is what was asked for. If not, the neighbour remembers numbers that this run never announced.
+        is_enough: bool,
+    },
 }
 
 /// Everything about one prefix.
@@ -136,6 +159,31 @@ impl Entry {
             Some(Selected::Via(peer)) => Some(peer),
             Some(Selected::Local) | None => None,
         }
+    }
+
+    /// The nearest gateway that announces that it hears the client.
+    pub(crate) fn nearest_rival(&self) -> Option<Rival> {
+        let live = self.routes.values().filter(|route| route.metric < METRIC_CLIENT_IDLE);
+        let rival = live.min_by_key(|route| route.metric)?;
+        // A gateway that has heard the client for longer announces at least this metric.
+        Some(Rival { router_id: rival.router_id, is_new: rival.metric < METRIC_CLIENT_PRESENT })
+    }
+
+    /// Raises the sequence number, by one whatever is asked for (§3.8.1.2).
+    pub(crate) fn raise(&mut self, wanted: Seqno, now: Instant) -> Raise {
+        // The neighbour remembers one less than it asks for, and accepts what is newer than that. Of two numbers that are half the circle
+        // apart, neither is newer.
+        let remembered = wanted.plus(u16::MAX);
+        if self.seqno.newer_than(remembered) {
+            return Raise::NotNeeded;
+        }
+        if self.raised.is_some_and(|raised| now.since(raised) < SEQNO_PACE) {
+            return Raise::TooSoon;
+        }
+        self.raised = Some(now);
+        let before = self.seqno;
+        self.seqno = before.plus(1);
+        Raise::Raised { to: self.seqno, is_enough: remembered == before }
     }
 
     /// Whether it is this node's to announce.

@@ -40,7 +40,7 @@ pub(crate) struct Choice {
     /// What is announced about it.
     pub(crate) route: Announcement,
     /// Another looks better, and will be taken if it stays so.
-    pub(crate) look_again: bool,
+    pub(crate) reselect: bool,
 }
 
 impl<C: Fn(PeerId) -> u16> Selector<'_, C> {
@@ -67,9 +67,9 @@ impl<C: Fn(PeerId) -> u16> Selector<'_, C> {
             (Some(chosen), local) if local.is_none_or(|local| chosen.route.metric < local.metric) => Some(Choice {
                 next: Selected::Via(chosen.peer),
                 route: chosen.route,
-                look_again: candidates.iter().any(|candidate| candidate.route.metric < chosen.route.metric),
+                reselect: candidates.iter().any(|candidate| candidate.route.metric < chosen.route.metric),
             }),
-            (_, Some(local)) => Some(Choice { next: Selected::Local, route: local, look_again: false }),
+            (_, Some(local)) => Some(Choice { next: Selected::Local, route: local, reselect: false }),
             (_, None) => None,
         }
     }
@@ -254,7 +254,7 @@ mod tests {
         case.entry.routes.get_mut(&PeerId(1)).expect("a route").metric = 290;
         assert_eq!(case.choose(10, None), Some((Selected::Via(PeerId(1)), 390)));
         assert_eq!(case.choose(500, None), Some((Selected::Via(PeerId(1)), 390)));
-        assert!(case.selector(500).choose(&mut case.entry.clone(), None).expect("two routes").look_again);
+        assert!(case.selector(500).choose(&mut case.entry.clone(), None).expect("two routes").reselect);
         assert_eq!(case.choose(9_000, None), Some((Selected::Via(PeerId(2)), 350)));
         let mut swinging = Case::default().route(1, 7, 1, 200).route(2, 7, 1, 203);
         swinging.choose(0, None);

@@ -247,7 +247,7 @@ fn gateways_with_one_key_and_one_memory_part() {
     for seed in seeds(1, 20) {
         let mut sim = line(seed);
         for gateway in GATEWAYS {
-            let start = Start::Kept(vec![1, 2, 3, 4]);
+            let start = Start::Stored(vec![1, 2, 3, 4]);
             sim.start_with(gateway, Config { start, ..Config::new(key(0)) });
             knows(&mut sim, gateway);
         }

@@ -69,7 +69,7 @@ fn a_new_name_arrives_with_the_full_updates() {
         let mut sim = Sim::new(4, &[(0, 1), (1, 2), (2, 3)], seed);
         sim.strict = false;
         let start = |name| {
-            let start = rustguard_babel::Start::Kept(vec![1, 2, 3, 4]);
+            let start = rustguard_babel::Start::Stored(vec![1, 2, 3, 4]);
             Config { start, ..named(0, name) }
         };
         sim.start_with(0, start("before"));

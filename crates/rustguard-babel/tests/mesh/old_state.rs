@@ -18,7 +18,7 @@ fn state(seqno: u16) -> Vec<u8> {
 }
 
 fn restart(sim: &mut Sim, state: Vec<u8>) {
-    sim.start_with(NODE, Config { start: Start::Kept(state), ..Config::new(key(NODE)) });
+    sim.start_with(NODE, Config { start: Start::Stored(state), ..Config::new(key(NODE)) });
 }
 
 fn settled(seed: u64, first: u16) -> Sim {
