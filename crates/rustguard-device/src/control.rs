@@ -7,6 +7,7 @@ mod allowed;
 mod apply;
 mod engine;
 mod paths;
+mod peer;
 mod peer_log;
 mod relay;
 mod resolve;
@@ -27,13 +28,19 @@ use crate::{
     kernel::{ForwardRules, HostEvent, KernelRoutes, LearnedRoutes, Monitor, local_addresses},
     relay::{Relay, RelayRule},
     settings::{Counters, Settings},
-    shared::{ENGINE_QUEUE, Notice, PROBE_QUEUE, ROUTE_QUEUE, RouteQuestion, Shared, Table, ToControl},
+    shared::{
+        Shared,
+        table::Table,
+        to_control::{self, Capacity, FromWorkers, Notice, ROUTE_QUEUE},
+    },
     status::{RoutingStatus, Status},
     worker::WorkerHandle,
 };
 use allowed::Allowed;
 use engine::EngineHost;
 use ipnet::IpNet;
+use paths::peer_paths::Schedule;
+use peer::Peer;
 use peer_log::{Line, PeerLog, Topic};
 use relay::{RelayGate, RouteAnswer, RouteCache};
 use resolve::Resolved;
@@ -41,10 +48,9 @@ use round::{Kind, Round};
 use rustguard_core::{
     activity::Activity,
     node::{Action, Dropped, Node, PeerId},
-    paths::Probe,
     time::{Instant, Now},
 };
-use rustguard_tun::{Endpoint, TunQueue, clock, udp::UdpOptions};
+use rustguard_tun::{TunQueue, clock, udp::UdpOptions};
 use sources::{SourceAnswers, Sources};
 use std::{
     collections::{BTreeSet, HashMap},
@@ -86,14 +92,14 @@ pub(crate) struct Start {
 /// All state of a running device.
 struct Control<B: Binder> {
     node: Node,
-    peers: HashMap<PeerId, apply::Peer>,
+    peers: HashMap<PeerId, Peer>,
     /// The peers as the workers have them, or will with the next snapshot.
     published: Table,
     allowed: Allowed,
     /// Who decides about routes; [`publish`](Self::publish) gives the workers a snapshot of the outcome.
     engine_host: EngineHost,
     /// When the paths of peers that have several are due.
-    path_schedule: paths::Schedule,
+    path_schedule: Schedule,
     /// What peers can repeat, for the log.
     peer_log: PeerLog,
     /// What is relayed follows the host's addresses.
@@ -146,30 +152,15 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
     let name = start.interface.as_ref().map_or("device", |interface| &interface.name).to_owned();
 
     let (handshakes, handshakes_in) = HandshakeQueues::new(HANDSHAKE_QUEUE);
-    let (engine, engine_in) = mpsc::channel(ENGINE_QUEUE);
-    let (probes, probes_in) = mpsc::channel(PROBE_QUEUE);
-    let (handshake_requests, handshake_requests_in) = mpsc::unbounded_channel();
-    let (routes, routes_in) = mpsc::channel(ROUTE_QUEUE);
-    let (notices, notices_in) = mpsc::unbounded_channel();
+    let (to_control, from_workers) = to_control::channels(&Capacity::default());
     let (resolved, resolved_in) = mpsc::channel(RESOLVED_QUEUE);
     let (route_answers, route_answers_in) = mpsc::channel(ROUTE_QUEUE);
     let shared = Arc::new(Shared {
-        sessions: Default::default(),
-        table: Default::default(),
-        mtu: settings.mtu.into(),
-        kernel_answers: papaya::HashMap::new(),
-        relayed: Default::default(),
         source_check: settings.source_check,
-        unannounced: Default::default(),
-        port: bound.port.into(),
-        looped: Default::default(),
         filter: settings.filter,
-        drops: Default::default(),
-        room: Default::default(),
-        control: ToControl { routes, engine, probes, handshake_requests, notices },
-        handshakes,
-        claims: settings.engine.as_ref().and_then(|engine| engine.claims()),
+        is_engine_packet: settings.engine.as_ref().and_then(|engine| engine.claims()),
         foreign: settings.foreign,
+        ..Shared::new(settings.mtu, bound.port, to_control, handshakes)
     });
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -209,7 +200,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         published: Table::default(),
         allowed: Allowed::new(engine_host.shares_prefixes),
         engine_host,
-        path_schedule: paths::Schedule::new(),
+        path_schedule: Schedule::new(),
         peer_log: PeerLog::default(),
         follows_addresses,
         shared,
@@ -242,14 +233,10 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         commands: start.commands,
         stop: start.stop,
         handshakes: handshakes_in,
-        handshake_requests: handshake_requests_in,
-        notices: notices_in,
+        from_workers,
         resolved: resolved_in,
-        engine: engine_in,
-        probes: probes_in,
         addresses: addresses_in,
         kernel_routes: kernel_routes_in,
-        routes: routes_in,
         route_answers: route_answers_in,
         rules: rules_in,
         source_answers: source_answers_in,
@@ -275,14 +262,10 @@ struct Inbox {
     commands: mpsc::Receiver<Command>,
     stop: Arc<Notify>,
     handshakes: HandshakeInbox,
-    handshake_requests: mpsc::UnboundedReceiver<PeerId>,
-    engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
-    probes: mpsc::Receiver<(PeerId, Endpoint, Probe)>,
+    from_workers: FromWorkers,
     addresses: mpsc::Receiver<Vec<IpAddr>>,
     kernel_routes: mpsc::Receiver<BTreeSet<IpNet>>,
-    notices: mpsc::UnboundedReceiver<Notice>,
     resolved: mpsc::Receiver<Resolved>,
-    routes: mpsc::Receiver<RouteQuestion>,
     route_answers: mpsc::Receiver<RouteAnswer>,
     rules: mpsc::Receiver<ForwardRules>,
     source_answers: mpsc::Receiver<SourceAnswers>,
@@ -317,14 +300,14 @@ impl<B: Binder> Control<B> {
                     self.rules_are(rules);
                     Kind::Host
                 }
-                Some(notice) = inbox.notices.recv(), if round.has(Kind::Notice) => {
+                Some(notice) = inbox.from_workers.notices.recv(), if round.has(Kind::Notice) => {
                     if let Some(reason) = self.notice(notice) {
                         return reason;
                     }
                     Kind::Notice
                 }
                 // Before the timer: an answer that waits here is not late.
-                Some((peer, from, probe)) = inbox.probes.recv(), if round.has(Kind::Probe) => {
+                Some((peer, from, probe)) = inbox.from_workers.probes.recv(), if round.has(Kind::Probe) => {
                     self.probe(peer, &from, &probe);
                     Kind::Probe
                 }
@@ -343,7 +326,7 @@ impl<B: Binder> Control<B> {
                     Kind::Handshake
                 }
                 // After the messages: an answer among them may be what is requested.
-                Some(peer) = inbox.handshake_requests.recv(), if round.has(Kind::HandshakeRequest) => {
+                Some(peer) = inbox.from_workers.handshake_requests.recv(), if round.has(Kind::HandshakeRequest) => {
                     self.handshake_requested(peer);
                     Kind::HandshakeRequest
                 }
@@ -358,7 +341,7 @@ impl<B: Binder> Control<B> {
                     }
                     Kind::Command
                 }
-                Some((peer, packet)) = inbox.engine.recv(), if round.has(Kind::Engine) => {
+                Some((peer, packet)) = inbox.from_workers.engine.recv(), if round.has(Kind::Engine) => {
                     self.engine_packet(peer, &packet);
                     Kind::Engine
                 }
@@ -392,7 +375,7 @@ impl<B: Binder> Control<B> {
                     self.route_answered(&answer);
                     Kind::Route
                 }
-                Some(question) = inbox.routes.recv(), if round.has(Kind::Route) => {
+                Some(question) = inbox.from_workers.routes.recv(), if round.has(Kind::Route) => {
                     self.ask_route(question);
                     Kind::Route
                 }

@@ -3,7 +3,7 @@
 //! A concurrent map frees what was removed in lots, some time later. Keys must not wait for that: a session holds its opener so that
 //! control can take it out, and the key is erased when the run of packets that uses it at that moment is done.
 
-use crate::shared::PeerShared;
+use crate::shared::peer::PeerShared;
 use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
 use rustguard_core::session::{Opener, ReplayWindow};

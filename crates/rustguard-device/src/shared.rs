@@ -3,59 +3,22 @@
 //! Control writes, workers read; the exceptions are the sealing counter, the replay window, the endpoint and the
 //! activity stamps, each of which is touched once per run of packets.
 
-use crate::{
-    config::SourceCheck,
-    drops::Drops,
-    filter::Filter,
-    foreign::ForeignProtocol,
-    handshakes::HandshakeQueues,
-    path_set::PathSet,
-    relay::RelayRule,
-    sessions::Sessions,
-    sharded::Sharded,
-    waiting::{Room, Waiting},
-};
-use arc_swap::{ArcSwap, ArcSwapOption};
-use parking_lot::Mutex;
-use rustguard_core::{
-    activity::Activity,
-    allowed_ips::AllowedIps,
-    limit::{Bucket, Rate},
-    node::PeerId,
-    packet::{self, IpHead},
-    paths::Probe,
-    routing::{PeerRoutes, Role, Routes, Target},
-    session::Sealer,
-    time::Instant,
-};
-use rustguard_crypto::x25519::PublicKey;
-use rustguard_tun::{Endpoint, LocalAddr};
-use std::{
-    net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
-use tokio::sync::mpsc;
+mod logged_counter;
+pub(crate) mod peer;
+pub(crate) mod table;
+#[cfg(test)]
+pub(crate) mod testing;
+pub(crate) mod to_control;
 
-/// Questions for routes that may wait.
-pub(crate) const ROUTE_QUEUE: usize = 256;
-/// Packets for the routing engine that may wait: a burst of updates from some hundred neighbours.
-pub(crate) const ENGINE_QUEUE: usize = 1024;
-/// Probes that may wait: those of a few hundred peers with several paths each, all at once.
-pub(crate) const PROBE_QUEUE: usize = 1024;
-/// Probes of one peer. Eight paths in trouble, probed from both ends, make 200 a second.
-pub(crate) const PROBES: Rate = Rate { interval: Duration::from_millis(5), burst: 64 };
-/// What one peer may send to the routing engine: see [`PeerShared::may_send_to_engine`]. A neighbour that has 4,096 routes tells all of them
-/// in some seventy packets of full size, which count as 350, and twice when a link is new; each packet that it gets may cause an
-/// acknowledgment, which counts as one. It is never told more than 800 packets a second.
-pub(crate) const ENGINE_PACKETS: Rate = Rate { interval: Duration::from_millis(1), burst: 1_024 };
-/// Bytes that count as one in [`ENGINE_PACKETS`]: what a packet costs the engine grows with what is in it.
-const ENGINE_UNIT: usize = 256;
-/// A routing engine's packet may be as long as this with any MTU: the smallest path of IPv6 (RFC 8200 §5).
-pub(crate) const ENGINE_PATH: usize = 1_280;
+use crate::{
+    config::SourceCheck, drops::Drops, filter::Filter, foreign::ForeignProtocol, handshakes::HandshakeQueues,
+    sessions::Sessions, waiting::WaitingBytes,
+};
+use arc_swap::ArcSwap;
+pub(crate) use logged_counter::LoggedCounter;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+use table::Table;
+use to_control::{RouteQuestion, ToControl};
 
 /// One per device.
 pub(crate) struct Shared {
@@ -82,483 +45,37 @@ pub(crate) struct Shared {
     /// Everything dropped, by reason.
     pub(crate) drops: Drops,
     /// Bytes that wait for sessions.
-    pub(crate) room: Room,
+    pub(crate) waiting_bytes: WaitingBytes,
     /// The way to control.
     pub(crate) control: ToControl,
     /// The way of handshake messages to control: outsiders can fill it, so it carries nothing else.
     pub(crate) handshakes: HandshakeQueues,
-    /// Which packets are the routing engine's own.
-    pub(crate) claims: Option<fn(&[u8]) -> bool>,
-    /// Who speaks another protocol on our port.
+    /// Tells the routing engine's own packets from others.
+    pub(crate) is_engine_packet: Option<fn(&[u8]) -> bool>,
+    /// Another protocol on the tunnel's port.
     pub(crate) foreign: Option<ForeignProtocol>,
 }
 
-/// A snapshot of the forwarding decision.
-#[derive(Clone, Default)]
-pub(crate) struct Table {
-    /// Prefix → where it is, as the routing engine says, and who may present which source.
-    pub(crate) routes: Routes,
-    /// Peer → what is shared of it.
-    pub(crate) peers: Sharded<PeerId, Arc<PeerShared>>,
-    /// Public key → peer, where there is a filter that may ask.
-    pub(crate) keys: Sharded<PublicKey, PeerId>,
-    /// What may go from peer to peer without the host.
-    pub(crate) relay_rule: RelayRule,
-}
-
-impl Table {
-    /// Who gets this packet; `None` when nobody does, the host included.
-    pub(crate) fn next_hop(&self, head: &IpHead, bytes: &[u8]) -> Option<PeerId> {
-        match self.routes.target(head.destination)? {
-            Target::Peer(peer) => Some(*peer),
-            Target::Several(hops) => hops.pick(packet::flow(bytes, head), |peer| {
-                self.peers.get(&peer).is_some_and(|peer| peer.usable.load(Ordering::Relaxed))
-            }),
-            Target::Host | Target::Nobody => None,
-        }
-    }
-}
-
-/// What is shared of one peer.
-pub(crate) struct PeerShared {
-    pub(crate) id: PeerId,
-    pub(crate) public_key: PublicKey,
-    /// What the peer may carry at most, where a routing engine decides; without one, its allowed IPs are its routes.
-    pub(crate) bounds: ArcSwapOption<Bounds>,
-    /// Seals for the peer; `None` while there is no session. Replaced while [`waiting`](Self::waiting) is locked.
-    pub(crate) sealer: ArcSwapOption<Sealer>,
-    /// What waits for a session. Locked only where there is no usable sealer, and by control: see [`waiting`](crate::waiting).
-    pub(crate) waiting: Mutex<Waiting>,
-    /// Where the peer is. Moved only by authenticated packets, configuration, name resolution and probes.
-    pub(crate) endpoint: ArcSwapOption<Endpoint>,
-    /// An endpoint is configured: where none is known yet, one may still be found.
-    pub(crate) has_configured_endpoint: AtomicBool,
-    /// An address of ours by which the peer was reached, until the kernel's route to it left that interface: it is not learned
-    /// again from what the peer still sends there.
-    pub(crate) abandoned_source: ArcSwapOption<LocalAddr>,
-    /// Where it is as well, if that is known.
-    pub(crate) path_set: ArcSwapOption<PathSet>,
-    /// Stamps for the timers.
-    pub(crate) activity: Arc<Activity>,
-    /// Our index in the last handshake message that control sent to the peer.
-    pub(crate) handshake_index: AtomicU32,
-    /// A wish for a handshake is on its way to control: one is enough. Control clears this before it looks at the wish.
-    pub(crate) handshake_wanted: AtomicBool,
-    /// The routing engine can use the peer: where there are several next hops, the others are passed over.
-    pub(crate) usable: AtomicBool,
-    /// Bytes that the ends had for each other, among those received: the routing engine's packets, probes.
-    pub(crate) overhead_rx: AtomicU64,
-    /// What the peer may still say about paths: locked for a probe only.
-    probes: Mutex<Bucket>,
-    /// What it may still say to the routing engine: locked for a packet to that only.
-    engine_budget: Mutex<Bucket>,
-    /// So is the news of another address of ours.
-    source_new: AtomicBool,
-    /// So is the news of a new endpoint: a peer that changes its address with every packet must not fill control's queue.
-    pub(crate) roamed: AtomicBool,
-}
-
-impl PeerShared {
-    pub(crate) fn new(id: PeerId, public_key: PublicKey, activity: Arc<Activity>) -> Self {
+impl Shared {
+    /// Without a filter, a routing engine and another protocol; the fields for those are public.
+    pub(crate) fn new(mtu: u32, port: u16, control: ToControl, handshakes: HandshakeQueues) -> Self {
         Self {
-            id,
-            public_key,
-            bounds: ArcSwapOption::empty(),
-            sealer: ArcSwapOption::empty(),
-            waiting: Mutex::default(),
-            endpoint: ArcSwapOption::empty(),
-            has_configured_endpoint: AtomicBool::new(false),
-            abandoned_source: ArcSwapOption::empty(),
-            path_set: ArcSwapOption::empty(),
-            activity,
-            handshake_index: AtomicU32::new(0),
-            handshake_wanted: AtomicBool::new(false),
-            usable: AtomicBool::new(true),
-            overhead_rx: AtomicU64::new(0),
-            probes: Mutex::default(),
-            engine_budget: Mutex::default(),
-            source_new: AtomicBool::new(false),
-            roamed: AtomicBool::new(false),
-        }
-    }
-
-    /// An authenticated packet came from `from`.
-    pub(crate) fn seen_at(&self, from: &Endpoint) -> LocationChange {
-        let known = self.endpoint.load();
-        if known.as_deref() == Some(from) || self.path_set.load().as_deref().is_some_and(|paths| paths.expects(from)) {
-            return LocationChange::None;
-        }
-        if known
-            .as_deref()
-            .is_some_and(|known| known.remote == from.remote && known.local.is_some_and(|local| local.bound))
-        {
-            return LocationChange::None;
-        }
-        let moved = known.as_deref().is_none_or(|known| known.remote != from.remote);
-        let abandoned = from.local.is_some() && self.abandoned_source.load().as_deref().copied() == from.local;
-        let now = if abandoned { Endpoint { local: None, ..*from } } else { *from };
-        if abandoned && !moved {
-            return LocationChange::None;
-        }
-        self.endpoint.store(Some(Arc::new(now)));
-        if moved { LocationChange::Endpoint } else { LocationChange::Source }
-    }
-
-    /// Control has heard of another address of ours: what comes from now on is told again.
-    pub(crate) fn source_heard(&self) {
-        self.source_new.store(false, Ordering::Release);
-    }
-
-    /// Our address `local` is not used any more, unless the peer has been heard elsewhere since `asked`.
-    pub(crate) fn abandon_source(&self, asked: &Endpoint, local: LocalAddr) {
-        self.abandoned_source.store(Some(Arc::new(local)));
-        let known = self.endpoint.load();
-        if known.as_deref() == Some(asked) {
-            self.endpoint.compare_and_swap(&known, Some(Arc::new(Endpoint { local: None, ..*asked })));
-        }
-    }
-
-    /// Our address `local` is right: it is learned again when the peer sends there.
-    pub(crate) fn restore_source(&self, local: LocalAddr) {
-        if self.abandoned_source.load().as_deref() == Some(&local) {
-            self.abandoned_source.store(None);
-        }
-    }
-
-    /// Whether control should hear of one more probe of the peer's: each is answered, before anything else is done.
-    pub(crate) fn may_probe(&self, now: Instant) -> bool {
-        self.probes.lock().take(PROBES, now)
-    }
-
-    /// Whether control should hear of a packet of so many bytes for the routing engine.
-    pub(crate) fn may_send_to_engine(&self, len: usize, now: Instant) -> bool {
-        let count = u32::try_from(len.div_ceil(ENGINE_UNIT).max(1)).unwrap_or(u32::MAX);
-        self.engine_budget.lock().take_many(count, ENGINE_PACKETS, now)
-    }
-
-    /// Whether the configuration has the peer as one that does not speak the routing protocol.
-    pub(crate) fn is_client(&self) -> bool {
-        self.bounds.load().as_deref().is_some_and(|bounds| bounds.role == Role::Client)
-    }
-
-    /// Forgets from which of our addresses the peer is talked to: the kernel chooses anew. A path that is bound to an interface
-    /// stays so.
-    pub(crate) fn forget_source(&self) {
-        let known = self.endpoint.load();
-        if let Some(at) = known.as_deref()
-            && at.local.is_some_and(|local| !local.bound)
-        {
-            // Only in place of what was looked at: the peer may have moved in the meantime.
-            self.endpoint.compare_and_swap(&known, Some(Arc::new(Endpoint { local: None, ..*at })));
-        }
-    }
-}
-
-/// What a packet said about where the peer is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LocationChange {
-    /// What was known.
-    None,
-    /// It is where it was, and talks to another address of ours.
-    Source,
-    /// It is elsewhere.
-    Endpoint,
-}
-
-/// What a peer may carry at most, whatever a routing engine says.
-pub(crate) struct Bounds {
-    allowed_ips: AllowedIps,
-    pub(crate) role: Role,
-}
-
-impl Bounds {
-    pub(crate) fn new(peer: PeerId, config: &PeerRoutes) -> Self {
-        let mut allowed_ips = AllowedIps::default();
-        for &net in &config.allowed_ips {
-            allowed_ips.insert(net, peer);
-        }
-        Self { allowed_ips, role: config.role }
-    }
-
-    pub(crate) fn contain(&self, address: IpAddr) -> bool {
-        self.allowed_ips.lookup(address).is_some()
-    }
-}
-
-/// Packets of one kind that are counted, and worth a line in the log now and then.
-#[derive(Default)]
-pub(crate) struct LoggedCounter {
-    packets: AtomicU64,
-    /// When that was last logged, in nanoseconds.
-    logged: AtomicU64,
-}
-
-impl LoggedCounter {
-    /// Between two lines in the log: any source is worth one, a flood is not.
-    const PAUSE: Duration = Duration::from_secs(30);
-
-    /// One more. Returns true when it is time to log that again.
-    pub(crate) fn count(&self, now: Instant) -> bool {
-        let before = self.packets.fetch_add(1, Ordering::Relaxed);
-        let logged = self.logged.load(Ordering::Relaxed);
-        let due = before == 0 || now.since(Instant::from_nanos(logged)) >= Self::PAUSE;
-        // Of several workers, one writes the line.
-        due && self.logged.compare_exchange(logged, now.as_nanos(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
-
-    pub(crate) fn packets(&self) -> u64 {
-        self.packets.load(Ordering::Relaxed)
-    }
-}
-
-/// The ways from a worker to control, each bounded.
-#[derive(Clone)]
-pub(crate) struct ToControl {
-    /// Packets by which the kernel is to be asked for a route; nothing is lost when one does not fit.
-    pub(crate) routes: mpsc::Sender<RouteQuestion>,
-    /// Packets for the routing engine.
-    pub(crate) engine: mpsc::Sender<(PeerId, Box<[u8]>)>,
-    /// Probes, and where they came from.
-    pub(crate) probes: mpsc::Sender<(PeerId, Endpoint, Probe)>,
-    /// Who wants a handshake: a peer is there once at most.
-    pub(crate) handshake_requests: mpsc::UnboundedSender<PeerId>,
-    /// Signals. Bounded by what sends them: one `Confirmed` per session, one `Roamed` per peer under way, one `Activity` per
-    /// peer and look of the timers.
-    pub(crate) notices: mpsc::UnboundedSender<Notice>,
-}
-
-/// Would the kernel route a peer's packet with these addresses back into the interface? The source matters too: rules may
-/// be about it, and reverse-path filters are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct RouteQuestion {
-    pub(crate) source: IpAddr,
-    pub(crate) destination: IpAddr,
-}
-
-/// What a worker saw.
-#[derive(Debug)]
-pub(crate) enum Notice {
-    /// The first data of the session with this index was authenticated.
-    Confirmed(u32),
-    /// A stamp started a waiting period.
-    Activity(PeerId),
-    /// Authenticated data moved the peer's endpoint.
-    Roamed(PeerId),
-    /// Authenticated data came to another address of ours than before.
-    SourceNew(PeerId),
-    /// The worker ended.
-    WorkerEnded(std::io::Result<()>),
-}
-
-impl ToControl {
-    pub(crate) fn notify(&self, notice: Notice) {
-        // Control is gone only while the device shuts down.
-        let _ = self.notices.send(notice);
-    }
-
-    /// Asks the kernel.
-    #[cold]
-    pub(crate) fn ask_route(&self, question: RouteQuestion) {
-        // When too many are under way, one of the next packets asks again.
-        let _ = self.routes.try_send(question);
-    }
-
-    /// Tells what authenticated data said about where `peer` is.
-    pub(crate) fn location_change(&self, peer: &PeerShared, change: LocationChange) {
-        match change {
-            LocationChange::None => {}
-            LocationChange::Endpoint => self.roamed(peer),
-            LocationChange::Source if peer.source_new.swap(true, Ordering::AcqRel) => {}
-            LocationChange::Source => self.notify(Notice::SourceNew(peer.id)),
-        }
-    }
-
-    /// Tells that authenticated data moved `peer`, unless that is on its way already: control then finds the newest place.
-    fn roamed(&self, peer: &PeerShared) {
-        if !peer.roamed.swap(true, Ordering::AcqRel) {
-            self.notify(Notice::Roamed(peer.id));
-        }
-    }
-
-    /// Asks for a handshake with `peer`, unless that was asked already: packets wait, or a sealer or an opener says that a
-    /// rekey is due.
-    pub(crate) fn want_handshake(&self, peer: &PeerShared) {
-        if !peer.handshake_wanted.swap(true, Ordering::AcqRel) {
-            // Control is gone only while the device shuts down.
-            let _ = self.handshake_requests.send(peer.id);
-        }
-    }
-}
-
-/// For tests of the workers: what they share with a control that is not there.
-#[cfg(test)]
-pub(crate) mod testing {
-    use super::*;
-    use crate::handshakes::HandshakeInbox;
-    use rustguard_core::{
-        noise::{Claimed, WIREGUARD, initiate},
-        session::{Opener, Side, establish},
-    };
-    use rustguard_crypto::x25519::StaticSecret;
-
-    /// The other ends of [`ToControl`].
-    pub(crate) struct Inbox {
-        pub(crate) handshakes: HandshakeInbox,
-        pub(crate) handshake_requests: mpsc::UnboundedReceiver<PeerId>,
-        pub(crate) engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
-        pub(crate) probes: mpsc::Receiver<(PeerId, Endpoint, Probe)>,
-        _routes: mpsc::Receiver<RouteQuestion>,
-        pub(crate) notices: mpsc::UnboundedReceiver<Notice>,
-    }
-
-    /// With an MTU of 1,420, and `room` in each of the queues.
-    pub(crate) fn shared(room: usize) -> (Shared, Inbox) {
-        let (handshakes, handshakes_in) = HandshakeQueues::new(room);
-        let (routes, routes_in) = mpsc::channel(room);
-        let (engine, engine_in) = mpsc::channel(room);
-        let (probes, probes_in) = mpsc::channel(room);
-        let (handshake_requests, handshake_requests_in) = mpsc::unbounded_channel();
-        let (notices, notices_in) = mpsc::unbounded_channel();
-        let shared = Shared {
             sessions: Sessions::default(),
             table: ArcSwap::default(),
-            mtu: AtomicU32::new(1_420),
+            mtu: AtomicU32::new(mtu),
             kernel_answers: papaya::HashMap::new(),
             relayed: AtomicU64::new(0),
             source_check: SourceCheck::default(),
             unannounced: LoggedCounter::default(),
-            port: AtomicU16::new(0),
+            port: AtomicU16::new(port),
             looped: LoggedCounter::default(),
             filter: None,
             drops: Drops::default(),
-            room: Room::default(),
-            control: ToControl { routes, engine, probes, handshake_requests, notices },
+            waiting_bytes: WaitingBytes::default(),
+            control,
             handshakes,
-            claims: None,
+            is_engine_packet: None,
             foreign: None,
-        };
-        let inbox = Inbox {
-            handshakes: handshakes_in,
-            handshake_requests: handshake_requests_in,
-            engine: engine_in,
-            probes: probes_in,
-            _routes: routes_in,
-            notices: notices_in,
-        };
-        (shared, inbox)
-    }
-
-    /// The sending half of one side, the receiving half of the other, by a handshake between them; `index` is
-    /// the receiver's.
-    pub(crate) fn session(index: u32, made: Instant) -> (Sealer, Opener) {
-        let [initiator, responder, first, second] = [1, 2, 3, 4].map(|n| StaticSecret::from_bytes([n; 32]));
-        let shared = initiator.diffie_hellman(&responder.public_key()).unwrap();
-        let mut payload = [0; 12];
-        let (initiated, fields) =
-            initiate(&WIREGUARD, &initiator.public_key(), &responder.public_key(), &shared, first, &mut payload)
-                .unwrap();
-        let claimed = Claimed::read(&WIREGUARD, &responder, &fields.ephemeral, &fields.static_key).unwrap();
-        let received = claimed.verify(&shared, &mut payload, &fields.tag).unwrap();
-        let (response, theirs) = received.respond(&[0; 32], second, &mut []).unwrap();
-        let answer = initiated.verify(&initiator, &[0; 32], &response, &mut []).unwrap();
-        let (sealer, _) = establish(&initiated.finish(answer), Side::Initiator, 7, index, made);
-        let (_, opener) = establish(&theirs, Side::Responder, index, 7, made);
-        (sealer, opener)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    fn endpoint(remote: &str, local: Option<&str>) -> Endpoint {
-        Endpoint {
-            remote: remote.parse().unwrap(),
-            local: local.map(|ip| LocalAddr { ip: ip.parse().unwrap(), interface: 0, bound: false }),
         }
-    }
-
-    #[test]
-    fn a_new_source_address_of_ours_is_kept_but_is_no_roaming() {
-        let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", None)), LocationChange::Endpoint);
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9"))), LocationChange::Source);
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9"))), LocationChange::None);
-        assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.1:1", Some("192.0.2.9"))));
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), LocationChange::Endpoint);
-        peer.forget_source();
-        assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.2:1", None)));
-        // What leaves by an interface that was asked for goes on to.
-        let local = LocalAddr { ip: "0.0.0.0".parse().unwrap(), interface: 7, bound: true };
-        let bound = Endpoint { local: Some(local), ..endpoint("192.0.2.2:1", None) };
-        peer.endpoint.store(Some(Arc::new(bound)));
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), LocationChange::None);
-        peer.forget_source();
-        assert_eq!(peer.endpoint.load().as_deref(), Some(&bound));
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.3:1", None)), LocationChange::Endpoint);
-    }
-
-    #[test]
-    fn an_address_that_was_given_up_is_not_learned_again() {
-        let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
-        let [old, other] = ["192.0.2.9", "192.0.2.10"].map(|local| endpoint("192.0.2.1:1", Some(local)));
-        let known = || peer.endpoint.load().as_deref().copied().unwrap();
-        assert_eq!(peer.seen_at(&old), LocationChange::Endpoint);
-        peer.abandon_source(&old, old.local.unwrap());
-        assert_eq!(
-            (known(), peer.seen_at(&old), known().local),
-            (endpoint("192.0.2.1:1", None), LocationChange::None, None)
-        );
-        // From elsewhere, to the same address of ours.
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), LocationChange::Endpoint);
-        assert_eq!(known(), endpoint("192.0.2.2:1", None));
-        assert_eq!((peer.seen_at(&other), known()), (LocationChange::Endpoint, other));
-        // It has moved since the kernel was asked.
-        peer.abandon_source(&old, old.local.unwrap());
-        assert_eq!(known(), other);
-        peer.restore_source(old.local.unwrap());
-        assert_eq!((peer.seen_at(&old), known()), (LocationChange::Source, old));
-    }
-
-    #[test]
-    fn a_peer_that_moves_while_its_source_is_forgotten_stays_where_it_moved() {
-        let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
-        let moving = AtomicBool::new(true);
-        std::thread::scope(|scope| {
-            let forgetting = scope.spawn(|| {
-                while moving.load(Ordering::Relaxed) {
-                    peer.forget_source();
-                }
-            });
-            for n in 0..100_000_u32 {
-                let at = endpoint(&format!("192.0.2.1:{}", 1 + n % 60_000), Some("192.0.2.9"));
-                peer.seen_at(&at);
-                // Room for the other thread between the two.
-                std::hint::spin_loop();
-                if peer.endpoint.load().as_deref().map(|known| known.remote) != Some(at.remote) {
-                    moving.store(false, Ordering::Relaxed);
-                    panic!("move {n} was undone");
-                }
-            }
-            moving.store(false, Ordering::Relaxed);
-            forgetting.join().expect("it ends");
-        });
-    }
-
-    #[test]
-    fn a_peer_that_moves_with_every_packet_has_one_signal_in_the_queue() {
-        let (notices, mut queue) = mpsc::unbounded_channel();
-        let control = ToControl {
-            routes: mpsc::channel(1).0,
-            engine: mpsc::channel(1).0,
-            probes: mpsc::channel(1).0,
-            handshake_requests: mpsc::unbounded_channel().0,
-            notices,
-        };
-        let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
-        for port in 1..1_000 {
-            control.location_change(&peer, peer.seen_at(&endpoint(&format!("192.0.2.1:{port}"), None)));
-        }
-        assert!(matches!(queue.try_recv(), Ok(Notice::Roamed(PeerId(1)))));
-        assert!(queue.try_recv().is_err());
     }
 }

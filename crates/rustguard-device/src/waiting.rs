@@ -1,6 +1,6 @@
 //! Packets that wait for a session: bounded for each peer, and for all peers together.
 //!
-//! Each peer has its own, behind a lock ([`PeerShared::waiting`](crate::shared::PeerShared::waiting)) that workers take only when
+//! Each peer has its own, behind a lock ([`PeerShared::waiting`](crate::shared::peer::PeerShared::waiting)) that workers take only when
 //! they find no usable sealer. Control holds the same lock while it sends what waits and publishes the new sealer. A worker
 //! looks for a sealer once more under the lock, so that no packet overtakes an older one and none is left behind.
 
@@ -9,19 +9,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes that may wait over all peers. One half is for anybody: 85 peers can have their 128 packets of 1,420 bytes there. The
 /// other half is for single packets: the first packets of 11,000 more peers.
-const ROOM: usize = 32 << 20;
+const LIMIT_BYTES: usize = 32 << 20;
 /// What a packet takes besides its bytes: its place in the queue, and the allocator's share.
 const PER_PACKET: usize = 48;
 
 /// Bytes that wait over all peers.
 #[derive(Default)]
-pub(crate) struct Room(AtomicUsize);
+pub(crate) struct WaitingBytes(AtomicUsize);
 
-impl Room {
+impl WaitingBytes {
     /// Takes room for a packet, the `only` one of its peer or not. A peer whose first packet finds no room loses that packet,
     /// but not its handshake.
     fn take(&self, bytes: usize, only: bool) -> bool {
-        let limit = if only { ROOM } else { ROOM / 2 };
+        let limit = if only { LIMIT_BYTES } else { LIMIT_BYTES / 2 };
         let take = |used: usize| (used + bytes <= limit).then_some(used + bytes);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
@@ -42,7 +42,7 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     /// Adds a packet, in place of the oldest ones where there is no room. Returns how many packets were dropped.
-    pub(crate) fn push(&mut self, packet: &[u8], room: &Room) -> usize {
+    pub(crate) fn push(&mut self, packet: &[u8], room: &WaitingBytes) -> usize {
         let mut dropped = 0;
         let bytes = packet.len() + PER_PACKET;
         while self.closed || self.packets.len() >= LIMIT || !room.take(bytes, self.packets.is_empty()) {
@@ -57,7 +57,7 @@ impl Waiting {
     }
 
     /// Takes the oldest.
-    pub(crate) fn pop(&mut self, room: &Room) -> Option<Box<[u8]>> {
+    pub(crate) fn pop(&mut self, room: &WaitingBytes) -> Option<Box<[u8]>> {
         let packet = self.packets.pop()?;
         let bytes = packet.len() + PER_PACKET;
         self.bytes -= bytes;
@@ -71,13 +71,13 @@ impl Waiting {
     }
 
     /// Drops all. Returns how many there were.
-    pub(crate) fn clear(&mut self, room: &Room) -> usize {
+    pub(crate) fn clear(&mut self, room: &WaitingBytes) -> usize {
         room.give_back(std::mem::take(&mut self.bytes));
         self.packets.clear()
     }
 
     /// Drops all, and whatever comes from now on. Returns how many there were.
-    pub(crate) fn close(&mut self, room: &Room) -> usize {
+    pub(crate) fn close(&mut self, room: &WaitingBytes) -> usize {
         self.closed = true;
         self.clear(room)
     }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_first_and_a_closed_queue_takes_nothing() {
-        let (room, mut waiting) = (Room::default(), Waiting::default());
+        let (room, mut waiting) = (WaitingBytes::default(), Waiting::default());
         for n in 0..200_u8 {
             assert_eq!(waiting.push(&[n; 10], &room), usize::from(n >= 128));
         }
@@ -102,11 +102,11 @@ mod tests {
 
     #[test]
     fn many_silent_peers_leave_room_for_a_packet_of_another_and_all_together_have_an_end() {
-        let room = Room::default();
+        let room = WaitingBytes::default();
         let mut peers: Vec<_> = (0..11_000).map(|_| Waiting::default()).collect();
         let mut push = |peer: usize| {
             let dropped = peers[peer].push(&[0; 1_420], &room);
-            assert!(room.0.load(Ordering::Relaxed) <= ROOM);
+            assert!(room.0.load(Ordering::Relaxed) <= LIMIT_BYTES);
             (dropped, peers[peer].packets.len())
         };
         for n in 0..1_000 {
@@ -121,6 +121,6 @@ mod tests {
         let held: usize = peers.iter().map(|peer| peer.bytes).sum();
         assert_eq!(held, room.0.load(Ordering::Relaxed));
         while Waiting::default().push(&[0; 1_420], &room) == 0 {}
-        assert!(ROOM - room.0.load(Ordering::Relaxed) < 1_500);
+        assert!(LIMIT_BYTES - room.0.load(Ordering::Relaxed) < 1_500);
     }
 }

@@ -12,7 +12,10 @@ pub(crate) mod seal;
 mod tx;
 mod unreachable;
 
-use crate::shared::{Notice, Shared, ToControl};
+use crate::shared::{
+    Shared,
+    to_control::{Notice, ToControl},
+};
 #[cfg(feature = "kernel")]
 pub(crate) use lanes::LANES;
 use lanes::Lanes;

@@ -1,16 +1,12 @@
 //! Carries out what the node decided.
 
-use super::{
-    Control, Line, Topic, count_received, now,
-    paths::{Configured, PeerPaths},
-    sources::Source,
-};
+use super::{Control, Line, Topic, count_received, now};
 use crate::{
     binder::Binder,
     drops::DropReason,
     event::Event,
     handshakes::HandshakeDatagram,
-    shared::{LocationChange, PeerShared},
+    shared::peer::{LocationChange, PeerShared},
     waiting::Waiting,
     worker::seal,
 };
@@ -21,10 +17,7 @@ use rustguard_core::{
     session::{HEADER_LEN, OVERHEAD, Sealer},
     wire::Message,
 };
-use rustguard_crypto::{
-    aead::{Frame, TAG_LEN},
-    x25519::PublicKey,
-};
+use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{Endpoint, Network, Segments, Transmit};
 use std::sync::Arc;
 
@@ -34,19 +27,6 @@ const LOT: usize = 64 * 1024;
 /// tell an observer what is inside.
 const HANDSHAKE_DS: u8 = 0x88;
 
-/// What control knows of a peer besides the node.
-pub(super) struct Peer {
-    pub(super) shared: Arc<PeerShared>,
-    pub(super) name: Option<String>,
-    /// As configured.
-    pub(super) endpoints: Vec<Configured>,
-    /// Where there are several, or the peer has shown some.
-    pub(super) paths: Option<Box<PeerPaths>>,
-    /// Bytes that the ends had for each other, among those sent: the routing engine's packets, probes.
-    pub(super) overhead_tx: u64,
-    pub(super) source: Source,
-}
-
 /// What is sealed.
 #[derive(Clone, Copy)]
 pub(super) enum Payload {
@@ -55,13 +35,6 @@ pub(super) enum Payload {
     Engine,
     /// A probe, for this place and no other.
     Probe(Endpoint),
-}
-
-impl Peer {
-    /// What to call the peer in the log.
-    pub(super) fn label(&self, key: &PublicKey) -> String {
-        self.name.clone().unwrap_or_else(|| crate::key::abbreviate(key))
-    }
 }
 
 impl<B: Binder> Control<B> {
@@ -107,7 +80,7 @@ impl<B: Binder> Control<B> {
             Action::Keepalive { peer } => self.keepalive(peer),
             Action::DropStaged { peer } => {
                 if let Some(entry) = self.peers.get(&peer) {
-                    let dropped = entry.shared.waiting.lock().clear(&self.shared.room);
+                    let dropped = entry.shared.waiting.lock().clear(&self.shared.waiting_bytes);
                     self.shared.drops.count(DropReason::StagingFull, dropped);
                 }
             }
@@ -182,7 +155,7 @@ impl<B: Binder> Control<B> {
             let (slab, mut frames, mut transmits) = (&mut self.scratch, Vec::new(), Vec::new());
             slab.clear();
             while slab.len() < LOT
-                && let Some(packet) = waiting.pop(&self.shared.room)
+                && let Some(packet) = waiting.pop(&self.shared.waiting_bytes)
             {
                 let offset = slab.len() + HEADER_LEN;
                 slab.resize(offset, 0);

@@ -8,7 +8,7 @@ use crate::{
     kernel::LearnedRoutes,
     relay::RelayRule,
     settings::{Engine, StateSink},
-    shared::{Bounds, PeerShared},
+    shared::peer::{Bounds, PeerShared},
     status::{LearnedRoute, NeighbourStatus, RoutingStatus},
 };
 use ipnet::IpNet;

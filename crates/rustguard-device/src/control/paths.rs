@@ -1,6 +1,8 @@
 //! The paths to peers that have several: what [`Paths`] orders is carried out, and what it chooses reaches the workers.
 
-use super::{Control, Line, Topic, apply::Peer, now, resolve::Resolving};
+pub(super) mod peer_paths;
+
+use super::{Control, Line, Topic, apply::Payload, now, peer::Peer};
 use crate::{
     binder::Binder,
     config::{EndpointSpec, PathSpec},
@@ -8,48 +10,15 @@ use crate::{
     path_set::{PathSet, endpoint, place},
     status::PathStatus,
 };
+use peer_paths::{ConfiguredEndpoint, PeerPaths};
 use portable_atomic::Ordering::Relaxed;
 use rustguard_core::{
     node::PeerId,
-    paths::{Choice, Flows, Order, Paths, Place, Probe, Seen},
+    paths::{Order, Paths, Place, Probe, Seen},
     time::Instant,
 };
 use rustguard_tun::Endpoint;
-use std::{collections::BTreeSet, sync::Arc};
-
-/// A configured endpoint.
-pub(super) struct Configured {
-    pub(super) spec: PathSpec,
-    pub(super) resolving: Option<Resolving>,
-    /// How often another of the name's addresses was asked for.
-    pub(super) attempts: u32,
-    /// The interface that it is to leave by; 0: not there.
-    interface: Option<u32>,
-}
-
-impl Configured {
-    fn new(spec: PathSpec) -> Self {
-        Self { spec, resolving: None, attempts: 0, interface: None }
-    }
-}
-
-/// What control keeps for a peer with several paths.
-pub(super) struct PeerPaths {
-    pub(super) paths: Paths,
-    flows: Arc<Flows>,
-    /// As the workers have it.
-    choice: Choice,
-    deadline: Option<Instant>,
-}
-
-impl PeerPaths {
-    fn new(paths: Paths) -> Self {
-        Self { paths, flows: Arc::default(), choice: Choice::default(), deadline: None }
-    }
-}
-
-/// When the paths of which peer are due: most peers have no several paths, and none of them is looked at for nothing.
-pub(super) type Schedule = BTreeSet<(Instant, PeerId)>;
+use std::sync::Arc;
 
 impl<B: Binder> Control<B> {
     /// Takes the endpoints that were configured.
@@ -57,7 +26,7 @@ impl<B: Binder> Control<B> {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let policies: Vec<_> = specs.iter().map(|spec| spec.policy).collect();
         let instant = now().instant;
-        entry.endpoints = specs.into_iter().map(Configured::new).collect();
+        entry.endpoints = specs.into_iter().map(ConfiguredEndpoint::new).collect();
         entry.shared.has_configured_endpoint.store(!entry.endpoints.is_empty(), Relaxed);
         let paths = Paths::new(&policies, instant);
         match &mut entry.paths {
@@ -191,7 +160,7 @@ impl<B: Binder> Control<B> {
 
     /// The kernel's interfaces or addresses have changed: names of interfaces may mean others.
     pub(super) fn find_interfaces(&mut self) {
-        let other = |path: &Configured| {
+        let other = |path: &ConfiguredEndpoint| {
             let via = path.spec.via.as_deref().map(interface_index);
             via.is_some_and(|index| path.interface != Some(index.unwrap_or(0)))
         };
@@ -220,7 +189,7 @@ impl<B: Binder> Control<B> {
     fn send_probe(&mut self, peer: PeerId, to: Place, probe: &Probe) {
         let sealer = self.peers.get(&peer).and_then(|entry| entry.shared.sealer.load_full());
         if let Some(sealer) = sealer {
-            self.seal_and_send(peer, &sealer, &probe.to_bytes(), super::apply::Payload::Probe(endpoint(to)));
+            self.seal_and_send(peer, &sealer, &probe.to_bytes(), Payload::Probe(endpoint(to)));
         }
     }
 

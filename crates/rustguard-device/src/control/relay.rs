@@ -12,7 +12,7 @@ use crate::{
     interface::Interface,
     kernel::{ForwardRules, RouteChanges, RouteLookup, RulesWatch},
     relay::{Relay, RelayRule},
-    shared::{ROUTE_QUEUE, RouteQuestion},
+    shared::to_control::{ROUTE_QUEUE, RouteQuestion},
     status::RelayStatus,
 };
 use std::collections::HashSet;

@@ -9,7 +9,9 @@
 //!
 //! The questions go out in batches, peers with a session that have sent something since the last change first.
 
-use super::{Control, Line, Topic, apply::Peer};
+pub(super) mod source;
+
+use super::{Control, Line, Topic, peer::Peer};
 use crate::{
     binder::Binder,
     kernel::{SourceLookup, Way},
@@ -18,6 +20,7 @@ use futures_util::future::join_all;
 use portable_atomic::Ordering::Relaxed;
 use rustguard_core::node::PeerId;
 use rustguard_tun::{Endpoint, LocalAddr};
+use source::Due;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -27,35 +30,6 @@ const BATCH: usize = 64;
 const PAUSE: Duration = Duration::from_millis(10);
 /// And so many times what a batch took: however many peers there are, a fifth of the time is enough.
 const REST: u32 = 4;
-
-/// Interfaces that are remembered of each peer's route.
-const LED: usize = 4;
-
-/// Why a peer's source is to be looked at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Due {
-    /// It is not.
-    #[default]
-    No,
-    /// It is new.
-    Learned,
-    /// The network has changed.
-    Changed,
-}
-
-/// What is known of a peer's source.
-#[derive(Debug, Default)]
-pub(super) struct Source {
-    due: Due,
-    /// The address that was looked at last.
-    checked: Option<LocalAddr>,
-    /// The interfaces by which the route has led, the newest first: what the peer sends there, it does because of us.
-    led: [u32; LED],
-    /// The peer has sent a handshake message to an address that is not used any more.
-    doubted: bool,
-    /// Bytes sent at the last change of the network.
-    sent: u64,
-}
 
 /// Which peers are to be looked at.
 pub(super) struct Sources {
@@ -77,15 +51,6 @@ pub(super) struct SourceAnswer {
     asked: Endpoint,
     local: LocalAddr,
     way: Way,
-}
-
-impl Source {
-    fn leads_by(&mut self, interface: u32) {
-        if !self.led.contains(&interface) {
-            self.led.rotate_right(1);
-            self.led[0] = interface;
-        }
-    }
 }
 
 impl Sources {

@@ -1,12 +1,12 @@
 //! Changes to the configuration, and its present state.
 
-use super::{Control, apply::Peer, now, paths};
+use super::{Control, now, paths, peer::Peer};
 use crate::{
     binder::{Binder, Bound},
     config::{AllowedIpChange, Change, PeerUpdate, Update, UpdateError},
     drops::DropReason,
     event::Event,
-    shared::{PeerShared, Table},
+    shared::{peer::PeerShared, table::Table},
     status::{PeerStatus, Status},
 };
 use portable_atomic::Ordering;
@@ -214,7 +214,7 @@ impl<B: Binder> Control<B> {
             // A worker that holds the old table for the rest of its batch must not seal any more, nor keep packets.
             let mut waiting = entry.shared.waiting.lock();
             entry.shared.sealer.store(None);
-            self.shared.drops.count(DropReason::StagingFull, waiting.close(&self.shared.room));
+            self.shared.drops.count(DropReason::StagingFull, waiting.close(&self.shared.waiting_bytes));
             drop(waiting);
             self.forget_paths(peer, &entry);
             self.tell_endpoints(peer);

@@ -7,7 +7,7 @@ use crate::{
     filter::{self, Packet, Routed},
     key::to_base64,
     relay::RelayRule,
-    shared::{PeerShared, RouteQuestion, Shared, Table},
+    shared::{Shared, peer::PeerShared, table::Table, to_control::RouteQuestion},
 };
 use rustguard_core::{node::PeerId, packet::IpHead, routing::Role, time::Instant};
 use rustguard_crypto::x25519::PublicKey;

@@ -2,7 +2,7 @@
 //! leaves in the shape it came in: runs of datagrams stay runs.
 
 use super::seal;
-use crate::shared::{Shared, Table};
+use crate::shared::{Shared, table::Table};
 use rustguard_core::{
     node::PeerId,
     packet::{IpHead, padded_len, take_hop},

@@ -8,7 +8,7 @@
 //! with masquerading even from the same address. The index in the message decides: the peer drew it for a session with us, or we
 //! for a handshake, and another's is the same once in 2³².
 
-use crate::shared::{LoggedCounter, PeerShared, Shared, Table};
+use crate::shared::{LoggedCounter, Shared, peer::PeerShared, table::Table};
 use rustguard_core::{node::PeerId, time::Instant};
 use std::{collections::HashMap, net::SocketAddr, sync::atomic::Ordering, time::Duration};
 

@@ -9,7 +9,11 @@ use super::{
 use crate::{
     drops::DropReason,
     sessions::Session,
-    shared::{ENGINE_PATH, Notice, PeerShared, Shared},
+    shared::{
+        Shared,
+        peer::{ENGINE_PATH, PeerShared},
+        to_control::Notice,
+    },
 };
 use rustguard_core::{
     ecn,
@@ -195,7 +199,7 @@ impl Rx {
                 }
                 continue;
             };
-            if shared.claims.is_some_and(|claims| claims(&packet[..head.len])) {
+            if shared.is_engine_packet.is_some_and(|claims| claims(&packet[..head.len])) {
                 // Between engines: these packets have link-local addresses, which nobody else's rules are about.
                 peer.overhead_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
                 to_engine(peer, &packet[..head.len], mtu, now, shared);

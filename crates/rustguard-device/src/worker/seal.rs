@@ -2,7 +2,7 @@
 
 use crate::{
     drops::DropReason,
-    shared::{Notice, PeerShared, Shared},
+    shared::{Shared, peer::PeerShared, to_control::Notice},
 };
 use rustguard_core::{
     ecn,
@@ -135,7 +135,7 @@ fn wait(
     }
     let first = waiting.is_empty();
     let packets = frames.iter().map(|frame| &slab[frame.offset..frame.offset + frame.len]);
-    let dropped = packets.map(|packet| waiting.push(packet, &shared.room)).sum();
+    let dropped = packets.map(|packet| waiting.push(packet, &shared.waiting_bytes)).sum();
     shared.drops.count(DropReason::StagingFull, dropped);
     if first {
         shared.control.want_handshake(peer);
@@ -179,18 +179,22 @@ mod tests {
         }
         wait(10..20);
         assert_eq!(shared.drops.snapshot()[1], (DropReason::StagingFull, 1_010 - 128));
-        assert_eq!(inbox.handshake_requests.try_recv(), Ok(PeerId(1)));
-        assert!(inbox.handshake_requests.try_recv().is_err(), "nor while control looks at it");
+        assert_eq!(inbox.from_workers.handshake_requests.try_recv(), Ok(PeerId(1)));
+        assert!(inbox.from_workers.handshake_requests.try_recv().is_err(), "nor while control looks at it");
         // Control clears the flag before it acts, and nothing is told again while packets wait.
         peer.handshake_wanted.store(false, Ordering::Release);
         wait(20..30);
-        assert!(inbox.handshake_requests.try_recv().is_err(), "a handshake is under way for as long as packets wait");
+        assert!(
+            inbox.from_workers.handshake_requests.try_recv().is_err(),
+            "a handshake is under way for as long as packets wait"
+        );
         let mut waiting = peer.waiting.lock();
-        let order: Vec<u8> = std::iter::from_fn(|| waiting.pop(&shared.room)).map(|packet| packet[0]).collect();
+        let order: Vec<u8> =
+            std::iter::from_fn(|| waiting.pop(&shared.waiting_bytes)).map(|packet| packet[0]).collect();
         drop(waiting);
         assert_eq!(order[108..], (10..30).collect::<Vec<_>>());
         wait(0..1);
-        assert_eq!(inbox.handshake_requests.try_recv(), Ok(PeerId(1)));
+        assert_eq!(inbox.from_workers.handshake_requests.try_recv(), Ok(PeerId(1)));
     }
 
     #[test]
@@ -215,7 +219,7 @@ mod tests {
             assert_eq!(worker.join().expect("it has sealed"), (100, 1));
         });
         assert!(peer.waiting.lock().is_empty(), "nothing is left behind");
-        assert!(inbox.handshake_requests.try_recv().is_err());
+        assert!(inbox.from_workers.handshake_requests.try_recv().is_err());
     }
 
     #[test]

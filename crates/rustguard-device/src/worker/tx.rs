@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     drops::DropReason,
-    shared::{Shared, Table},
+    shared::{Shared, table::Table},
 };
 use rustguard_core::{
     node::PeerId,

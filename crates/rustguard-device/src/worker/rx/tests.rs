@@ -1,7 +1,7 @@
 //! What a worker does not take, and the counter of each reason; time and datagrams are the test's.
 
 use super::*;
-use crate::shared::{PeerShared, Table, testing};
+use crate::shared::{peer::PeerShared, table::Table, testing};
 use rustguard_core::{
     cookie::{Maker, Standing},
     node::{Action, Dropped, Node, PeerId},
@@ -119,12 +119,12 @@ fn what_is_no_message_is_malformed_and_stops_nothing() {
 #[test]
 fn what_the_routing_engine_claims_goes_to_it_alone_and_is_counted_where_it_finds_no_room() {
     let mut lab = Lab::new();
-    lab.shared.claims = Some(|packet| packet.get(15) == Some(&9));
+    lab.shared.is_engine_packet = Some(|packet| packet.get(15) == Some(&9));
     // From a source that the peer may not use for anything else.
     let claimed = lab.sealed(&packet(9));
     let good = lab.sealed(&packet(1));
     assert_eq!(lab.receive(&[&claimed, &good], NOW), (vec![packet(1).to_vec()], vec![]));
-    let (from, got) = lab.inbox.engine.try_recv().unwrap();
+    let (from, got) = lab.inbox.from_workers.engine.try_recv().unwrap();
     assert_eq!((from, &*got), (PeerId(1), &packet(9)[..]));
     let more = [lab.sealed(&packet(9)), lab.sealed(&packet(9)), lab.sealed(&packet(9))];
     let more: Vec<&[u8]> = more.iter().map(Vec::as_slice).collect();
@@ -132,9 +132,9 @@ fn what_the_routing_engine_claims_goes_to_it_alone_and_is_counted_where_it_finds
     // Forged ones are nobody's.
     let mut forged = lab.sealed(&packet(9));
     *forged.last_mut().unwrap() ^= 1;
-    while lab.inbox.engine.try_recv().is_ok() {}
+    while lab.inbox.from_workers.engine.try_recv().is_ok() {}
     lab.receive(&[&forged], NOW);
-    assert!(lab.inbox.engine.try_recv().is_err());
+    assert!(lab.inbox.from_workers.engine.try_recv().is_err());
 }
 
 #[test]

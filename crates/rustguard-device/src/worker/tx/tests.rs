@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     filter::{Origin, Packet, Routed, Verdict},
-    shared::{PeerShared, testing},
+    shared::{peer::PeerShared, testing},
 };
 use parking_lot::Mutex;
 use rustguard_core::{

@@ -1,13 +1,13 @@
 //! What a peer may send to the routing engine: nothing as a client, nothing longer than the MTU, and no more than its share.
 
 use super::*;
-use crate::shared::{Bounds, ENGINE_PACKETS};
+use crate::shared::peer::{Bounds, ENGINE_PACKETS};
 use rustguard_core::routing::{PeerRoutes, Role};
 
 /// The peer has this role, and all its packets are the engine's.
 fn lab(role: Role) -> Lab {
     let mut lab = Lab::new();
-    lab.shared.claims = Some(|_| true);
+    lab.shared.is_engine_packet = Some(|_| true);
     let config = PeerRoutes { allowed_ips: vec!["10.0.0.0/8".parse().unwrap()], role };
     lab.table.peers[&PeerId(1)].bounds.store(Some(Arc::new(Bounds::new(PeerId(1), &config))));
     lab
@@ -21,7 +21,7 @@ fn taken(lab: &mut Lab, count: u32, len: usize, after: Duration) -> usize {
     let sent = (0..count).map(|_| {
         let sealed = lab.sealed(&text);
         lab.receive(&[&sealed], after);
-        usize::from(lab.inbox.engine.try_recv().is_ok())
+        usize::from(lab.inbox.from_workers.engine.try_recv().is_ok())
     });
     sent.sum()
 }

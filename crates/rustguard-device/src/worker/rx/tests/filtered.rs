@@ -5,7 +5,7 @@ use crate::{
     config::SourceCheck,
     filter::{Origin, Packet, Routed, Verdict},
     relay::RelayRule,
-    shared::Bounds,
+    shared::peer::Bounds,
 };
 use proptest::prelude::*;
 use rustguard_core::{
@@ -263,7 +263,7 @@ proptest! {
         // Each good one is somewhere, once: at the host, at a peer, or counted. (Peer 1 has no session here: what goes back to
         // it waits for one.)
         let mut waiting = lab.table.peers[&PeerId(1)].waiting.lock();
-        let staged = std::iter::from_fn(|| waiting.pop(&lab.shared.room)).count();
+        let staged = std::iter::from_fn(|| waiting.pop(&lab.shared.waiting_bytes)).count();
         let dropped: u64 = lab.shared.drops.snapshot().iter().map(|&(_, n)| n).sum();
         prop_assert_eq!(host.len() + peers.len() + staged + dropped as usize, packets.len());
         prop_assert!(host.len() + peers.len() + staged <= good);

@@ -28,11 +28,11 @@ fn a_probe_goes_to_control_and_moves_nobody() {
     let probe = Probe::Request(ASKED);
     let asked = lab.sealed(&probe.to_bytes());
     assert_eq!(lab.receive(&[&asked], NOW), (vec![], vec![]));
-    assert_eq!(lab.inbox.probes.try_recv().unwrap(), (PeerId(1), from(), probe));
+    assert_eq!(lab.inbox.from_workers.probes.try_recv().unwrap(), (PeerId(1), from(), probe));
     assert!(peer(&lab).endpoint.load().is_none());
     assert_eq!(peer(&lab).overhead_rx.load(Ordering::Relaxed), asked.len() as u64);
     // No answer is owed to it but its own.
-    let notices: Vec<_> = std::iter::from_fn(|| lab.inbox.notices.try_recv().ok()).collect();
+    let notices: Vec<_> = std::iter::from_fn(|| lab.inbox.from_workers.notices.try_recv().ok()).collect();
     assert!(!notices.iter().any(|signal| matches!(signal, Notice::Activity(_))), "{notices:?}");
     // A packet in the same run does.
     let (asked, packet) = (lab.sealed(&probe.to_bytes()), lab.sealed(&packet(1)));
@@ -47,7 +47,7 @@ fn what_only_looks_like_a_probe_is_no_packet_either() {
     text[4] = 99;
     let odd = lab.sealed(&text);
     assert_eq!(lab.receive(&[&odd], NOW), (vec![], vec![(DropReason::NotIp, 1)]));
-    assert!(lab.inbox.probes.try_recv().is_err());
+    assert!(lab.inbox.from_workers.probes.try_recv().is_err());
     let forged = {
         let mut good = lab.sealed(&Probe::Request(ASKED).to_bytes());
         good[20] ^= 1;
@@ -72,7 +72,7 @@ fn a_peer_that_floods_with_probes_is_heard_as_often_as_they_can_be_worth() {
         let asked: Vec<_> = (0..3).map(|_| lab.sealed(&Probe::Request(ASKED).to_bytes())).collect();
         let asked: Vec<_> = asked.iter().map(|asked| &asked[..]).collect();
         lab.receive(&asked, Duration::from_millis(ms));
-        heard += std::iter::from_fn(|| lab.inbox.probes.try_recv().ok()).count();
+        heard += std::iter::from_fn(|| lab.inbox.from_workers.probes.try_recv().ok()).count();
     }
     assert!((200..=200 + 64).contains(&heard), "{heard} of 3,000 in a second");
 }

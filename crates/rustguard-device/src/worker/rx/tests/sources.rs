@@ -1,7 +1,7 @@
 //! Which sources a peer may use where a routing engine decides, in each mode of the check.
 
 use super::*;
-use crate::{config::SourceCheck, shared::Bounds};
+use crate::{config::SourceCheck, shared::peer::Bounds};
 use rustguard_core::routing::{PeerRoutes, Role};
 
 /// The peer may carry 10.0.0.0/30, may send from 10.0.0.1 by what it announced, and from 10.0.0.8 by an engine's mistake.

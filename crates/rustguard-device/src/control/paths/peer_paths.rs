@@ -1,0 +1,43 @@
+//! The configured endpoints of a peer, and its paths where there are several.
+
+use crate::{config::PathSpec, control::resolve::Resolving};
+use rustguard_core::{
+    node::PeerId,
+    paths::{Choice, Flows, Paths},
+    time::Instant,
+};
+use std::{collections::BTreeSet, sync::Arc};
+
+/// A configured endpoint.
+pub(in crate::control) struct ConfiguredEndpoint {
+    pub(in crate::control) spec: PathSpec,
+    pub(in crate::control) resolving: Option<Resolving>,
+    /// How often another of the name's addresses was asked for.
+    pub(in crate::control) attempts: u32,
+    /// The interface that it is to leave by; 0: not there.
+    pub(super) interface: Option<u32>,
+}
+
+impl ConfiguredEndpoint {
+    pub(super) fn new(spec: PathSpec) -> Self {
+        Self { spec, resolving: None, attempts: 0, interface: None }
+    }
+}
+
+/// What control keeps for a peer with several paths.
+pub(in crate::control) struct PeerPaths {
+    pub(in crate::control) paths: Paths,
+    pub(super) flows: Arc<Flows>,
+    /// As the workers have it.
+    pub(super) choice: Choice,
+    pub(super) deadline: Option<Instant>,
+}
+
+impl PeerPaths {
+    pub(super) fn new(paths: Paths) -> Self {
+        Self { paths, flows: Arc::default(), choice: Choice::default(), deadline: None }
+    }
+}
+
+/// When the paths of which peer are due: most peers have no several paths, and none of them is looked at for nothing.
+pub(in crate::control) type Schedule = BTreeSet<(Instant, PeerId)>;

@@ -1,0 +1,29 @@
+//! What control knows of one peer besides the node.
+
+use super::{
+    paths::peer_paths::{ConfiguredEndpoint, PeerPaths},
+    sources::source::Source,
+};
+use crate::shared::peer::PeerShared;
+use rustguard_crypto::x25519::PublicKey;
+use std::sync::Arc;
+
+/// What control knows of a peer besides the node.
+pub(super) struct Peer {
+    pub(super) shared: Arc<PeerShared>,
+    pub(super) name: Option<String>,
+    /// As configured.
+    pub(super) endpoints: Vec<ConfiguredEndpoint>,
+    /// Where there are several, or the peer has shown some.
+    pub(super) paths: Option<Box<PeerPaths>>,
+    /// Bytes that the ends had for each other, among those sent: the routing engine's packets, probes.
+    pub(super) overhead_tx: u64,
+    pub(super) source: Source,
+}
+
+impl Peer {
+    /// What to call the peer in the log.
+    pub(super) fn label(&self, key: &PublicKey) -> String {
+        self.name.clone().unwrap_or_else(|| crate::key::abbreviate(key))
+    }
+}

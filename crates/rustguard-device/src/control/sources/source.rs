@@ -1,0 +1,41 @@
+//! What control remembers of our own address on the way to one peer.
+
+use rustguard_tun::LocalAddr;
+
+/// Interfaces that are remembered of each peer's route.
+const LED: usize = 4;
+
+/// Why a peer's source is to be looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    /// It is not.
+    #[default]
+    No,
+    /// It is new.
+    Learned,
+    /// The network has changed.
+    Changed,
+}
+
+/// What is known of a peer's source.
+#[derive(Debug, Default)]
+pub(in crate::control) struct Source {
+    pub(super) due: Due,
+    /// The address that was looked at last.
+    pub(super) checked: Option<LocalAddr>,
+    /// The interfaces by which the route has led, the newest first: what the peer sends there, it does because of us.
+    pub(super) led: [u32; LED],
+    /// The peer has sent a handshake message to an address that is not used any more.
+    pub(super) doubted: bool,
+    /// Bytes sent at the last change of the network.
+    pub(super) sent: u64,
+}
+
+impl Source {
+    pub(super) fn leads_by(&mut self, interface: u32) {
+        if !self.led.contains(&interface) {
+            self.led.rotate_right(1);
+            self.led[0] = interface;
+        }
+    }
+}

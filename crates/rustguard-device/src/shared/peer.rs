@@ -1,0 +1,279 @@
+//! What workers and control share of one peer: its sealer, its endpoint, its counters.
+
+use crate::{path_set::PathSet, waiting::Waiting};
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use rustguard_core::{
+    activity::Activity,
+    allowed_ips::AllowedIps,
+    limit::{Bucket, Rate},
+    node::PeerId,
+    routing::{PeerRoutes, Role},
+    session::Sealer,
+    time::Instant,
+};
+use rustguard_crypto::x25519::PublicKey;
+use rustguard_tun::{Endpoint, LocalAddr};
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// Probes of one peer. Eight paths in trouble, probed from both ends, make 200 a second.
+pub(crate) const PROBES: Rate = Rate { interval: Duration::from_millis(5), burst: 64 };
+/// What one peer may send to the routing engine: see [`PeerShared::may_send_to_engine`]. A neighbour that has 4,096 routes tells all of them
+/// in some seventy packets of full size, which count as 350, and twice when a link is new; each packet that it gets may cause an
+/// acknowledgment, which counts as one. It is never told more than 800 packets a second.
+pub(crate) const ENGINE_PACKETS: Rate = Rate { interval: Duration::from_millis(1), burst: 1_024 };
+/// Bytes that count as one in [`ENGINE_PACKETS`]: what a packet costs the engine grows with what is in it.
+const ENGINE_UNIT: usize = 256;
+/// A routing engine's packet may be as long as this with any MTU: the smallest path of IPv6 (RFC 8200 §5).
+pub(crate) const ENGINE_PATH: usize = 1_280;
+
+/// What is shared of one peer.
+pub(crate) struct PeerShared {
+    pub(crate) id: PeerId,
+    pub(crate) public_key: PublicKey,
+    /// What the peer may carry at most, where a routing engine decides; without one, its allowed IPs are its routes.
+    pub(crate) bounds: ArcSwapOption<Bounds>,
+    /// Seals for the peer; `None` while there is no session. Replaced while [`waiting`](Self::waiting) is locked.
+    pub(crate) sealer: ArcSwapOption<Sealer>,
+    /// What waits for a session. Locked only where there is no usable sealer, and by control: see [`waiting`](crate::waiting).
+    pub(crate) waiting: Mutex<Waiting>,
+    /// Where the peer is. Moved only by authenticated packets, configuration, name resolution and probes.
+    pub(crate) endpoint: ArcSwapOption<Endpoint>,
+    /// An endpoint is configured: where none is known yet, one may still be found.
+    pub(crate) has_configured_endpoint: AtomicBool,
+    /// An address of ours by which the peer was reached, until the kernel's route to it left that interface: it is not learned
+    /// again from what the peer still sends there.
+    pub(crate) abandoned_source: ArcSwapOption<LocalAddr>,
+    /// Where it is as well, if that is known.
+    pub(crate) path_set: ArcSwapOption<PathSet>,
+    /// Stamps for the timers.
+    pub(crate) activity: Arc<Activity>,
+    /// Our index in the last handshake message that control sent to the peer.
+    pub(crate) handshake_index: AtomicU32,
+    /// A wish for a handshake is on its way to control: one is enough. Control clears this before it looks at the wish.
+    pub(crate) handshake_wanted: AtomicBool,
+    /// The routing engine can use the peer: where there are several next hops, the others are passed over.
+    pub(crate) usable: AtomicBool,
+    /// Bytes that the ends had for each other, among those received: the routing engine's packets, probes.
+    pub(crate) overhead_rx: AtomicU64,
+    /// What the peer may still say about paths: locked for a probe only.
+    probes: Mutex<Bucket>,
+    /// What it may still say to the routing engine: locked for a packet to that only.
+    engine_budget: Mutex<Bucket>,
+    /// So is the news of another address of ours.
+    pub(crate) source_new: AtomicBool,
+    /// So is the news of a new endpoint: a peer that changes its address with every packet must not fill control's queue.
+    pub(crate) roamed: AtomicBool,
+}
+
+impl PeerShared {
+    pub(crate) fn new(id: PeerId, public_key: PublicKey, activity: Arc<Activity>) -> Self {
+        Self {
+            id,
+            public_key,
+            bounds: ArcSwapOption::empty(),
+            sealer: ArcSwapOption::empty(),
+            waiting: Mutex::default(),
+            endpoint: ArcSwapOption::empty(),
+            has_configured_endpoint: AtomicBool::new(false),
+            abandoned_source: ArcSwapOption::empty(),
+            path_set: ArcSwapOption::empty(),
+            activity,
+            handshake_index: AtomicU32::new(0),
+            handshake_wanted: AtomicBool::new(false),
+            usable: AtomicBool::new(true),
+            overhead_rx: AtomicU64::new(0),
+            probes: Mutex::default(),
+            engine_budget: Mutex::default(),
+            source_new: AtomicBool::new(false),
+            roamed: AtomicBool::new(false),
+        }
+    }
+
+    /// An authenticated packet came from `from`.
+    pub(crate) fn seen_at(&self, from: &Endpoint) -> LocationChange {
+        let known = self.endpoint.load();
+        if known.as_deref() == Some(from) || self.path_set.load().as_deref().is_some_and(|paths| paths.expects(from)) {
+            return LocationChange::None;
+        }
+        if known
+            .as_deref()
+            .is_some_and(|known| known.remote == from.remote && known.local.is_some_and(|local| local.bound))
+        {
+            return LocationChange::None;
+        }
+        let moved = known.as_deref().is_none_or(|known| known.remote != from.remote);
+        let abandoned = from.local.is_some() && self.abandoned_source.load().as_deref().copied() == from.local;
+        let now = if abandoned { Endpoint { local: None, ..*from } } else { *from };
+        if abandoned && !moved {
+            return LocationChange::None;
+        }
+        self.endpoint.store(Some(Arc::new(now)));
+        if moved { LocationChange::Endpoint } else { LocationChange::Source }
+    }
+
+    /// Control has heard of another address of ours: what comes from now on is told again.
+    pub(crate) fn source_heard(&self) {
+        self.source_new.store(false, Ordering::Release);
+    }
+
+    /// Our address `local` is not used any more, unless the peer has been heard elsewhere since `asked`.
+    pub(crate) fn abandon_source(&self, asked: &Endpoint, local: LocalAddr) {
+        self.abandoned_source.store(Some(Arc::new(local)));
+        let known = self.endpoint.load();
+        if known.as_deref() == Some(asked) {
+            self.endpoint.compare_and_swap(&known, Some(Arc::new(Endpoint { local: None, ..*asked })));
+        }
+    }
+
+    /// Our address `local` is right: it is learned again when the peer sends there.
+    pub(crate) fn restore_source(&self, local: LocalAddr) {
+        if self.abandoned_source.load().as_deref() == Some(&local) {
+            self.abandoned_source.store(None);
+        }
+    }
+
+    /// Whether control should hear of one more probe of the peer's: each is answered, before anything else is done.
+    pub(crate) fn may_probe(&self, now: Instant) -> bool {
+        self.probes.lock().take(PROBES, now)
+    }
+
+    /// Whether control should hear of a packet of so many bytes for the routing engine.
+    pub(crate) fn may_send_to_engine(&self, len: usize, now: Instant) -> bool {
+        let count = u32::try_from(len.div_ceil(ENGINE_UNIT).max(1)).unwrap_or(u32::MAX);
+        self.engine_budget.lock().take_many(count, ENGINE_PACKETS, now)
+    }
+
+    /// Whether the configuration has the peer as one that does not speak the routing protocol.
+    pub(crate) fn is_client(&self) -> bool {
+        self.bounds.load().as_deref().is_some_and(|bounds| bounds.role == Role::Client)
+    }
+
+    /// Forgets from which of our addresses the peer is talked to: the kernel chooses anew. A path that is bound to an interface
+    /// stays so.
+    pub(crate) fn forget_source(&self) {
+        let known = self.endpoint.load();
+        if let Some(at) = known.as_deref()
+            && at.local.is_some_and(|local| !local.bound)
+        {
+            // Only in place of what was looked at: the peer may have moved in the meantime.
+            self.endpoint.compare_and_swap(&known, Some(Arc::new(Endpoint { local: None, ..*at })));
+        }
+    }
+}
+
+/// What a packet said about where the peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LocationChange {
+    /// What was known.
+    None,
+    /// It is where it was, and talks to another address of ours.
+    Source,
+    /// It is elsewhere.
+    Endpoint,
+}
+
+/// What a peer may carry at most, whatever a routing engine says.
+pub(crate) struct Bounds {
+    allowed_ips: AllowedIps,
+    pub(crate) role: Role,
+}
+
+impl Bounds {
+    pub(crate) fn new(peer: PeerId, config: &PeerRoutes) -> Self {
+        let mut allowed_ips = AllowedIps::default();
+        for &net in &config.allowed_ips {
+            allowed_ips.insert(net, peer);
+        }
+        Self { allowed_ips, role: config.role }
+    }
+
+    pub(crate) fn contain(&self, address: IpAddr) -> bool {
+        self.allowed_ips.lookup(address).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    fn endpoint(remote: &str, local: Option<&str>) -> Endpoint {
+        Endpoint {
+            remote: remote.parse().unwrap(),
+            local: local.map(|ip| LocalAddr { ip: ip.parse().unwrap(), interface: 0, bound: false }),
+        }
+    }
+
+    #[test]
+    fn a_new_source_address_of_ours_is_kept_but_is_no_roaming() {
+        let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", None)), LocationChange::Endpoint);
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9"))), LocationChange::Source);
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9"))), LocationChange::None);
+        assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.1:1", Some("192.0.2.9"))));
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), LocationChange::Endpoint);
+        peer.forget_source();
+        assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.2:1", None)));
+        // What leaves by an interface that was asked for goes on to.
+        let local = LocalAddr { ip: "0.0.0.0".parse().unwrap(), interface: 7, bound: true };
+        let bound = Endpoint { local: Some(local), ..endpoint("192.0.2.2:1", None) };
+        peer.endpoint.store(Some(Arc::new(bound)));
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), LocationChange::None);
+        peer.forget_source();
+        assert_eq!(peer.endpoint.load().as_deref(), Some(&bound));
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.3:1", None)), LocationChange::Endpoint);
+    }
+
+    #[test]
+    fn an_address_that_was_given_up_is_not_learned_again() {
+        let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
+        let [old, other] = ["192.0.2.9", "192.0.2.10"].map(|local| endpoint("192.0.2.1:1", Some(local)));
+        let known = || peer.endpoint.load().as_deref().copied().unwrap();
+        assert_eq!(peer.seen_at(&old), LocationChange::Endpoint);
+        peer.abandon_source(&old, old.local.unwrap());
+        assert_eq!(
+            (known(), peer.seen_at(&old), known().local),
+            (endpoint("192.0.2.1:1", None), LocationChange::None, None)
+        );
+        // From elsewhere, to the same address of ours.
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), LocationChange::Endpoint);
+        assert_eq!(known(), endpoint("192.0.2.2:1", None));
+        assert_eq!((peer.seen_at(&other), known()), (LocationChange::Endpoint, other));
+        // It has moved since the kernel was asked.
+        peer.abandon_source(&old, old.local.unwrap());
+        assert_eq!(known(), other);
+        peer.restore_source(old.local.unwrap());
+        assert_eq!((peer.seen_at(&old), known()), (LocationChange::Source, old));
+    }
+
+    #[test]
+    fn a_peer_that_moves_while_its_source_is_forgotten_stays_where_it_moved() {
+        let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
+        let moving = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            let forgetting = scope.spawn(|| {
+                while moving.load(Ordering::Relaxed) {
+                    peer.forget_source();
+                }
+            });
+            for n in 0..100_000_u32 {
+                let at = endpoint(&format!("192.0.2.1:{}", 1 + n % 60_000), Some("192.0.2.9"));
+                peer.seen_at(&at);
+                // Room for the other thread between the two.
+                std::hint::spin_loop();
+                if peer.endpoint.load().as_deref().map(|known| known.remote) != Some(at.remote) {
+                    moving.store(false, Ordering::Relaxed);
+                    panic!("move {n} was undone");
+                }
+            }
+            moving.store(false, Ordering::Relaxed);
+            forgetting.join().expect("it ends");
+        });
+    }
+}

@@ -1,0 +1,45 @@
+//! For tests of the workers: what they share with a control that is not there.
+
+use crate::{
+    handshakes::{HandshakeInbox, HandshakeQueues},
+    shared::{
+        Shared,
+        to_control::{Capacity, FromWorkers, channels},
+    },
+};
+use rustguard_core::{
+    noise::{Claimed, WIREGUARD, initiate},
+    session::{Opener, Sealer, Side, establish},
+    time::Instant,
+};
+use rustguard_crypto::x25519::StaticSecret;
+
+/// What control would read from.
+pub(crate) struct Inbox {
+    pub(crate) handshakes: HandshakeInbox,
+    pub(crate) from_workers: FromWorkers,
+}
+
+/// With an MTU of 1,420, and room for `capacity` messages in each queue.
+pub(crate) fn shared(capacity: usize) -> (Shared, Inbox) {
+    let (queues, handshakes) = HandshakeQueues::new(capacity);
+    let (control, from_workers) = channels(&Capacity { routes: capacity, engine: capacity, probes: capacity });
+    (Shared::new(1_420, 0, control, queues), Inbox { handshakes, from_workers })
+}
+
+/// The sending half of one side, the receiving half of the other, by a handshake between them; `index` is
+/// the receiver's.
+pub(crate) fn session(index: u32, made: Instant) -> (Sealer, Opener) {
+    let [initiator, responder, first, second] = [1, 2, 3, 4].map(|n| StaticSecret::from_bytes([n; 32]));
+    let shared = initiator.diffie_hellman(&responder.public_key()).unwrap();
+    let mut payload = [0; 12];
+    let (initiated, fields) =
+        initiate(&WIREGUARD, &initiator.public_key(), &responder.public_key(), &shared, first, &mut payload).unwrap();
+    let claimed = Claimed::read(&WIREGUARD, &responder, &fields.ephemeral, &fields.static_key).unwrap();
+    let received = claimed.verify(&shared, &mut payload, &fields.tag).unwrap();
+    let (response, theirs) = received.respond(&[0; 32], second, &mut []).unwrap();
+    let answer = initiated.verify(&initiator, &[0; 32], &response, &mut []).unwrap();
+    let (sealer, _) = establish(&initiated.finish(answer), Side::Initiator, 7, index, made);
+    let (_, opener) = establish(&theirs, Side::Responder, index, 7, made);
+    (sealer, opener)
+}

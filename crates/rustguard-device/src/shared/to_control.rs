@@ -1,0 +1,159 @@
+//! The channels from the workers to control, except for handshake messages: see [`handshakes`](crate::handshakes).
+
+use crate::shared::peer::{LocationChange, PeerShared};
+use rustguard_core::{node::PeerId, paths::Probe};
+use rustguard_tun::Endpoint;
+use std::{io, net::IpAddr, sync::atomic::Ordering};
+use tokio::sync::mpsc;
+
+/// How many messages may wait in each bounded queue.
+pub(crate) struct Capacity {
+    /// Questions for routes.
+    pub(crate) routes: usize,
+    /// Packets for the routing engine.
+    pub(crate) engine: usize,
+    /// Probes.
+    pub(crate) probes: usize,
+}
+
+impl Default for Capacity {
+    fn default() -> Self {
+        Self {
+            routes: ROUTE_QUEUE,
+            // A burst of updates from some hundred neighbours.
+            engine: 1024,
+            // Those of a few hundred peers with several paths each, all at once.
+            probes: 1024,
+        }
+    }
+}
+
+/// Questions for routes that may wait, and that the kernel is asked at a time.
+pub(crate) const ROUTE_QUEUE: usize = 256;
+
+/// The workers' end.
+#[derive(Clone)]
+pub(crate) struct ToControl {
+    /// Source and destination of packets for which the kernel is to be asked. A question that finds its queue full is dropped: one
+    /// of the next packets asks again.
+    routes: mpsc::Sender<RouteQuestion>,
+    /// Packets for the routing engine.
+    pub(crate) engine: mpsc::Sender<(PeerId, Box<[u8]>)>,
+    /// Probes, and where they came from.
+    pub(crate) probes: mpsc::Sender<(PeerId, Endpoint, Probe)>,
+    /// Peers that need a handshake, each at most once.
+    handshake_requests: mpsc::UnboundedSender<PeerId>,
+    /// Bounded by its senders: one [`Notice::Confirmed`] for each session, one [`Notice::Roamed`] on its way for each peer, one
+    /// [`Notice::Activity`] for each peer and look of the timers.
+    notices: mpsc::UnboundedSender<Notice>,
+}
+
+/// Control's end.
+pub(crate) struct FromWorkers {
+    pub(crate) routes: mpsc::Receiver<RouteQuestion>,
+    pub(crate) engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
+    pub(crate) probes: mpsc::Receiver<(PeerId, Endpoint, Probe)>,
+    pub(crate) handshake_requests: mpsc::UnboundedReceiver<PeerId>,
+    pub(crate) notices: mpsc::UnboundedReceiver<Notice>,
+}
+
+/// Makes both ends.
+pub(crate) fn channels(capacity: &Capacity) -> (ToControl, FromWorkers) {
+    let (routes, routes_in) = mpsc::channel(capacity.routes);
+    let (engine, engine_in) = mpsc::channel(capacity.engine);
+    let (probes, probes_in) = mpsc::channel(capacity.probes);
+    let (handshake_requests, handshake_requests_in) = mpsc::unbounded_channel();
+    let (notices, notices_in) = mpsc::unbounded_channel();
+    (
+        ToControl { routes, engine, probes, handshake_requests, notices },
+        FromWorkers {
+            routes: routes_in,
+            engine: engine_in,
+            probes: probes_in,
+            handshake_requests: handshake_requests_in,
+            notices: notices_in,
+        },
+    )
+}
+
+/// Would the kernel route a peer's packet with these addresses back into the interface? The source matters too: rules may
+/// be about it, and reverse-path filters are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RouteQuestion {
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+}
+
+/// What a worker saw.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// The first data of the session with this index was authenticated.
+    Confirmed(u32),
+    /// A stamp started a waiting period.
+    Activity(PeerId),
+    /// Authenticated data moved the peer's endpoint.
+    Roamed(PeerId),
+    /// Authenticated data came to another address of ours than before.
+    SourceNew(PeerId),
+    /// The worker ended.
+    WorkerEnded(io::Result<()>),
+}
+
+impl ToControl {
+    pub(crate) fn notify(&self, notice: Notice) {
+        // Control is gone only while the device shuts down.
+        let _ = self.notices.send(notice);
+    }
+
+    /// Asks the kernel.
+    #[cold]
+    pub(crate) fn ask_route(&self, question: RouteQuestion) {
+        // When too many are under way, one of the next packets asks again.
+        let _ = self.routes.try_send(question);
+    }
+
+    /// Tells what authenticated data said about where `peer` is.
+    pub(crate) fn location_change(&self, peer: &PeerShared, change: LocationChange) {
+        match change {
+            LocationChange::None => {}
+            LocationChange::Endpoint => self.roamed(peer),
+            LocationChange::Source if peer.source_new.swap(true, Ordering::AcqRel) => {}
+            LocationChange::Source => self.notify(Notice::SourceNew(peer.id)),
+        }
+    }
+
+    /// Tells that authenticated data moved `peer`, unless that is on its way already: control then finds the newest place.
+    fn roamed(&self, peer: &PeerShared) {
+        if !peer.roamed.swap(true, Ordering::AcqRel) {
+            self.notify(Notice::Roamed(peer.id));
+        }
+    }
+
+    /// Asks for a handshake with `peer`, unless that was asked already: packets wait, or a sealer or an opener says that a
+    /// rekey is due.
+    pub(crate) fn want_handshake(&self, peer: &PeerShared) {
+        if !peer.handshake_wanted.swap(true, Ordering::AcqRel) {
+            // Control is gone only while the device shuts down.
+            let _ = self.handshake_requests.send(peer.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustguard_crypto::x25519::PublicKey;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_peer_that_moves_with_every_packet_has_one_signal_in_the_queue() {
+        let (control, mut from_workers) = channels(&Capacity::default());
+        let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
+        for port in 1..1_000 {
+            let from = Endpoint { remote: ([192, 0, 2, 1], port).into(), local: None };
+            control.location_change(&peer, peer.seen_at(&from));
+        }
+        assert!(matches!(from_workers.notices.try_recv(), Ok(Notice::Roamed(PeerId(1)))));
+        assert!(from_workers.notices.try_recv().is_err());
+    }
+}
