@@ -6,7 +6,6 @@
 //! runs. Nothing outside the namespaces is touched, and they vanish with the process.
 
 pub(crate) mod mesh;
-mod timeline;
 
 use crate::netlink::links::Links;
 use anyhow::{Context as _, Result, anyhow, bail};

@@ -4,14 +4,13 @@
 //! As in the other demonstration a thread per node lives in a network namespace of its own, with the device that `up` runs.
 
 mod node;
+mod ring;
+mod timeline;
 
-use super::{
-    become_privileged, secret,
-    timeline::{Picture, Stage},
-};
+use super::{become_privileged, secret};
 use anyhow::{Context as _, Result, anyhow, bail};
 use node::{Ask, Node};
-pub(super) use node::{Log, Sample};
+use ring::{CUT, Log, NAMES, Table, path};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{
     fs,
@@ -20,14 +19,8 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
+use timeline::{Picture, Stage};
 use tokio::sync::{mpsc, oneshot};
-
-/// The nodes, in the order of the ring.
-pub(super) const NAMES: [&str; 5] = ["ann", "bob", "cem", "dia", "eli"];
-/// The cable that goes dead: from this node to the next one.
-pub(super) const CUT: usize = 1;
-/// From one echo request to the next, of each pair.
-pub(super) const TICK: Duration = Duration::from_millis(50);
 
 /// How long everything is shown to work, before and after.
 const STEADY: Duration = Duration::from_millis(2_000);
@@ -37,9 +30,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const BACK: Duration = Duration::from_secs(5);
 /// How often nodes are asked how far they are.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// For each node, who gets what it sends to each other.
-pub(super) type Table = [[Option<usize>; NAMES.len()]; NAMES.len()];
 
 /// Runs the demo, prints what happened, and draws it.
 pub(crate) fn run(picture: Option<&Path>) -> Result<()> {
@@ -202,17 +192,6 @@ impl Ring {
     }
 }
 
-/// The nodes that a packet passes from one to another; what cannot arrive ends where it is lost.
-pub(super) fn path(table: &Table, from: usize, to: usize) -> Vec<usize> {
-    let mut path = vec![from];
-    let mut here = from;
-    while let Some(next) = table[here][to].filter(|_| here != to && path.len() <= NAMES.len()) {
-        path.push(next);
-        here = next;
-    }
-    path
-}
-
 fn row(name: &str, took: Duration, what: &str) {
     println!("  {name:<13} {:>6.2} s   {what}", took.as_secs_f64());
 }
@@ -236,23 +215,4 @@ fn write(path: Option<&Path>, text: &str) -> Result<PathBuf> {
     })?;
     file.write_all(text.as_bytes())?;
     Ok(file.keep()?.1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_path_ends_at_its_end_where_it_is_lost_or_after_a_round() {
-        let mut table = Table::default();
-        for (from, row) in table.iter_mut().enumerate() {
-            *row = [Some((from + 1) % NAMES.len()); NAMES.len()];
-        }
-        assert_eq!(path(&table, 1, 3), [1, 2, 3]);
-        assert_eq!(path(&table, 3, 0), [3, 4, 0]);
-        table[2][0] = None;
-        assert_eq!(path(&table, 1, 0), [1, 2]);
-        table[2][0] = Some(1);
-        assert!(path(&table, 1, 0).len() <= NAMES.len() + 1, "a loop");
-    }
 }

@@ -1,7 +1,7 @@
 //! A node of the ring: its namespace, its device, and what it sends to the others.
 
-use super::{super::enter, NAMES, TICK};
-use crate::netlink::links::Links;
+use super::ring::{Log, NAMES, Sample, TICK};
+use crate::{commands::demo::enter, netlink::links::Links};
 use anyhow::{Context as _, Result};
 use rustguard_babel::{Babel, Config};
 use rustguard_crypto::{
@@ -44,24 +44,6 @@ pub(super) enum Ask {
     Lose(usize, oneshot::Sender<()>),
     /// To end that.
     Find(usize, oneshot::Sender<()>),
-}
-
-/// What a node has noted.
-#[derive(Default)]
-pub(in crate::commands::demo) struct Log {
-    /// Its requests, in the order they were made.
-    pub(in crate::commands::demo) samples: Vec<Sample>,
-}
-
-/// An echo request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::commands::demo) struct Sample {
-    /// To whom.
-    pub(in crate::commands::demo) to: usize,
-    /// When.
-    pub(in crate::commands::demo) at: Instant,
-    /// How long the answer took; `None`: there is none.
-    pub(in crate::commands::demo) round_trip: Option<Duration>,
 }
 
 /// A node, in a thread of its own.

@@ -1,6 +1,6 @@
 //! The picture of `demo mesh`: the ring at three moments, and below who reached whom over time.
 
-use super::mesh::{CUT, Log, NAMES, Sample, TICK, Table, path};
+use super::ring::{CUT, Log, NAMES, Sample, TICK, Table, path};
 use crate::output::svg::Svg;
 use std::{
     f64::consts::TAU,
