@@ -13,6 +13,7 @@
 //! | [`allowed_ips`], [`packet`] | whose packet is it |
 //! | [`paths`] | several endpoints of one peer: probing, choosing, spreading flows |
 //! | [`routing`] | a seat for routing engines, and the static one |
+//! | [`host_port`] | `HOST:PORT`, as people write it |
 //! | [`limit`] | how much of something a source may cause |
 //! | [`staging`] | packets that wait for a handshake |
 //! | [`sync`] | shared ownership, also on targets without compare-and-swap |
@@ -28,6 +29,7 @@ pub mod allowed_ips;
 pub mod constants;
 pub mod cookie;
 pub mod ecn;
+pub mod host_port;
 pub mod icmp;
 pub mod limit;
 mod load;

@@ -2,7 +2,11 @@
 
 use crate::key::PresharedKey;
 use ipnet::IpNet;
-use rustguard_core::{paths::PathPolicy, routing::Role};
+use rustguard_core::{
+    host_port::{Host, HostPort},
+    paths::PathPolicy,
+    routing::Role,
+};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{fmt, net::SocketAddr, time::Duration};
 
@@ -351,6 +355,20 @@ impl fmt::Display for PathSpec {
 impl From<SocketAddr> for EndpointSpec {
     fn from(address: SocketAddr) -> Self {
         Self::Address(address)
+    }
+}
+
+/// # Errors
+/// Gives back an address with a zone that is the name of an interface: only its index makes an address.
+impl TryFrom<HostPort> for EndpointSpec {
+    type Error = HostPort;
+
+    fn try_from(at: HostPort) -> Result<Self, HostPort> {
+        match (at.socket_addr(), at.host()) {
+            (Some(address), _) => Ok(Self::Address(address)),
+            (None, Host::Name(name)) => Ok(Self::Name(name.clone(), at.port())),
+            (None, _) => Err(at),
+        }
     }
 }
 

@@ -63,6 +63,7 @@ pub use interface::Interface;
 pub use key::PresharedKey;
 pub use relay::Relay;
 pub use rustguard_core::{
+    host_port::{Host, HostPort, HostPortError},
     paths::{MAX_ENDPOINTS, PathPolicy, State as PathState},
     routing,
 };

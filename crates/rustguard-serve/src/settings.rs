@@ -2,6 +2,7 @@
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rand_core::Rng as _;
+use rustguard_core::host_port::HostPort;
 use rustguard_crypto::random::SystemRng;
 use rustguard_enroll::pool::Pools;
 use serde::{Deserialize, Serialize};
@@ -93,12 +94,10 @@ impl Settings {
 
     /// `HOST`, `[IPv6]`, IPv6 or any of them with a port: with a port.
     pub(crate) fn with_port(&self, endpoint: &str) -> String {
-        if let Ok(address) = endpoint.trim_matches(['[', ']']).parse::<IpAddr>() {
-            return SocketAddr::new(address, self.port).to_string();
-        }
-        match endpoint.rsplit_once(':') {
-            Some((_, port)) if port.parse::<u16>().is_ok() => endpoint.to_owned(),
-            _ => format!("{endpoint}:{}", self.port),
+        match HostPort::parse_or(endpoint, self.port) {
+            Ok(complete) => complete.to_string(),
+            // Joiners then hear what was said.
+            Err(_) => endpoint.to_owned(),
         }
     }
 

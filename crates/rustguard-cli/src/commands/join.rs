@@ -5,7 +5,7 @@ use crate::{arguments::enrolment::Join, netlink::networks, process::log, runfile
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::StaticSecret;
-use rustguard_device::{EndpointSpec, PresharedKey, interface};
+use rustguard_device::{EndpointSpec, HostPort, PresharedKey, interface};
 use rustguard_enroll::{
     client::{Here, Joined},
     token::Token,
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
         )
     };
     let token = Token::parse(&token)?;
-    let (name_or_address, port) = server(arguments, &token)?;
+    let server = server(arguments, &token)?;
     let path = configuration(interface)?;
     if runfile::running(interface).is_some() {
         bail!("{interface} is up; `rustguard down {interface}` ends it, `--interface` joins another network beside it");
@@ -58,9 +58,10 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     let name = arguments.name.clone().or_else(host_name);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (joined, addresses) = runtime.block_on(async {
-        let shown = format!("{name_or_address}:{port}");
+        let shown = server.to_string();
+        let host = server.host().to_string();
         let options = JoinOptions {
-            server: (&name_or_address, port),
+            server: (&host, server.port()),
             token,
             identity: identity.clone(),
             name: name.as_deref(),
@@ -78,7 +79,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     let joined = runtime.block_on(accept(joined, arguments, &addresses))?;
     drop(runtime);
     tracing::debug!("the server answered from {}", addresses[0]);
-    let mut config = config(&joined, &identity, &name_or_address, port);
+    let mut config = config(&joined, &identity, server);
     if !host::ipv6_available() {
         without_ipv6(&mut config)?;
     }
@@ -96,7 +97,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
 }
 
 /// Where the server is: as said, or as the invite says.
-fn server(arguments: &Join, token: &Token) -> Result<(String, u16)> {
+fn server(arguments: &Join, token: &Token) -> Result<HostPort> {
     let known = match token {
         Token::Invite(invite) => invite.endpoint(),
         _ => None,
@@ -104,22 +105,13 @@ fn server(arguments: &Join, token: &Token) -> Result<(String, u16)> {
     let Some(server) = arguments.server.as_deref().or(known) else {
         bail!("where is the server? rustguard join HOST:PORT --token …")
     };
-    split(server).with_context(|| format!("`{server}` is no server: HOST, HOST:PORT or [IPv6]:PORT"))
+    parse(server).with_context(|| format!("`{server}` is no server: HOST, HOST:PORT or [IPv6]:PORT"))
 }
 
-fn split(server: &str) -> Option<(String, u16)> {
-    if let Ok(address) = server.parse::<SocketAddr>() {
-        return Some((address.ip().to_string(), address.port()));
-    }
-    if let Ok(address) = server.trim_matches(['[', ']']).parse::<IpAddr>() {
-        return Some((address.to_string(), DEFAULT_PORT));
-    }
-    let (host, port) = match server.rsplit_once(':') {
-        Some((host, port)) => (host, port.parse().ok().filter(|&port| port > 0)?),
-        None => (server, DEFAULT_PORT),
-    };
-    let allowed = |c: char| c.is_alphanumeric() || matches!(c, '-' | '.' | '_');
-    (!host.is_empty() && host.chars().all(allowed)).then(|| (host.to_owned(), port))
+/// A server that datagrams can be sent to.
+fn parse(server: &str) -> Option<HostPort> {
+    let at = HostPort::parse_or(server, DEFAULT_PORT).ok().filter(|at| at.port() > 0)?;
+    EndpointSpec::try_from(at.clone()).is_ok().then_some(at)
 }
 
 /// The file to write; refuses one that is somebody's own.
@@ -237,13 +229,10 @@ fn seconds_left(until: Instant) -> Option<u64> {
 }
 
 /// What was told, as a configuration like any other.
-fn config(joined: &Joined, identity: &StaticSecret, host: &str, port: u16) -> conf::Config {
-    let port = joined.port.unwrap_or(port);
+fn config(joined: &Joined, identity: &StaticSecret, server: HostPort) -> conf::Config {
+    let port = joined.port.unwrap_or(server.port());
     // A name is kept: the server may move.
-    let endpoint = match host.parse() {
-        Ok(ip) => EndpointSpec::Address(SocketAddr::new(ip, port)),
-        Err(_) => EndpointSpec::Name(host.to_owned(), port),
-    };
+    let endpoint = EndpointSpec::try_from(server.with_port(port)).expect("checked when it was parsed");
     conf::Config {
         interface: conf::Interface {
             private_key: Some(identity.clone()),
@@ -320,10 +309,22 @@ mod tests {
             ("vpn.example.org", "vpn.example.org", 51_820),
             ("vpn_1:7", "vpn_1", 7),
         ] {
-            assert_eq!(split(text), Some((host.to_owned(), port)), "{text}");
+            let server = parse(text).map(|server| (server.host().to_string(), server.port()));
+            assert_eq!(server, Some((host.to_owned(), port)), "{text}");
         }
-        for text in ["", ":7", "host:", "host:0", "host:70000", "host:x", "ho st", "http://host", "host/path"] {
-            assert_eq!(split(text), None, "{text}");
+        for text in [
+            "",
+            ":7",
+            "host:",
+            "host:0",
+            "host:70000",
+            "host:x",
+            "ho st",
+            "http://host",
+            "host/path",
+            "[fe80::1%eth0]:7",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
         }
     }
 
@@ -352,7 +353,7 @@ mod tests {
             expires: None,
             ephemeral: false,
         };
-        let checked = |joined: &Joined, host: &str| check(&config(joined, &identity, host, 51_820));
+        let checked = |joined: &Joined, host: &str| check(&config(joined, &identity, parse(host).unwrap()));
         for host in ["vpn.example.org", "192.0.2.1", "2001:db8::1"] {
             checked(&joined, host).unwrap();
         }

@@ -1,9 +1,9 @@
 //! Configurations for stock WireGuard: a file, or a QR code for the apps.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use qrcode::{EcLevel, QrCode, render::unicode::Dense1x2};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{EndpointSpec, PresharedKey, key};
+use rustguard_device::{EndpointSpec, HostPort, PresharedKey, key};
 use rustguard_quick::conf;
 use rustguard_serve::{
     ask,
@@ -70,14 +70,9 @@ fn open(form: &Form) -> Result<Box<dyn io::Write>> {
 fn config(added: &Added, private_key: Option<StaticSecret>, endpoint: Option<&str>) -> Result<conf::Config> {
     let endpoint = endpoint.map(str::to_owned).or_else(|| added.endpoint.clone());
     let Some(endpoint) = endpoint else { bail!("where can the server be reached? say it by --endpoint HOST:PORT") };
-    let endpoint = match endpoint.parse() {
-        Ok(address) => EndpointSpec::Address(address),
-        Err(_) => {
-            let parts = endpoint.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
-            let (host, port) = parts.with_context(|| format!("`{endpoint}` is not HOST:PORT"))?;
-            EndpointSpec::Name(host.to_owned(), port)
-        }
-    };
+    let at = endpoint.parse::<HostPort>().with_context(|| format!("`{endpoint}` is not HOST:PORT"))?;
+    let endpoint = EndpointSpec::try_from(at)
+        .map_err(|at| anyhow!("`{at}`: a zone is the name of an interface here, and of none there"))?;
     let key = |text: &str| key::from_base64(text).context("the server's answer holds a key that is none");
     Ok(conf::Config {
         interface: conf::Interface {

@@ -5,6 +5,7 @@ use crate::{
     key::{self, PresharedKey},
 };
 use ipnet::IpNet;
+use rustguard_core::host_port::{Host, HostPort};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{
     net::{IpAddr, SocketAddr, SocketAddrV6},
@@ -130,13 +131,11 @@ fn parse_net(value: &str) -> Option<IpNet> {
 
 /// `192.0.2.1:51820`, `[2001:db8::1]:51820`, `[fe80::1%3]:51820`, `[fe80::1%eth0]:51820`.
 fn parse_endpoint(value: &str) -> Option<SocketAddr> {
-    if let Ok(address) = value.parse() {
-        return Some(address);
-    }
-    let (host, port) = value.strip_prefix('[')?.split_once("]:")?;
-    let (ip, scope) = host.split_once('%')?;
-    let scope = scope.parse().ok().or_else(|| interface_index(scope))?;
-    Some(SocketAddrV6::new(ip.parse().ok()?, port.parse().ok()?, 0, scope).into())
+    let at: HostPort = value.parse().ok()?;
+    at.socket_addr().or_else(|| match at.host() {
+        Host::Zone(address, name) => Some(SocketAddrV6::new(*address, at.port(), 0, interface_index(name)?).into()),
+        Host::Address(_) | Host::Name(_) => None,
+    })
 }
 
 /// The kernel's index of an interface, from sysfs.

@@ -3,9 +3,9 @@
 use super::{NodeName, Redistribute, Routing, Table};
 use ipnet::IpNet;
 use rustguard_core::{paths::PathPolicy, routing::Role};
-use rustguard_device::{EndpointSpec, PathSpec, SourceCheck, interface, key};
+use rustguard_device::{EndpointSpec, Host, HostPort, HostPortError, PathSpec, SourceCheck, interface, key};
 use std::{
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::IpAddr,
     ops::{Range, RangeInclusive},
     time::Duration,
 };
@@ -258,28 +258,33 @@ pub(super) fn path(text: &str) -> Result<PathSpec> {
 
 /// `address:port`, `[address]:port` or `name:port`.
 pub(super) fn endpoint(text: &str) -> Result<EndpointSpec> {
-    if text.parse::<Ipv6Addr>().is_ok() {
-        return Err(Problem::new(format!("must be an address and a port, not `{text}`"))
-            .help(format!("an IPv6 address goes in brackets, and then the port: `[{text}]:51820`")));
+    let other = || Problem::new(format!("must be address:port, [address]:port or name:port, not `{text}`"));
+    let wrong_port =
+        |port: &str| Problem::new(format!("has the port `{port}` in `{text}`; ports are numbers from 1 to 65535"));
+    let at = text.parse::<HostPort>().map_err(|error| match error {
+        HostPortError::NoPort => {
+            Problem::new(format!("has no port in `{text}`")).help(format!("add it: `{text}:51820`"))
+        }
+        HostPortError::Port(port) => wrong_port(&port),
+        HostPortError::Brackets { address, port } => {
+            let help = match port {
+                None => format!("an IPv6 address goes in brackets, and then the port: `[{address}]:51820`"),
+                Some(port) => format!("an IPv6 address goes in brackets: `[{address}]:{port}`"),
+            };
+            Problem::new(format!("must be an address and a port, not `{text}`")).help(help)
+        }
+        _ => other(),
+    })?;
+    if at.port() == 0 {
+        return Err(wrong_port("0"));
     }
-    let (host, port) = text
-        .rsplit_once(':')
-        .filter(|(_, port)| !port.ends_with(']'))
-        .ok_or_else(|| Problem::new(format!("has no port in `{text}`")).help(format!("add it: `{text}:51820`")))?;
-    let port: u16 = number(port, 1..=65_535)
-        .map_err(|_| Problem::new(format!("has the port `{port}` in `{text}`; ports are numbers from 1 to 65535")))?;
-    if let Ok(address) = text.parse::<SocketAddr>() {
-        return Ok(EndpointSpec::Address(address));
+    match at.host() {
+        // What is made of digits and dots only is a mistyped address: no top-level domain is a number.
+        Host::Name(name) if name.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') || !is_host(name) => {
+            Err(other())
+        }
+        _ => EndpointSpec::try_from(at).map_err(|_| other()),
     }
-    if host.parse::<Ipv6Addr>().is_ok() {
-        return Err(Problem::new(format!("must be an address and a port, not `{text}`"))
-            .help(format!("an IPv6 address goes in brackets: `[{host}]:{port}`")));
-    }
-    // What is made of digits and dots only is a mistyped address: no top-level domain is a number.
-    if host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') || !is_host(host) {
-        return Err(Problem::new(format!("must be address:port, [address]:port or name:port, not `{text}`")));
-    }
-    Ok(EndpointSpec::Name(host.to_owned(), port))
 }
 
 /// Whether a resolver could be asked for it. Underscores are no host name by the book, but in use.

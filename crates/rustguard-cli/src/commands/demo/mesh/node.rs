@@ -14,7 +14,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     num::NonZeroUsize,
     os::fd::OwnedFd,
-    time::{Duration, Instant},
+    time::Instant,
 };
 use tokio::{
     net::UdpSocket,
