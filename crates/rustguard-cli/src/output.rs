@@ -1,5 +1,6 @@
 //! What commands print and draw.
 
+pub(crate) mod qr;
 pub(crate) mod screen;
 pub(crate) mod stock;
 pub(crate) mod svg;

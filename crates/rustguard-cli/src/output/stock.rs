@@ -1,7 +1,7 @@
 //! Configurations for stock WireGuard: a file, or a QR code for the apps.
 
+use super::qr;
 use anyhow::{Context as _, Result, anyhow, bail};
-use qrcode::{EcLevel, QrCode, render::unicode::Dense1x2};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{EndpointSpec, HostPort, PresharedKey, key};
 use rustguard_quick::conf;
@@ -47,11 +47,12 @@ pub(crate) fn add(interface: &str, mut peer: AddPeer, endpoint: Option<&str>, fo
     match form {
         Form::File(_) => out.write_all(text.as_bytes()),
         Form::Qr => {
-            let code = QrCode::with_error_correction_level(text.as_bytes(), EcLevel::L);
-            let code = code.context("the configuration is too long for a QR code: use `peer add NAME --conf FILE`")?;
-            // Terminals are mostly dark: light modules on it are what scanners expect the other way round.
-            let picture = code.render::<Dense1x2>().dark_color(Dense1x2::Light).light_color(Dense1x2::Dark).build();
-            writeln!(out, "{picture}\n{name}: scan it with the WireGuard app. It holds the private key, which is kept nowhere else.")
+            let picture = qr::draw(&text)
+                .context("the configuration is too long for a QR code: use `peer add NAME --conf FILE`")?;
+            writeln!(
+                out,
+                "{picture}{name}: scan it with the WireGuard app. It holds the private key, which is kept nowhere else."
+            )
         }
     }
     .context("the peer was added, but its configuration could not be written: remove it, and try again")
