@@ -5,9 +5,9 @@ pub(crate) mod enrolment;
 pub(crate) mod mesh;
 mod token;
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, parser::ValueSource};
 use data_path::DataPath;
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 /// The exit statuses, for `--help` and the manual.
 const STATUS: &str = "\
@@ -296,6 +296,39 @@ pub(crate) struct Check {
     pub(crate) json: bool,
 }
 
+/// The options of this process's command that were given on its command line, of those that `wanted` names. What comes from the
+/// environment is not among them: a child inherits that.
+pub(crate) fn given(wanted: impl Fn(&str) -> bool) -> Vec<OsString> {
+    let command = Cli::command();
+    let matches = command.clone().get_matches();
+    let (command, matches) = match matches.subcommand() {
+        Some((name, matches)) => (command.find_subcommand(name).expect("it was just parsed"), matches),
+        None => (&command, &matches),
+    };
+    options(command, matches, wanted)
+}
+
+fn options(command: &clap::Command, matches: &ArgMatches, wanted: impl Fn(&str) -> bool) -> Vec<OsString> {
+    let mut options = Vec::new();
+    for argument in command.get_arguments() {
+        let id = argument.get_id().as_str();
+        let Some(long) = argument.get_long().filter(|_| wanted(id)) else { continue };
+        if matches.value_source(id) != Some(ValueSource::CommandLine) {
+            continue;
+        }
+        if !argument.get_action().takes_values() {
+            options.push(format!("--{long}").into());
+            continue;
+        }
+        for value in matches.get_raw(id).into_iter().flatten() {
+            let mut option = OsString::from(format!("--{long}="));
+            option.push(value);
+            options.push(option);
+        }
+    }
+    options
+}
+
 /// The command that somebody who wrote `word` probably meant.
 ///
 /// Interfaces mostly have a digit, commands never.
@@ -327,6 +360,33 @@ mod tests {
             command.get_subcommands().for_each(check);
         }
         check(&Cli::command());
+    }
+
+    #[test]
+    fn options_are_passed_on_as_they_were_given() {
+        let given = |line: &str, wanted: &dyn Fn(&str) -> bool| {
+            let command = Cli::command();
+            let matches = command.clone().try_get_matches_from(line.split(' ')).unwrap();
+            let (name, matches) = matches.subcommand().unwrap();
+            options(command.find_subcommand(name).unwrap(), matches, wanted)
+        };
+        let line =
+            "rustguard serve -d --pool 10.1.0.0/24 --pool=fd15::/64 -p 7 --token x --isolate --lease 2w --queues 2";
+        assert_eq!(
+            given(line, &|id| !enrolment::TokenSource::IDS.contains(&id)),
+            [
+                "--pool=10.1.0.0/24",
+                "--pool=fd15::/64",
+                "--port=7",
+                "--isolate=on",
+                "--lease=2w",
+                "--detach",
+                "--queues=2"
+            ]
+        );
+        let line = "rustguard join host --token x -d --name n --io uring --relay=off";
+        assert_eq!(given(line, &DataPath::has), ["--io=uring", "--relay=off"]);
+        assert_eq!(given("rustguard up wg0", &|_| true), [""; 0]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! How packets are moved: the options that `up`, `serve` and `join` share.
 
-use clap::{Args, Parser, ValueEnum};
+use clap::{Args, Command, Parser, ValueEnum};
 use std::num::NonZeroUsize;
 
 /// How packets are moved. Each can also be set in the environment, for services.
@@ -66,17 +66,9 @@ impl DataPath {
         }
     }
 
-    /// The arguments that say the same, for a process in the background.
-    pub(crate) fn arguments(&self) -> Vec<String> {
-        let name =
-            |value: Option<clap::builder::PossibleValue>| value.map_or_else(String::new, |v| v.get_name().to_owned());
-        let mut arguments = vec![
-            format!("--offload={}", name(self.offload.to_possible_value())),
-            format!("--io={}", name(self.io.to_possible_value())),
-            format!("--relay={}", name(self.relay.to_possible_value())),
-        ];
-        arguments.extend(self.queues.map(|queues| format!("--queues={queues}")));
-        arguments
+    /// Whether an argument is one of these, by its name in clap.
+    pub(crate) fn has(id: &str) -> bool {
+        Self::augment_args(Command::new("")).get_arguments().any(|argument| argument.get_id() == id)
     }
 }
 

@@ -35,6 +35,11 @@ pub(crate) struct TokenSource {
     pub(crate) token_file: Option<PathBuf>,
 }
 
+impl TokenSource {
+    /// The names of these arguments in clap.
+    pub(crate) const IDS: [&str; 2] = ["token", "token_file"];
+}
+
 /// `rustguard serve`.
 #[derive(Args, Debug)]
 pub(crate) struct Serve {
@@ -79,25 +84,6 @@ pub(crate) struct Serve {
     // netfilter has rules for what it forwards.
     #[command(flatten)]
     pub(crate) data_path: DataPath,
-}
-
-impl Serve {
-    /// The arguments that say the same, for a process in the background; all but the token.
-    pub(crate) fn arguments(&self) -> Vec<String> {
-        let mut arguments =
-            vec!["serve".to_owned(), "--detach".to_owned(), format!("--interface={}", self.interface.interface)];
-        arguments.extend(self.pools.iter().map(|pool| format!("--pool={pool}")));
-        arguments.extend(self.port.map(|port| format!("--port={port}")));
-        arguments.extend(self.endpoint.iter().map(|endpoint| format!("--endpoint={endpoint}")));
-        arguments.extend(self.routes.iter().map(|route| format!("--route={route}")));
-        arguments.extend(self.dns.iter().map(|dns| format!("--dns={dns}")));
-        arguments.extend(self.search.iter().map(|search| format!("--search={search}")));
-        arguments.extend(self.isolate.map(|on| format!("--isolate={}", if on { "on" } else { "off" })));
-        arguments.extend(self.lease.map(|lease| format!("--lease={}s", lease.as_secs())));
-        arguments.extend(self.defaults.then(|| "--defaults".to_owned()));
-        arguments.extend(self.data_path.arguments());
-        arguments
-    }
 }
 
 /// `rustguard join`.

@@ -1,7 +1,10 @@
 //! `rustguard serve`: a tunnel that others can join.
 
 use crate::{
-    arguments::{data_path, enrolment::Serve},
+    arguments::{
+        self, data_path,
+        enrolment::{Serve, TokenSource},
+    },
     netlink::networks,
     output::words::span,
     process::{
@@ -35,7 +38,10 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         None => None,
     };
     if arguments.detach && !detach::is_child() {
-        detach::spawn_with(interface, &arguments.arguments(), token.as_ref().map(|token| &***token))?;
+        // The child gets the token by another way.
+        let options = arguments::given(|id| !TokenSource::IDS.contains(&id));
+        let line = [vec!["serve".into()], options].concat();
+        detach::spawn(interface, &line, token.as_ref().map(|token| &***token))?;
         let invite = ask(interface, &invite())?;
         let opened = arguments.open.map(|seconds| ask(interface, &open(seconds))).transpose()?;
         return announce(&invite, opened.as_ref(), &arguments.interface.option());

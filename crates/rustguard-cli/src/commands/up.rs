@@ -1,7 +1,10 @@
 //! `rustguard up`: a tunnel from a configuration file, in the foreground or detached.
 
 use crate::{
-    arguments::data_path::{DataPath, Relay},
+    arguments::{
+        self,
+        data_path::{DataPath, Relay},
+    },
     process::{
         detach,
         lifetime::{Signals, run_until_ended},
@@ -18,10 +21,10 @@ pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<
     if detached && !detach::is_child() {
         // Absolute, but not canonical: the interface has its name from the link, not from what it points to.
         let path = std::path::absolute(&path).with_context(|| format!("cannot open {}", path.display()))?;
-        let path = path.to_str().context("the path is not UTF-8")?;
-        let mut arguments = vec!["up".to_owned(), "--detach".to_owned(), path.to_owned()];
-        arguments.extend(data_path.arguments());
-        return detach::spawn(&interface, &arguments);
+        // The command is `up`, or the `join` before it.
+        let options = arguments::given(DataPath::has);
+        let line = [vec!["up".into(), "--detach".into(), path.into()], options].concat();
+        return detach::spawn(&interface, &line, None);
     }
     detach::enter();
     let config = super::check::load(&path)?;

@@ -18,7 +18,7 @@ pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
     // First: a value that is none ends the process.
     let data_path = DataPath::from_environment();
     if !foreground && !detach::is_child() {
-        return detach::spawn(interface, &[interface.to_owned()]);
+        return detach::spawn(interface, &[interface.into()], None);
     }
     detach::enter();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

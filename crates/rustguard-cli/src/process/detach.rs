@@ -4,6 +4,7 @@ use super::{inherited, log};
 use crate::runfile;
 use anyhow::{Context as _, Result, bail};
 use std::{
+    ffi::OsString,
     fs::OpenOptions,
     io::{BufRead as _, BufReader, Write as _},
     os::unix::fs::OpenOptionsExt as _,
@@ -19,13 +20,9 @@ pub(crate) fn is_child() -> bool {
     inherited::is_detached()
 }
 
-/// Starts `arguments` of this program in the background; returns when it is ready, or fails with what it said.
-pub(crate) fn spawn(interface: &str, arguments: &[String]) -> Result<()> {
-    spawn_with(interface, arguments, None)
-}
-
-/// As [`spawn`], with a token: through a pipe, where neither `ps` nor the child's own children see it.
-pub(crate) fn spawn_with(interface: &str, arguments: &[String], token: Option<&str>) -> Result<()> {
+/// Starts this program with `arguments` in the background. Returns when it is ready, or fails with what it said. A `token` goes
+/// through a pipe, where neither `ps` nor the child's own children see it.
+pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>) -> Result<()> {
     // Here, and not by the child alone: the log is that of the tunnel which is up.
     runfile::check_free(interface)?;
     let log = runfile::path(interface, "log")?;
