@@ -122,8 +122,8 @@ impl Session {
 
     /// SaveConfig: the file becomes what the device is now.
     async fn save(&self, device: &DeviceHandle) -> Result<()> {
-        let Some(status) = device.status().await else { return Ok(()) };
-        let config = self.config.with_status(&status);
+        let Some((status, secrets)) = device.status_with_secrets().await else { return Ok(()) };
+        let config = self.config.with_status(&status, &secrets);
         conf::write(&self.path, &config).with_context(|| format!("cannot save {}", self.path.display()))
     }
 

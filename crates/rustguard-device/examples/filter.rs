@@ -7,7 +7,7 @@
 
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{
-    Device, MemoryBinder, PeerUpdate, Relay,
+    Counter, Device, MemoryBinder, PeerUpdate, Relay,
     filter::{Packet, Routed, Verdict},
 };
 use rustguard_tun::memory::{self, MemoryHost, MemoryNet};
@@ -65,7 +65,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .relay(Relay::Always { local: vec![address(2).into()] })
         .filter(move |packet| https_and_pings(packet, &filter[0], &filter[1]))
         .counters(move || {
-            vec![("passed", shown[0].load(Ordering::Relaxed)), ("refused", shown[1].load(Ordering::Relaxed))]
+            let counters = ["passed", "refused"].into_iter().zip(&*shown);
+            counters.map(|(name, count)| Counter::new(name, count.load(Ordering::Relaxed))).collect()
         });
     for n in [1, 3] {
         let key = keys[usize::from(n) - 1].public_key();

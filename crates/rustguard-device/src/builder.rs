@@ -9,6 +9,7 @@ use crate::{
     foreign::{Datagram, ForeignProtocol},
     relay::Relay,
     settings::Settings,
+    status::Counter,
 };
 use ipnet::IpNet;
 use rustguard_core::routing::RoutingEngine;
@@ -197,10 +198,10 @@ impl Builder {
         (self, receiver)
     }
 
-    /// Counters of the embedder's own, which are shown with the device's: [`Status::counters`], `show`. Names are of
-    /// lower-case letters and `_`. Asked for with each status, from the control thread: it must not block.
+    /// The embedder's counters, which are shown with the device's in [`Status::counters`](crate::Status::counters) and `show`. The
+    /// control thread calls the function for each status: it must not block.
     #[must_use]
-    pub fn counters(mut self, counters: impl Fn() -> Vec<(&'static str, u64)> + Send + 'static) -> Self {
+    pub fn counters(mut self, counters: impl Fn() -> Vec<Counter> + Send + 'static) -> Self {
         self.settings.counters = Some(Box::new(counters));
         self
     }

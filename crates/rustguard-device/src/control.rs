@@ -27,6 +27,7 @@ use crate::{
     interface::Interface,
     kernel::{ForwardRules, HostEvent, KernelRoutes, LearnedRoutes, Monitor, local_addresses},
     relay::{Relay, RelayRule},
+    secrets::Secrets,
     settings::{Counters, Settings},
     shared::{
         Shared,
@@ -73,6 +74,8 @@ const GREETING_PAUSE: Duration = Duration::from_millis(1);
 pub(crate) enum Command {
     Update(Update, oneshot::Sender<Result<(), UpdateError>>),
     Status(oneshot::Sender<Status>),
+    /// The status with the secrets of the same moment.
+    StatusWithSecrets(oneshot::Sender<(Status, Secrets)>),
     Routing(oneshot::Sender<RoutingStatus>),
     HandshakeNow,
     Send(Datagram),
@@ -334,6 +337,7 @@ impl<B: Binder> Control<B> {
                     match command {
                         Command::Update(update, answer) => { let _ = answer.send(self.update(update)); }
                         Command::Status(answer) => { let _ = answer.send(self.status()); }
+                        Command::StatusWithSecrets(answer) => { let _ = answer.send((self.status(), self.secrets())); }
                         Command::Routing(answer) => { let _ = answer.send(self.routing_status()); }
                         Command::HandshakeNow => self.handshake_now(),
                         Command::Send(Datagram { endpoint, bytes }) => { self.transmit(endpoint, 0, &bytes); }

@@ -8,6 +8,7 @@ use crate::{
     event::Event,
     foreign::Datagram,
     interface::Interface,
+    secrets::Secrets,
     settings::Settings,
     status::{RoutingStatus, Status},
 };
@@ -66,9 +67,14 @@ impl Device {
         self.handle.update(update).await
     }
 
-    /// The state now; `None` once the device has ended.
+    /// The state now, without secrets; `None` once the device has ended.
     pub async fn status(&self) -> Option<Status> {
         self.handle.status().await
+    }
+
+    /// The private key and the preshared keys; `None` once the device has ended.
+    pub async fn secrets(&self) -> Option<Secrets> {
+        self.handle.secrets().await
     }
 
     /// As [`DeviceHandle::handshake_now`].
@@ -163,6 +169,18 @@ impl DeviceHandle {
     pub async fn status(&self) -> Option<Status> {
         let (answer, answered) = oneshot::channel();
         self.commands.send(Command::Status(answer)).await.ok()?;
+        answered.await.ok()
+    }
+
+    /// As [`Device::secrets`].
+    pub async fn secrets(&self) -> Option<Secrets> {
+        self.status_with_secrets().await.map(|(_, secrets)| secrets)
+    }
+
+    /// The state and the secrets of one moment: for configurations that are saved.
+    pub async fn status_with_secrets(&self) -> Option<(Status, Secrets)> {
+        let (answer, answered) = oneshot::channel();
+        self.commands.send(Command::StatusWithSecrets(answer)).await.ok()?;
         answered.await.ok()
     }
 }

@@ -1,5 +1,6 @@
 //! What an embedder can listen to.
 
+use crate::config::PathSpec;
 use rustguard_crypto::x25519::PublicKey;
 use std::{net::SocketAddr, time::Duration};
 
@@ -55,7 +56,7 @@ pub enum Event {
         /// Whose.
         peer: PublicKey,
         /// Which, as it was configured.
-        endpoint: String,
+        path: PathSpec,
         /// It works.
         up: bool,
     },

@@ -42,6 +42,7 @@ pub mod kernel;
 pub mod key;
 mod path_set;
 mod relay;
+mod secrets;
 mod sessions;
 mod settings;
 mod sharded;
@@ -67,8 +68,12 @@ pub use rustguard_core::{
     paths::{MAX_ENDPOINTS, PathPolicy, State as PathState},
     routing,
 };
+pub use secrets::Secrets;
 pub use settings::DEFAULT_MTU;
-pub use status::{LearnedRoute, NeighbourStatus, PathStatus, PeerStatus, RelayStatus, RoutingStatus, Status, Who};
+pub use status::{
+    AnnouncementStatus, Counter, DropCount, NeighbourStatus, OriginName, PathStatus, PeerLabel, PeerStatus,
+    RelayStatus, RouteStatus, RouterId, RoutingStatus, Status,
+};
 
 /// Registers this process for `membarrier(2)`, which the tables of sessions need. To call it is optional.
 ///

@@ -6,6 +6,7 @@ use crate::{
     foreign::ForeignProtocol,
     kernel::{LearnedTables, Redistribute},
     relay::Relay,
+    status::Counter,
 };
 use rustguard_core::routing::RoutingEngine;
 
@@ -17,7 +18,7 @@ pub(crate) type Engine = Box<dyn RoutingEngine + Send>;
 /// Takes the bytes that an engine wants to find again after a restart.
 pub(crate) type StateSink = Box<dyn FnMut(&[u8]) + Send>;
 /// Counters of the embedder's own: see [`Builder::counters`].
-pub(crate) type Counters = Box<dyn Fn() -> Vec<(&'static str, u64)> + Send>;
+pub(crate) type Counters = Box<dyn Fn() -> Vec<Counter> + Send>;
 
 /// Everything that the control thread and the workers are told once, at the start.
 pub(crate) struct Settings {

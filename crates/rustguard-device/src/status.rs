@@ -1,57 +1,95 @@
-//! A device's state at one moment, for `show`, the UAPI and embedders.
+//! A device's state at one moment, for `show`, the control socket and embedders. It holds no secrets: see [`Secrets`](crate::Secrets).
 
-use crate::drops::DropReason;
+mod routing;
+
+use crate::{config::PathSpec, drops::DropReason};
 use ipnet::IpNet;
+pub use routing::{AnnouncementStatus, NeighbourStatus, OriginName, PeerLabel, RouteStatus, RouterId, RoutingStatus};
 use rustguard_core::paths::State;
-use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use rustguard_crypto::x25519::PublicKey;
 use std::{
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
-use zeroize::Zeroizing;
 
-/// Everything about a device. Holds the private key: handle it as such.
+/// The state of a device.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Status {
-    /// The private key, if one is set.
-    pub private_key: Option<StaticSecret>,
-    /// Its public half.
+    /// The public key; `None` where the device has no private key.
     pub public_key: Option<PublicKey>,
     /// The UDP port.
     pub listen_port: u16,
-    /// The firewall mark, 0 for none.
+    /// The firewall mark; 0 stands for no mark.
     pub fwmark: u32,
-    /// The peers, in the order they were added.
+    /// The peers, in the order in which they were added.
     pub peers: Vec<PeerStatus>,
     /// Whether packets go from peer to peer without the host.
     pub relaying: RelayStatus,
-    /// Packets that went from peer to peer without the host: see [`Relay`](crate::Relay).
+    /// The number of packets that went from peer to peer without the host: see [`Relay`](crate::Relay).
     pub relayed: u64,
-    /// Packets of routers that were let through though their sources were not announced: see
+    /// The number of packets of routers that passed although their sources were not announced: see
     /// [`SourceCheck::Log`](crate::SourceCheck::Log).
     pub unannounced: u64,
-    /// What was dropped, by reason; reasons that never happened are left out.
-    pub drops: Vec<(DropReason, u64)>,
-    /// The embedder's own: see [`Builder::counters`](crate::Builder::counters).
-    pub counters: Vec<(&'static str, u64)>,
+    /// What was dropped, by reason. Reasons that never happened are left out.
+    pub drops: Vec<DropCount>,
+    /// The embedder's counters: see [`Builder::counters`](crate::Builder::counters).
+    pub counters: Vec<Counter>,
+}
+
+impl Status {
+    /// How many packets were dropped for this reason since the start.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops.iter().find(|count| count.reason == reason).map_or(0, |count| count.packets)
+    }
+}
+
+/// How many packets were dropped for one reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DropCount {
+    /// The reason.
+    pub reason: DropReason,
+    /// The number of packets since the start.
+    pub packets: u64,
+}
+
+/// A counter with a name. It only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counter {
+    /// Its name, in lower-case letters and `_`.
+    pub name: &'static str,
+    /// Its value since the start.
+    pub value: u64,
+}
+
+impl Counter {
+    /// A counter with this name and value.
+    pub const fn new(name: &'static str, value: u64) -> Self {
+        Self { name, value }
+    }
 }
 
 /// Whether packets from peer to peer are relayed: see [`Relay`](crate::Relay).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RelayStatus {
-    /// They are, where the mode says so.
+    /// They are relayed, as far as the mode says so.
     On,
-    /// The host gets them: that is how it is configured.
+    /// The host gets them, because of the configuration.
     Off,
     /// They are dropped: peers are kept apart.
     Isolated,
-    /// The host gets them, for these rules of netfilter to see them.
+    /// The host gets them, because netfilter has rules that they must meet. The text names the rules.
     Rules(String),
-    /// The host gets them, because it is not known whether netfilter has rules for them.
+    /// The host gets them, because it is not known yet whether netfilter has rules for them.
+    #[default]
     Unknown,
 }
 
 impl RelayStatus {
-    /// In one word, as the control socket and `show --json` say it.
+    /// The state in one word, as the control socket and `show --json` write it.
     pub fn word(&self) -> &'static str {
         match self {
             Self::On => "on",
@@ -63,103 +101,66 @@ impl RelayStatus {
     }
 }
 
-/// What a routing engine tells.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RoutingStatus {
-    /// The engine's own identifier in its protocol, where it has one.
-    pub router_id: Option<[u8; 8]>,
-    /// Who it talks to.
-    pub neighbours: Vec<NeighbourStatus>,
-    /// What it knows of prefixes.
-    pub routes: Vec<LearnedRoute>,
-    /// What origins are called, as they claim.
-    pub names: Vec<([u8; 8], String)>,
-    /// What it passed over, by reason.
-    pub refused: Vec<(&'static str, u64)>,
-}
-
-/// A peer's public key, and its name if it has one.
-pub type Who = (PublicKey, Option<String>);
-
-/// A neighbour of a routing engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NeighbourStatus {
-    /// Who.
-    pub peer: PublicKey,
-    /// Its name, if it has one.
+/// The state of a peer.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PeerStatus {
+    /// The peer's name, if it has one.
     pub name: Option<String>,
-    /// Where it is, as far as known.
+    /// The peer's public key.
+    pub public_key: PublicKey,
+    /// Whether there is a preshared key. [`Secrets`](crate::Secrets) has the key.
+    pub has_preshared_key: bool,
+    /// The peer's address and port; `None` while they are unknown.
     pub endpoint: Option<SocketAddr>,
-    /// Whether it is heard.
-    pub heard: bool,
-    /// The cost of the link; `None`: it cannot be used.
-    pub cost: Option<u16>,
-    /// The smoothed round trip.
-    pub round_trip: Option<Duration>,
-    /// How many prefixes it announces.
-    pub routes: usize,
+    /// The paths to the peer. Empty where there is no choice: the peer has one endpoint, and has used one.
+    pub paths: Vec<PathStatus>,
+    /// The interval of persistent keepalives; `None` where they are off.
+    pub persistent_keepalive: Option<Duration>,
+    /// When the last handshake completed, as the time since the Unix epoch.
+    pub last_handshake: Option<Duration>,
+    /// Bytes received in UDP payloads: transport and handshake messages.
+    pub rx_bytes: u64,
+    /// Bytes sent in UDP payloads: transport and handshake messages.
+    pub tx_bytes: u64,
+    /// The peer's allowed IPs.
+    pub allowed_ips: Vec<IpNet>,
 }
 
-/// A prefix, as a routing engine knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LearnedRoute {
-    /// Which.
-    pub prefix: IpNet,
-    /// Whether this host announces it as its own.
-    pub local: bool,
-    /// How far it is; `None`: out of reach.
-    pub metric: Option<u16>,
-    /// Who originates it.
-    pub origin: Option<[u8; 8]>,
-    /// Who gets packets for it, the best first.
-    pub next_hops: Vec<Who>,
-    /// Who takes over.
-    pub backup: Option<Who>,
-    /// Who announces it, how far it is from there, and whether it could be used.
-    pub learned: Vec<(Who, u16, bool)>,
-    /// Why it is not in the kernel's table, where it should be.
-    pub kernel: Option<String>,
+impl PeerStatus {
+    /// A peer that nothing is known of yet.
+    pub fn new(public_key: PublicKey) -> Self {
+        Self {
+            name: None,
+            public_key,
+            has_preshared_key: false,
+            endpoint: None,
+            paths: Vec::new(),
+            persistent_keepalive: None,
+            last_handshake: None,
+            rx_bytes: 0,
+            tx_bytes: 0,
+            allowed_ips: Vec::new(),
+        }
+    }
 }
 
 /// One of several paths to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PathStatus {
-    /// As it was configured; `None` for one that the peer has shown us.
-    pub configured: Option<String>,
-    /// Where it leads; `None` while its name is not resolved.
+    /// The path as it was configured; `None` for a path that the peer has shown by its packets.
+    pub configured: Option<PathSpec>,
+    /// The peer's address and port on this path; `None` while the name is not resolved.
     pub endpoint: Option<SocketAddr>,
-    /// Our address on it, where it matters.
+    /// Our address on this path, where the path is bound to one.
     pub local: Option<IpAddr>,
-    /// Whether it works.
+    /// Whether the path works.
     pub state: State,
-    /// Its smoothed round trip, where we probe it.
+    /// The smoothed round-trip time, where this side probes the path.
     pub round_trip: Option<Duration>,
-    /// It carries what is not spread.
+    /// Whether packets that are not spread over several paths take this one.
     pub active: bool,
-    /// Its share of the flows, while they are spread.
+    /// The path's share of the flows while they are spread; `None` while they are not.
     pub weight: Option<u8>,
-}
-
-/// Everything about a peer.
-pub struct PeerStatus {
-    /// Its name, if it has one.
-    pub name: Option<String>,
-    /// Its public key.
-    pub public_key: PublicKey,
-    /// The preshared key; all zeros means none.
-    pub preshared_key: Zeroizing<[u8; 32]>,
-    /// Where it is, as far as known.
-    pub endpoint: Option<SocketAddr>,
-    /// The paths to it, where it has several endpoints, or has shown that there are several ways to us.
-    pub paths: Vec<PathStatus>,
-    /// Persistent keepalive.
-    pub persistent_keepalive: Option<Duration>,
-    /// When the last handshake completed, since the Unix epoch.
-    pub last_handshake: Option<Duration>,
-    /// Bytes received: transport and handshake messages.
-    pub rx_bytes: u64,
-    /// Bytes sent: transport and handshake messages.
-    pub tx_bytes: u64,
-    /// Its allowed IPs.
-    pub allowed_ips: Vec<IpNet>,
 }

@@ -32,7 +32,7 @@ fn send(socket: &mut impl Network, datagram: &[u8]) {
 
 async fn until_dropped(device: &Device, reason: DropReason, packets: u64) {
     let counted = async {
-        while !device.status().await.unwrap().drops.contains(&(reason, packets)) {
+        while device.status().await.unwrap().dropped(reason) != packets {
             tokio::task::yield_now().await;
         }
     };

@@ -152,8 +152,7 @@ impl Three {
     }
 
     async fn dropped(&self, reason: DropReason) -> u64 {
-        let drops = self.b.0.status().await.unwrap().drops;
-        drops.into_iter().find(|&(r, _)| r == reason).map_or(0, |(_, n)| n)
+        self.b.0.status().await.unwrap().dropped(reason)
     }
 }
 

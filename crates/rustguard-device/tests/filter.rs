@@ -50,8 +50,7 @@ impl Node {
     }
 
     async fn dropped(&self, reason: DropReason) -> u64 {
-        let drops = self.device.status().await.unwrap().drops;
-        drops.into_iter().find(|&(r, _)| r == reason).map_or(0, |(_, n)| n)
+        self.device.status().await.unwrap().dropped(reason)
     }
 }
 

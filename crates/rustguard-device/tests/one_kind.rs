@@ -126,7 +126,7 @@ impl Lab {
     /// How much of the flood the device has taken for one.
     async fn flooded(&self) -> u64 {
         let status = self.device.status().await.unwrap();
-        let dropped = |reason| status.drops.iter().find(|&&(dropped, _)| dropped == reason).map_or(0, |&(_, n)| n);
+        let dropped = |reason| status.dropped(reason);
         match self.kind {
             Kind::Engine => dropped(DropReason::EngineLimit),
             // All are good, and 64 bytes long.

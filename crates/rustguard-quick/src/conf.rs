@@ -26,7 +26,9 @@ pub use path::{NameError, readable_by_others, resolve_name, writable_by_others};
 use rustguard_core::{paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 pub use rustguard_device::kernel::Redistribute;
-use rustguard_device::{Change, EndpointSpec, PathSpec, PeerStatus, PeerUpdate, PresharedKey, SourceCheck, Status};
+use rustguard_device::{
+    Change, EndpointSpec, PathSpec, PeerStatus, PeerUpdate, PresharedKey, Secrets, SourceCheck, Status,
+};
 use std::{net::IpAddr, time::Duration};
 pub use write::{to_text, write, write_with_comment};
 
@@ -139,16 +141,16 @@ impl Config {
     /// Names, addresses, DNS, MTU, table and hooks are not the device's business and stay, and so do an endpoint's host
     /// name, which is what the file's owner meant by the address it resolved to, and several endpoints.
     #[must_use]
-    pub fn with_status(&self, status: &Status) -> Self {
+    pub fn with_status(&self, status: &Status, secrets: &Secrets) -> Self {
         let mut config = self.clone();
-        config.interface.private_key = status.private_key.clone();
+        config.interface.private_key = secrets.private_key().cloned();
         config.interface.listen_port = Some(status.listen_port);
         config.interface.fwmark = (status.fwmark != 0).then_some(status.fwmark);
-        config.peers = status.peers.iter().map(|peer| self.peer_with_status(peer)).collect();
+        config.peers = status.peers.iter().map(|peer| self.peer_with_status(peer, secrets)).collect();
         config
     }
 
-    fn peer_with_status(&self, status: &PeerStatus) -> Peer {
+    fn peer_with_status(&self, status: &PeerStatus, secrets: &Secrets) -> Peer {
         let before = self.peers.iter().find(|peer| peer.public_key == status.public_key);
         // One plain address is where the peer was when the file was written: it may have moved.
         let plain = |peer: &Peer| match &peer.endpoints[..] {
@@ -161,7 +163,7 @@ impl Config {
         Peer {
             name: status.name.clone().or_else(|| before?.name.clone()),
             public_key: status.public_key,
-            preshared_key: (*status.preshared_key != [0; 32]).then(|| PresharedKey::from_bytes(&status.preshared_key)),
+            preshared_key: secrets.preshared_key(&status.public_key).cloned(),
             endpoints: match before {
                 Some(before) if !plain(before) => before.endpoints.clone(),
                 _ => status.endpoint.map(PathSpec::from).into_iter().collect(),

@@ -268,9 +268,9 @@ fn drain(mut stream: TcpStream) {
     let _ = stream.write_all(&bytes.to_be_bytes());
 }
 
-fn drops(drops: &[(rustguard_device::DropReason, u64)]) -> String {
+fn drops(drops: &[rustguard_device::DropCount]) -> String {
     if drops.is_empty() {
         return "nothing".to_owned();
     }
-    drops.iter().map(|(reason, n)| format!("{n} {}", reason.name())).collect::<Vec<_>>().join(", ")
+    drops.iter().map(|drop| format!("{} {}", drop.packets, drop.reason.name())).collect::<Vec<_>>().join(", ")
 }

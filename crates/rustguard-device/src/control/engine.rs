@@ -9,7 +9,9 @@ use crate::{
     relay::RelayRule,
     settings::{Engine, StateSink},
     shared::peer::{Bounds, PeerShared},
-    status::{LearnedRoute, NeighbourStatus, RoutingStatus},
+    status::{
+        AnnouncementStatus, Counter, NeighbourStatus, OriginName, PeerLabel, RouteStatus, RouterId, RoutingStatus,
+    },
 };
 use ipnet::IpNet;
 use portable_atomic::Ordering::Relaxed;
@@ -386,48 +388,49 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// What the engine tells people.
+    /// The engine's report, with keys and names in place of its numbers for peers.
     pub(super) fn routing_status(&self) -> RoutingStatus {
         let report = self.engine_host.engine.report();
-        let key = |peer: PeerId| self.node.peer_config(peer).map(|config| config.public_key);
         let neighbours = report.neighbours.into_iter().filter_map(|neighbour| {
+            let entry = self.peers.get(&neighbour.peer)?;
             Some(NeighbourStatus {
-                peer: key(neighbour.peer)?,
-                name: self.peers.get(&neighbour.peer).and_then(|entry| entry.name.clone()),
-                endpoint: self
-                    .peers
-                    .get(&neighbour.peer)
-                    .and_then(|entry| entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote)),
+                peer: self.label(neighbour.peer)?,
+                endpoint: entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote),
                 heard: neighbour.heard,
                 cost: neighbour.cost,
                 round_trip: neighbour.round_trip,
                 routes: neighbour.routes,
             })
         });
-        let name = |peer: PeerId| self.peers.get(&peer).and_then(|entry| entry.name.clone());
-        let who = |peer: PeerId| Some((key(peer)?, name(peer)));
         let mut notes = self.engine_host.kernel.as_ref().map(LearnedRoutes::notes).unwrap_or_default();
-        let routes = report.routes.into_iter().map(|route| LearnedRoute {
-            kernel: notes.remove(&route.prefix),
-            prefix: route.prefix,
-            local: route.local,
-            metric: route.metric,
-            origin: route.origin,
-            next_hops: route.hops.members().iter().filter_map(|hop| who(hop.peer)).collect(),
-            backup: route.hops.backup().and_then(who),
-            learned: route
-                .learned
-                .into_iter()
-                .filter_map(|(peer, metric, usable)| Some((who(peer)?, metric, usable)))
-                .collect(),
+        let routes = report.routes.into_iter().map(|route| {
+            let announcements = route.learned.into_iter().filter_map(|(peer, metric, feasible)| {
+                Some(AnnouncementStatus { from: self.label(peer)?, metric, feasible })
+            });
+            RouteStatus {
+                kernel: notes.remove(&route.prefix),
+                prefix: route.prefix,
+                local: route.local,
+                metric: route.metric,
+                origin: route.origin.map(RouterId::from_bytes),
+                next_hops: route.hops.members().iter().filter_map(|hop| self.label(hop.peer)).collect(),
+                backup: route.hops.backup().and_then(|peer| self.label(peer)),
+                announcements: announcements.collect(),
+            }
         });
+        let names = report.names.into_iter();
         RoutingStatus {
-            router_id: report.router_id,
+            router_id: report.router_id.map(RouterId::from_bytes),
             neighbours: neighbours.collect(),
             routes: routes.collect(),
-            names: report.names,
-            refused: report.refused,
+            names: names.map(|(origin, name)| OriginName { origin: RouterId::from_bytes(origin), name }).collect(),
+            refused: report.refused.into_iter().map(|(name, value)| Counter::new(name, value)).collect(),
         }
+    }
+
+    fn label(&self, peer: PeerId) -> Option<PeerLabel> {
+        let entry = self.peers.get(&peer)?;
+        Some(PeerLabel { public_key: entry.shared.public_key, name: entry.name.clone() })
     }
 }
 

@@ -210,14 +210,15 @@ impl<B: Binder> Control<B> {
         let key = config.public_key;
         let name = entry.label(&key);
         let Some(configured) = entry.endpoints.get(path) else { return };
-        let endpoint = configured.spec.endpoint.to_string();
+        let endpoint = &configured.spec.endpoint;
         let line = if up {
             Line::new(name, format_args!("the endpoint {endpoint} works"))
         } else {
             Line::bad(name, format_args!("no answer by the endpoint {endpoint}"))
         };
+        let spec = configured.spec.clone();
         self.tell(peer, Topic::Path(path), line);
-        self.emit(Event::Path { peer: key, endpoint, up });
+        self.emit(Event::Path { peer: key, path: spec, up });
     }
 
     /// After anything that may change the choice: the workers get it, and the schedule the next moment.
@@ -271,7 +272,7 @@ impl<B: Binder> Control<B> {
 /// The paths of a peer, for people; none where there is nothing to choose.
 pub(super) fn report(entry: &Peer) -> Vec<PathStatus> {
     let Some(several) = &entry.paths else { return Vec::new() };
-    let configured = |path: Option<usize>| Some(entry.endpoints.get(path?)?.spec.to_string());
+    let configured = |path: Option<usize>| Some(entry.endpoints.get(path?)?.spec.clone());
     let report = several.paths.report().into_iter();
     report
         .map(|path| PathStatus {

@@ -6,14 +6,15 @@ use crate::{
     config::{AllowedIpChange, Change, PeerUpdate, Update, UpdateError},
     drops::DropReason,
     event::Event,
+    key::PresharedKey,
+    secrets::Secrets,
     shared::{peer::PeerShared, table::Table},
-    status::{PeerStatus, Status},
+    status::{DropCount, PeerStatus, Status},
 };
 use portable_atomic::Ordering;
 use rustguard_core::node::{AddPeerError, PeerConfig, PeerId};
 use rustguard_tun::udp::UdpOptions;
 use std::sync::Arc;
-use zeroize::Zeroizing;
 
 impl<B: Binder> Control<B> {
     /// Applies an update. What the system may refuse comes first, so that a refusal leaves everything else unchanged.
@@ -231,14 +232,21 @@ impl<B: Binder> Control<B> {
         self.engine_published(started);
     }
 
-    /// Everything there is to know.
+    /// The secret keys, for those who ask for them.
+    pub(super) fn secrets(&self) -> Secrets {
+        let configs = self.node.peers().filter_map(|peer| self.node.peer_config(peer));
+        let keys = configs.map(|config| (config.public_key, PresharedKey::from_bytes(&config.preshared_key)));
+        Secrets::new(self.node.private_key().cloned(), keys)
+    }
+
+    /// The state without the secrets.
     pub(super) fn status(&self) -> Status {
         let peers = self.node.peers().filter_map(|peer| {
             let (config, entry) = (self.node.peer_config(peer)?, self.peers.get(&peer)?);
             Some(PeerStatus {
                 name: entry.name.clone(),
                 public_key: config.public_key,
-                preshared_key: Zeroizing::new(config.preshared_key),
+                has_preshared_key: !PresharedKey::from_bytes(&config.preshared_key).is_zero(),
                 endpoint: entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote),
                 paths: paths::report(entry),
                 persistent_keepalive: config.persistent_keepalive,
@@ -248,8 +256,8 @@ impl<B: Binder> Control<B> {
                 allowed_ips: self.allowed.of(peer),
             })
         });
+        let drops = self.shared.drops.snapshot().into_iter();
         Status {
-            private_key: self.node.private_key().cloned(),
             public_key: self.node.public_key(),
             listen_port: self.port,
             fwmark: self.fwmark,
@@ -257,7 +265,7 @@ impl<B: Binder> Control<B> {
             relaying: self.relay_status(),
             relayed: self.shared.relayed.load(Ordering::Relaxed),
             unannounced: self.shared.unannounced.packets(),
-            drops: self.shared.drops.snapshot(),
+            drops: drops.map(|(reason, packets)| DropCount { reason, packets }).collect(),
             counters: self.counters.as_ref().map(|counters| counters()).unwrap_or_default(),
         }
     }

@@ -38,7 +38,7 @@ pub enum PathWord {
 impl From<&PathStatus> for PathView {
     fn from(path: &PathStatus) -> Self {
         Self {
-            configured: path.configured.clone(),
+            configured: path.configured.as_ref().map(ToString::to_string),
             endpoint: path.endpoint.map(|endpoint| endpoint.to_string()),
             local: path.local.map(|local| local.to_string()),
             state: match path.state {

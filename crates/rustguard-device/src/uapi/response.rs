@@ -2,7 +2,8 @@
 
 use super::{Errno, path::PathView, routing::RoutingView};
 use crate::{
-    key::push_hex,
+    key::{PresharedKey, push_hex},
+    secrets::Secrets,
     status::{PeerStatus, RelayStatus, RoutingStatus, Status},
 };
 use std::{fmt::Write as _, time::Duration};
@@ -14,9 +15,9 @@ pub(super) fn end(result: Result<(), Errno>) -> String {
 }
 
 /// The answer to a `get`, without its end. With `names`, peers' names and paths, and counters are told as well.
-pub(super) fn status(status: &Status, names: bool) -> Zeroizing<String> {
+pub(super) fn status(status: &Status, secrets: &Secrets, names: bool) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::with_capacity(256 + 512 * status.peers.len()));
-    if let Some(key) = &status.private_key {
+    if let Some(key) = secrets.private_key() {
         out.push_str("private_key=");
         push_hex(&mut out, &Zeroizing::new(key.to_bytes()));
         out.push('\n');
@@ -36,15 +37,15 @@ pub(super) fn status(status: &Status, names: bool) -> Zeroizing<String> {
         if status.unannounced > 0 {
             line(&mut out, "rustguard_unannounced", status.unannounced);
         }
-        for (reason, count) in &status.drops {
-            line(&mut out, &format!("rustguard_drop_{}", reason.name()), count);
+        for drop in &status.drops {
+            line(&mut out, &format!("rustguard_drop_{}", drop.reason.name()), drop.packets);
         }
-        for (name, count) in &status.counters {
-            line(&mut out, &format!("rustguard_counter_{name}"), count);
+        for counter in &status.counters {
+            line(&mut out, &format!("rustguard_counter_{}", counter.name), counter.value);
         }
     }
     for peer in &status.peers {
-        self::peer(&mut out, peer, names);
+        self::peer(&mut out, peer, secrets.preshared_key(&peer.public_key), names);
     }
     out
 }
@@ -55,11 +56,11 @@ pub(super) fn routing(status: &RoutingStatus) -> Zeroizing<String> {
     Zeroizing::new(format!("rustguard_routing={json}\n"))
 }
 
-fn peer(out: &mut String, peer: &PeerStatus, names: bool) {
+fn peer(out: &mut String, peer: &PeerStatus, preshared_key: Option<&PresharedKey>, names: bool) {
     out.push_str("public_key=");
     push_hex(out, &peer.public_key.0);
     out.push_str("\npreshared_key=");
-    push_hex(out, &peer.preshared_key);
+    push_hex(out, preshared_key.map_or(&[0; 32], PresharedKey::as_bytes));
     out.push_str("\nprotocol_version=1\n");
     if names && let Some(name) = &peer.name {
         line(out, "rustguard_name", name);
@@ -88,24 +89,29 @@ fn line(out: &mut String, key: &str, value: impl std::fmt::Display) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{drops::DropReason, status::PathStatus};
-    use rustguard_core::paths::State;
-    use rustguard_crypto::x25519::PublicKey;
+    use crate::{
+        config::PathSpec,
+        drops::DropReason,
+        status::{Counter, DropCount, PathStatus},
+    };
+    use rustguard_core::paths::{PathPolicy, State};
+    use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+    use std::net::SocketAddr;
 
     fn sample() -> Status {
+        let at: SocketAddr = "[2001:db8::1]:9".parse().unwrap();
         Status {
-            private_key: None,
             public_key: None,
             listen_port: 51820,
             fwmark: 7,
             peers: vec![PeerStatus {
                 name: Some("laptop".into()),
                 public_key: PublicKey([0xab; 32]),
-                preshared_key: Zeroizing::new([0; 32]),
-                endpoint: Some("[2001:db8::1]:9".parse().unwrap()),
+                has_preshared_key: false,
+                endpoint: Some(at),
                 paths: vec![PathStatus {
-                    configured: Some("[2001:db8::1]:9 weight 2".into()),
-                    endpoint: Some("[2001:db8::1]:9".parse().unwrap()),
+                    configured: Some(PathSpec::from(at).policy(PathPolicy::Weighted(2))),
+                    endpoint: Some(at),
                     local: None,
                     state: State::Up,
                     round_trip: Some(Duration::from_micros(1_500)),
@@ -121,8 +127,8 @@ mod tests {
             relaying: RelayStatus::Rules("the chain `forward`".into()),
             relayed: 7,
             unannounced: 8,
-            drops: vec![(DropReason::Forged, 3)],
-            counters: vec![("admitted", 4)],
+            drops: vec![DropCount { reason: DropReason::Forged, packets: 3 }],
+            counters: vec![Counter::new("admitted", 4)],
         }
     }
 
@@ -131,7 +137,7 @@ mod tests {
         let hex = "ab".repeat(32);
         let zeros = "00".repeat(32);
         assert_eq!(
-            *status(&sample(), false),
+            *status(&sample(), &Secrets::default(), false),
             format!(
                 "listen_port=51820\nfwmark=7\npublic_key={hex}\npreshared_key={zeros}\nprotocol_version=1\n\
                  endpoint=[2001:db8::1]:9\nlast_handshake_time_sec=1700000000\nlast_handshake_time_nsec=5\ntx_bytes=22\n\
@@ -141,8 +147,18 @@ mod tests {
     }
 
     #[test]
+    fn secrets_stand_where_wg_reads_them() {
+        let key = StaticSecret::from_bytes([0x48; 32]);
+        let preshared = PresharedKey::from_bytes(&[0xcd; 32]);
+        let secrets = Secrets::new(Some(key), [(PublicKey([0xab; 32]), preshared)]);
+        let text = status(&sample(), &secrets, false);
+        assert!(text.starts_with(&format!("private_key={}\nlisten_port=", "48".repeat(32))));
+        assert!(text.contains(&format!("\npreshared_key={}\n", "cd".repeat(32))));
+    }
+
+    #[test]
     fn names_and_drops_only_for_those_who_ask() {
-        let text = status(&sample(), true);
+        let text = status(&sample(), &Secrets::default(), true);
         assert!(
             text.contains(
                 "\nrustguard_relay=rules the chain `forward`\nrustguard_relayed=7\nrustguard_unannounced=8\n"

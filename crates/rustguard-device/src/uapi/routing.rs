@@ -2,7 +2,7 @@
 
 use crate::{
     key::to_base64,
-    status::{LearnedRoute, NeighbourStatus, RoutingStatus, Who},
+    status::{AnnouncementStatus, NeighbourStatus, RouteStatus, RoutingStatus},
 };
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -79,11 +79,11 @@ pub struct LearnedView {
 impl From<&RoutingStatus> for RoutingView {
     fn from(status: &RoutingStatus) -> Self {
         Self {
-            router_id: status.router_id.as_ref().map(hex),
+            router_id: status.router_id.map(|id| id.to_string()),
             neighbours: status.neighbours.iter().map(Into::into).collect(),
             routes: status.routes.iter().map(Into::into).collect(),
-            names: status.names.iter().map(|(id, name)| (hex(id), name.clone())).collect(),
-            refused: status.refused.iter().map(|&(reason, count)| (reason.to_owned(), count)).collect(),
+            names: status.names.iter().map(|named| (named.origin.to_string(), named.name.clone())).collect(),
+            refused: status.refused.iter().map(|counter| (counter.name.to_owned(), counter.value)).collect(),
         }
     }
 }
@@ -91,8 +91,8 @@ impl From<&RoutingStatus> for RoutingView {
 impl From<&NeighbourStatus> for NeighbourView {
     fn from(neighbour: &NeighbourStatus) -> Self {
         Self {
-            name: neighbour.name.clone(),
-            public_key: to_base64(&neighbour.peer.0).to_string(),
+            name: neighbour.peer.name.clone(),
+            public_key: to_base64(&neighbour.peer.public_key.0).to_string(),
             endpoint: neighbour.endpoint.map(|endpoint| endpoint.to_string()),
             heard: neighbour.heard,
             cost: neighbour.cost,
@@ -102,29 +102,23 @@ impl From<&NeighbourStatus> for NeighbourView {
     }
 }
 
-impl From<&LearnedRoute> for RouteView {
-    fn from(route: &LearnedRoute) -> Self {
+impl From<&RouteStatus> for RouteView {
+    fn from(route: &RouteStatus) -> Self {
         Self {
             prefix: route.prefix,
             local: route.local,
             metric: route.metric,
-            origin: route.origin.as_ref().map(hex),
-            next_hops: route.next_hops.iter().map(who).collect(),
-            backup: route.backup.as_ref().map(who),
-            learned: route
-                .learned
-                .iter()
-                .map(|(from, metric, feasible)| LearnedView { from: who(from), metric: *metric, feasible: *feasible })
-                .collect(),
+            origin: route.origin.map(|id| id.to_string()),
+            next_hops: route.next_hops.iter().map(ToString::to_string).collect(),
+            backup: route.backup.as_ref().map(ToString::to_string),
+            learned: route.announcements.iter().map(Into::into).collect(),
             kernel: route.kernel.clone(),
         }
     }
 }
 
-fn hex(bytes: &[u8; 8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn who((key, name): &Who) -> String {
-    name.clone().unwrap_or_else(|| to_base64(&key.0).to_string())
+impl From<&AnnouncementStatus> for LearnedView {
+    fn from(announcement: &AnnouncementStatus) -> Self {
+        Self { from: announcement.from.to_string(), metric: announcement.metric, feasible: announcement.feasible }
+    }
 }

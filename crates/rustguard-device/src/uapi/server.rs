@@ -154,8 +154,8 @@ async fn serve(stream: UnixStream, device: &DeviceHandle) -> io::Result<()> {
     let mut read = BufReader::with_capacity(READ_BUFFER, read);
     while let Some(request) = read_request(&mut read).await? {
         let (body, result) = match parse(&request) {
-            Ok(Request::Get { names }) => match device.status().await {
-                Some(status) => (response::status(&status, names), Ok(())),
+            Ok(Request::Get { names }) => match device.status_with_secrets().await {
+                Some((status, secrets)) => (response::status(&status, &secrets, names), Ok(())),
                 None => (Zeroizing::default(), Err(Errno::EIO)),
             },
             Ok(Request::GetRouting) => match device.routing().await {

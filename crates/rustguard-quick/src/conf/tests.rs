@@ -318,30 +318,15 @@ fn written_and_read_again() {
 #[test]
 fn saving_keeps_what_the_device_does_not_know() {
     let config = good(&full());
-    let status = Status {
-        relaying: rustguard_device::RelayStatus::On,
-        private_key: config.interface.private_key.clone(),
-        public_key: None,
-        listen_port: 4444,
-        fwmark: 0,
-        peers: vec![PeerStatus {
-            name: None,
-            public_key: config.peers[0].public_key,
-            preshared_key: zeroize::Zeroizing::new([0; 32]),
-            endpoint: Some("192.0.2.1:1".parse().unwrap()),
-            paths: Vec::new(),
-            persistent_keepalive: None,
-            last_handshake: None,
-            rx_bytes: 0,
-            tx_bytes: 0,
-            allowed_ips: vec!["10.9.0.0/16".parse().unwrap()],
-        }],
-        relayed: 0,
-        unannounced: 0,
-        drops: Vec::new(),
-        counters: Vec::new(),
-    };
-    let saved = config.with_status(&status);
+    let mut peer = PeerStatus::new(config.peers[0].public_key);
+    peer.endpoint = Some("192.0.2.1:1".parse().unwrap());
+    peer.allowed_ips = vec!["10.9.0.0/16".parse().unwrap()];
+    let mut status = Status::default();
+    status.peers.push(peer);
+    status.listen_port = 4444;
+    let secrets = Secrets::new(config.interface.private_key.clone(), []);
+    let saved = config.with_status(&status, &secrets);
+    assert_eq!(to_text(&saved).contains("PrivateKey"), to_text(&config).contains("PrivateKey"));
     assert_eq!((saved.interface.listen_port, saved.interface.fwmark), (Some(4444), None));
     assert_eq!(saved.interface.post_up, config.interface.post_up);
     let [peer] = &saved.peers[..] else { panic!("one peer is left") };

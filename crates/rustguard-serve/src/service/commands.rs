@@ -191,7 +191,12 @@ impl<S: LeaseStore> Service<S> {
             waiting: waiting.collect(),
             usable_invites: invites.filter(|invite| state_of(invite, time) == "usable").count(),
             peers,
-            counters: self.counters.snapshot().into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+            counters: self
+                .counters
+                .snapshot()
+                .into_iter()
+                .map(|counter| (counter.name.to_owned(), counter.value))
+                .collect(),
         }))
     }
 

@@ -1,5 +1,6 @@
 //! What has happened since the start, for `show`, `status` and metrics.
 
+use rustguard_device::Counter;
 use rustguard_enroll::audit::{AuditEvent, AuditRecord};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,15 +16,15 @@ pub struct Counters {
 
 impl Counters {
     /// Those that are not zero, by name.
-    pub fn snapshot(&self) -> Vec<(&'static str, u64)> {
+    pub fn snapshot(&self) -> Vec<Counter> {
         let all = [
             ("admitted", &self.admitted),
             ("rejoined", &self.rejoined),
             ("refused", &self.refused),
             ("removed", &self.removed),
         ];
-        let counts = all.map(|(name, count)| (name, count.load(Ordering::Relaxed)));
-        counts.into_iter().filter(|&(_, count)| count > 0).collect()
+        let counts = all.map(|(name, count)| Counter::new(name, count.load(Ordering::Relaxed)));
+        counts.into_iter().filter(|counter| counter.value > 0).collect()
     }
 
     pub(crate) fn count(&self, record: &AuditRecord) {

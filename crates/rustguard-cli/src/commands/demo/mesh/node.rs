@@ -106,7 +106,7 @@ impl Node {
             }
             Ask::Hears(node, answer) => {
                 let status = self.device()?.handle().routing().await.context("the device has ended")?;
-                let link = status.neighbours.iter().find(|neighbour| neighbour.peer == self.keys[node]);
+                let link = status.neighbours.iter().find(|neighbour| neighbour.peer.public_key == self.keys[node]);
                 let _ = answer.send(link.is_some_and(|link| link.cost.is_some()));
             }
             Ask::Reaches(since, answer) => {
@@ -160,8 +160,8 @@ impl Node {
         let status = self.device()?.handle().routing().await.context("the device has ended")?;
         Ok(std::array::from_fn(|to| {
             let route = status.routes.iter().find(|route| route.prefix == host(to))?;
-            let (hop, _) = route.next_hops.first()?;
-            self.keys.iter().position(|key| key == hop)
+            let hop = route.next_hops.first()?;
+            self.keys.iter().position(|&key| key == hop.public_key)
         }))
     }
 
