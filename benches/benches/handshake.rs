@@ -33,8 +33,7 @@ impl Pair {
             let mut node = Node::new(Instant::from_nanos(0), &mut rng);
             node.set_private_key(Some(keys[own].clone()), &mut Vec::new());
             let public_key = keys[1 - own].public_key();
-            node.add_peer(PeerConfig { public_key, preshared_key: [0; 32], persistent_keepalive: None })
-                .expect("a new peer");
+            node.add_peer(PeerConfig::new(public_key)).expect("a new peer");
             node
         });
         Self { initiator, responder, millis: 1_000, rng }

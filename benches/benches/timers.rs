@@ -69,7 +69,7 @@ impl Simulation {
         let mut secret = [0x5a; 32];
         secret[..4].copy_from_slice(&n.to_be_bytes());
         let secret = StaticSecret::from_bytes(secret);
-        let config = PeerConfig { public_key: secret.public_key(), preshared_key: [0; 32], persistent_keepalive };
+        let config = PeerConfig::new(secret.public_key()).with_persistent_keepalive(persistent_keepalive);
         let id = self.node.add_peer(config).expect("a new peer");
         let now = now(self.clock);
         // With persistent keepalive this is a handshake already.
@@ -79,7 +79,7 @@ impl Simulation {
 
         let mut peer = Node::new(now.instant, &mut self.rng);
         peer.set_private_key(Some(secret), &mut self.out);
-        let ours = PeerConfig { public_key: key.public_key(), preshared_key: [0; 32], persistent_keepalive: None };
+        let ours = PeerConfig::new(key.public_key());
         peer.add_peer(ours).expect("a new peer");
         let from = SocketAddr::from((Ipv4Addr::from(0x0a00_0000 + n), 51_820));
         peer.handle(from, &initiation, now, &mut self.rng, &mut self.out).expect("an honest initiation");

@@ -92,9 +92,9 @@ impl Lab {
         let mut peer = Node::new(now.instant, &mut rng);
         victim.set_private_key(Some(victim_secret), &mut Vec::new());
         peer.set_private_key(Some(peer_secret), &mut Vec::new());
-        let config = |public_key| PeerConfig { public_key, preshared_key: [0; 32], persistent_keepalive: None };
-        victim.add_peer(config(peer_key)).expect("the peer's key is not the victim's own, and is new");
-        let peer_id = peer.add_peer(config(victim_key)).expect("the victim's key is not the peer's own, and is new");
+        victim.add_peer(PeerConfig::new(peer_key)).expect("the peer's key is not the victim's own, and is new");
+        let peer_id =
+            peer.add_peer(PeerConfig::new(victim_key)).expect("the victim's key is not the peer's own, and is new");
         Self { now, rng, victim, peer, victim_key, peer_id, completed: 0 }
     }
 

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn c06_a_cookie_is_bound_to_address_and_port() {
+    fn a_cookie_is_bound_to_address_and_port() {
         let mut rng = StdRng::seed_from_u64(6);
         let key = PublicKey([9; 32]);
         let (checker, mut maker) = (Checker::new(&WIREGUARD, &key), Maker::new(&WIREGUARD, &key));

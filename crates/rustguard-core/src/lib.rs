@@ -1,20 +1,25 @@
 //! The WireGuard protocol without I/O: bytes, addresses, the time and randomness come in; bytes, actions and the next
 //! deadline come out.
 //!
+//! Start with [`tunnel`]: a whole interface in one thread, which seals and opens packets in the caller's buffers. Its documentation has an
+//! example of two tunnels that talk to each other; `examples/tunnel.rs` does the same over UDP sockets. Programs that spread the work over
+//! threads, or routers with their own tables, use the parts that it is made of:
+//!
 //! | Module | What it does |
 //! |---|---|
-//! | [`tunnel`] | everything below in one thread: the place to start |
+//! | [`tunnel`] | a whole interface in one thread: the place to start |
 //! | [`node`] | all protocol state of an interface: peers, handshakes, keypairs, timers |
 //! | [`session`] | sealing and opening runs of packets, the replay window; shared between threads |
 //! | [`activity`] | what the data path tells the timers |
 //! | [`noise`] | the handshake itself, under any labels |
 //! | [`cookie`] | MAC1, MAC2, cookie replies |
 //! | [`wire`] | the four messages |
-//! | [`allowed_ips`], [`packet`] | whose packet is it |
+//! | [`allowed_ips`] | which peer has which addresses |
+//! | [`packet`], [`icmp`], [`ecn`] | headers of inner packets |
 //! | [`paths`] | several endpoints of one peer: probing, choosing, spreading flows |
-//! | [`routing`] | a seat for routing engines, and the static one |
+//! | [`routing`] | the interface of routing engines, their tables, and the static engine |
 //! | [`host_port`] | `HOST:PORT`, as people write it |
-//! | [`limit`] | how much of something a source may cause |
+//! | [`limit`] | how many messages a source may cause |
 //! | [`staging`] | packets that wait for a handshake |
 //! | [`sync`] | shared ownership, also on targets without compare-and-swap |
 //! | [`time`], [`constants`], [`tai64n`] | moments, the protocol's constants, timestamps |

@@ -2,7 +2,7 @@
 use core::net::IpAddr;
 
 /// What padding rounds a text up to (whitepaper §5.4.6).
-const PADDING: usize = 16;
+pub(crate) const PADDING: usize = 16;
 const IPV4_HEADER_LEN: usize = 20;
 const IPV6_HEADER_LEN: usize = 40;
 /// The IPv6 next header that every router has to look at.
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn c19_padding_to_16_but_never_past_the_mtu() {
+    fn padding_to_16_but_never_past_the_mtu() {
         assert_eq!([0, 1, 16, 17, 1419].map(|len| padded_len(len, 1420)), [0, 16, 16, 32, 1420]);
         assert_eq!(padded_len(1425, 1420), 1436, "five bytes over, padded to sixteen");
         assert_eq!(padded_len(2840, 1420), 2840);

@@ -7,15 +7,35 @@ use zeroize::Zeroize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
-/// A peer as the node needs to know it.
+/// A peer as the node needs to know it. The preshared key is zeroized on drop, and `Debug` prints nothing of it.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct PeerConfig {
     /// Its static public key.
     pub public_key: PublicKey,
     /// The preshared key; all zeros means none.
     pub preshared_key: [u8; 32],
-    /// Persistent keepalive.
+    /// The longest silence before a keepalive is sent. `None` or zero: no persistent keepalives.
     pub persistent_keepalive: Option<Duration>,
+}
+
+impl PeerConfig {
+    /// A peer without preshared key and persistent keepalive.
+    pub const fn new(public_key: PublicKey) -> Self {
+        Self { public_key, preshared_key: [0; 32], persistent_keepalive: None }
+    }
+
+    /// With this preshared key; all zeros means none.
+    pub const fn with_preshared_key(mut self, key: [u8; 32]) -> Self {
+        self.preshared_key = key;
+        self
+    }
+
+    /// With a keepalive after this silence; `None` or zero: without.
+    pub const fn with_persistent_keepalive(mut self, interval: Option<Duration>) -> Self {
+        self.persistent_keepalive = interval;
+        self
+    }
 }
 
 impl fmt::Debug for PeerConfig {

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn c03_the_counter_stops_at_reject_after_messages() {
+    fn the_counter_stops_at_reject_after_messages() {
         let (sealer, _) = halves(Side::Initiator);
         assert_eq!(REJECT_AFTER_MESSAGES, u64::MAX - 8192);
         sealer.counter.store(REJECT_AFTER_MESSAGES - 5, Relaxed);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn c03_threads_never_share_a_counter_nor_pass_the_limit() {
+    fn threads_never_share_a_counter_nor_pass_the_limit() {
         const LEFT: u64 = 10_007;
         let (sealer, _) = halves(Side::Initiator);
         sealer.counter.store(REJECT_AFTER_MESSAGES - LEFT, Relaxed);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn c14_ages() {
+    fn ages() {
         let (initiators, opener) = halves(Side::Initiator);
         let (responders, _) = halves(Side::Responder);
         let rekey = |sealer: &Sealer, secs| sealer.reserve(AT + Duration::from_secs(secs), 1).map(|taken| taken.rekey);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn c04_the_window_is_all_of_8192() {
+    fn the_window_is_all_of_8192() {
         for start in [0, 1, 63, 64, 65, 8_191, 8_192, 1 << 40] {
             let mut window = ReplayWindow::default();
             let top = start + REPLAY_WINDOW;
@@ -386,7 +386,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn c04_the_window_agrees_with_a_set(start in prop_oneof![Just(0), 0..100_000_u64, Just(REJECT_AFTER_MESSAGES - 20_000)],
+        fn the_window_agrees_with_a_set(start in prop_oneof![Just(0), 0..100_000_u64, Just(REJECT_AFTER_MESSAGES - 20_000)],
                                             steps in proptest::collection::vec((0..3_u8, 0..20_000_u64), 1..300)) {
             let mut window = ReplayWindow::default();
             let mut seen = BTreeSet::new();

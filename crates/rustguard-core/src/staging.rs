@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn c22_bounded_and_the_oldest_goes_first() {
+    fn bounded_and_the_oldest_goes_first() {
         let mut staged = Staged::default();
         for i in 0..=LIMIT + 1 {
             assert_eq!(staged.push(Box::new([i as u8])), i >= LIMIT);

@@ -64,7 +64,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn c12_whitened_and_strictly_increasing(moments in proptest::collection::vec((0..10_u64, 0..1_000_000_000_u32), 1..200)) {
+        fn whitened_and_strictly_increasing(moments in proptest::collection::vec((0..10_u64, 0..1_000_000_000_u32), 1..200)) {
             let mut last = None;
             for (seconds, nanos) in moments {
                 let next = Timestamp::after(last, Duration::new(seconds, nanos));

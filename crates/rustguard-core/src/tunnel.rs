@@ -1,13 +1,80 @@
-//! A whole WireGuard interface in one thread: a [`Node`], the sessions and endpoints it speaks of, and allowed IPs.
+//! A whole WireGuard interface in one thread: the place to start for a program that embeds the protocol.
 //!
-//! For embedders without threads, and for tests. Packets and datagrams go in, [`Output`]s come out of [`Tunnel::poll`]; no
-//! call blocks, asks for the time or touches a socket. Call [`Tunnel::tick`] when [`Tunnel::deadline`] has come. Outputs that are given
-//! back by [`Tunnel::recycle`] make packets of a session free of allocations.
+//! A [`Tunnel`] holds the private key, the peers with their endpoints and allowed IPs, the sessions, and the packets that wait for a
+//! handshake. It does no I/O: no call blocks, asks for the time, or touches a socket. The program
+//!
+//! - gives packets of the host to [`Tunnel::send`], and datagrams from the network to [`Tunnel::receive`];
+//! - carries out what [`Tunnel::poll`] returns after each call: handshake messages to send, events to report;
+//! - calls [`Tunnel::tick`] when [`Tunnel::deadline`] has come.
+//!
+//! Packets are sealed and opened in the program's own buffers. A packet of an established session is neither copied nor does it cost an
+//! allocation. Programs that spread the work over threads use [`node`](crate::node) and [`session`](crate::session) instead.
+//!
+//! ```
+//! use rustguard_core::{
+//!     node::PeerConfig,
+//!     time::{Instant, Now},
+//!     tunnel::{HEADROOM, Output, TAILROOM, Tunnel},
+//! };
+//! use rustguard_crypto::x25519::StaticSecret;
+//! use std::{net::SocketAddr, time::Duration};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let now = Now { instant: Instant::from_nanos(0), unix: Duration::from_secs(1_800_000_000) };
+//! let rng = &mut rand::rng();
+//! let keys = [StaticSecret::generate()?, StaticSecret::generate()?];
+//! let addresses: [SocketAddr; 2] = ["192.0.2.1:51820".parse()?, "192.0.2.2:51820".parse()?];
+//!
+//! // Alice (0) has 10.0.0.1, Bob (1) has 10.0.0.2.
+//! let mut tunnels = [0, 1].map(|me| {
+//!     let mut tunnel = Tunnel::new(1420, now, rng);
+//!     tunnel.set_private_key(Some(keys[me].clone()), now, rng);
+//!     tunnel
+//! });
+//! for me in [0, 1] {
+//!     let (peer, allowed_ip) = (PeerConfig::new(keys[1 - me].public_key()), format!("10.0.0.{}/32", 2 - me).parse()?);
+//!     tunnels[me].add_peer(peer, Some(addresses[1 - me]), &[allowed_ip], now, rng)?;
+//! }
+//!
+//! // An IPv4 packet from Alice to Bob, with room for the header before it, and for padding and tag behind it.
+//! let packet = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+//! let mut buffer = [0; HEADROOM + 20 + TAILROOM];
+//! buffer[HEADROOM..][..20].copy_from_slice(&packet);
+//! // There is no session yet: the packet is kept, and a handshake begins.
+//! assert!(tunnels[0].send(&mut buffer, 20, now, rng)?.is_none());
+//!
+//! // Carry datagrams to and fro until nobody has any.
+//! let mut delivered = Vec::new();
+//! let mut busy = true;
+//! while busy {
+//!     busy = false;
+//!     for me in [0, 1] {
+//!         while let Some(output) = tunnels[me].poll() {
+//!             busy = true;
+//!             if let Output::Transmit { mut datagram, .. } = output
+//!                 && let Some(received) = tunnels[1 - me].receive(addresses[me], &mut datagram, now, rng)?
+//!             {
+//!                 delivered.push(received.packet.to_vec());
+//!             }
+//!         }
+//!     }
+//! }
+//! assert_eq!(delivered, [packet]);
+//!
+//! // With the session, the packet is sealed where it lies.
+//! buffer[HEADROOM..][..20].copy_from_slice(&packet);
+//! let sealed = tunnels[0].send(&mut buffer, 20, now, rng)?.expect("there is a session");
+//! assert_eq!(sealed.to, addresses[1]);
+//! let received = tunnels[1].receive(addresses[0], sealed.datagram, now, rng)?.expect("a packet");
+//! assert_eq!(received.packet, packet);
+//! # Ok(())
+//! # }
+//! ```
 use crate::{
     activity::Activity,
     allowed_ips::AllowedIps,
     node::{Action, AddPeerError, Dropped, Event, Node, PeerConfig, PeerId},
-    packet::{IpHead, padded_len},
+    packet::{IpHead, PADDING, padded_len},
     session::{HEADER_LEN, OVERHEAD, Opener, Replay, ReplayWindow, Reserved, Sealer},
     staging::Staged,
     sync::Arc,
@@ -16,6 +83,7 @@ use crate::{
 };
 use alloc::{
     collections::{BTreeMap, VecDeque},
+    vec,
     vec::Vec,
 };
 use core::{fmt, mem, net::SocketAddr, time::Duration};
@@ -26,30 +94,56 @@ use rustguard_crypto::{
     x25519::StaticSecret,
 };
 
-/// What the tunnel wants done or known.
+/// Bytes that [`Tunnel::send`] needs before a packet: the header of a transport message.
+pub const HEADROOM: usize = HEADER_LEN;
+/// Bytes that [`Tunnel::send`] needs behind a packet, at the most: padding to a multiple of 16, and the tag.
+pub const TAILROOM: usize = PADDING - 1 + TAG_LEN;
+
+/// What is to be done after a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Output {
-    /// Send this datagram.
+    /// Send this datagram: a handshake message, a keepalive, or a packet that waited for the handshake.
     Transmit {
         /// Where to.
         to: SocketAddr,
-        /// All of it.
+        /// The whole datagram, the payload of UDP.
         datagram: Vec<u8>,
-    },
-    /// Give this IP packet to the host.
-    Deliver {
-        /// Who sent it; its source address is one of theirs.
-        peer: PeerId,
-        /// The packet without padding.
-        packet: Vec<u8>,
     },
     /// For the application.
     Event(Event),
 }
 
+/// A packet that was sealed in the caller's buffer: send it.
+#[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sealed<'b> {
+    /// Where to.
+    pub to: SocketAddr,
+    /// The whole datagram, the payload of UDP.
+    pub datagram: &'b mut [u8],
+}
+
+/// A packet that was opened in the caller's buffer: give it to the host.
+#[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Received<'b> {
+    /// The peer that sent it. The packet's source address is one of the peer's allowed IPs.
+    pub peer: PeerId,
+    /// The IP packet, without padding.
+    pub packet: &'b mut [u8],
+}
+
 /// Why a packet from the host was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Unsent {
+    /// The buffer has no room for header, padding and tag around the packet.
+    #[error("the buffer is too short: it needs {needed} bytes")]
+    Buffer {
+        /// Bytes that the buffer must have.
+        needed: usize,
+    },
     /// It is not an IP packet.
     #[error("not an IP packet")]
     Malformed,
@@ -63,6 +157,7 @@ pub enum Unsent {
 
 /// Why a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Ignored {
     /// A handshake message, for the node's reason.
     #[error("handshake: {0}")]
@@ -87,7 +182,7 @@ pub enum Ignored {
     Source,
 }
 
-/// See the module.
+/// An interface: see the [module](self).
 pub struct Tunnel {
     node: Node,
     links: BTreeMap<PeerId, Link>,
@@ -96,12 +191,7 @@ pub struct Tunnel {
     mtu: usize,
     actions: Vec<Action>,
     outputs: VecDeque<Output>,
-    /// Buffers of outputs that were given back.
-    spare: Vec<Vec<u8>>,
 }
-
-/// Buffers that are kept.
-const SPARE: usize = 64;
 
 /// The data path's side of a peer.
 struct Link {
@@ -129,7 +219,6 @@ impl Tunnel {
             mtu,
             actions: Vec::new(),
             outputs: VecDeque::new(),
-            spare: Vec::new(),
         }
     }
 
@@ -231,77 +320,76 @@ impl Tunnel {
         &mut self.allowed_ips
     }
 
-    /// Takes the oldest output.
+    /// What is to be done next. Call it until it returns `None`, after every call that takes the time.
     pub fn poll(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// Gives the buffer of an output back, after it was sent or delivered, for the packets to come.
-    pub fn recycle(&mut self, output: Output) {
-        if let Output::Transmit { datagram: buffer, .. } | Output::Deliver { packet: buffer, .. } = output {
-            self.keep(buffer);
-        }
-    }
-
-    fn keep(&mut self, buffer: Vec<u8>) {
-        if self.spare.len() < SPARE {
-            self.spare.push(buffer);
-        }
-    }
-
-    /// An empty buffer.
-    fn buffer(&mut self) -> Vec<u8> {
-        let mut buffer = self.spare.pop().unwrap_or_default();
-        buffer.clear();
-        buffer
-    }
-
-    /// Sends an IP packet of the host, at once or after a handshake.
+    /// Seals an IP packet of the host in place.
+    ///
+    /// The packet is `buffer[HEADROOM..HEADROOM + len]`. The buffer has up to [`TAILROOM`] bytes behind it, fewer where the packet's
+    /// length is a multiple of 16 or padding ends at the MTU. Returns the datagram, which begins at the buffer's first byte. Without a
+    /// session the result is `None`: a copy of the packet waits for the handshake that begins (up to 128 packets for each peer, the oldest
+    /// is dropped first), and comes out of [`poll`](Self::poll).
     ///
     /// # Errors
-    /// [`Unsent`].
-    pub fn send(&mut self, packet: &[u8], now: Now, rng: &mut impl CryptoRng) -> Result<(), Unsent> {
+    /// [`Unsent`]; then the packet is dropped, and the buffer as it was.
+    pub fn send<'b>(
+        &mut self,
+        buffer: &'b mut [u8],
+        len: usize,
+        now: Now,
+        rng: &mut impl CryptoRng,
+    ) -> Result<Option<Sealed<'b>>, Unsent> {
+        let short = Unsent::Buffer { needed: len.saturating_add(OVERHEAD) };
+        let packet = buffer.get(HEADROOM..).and_then(|rest| rest.get(..len)).ok_or(short)?;
         let head = IpHead::parse(packet).ok_or(Unsent::Malformed)?;
         let peer = self.allowed_ips.lookup(head.destination).ok_or(Unsent::NoRoute)?;
         let link = self.links.get_mut(&peer).ok_or(Unsent::NoRoute)?;
-        if link.endpoint.is_none() {
-            return Err(Unsent::NoEndpoint);
-        }
-        let packet = &packet[..head.len];
+        let to = link.endpoint.ok_or(Unsent::NoEndpoint)?;
+        let padded = padded_len(head.len, self.mtu);
+        let needed = padded + OVERHEAD;
+        let datagram = buffer.get_mut(..needed).ok_or(Unsent::Buffer { needed })?;
+
         let sealer = link.sealer.as_ref().filter(|_| link.staged.is_empty());
-        match sealer.and_then(|sealer| sealer.reserve(now.instant, 1)) {
-            Some(reserved) => {
-                if reserved.rekey {
-                    self.node.handshake_wanted(peer, now, rng, &mut self.actions);
-                }
-                self.seal_and_transmit(peer, reserved, packet, now);
-            }
-            None => {
-                link.staged.push(packet.into());
-                self.flush(peer, false, now, rng);
-            }
+        let Some((sealer, reserved)) = sealer.and_then(|sealer| Some((sealer, sealer.reserve(now.instant, 1)?))) else {
+            link.staged.push(datagram[HEADROOM..HEADROOM + head.len].into());
+            self.flush(peer, false, now, rng);
+            self.apply(None, now, rng);
+            return Ok(None);
+        };
+        if reserved.rekey {
+            self.node.handshake_wanted(peer, now, rng, &mut self.actions);
+        }
+        datagram[HEADROOM + head.len..HEADROOM + padded].fill(0);
+        sealer.seal(datagram, &[Frame { offset: HEADROOM, len: padded, counter: reserved.first }]);
+        if link.activity.data_sent(now.instant, needed as u64) {
+            self.node.activity(peer, now.instant);
         }
         self.apply(None, now, rng);
-        Ok(())
+        Ok(Some(Sealed { to, datagram }))
     }
 
-    /// Takes a datagram that came from `from`.
+    /// Takes a datagram that came from `from`, and opens it in place where it carries a packet.
+    ///
+    /// The result is `None` for handshake messages and keepalives. In either case [`poll`](Self::poll) may have something.
     ///
     /// # Errors
-    /// Why it was dropped.
-    pub fn receive(
+    /// Why it was dropped. The datagram's bytes are then unspecified.
+    pub fn receive<'b>(
         &mut self,
         from: SocketAddr,
-        datagram: &[u8],
+        datagram: &'b mut [u8],
         now: Now,
         rng: &mut impl CryptoRng,
-    ) -> Result<(), Ignored> {
-        let result = match Kind::of(datagram) {
-            Some(Kind::Data { receiver, counter }) => self.receive_data(from, datagram, receiver, counter, now, rng),
-            _ => self.node.handle(from, datagram, now, rng, &mut self.actions).map_err(Ignored::from),
+    ) -> Result<Option<Received<'b>>, Ignored> {
+        let opened = match Kind::of(datagram) {
+            Some(Kind::Data { receiver, counter }) => self.open(from, datagram, receiver, counter, now, rng),
+            _ => self.node.handle(from, datagram, now, rng, &mut self.actions).map(|()| None).map_err(Ignored::from),
         };
         self.apply(Some(from), now, rng);
-        result
+        let Some((peer, len)) = opened? else { return Ok(None) };
+        Ok(Some(Received { peer, packet: &mut datagram[HEADER_LEN..HEADER_LEN + len] }))
     }
 
     /// When [`tick`](Self::tick) wants to be called.
@@ -320,32 +408,7 @@ impl Tunnel {
         self.allowed_ips.remove_peer(peer);
     }
 
-    fn receive_data(
-        &mut self,
-        from: SocketAddr,
-        datagram: &[u8],
-        receiver: u32,
-        counter: u64,
-        now: Now,
-        rng: &mut impl CryptoRng,
-    ) -> Result<(), Ignored> {
-        let mut slab = self.buffer();
-        slab.extend_from_slice(datagram);
-        match self.open(from, &mut slab, receiver, counter, now, rng) {
-            Ok(Some((peer, len))) => {
-                slab.truncate(HEADER_LEN + len);
-                slab.drain(..HEADER_LEN);
-                self.outputs.push_back(Output::Deliver { peer, packet: slab });
-                Ok(())
-            }
-            other => {
-                self.keep(slab);
-                other.map(drop)
-            }
-        }
-    }
-
-    /// Opens a datagram in place. Returns whose packet it is, and how long that is; `None` for a keepalive.
+    /// Opens a transport message in place. Returns whose packet it carries, and how long that is; `None` for a keepalive.
     fn open(
         &mut self,
         from: SocketAddr,
@@ -405,7 +468,10 @@ impl Tunnel {
 
     fn apply_one(&mut self, action: Action, from: Option<SocketAddr>, now: Now, rng: &mut impl CryptoRng) {
         match action {
-            Action::Send { peer, datagram, .. } => self.transmit(peer, datagram),
+            Action::Send { peer, datagram, .. } => {
+                let endpoint = self.links.get(&peer).and_then(|link| link.endpoint);
+                self.outputs.extend(endpoint.map(|to| Output::Transmit { to, datagram }));
+            }
             Action::Reply { datagram } => {
                 self.outputs.extend(from.map(|to| Output::Transmit { to, datagram }));
             }
@@ -439,54 +505,49 @@ impl Tunnel {
         }
     }
 
+    /// Sends what is staged; a keepalive, if nothing is and `or_keepalive`.
     fn flush(&mut self, peer: PeerId, or_keepalive: bool, now: Now, rng: &mut impl CryptoRng) {
         let Some(link) = self.links.get_mut(&peer) else { return };
         if link.staged.is_empty() && or_keepalive {
             return self.keepalive(peer, now, rng);
         }
-        while let Some(link) = self.links.get_mut(&peer).filter(|link| !link.staged.is_empty()) {
-            let reserved = link.sealer.as_ref().and_then(|sealer| sealer.reserve(now.instant, 1));
+        while !link.staged.is_empty() {
+            let reserved = link.sealer.as_ref().and_then(|sealer| Some((sealer, sealer.reserve(now.instant, 1)?)));
             // A handshake is wanted when there is no counter, and when the sealer says so along with one.
-            if reserved.is_none_or(|reserved| reserved.rekey) {
+            if reserved.is_none_or(|(_, reserved)| reserved.rekey) {
                 self.node.handshake_wanted(peer, now, rng, &mut self.actions);
             }
-            let Some(reserved) = reserved else { return };
+            let Some((sealer, Reserved { first, .. })) = reserved else { return };
             let Some(packet) = link.staged.pop() else { return };
-            self.seal_and_transmit(peer, reserved, &packet, now);
+            let datagram = seal(sealer, &packet, first, self.mtu);
+            if link.activity.data_sent(now.instant, datagram.len() as u64) {
+                self.node.activity(peer, now.instant);
+            }
+            self.outputs.extend(link.endpoint.map(|to| Output::Transmit { to, datagram }));
         }
     }
 
+    /// Sends an empty packet, where there is a session.
     fn keepalive(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng) {
-        let sealer = self.links.get(&peer).and_then(|link| link.sealer.as_ref());
-        let Some(reserved) = sealer.and_then(|sealer| sealer.reserve(now.instant, 1)) else { return };
+        let Some(link) = self.links.get(&peer) else { return };
+        let Some(sealer) = &link.sealer else { return };
+        let Some(reserved) = sealer.reserve(now.instant, 1) else { return };
         if reserved.rekey {
             self.node.handshake_wanted(peer, now, rng, &mut self.actions);
         }
-        self.seal_and_transmit(peer, reserved, &[], now);
+        let datagram = seal(sealer, &[], reserved.first, self.mtu);
+        link.activity.keepalive_sent(now.instant, datagram.len() as u64);
+        self.outputs.extend(link.endpoint.map(|to| Output::Transmit { to, datagram }));
     }
+}
 
-    fn seal_and_transmit(&mut self, peer: PeerId, reserved: Reserved, packet: &[u8], now: Now) {
-        let mut datagram = self.buffer();
-        let Some(link) = self.links.get_mut(&peer) else { return };
-        let Some(sealer) = &link.sealer else { return };
-        let len = padded_len(packet.len(), self.mtu);
-        datagram.resize(HEADER_LEN + len + TAG_LEN, 0);
-        datagram[HEADER_LEN..HEADER_LEN + packet.len()].copy_from_slice(packet);
-        sealer.seal(&mut datagram, &[Frame { offset: HEADER_LEN, len, counter: reserved.first }]);
-
-        let bytes = datagram.len() as u64;
-        if packet.is_empty() {
-            link.activity.keepalive_sent(now.instant, bytes);
-        } else if link.activity.data_sent(now.instant, bytes) {
-            self.node.activity(peer, now.instant);
-        }
-        self.transmit(peer, datagram);
-    }
-
-    fn transmit(&mut self, peer: PeerId, datagram: Vec<u8>) {
-        let endpoint = self.links.get(&peer).and_then(|link| link.endpoint);
-        self.outputs.extend(endpoint.map(|to| Output::Transmit { to, datagram }));
-    }
+/// Seals a packet that was staged, or nothing for a keepalive, in a new buffer.
+fn seal(sealer: &Sealer, packet: &[u8], counter: u64, mtu: usize) -> Vec<u8> {
+    let len = padded_len(packet.len(), mtu);
+    let mut datagram = vec![0; len + OVERHEAD];
+    datagram[HEADER_LEN..HEADER_LEN + packet.len()].copy_from_slice(packet);
+    sealer.seal(&mut datagram, &[Frame { offset: HEADER_LEN, len, counter }]);
+    datagram
 }
 
 impl fmt::Debug for Tunnel {

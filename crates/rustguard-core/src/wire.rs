@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn c19_wrong_lengths_reserved_bytes_and_types_are_nothing() {
+    fn wrong_lengths_reserved_bytes_and_types_are_nothing() {
         for (kind, len) in [(1, INITIATION_LEN), (2, RESPONSE_LEN), (3, COOKIE_REPLY_LEN), (4, DATA_MIN_LEN)] {
             let mut datagram = vec![0; len];
             datagram[0] = kind;
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn c01_every_length_is_classified() {
+    fn every_length_is_classified() {
         for kind in 0..6 {
             let datagram: Vec<u8> = core::iter::once(kind).chain(core::iter::repeat_n(0, 65_534)).collect();
             for len in 0..=65_535 {

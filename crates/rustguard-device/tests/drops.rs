@@ -6,7 +6,7 @@ use rustguard_core::{
     node::PeerConfig,
     noise::WIREGUARD,
     time::{Instant, Now},
-    tunnel::{Output, Tunnel},
+    tunnel::{HEADROOM, Output, TAILROOM, Tunnel},
     wire::{Initiation, Kind},
 };
 use rustguard_crypto::x25519::StaticSecret;
@@ -109,7 +109,7 @@ impl Peer {
         let now = Now { instant: Instant::from_nanos(1 << 40), unix: Duration::from_secs(1 << 30) };
         let mut tunnel = Tunnel::new(1_420, now, &mut rand::rng());
         tunnel.set_private_key(Some(key(n)), now, &mut rand::rng());
-        let other = PeerConfig { public_key: key(2).public_key(), preshared_key: [0; 32], persistent_keepalive: None };
+        let other = PeerConfig::new(key(2).public_key());
         let any = "0.0.0.0/0".parse().unwrap();
         tunnel.add_peer(other, Some(at(2)), &[any], now, &mut rand::rng()).unwrap();
         Self { tunnel, now }
@@ -125,8 +125,11 @@ impl Peer {
 
     /// What carries `packet`: an initiation, when there is no session yet.
     fn sends(&mut self, packet: &[u8]) -> Vec<Vec<u8>> {
-        self.tunnel.send(packet, self.now, &mut rand::rng()).unwrap();
-        self.outgoing()
+        let mut buffer = [&[0; HEADROOM][..], packet, &[0; TAILROOM]].concat();
+        let sealed = self.tunnel.send(&mut buffer, packet.len(), self.now, &mut rand::rng()).unwrap();
+        let mut datagrams: Vec<_> = sealed.map(|sealed| sealed.datagram.to_vec()).into_iter().collect();
+        datagrams.extend(self.outgoing());
+        datagrams
     }
 }
 
@@ -136,8 +139,8 @@ async fn session(lab: &mut Lab) -> (Peer, Vec<u8>) {
     for datagram in peer.sends(&packet(OURS, THEIRS, b"first")) {
         lab.send(&datagram);
     }
-    for datagram in lab.receive().await {
-        peer.tunnel.receive(at(2), &datagram, peer.now, &mut rand::rng()).unwrap();
+    for mut datagram in lab.receive().await {
+        peer.tunnel.receive(at(2), &mut datagram, peer.now, &mut rand::rng()).unwrap();
     }
     let mut data = peer.outgoing();
     assert_eq!(data.len(), 1, "the staged packet");
@@ -254,7 +257,7 @@ async fn a_peer_with_a_cookie_has_its_handshake_in_a_flood_from_everywhere() {
         answers.clear();
         lab.socket.recv(&mut lab.slab, &mut answers).unwrap();
         for span in answers.iter().flat_map(|received| received.segments.pieces()) {
-            let answer = &lab.slab[span.offset..span.offset + span.len];
+            let answer = &mut lab.slab[span.offset..span.offset + span.len];
             if Kind::of(answer) == Some(Kind::Response) {
                 break 'answered;
             }
@@ -323,21 +326,19 @@ async fn packets_that_wait_in_vain_make_room_for_newer_ones() {
     lab.until_dropped(DropReason::StagingFull, 72).await;
     assert_eq!(lab.dropped(DropReason::StagingFull).await, 72);
     let mut peer = Peer::new(1);
-    for datagram in lab.receive().await {
-        peer.tunnel.receive(at(2), &datagram, peer.now, &mut rand::rng()).unwrap();
+    for mut datagram in lab.receive().await {
+        peer.tunnel.receive(at(2), &mut datagram, peer.now, &mut rand::rng()).unwrap();
     }
     for datagram in peer.outgoing() {
         lab.send(&datagram);
     }
     let mut expected = 72..200_u16;
     while !expected.is_empty() {
-        for datagram in lab.receive().await {
-            peer.tunnel.receive(at(2), &datagram, peer.now, &mut rand::rng()).unwrap();
-        }
-        while let Some(output) = peer.tunnel.poll() {
-            if let Output::Deliver { packet: got, .. } = output {
+        for mut datagram in lab.receive().await {
+            let received = peer.tunnel.receive(at(2), &mut datagram, peer.now, &mut rand::rng()).unwrap();
+            if let Some(received) = received {
                 let n = expected.next().expect("no more than 128");
-                assert_eq!(got, packet(THEIRS, OURS, &n.to_be_bytes()));
+                assert_eq!(received.packet, packet(THEIRS, OURS, &n.to_be_bytes()));
             }
         }
     }

@@ -4,7 +4,7 @@
 use rustguard_core::{
     node::PeerConfig,
     time::{Instant, Now},
-    tunnel::{Output, Tunnel},
+    tunnel::{HEADROOM, Output, TAILROOM, Tunnel},
 };
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{
@@ -113,7 +113,7 @@ impl Peer {
         let now = Now { instant: Instant::from_nanos(1 << 40), unix: Duration::from_secs(1 << 30) };
         let mut tunnel = Tunnel::new(1_420, now, &mut rand::rng());
         tunnel.set_private_key(Some(key(n)), now, &mut rand::rng());
-        let other = PeerConfig { public_key: key(2).public_key(), preshared_key: [0; 32], persistent_keepalive: None };
+        let other = PeerConfig::new(key(2).public_key());
         tunnel.add_peer(other, Some(at(2)), &["0.0.0.0/0".parse().unwrap()], now, &mut rand::rng()).unwrap();
         Self { tunnel, now }
     }
@@ -126,8 +126,11 @@ impl Peer {
     }
 
     fn sends(&mut self, packet: &[u8]) -> Vec<Vec<u8>> {
-        self.tunnel.send(packet, self.now, &mut rand::rng()).unwrap();
-        self.outgoing()
+        let mut buffer = [&[0; HEADROOM][..], packet, &[0; TAILROOM]].concat();
+        let sealed = self.tunnel.send(&mut buffer, packet.len(), self.now, &mut rand::rng()).unwrap();
+        let mut datagrams: Vec<_> = sealed.map(|sealed| sealed.datagram.to_vec()).into_iter().collect();
+        datagrams.extend(self.outgoing());
+        datagrams
     }
 }
 
@@ -144,14 +147,14 @@ fn a_handshake_waits_for_no_queue_of_the_engine() {
         lab.send(0, &initiation);
     }
     let started = Clock::now();
-    let response = loop {
+    let mut response = loop {
         assert!(started.elapsed() < LONG, "no session");
         if let Some(response) = lab.arrived(0).pop() {
             break response;
         }
         std::thread::yield_now();
     };
-    router.tunnel.receive(at(2), &response, router.now, &mut rand::rng()).unwrap();
+    router.tunnel.receive(at(2), &mut response, router.now, &mut rand::rng()).unwrap();
     let mut packets = router.outgoing();
     packets.extend((0..250).flat_map(|_| router.sends(&engine_packet(1))));
     let initiation = Peer::new(3).sends(&engine_packet(3)).remove(0);

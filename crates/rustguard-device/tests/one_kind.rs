@@ -8,7 +8,7 @@
 use rustguard_core::{
     node::PeerConfig,
     time::{Instant, Now},
-    tunnel::{Output, Tunnel},
+    tunnel::{HEADROOM, Output, TAILROOM, Tunnel},
 };
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{
@@ -175,7 +175,7 @@ impl Peer {
         let now = Now { instant: Instant::from_nanos(1 << 40), unix: Duration::from_secs(1 << 30) };
         let mut tunnel = Tunnel::new(1_420, now, &mut rand::rng());
         tunnel.set_private_key(Some(key(n)), now, &mut rand::rng());
-        let other = PeerConfig { public_key: key(2).public_key(), preshared_key: [0; 32], persistent_keepalive: None };
+        let other = PeerConfig::new(key(2).public_key());
         tunnel.add_peer(other, Some(at(2)), &["0.0.0.0/0".parse().unwrap()], now, &mut rand::rng()).unwrap();
         let socket = lab.net.bind(at(n)).unwrap();
         let slab = vec![0; socket.recv_slab_len()];
@@ -190,8 +190,11 @@ impl Peer {
     }
 
     fn sends(&mut self, packet: &[u8]) -> Vec<Vec<u8>> {
-        self.tunnel.send(packet, self.now, &mut rand::rng()).unwrap();
-        self.outgoing()
+        let mut buffer = [&[0; HEADROOM][..], packet, &[0; TAILROOM]].concat();
+        let sealed = self.tunnel.send(&mut buffer, packet.len(), self.now, &mut rand::rng()).unwrap();
+        let mut datagrams: Vec<_> = sealed.map(|sealed| sealed.datagram.to_vec()).into_iter().collect();
+        datagrams.extend(self.outgoing());
+        datagrams
     }
 
     /// Takes what has come; what is to be said to it.
@@ -199,7 +202,7 @@ impl Peer {
         let mut received = Vec::new();
         self.socket.recv(&mut self.slab, &mut received).unwrap();
         for span in received.iter().flat_map(|received| received.segments.pieces()) {
-            let datagram = &self.slab[span.offset..span.offset + span.len];
+            let datagram = &mut self.slab[span.offset..span.offset + span.len];
             // A second response to one initiation is refused.
             let _ = self.tunnel.receive(at(2), datagram, self.now, &mut rand::rng());
         }

@@ -16,7 +16,7 @@ use rand_core::{Rng, TryCryptoRng, TryRng};
 use rustguard_core::{
     node::{Event, PeerConfig},
     time::{Instant, Now},
-    tunnel::{Output, Tunnel},
+    tunnel::{HEADROOM, Output, TAILROOM, Tunnel},
 };
 use rustguard_crypto::{hash, x25519::StaticSecret};
 
@@ -32,8 +32,7 @@ fn run() -> Option<()> {
         let other = 1 - me;
         let mut tunnel = Tunnel::new(1420, NOW, &mut rng);
         tunnel.set_private_key(Some(secrets[me].clone()), NOW, &mut rng);
-        let config =
-            PeerConfig { public_key: secrets[other].public_key(), preshared_key: [9; 32], persistent_keepalive: None };
+        let config = PeerConfig::new(secrets[other].public_key()).with_preshared_key([9; 32]);
         let endpoint = (me == 0).then(|| address(other));
         let peer = tunnel.add_peer(config, endpoint, &[IpAddr::V4(INNER[other]).into()], NOW, &mut rng).ok()?;
         tunnels.push((tunnel, peer));
@@ -42,8 +41,14 @@ fn run() -> Option<()> {
     let mut handshakes = 0;
     for (from, text) in [(0, b"there"), (1, b"back."), (0, b"again")] {
         let packet = packet(INNER[from], INNER[1 - from], text);
-        tunnels[from].0.send(&packet, NOW, &mut rng).ok()?;
-        let delivered = settle(&mut tunnels, &mut rng, &mut handshakes)?;
+        let mut buffer = [&[0; HEADROOM][..], &packet, &[0; TAILROOM]].concat();
+        let mut delivered = Vec::new();
+        let sealed = tunnels[from].0.send(&mut buffer, packet.len(), NOW, &mut rng).ok()?;
+        if let Some(sealed) = sealed {
+            let received = tunnels[1 - from].0.receive(address(from), sealed.datagram, NOW, &mut rng).ok()??;
+            delivered.push((1 - from, received.packet.to_vec()));
+        }
+        delivered.extend(settle(&mut tunnels, &mut rng, &mut handshakes)?);
         if delivered != [(1 - from, packet)] {
             return None;
         }
@@ -64,12 +69,12 @@ fn settle(
             while let Some(output) = tunnels[me].0.poll() {
                 quiet = false;
                 match output {
-                    Output::Transmit { datagram, .. } => {
-                        tunnels[1 - me].0.receive(address(me), &datagram, NOW, rng).ok()?;
+                    Output::Transmit { mut datagram, .. } => {
+                        let received = tunnels[1 - me].0.receive(address(me), &mut datagram, NOW, rng).ok()?;
+                        delivered.extend(received.map(|received| (1 - me, received.packet.to_vec())));
                     }
-                    Output::Deliver { packet, .. } => delivered.push((me, packet)),
                     Output::Event(Event::HandshakeComplete { .. }) => *handshakes += 1,
-                    Output::Event(_) => return None,
+                    _ => return None,
                 }
             }
         }

@@ -92,7 +92,7 @@ fn actions_come_in_an_order_that_can_be_carried_out() {
 }
 
 #[test]
-fn c06_under_load_a_cookie_lets_one_in_from_the_address_and_port_it_was_made_for() {
+fn under_load_a_cookie_lets_one_in_from_the_address_and_port_it_was_made_for() {
     let mut rng = StdRng::seed_from_u64(seed_or(6));
     let (ours, theirs) = (secret(&mut rng), secret(&mut rng));
     let (mut server, _) = node(&ours, theirs.public_key(), &mut rng);
@@ -131,7 +131,7 @@ fn c06_under_load_a_cookie_lets_one_in_from_the_address_and_port_it_was_made_for
 }
 
 #[test]
-fn c07_the_cookie_is_used_in_the_next_retry_not_at_once() {
+fn the_cookie_is_used_in_the_next_retry_not_at_once() {
     let mut sim = Sim::new(seed_or(7));
     let from = sim.hosts[A].address;
     flood(&mut sim, from);
@@ -161,14 +161,14 @@ fn flood(sim: &mut Sim, from: SocketAddr) {
         maker.sign(&mut message, now.instant);
         // Given without the network: replies to it are of no interest.
         let host = &mut sim.hosts[B];
-        let result = host.tunnel.receive(from, &message, now, &mut host.rng);
+        let result = host.tunnel.receive(from, &mut message, now, &mut host.rng);
         assert!(matches!(result, Err(Ignored::Handshake(Dropped::Forged | Dropped::CookieSent))));
         while host.tunnel.poll().is_some() {}
     }
 }
 
 #[test]
-fn c07_a_flood_from_one_source_leaves_the_others_alone() {
+fn a_flood_from_one_source_leaves_the_others_alone() {
     let mut sim = Sim::new(seed_or(71));
     flood(&mut sim, SocketAddr::from(([203, 0, 113, 5], 5)));
     sim.send(A, 1);
@@ -178,7 +178,7 @@ fn c07_a_flood_from_one_source_leaves_the_others_alone() {
 }
 
 #[test]
-fn c07_a_flood_from_spoofed_sources_asks_everybody_for_cookies() {
+fn a_flood_from_spoofed_sources_asks_everybody_for_cookies() {
     let mut sim = Sim::new(seed_or(72));
     for host in 0..40 {
         flood(&mut sim, SocketAddr::from(([203, 0, 113, host], 5)));
@@ -283,7 +283,7 @@ fn honest_sources_with_cookies_get_their_handshakes_under_any_number_of_spoofed_
 }
 
 #[test]
-fn c08_the_hundredth_handshake_is_treated_like_the_first() {
+fn the_hundredth_handshake_is_treated_like_the_first() {
     let mut sim = Sim::new(seed_or(8));
     let from = sim.hosts[A].address;
     flood(&mut sim, from);
@@ -299,7 +299,7 @@ fn c08_the_hundredth_handshake_is_treated_like_the_first() {
 }
 
 #[test]
-fn c05_a_cookie_reply_never_moves_an_endpoint() {
+fn a_cookie_reply_never_moves_an_endpoint() {
     let mut sim = Sim::new(seed_or(51));
     let home = sim.hosts[A].address;
     flood(&mut sim, home);
@@ -314,7 +314,7 @@ fn c05_a_cookie_reply_never_moves_an_endpoint() {
 }
 
 #[test]
-fn c11_a_new_preshared_key_waits_for_the_next_handshake() {
+fn a_new_preshared_key_waits_for_the_next_handshake() {
     let mut sim = Sim::connected(seed_or(11));
     let (a, b) = (sim.hosts[A].peer, sim.hosts[B].peer);
     sim.hosts[A].tunnel.set_preshared_key(a, [5; 32]);
@@ -333,7 +333,7 @@ fn c11_a_new_preshared_key_waits_for_the_next_handshake() {
 }
 
 #[test]
-fn c11_a_new_private_key_keeps_the_session_and_own_keys_are_refused() {
+fn a_new_private_key_keeps_the_session_and_own_keys_are_refused() {
     let mut sim = Sim::connected(seed_or(111));
     let new = secret(&mut StdRng::seed_from_u64(112));
     sim.with(A, |host, now| host.tunnel.set_private_key(Some(new.clone()), now, &mut host.rng));
@@ -364,7 +364,7 @@ fn c11_a_new_private_key_keeps_the_session_and_own_keys_are_refused() {
 }
 
 #[test]
-fn c12_initiations_must_be_newer_and_no_more_than_fifty_a_second() {
+fn initiations_must_be_newer_and_no_more_than_fifty_a_second() {
     let mut rng = StdRng::seed_from_u64(seed_or(12));
     let (ours, theirs) = (secret(&mut rng), secret(&mut rng));
     let (mut server, _) = node(&ours, theirs.public_key(), &mut rng);
@@ -404,7 +404,7 @@ fn c12_initiations_must_be_newer_and_no_more_than_fifty_a_second() {
 }
 
 #[test]
-fn c16_simultaneous_initiation_converges() {
+fn simultaneous_initiation_converges() {
     let first = seed_or(16_000);
     for seed in first..first + 1_000 {
         let mut sim = Sim::new(seed);
@@ -462,7 +462,7 @@ impl rand_core::TryRng for Scripted {
 impl rand_core::TryCryptoRng for Scripted {}
 
 #[test]
-fn c18_indices_are_random_and_a_collision_is_retried() {
+fn indices_are_random_and_a_collision_is_retried() {
     let mut rng = StdRng::seed_from_u64(seed_or(18));
     let mut out = Vec::new();
     let ours = secret(&mut rng);
@@ -486,7 +486,7 @@ fn c18_indices_are_random_and_a_collision_is_retried() {
 }
 
 #[test]
-fn c20_low_order_keys_end_the_handshake_in_silence() {
+fn low_order_keys_end_the_handshake_in_silence() {
     let mut rng = StdRng::seed_from_u64(seed_or(20));
     let (ours, theirs) = (secret(&mut rng), secret(&mut rng));
     let (mut server, peer) = node(&ours, theirs.public_key(), &mut rng);
@@ -535,7 +535,7 @@ fn c20_low_order_keys_end_the_handshake_in_silence() {
 }
 
 #[test]
-fn c21_a_removed_peer_leaves_nothing_behind() {
+fn a_removed_peer_leaves_nothing_behind() {
     let mut sim = Sim::new(seed_or(21));
     sim.send(A, 1);
     sim.run(ms(15));
@@ -562,7 +562,7 @@ fn c21_a_removed_peer_leaves_nothing_behind() {
 }
 
 #[test]
-fn c29_ten_thousand_peers() {
+fn ten_thousand_peers() {
     let mut rng = StdRng::seed_from_u64(seed_or(29));
     let mut tunnel = Tunnel::new(1420, at(Duration::ZERO), &mut rng);
     tunnel.set_private_key(Some(secret(&mut rng)), at(Duration::ZERO), &mut rng);

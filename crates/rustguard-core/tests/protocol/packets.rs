@@ -24,7 +24,7 @@ fn data_flows_both_ways() {
 }
 
 #[test]
-fn c01_no_datagram_of_any_length_stops_reception() {
+fn no_datagram_of_any_length_stops_reception() {
     let mut sim = Sim::connected(seed_or(1));
     let from = sim.hosts[A].address;
     let mut garbage = vec![0; 65_535];
@@ -42,7 +42,7 @@ fn c01_no_datagram_of_any_length_stops_reception() {
 }
 
 #[test]
-fn c02_a_source_that_a_more_specific_prefix_gives_to_another_is_rejected() {
+fn a_source_that_a_more_specific_prefix_gives_to_another_is_rejected() {
     let mut sim = Sim::connected(seed_or(2));
     let (peer, inner) = (sim.hosts[B].peer, sim.hosts[A].inner);
     let stolen = Ipv4Addr::new(10, 0, 0, 99);
@@ -51,8 +51,7 @@ fn c02_a_source_that_a_more_specific_prefix_gives_to_another_is_rejected() {
 
     let send_from = |sim: &mut Sim, source: Ipv4Addr| {
         let destination = sim.hosts[B].inner;
-        sim.with(A, |host, now| host.tunnel.send(&packet(source, destination, 5), now, &mut host.rng))
-            .expect("a packet for the peer");
+        sim.send_packet(A, &packet(source, destination, 5)).expect("a packet for the peer");
         sim.run(secs(1));
     };
     send_from(&mut sim, stolen);
@@ -71,7 +70,7 @@ fn c02_a_source_that_a_more_specific_prefix_gives_to_another_is_rejected() {
 }
 
 #[test]
-fn c04_replay_window_of_8192() {
+fn replay_window_of_8192() {
     let mut sim = Sim::connected(seed_or(4));
     let from = sim.hosts[A].address;
     for number in 0..9_000 {
@@ -100,7 +99,7 @@ fn c04_replay_window_of_8192() {
 }
 
 #[test]
-fn c05_only_authenticated_packets_move_an_endpoint() {
+fn only_authenticated_packets_move_an_endpoint() {
     let mut sim = Sim::connected(seed_or(5));
     let (home, elsewhere) = (sim.hosts[A].address, SocketAddr::from(([198, 51, 100, 9], 9)));
     let peer = sim.hosts[B].peer;
@@ -141,7 +140,7 @@ fn c05_only_authenticated_packets_move_an_endpoint() {
 }
 
 #[test]
-fn c22_packets_are_staged_and_the_oldest_dropped_first() {
+fn packets_are_staged_and_the_oldest_dropped_first() {
     let mut sim = Sim::new(seed_or(22));
     for number in 0..200 {
         sim.send(A, number);
@@ -149,11 +148,9 @@ fn c22_packets_are_staged_and_the_oldest_dropped_first() {
     sim.run(secs(1));
     assert_eq!(sim.hosts[B].delivered, (72..200).collect::<Vec<_>>());
     // Somebody without an endpoint cannot wait for anything.
-    let lost = Sim::new(1).with(B, |host, now| {
-        let packet = packet(host.inner, Ipv4Addr::new(10, 0, 0, 1), 0);
-        host.tunnel.send(&packet, now, &mut host.rng)
-    });
-    assert_eq!(lost, Err(Unsent::NoEndpoint));
+    let mut sim = Sim::new(1);
+    let packet = packet(sim.hosts[B].inner, Ipv4Addr::new(10, 0, 0, 1), 0);
+    assert_eq!(sim.send_packet(B, &packet), Err(Unsent::NoEndpoint));
 }
 
 #[test]

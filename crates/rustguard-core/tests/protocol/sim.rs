@@ -3,7 +3,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rustguard_core::{
     node::{Event, PeerConfig, PeerId},
     time::{Instant, Now},
-    tunnel::{Ignored, Output, Tunnel},
+    tunnel::{HEADROOM, Ignored, Output, Sealed, TAILROOM, Tunnel, Unsent},
     wire::Kind,
 };
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -99,7 +99,7 @@ pub(crate) fn secret(rng: &mut StdRng) -> StaticSecret {
 }
 
 pub(crate) fn peer_config(public_key: PublicKey) -> PeerConfig {
-    PeerConfig { public_key, preshared_key: [0; 32], persistent_keepalive: None }
+    PeerConfig::new(public_key)
 }
 
 /// An IPv4 packet with a number as its payload.
@@ -177,10 +177,20 @@ impl Sim {
     /// A packet from one host to the other.
     pub(crate) fn send(&mut self, from: usize, number: u32) {
         let (source, destination) = (self.hosts[from].inner, self.hosts[1 - from].inner);
+        self.send_packet(from, &packet(source, destination, number)).expect("a packet for the peer");
+    }
+
+    /// Any packet.
+    pub(crate) fn send_packet(&mut self, from: usize, packet: &[u8]) -> Result<(), Unsent> {
         let now = self.now();
         let host = &mut self.hosts[from];
-        host.tunnel.send(&packet(source, destination, number), now, &mut host.rng).expect("a packet for the peer");
+        let mut buffer = [&[0; HEADROOM][..], packet, &[0; TAILROOM]].concat();
+        let sealed = host.tunnel.send(&mut buffer, packet.len(), now, &mut host.rng)?;
+        if let Some(Sealed { to, datagram, .. }) = sealed {
+            self.transmit(from, to, datagram);
+        }
         self.collect(from);
+        Ok(())
     }
 
     /// Lets something happen at one host.
@@ -193,7 +203,12 @@ impl Sim {
 
     /// Gives a datagram to a host at once.
     pub(crate) fn give(&mut self, to: usize, from: SocketAddr, datagram: &[u8]) -> Result<(), Ignored> {
-        self.with(to, |host, now| host.tunnel.receive(from, datagram, now, &mut host.rng))
+        self.with(to, |host, now| {
+            let mut datagram = datagram.to_vec();
+            let received = host.tunnel.receive(from, &mut datagram, now, &mut host.rng)?;
+            host.delivered.extend(received.map(|received| number_of(received.packet)));
+            Ok(())
+        })
     }
 
     /// Lets time pass. Whatever is due happens at its time.
@@ -251,18 +266,17 @@ impl Sim {
     fn collect(&mut self, who: usize) {
         while let Some(output) = self.hosts[who].tunnel.poll() {
             match output {
-                Output::Transmit { to, datagram } => {
-                    let kind = Kind::of(&datagram).expect("we send what we would take");
-                    self.sent.push(Sent { at: self.clock, by: who, kind, datagram: datagram.clone() });
-                    self.launch(who, to, &datagram);
-                }
-                Output::Deliver { packet, .. } => {
-                    let number = packet[20..].try_into().expect("packets here carry a number");
-                    self.hosts[who].delivered.push(u32::from_be_bytes(number));
-                }
+                Output::Transmit { to, datagram } => self.transmit(who, to, &datagram),
                 Output::Event(event) => self.hosts[who].events.push((self.clock, event)),
+                other => panic!("{other:?}"),
             }
         }
+    }
+
+    fn transmit(&mut self, who: usize, to: SocketAddr, datagram: &[u8]) {
+        let kind = Kind::of(datagram).expect("we send what we would take");
+        self.sent.push(Sent { at: self.clock, by: who, kind, datagram: datagram.to_vec() });
+        self.launch(who, to, datagram);
     }
 
     fn launch(&mut self, who: usize, to: SocketAddr, datagram: &[u8]) {
@@ -289,6 +303,10 @@ impl Drop for Sim {
 
 fn address_of(who: usize) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, 1 + who as u8], 51_820))
+}
+
+fn number_of(packet: &[u8]) -> u32 {
+    u32::from_be_bytes(packet[20..].try_into().expect("packets here carry a number"))
 }
 
 fn inner_of(who: usize) -> Ipv4Addr {

@@ -165,11 +165,9 @@ impl<B: Binder> Control<B> {
 
     /// A new peer; `None` when it is ourselves, which the kernel passes over in silence as well.
     fn add(&mut self, update: &PeerUpdate) -> Option<PeerId> {
-        let config = PeerConfig {
-            public_key: update.public_key,
-            preshared_key: preshared_key(update),
-            persistent_keepalive: update.persistent_keepalive.into_value(),
-        };
+        let config = PeerConfig::new(update.public_key)
+            .with_preshared_key(preshared_key(update))
+            .with_persistent_keepalive(update.persistent_keepalive.into_value());
         let peer = match self.node.add_peer(config) {
             Ok(peer) | Err(AddPeerError::Exists(peer)) => peer,
             Err(AddPeerError::OwnKey) => {
