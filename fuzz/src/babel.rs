@@ -32,7 +32,7 @@ const CALL: u64 = 3 * WORK_SLICE + 1_024;
 /// time. Whatever came: what is sent is sound and fits in the smallest path, the next deadline lies ahead, a moment of time
 /// is a bounded amount of work, and no neighbour has more routes than it may.
 pub fn babel(input: &[u8]) {
-    if let Some(tlvs) = Tlvs::new(input) {
+    if let Ok(tlvs) = Tlvs::new(input) {
         assert!(tlvs.count() <= input.len() / 2, "more TLVs than bytes for them");
     }
     let _ = is_babel(input);
@@ -85,7 +85,7 @@ struct Lab {
 
 impl Lab {
     fn new(max_routes: usize) -> Self {
-        let config = Config { max_routes, ..Config::new(PublicKey([1; 32])) };
+        let config = Config::new(PublicKey([1; 32])).max_routes(max_routes);
         let babel = Babel::new(config, &mut StdRng::seed_from_u64(1));
         let mut lab = Self { babel, max_routes, now: Instant::from_nanos(1 << 50), seqno: 7 };
         let any = ["0.0.0.0/0", "::/0"].map(|text| text.parse().expect("a prefix")).to_vec();

@@ -4,52 +4,95 @@ use core::net::Ipv4Addr;
 use ipnet::IpNet;
 use rustguard_crypto::x25519::PublicKey;
 
-/// Routes that one neighbour may have in the table, unless configured otherwise.
+/// How many routes one neighbour may have in the table, unless configured otherwise.
 pub const MAX_ROUTES: usize = 4_096;
 
 /// How a [`Babel`](crate::Babel) is set up.
+///
+/// ```
+/// use rustguard_babel::{Config, Name, PublicKey, Start};
+///
+/// let config = Config::new(PublicKey([7; 32]))
+///     .address_v4("10.1.0.7".parse().ok())
+///     .name("gw-1".parse::<Name>().ok())
+///     .start(Start::First);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The interface's key: its hash is the link-local address and the greater part of the router-id.
-    pub key: PublicKey,
-    /// An IPv4 address of the interface. With one, IPv4 prefixes are announced with it as the next hop, which every Babel
-    /// speaker understands; without, they are v4-via-v6 (RFC 9229).
-    pub address_v4: Option<Ipv4Addr>,
-    /// Who may originate what. The longest one that covers a prefix counts.
-    pub pins: Vec<Pin>,
-    /// Routes that one neighbour may have in the table; what is beyond is refused and counted.
-    pub max_routes: usize,
-    /// Whether a sequence number is kept, and which.
-    pub start: Start,
-    /// What this node is called, for people to read.
-    pub name: Option<Name>,
+    pub(crate) key: PublicKey,
+    pub(crate) address_v4: Option<Ipv4Addr>,
+    pub(crate) pins: Vec<Pin>,
+    pub(crate) max_routes: usize,
+    pub(crate) start: Start,
+    pub(crate) name: Option<Name>,
 }
 
 impl Config {
-    /// The defaults for an interface with this key.
+    /// The defaults for an interface with this key. A hash of the key is the link-local address and most of the router-id.
     pub fn new(key: PublicKey) -> Self {
         Self { key, address_v4: None, pins: Vec::new(), max_routes: MAX_ROUTES, start: Start::Random, name: None }
     }
+
+    /// An IPv4 address of the interface. With one, IPv4 prefixes are announced with it as the next hop, which every Babel speaker
+    /// understands. Without one, they are announced as IPv4 via IPv6 (RFC 9229).
+    #[must_use]
+    pub fn address_v4(self, address_v4: Option<Ipv4Addr>) -> Self {
+        Self { address_v4, ..self }
+    }
+
+    /// Which nodes may originate which prefixes. Of the pins that cover a prefix, those with the longest prefix count.
+    #[must_use]
+    pub fn pins(self, pins: impl IntoIterator<Item = Pin>) -> Self {
+        Self { pins: pins.into_iter().collect(), ..self }
+    }
+
+    /// How many routes one neighbour may have in the table, [`MAX_ROUTES`] by default. Updates beyond that are refused and counted.
+    #[must_use]
+    pub fn max_routes(self, max_routes: usize) -> Self {
+        Self { max_routes, ..self }
+    }
+
+    /// Whether sequence numbers are stored, and what was stored last. [`Start::Random`] by default.
+    #[must_use]
+    pub fn start(self, start: Start) -> Self {
+        Self { start, ..self }
+    }
+
+    /// What this node is called, for people to read. Nameless by default.
+    #[must_use]
+    pub fn name(self, name: Option<Name>) -> Self {
+        Self { name, ..self }
+    }
 }
 
-/// How the numbers of an earlier run are continued. Routers remember the best that a router-id ever announced; a speaker
-/// that starts again with old numbers is not believed for minutes. Whoever has no numbers therefore takes a new router-id of its
-/// key (two of its eight bytes are drawn).
+/// How the sequence numbers of an earlier run are continued.
+///
+/// Other routers remember the best that a router-id ever announced, and do not believe a speaker that starts again with old numbers for
+/// minutes. A speaker without stored numbers therefore takes another router-id of its key: two of the eight bytes are drawn at random.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Start {
-    /// Nothing can be kept.
+    /// Nothing can be stored.
     Random,
-    /// The first run of this key that keeps something.
+    /// The first run of this key that stores its numbers.
     First,
     /// The bytes of the last [`Action::Keep`](rustguard_core::routing::Action::Keep).
     Stored(Vec<u8>),
 }
 
-/// A prefix, and everything in it, has one origin.
+/// A prefix, and everything in it, may only be originated by one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Pin {
     /// The prefix.
     pub prefix: IpNet,
-    /// Its origin, see [`RouterId::of_key`]. Nodes that share that key are as good.
+    /// Its origin, see [`RouterId::of_key`]. All nodes with the same key match.
     pub origin: RouterId,
+}
+
+impl Pin {
+    /// Pins the prefix to the origin.
+    pub const fn new(prefix: IpNet, origin: RouterId) -> Self {
+        Self { prefix, origin }
+    }
 }

@@ -7,7 +7,7 @@ use crate::{
     params::{MAX_NAMES, NAME_HOLD},
     wire::types::RouterId,
 };
-use core::fmt;
+use core::{error::Error, fmt, str::FromStr};
 use rustguard_core::{node::PeerId, time::Instant};
 use std::collections::BTreeMap;
 
@@ -23,16 +23,20 @@ impl Name {
     /// Bytes at most, as a label of the DNS.
     pub const MAX: usize = 63;
 
-    /// The name, if it is one.
-    pub fn new(text: &[u8]) -> Option<Self> {
-        let first = text.first()?;
-        let good = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
-        if text.len() > Self::MAX || !first.is_ascii_alphanumeric() || !text.iter().all(good) {
-            return None;
+    /// A name of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// If they are not a name: too many, none, or others than those above.
+    pub fn new(text: &[u8]) -> Result<Self, InvalidName> {
+        let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
+        let begins_well = text.first().is_some_and(u8::is_ascii_alphanumeric);
+        if text.len() > Self::MAX || !begins_well || !text.iter().all(allowed) {
+            return Err(InvalidName);
         }
         let mut bytes = [0; Self::MAX];
         bytes[..text.len()].copy_from_slice(text);
-        Some(Self { len: u8::try_from(text.len()).ok()?, bytes })
+        Ok(Self { len: u8::try_from(text.len()).map_err(|_| InvalidName)?, bytes })
     }
 
     /// The name.
@@ -44,6 +48,33 @@ impl Name {
         &self.bytes[..usize::from(self.len)]
     }
 }
+
+impl FromStr for Name {
+    type Err = InvalidName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        Self::new(text.as_bytes())
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// These bytes are not a [`Name`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InvalidName;
+
+impl fmt::Display for InvalidName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a node name is 1 to 63 ASCII letters, digits, '-', '_' and '.', and begins with a letter or digit")
+    }
+}
+
+impl Error for InvalidName {}
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -153,7 +184,7 @@ mod tests {
             "a#b",
             &too_long,
         ] {
-            assert_eq!(Name::new(bad.as_bytes()), None, "{bad:?}");
+            assert_eq!(Name::new(bad.as_bytes()), Err(InvalidName), "{bad:?}");
         }
     }
 

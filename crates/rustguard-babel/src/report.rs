@@ -1,8 +1,5 @@
 //! What a speaker tells about itself: neighbours, routes, and why things were refused.
-use crate::{
-    Babel,
-    wire::types::{RouterId, Seqno},
-};
+use crate::{Babel, wire::types::Announcement};
 use ipnet::IpNet;
 pub use rustguard_core::routing::Neighbour as NeighbourReport;
 use rustguard_core::{
@@ -12,21 +9,35 @@ use rustguard_core::{
 
 /// A prefix and what is known about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RouteReport {
     /// The prefix.
     pub prefix: IpNet,
-    /// What this node announces: by whom, how recent, how far. `None`: nothing, the prefix is unreachable.
-    pub selected: Option<(RouterId, Seqno, u16)>,
+    /// What this node announces; `None`: the prefix is unreachable.
+    pub selected: Option<Announcement>,
     /// Whether this node is the origin.
     pub local: bool,
-    /// What is installed.
+    /// The installed next hops, if any.
     pub hops: Option<NextHops>,
-    /// What neighbours announced, finite: who, by whom, how recent, how far from them, and whether it could be used.
-    pub learned: Vec<(PeerId, RouterId, Seqno, u16, bool)>,
+    /// The routes that neighbours announced and have not retracted.
+    pub learned: Vec<LearnedRoute>,
+}
+
+/// A route that a neighbour announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LearnedRoute {
+    /// The neighbour.
+    pub peer: PeerId,
+    /// What it announced. The metric is from the neighbour on, without the link to it.
+    pub announcement: Announcement,
+    /// Whether the route can be used without the risk of a loop (RFC 8966 §3.5.1).
+    pub feasible: bool,
 }
 
 /// Everything that was passed over, by reason. Counters only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Counters {
     /// Packets from peers that are no routers, or unknown.
     pub not_a_router: u64,
@@ -53,10 +64,10 @@ pub(crate) fn of(babel: &Babel) -> routing::Report {
     let routes = babel.routes().map(|route| routing::Route {
         prefix: route.prefix,
         local: route.local,
-        metric: route.selected.map(|(_, _, metric)| metric),
-        origin: route.selected.map(|(origin, ..)| origin.bytes()),
+        metric: route.selected.map(|selected| selected.metric),
+        origin: route.selected.map(|selected| selected.router_id.bytes()),
         hops: route.hops.unwrap_or(NextHops::UNREACHABLE),
-        learned: route.learned.into_iter().map(|(peer, _, _, metric, feasible)| (peer, metric, feasible)).collect(),
+        learned: route.learned.iter().map(|it| (it.peer, it.announcement.metric, it.feasible)).collect(),
     });
     let Counters {
         not_a_router,

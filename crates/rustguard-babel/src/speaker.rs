@@ -23,7 +23,7 @@ use crate::{
     name::{Name, Names},
     neighbour::{Neighbour, neighbours::Neighbours},
     params::{SUSPENDED, SWEEP_INTERVAL},
-    report::{self, Counters, NeighbourReport, RouteReport},
+    report::{self, Counters, LearnedRoute, NeighbourReport, RouteReport},
     table::{
         hold::Holds,
         request::Requests,
@@ -128,12 +128,12 @@ impl Babel {
         self.table.entries.iter().map(|(&prefix, entry)| {
             let selector = selector(prefix, &self.neighbours, &self.sources, self.filter.max_routes, self.now);
             let learned = entry.routes.iter().filter(|(_, route)| route.is_finite()).map(|(&peer, route)| {
-                let feasible = selector.is_feasible(peer, route.announcement());
-                (peer, route.router_id, route.seqno, route.metric, feasible)
+                let announcement = route.announcement();
+                LearnedRoute { peer, announcement, feasible: selector.is_feasible(peer, announcement) }
             });
             RouteReport {
                 prefix,
-                selected: entry.announced.map(|route| (route.router_id, route.seqno, route.metric)),
+                selected: entry.announced,
                 local: entry.selected == Some(Selected::Local),
                 hops: entry.installed.clone(),
                 learned: learned.collect(),

@@ -26,10 +26,11 @@ pub(crate) fn speaker(builder: Builder, config: &conf::Interface, host: &HostCon
     let name = match &config.node_name {
         NodeName::Host => host_name(&rustix::system::uname().nodename().to_string_lossy()),
         NodeName::Off => None,
-        NodeName::Is(name) => Name::new(name.as_bytes()),
+        NodeName::Is(name) => name.parse().ok(),
     };
-    let pins = config.pins.iter().map(|pin| Pin { prefix: pin.prefix, origin: RouterId::of_key(&pin.key) }).collect();
-    let engine = Babel::new(Config { address_v4, pins, start, name, ..Config::new(key.public_key()) }, &mut SystemRng);
+    let pins = config.pins.iter().map(|pin| Pin::new(pin.prefix, RouterId::of_key(&pin.key)));
+    let babel = Config::new(key.public_key()).address_v4(address_v4).pins(pins).start(start).name(name);
+    let engine = Babel::new(babel, &mut SystemRng);
     let addresses = config.addresses.iter().map(|net| IpNet::from(net.addr()));
     let mut builder = builder
         .routing(engine)
@@ -50,7 +51,7 @@ pub(crate) fn speaker(builder: Builder, config: &conf::Interface, host: &HostCon
 /// The first label of a host name, where other nodes can be told that.
 fn host_name(host: &str) -> Option<Name> {
     let label = host.split('.').next().filter(|&label| label != "localhost")?;
-    Name::new(label.as_bytes())
+    label.parse().ok()
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! Round trips: measured by timestamps in Hellos and IHUs (RFC 9616 §3), smoothed, and turned into a cost (§4).
-use crate::params::{COST, COST_MAX};
+use crate::{
+    params::{COST, COST_MAX},
+    wire::tlv::Timestamps,
+};
 use core::time::Duration;
 
 /// Timestamps older than this measure something else (RFC 9616 §3.3), in microseconds.
@@ -12,8 +15,8 @@ const FIRST: u8 = 8;
 /// What is known about the round trip to a neighbour. Timestamps are in microseconds, modulo 2^32.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoundTrip {
-    /// When the neighbour sent its last Hello, by its clock, and when that came, by ours.
-    last_hello: Option<(u32, u32)>,
+    /// The last Hello of the neighbour.
+    last_hello: Option<Timestamps>,
     smoothed: Option<Duration>,
     /// How many measurements are in it, up to [`FIRST`].
     samples: u8,
@@ -22,16 +25,16 @@ pub(crate) struct RoundTrip {
 impl RoundTrip {
     /// Notes a Hello sent at `sent` by the neighbour's clock. `ihu` are the timestamps of an IHU in the same packet: when
     /// the neighbour had our Hello from us, by our clock, and when it got it, by its own.
-    pub(crate) fn hello(&mut self, sent: u32, ihu: Option<(u32, u32)>, now: u32) {
+    pub(crate) fn hello(&mut self, sent: u32, ihu: Option<Timestamps>, now: u32) {
         let recent = |later: u32, earlier: u32| later.wrapping_sub(earlier) <= OLDEST;
-        let in_order = self.last_hello.is_none_or(|(last, _)| recent(sent, last));
-        if let Some((origin, receive)) = ihu.filter(|&(origin, _)| in_order && recent(now, origin)) {
-            let there = sent.wrapping_sub(receive);
-            if let Some(rtt) = now.wrapping_sub(origin).checked_sub(there) {
+        let in_order = self.last_hello.is_none_or(|last| recent(sent, last.sent));
+        if let Some(ours) = ihu.filter(|ours| in_order && recent(now, ours.sent)) {
+            let there = sent.wrapping_sub(ours.received);
+            if let Some(rtt) = now.wrapping_sub(ours.sent).checked_sub(there) {
                 self.sample(Duration::from_micros(rtt.into()));
             }
         }
-        self.last_hello = Some((sent, now));
+        self.last_hello = Some(Timestamps { sent, received: now });
     }
 
     /// A measurement. Of the first ones the least is taken as it is, later ones count 0.164 (§4.1).
@@ -46,7 +49,7 @@ impl RoundTrip {
     }
 
     /// The timestamps for an IHU.
-    pub(crate) fn timestamps(&self) -> Option<(u32, u32)> {
+    pub(crate) fn timestamps(&self) -> Option<Timestamps> {
         self.last_hello
     }
 
@@ -77,15 +80,19 @@ mod tests {
 
     const MS: u32 = 1_000;
 
+    fn stamps(sent: u32, received: u32) -> Option<Timestamps> {
+        Some(Timestamps { sent, received })
+    }
+
     #[test]
     fn mills_algorithm() {
         let mut rtt = RoundTrip::default();
         // Our Hello left at 100 ms and came at 5,000 by their clock; theirs left 300 ms later and came at 420.
-        rtt.hello(5_300 * MS, Some((100 * MS, 5_000 * MS)), 420 * MS);
+        rtt.hello(5_300 * MS, stamps(100 * MS, 5_000 * MS), 420 * MS);
         assert_eq!(rtt.smoothed(), Some(Duration::from_millis(20)));
-        assert_eq!(rtt.timestamps(), Some((5_300 * MS, 420 * MS)));
+        assert_eq!(rtt.timestamps(), stamps(5_300 * MS, 420 * MS));
         (1..FIRST).for_each(|_| rtt.sample(Duration::from_millis(20)));
-        rtt.hello(5_600 * MS, Some((500 * MS, 5_500 * MS)), 720 * MS);
+        rtt.hello(5_600 * MS, stamps(500 * MS, 5_500 * MS), 720 * MS);
         assert_eq!(rtt.smoothed(), Some(Duration::from_micros(20_000 * 836 / 1_000 + 120_000 * 164 / 1_000)));
     }
 
@@ -106,7 +113,7 @@ mod tests {
     fn both_clocks_wrap() {
         let mut rtt = RoundTrip::default();
         let (ours, theirs) = (u32::MAX - 100 * MS, u32::MAX - 50 * MS);
-        rtt.hello(theirs.wrapping_add(300 * MS), Some((ours, theirs)), ours.wrapping_add(320 * MS));
+        rtt.hello(theirs.wrapping_add(300 * MS), stamps(ours, theirs), ours.wrapping_add(320 * MS));
         assert_eq!(rtt.smoothed(), Some(Duration::from_millis(20)));
     }
 
@@ -116,14 +123,14 @@ mod tests {
             let mut rtt = RoundTrip::default();
             rtt.hello(5_000_000, None, 1_000_000);
             rtt.hello(sent, ihu, now);
-            assert_eq!(rtt.timestamps(), Some((sent, now)));
+            assert_eq!(rtt.timestamps(), stamps(sent, now));
             rtt.smoothed()
         };
-        assert!(fresh(5_300_000, Some((1_100_000, 5_100_000)), 1_400_000).is_some());
-        assert_eq!(fresh(5_300_000, Some((1_500_000, 5_100_000)), 1_400_000), None, "sent in the future");
-        assert_eq!(fresh(195_000_000, Some((1_100_000, 5_100_000)), 191_000_000), None, "too long ago");
-        assert_eq!(fresh(4_900_000, Some((1_100_000, 4_800_000)), 1_400_000), None, "an older Hello");
-        assert_eq!(fresh(5_300_000, Some((1_100_000, 4_000_000)), 1_400_000), None, "longer there than away");
+        assert!(fresh(5_300_000, stamps(1_100_000, 5_100_000), 1_400_000).is_some());
+        assert_eq!(fresh(5_300_000, stamps(1_500_000, 5_100_000), 1_400_000), None, "sent in the future");
+        assert_eq!(fresh(195_000_000, stamps(1_100_000, 5_100_000), 191_000_000), None, "too long ago");
+        assert_eq!(fresh(4_900_000, stamps(1_100_000, 4_800_000), 1_400_000), None, "an older Hello");
+        assert_eq!(fresh(5_300_000, stamps(1_100_000, 4_000_000), 1_400_000), None, "longer there than away");
         assert_eq!(fresh(5_300_000, None, 1_400_000), None);
     }
 

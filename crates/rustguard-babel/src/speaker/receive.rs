@@ -8,7 +8,7 @@ use crate::{
     wire::{
         ip,
         parse::Tlvs,
-        tlv::Tlv,
+        tlv::{Timestamps, Tlv},
         types::{Announcement, RouterId, Seqno, micros},
     },
 };
@@ -24,7 +24,7 @@ struct Reading {
     /// The timestamp of its Hello.
     hello_sent: Option<u32>,
     /// The timestamps of its IHU.
-    ihu_timestamps: Option<(u32, u32)>,
+    ihu_timestamps: Option<Timestamps>,
     /// The last Name TLV.
     name: Option<(RouterId, Name)>,
     /// Hellos of the peer came recently: it is a neighbour (§3.3).
@@ -54,7 +54,7 @@ impl Babel {
         neighbour.heard(now);
         neighbour.out.heard(now);
         let Some((source, mut tlvs)) =
-            ip::unwrap(packet).and_then(|(source, datagram)| Some((source, Tlvs::new(datagram)?)))
+            ip::unwrap(packet).and_then(|(source, datagram)| Some((source, Tlvs::new(datagram).ok()?)))
         else {
             self.counters.not_babel += 1;
             return;

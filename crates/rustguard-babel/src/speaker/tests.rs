@@ -182,8 +182,7 @@ impl Lab {
     }
 
     fn selected(&self, prefix: IpNet) -> Option<Announcement> {
-        let report = self.babel.routes().find(|report| report.prefix == prefix)?;
-        report.selected.map(|(router_id, seqno, metric)| Announcement { router_id, seqno, metric })
+        self.babel.routes().find(|report| report.prefix == prefix)?.selected
     }
 }
 

@@ -3,7 +3,7 @@ use crate::{
     name::Name,
     wire::{
         ip::{HEADERS, PATH},
-        tlv::{HEADER, MAGIC, NAME_TAG, VERSION, ae, flag, kind, sub},
+        tlv::{HEADER, MAGIC, NAME_TAG, Timestamps, VERSION, ae, flag, kind, sub},
         types::{Announcement, INFINITY, RouterId, Seqno},
     },
 };
@@ -94,16 +94,16 @@ impl Packet {
         self.hello_timestamp = Some(self.bytes.len() - 4);
     }
 
-    pub(crate) fn ihu(&mut self, address: Ipv6Addr, rxcost: u16, interval: u16, timestamps: Option<(u32, u32)>) {
+    pub(crate) fn ihu(&mut self, address: Ipv6Addr, rxcost: u16, interval: u16, timestamps: Option<Timestamps>) {
         self.tlv(kind::IHU, |bytes| {
             bytes.extend_from_slice(&[ae::LINK_LOCAL, 0]);
             bytes.extend_from_slice(&rxcost.to_be_bytes());
             bytes.extend_from_slice(&interval.to_be_bytes());
             bytes.extend_from_slice(&address.octets()[8..]);
-            if let Some((origin, receive)) = timestamps {
+            if let Some(Timestamps { sent, received }) = timestamps {
                 bytes.extend_from_slice(&[sub::TIMESTAMP, 8]);
-                bytes.extend_from_slice(&origin.to_be_bytes());
-                bytes.extend_from_slice(&receive.to_be_bytes());
+                bytes.extend_from_slice(&sent.to_be_bytes());
+                bytes.extend_from_slice(&received.to_be_bytes());
             }
         });
     }
@@ -253,7 +253,7 @@ mod tests {
         packet.ack_request(7, 20);
         packet.ack(9);
         packet.hello(Seqno(65_535), 30);
-        packet.ihu(address, 96, 90, Some((1, 2)));
+        packet.ihu(address, 96, 90, Some(Timestamps { sent: 1, received: 2 }));
         packet.ihu(address, INFINITY, 90, None);
         packet.route_request(None);
         packet.route_request(Some(prefix));
@@ -269,7 +269,12 @@ mod tests {
                 Tlv::AckRequest { opaque: 7, interval: 20 },
                 Tlv::Ack { opaque: 9 },
                 Tlv::Hello { unicast: false, seqno: Seqno(65_535), interval: 30, sent: Some(0xdead_beef) },
-                Tlv::Ihu { address: Some(address.into()), rxcost: 96, interval: 90, timestamps: Some((1, 2)) },
+                Tlv::Ihu {
+                    address: Some(address.into()),
+                    rxcost: 96,
+                    interval: 90,
+                    timestamps: Some(Timestamps { sent: 1, received: 2 })
+                },
                 Tlv::Ihu { address: Some(address.into()), rxcost: INFINITY, interval: 90, timestamps: None },
                 Tlv::RouteRequest { prefix: None },
                 Tlv::RouteRequest { prefix: Some(prefix) },

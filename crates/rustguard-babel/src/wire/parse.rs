@@ -5,11 +5,15 @@
 use crate::{
     name::Name,
     wire::{
-        tlv::{HEADER, MAGIC, NAME_TAG, Tlv, VERSION, ae, flag, kind, sub},
+        tlv::{HEADER, MAGIC, NAME_TAG, Timestamps, Tlv, VERSION, ae, flag, kind, sub},
         types::{INFINITY, RouterId, Seqno},
     },
 };
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::{
+    error::Error,
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// The TLVs of a packet.
@@ -24,14 +28,47 @@ pub struct Tlvs<'a> {
     next_hop_v4: bool,
 }
 
+/// Why a datagram is not a Babel packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotBabel {
+    /// It ends before its header, or before the length that the header says.
+    Truncated,
+    /// It does not begin with 42.
+    Magic,
+    /// It is of another version of the protocol than 2.
+    Version,
+}
+
+impl fmt::Display for NotBabel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Truncated => "the datagram ends before the Babel packet",
+            Self::Magic => "the datagram is not a Babel packet: its first byte is not 42",
+            Self::Version => "the Babel packet is not of version 2",
+        })
+    }
+}
+
+impl Error for NotBabel {}
+
 impl<'a> Tlvs<'a> {
-    /// The TLVs of the packet in a datagram; `None` if it is none of this version, or is longer than the datagram (§4.2).
-    pub fn new(datagram: &'a [u8]) -> Option<Self> {
-        let (&[magic, version, high, low], rest) = datagram.split_first_chunk::<HEADER>()?;
-        // The trailer has nothing that this speaker knows.
-        let body = rest.get(..usize::from(u16::from_be_bytes([high, low])))?;
-        let ours = magic == MAGIC && version == VERSION;
-        ours.then_some(Self { body, malformed: 0, default_prefix: [None; 3], router_id: None, next_hop_v4: false })
+    /// The TLVs of the packet in a datagram (§4.2).
+    ///
+    /// # Errors
+    ///
+    /// If the datagram is not a packet of this version of Babel, or ends before the packet.
+    pub fn new(datagram: &'a [u8]) -> Result<Self, NotBabel> {
+        let (&[magic, version, high, low], rest) = datagram.split_first_chunk::<HEADER>().ok_or(NotBabel::Truncated)?;
+        if magic != MAGIC {
+            return Err(NotBabel::Magic);
+        }
+        if version != VERSION {
+            return Err(NotBabel::Version);
+        }
+        // The trailer contains nothing that this speaker knows.
+        let body = rest.get(..usize::from(u16::from_be_bytes([high, low]))).ok_or(NotBabel::Truncated)?;
+        Ok(Self { body, malformed: 0, default_prefix: [None; 3], router_id: None, next_hop_v4: false })
     }
 
     /// TLVs passed over so far because they are not what their type says. Unknown ones are not counted.
@@ -97,7 +134,8 @@ impl Tlvs<'_> {
                     _ => return Ok(None),
                 };
                 let subs = fields.sub_tlvs()?;
-                let timestamps = subs.timestamp(0).zip(subs.timestamp(4));
+                let timestamps =
+                    subs.timestamp(0).zip(subs.timestamp(4)).map(|(sent, received)| Timestamps { sent, received });
                 (Tlv::Ihu { address, rxcost, interval: nonzero(interval)?, timestamps }, subs)
             }
             kind::ROUTER_ID => {
@@ -149,7 +187,7 @@ impl Tlvs<'_> {
                     return Ok(None);
                 }
                 let len = fields.u8()?;
-                let name = Name::new(fields.take(len.into())?).ok_or(Malformed)?;
+                let name = Name::new(fields.take(len.into())?).map_err(|_| Malformed)?;
                 let Some(router_id) = self.router_id else { return Err(Malformed) };
                 (Tlv::Name { router_id, name }, fields.sub_tlvs()?)
             }

@@ -62,9 +62,19 @@ pub(crate) mod flag {
     pub(crate) const UNICAST: u16 = 0x8000;
 }
 
+/// When a Hello was sent and received (RFC 9616 §5.2), in microseconds modulo 2^32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timestamps {
+    /// When it was sent, by the clock of its sender.
+    pub sent: u32,
+    /// When it was received, by the clock of its receiver.
+    pub received: u32,
+}
+
 /// A decoded TLV. Router-Id and Next Hop are not here: what they say is in the updates that follow them. Intervals are in
 /// hundredths of a second, timestamps in microseconds of the clock of whoever took them, modulo 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Tlv {
     /// Answer with [`Tlv::Ack`] within this time (§4.6.3).
     AckRequest {
@@ -97,8 +107,8 @@ pub enum Tlv {
         rxcost: u16,
         /// The next one comes within this time, not 0.
         interval: u16,
-        /// When the last Hello was sent, by its sender's clock, and received, by this one's (RFC 9616 §5.2).
-        timestamps: Option<(u32, u32)>,
+        /// When the last Hello was sent and received.
+        timestamps: Option<Timestamps>,
     },
     /// A route (§4.6.9).
     Update {

@@ -63,7 +63,7 @@ fn served_by(sim: &Sim, from: usize) -> Option<(usize, u16)> {
         let engine = sim.nodes[node].engine.as_ref()?;
         engine.routes().find(|route| route.prefix == client())?.selected
     };
-    let (.., metric) = route(from)?;
+    let metric = route(from)?.metric;
     for _ in 0..sim.nodes.len() {
         match sim.nodes[at].fib.get(&client())?.members().first()?.peer {
             CLIENT => return Some((at, metric)),
@@ -248,7 +248,7 @@ fn gateways_with_one_key_and_one_memory_part() {
         let mut sim = line(seed);
         for gateway in GATEWAYS {
             let start = Start::Stored(vec![1, 2, 3, 4]);
-            sim.start_with(gateway, Config { start, ..Config::new(key(0)) });
+            sim.start_with(gateway, Config::new(key(0)).start(start));
             knows(&mut sim, gateway);
         }
         let same = |sim: &Sim| {

@@ -1,7 +1,7 @@
 //! Names travel with the routes of whom they name.
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_babel::{
-    Config, Name, RouterId,
+    Config, RouterId,
     params::{NAME_HOLD, NAMES_EVERY, UPDATE_INTERVAL},
 };
 use rustguard_sim::{Link, Sim, key, random_graph, seeds};
@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, time::Duration};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn named(node: usize, name: &str) -> Config {
-    Config { name: Name::new(name.as_bytes()), ..Config::new(key(node)) }
+    Config::new(key(node)).name(name.parse().ok())
 }
 
 /// What a node calls each of the others that runs; `None` where it knows no name.
@@ -70,7 +70,7 @@ fn a_new_name_arrives_with_the_full_updates() {
         sim.strict = false;
         let start = |name| {
             let start = rustguard_babel::Start::Stored(vec![1, 2, 3, 4]);
-            Config { start, ..named(0, name) }
+            named(0, name).start(start)
         };
         sim.start_with(0, start("before"));
         sim.run(SECOND * 20);

@@ -18,7 +18,7 @@ fn state(seqno: u16) -> Vec<u8> {
 }
 
 fn restart(sim: &mut Sim, state: Vec<u8>) {
-    sim.start_with(NODE, Config { start: Start::Stored(state), ..Config::new(key(NODE)) });
+    sim.start_with(NODE, Config::new(key(NODE)).start(Start::Stored(state)));
 }
 
 fn settled(seed: u64, first: u16) -> Sim {
@@ -80,7 +80,7 @@ fn forged_numbers_cost_the_mesh_little_and_nobody_the_way() {
         for second in 0..3_600_u32 {
             let engine = sim.nodes[NODE].engine.as_ref().expect("it runs");
             let (id, route) = (engine.router_id(), engine.routes().find(|route| route.prefix == prefix(NODE)));
-            let (_, seqno, _) = route.and_then(|route| route.selected).expect("its own prefix");
+            let seqno = route.and_then(|route| route.selected).expect("its own prefix").seqno;
             drawn.insert(id);
             let ahead = [1, 300, 0x6000, 0x7fff][second as usize % 4];
             let packet = forged(hostile, id, seqno.0.wrapping_add(ahead));

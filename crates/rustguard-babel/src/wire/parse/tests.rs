@@ -46,15 +46,13 @@ const HELLO_5: Tlv = Tlv::Hello { unicast: false, seqno: Seqno(5), interval: 30,
 
 #[test]
 fn c2_magic_version_length_and_trailer() {
-    assert!(Tlvs::new(&[]).is_none() && Tlvs::new(&[42, 2, 0]).is_none());
-    assert!(
-        Tlvs::new(&[41, 2, 0, 0]).is_none()
-            && Tlvs::new(&[42, 1, 0, 0]).is_none()
-            && Tlvs::new(&[42, 3, 0, 0]).is_none()
-    );
+    let refused = |bytes: &[u8]| Tlvs::new(bytes).err();
+    assert_eq!([refused(&[]), refused(&[42, 2, 0])], [Some(NotBabel::Truncated); 2]);
+    assert_eq!(refused(&[41, 2, 0, 0]), Some(NotBabel::Magic));
+    assert_eq!([refused(&[42, 1, 0, 0]), refused(&[42, 3, 0, 0])], [Some(NotBabel::Version); 2]);
     // The length field says more than there is.
-    assert!(Tlvs::new(&[0x2a, 0x02, 0x00, 0x2a, 0x02]).is_none());
-    assert!(Tlvs::new(&[0x2a, 2, 0, 9, 4, 6, 0, 0, 0, 5, 0, 30]).is_none());
+    assert_eq!(refused(&[0x2a, 0x02, 0x00, 0x2a, 0x02]), Some(NotBabel::Truncated));
+    assert_eq!(refused(&[0x2a, 2, 0, 9, 4, 6, 0, 0, 0, 5, 0, 30]), Some(NotBabel::Truncated));
     let mut with_trailer = packet(&HELLO);
     with_trailer.extend_from_slice(&HELLO);
     with_trailer.extend_from_slice(&[kind::HELLO, 200]);
@@ -249,7 +247,7 @@ fn flags_and_intervals() {
     assert!(matches!(read(&[kind::IHU, 6, 0, 9, 0, 96, 0, 1]).0[..], [Tlv::Ihu { address: None, rxcost: 96, .. }]));
     assert_eq!(read(&[kind::IHU, 10, 4, 0, 0, 96, 0, 1, 1, 2, 3, 4]), (vec![], 0), "encoding 4 is for prefixes");
     let stamped = tlv(kind::IHU, &[0, 0, 0, 96, 0, 1, 3, 8, 0, 0, 0, 1, 0, 0, 0, 2]);
-    assert!(matches!(read(&stamped).0[..], [Tlv::Ihu { timestamps: Some((1, 2)), .. }]));
+    assert!(matches!(read(&stamped).0[..], [Tlv::Ihu { timestamps: Some(Timestamps { sent: 1, received: 2 }), .. }]));
     let half = tlv(kind::IHU, &[0, 0, 0, 96, 0, 1, 3, 4, 0, 0, 0, 1]);
     assert!(matches!(read(&half).0[..], [Tlv::Ihu { timestamps: None, .. }]));
 }

@@ -126,7 +126,7 @@ impl Node {
 
     async fn start(&mut self, secret: &StaticSecret) -> Result<()> {
         let me = self.me;
-        let engine = Babel::new(Config { address_v4: Some(inside(me)), ..Config::new(self.keys[me]) }, &mut SystemRng);
+        let engine = Babel::new(Config::new(self.keys[me]).address_v4(Some(inside(me))), &mut SystemRng);
         let mut builder = Device::builder()
             .private_key(secret.clone())
             .listen_port(PORT)
