@@ -49,6 +49,7 @@ mod sharded;
 mod shared;
 mod status;
 pub mod uapi;
+pub mod unix_socket;
 mod waiting;
 mod worker;
 

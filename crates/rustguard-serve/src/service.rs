@@ -8,13 +8,15 @@ use crate::{
     folder::Folder,
     prepare::Configured,
     settings::Settings,
-    socket::{Call, ControlSocket, socket_path},
+    socket::{self, Call, socket_path},
     store::FileStore,
 };
 pub use counters::Counters;
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::{random::SystemRng, x25519::PublicKey};
-use rustguard_device::{Datagram, Device, DeviceHandle, Event, PeerUpdate, PresharedKey, Update, key};
+use rustguard_device::{
+    Datagram, Device, DeviceHandle, Event, PeerUpdate, PresharedKey, Update, key, unix_socket::UnixSocket,
+};
 use rustguard_enroll::{
     action::{Action, PeerConfig},
     audit::AuditRecord,
@@ -47,7 +49,7 @@ pub struct Service<S = FileStore> {
     datagrams: mpsc::Receiver<Datagram>,
     events: broadcast::Receiver<Event>,
     calls: mpsc::Receiver<Call>,
-    _socket: ControlSocket,
+    _socket: UnixSocket,
     folder: Folder,
     audit: AuditLog,
     counters: Arc<Counters>,
@@ -89,8 +91,7 @@ impl<S: LeaseStore> Service<S> {
         let Configured { interface, settings, server, passphrase, folder, datagrams, counters } = configured;
         let (calls_in, calls) = mpsc::channel(CALLS);
         let path = socket_path(&interface);
-        let socket =
-            ControlSocket::start(path.clone(), calls_in).map_err(|cause| StartError::Socket { path, cause })?;
+        let socket = socket::listen(&path, calls_in).map_err(|cause| StartError::Socket { path, cause })?;
         let path = folder.path("audit.jsonl");
         let audit = AuditLog::open(&path).map_err(|cause| StartError::Audit { path, cause })?;
         Ok(Self {

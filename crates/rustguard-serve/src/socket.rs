@@ -5,32 +5,22 @@
 //! changed quickly.
 
 use crate::request::{Answer, Request};
-use rustguard_device::interface::run_file;
-use socket2::{Domain, SockAddr, Socket, Type};
+use rustguard_device::{
+    interface::run_file,
+    unix_socket::{Access, Client, PATIENCE, UnixSocket, answer, within},
+};
 use std::{
-    fs,
     io::{self, BufRead as _, BufReader as StdBufReader, Write as _},
-    os::unix::{
-        fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
-        net::UnixStream as StdUnixStream,
-    },
+    os::unix::net::UnixStream as StdUnixStream,
     path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
 };
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
-    net::{UnixListener, UnixStream},
-    sync::{Semaphore, mpsc, oneshot},
-    task::JoinHandle,
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
+    sync::{mpsc, oneshot},
 };
 
-/// Callers at a time; more wait.
-const CALLERS: usize = 16;
 /// The longest request, in bytes. The longest there is, a peer to add with its name, is some hundred.
 const REQUEST_MAX: u64 = 16 << 10;
-/// How long a caller may take for its request, or to take its answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A request, who makes it, and where the answer goes.
 #[derive(Debug)]
@@ -38,13 +28,6 @@ pub(crate) struct Call {
     pub(crate) request: Request,
     pub(crate) uid: u32,
     pub(crate) answer: oneshot::Sender<Answer>,
-}
-
-/// A socket that is being served. Dropping it stops that and removes the socket.
-#[derive(Debug)]
-pub(crate) struct ControlSocket {
-    path: PathBuf,
-    task: JoinHandle<()>,
 }
 
 /// Why a request was not answered.
@@ -104,92 +87,29 @@ fn ask_at(path: &Path, interface: &str, request: &Request) -> Result<Answer, Ask
     }
 }
 
-impl ControlSocket {
-    /// Opens the socket at `path` and passes requests on, from a task of the current tokio runtime. A socket that a killed
-    /// process left behind is replaced.
-    ///
-    /// # Errors
-    /// Those of the system, and `AddrInUse` where another process serves it.
-    pub(crate) fn start(path: PathBuf, calls: mpsc::Sender<Call>) -> io::Result<Self> {
-        if let Some(dir) = path.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
-        }
-        if StdUnixStream::connect(&path).is_ok() {
-            return Err(io::ErrorKind::AddrInUse.into());
-        }
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let task = tokio::spawn(accept(listen(&path)?, path.clone(), calls));
-        Ok(Self { path, task })
-    }
-}
-
-impl Drop for ControlSocket {
-    fn drop(&mut self) {
-        self.task.abort();
-        // Gone already: somebody cleaned up for us.
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-/// Nobody can connect before the mode is right: a connection needs listen(2).
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.bind(&SockAddr::unix(path)?)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o660))?;
-    socket.listen(128)?;
-    socket.set_nonblocking(true)?;
-    UnixListener::from_std(std::os::unix::net::UnixListener::from(std::os::fd::OwnedFd::from(socket)))
-}
-
-async fn accept(listener: UnixListener, path: PathBuf, calls: mpsc::Sender<Call>) {
-    let callers = Arc::new(Semaphore::new(CALLERS));
-    loop {
-        let Ok(permit) = Arc::clone(&callers).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let (calls, path) = (calls.clone(), path.clone());
-                tokio::spawn(async move {
-                    // A caller that goes away, or takes too long, is no concern of ours.
-                    let _ = serve(stream, &path, &calls).await;
-                    drop(permit);
-                });
-            }
-            Err(error) => {
-                tracing::warn!("the control socket refused a caller: {error}");
-                // Out of descriptors, most likely: do not spin.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
+/// Opens the socket at `path` and passes requests on, from a task of the current tokio runtime.
+///
+/// # Errors
+/// See [`UnixSocket::start`].
+pub(crate) fn listen(path: &Path, calls: mpsc::Sender<Call>) -> io::Result<UnixSocket> {
+    let refusal = line(&Answer::refused("this user may not control the server: run as root, or with sudo"))?;
+    UnixSocket::start(path, Access::OwnerAndGroup, refusal, move |client| serve(client, calls.clone()))
 }
 
 /// One request, one answer.
-async fn serve(stream: UnixStream, path: &Path, calls: &mpsc::Sender<Call>) -> io::Result<()> {
-    let who = stream.peer_cred()?;
-    let (read, mut write) = stream.into_split();
-    // Heard out in any case: who is cut short while still speaking does not hear the answer.
-    let request = tokio::time::timeout(PATIENCE, read_request(read)).await??;
-    let answer = if may_ask(path, who.uid(), who.gid()) {
-        match request {
-            Ok(request) => {
-                let (answer, answered) = oneshot::channel();
-                let call = Call { request, uid: who.uid(), answer };
-                let sent = calls.send(call).await.is_ok();
-                let ending = Answer::refused("the server is shutting down");
-                if sent { answered.await.unwrap_or(ending) } else { ending }
-            }
-            Err(error) => Answer::refused(format!("no request: {error}")),
+async fn serve(client: Client, calls: mpsc::Sender<Call>) -> io::Result<()> {
+    let uid = client.uid;
+    let (read, mut write) = client.stream.into_split();
+    let reply = match within(read_request(read)).await? {
+        Ok(request) => {
+            let (answer, answered) = oneshot::channel();
+            let sent = calls.send(Call { request, uid, answer }).await.is_ok();
+            let ending = Answer::refused("the server is shutting down");
+            if sent { answered.await.unwrap_or(ending) } else { ending }
         }
-    } else {
-        tracing::warn!(uid = who.uid(), "the control socket refused a user");
-        Answer::refused("this user may not control the server: run as root, or with sudo")
+        Err(error) => Answer::refused(format!("no request: {error}")),
     };
-    let mut line = serde_json::to_vec(&answer)?;
-    line.push(b'\n');
-    tokio::time::timeout(PATIENCE, write.write_all(&line)).await?
+    answer(&mut write, &line(&reply)?).await
 }
 
 async fn read_request(read: impl tokio::io::AsyncRead + Unpin) -> io::Result<serde_json::Result<Request>> {
@@ -198,14 +118,16 @@ async fn read_request(read: impl tokio::io::AsyncRead + Unpin) -> io::Result<ser
     Ok(serde_json::from_slice(&line))
 }
 
-/// Whether the mode 0660 lets this user in, whatever the mode is now.
-fn may_ask(path: &Path, uid: u32, gid: u32) -> bool {
-    uid == 0 || uid == rustix::process::geteuid().as_raw() || fs::metadata(path).is_ok_and(|socket| socket.gid() == gid)
+fn line(answer: &Answer) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(answer)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{fs, os::unix::fs::MetadataExt as _};
 
     #[test]
     fn a_request_is_answered_once_and_the_socket_goes_with_the_server() {
@@ -214,7 +136,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let entered = runtime.enter();
         let (calls, mut called) = mpsc::channel(1);
-        let socket = ControlSocket::start(path.clone(), calls.clone()).unwrap();
+        let socket = listen(&path, calls.clone()).unwrap();
         drop(entered);
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
         let (end, ended) = oneshot::channel::<()>();
@@ -236,7 +158,7 @@ mod tests {
         });
         assert!(matches!(ask_at(&path, "rg0", &Request::Close), Ok(Answer::Done)));
         assert_eq!(ask_at(&path, "rg0", &Request::Close).unwrap_err().to_string(), "not twice");
-        let second = ControlSocket::start(path.clone(), calls).unwrap_err();
+        let second = listen(&path, calls).unwrap_err();
         assert_eq!(second.kind(), io::ErrorKind::AddrInUse, "a second server");
         // Nonsense, too much of it, and nothing at all.
         for bytes in [&b"nonsense\n"[..], &[b' '; 20 << 10], b"{\"command\":\"shutdown\"}\n"] {
@@ -254,15 +176,5 @@ mod tests {
         assert!(!path.exists());
         let error = ask_at(&path, "rg0", &Request::Close).unwrap_err().to_string();
         assert_eq!(error, "nobody serves rg0: start it with `rustguard serve`");
-    }
-
-    #[test]
-    fn strangers_are_turned_away_whatever_the_mode() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let group = file.as_file().metadata().unwrap().gid();
-        assert!(may_ask(file.path(), 0, group + 1));
-        assert!(may_ask(file.path(), rustix::process::geteuid().as_raw(), group + 1));
-        assert!(may_ask(file.path(), 65_534, group));
-        assert!(!may_ask(file.path(), 65_534, group + 1));
     }
 }

@@ -1,26 +1,20 @@
 //! The socket.
 
 use super::{Errno, Request, parse, response};
-use crate::{config::UpdateError, device::DeviceHandle};
-use socket2::{Domain, SockAddr, Socket, Type};
+use crate::{
+    config::UpdateError,
+    device::DeviceHandle,
+    unix_socket::{Access, Client, UnixSocket, answer, remove_dead, within},
+};
 use std::{
-    fs, io,
-    os::unix::{fs::PermissionsExt as _, net::UnixStream as StdUnixStream},
+    io,
     path::{Path, PathBuf},
-    sync::Arc,
 };
-use tokio::{
-    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
-    net::{UnixListener, UnixStream},
-    sync::Semaphore,
-    task::JoinHandle,
-};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use zeroize::Zeroizing;
 
 /// Where `wg` looks for sockets.
 pub const SOCKET_DIR: &str = "/var/run/wireguard";
-/// Clients at a time; more wait.
-const CLIENTS: usize = 16;
 /// The longest line of a request, in bytes.
 const LINE_MAX: u64 = 1024;
 /// Bytes read at a time: ten thousand peers are megabytes, and every turn between client and daemon costs a reschedule.
@@ -29,10 +23,7 @@ const READ_BUFFER: usize = 128 * 1024;
 const REQUEST_MAX: usize = 64 << 20;
 
 /// A socket that is being served. Dropping it stops that and removes the socket.
-pub struct Server {
-    path: PathBuf,
-    task: JoinHandle<()>,
-}
+pub struct Server(UnixSocket);
 
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
@@ -73,27 +64,17 @@ impl Server {
     /// Outside a tokio runtime.
     pub fn start_in(dir: &Path, interface: &str, device: DeviceHandle) -> Result<Self, ServerError> {
         let path = dir.join(format!("{interface}.sock"));
-        let io = |cause| ServerError::Io { path: path.clone(), cause };
-        fs::create_dir_all(dir).map_err(io)?;
-        if !remove_dead(&path).map_err(io)? {
-            return Err(ServerError::InUse(path));
+        // A stranger is told nothing: the connection ends.
+        match UnixSocket::start(&path, Access::Owner, Vec::new(), move |client| serve(client, device.clone())) {
+            Ok(socket) => Ok(Self(socket)),
+            Err(cause) if cause.kind() == io::ErrorKind::AddrInUse => Err(ServerError::InUse(path)),
+            Err(cause) => Err(ServerError::Io { path, cause }),
         }
-        let listener = listen(&path).map_err(io)?;
-        let task = tokio::spawn(accept(listener, device));
-        Ok(Self { path, task })
     }
 
     /// Where the socket is.
     pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.task.abort();
-        // Gone already: somebody cleaned up for us.
-        let _ = fs::remove_file(&self.path);
+        self.0.path()
     }
 }
 
@@ -105,54 +86,11 @@ pub fn clean_up(interface: &str) -> io::Result<()> {
     remove_dead(&Path::new(SOCKET_DIR).join(format!("{interface}.sock"))).map(drop)
 }
 
-/// Removes a socket that nobody listens to; false when somebody does.
-fn remove_dead(path: &Path) -> io::Result<bool> {
-    if StdUnixStream::connect(path).is_ok() {
-        return Ok(false);
-    }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(true),
-    }
-}
-
-/// Nobody can connect before the mode is right: a connection needs listen(2).
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.bind(&SockAddr::unix(path)?)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    socket.listen(128)?;
-    socket.set_nonblocking(true)?;
-    UnixListener::from_std(std::os::unix::net::UnixListener::from(std::os::fd::OwnedFd::from(socket)))
-}
-
-async fn accept(listener: UnixListener, device: DeviceHandle) {
-    let clients = Arc::new(Semaphore::new(CLIENTS));
-    loop {
-        let Ok(permit) = Arc::clone(&clients).acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let device = device.clone();
-                tokio::spawn(async move {
-                    // A client that goes away in mid-sentence is no concern of ours.
-                    let _ = serve(stream, &device).await;
-                    drop(permit);
-                });
-            }
-            Err(error) => {
-                tracing::warn!("the control socket refused a client: {error}");
-                // Out of descriptors, most likely: do not spin.
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
-
-/// Request after request, until the client closes or breaks the protocol.
-async fn serve(stream: UnixStream, device: &DeviceHandle) -> io::Result<()> {
-    let (read, mut write) = stream.into_split();
+/// Request after request, until the client closes, breaks the protocol or takes too long.
+async fn serve(client: Client, device: DeviceHandle) -> io::Result<()> {
+    let (read, mut write) = client.stream.into_split();
     let mut read = BufReader::with_capacity(READ_BUFFER, read);
-    while let Some(request) = read_request(&mut read).await? {
+    while let Some(request) = within(read_request(&mut read)).await? {
         let (body, result) = match parse(&request) {
             Ok(Request::Get { names }) => match device.status_with_secrets().await {
                 Some((status, secrets)) => (response::status(&status, &secrets, names), Ok(())),
@@ -167,8 +105,8 @@ async fn serve(stream: UnixStream, device: &DeviceHandle) -> io::Result<()> {
             }
             Err(errno) => (Zeroizing::default(), Err(errno)),
         };
-        write.write_all(body.as_bytes()).await?;
-        write.write_all(response::end(result).as_bytes()).await?;
+        answer(&mut write, body.as_bytes()).await?;
+        answer(&mut write, response::end(result).as_bytes()).await?;
     }
     Ok(())
 }

@@ -1,0 +1,269 @@
+//! Serving a Unix socket: what the control sockets of a tunnel have in common, here and in programs that embed a device.
+//!
+//! - The socket has its mode before anybody can connect.
+//! - A socket that a killed process left behind is replaced. One that is served is not.
+//! - A client is served only if it may be by its credentials, whatever the mode of the socket is by then.
+//! - [`CLIENTS`] are served at a time, more wait. [`within`] keeps each of them from staying for ever.
+
+use rustix::process::geteuid;
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::{
+    fs, io,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
+            net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt as _},
+    net::{UnixListener, UnixStream},
+    sync::Semaphore,
+    task::JoinHandle,
+};
+
+/// Clients that are served at a time. More wait.
+pub const CLIENTS: usize = 16;
+/// How long a client may take for a request, and for each part of an answer.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// After the system could not accept a client, the next one is accepted this much later: it is out of descriptors, most likely.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Bytes of an answer that a client has to take within [`PATIENCE`].
+const PART: usize = 64 << 10;
+
+/// Who may connect. Root and the user of this process always may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Access {
+    /// The owner of the socket: mode 0600.
+    Owner,
+    /// The owner and the group of the socket: mode 0660. `chgrp` lets others in.
+    OwnerAndGroup,
+}
+
+impl Access {
+    fn mode(self) -> u32 {
+        match self {
+            Self::Owner => 0o600,
+            Self::OwnerAndGroup => 0o660,
+        }
+    }
+
+    /// Whether the mode would let this user connect to the socket at `path`.
+    fn admits(self, path: &Path, uid: u32, gid: u32) -> bool {
+        let by_file =
+            |socket: fs::Metadata| socket.uid() == uid || (matches!(self, Self::OwnerAndGroup) && socket.gid() == gid);
+        uid == 0 || uid == geteuid().as_raw() || fs::metadata(path).is_ok_and(by_file)
+    }
+}
+
+/// A client that may ask.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Client {
+    /// The connection.
+    pub stream: UnixStream,
+    /// Its user.
+    pub uid: u32,
+}
+
+/// A socket that is being served. Dropping it stops that and removes the socket; clients that are connected are served to
+/// their end.
+#[derive(Debug)]
+pub struct UnixSocket {
+    path: PathBuf,
+    task: JoinHandle<()>,
+}
+
+impl UnixSocket {
+    /// Opens the socket at `path` and serves it from a task of the current tokio runtime, each client with a future that
+    /// `serve` makes. A missing folder is made, with mode 0755. A client that may not ask is told `refusal`, as it is.
+    ///
+    /// # Errors
+    /// Those of the system, and [`io::ErrorKind::AddrInUse`] where another process serves this socket.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start<F>(
+        path: &Path,
+        access: Access,
+        refusal: Vec<u8>,
+        serve: impl Fn(Client) -> F + Send + 'static,
+    ) -> io::Result<Self>
+    where
+        F: Future<Output = io::Result<()>> + Send + 'static,
+    {
+        if let Some(dir) = path.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+        }
+        if !remove_dead(path)? {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        let listener = listen(path, access)?;
+        let task = tokio::spawn(accept(listener, path.to_owned(), access, refusal, serve));
+        Ok(Self { path: path.to_owned(), task })
+    }
+
+    /// Where the socket is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        self.task.abort();
+        // If it is gone already, somebody has cleaned up for us.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Removes a socket that nobody listens to. Returns false, and leaves it, if somebody does.
+///
+/// # Errors
+/// When the socket cannot be removed.
+pub fn remove_dead(path: &Path) -> io::Result<bool> {
+    if StdUnixStream::connect(path).is_ok() {
+        return Ok(false);
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(true),
+    }
+}
+
+/// Waits for `step` of a client, at most [`PATIENCE`].
+///
+/// # Errors
+/// Those of `step`, and [`io::ErrorKind::TimedOut`].
+pub async fn within<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(PATIENCE, step).await?
+}
+
+/// Writes an answer to a client that keeps taking it. A long answer may take longer than [`PATIENCE`].
+///
+/// # Errors
+/// Those of the system, and [`io::ErrorKind::TimedOut`].
+pub async fn answer(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+    for part in bytes.chunks(PART) {
+        within(stream.write_all(part)).await?;
+    }
+    Ok(())
+}
+
+/// Nobody can connect before the mode is right: a connection needs listen(2).
+fn listen(path: &Path, access: Access) -> io::Result<UnixListener> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(access.mode()))?;
+    socket.listen(128)?;
+    socket.set_nonblocking(true)?;
+    UnixListener::from_std(StdUnixListener::from(OwnedFd::from(socket)))
+}
+
+async fn accept<F>(listener: UnixListener, path: PathBuf, access: Access, refusal: Vec<u8>, serve: impl Fn(Client) -> F)
+where
+    F: Future<Output = io::Result<()>> + Send + 'static,
+{
+    let clients = Arc::new(Semaphore::new(CLIENTS));
+    let refusal: Arc<[u8]> = refusal.into();
+    loop {
+        let Ok(permit) = Arc::clone(&clients).acquire_owned().await else { return };
+        let admitted = match listener.accept().await {
+            Ok((stream, _)) => stream.peer_cred().map(|who| (stream, who)),
+            Err(error) => Err(error),
+        };
+        match admitted {
+            Ok((stream, who)) if access.admits(&path, who.uid(), who.gid()) => {
+                let served = serve(Client { stream, uid: who.uid() });
+                tokio::spawn(async move {
+                    // A client that goes away or takes too long harms nobody else.
+                    let _ = served.await;
+                    drop(permit);
+                });
+            }
+            Ok((mut stream, who)) => {
+                tracing::warn!(uid = who.uid(), "{} refused a user", path.display());
+                let refusal = Arc::clone(&refusal);
+                tokio::spawn(async move {
+                    let _ = answer(&mut stream, &refusal).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!("{} refused a client: {error}", path.display());
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt as _;
+
+    async fn echo(mut client: Client) -> io::Result<()> {
+        let uid = client.uid.to_string();
+        answer(&mut client.stream, uid.as_bytes()).await
+    }
+
+    async fn heard(path: &Path) -> String {
+        let mut answer = String::new();
+        UnixStream::connect(path).await.unwrap().read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn a_socket_has_its_mode_serves_once_and_goes_with_its_server() {
+        let dir = tempfile::tempdir().unwrap();
+        for (access, mode) in [(Access::Owner, 0o600), (Access::OwnerAndGroup, 0o660)] {
+            let path = dir.path().join("run").join("rg0");
+            let socket = UnixSocket::start(&path, access, Vec::new(), echo).unwrap();
+            assert_eq!(fs::metadata(socket.path()).unwrap().mode() & 0o777, mode);
+            let second = UnixSocket::start(&path, access, Vec::new(), echo).unwrap_err();
+            assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
+            assert!(!remove_dead(&path).unwrap(), "it is served");
+            assert_eq!(heard(&path).await, geteuid().as_raw().to_string());
+            drop(socket);
+            assert!(!path.exists());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_a_killed_process_left_behind_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rg0");
+        drop(StdUnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let _socket = UnixSocket::start(&path, Access::Owner, Vec::new(), echo).unwrap();
+        assert_eq!(heard(&path).await, geteuid().as_raw().to_string());
+    }
+
+    #[test]
+    fn strangers_are_turned_away_whatever_the_mode() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (own, group) = (geteuid().as_raw(), file.as_file().metadata().unwrap().gid());
+        let stranger = own + 65_534;
+        for access in [Access::Owner, Access::OwnerAndGroup] {
+            assert!(access.admits(file.path(), 0, group + 1));
+            assert!(access.admits(file.path(), own, group + 1));
+            assert!(!access.admits(file.path(), stranger, group + 1));
+        }
+        assert!(Access::OwnerAndGroup.admits(file.path(), stranger, group));
+        assert!(!Access::Owner.admits(file.path(), stranger, group));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_is_given_up() {
+        let (mut ours, _theirs) = tokio::io::duplex(1024);
+        let error = answer(&mut ours, &[0; PART]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(within(std::future::pending::<io::Result<()>>()).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+}
