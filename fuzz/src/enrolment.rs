@@ -8,6 +8,7 @@ use rustguard_crypto::{
 use rustguard_enroll::{
     action::Action,
     client::{Client, Heard},
+    kem::Kem,
     ledger::{Ledger, Policy},
     pool::Pools,
     server::{InviteOptions, OpenOptions, Server, ServerConfig},
@@ -109,7 +110,9 @@ impl Lab {
         let ledger = Ledger::open(store, pools, Policy::default(), now).expect("an empty store");
         let identity = StaticSecret::from_bytes([1; 32]);
         let config = ServerConfig::default();
-        let mut server = Server::new(identity, ledger, &config, now, &mut rng).expect("short settings");
+        // An input does the same each time only if all randomness comes from the seed.
+        let server = Server::new(identity, ledger, &config, now, &mut rng).expect("short settings");
+        let mut server = server.with_kem(Kem::Portable);
         let mut actions = Vec::new();
         let invite =
             server.new_invite(InviteOptions::default(), now, &mut rng, &mut actions).expect("the ledger takes it");
@@ -117,7 +120,8 @@ impl Lab {
         let options = OpenOptions { passphrase: Some(passphrase()), ..OpenOptions::default() };
         server.open(options, now, &mut rng, &mut actions).expect("no other window");
         let client = |token, key| {
-            Client::new(token, StaticSecret::from_bytes([key; 32]), Some("node"), false, now).expect("a good key")
+            let client = Client::new(token, StaticSecret::from_bytes([key; 32]), Some("node"), false, now);
+            client.expect("a good key").with_kem(Kem::Portable)
         };
         let clients = [client(Token::Invite(invite), 2), client(Token::Passphrase(passphrase()), 3)];
         Self { now, rng, server, commits, clients }

@@ -24,7 +24,7 @@ pub use crate::{
 use crate::{
     config::ServerConfig,
     invite::{self, Initiated},
-    kem,
+    kem::{DecapsulationKey, Kem},
     pake::{self, Proving, Secret, Shared},
     payload::{Decision, GrantText, Greeting, Joiner},
     schedule::{ClaimKeys, Keys, open, seal},
@@ -64,6 +64,7 @@ pub struct Client {
     joiner: Joiner,
     credential: Credential,
     maker: Maker,
+    kem: Kem,
     /// Of the last initiation: the next one has to be later, whatever the clock says.
     timestamp: Option<Timestamp>,
     stage: Stage,
@@ -95,7 +96,7 @@ enum Stage {
 struct Claiming {
     sender: Index,
     keys: ClaimKeys,
-    kem: kem::Secret,
+    secret: DecapsulationKey,
     server: PublicKey,
     config: ServerConfig,
     message: Vec<u8>,
@@ -134,11 +135,18 @@ impl Client {
             joiner,
             credential,
             maker,
+            kem: Kem::default(),
             timestamp: None,
             stage: Stage::Begin,
             tries: 0,
             next: now.instant,
         })
+    }
+
+    /// Takes this implementation of ML-KEM instead of the default one.
+    #[must_use]
+    pub fn with_kem(self, kem: Kem) -> Self {
+        Self { kem, ..self }
     }
 
     /// The datagram to send now, if it is time for one.
@@ -300,10 +308,10 @@ impl Client {
         let Some(keys) = keys.claim(&self.identity, &server).ok().filter(|_| pinned) else {
             return Heard::Failed(JoinError::BadKey);
         };
-        let (kem, key) = kem::generate(rng);
+        let (secret, key) = self.kem.generate(rng);
         let mut message = wire::build(CLAIM, &[&session]);
         seal(keys.key(), 0, &mut message, &key);
-        let claiming = Claiming { sender, keys, kem, server, config, message };
+        let claiming = Claiming { sender, keys, secret, server, config, message };
         self.enter(Stage::Claiming(Box::new(claiming)), now.instant);
         Heard::Progress
     }
@@ -317,7 +325,7 @@ impl Client {
     }
 
     fn granted(&mut self, claiming: Box<Claiming>, grant: &Grant<'_>, datagram: &[u8]) -> Heard {
-        let shared = claiming.kem.decapsulate(grant.ciphertext);
+        let shared = claiming.secret.decapsulate(grant.ciphertext);
         let keys = claiming.keys.grant(&claiming.message, grant.ciphertext, &shared);
         let header = &datagram[..datagram.len() - grant.text.len() - grant.tag.len()];
         let Some(text) = open(&keys.grant, 0, header, grant.text, grant.tag) else {

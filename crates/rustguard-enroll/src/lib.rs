@@ -10,6 +10,7 @@
 //! | [`audit`] | the trail of it |
 //! | [`wire`] | which datagrams are enrolment's; the nine messages |
 //! | [`cpace`] | the password-authenticated key exchange |
+//! | [`kem`] | which implementation of ML-KEM |
 //!
 //! `examples/enrol.rs` joins two machines by hand; `docs/enrolment.md` specifies the protocol.
 #![forbid(unsafe_code)]
@@ -22,7 +23,7 @@ mod config;
 pub mod cpace;
 mod invite;
 mod join_error;
-mod kem;
+pub mod kem;
 pub mod lease;
 pub mod ledger;
 mod limits;

@@ -29,6 +29,7 @@ use crate::{
     action::{Action, PeerConfig},
     audit::{AuditEvent, AuditRecord, Reason, Tally},
     invite,
+    kem::Kem,
     lease::{Lease, TokenId},
     ledger::Ledger,
     limits::{Bucket, Door},
@@ -73,6 +74,7 @@ pub struct Server<S> {
     door: Door,
     shares: Bucket,
     sessions: Sessions,
+    kem: Kem,
     window: Option<Window>,
     /// Windows opened so far.
     windows: u64,
@@ -107,12 +109,19 @@ impl<S: LeaseStore> Server<S> {
             door: Door::default(),
             shares: Bucket::default(),
             sessions: Sessions::default(),
+            kem: Kem::default(),
             window: None,
             windows: 0,
             ledger_window: false,
             tally: Tally::default(),
             retry: None,
         })
+    }
+
+    /// Takes this implementation of ML-KEM instead of the default one.
+    #[must_use]
+    pub fn with_kem(self, kem: Kem) -> Self {
+        Self { kem, ..self }
     }
 
     /// Takes a datagram for which [`is_enrolment`](crate::wire::is_enrolment) holds; others are nothing to it.

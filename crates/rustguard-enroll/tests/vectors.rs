@@ -9,6 +9,7 @@ use rustguard_crypto::{hash::hash, x25519::StaticSecret};
 use rustguard_enroll::{
     action::Action,
     client::{Client, Heard, Joined},
+    kem::Kem,
     ledger::{Ledger, Policy},
     pool::Pools,
     server::{InviteOptions, OpenOptions, Server, ServerConfig},
@@ -80,7 +81,9 @@ fn exchange(how: How) -> Value {
         keepalive: Some(25),
     };
     let identity = StaticSecret::from_bytes(server_key);
-    let mut server = Server::new(identity, ledger.expect("empty"), &config, now, &mut theirs).expect("short");
+    let server = Server::new(identity, ledger.expect("empty"), &config, now, &mut theirs).expect("short");
+    // The other implementation has randomness of its own.
+    let mut server = server.with_kem(Kem::Portable);
     let mut actions = Vec::new();
     let token = match how {
         How::Invite => {
@@ -99,8 +102,8 @@ fn exchange(how: How) -> Value {
         }
     };
     let parsed = Token::parse(&token).expect("a token");
-    let mut client =
-        Client::new(parsed, StaticSecret::from_bytes(joiner_key), Some("laptop"), false, now).expect("good keys");
+    let client = Client::new(parsed, StaticSecret::from_bytes(joiner_key), Some("laptop"), false, now);
+    let mut client = client.expect("good keys").with_kem(Kem::Portable);
 
     let from = "198.51.100.7:40000".parse().expect("an address");
     let (mut datagrams, mut approval) = (Vec::new(), None);

@@ -1,6 +1,6 @@
 //! A server that is authentic and hostile: what a machine that joins makes of everything it can say, at every limit.
 use super::*;
-use crate::payload;
+use crate::{kem, payload};
 use proptest::prelude::*;
 use rand::{SeedableRng as _, rngs::StdRng};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -33,7 +33,7 @@ fn answered(greeting: &[u8], grant: &GrantText) -> Heard {
     let header = &datagram[..datagram.len() - claim.text.len() - claim.tag.len()];
     let key = open(keys.key(), 0, header, claim.text, claim.tag).expect("authentic");
     let key = <&[u8; kem::KEY_LEN]>::try_from(&key[..]).expect("a key");
-    let (ciphertext, shared) = kem::encapsulate(key, &mut rng).expect("a key");
+    let (ciphertext, shared) = Kem::default().encapsulate(key, &mut rng).expect("a key");
     let keys = keys.grant(&datagram, &ciphertext, &shared);
     let mut answer = wire::build(wire::GRANT, &[&initiation.sender, &ciphertext]);
     seal(&keys.grant, 0, &mut answer, &*grant.write());

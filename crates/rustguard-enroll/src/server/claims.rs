@@ -33,6 +33,7 @@ impl<S: LeaseStore> Server<S> {
         rng: &mut impl CryptoRng,
         actions: &mut Vec<Action>,
     ) {
+        let chosen = self.kem;
         let Some(session) = self.sessions.get(&claim.session, now.instant) else { return };
         let hash = hash::hash(&[datagram]);
         if let Stage::Granted(answered, grant) = &session.stage {
@@ -54,7 +55,7 @@ impl<S: LeaseStore> Server<S> {
             let header = &datagram[..datagram.len() - claim.text.len() - claim.tag.len()];
             let text = open(keys.key(), 0, header, claim.text, claim.tag)?;
             let key = <&[u8; kem::KEY_LEN]>::try_from(&text[..]).ok()?;
-            let (ciphertext, shared) = kem::encapsulate(key, rng).ok()?;
+            let (ciphertext, shared) = chosen.encapsulate(key, rng).ok()?;
             Some((keys.grant(datagram, &ciphertext, &shared), ciphertext))
         });
         let Some((keys, ciphertext)) = opened else {

@@ -93,7 +93,7 @@ fn who_has_not_the_private_key_of_the_public_key_it_names_gets_nothing() {
     let invite = lab.invite();
     let victim = StaticSecret::from_bytes([5; 32]).public_key();
     let (keys, session) = lab.greeted(&invite, victim).expect("the invite is good");
-    let (_, kem_key) = crate::kem::generate(&mut lab.rng);
+    let (_, kem_key) = Kem::default().generate(&mut lab.rng);
     // With a key of its own in place of the victim's.
     let own = StaticSecret::from_bytes([6; 32]);
     let wrong = keys.claim(&own, invite.server()).expect("honest keys");
@@ -106,7 +106,7 @@ fn a_low_order_wireguard_key_and_the_servers_own_prove_nothing() {
     let mut lab = Lab::new();
     let invite = lab.invite();
     let (_, session) = lab.greeted(&invite, PublicKey([0; 32])).expect("the invite is good");
-    let (_, kem_key) = crate::kem::generate(&mut lab.rng);
+    let (_, kem_key) = Kem::default().generate(&mut lab.rng);
     assert_eq!(lab.handle(&claim(&session, &[0; 32], &kem_key)), (vec![], vec![Reason::NoProof]));
     lab.now.unix += Duration::from_secs(1);
     let own = *lab.server.public_key();
@@ -131,7 +131,7 @@ fn a_claim_after_its_time_gets_nothing_though_nobody_ticks() {
     let node = StaticSecret::from_bytes([5; 32]);
     let (keys, session) = lab.greeted(&invite, node.public_key()).expect("the invite is good");
     let keys = keys.claim(&node, invite.server()).expect("honest keys");
-    let (_, kem_key) = crate::kem::generate(&mut lab.rng);
+    let (_, kem_key) = Kem::default().generate(&mut lab.rng);
     lab.now.instant = lab.now.instant + session::SESSION_TIME;
     assert_eq!(lab.handle(&claim(&session, keys.key(), &kem_key)), (vec![], vec![]));
 }
@@ -167,7 +167,7 @@ fn a_second_claim_of_one_session_is_not_a_second_grant() {
     let (keys, session) = lab.greeted(&invite, node.public_key()).expect("the invite is good");
     let keys = keys.claim(&node, invite.server()).expect("honest keys");
     let claims = [(); 2].map(|()| {
-        let (_, kem_key) = crate::kem::generate(&mut lab.rng);
+        let (_, kem_key) = Kem::default().generate(&mut lab.rng);
         claim(&session, keys.key(), &kem_key)
     });
     let mut grants = Vec::new();
@@ -220,7 +220,7 @@ fn who_proves_something_else_than_it_committed_to_is_refused() {
             let Some(Message::Welcome(first)) = Message::parse(&answers[0]) else { panic!("a welcome") };
             assert_eq!(first.counter, 0);
             // Who does not wait to be approved gets nothing.
-            let (_, kem_key) = crate::kem::generate(&mut lab.rng);
+            let (_, kem_key) = Kem::default().generate(&mut lab.rng);
             let keys = proving.keys.claim(&node, lab.server.public_key()).expect("honest keys");
             assert_eq!(lab.handle(&claim(&share.session, keys.key(), &kem_key)), (vec![], vec![]));
             assert_eq!(lab.server.ledger().leases().len(), 0);
@@ -297,7 +297,7 @@ impl Lab {
     /// Whether a claim in this session leads to a lease.
     fn claims(&mut self, keys: &Keys, session: &wire::Index, identity: &StaticSecret) -> bool {
         let keys = keys.claim(identity, &self.server.public_key).expect("honest keys");
-        let (_, kem_key) = crate::kem::generate(&mut self.rng);
+        let (_, kem_key) = Kem::default().generate(&mut self.rng);
         let mut actions = Vec::new();
         let message = claim(session, keys.key(), &kem_key);
         self.server.handle(self.from, &message, self.now, &mut self.rng, &mut actions);
