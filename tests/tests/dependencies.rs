@@ -19,7 +19,10 @@ const NOT_FOR_EMBEDDERS: [&str; 6] =
 #[test]
 fn a_tunnel_over_own_transports_takes_no_netlink_and_no_d_bus() -> Result<()> {
     let crates = tree(&["--package", "rustguard-device", "--no-default-features"])?;
-    ensure!(crates.contains("rustguard-core") && crates.contains("tokio"), "cargo tree lists something else: {crates:?}");
+    ensure!(
+        crates.contains("rustguard-core") && crates.contains("tokio"),
+        "cargo tree lists something else: {crates:?}"
+    );
     for name in NOT_FOR_EMBEDDERS {
         ensure!(!crates.contains(name), "rustguard-device without default features compiles {name}");
     }

@@ -2,15 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
-mod babel;
 mod commands;
-mod hooks;
 mod mesh;
 mod netlink;
 mod output;
 mod process;
-mod runfile;
-mod session;
 mod uapi;
 
 use arguments::{Cli, Command};

@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 /// boot.
 pub const RUN_DIR: &str = "/run/rustguard";
 
+/// What is kept of an interface between two runs is in a folder with its name in this one: keys, leases, the state of a routing
+/// protocol.
+pub const STATE_DIR: &str = "/var/lib/rustguard";
+
 /// The kernel's IFNAMSIZ is 16, with the byte that ends the string.
 const MAX_NAME: usize = 15;
 

@@ -1,6 +1,7 @@
 //! A running WireGuard tunnel, to embed in a program or to run as a daemon.
 //!
-//! ```no_run
+#![cfg_attr(feature = "kernel", doc = "```no_run")]
+#![cfg_attr(not(feature = "kernel"), doc = "```ignore")]
 //! use rustguard_device::{Device, PeerUpdate};
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! # let private = rustguard_crypto::x25519::StaticSecret::from_bytes([1; 32]);

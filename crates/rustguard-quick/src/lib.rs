@@ -1,5 +1,42 @@
-//! wg-quick for Rust programs: its [configuration files](conf), and the [set-up of the host](host) for a tunnel.
+//! What `wg-quick` does, for Rust programs: read a configuration file, start the tunnel, set the host up, and undo all of it at
+//! the end.
+//!
+//! ```no_run
+//! use rustguard_quick::{Device, Session};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut session = Session::open("wg0").await?; // /etc/wireguard/wg0.conf
+//! let started = session.start(Device::builder()).await;
+//! if let (Ok(()), Some(device)) = (&started, session.device()) {
+//!     tokio::select! {
+//!         reason = device.closed() => println!("{reason}"),
+//!         _ = tokio::signal::ctrl_c() => {}
+//!     }
+//! }
+//! session.stop().await;
+//! # Ok(started?)
+//! # }
+//! ```
+//!
+//! A [`Session`] is a whole tunnel: one process has an interface ([`run_file`]), hooks run, and what is done to the host is
+//! recorded, so that it is also undone after a crash. Its two parts can be used without it: the [files](conf), and the
+//! [set-up of the host](host) for an interface that another program made.
+//!
+//! The feature `babel`, on by default, is for files with `Routing = babel`.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "babel")]
+mod babel;
 pub mod conf;
+mod error;
+mod hooks;
 pub mod host;
+#[cfg(feature = "babel")]
+mod routing_state;
+pub mod run_file;
+mod session;
+
+pub use error::{FileError, HookError, RoutingError, RunFileError, SessionError};
+pub use hooks::HookOutput;
+pub use rustguard_device::{Builder, Device};
+pub use session::{Session, clean_up, left_behind};

@@ -17,7 +17,7 @@ use crate::settings::Settings;
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{
-    interface::{InterfaceNameError, check_name},
+    interface::{InterfaceNameError, STATE_DIR, check_name},
     key,
 };
 use std::{
@@ -29,9 +29,6 @@ use std::{
     path::{Path, PathBuf},
 };
 use zeroize::Zeroizing;
-
-/// Where the folders are.
-pub const STATE_DIR: &str = "/var/lib/rustguard";
 
 /// A state folder that exists and is nobody else's.
 #[derive(Clone, Debug)]
@@ -171,27 +168,6 @@ impl Folder {
     /// See [`FolderError`].
     pub fn set_settings(&self, settings: &Settings) -> Result<(), FolderError> {
         self.replace(&self.path("settings.json"), &settings.to_json())
-    }
-
-    /// What a routing engine kept the last time; `None` the first time.
-    ///
-    /// # Errors
-    /// See [`FolderError`].
-    pub fn routing_state(&self) -> Result<Option<Vec<u8>>, FolderError> {
-        let path = self.path("routing");
-        match fs::read(&path) {
-            Ok(state) => Ok(Some(state)),
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(cause) => Err(failed("read", &path)(cause)),
-        }
-    }
-
-    /// Keeps it.
-    ///
-    /// # Errors
-    /// See [`FolderError`].
-    pub fn set_routing_state(&self, state: &[u8]) -> Result<(), FolderError> {
-        self.replace(&self.path("routing"), state)
     }
 
     /// Where peers were when the server stopped, so that its successor calls them at once. Whatever cannot be read is not worth a

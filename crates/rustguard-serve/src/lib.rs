@@ -31,7 +31,7 @@ mod settings;
 mod socket;
 mod store;
 
-pub use folder::{Folder, FolderError, STATE_DIR};
+pub use folder::{Folder, FolderError};
 pub use join::{JoinError, JoinOptions, Progress, join};
 pub use prepare::{Configured, PrepareError, Prepared};
 pub use service::{Counters, Service, StartError};

@@ -1,9 +1,7 @@
 //! `rustguard down`: ends what `up` started, wherever it runs.
 
-use crate::runfile;
 use anyhow::{Context as _, Result, bail};
-use rustguard_device::{interface, uapi};
-use rustguard_quick::{conf, host};
+use rustguard_quick::{clean_up, conf, left_behind, run_file};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -18,17 +16,17 @@ pub(crate) fn run(target: &str) -> Result<()> {
     // A bare interface has no configuration file; it goes by its name.
     let interface = match conf::resolve_name(target) {
         Ok((_, interface)) => interface,
-        Err(_) if runfile::running(target).is_some() || left_behind(target) => target.to_owned(),
+        Err(_) if run_file::running(target).is_some() || left_behind(target) => target.to_owned(),
         Err(error) => return Err(error.into()),
     };
-    let Some(number) = runfile::running(&interface) else {
-        return clean_up(&interface);
+    let Some(number) = run_file::running(&interface) else {
+        return clean_up_after(&interface);
     };
     let pid = Pid::from_raw(number).context("the run file names no process")?;
     // The run file is locked by the process that wrote it: this pid is no other's.
     let process = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(process) => process,
-        Err(Errno::SRCH) => return clean_up(&interface),
+        Err(Errno::SRCH) => return clean_up_after(&interface),
         Err(error) => return Err(error).with_context(|| format!("cannot reach process {number}")),
     };
     match pidfd_send_signal(&process, Signal::TERM) {
@@ -43,20 +41,13 @@ pub(crate) fn run(target: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a process of that name, which has no configuration file, was killed and left something.
-fn left_behind(name: &str) -> bool {
-    interface::check_name(name).is_ok() && host::record_path(name).exists()
-}
-
 /// Nobody runs it: perhaps somebody was killed and left something.
-fn clean_up(interface: &str) -> Result<()> {
+fn clean_up_after(interface: &str) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let run = runfile::RunFile::claim(interface)?;
-        if !host::cleanup(&host::record_path(interface)).await? && !run.left_behind() {
+        if !clean_up(interface).await? {
             bail!("{interface} is not up; `rustguard show` lists what is");
         }
-        uapi::clean_up(interface)?;
         tracing::warn!("{interface} was not ended properly: cleaned up what was left");
         Ok(())
     })

@@ -1,7 +1,7 @@
 //! `rustguard join`: becomes a member of a network, and from then on is a tunnel like any other.
 
 use super::up;
-use crate::{arguments::enrolment::Join, netlink::networks, process::log, runfile};
+use crate::{arguments::enrolment::Join, netlink::networks, process::log};
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::StaticSecret;
@@ -12,7 +12,7 @@ use rustguard_enroll::{
 };
 use rustguard_quick::{
     conf::{self, Severity},
-    host,
+    host, run_file,
 };
 use rustguard_serve::{DEFAULT_PORT, Folder, JoinOptions, Progress};
 use std::{
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     let token = Token::parse(&token)?;
     let server = server(arguments, &token)?;
     let path = configuration(interface)?;
-    if runfile::running(interface).is_some() {
+    if run_file::running(interface).is_some() {
         bail!("{interface} is up; `rustguard down {interface}` ends it, `--interface` joins another network beside it");
     }
     // Kept before anything is sent: what the server gives is given to this key.

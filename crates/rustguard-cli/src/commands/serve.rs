@@ -12,7 +12,6 @@ use crate::{
         lifetime::{Signals, run_until_ended},
         log,
     },
-    session::Session,
 };
 use anyhow::{Result, bail};
 use ipnet::IpNet;
@@ -21,7 +20,7 @@ use rustguard_enroll::{
     server::MAX_ATTEMPTS,
     token::{ADVISED_PASSPHRASE, Passphrase, Token},
 };
-use rustguard_quick::{conf, host};
+use rustguard_quick::{Session, conf, host};
 use rustguard_serve::{
     Configured, Folder, Prepared, Service, Settings, ask,
     request::{Answer, NewInvite, Request},
@@ -51,21 +50,21 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let folder = Folder::open(interface)?;
-        let mut session =
-            Session::claim(interface.clone(), folder.as_path().to_owned(), conf::Config::default()).await?;
+        let session = Session::claim(interface, conf::Config::default()).await?;
+        let mut session = session.hook_output(detach::hook_output());
         let before = folder.settings()?;
         let known = before.as_ref().map(|before| before.pools.clone()).unwrap_or_default();
         let settings = settings(arguments, before).await?;
         overlaps(&settings.pools, &known).await?;
         let prepared = Prepared::new(interface, &folder, settings, passphrase)?;
-        session.set_addresses(usable(prepared.addresses()));
+        session.config_mut().interface.addresses = usable(prepared.addresses());
         let isolates = prepared.isolates();
         let (mut builder, configured) = prepared.configure(arguments.data_path.apply(Device::builder()));
         if arguments.data_path.relay == data_path::Relay::Off && !isolates {
             builder = builder.relay(Relay::Off);
         }
         let started = tokio::select! {
-            started = session.start(builder, true) => started,
+            started = session.start(builder) => started.map_err(Into::into),
             name = signals.recv() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
         };
         let result = match (started, session.device()) {

@@ -9,11 +9,10 @@ use crate::{
         detach,
         lifetime::{Signals, run_until_ended},
     },
-    session::Session,
 };
 use anyhow::{Context as _, Result};
 use rustguard_device::Device;
-use rustguard_quick::conf;
+use rustguard_quick::{Session, conf};
 
 /// Brings a tunnel up and keeps it until told otherwise.
 pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<()> {
@@ -31,9 +30,11 @@ pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let mut session = Session::claim(interface.clone(), path, config).await?;
+        let session = Session::claim(&interface, config).await?;
+        let mut session =
+            session.saved_to(path).hook_output(detach::hook_output()).relays(data_path.relay != Relay::Off);
         let started = tokio::select! {
-            started = session.start(data_path.apply(Device::builder()), data_path.relay != Relay::Off) => started,
+            started = session.start(data_path.apply(Device::builder())) => started.map_err(Into::into),
             name = signals.recv() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
         };
         let result = match (started, session.device()) {

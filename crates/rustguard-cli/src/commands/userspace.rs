@@ -7,10 +7,10 @@ use crate::{
         detach,
         lifetime::{Signals, notify},
     },
-    runfile::RunFile,
 };
 use anyhow::{Result, bail};
 use rustguard_device::{CloseReason, Device, interface, uapi};
+use rustguard_quick::run_file::RunFile;
 
 /// Makes the interface and serves its UAPI socket, in the background unless `foreground`.
 pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {

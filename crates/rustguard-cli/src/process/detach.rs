@@ -1,8 +1,8 @@
 //! Going into the background: the same command again as a child of its own session, waited for until it is ready.
 
 use super::{inherited, log};
-use crate::runfile;
 use anyhow::{Context as _, Result, bail};
+use rustguard_quick::{HookOutput, RunFileError, run_file};
 use std::{
     ffi::OsString,
     fs::OpenOptions,
@@ -20,22 +20,23 @@ pub(crate) fn is_child() -> bool {
     inherited::is_detached()
 }
 
+/// Where hooks print: standard output is how the child says that it is ready, and nobody reads it afterwards.
+pub(crate) fn hook_output() -> HookOutput {
+    if is_child() { HookOutput::Stderr } else { HookOutput::Inherit }
+}
+
 /// Starts this program with `arguments` in the background. Returns when it is ready, or fails with what it said. A `token` goes
 /// through a pipe, where neither `ps` nor the child's own children see it.
 pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>) -> Result<()> {
     // Here, and not by the child alone: the log is that of the tunnel which is up.
-    runfile::check_free(interface)?;
-    let log = runfile::path(interface, "log")?;
+    run_file::check_free(interface)?;
+    let log = run_file::create_path(interface, "log")?;
+    let not_writable = |source| RunFileError::NotWritable { path: log.clone(), source };
     // Of a tunnel that did not end properly. What the new one says while it starts should be in one file.
     if std::fs::metadata(&log).is_ok_and(|before| before.len() > log::LOG_MAX / 2) {
-        std::fs::rename(&log, log::older(&log)).with_context(|| runfile::not_writable(&log))?;
+        std::fs::rename(&log, log::older(&log)).map_err(not_writable)?;
     }
-    let stderr = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(&log)
-        .with_context(|| runfile::not_writable(&log))?;
+    let stderr = OpenOptions::new().create(true).append(true).mode(0o600).open(&log).map_err(not_writable)?;
     let before = stderr.metadata()?.len();
     let mut child = Command::new(std::env::current_exe()?)
         .args(arguments)
@@ -91,7 +92,7 @@ pub(crate) fn ready() {
 /// In the child, at a proper end: nobody needs the log any more.
 pub(crate) fn leave(interface: &str) {
     if is_child()
-        && let Ok(log) = runfile::path(interface, "log")
+        && let Ok(log) = run_file::create_path(interface, "log")
     {
         remove(&log);
     }

@@ -4,7 +4,7 @@
 //! A detached tunnel's standard error is a file in `/run`, which is memory. It ends at [`LOG_MAX`], and one older file of that size is
 //! kept beside it.
 
-use crate::runfile;
+use rustguard_device::interface::RUN_DIR;
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
@@ -81,7 +81,7 @@ pub(crate) fn finish(last: Option<String>) {
 /// The file of a detached tunnel, where that is what standard error is.
 fn detached_log() -> Option<BoundedFile> {
     let path = fs::read_link("/proc/self/fd/2").ok()?;
-    if path.extension()? != "log" || path.parent()? != Path::new(runfile::DIR) {
+    if path.extension()? != "log" || path.parent()? != Path::new(RUN_DIR) {
         return None;
     }
     let file = File::from(io::stderr().as_fd().try_clone_to_owned().ok()?);

@@ -1,24 +1,29 @@
-//! How a tunnel gets its routing protocol.
+//! `Routing = babel`: the tunnel gets a Babel speaker.
 
-use anyhow::{Result, bail};
+use crate::{
+    conf::{self, NodeName},
+    error::RoutingError,
+    host::HostConfig,
+    routing_state::RoutingState,
+};
 use ipnet::IpNet;
 use rustguard_babel::{Babel, Config, Name, Pin, RouterId, Start};
 use rustguard_crypto::random::SystemRng;
 use rustguard_device::{Builder, Relay};
-use rustguard_quick::{
-    conf::{self, NodeName},
-    host::HostConfig,
-};
-use rustguard_serve::Folder;
 
 /// Gives the tunnel a Babel speaker: it announces the interface's addresses and what `Announce` says, and what it learns goes to
 /// the tables of the host's set-up.
-pub(crate) fn speaker(builder: Builder, config: &conf::Interface, host: &HostConfig, relay: bool) -> Result<Builder> {
-    let Some(key) = &config.private_key else {
-        bail!("Routing = babel takes the PrivateKey in the file: the addresses of the protocol are made of it")
-    };
-    let folder = Folder::open(&host.interface)?;
-    let start = folder.routing_state()?.map_or(Start::First, Start::Stored);
+///
+/// With `relays`, packets from peer to peer do not go through the host.
+pub(crate) fn speaker(
+    builder: Builder,
+    config: &conf::Interface,
+    host: &HostConfig,
+    relays: bool,
+) -> Result<Builder, RoutingError> {
+    let key = config.private_key.as_ref().ok_or(RoutingError::NoPrivateKey)?;
+    let state = RoutingState::open(&host.interface)?;
+    let start = state.load()?.map_or(Start::First, Start::Stored);
     let address_v4 = config.addresses.iter().find_map(|net| match net {
         IpNet::V4(net) => Some(net.addr()),
         IpNet::V6(_) => None,
@@ -35,8 +40,8 @@ pub(crate) fn speaker(builder: Builder, config: &conf::Interface, host: &HostCon
     let mut builder = builder
         .routing(engine)
         .source_check(config.source_check)
-        .routing_state(move |state| {
-            if let Err(error) = folder.set_routing_state(state) {
+        .routing_state(move |bytes| {
+            if let Err(error) = state.store(bytes) {
                 tracing::warn!("{error}");
             }
         })
@@ -45,7 +50,7 @@ pub(crate) fn speaker(builder: Builder, config: &conf::Interface, host: &HostCon
     if let Some(tables) = host.learned_tables() {
         builder = builder.routing_tables(tables);
     }
-    Ok(if relay { builder.relay(Relay::ByEngine) } else { builder })
+    Ok(if relays { builder.relay(Relay::ByEngine) } else { builder })
 }
 
 /// The first label of a host name, where other nodes can be told that.

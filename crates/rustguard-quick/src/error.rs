@@ -1,0 +1,189 @@
+//! Why a tunnel did not come up. Each message names the thing and the remedy; causes are [`source`](std::error::Error::source)s.
+
+use crate::{
+    conf::{Diagnostic, NameError},
+    host::HostError,
+};
+use rustguard_device::{StartError, uapi::ServerError};
+use std::{io, path::PathBuf, process::ExitStatus};
+use thiserror::Error;
+
+/// Why a [`Session`](crate::Session) could not begin or start.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// There is no configuration of that name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The configuration file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Another process has the interface, or the run file cannot be made.
+    #[error(transparent)]
+    RunFile(#[from] RunFileError),
+    /// An interface of that name exists.
+    #[error("the interface {0} exists already, and is not ours; choose another name, or remove it: ip link delete {0}")]
+    InterfaceExists(String),
+    /// A hook of the configuration failed.
+    #[error(transparent)]
+    Hook(#[from] HookError),
+    /// The routing protocol cannot run.
+    #[error(transparent)]
+    Routing(#[from] RoutingError),
+    /// The device did not start.
+    #[error("cannot start {interface}")]
+    Device {
+        /// The interface.
+        interface: String,
+        /// The cause.
+        source: StartError,
+    },
+    /// The control socket for `wg` could not be opened.
+    #[error(transparent)]
+    ControlSocket(#[from] ServerError),
+    /// The control socket of a process that was killed cannot be removed.
+    #[error("cannot remove the control socket of {interface}")]
+    ControlSocketLeft {
+        /// The interface.
+        interface: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The host could not be set up.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// `SaveConfig`: the file could not be written.
+    #[error("cannot save {}", path.display())]
+    NotSaved {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// Why a configuration file cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    NotRead {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Everybody may change it, and with it the commands that root runs.
+    #[error("everybody on this machine may change {path}, and with it the commands that it runs: chmod 600 {path}", path = .0.display())]
+    Exposed(PathBuf),
+    /// It has mistakes.
+    #[error("{}, line {}: {}", path.display(), .diagnostics.first().map_or(0, |first| first.span.line), .diagnostics.first().map_or("", |first| &first.message))]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// The errors, at least one, in the order of the file; then the warnings.
+        diagnostics: Vec<Diagnostic>,
+    },
+}
+
+/// Why an interface cannot be claimed for this process.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RunFileError {
+    /// The folder or the file cannot be written.
+    #[error("cannot write {}; a tunnel needs CAP_NET_ADMIN: run as root, or with sudo", path.display())]
+    NotWritable {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The file cannot be locked.
+    #[error("cannot lock {}", path.display())]
+    NotLocked {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A process runs this interface.
+    #[error("{interface} is up already{}; `rustguard down {interface}` ends it", process.map(|process| format!(" (process {process})")).unwrap_or_default())]
+    Up {
+        /// The interface.
+        interface: String,
+        /// The number of the process, where its file has one.
+        process: Option<i32>,
+    },
+}
+
+/// Why a hook did not succeed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HookError {
+    /// The shell could not be started.
+    #[error("{key} hook `{hook}` cannot be run")]
+    NotRun {
+        /// The key in the file: `PreUp`, …
+        key: &'static str,
+        /// The command.
+        hook: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The command ended with an error.
+    #[error("{key} hook `{hook}` failed: {status}")]
+    Failed {
+        /// The key in the file: `PreUp`, …
+        key: &'static str,
+        /// The command.
+        hook: String,
+        /// How it ended.
+        status: ExitStatus,
+    },
+}
+
+/// Why `Routing = babel` is not possible.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RoutingError {
+    /// The file has no PrivateKey.
+    #[error("Routing = babel takes the PrivateKey in the file: the addresses of the protocol are made of it")]
+    NoPrivateKey,
+    /// This program was built without Babel.
+    #[error("Routing = babel: this program was built without rustguard-quick's feature `babel`")]
+    NotBuilt,
+    /// The state of the protocol cannot be kept for the next start.
+    #[error("cannot {action} {}: {cause}{}", path.display(), if cause.kind() == io::ErrorKind::PermissionDenied { "; run as root, or with sudo" } else { "" })]
+    State {
+        /// What was tried, as an infinitive.
+        action: &'static str,
+        /// With which file or folder.
+        path: PathBuf,
+        /// The cause.
+        cause: io::Error,
+    },
+    /// Other users could read or change the state.
+    #[error("{} is open to others (mode {mode:o}): chmod 700 {}", path.display(), path.display())]
+    Exposed {
+        /// The folder.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+}
+
+/// The error and its causes, in one line. Some messages contain their cause already.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !line.ends_with(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        cause = error.source();
+    }
+    line
+}

@@ -1,0 +1,284 @@
+//! A tunnel from its configuration to its end: what wg-quick does, step by step, and how it is undone, whichever step was
+//! the last.
+
+use crate::{
+    conf::{self, Config, Routing},
+    error::{FileError, RoutingError, SessionError, chain},
+    hooks::{self, HookOutput},
+    host::{self, HostConfig},
+    run_file::RunFile,
+};
+use rustguard_device::{Builder, Device, DeviceHandle, interface, uapi};
+use std::{error::Error, net::SocketAddr, path::PathBuf, time::Duration};
+
+/// How long names may take to resolve before the MTU is computed without them. The tunnel itself does not wait for names.
+const MTU_LOOKUP: Duration = Duration::from_secs(1);
+
+/// Everything that is there because of one tunnel. [`stop`](Self::stop) undoes all of it, in the opposite order.
+///
+/// A session that is dropped without `stop` leaves routes, rules and DNS in place, as a process that was killed does; the
+/// next session of this name undoes them.
+pub struct Session {
+    interface: String,
+    config: Config,
+    /// Where `SaveConfig` writes.
+    path: Option<PathBuf>,
+    hook_output: HookOutput,
+    /// Under `Routing = babel`, packets from peer to peer do not go through the host.
+    relays: bool,
+    _run: RunFile,
+    device: Option<Device>,
+    uapi: Option<uapi::Server>,
+    host: Option<host::Applied>,
+    /// PostUp was reached: PreDown belongs to the way back.
+    complete: bool,
+}
+
+impl Session {
+    /// Reads a configuration file and claims its interface. `target` is the path of a file, or a name that is looked up in
+    /// `/etc/wireguard` and `/etc/rustguard`: see [`resolve_name`](conf::resolve_name). Warnings about the file are logged.
+    ///
+    /// # Errors
+    /// The file is not there, has mistakes, or everybody may change it; and those of [`claim`](Self::claim).
+    pub async fn open(target: &str) -> Result<Self, SessionError> {
+        let (path, interface) = conf::resolve_name(target)?;
+        let text = std::fs::read_to_string(&path).map(zeroize::Zeroizing::new);
+        let text = text.map_err(|source| FileError::NotRead { path: path.clone(), source })?;
+        // Reading is another matter: wg-quick warns. Whoever may change the file runs commands as root.
+        if conf::writable_by_others(&path).unwrap_or(false) {
+            return Err(FileError::Exposed(path).into());
+        }
+        let (config, mut diagnostics) = conf::parse(&text);
+        let Some(config) = config else {
+            diagnostics.sort_by_key(|diagnostic| std::cmp::Reverse(diagnostic.severity));
+            return Err(FileError::Invalid { path, diagnostics }.into());
+        };
+        for warning in diagnostics {
+            tracing::warn!("{}, line {}: {}", path.display(), warning.span.line, warning.message);
+        }
+        Ok(Self::claim(&interface, config).await?.saved_to(path))
+    }
+
+    /// Claims an interface for this process, and cleans up after a predecessor that was killed.
+    ///
+    /// # Errors
+    /// Another process runs this interface, or what was left cannot be undone.
+    pub async fn claim(interface: &str, config: Config) -> Result<Self, SessionError> {
+        let run = RunFile::claim(interface)?;
+        host::cleanup(&host::record_path(interface)).await?;
+        Ok(Self {
+            interface: interface.to_owned(),
+            config,
+            path: None,
+            hook_output: HookOutput::default(),
+            relays: true,
+            _run: run,
+            device: None,
+            uapi: None,
+            host: None,
+            complete: false,
+        })
+    }
+
+    /// The file that `SaveConfig = true` writes. Without one, nothing is saved.
+    #[must_use]
+    pub fn saved_to(mut self, path: impl Into<PathBuf>) -> Self {
+        self.path = Some(path.into());
+        self
+    }
+
+    /// Where hooks print; by default as wg-quick's, to standard output.
+    #[must_use]
+    pub fn hook_output(mut self, output: HookOutput) -> Self {
+        self.hook_output = output;
+        self
+    }
+
+    /// Under `Routing = babel`, packets from peer to peer are relayed without the host unless this says that they are not. For
+    /// tunnels without a routing protocol see [`Builder::relay`].
+    #[must_use]
+    pub fn relays(mut self, relays: bool) -> Self {
+        self.relays = relays;
+        self
+    }
+
+    /// What the session is run with. It can be changed until [`start`](Self::start).
+    pub fn config_mut(&mut self) -> &mut Config {
+        &mut self.config
+    }
+
+    /// Brings everything up: hooks, device, control socket for `wg`, host. `builder` has what the configuration does not say.
+    /// If this fails or is dropped, call [`stop`](Self::stop).
+    ///
+    /// `WG_ENDPOINT_RESOLUTION_RETRIES` in the environment has the meaning that it has for `wg`.
+    ///
+    /// # Errors
+    /// The first step that fails.
+    pub async fn start(&mut self, builder: Builder) -> Result<(), SessionError> {
+        let name = &self.interface;
+        if host::link_exists(name).await? {
+            return Err(SessionError::InterfaceExists(name.clone()));
+        }
+        hooks::run("PreUp", &self.config.interface.pre_up, name, self.hook_output).await?;
+
+        let mut host_config = self.host_config().await;
+        host_config.fwmark = host::choose_fwmark(&host_config).await?;
+        let builder = self.routing(builder, &host_config)?;
+        let device = self.configure(builder, &host_config).start(name);
+        let device = device.map_err(|source| SessionError::Device { interface: name.clone(), source })?;
+        let handle = device.handle();
+        self.device = Some(device);
+        self.uapi = Some(uapi::Server::start(name, handle)?);
+
+        let applied = host::apply(&host_config).await?;
+        for warning in applied.warnings() {
+            tracing::warn!("{name}: {warning}");
+        }
+        self.host = Some(applied);
+        self.complete = true;
+        Ok(hooks::run("PostUp", &self.config.interface.post_up, name, self.hook_output).await?)
+    }
+
+    /// The device, once started.
+    pub fn device(&self) -> Option<&Device> {
+        self.device.as_ref()
+    }
+
+    /// Undoes everything. What fails on the way is logged and does not keep the rest from being undone.
+    pub async fn stop(mut self) {
+        let interface = &self.config.interface;
+        if self.complete {
+            report(hooks::run("PreDown", &interface.pre_down, &self.interface, self.hook_output).await);
+            if interface.save_config
+                && let Some(device) = &self.device
+            {
+                report(self.save(&device.handle()).await);
+            }
+        }
+        drop(self.uapi.take());
+        if let Some(device) = self.device.take() {
+            device.shutdown().await;
+        }
+        match self.host.take() {
+            Some(host) => report(host.undo().await),
+            // The set-up may have been ended in the middle: the record knows how far it was.
+            None => report(host::cleanup(&host::record_path(&self.interface)).await.map(drop)),
+        }
+        if self.complete {
+            let post_down = &self.config.interface.post_down;
+            report(hooks::run("PostDown", post_down, &self.interface, self.hook_output).await);
+        }
+    }
+
+    /// SaveConfig: the file becomes what the device is now.
+    async fn save(&self, device: &DeviceHandle) -> Result<(), SessionError> {
+        let (Some(path), Some((status, secrets))) = (&self.path, device.status_with_secrets().await) else {
+            return Ok(());
+        };
+        let config = self.config.with_status(&status, &secrets);
+        conf::write(path, &config).map_err(|source| SessionError::NotSaved { path: path.clone(), source })
+    }
+
+    fn routing(&self, builder: Builder, host: &HostConfig) -> Result<Builder, RoutingError> {
+        match self.config.interface.routing {
+            Routing::Static => Ok(builder),
+            #[cfg(feature = "babel")]
+            Routing::Babel => crate::babel::speaker(builder, &self.config.interface, host, self.relays),
+            #[cfg(not(feature = "babel"))]
+            Routing::Babel => {
+                let _ = (host, self.relays);
+                Err(RoutingError::NotBuilt)
+            }
+        }
+    }
+
+    /// Tells the device what the configuration says.
+    fn configure(&self, builder: Builder, host: &HostConfig) -> Builder {
+        let interface = &self.config.interface;
+        let mut builder = builder.fwmark(host.fwmark.unwrap_or(0)).greet(interface.handshake_on_up.unwrap_or(true));
+        if let Some(port) = interface.listen_port {
+            builder = builder.listen_port(port);
+        }
+        if let Some(mtu) = interface.mtu {
+            builder = builder.mtu(mtu.into());
+        }
+        if let Some(key) = &interface.private_key {
+            builder = builder.private_key(key.clone());
+        }
+        if let Some(retries) = resolution_retries() {
+            builder = builder.resolution_retries(retries);
+        }
+        for peer in &self.config.peers {
+            builder = builder.peer(peer.to_update());
+        }
+        builder
+    }
+
+    async fn host_config(&self) -> HostConfig {
+        let interface = &self.config.interface;
+        HostConfig {
+            addresses: interface.addresses.clone(),
+            mtu: interface.mtu.map(Into::into),
+            dns: interface.dns.clone(),
+            dns_search: interface.dns_search.clone(),
+            table: interface.table,
+            allowed_ips: self.config.peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect(),
+            learned: interface.routing == Routing::Babel,
+            fwmark: interface.fwmark,
+            endpoints: self.endpoints().await,
+            record: Some(host::record_path(&self.interface)),
+            ..HostConfig::new(&self.interface)
+        }
+    }
+
+    /// Where the peers are, for the MTU: addresses, and those names that resolve at once.
+    async fn endpoints(&self) -> Vec<SocketAddr> {
+        if self.config.interface.mtu.is_some() {
+            return Vec::new();
+        }
+        let lookups = self.config.peers.iter().flat_map(|peer| &peer.endpoints).map(async |path| {
+            let lookup = tokio::net::lookup_host(path.endpoint.to_string());
+            match tokio::time::timeout(MTU_LOOKUP, lookup).await {
+                Ok(Ok(addresses)) => addresses.collect(),
+                _ => Vec::new(),
+            }
+        });
+        futures_util::future::join_all(lookups).await.into_iter().flatten().collect()
+    }
+}
+
+/// Undoes what a process that was killed left of this interface: its set-up of the host and its control socket. Answers
+/// `false` when nothing was left.
+///
+/// # Errors
+/// Another process runs this interface, or a step cannot be undone.
+pub async fn clean_up(interface: &str) -> Result<bool, SessionError> {
+    let run = RunFile::claim(interface)?;
+    if !host::cleanup(&host::record_path(interface)).await? && !run.left_behind() {
+        return Ok(false);
+    }
+    let removed = uapi::clean_up(interface);
+    removed.map_err(|source| SessionError::ControlSocketLeft { interface: interface.to_owned(), source })?;
+    Ok(true)
+}
+
+/// Whether a process that was killed left changes of the host under this name.
+pub fn left_behind(name: &str) -> bool {
+    interface::check_name(name).is_ok() && host::record_path(name).exists()
+}
+
+/// wg's variable: a number, or `infinity`, which is what happens without it.
+fn resolution_retries() -> Option<u32> {
+    let text = std::env::var("WG_ENDPOINT_RESOLUTION_RETRIES").ok().filter(|text| text != "infinity")?;
+    let retries = text.parse().ok();
+    if retries.is_none() {
+        tracing::warn!("WG_ENDPOINT_RESOLUTION_RETRIES={text} is neither a number nor `infinity`, and is ignored");
+    }
+    retries
+}
+
+fn report<E: Error + 'static>(result: Result<(), E>) {
+    if let Err(error) = result {
+        tracing::error!("{}", chain(&error));
+    }
+}
