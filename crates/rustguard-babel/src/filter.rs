@@ -74,8 +74,9 @@ mod tests {
         text.parse().expect("a prefix")
     }
 
+    /// RFC 8966 Appendix C.
     #[test]
-    fn c24_default_filters() {
+    fn link_local_multicast_and_loopback_prefixes_are_martian() {
         for bad in [
             "fe80::/64",
             "fe80::1/128",

@@ -314,8 +314,9 @@ mod tests {
         neighbour
     }
 
+    /// RFC 8966 §3.4.3.
     #[test]
-    fn c13_no_cost_without_both_directions() {
+    fn a_link_has_no_cost_until_both_directions_work() {
         let mut neighbour = Neighbour::new(Vec::new(), Seqno(0), at(0));
         neighbour.hello(false, Seqno(1), 30, at(0)).expect("in order");
         neighbour.ihu(96, 90, at(0));
@@ -346,8 +347,9 @@ mod tests {
         }
     }
 
+    /// RFC 8966 §3.4.1.
     #[test]
-    fn c13_unicast_hellos_alone_are_enough() {
+    fn unicast_hellos_alone_are_enough() {
         let mut neighbour = Neighbour::new(Vec::new(), Seqno(0), at(0));
         for seqno in [65_535, 0] {
             neighbour.hello(true, Seqno(seqno), 30, at(0)).expect("in order");
@@ -356,8 +358,9 @@ mod tests {
         assert!(neighbour.assess(at(0)).cost == Some(COST));
     }
 
+    /// RFC 8966 §3.4.2.
     #[test]
-    fn c14_the_txcost_holds_three_and_a_half_intervals_and_is_positive() {
+    fn the_txcost_holds_three_and_a_half_intervals_and_is_positive() {
         let mut neighbour = up();
         let mut seqno = 2;
         let mut hello = |neighbour: &mut Neighbour, ms: u64| {

@@ -93,8 +93,9 @@ mod tests {
         history
     }
 
+    /// RFC 8966 A.2.1.
     #[test]
-    fn c10_two_out_of_three() {
+    fn two_hellos_out_of_three_make_a_good_link() {
         assert!(!heard(&[]).is_good() && !heard(&[9]).is_good());
         assert!(heard(&[9, 10]).is_good());
         assert!(heard(&[9, 11]).is_good(), "9 and 11 of 9, 10, 11");
@@ -103,8 +104,9 @@ mod tests {
         assert_eq!(heard(&[65_535, 0, 1]).bits, 0b111);
     }
 
+    /// RFC 8966 A.1.
     #[test]
-    fn c11_ahead_is_lost_behind_is_undone_far_is_a_restart() {
+    fn a_number_ahead_means_loss_behind_a_slower_sender_far_off_a_restart() {
         assert_eq!(heard(&[1, 2, 5]).bits, 0b11001);
         let mut history = heard(&[1, 2, 3]);
         assert_eq!(history.count_missed(at(1_200)), 3);
@@ -120,8 +122,9 @@ mod tests {
         assert_eq!((wrapped.received(Seqno(1), 30, at(0)), wrapped.bits), (Ok(()), 0b1001));
     }
 
+    /// RFC 8966 A.1.
     #[test]
-    fn c12_the_timer_is_one_and_a_half_intervals_then_one() {
+    fn the_timer_is_one_and_a_half_intervals_then_one() {
         let mut history = heard(&[1, 2, 3]);
         assert_eq!(history.due(), Some(at(450)));
         assert_eq!((history.count_missed(at(449)), history.count_missed(at(450))), (0, 1));
@@ -134,8 +137,9 @@ mod tests {
         assert_eq!(history.bits, 1);
     }
 
+    /// RFC 8966 §3.4.1.
     #[test]
-    fn c10_an_unscheduled_hello_promises_nothing() {
+    fn an_unscheduled_hello_promises_no_other() {
         let mut history = heard(&[1]);
         history.received(Seqno(2), 0, at(200)).expect("in order");
         assert_eq!(

@@ -274,8 +274,9 @@ mod tests {
         assert_eq!(left, [net(1), net(2)], "what this node wants, or another waits for, stays");
     }
 
+    /// RFC 8966 §3.8.1.2.
     #[test]
-    fn c23_the_same_request_is_forwarded_once_and_all_who_asked_are_answered() {
+    fn the_same_request_is_forwarded_once_and_all_that_asked_are_answered() {
         let (mut requests, prefix, id, other) = setup();
         assert!(requests.forward(request(prefix, id, 65_535), PeerId(1), at(0)));
         assert!(!requests.forward(request(prefix, id, 65_535), PeerId(2), at(10)), "redundant");
@@ -299,8 +300,9 @@ mod tests {
         assert_eq!(requests.table.len(), 0);
     }
 
+    /// RFC 8966 §3.8.2.1.
     #[test]
-    fn c24_own_requests_are_repeated_ever_more_rarely() {
+    fn own_requests_are_repeated_at_growing_intervals() {
         let (mut requests, prefix, id, _) = setup();
         assert!(requests.want(prefix, id, Seqno(5), at(0)) && !requests.want(prefix, id, Seqno(5), at(0)));
         assert!(requests.want(prefix, id, Seqno(6), at(0)), "more is wanted");

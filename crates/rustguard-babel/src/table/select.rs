@@ -228,8 +228,9 @@ mod tests {
         assert_eq!(Case::default().choose(0, None), None);
     }
 
+    /// RFC 8966 §3.5.2.
     #[test]
-    fn c17_metrics_grow_strictly_and_end_at_infinity() {
+    fn metrics_grow_strictly_and_end_at_infinity() {
         assert_eq!(
             Case::default().route(1, 7, 1, INFINITY - 101).choose(0, None),
             Some((Selected::Via(PeerId(1)), INFINITY - 1))
@@ -238,8 +239,9 @@ mod tests {
         assert_eq!(Case::default().route(1, 7, 1, 0).choose(0, None), Some((Selected::Via(PeerId(1)), COST)));
     }
 
+    /// RFC 8966 §3.6.
     #[test]
-    fn c20_never_by_seqno() {
+    fn a_newer_seqno_is_no_reason_to_select_a_route() {
         let mut case = Case::default().route(1, 7, 5, 200);
         case.choose(0, None);
         let mut case = case.route(2, 7, 6, 201);

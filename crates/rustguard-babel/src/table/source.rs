@@ -119,8 +119,9 @@ mod tests {
         (Sources::default(), "10.0.0.0/8".parse().expect("a prefix"), id)
     }
 
+    /// RFC 8966 §3.5.1.
     #[test]
-    fn c15_nearer_or_newer() {
+    fn a_route_is_feasible_if_it_is_nearer_or_newer() {
         let (mut sources, prefix, id) = setup();
         assert!(sources.feasible(prefix, of(id, 7, 60_000)), "nothing was announced");
         sources.announced(prefix, of(id, 65_535, 200), None, AT);
@@ -135,8 +136,9 @@ mod tests {
         assert!(sources.feasible("10.0.0.0/9".parse().expect("a prefix"), of(id, 1, 60_000)), "another source");
     }
 
+    /// RFC 8966 §3.7.3.
     #[test]
-    fn c16_the_distance_only_improves() {
+    fn the_feasibility_distance_only_improves() {
         let (mut sources, prefix, id) = setup();
         let mut announce = |seqno, metric| {
             sources.announced(prefix, of(id, seqno, metric), None, AT);
@@ -150,8 +152,9 @@ mod tests {
         assert_eq!(announce(11, 900), (11, 900));
     }
 
+    /// RFC 8966 §3.7.3.
     #[test]
-    fn c16_sources_are_forgotten_after_the_last_announcement() {
+    fn sources_are_forgotten_some_time_after_the_last_announcement() {
         let (mut sources, prefix, id) = setup();
         let peer = PeerId(4);
         sources.announced(prefix, of(id, 1, 200), Some(peer), AT);

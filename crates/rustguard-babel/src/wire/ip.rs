@@ -94,8 +94,9 @@ mod tests {
         assert_eq!((packet[0] >> 4, packet[7]), (6, 1));
     }
 
+    /// RFC 8966 §4.
     #[test]
-    fn c1_port_hop_limit_and_link_local_or_silence() {
+    fn only_link_local_sources_with_one_hop_and_the_right_ports_are_read() {
         let good = wrap(A, B, b"babel");
         let fix = |mut packet: Vec<u8>| {
             packet[46..48].copy_from_slice(&[0, 0]);
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn c3_lengths_must_agree_and_padding_is_cut() {
+    fn lengths_must_agree_and_padding_is_cut() {
         let good = wrap(A, B, b"babel!");
         for len in 0..good.len() {
             assert_eq!(unwrap(&good[..len]), None, "{len} bytes");

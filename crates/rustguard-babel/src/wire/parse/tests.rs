@@ -1,4 +1,4 @@
-//! The parser: clauses C2 to C8, and bytes that made some other parser fail.
+//! The parser: what RFC 8966 §4 demands of it, and bytes that made other parsers fail.
 use super::*;
 use proptest::prelude::*;
 
@@ -44,8 +44,9 @@ fn announced(prefix: &str) -> Tlv {
 const HELLO: [u8; 8] = [kind::HELLO, 6, 0, 0, 0, 5, 0, 30];
 const HELLO_5: Tlv = Tlv::Hello { unicast: false, seqno: Seqno(5), interval: 30, sent: None };
 
+/// RFC 8966 §4.2.
 #[test]
-fn c2_magic_version_length_and_trailer() {
+fn magic_version_length_and_trailer() {
     let refused = |bytes: &[u8]| Tlvs::new(bytes).err();
     assert_eq!([refused(&[]), refused(&[42, 2, 0])], [Some(NotBabel::Truncated); 2]);
     assert_eq!(refused(&[41, 2, 0, 0]), Some(NotBabel::Magic));
@@ -60,8 +61,9 @@ fn c2_magic_version_length_and_trailer() {
     assert_eq!((tlvs.by_ref().collect::<Vec<_>>(), tlvs.malformed()), (vec![HELLO_5], 0));
 }
 
+/// RFC 8966 §4.3.
 #[test]
-fn c4_unknown_tlvs_and_padding_are_skipped() {
+fn unknown_tlvs_and_padding_are_skipped() {
     let body =
         [&[0, 0, 1, 3, 0, 0, 0][..], &tlv(200, b"whatever"), &tlv(254, &[]), &HELLO, &tlv(1, &[]), &[0]].concat();
     assert_eq!(read(&body), (vec![HELLO_5], 0));
@@ -72,8 +74,9 @@ fn c4_unknown_tlvs_and_padding_are_skipped() {
     );
 }
 
+/// RFC 8966 §4.3.
 #[test]
-fn c4_a_truncated_last_tlv_ends_the_packet() {
+fn a_truncated_last_tlv_ends_the_packet() {
     assert_eq!(read(&[&HELLO[..], &[kind::IHU]].concat()), (vec![HELLO_5], 1));
     assert_eq!(read(&[&HELLO[..], &[kind::IHU, 6, 0, 0, 0, 96, 0]].concat()), (vec![HELLO_5], 1));
     // Too short for what it is, though its length is right: only this one is lost.
@@ -89,8 +92,9 @@ fn c4_a_truncated_last_tlv_ends_the_packet() {
     }
 }
 
+/// RFC 8966 §4.4.
 #[test]
-fn c5_the_mandatory_bit() {
+fn an_unknown_mandatory_sub_tlv_hides_its_tlv() {
     let hello = |subs: &[u8]| tlv(kind::HELLO, &[&HELLO[2..], subs].concat());
     assert_eq!(read(&hello(&[0, 0, 1, 2, 0, 0, 0x70, 1, 9])), (vec![HELLO_5], 0), "unknown, not mandatory");
     assert_eq!(read(&hello(&[0xfe, 0])), (vec![], 0), "unknown, mandatory");
@@ -103,8 +107,9 @@ fn c5_the_mandatory_bit() {
     assert_eq!((read_back.len(), malformed), (3, 0));
 }
 
+/// RFC 8966 §4.5.
 #[test]
-fn c5_the_state_advances_in_an_ignored_update() {
+fn an_ignored_update_still_sets_the_parser_state() {
     // Source-specific (RFC 9079): sub-TLV 128 is mandatory.
     let ignored = update(flag::PREFIX, 64, 0, &[0xfd, 0, 0, 0, 0, 0, 0, 1, 128, 2, 8, 10]);
     let body = [router_id(), ignored, update(0, 72, 8, &[5])].concat();
@@ -119,8 +124,9 @@ fn c5_the_state_advances_in_an_ignored_update() {
     assert_eq!(read(&[router_id(), zero, update(0, 24, 2, &[8])].concat()), (vec![announced("fd07:800::/24")], 1));
 }
 
+/// RFC 8966 §4.4.
 #[test]
-fn c5_sub_tlv_lengths_off_by_one_and_two() {
+fn sub_tlv_lengths_off_by_one_and_two() {
     for (by, good) in [(0_u8, true), (1, false), (2, false)] {
         let body = tlv(kind::HELLO, &[&HELLO[2..], &[sub::TIMESTAMP, 4 + by, 0, 0, 1, 0]].concat());
         let sent = Tlv::Hello { unicast: false, seqno: Seqno(5), interval: 30, sent: Some(256) };
@@ -143,8 +149,9 @@ fn c5_sub_tlv_lengths_off_by_one_and_two() {
     assert_eq!(read(&[router_id(), damaged, update(0, 24, 2, &[8])].concat()), (vec![announced("fd07:800::/24")], 1));
 }
 
+/// RFC 8966 §4.5.
 #[test]
-fn c6_default_prefix_next_hop_and_router_id_are_of_one_packet() {
+fn default_prefix_next_hop_and_router_id_end_with_the_packet() {
     assert_eq!(read(&update(0, 8, 0, &[0xfd])), (vec![], 1), "no router-id in this packet");
     assert_eq!(read(&[router_id(), update(0, 24, 2, &[8])].concat()), (vec![], 1), "nothing to omit from");
     let without_flag = [router_id(), update(0, 16, 0, &[0xfd, 1]), update(0, 24, 2, &[8])].concat();
@@ -167,8 +174,9 @@ fn c6_default_prefix_next_hop_and_router_id_are_of_one_packet() {
     assert_eq!(read(&[router_id(), mandatory, v4(1)].concat()).0, [announced("10.1.2.0/24")]);
 }
 
+/// RFC 8966 §4.6.9, flag R.
 #[test]
-fn c6_the_router_id_in_the_prefix() {
+fn the_router_id_in_the_prefix() {
     let address = [&[0xfd, 0, 0, 0, 0, 0, 0, 0][..], &ID].concat();
     let body = [update(flag::ROUTER_ID, 128, 0, &address), update(0, 8, 0, &[0xfd])].concat();
     assert_eq!(read(&body), (vec![announced("fd00::9/128"), announced("fd00::/8")], 0));
@@ -178,8 +186,9 @@ fn c6_the_router_id_in_the_prefix() {
     assert_eq!(read(&update(flag::ROUTER_ID, 8, 0, &[0xfd])), (vec![], 1), "all zeros is none");
 }
 
+/// RFC 8966 §4.6.9.
 #[test]
-fn c7_retractions() {
+fn retractions() {
     let retraction = |ae: u8, plen: u8, omitted: u8, interval: u8, rest: &[u8]| {
         tlv(kind::UPDATE, &[&[ae, 0, plen, omitted, 0, interval, 0, 0, 0xff, 0xff], rest].concat())
     };
@@ -200,8 +209,9 @@ fn c7_retractions() {
     assert_eq!(read(&retraction(77, 8, 0, 100, &[1])), (vec![], 0), "an unknown encoding");
 }
 
+/// RFC 8966 §4.1.3 and §4.6.11.
 #[test]
-fn c8_router_ids_and_hop_counts() {
+fn reserved_router_ids_and_a_hop_count_of_zero_are_malformed() {
     for bad in [[0; 8], [0xff; 8]] {
         let bad_id = tlv(kind::ROUTER_ID, &[&[0, 0][..], &bad].concat());
         assert_eq!(read(&[router_id(), bad_id, update(0, 8, 0, &[0xfd])].concat()), (vec![], 2));
