@@ -28,6 +28,7 @@ compile_error!("rustguard-crypto needs a backend: enable the feature `portable` 
 
 pub mod aead;
 pub mod backend;
+pub mod base64;
 mod frame;
 pub mod hash;
 mod keys;

@@ -5,12 +5,13 @@
 //! cargo run -p rustguard-device --example filter
 //! ```
 
-use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{
-    Counter, Device, MemoryBinder, PeerUpdate, Relay,
-    filter::{Packet, Routed, Verdict},
+    Counter,
+    filter::{Packet, RouteDecision, Verdict},
+    ipnet::Ipv4Net,
+    prelude::*,
+    tun::memory::{self, MemoryHost, MemoryNet},
 };
-use rustguard_tun::memory::{self, MemoryHost, MemoryNet};
 use std::{
     error::Error,
     net::{Ipv4Addr, SocketAddr},
@@ -30,7 +31,7 @@ const HTTPS: [u8; 2] = 443_u16.to_be_bytes();
 /// Runs on the workers, for every packet: looks at a few bytes and returns. Counters are shared, so they are atomic.
 fn https_and_pings(packet: &Packet<'_>, passed: &AtomicU64, refused: &AtomicU64) -> Verdict {
     // What routing would not send on to a peer is this host's.
-    let Routed::Forward(_) = packet.routed else { return Verdict::Pass };
+    let RouteDecision::Forward(_) = packet.route else { return Verdict::Pass };
     let good = match transport(packet.bytes) {
         Some((ICMP | ICMPV6, _)) => true,
         Some((TCP, [a, b, c, d, ..])) => [*a, *b] == HTTPS || [*c, *d] == HTTPS,
@@ -53,7 +54,7 @@ fn transport(packet: &[u8]) -> Option<(u8, &[u8])> {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     let net = MemoryNet::default();
     let keys = [1, 2, 3].map(|_| StaticSecret::generate().expect("the system has random bytes"));
     let counters = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
@@ -70,7 +71,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         });
     for n in [1, 3] {
         let key = keys[usize::from(n) - 1].public_key();
-        middle = middle.peer(PeerUpdate::new(key).endpoint(place(n)).allowed_ip(ipnet::Ipv4Net::from(address(n))));
+        middle = middle.peer(PeerUpdate::new(key).endpoint(place(n)).allowed_ip(Ipv4Net::from(address(n))));
     }
     let (tun, _host) = memory::tun()?;
     let middle = middle.start_with(tun, MemoryBinder::new(net.clone(), place(2)))?;
@@ -78,7 +79,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // The others know the middle, which has everything.
     let mut ends = Vec::new();
     for n in [1, 3] {
-        let everything = ipnet::Ipv4Net::default();
+        let everything = Ipv4Net::default();
         let (tun, host) = memory::tun()?;
         host.set_timeout(Some(Duration::from_secs(5)))?;
         let device = Device::builder()
@@ -92,10 +93,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for (protocol, port) in [(ICMP, 0), (TCP, 22), (TCP, 443), (UDP, 53), (ICMP, 0)] {
         alice.send(&packet(protocol, port))?;
     }
-    for _ in 0..3 {
-        println!("Bob received       {}", describe(&ends[1].1)?);
+    for expected in ["a ping", "protocol 6 to port 443", "a ping"] {
+        let received = describe(&ends[1].1)?;
+        println!("Bob received       {received}");
+        assert_eq!(received, expected);
     }
-    println!("the filter counts  {:?}", middle.status().await.ok_or("the device has ended")?.counters);
+    let counted = middle.status().await.ok_or("the device has ended")?.counters;
+    println!("the filter counts  {counted:?}");
+    assert_eq!(counted, [Counter::new("passed", 3), Counter::new("refused", 2)]);
     Ok(())
 }
 

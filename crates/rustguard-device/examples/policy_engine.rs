@@ -5,14 +5,12 @@
 //! cargo run -p rustguard-device --example policy_engine
 //! ```
 
-use ipnet::IpNet;
-use rustguard_core::{node::PeerId, time::Instant};
-use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{
-    Device, MemoryBinder, PeerUpdate, Update,
+    core::{node::PeerId, time::Instant},
+    prelude::{Device, IpNet, MemoryBinder, PeerUpdate, StaticSecret, Update},
     routing::{Action, Event, NextHop, NextHops, RoutingEngine, SourceRule},
+    tun::memory::{self, MemoryNet},
 };
-use rustguard_tun::memory::{self, MemoryNet};
 use std::{collections::BTreeMap, error::Error, net::SocketAddr, time::Duration};
 
 /// Allowed IPs say what a peer can carry, as in WireGuard, but several may have the same: each then gets its share of the flows.
@@ -53,7 +51,7 @@ impl RoutingEngine for SpreadFlows {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     let net = MemoryNet::default();
     let keys = [1, 2, 3].map(|_| StaticSecret::generate().expect("the system has random bytes"));
     let at = |n: u8| SocketAddr::from(([192, 0, 2, n], 51_820));

@@ -1,37 +1,43 @@
-//! A tunnel between two devices in one process, without root: packets and network are in memory.
+//! A tunnel inside a tokio program, with the imports of one crate: two devices in one process, without root. Packets and network
+//! are in memory; `start("wg0")` in place of `start_with` makes an interface of the kernel.
 //!
 //! ```text
 //! cargo run -p rustguard-device --example two_devices
 //! ```
 
-use rustguard_crypto::x25519::StaticSecret;
-use rustguard_device::{Device, Event, MemoryBinder, PeerUpdate};
-use rustguard_tun::memory::{self, MemoryHost, MemoryNet};
+use rustguard_device::{
+    prelude::*,
+    tun::memory::{self, MemoryHost, MemoryNet},
+};
 use std::{error::Error, net::SocketAddr, time::Duration};
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) async fn main() -> Result<(), Box<dyn Error>> {
     let net = MemoryNet::default();
-    let (alice_key, bob_key) = (secret(), secret());
+    let (alice_key, bob_key) = (StaticSecret::generate()?, StaticSecret::generate()?);
     let (alice_at, bob_at): (SocketAddr, SocketAddr) = ("192.0.2.1:51820".parse()?, "192.0.2.2:51820".parse()?);
 
     // Alice knows where Bob is; Bob learns it from her first handshake message.
     let (alice_tun, alice_host) = memory::tun()?;
     let alice = Device::builder()
         .private_key(alice_key.clone())
-        .peer(PeerUpdate::new(bob_key.public_key()).name("bob").endpoint(bob_at).allowed_ip(net_of("10.0.0.2/32")))
+        .peer(PeerUpdate::new(bob_key.public_key()).name("bob").endpoint(bob_at).allowed_ip(inside("10.0.0.2/32")))
         .start_with(alice_tun, MemoryBinder::new(net.clone(), alice_at))?;
     let (bob_tun, bob_host) = memory::tun()?;
     let bob = Device::builder()
         .private_key(bob_key)
-        .peer(PeerUpdate::new(alice_key.public_key()).name("alice").allowed_ip(net_of("10.0.0.1/32")))
+        .peer(PeerUpdate::new(alice_key.public_key()).name("alice").allowed_ip(inside("10.0.0.1/32")))
         .start_with(bob_tun, MemoryBinder::new(net, bob_at))?;
 
     let mut events = alice.events();
     alice_host.send(&udp_packet([10, 0, 0, 1], [10, 0, 0, 2], b"hello, Bob"))?;
-    println!("Bob's host received    {:?}", payload(&bob_host)?);
+    let received = payload(&bob_host)?;
+    println!("Bob's host received    {received:?}");
+    assert_eq!(received, "hello, Bob");
     bob_host.send(&udp_packet([10, 0, 0, 2], [10, 0, 0, 1], b"hello, Alice"))?;
-    println!("Alice's host received  {:?}", payload(&alice_host)?);
+    let received = payload(&alice_host)?;
+    println!("Alice's host received  {received:?}");
+    assert_eq!(received, "hello, Alice");
     loop {
         if let Event::HandshakeComplete { took: Some(took), .. } = events.recv().await? {
             println!("the handshake took     {took:?}");
@@ -43,12 +49,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn secret() -> StaticSecret {
-    StaticSecret::generate().expect("the system has random bytes")
-}
-
-fn net_of(text: &str) -> ipnet::IpNet {
-    text.parse().expect("the examples' prefixes are valid")
+fn inside(text: &str) -> IpNet {
+    text.parse().expect("the example's prefixes are valid")
 }
 
 /// An IPv4 packet with UDP in it. The tunnel looks at the addresses and the length only.

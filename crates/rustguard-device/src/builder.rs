@@ -6,7 +6,7 @@ use crate::{
     device::Device,
     error::StartError,
     filter,
-    foreign::{Datagram, ForeignProtocol},
+    foreign::{Datagrams, ForeignProtocol},
     relay::Relay,
     settings::Settings,
     status::Counter,
@@ -32,6 +32,7 @@ pub struct Builder {
 
 /// How workers talk to the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Io {
     /// A system call for each batch, and ppoll where there is nothing to do.
     #[default]
@@ -42,6 +43,7 @@ pub enum Io {
 
 /// Whether whole runs of packets are exchanged with the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Offload {
     /// As far as the kernel is able to.
     #[default]
@@ -140,7 +142,7 @@ impl Builder {
     }
 
     /// Relays also while netfilter has rules for what the host forwards: base chains of nftables at prerouting, forward or
-    /// postrouting, or tables of legacy iptables. RelayDecision packets pass none of them. Over transports of the embedder's own there
+    /// postrouting, or tables of legacy iptables. Relayed packets pass none of them. Over transports of the embedder's own there
     /// is no such host, and this is always so.
     #[must_use]
     pub fn relay_unfiltered(mut self) -> Self {
@@ -185,17 +187,17 @@ impl Builder {
         self
     }
 
-    /// Lets another protocol share the tunnel's port: what is no WireGuard message, and `recognises` says is the protocol's own,
-    /// is queued here; [`DeviceHandle::send`] answers. `recognises` runs on the data path, for every such datagram of
-    /// anybody's: it has to be quick, and cheap in doubt. Stock peers drop what they do not know in silence.
+    /// Lets another protocol share the tunnel's UDP port. A datagram that is no WireGuard message is queued when `recognises`
+    /// returns true for it; [`DeviceHandle::send`](crate::DeviceHandle::send) answers. `recognises` runs on the data path, for
+    /// datagrams of anybody: it has to be quick. Stock WireGuard peers drop unknown messages without an answer.
     ///
-    /// The receiver has at most `queued` datagrams waiting; more are dropped and counted. Half of the places is left to sources
-    /// that send little, so that a flood from elsewhere does not keep them out.
+    /// At most `queued` datagrams wait; more are dropped and counted. Half of the places are kept for sources that send little,
+    /// so that a flood does not keep them out.
     #[must_use]
-    pub fn datagrams(mut self, recognises: fn(&[u8]) -> bool, queued: usize) -> (Self, mpsc::Receiver<Datagram>) {
+    pub fn datagrams(mut self, recognises: fn(&[u8]) -> bool, queued: usize) -> (Self, Datagrams) {
         let (queue, receiver) = mpsc::channel(queued);
         self.settings.foreign = Some(ForeignProtocol::new(recognises, queue));
-        (self, receiver)
+        (self, Datagrams::new(receiver))
     }
 
     /// The embedder's counters, which are shown with the device's in [`Status::counters`](crate::Status::counters) and `show`. The

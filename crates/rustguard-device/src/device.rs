@@ -5,7 +5,7 @@ use crate::{
     config::{Update, UpdateError},
     control::{self, Command},
     error::{CloseReason, StartError},
-    event::Event,
+    event::{Event, Events},
     foreign::Datagram,
     interface::Interface,
     secrets::Secrets,
@@ -82,9 +82,9 @@ impl Device {
         self.handle.handshake_now().await;
     }
 
-    /// What happens from now on. A listener that lags 1,024 events behind loses the oldest.
-    pub fn events(&self) -> broadcast::Receiver<Event> {
-        self.events.subscribe()
+    /// What happens from now on.
+    pub fn events(&self) -> Events {
+        Events::new(self.events.subscribe())
     }
 
     /// Waits until the device has ended, and says why.

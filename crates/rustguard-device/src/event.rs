@@ -1,80 +1,146 @@
-//! What an embedder can listen to.
+//! What happens to peers, for embedders to listen to.
 
 use crate::config::PathSpec;
 use rustguard_crypto::x25519::PublicKey;
 use std::{net::SocketAddr, time::Duration};
+use tokio::sync::broadcast;
 
-/// Something happened to a peer. Named as it happened; sent after the state has changed.
+/// Something that happened to a peer. It is sent after the state has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
     /// A handshake completed: there is a fresh session.
+    #[non_exhaustive]
     HandshakeComplete {
-        /// With whom.
+        /// The peer.
         peer: PublicKey,
-        /// From the first initiation to its answer, where this side initiated.
+        /// The time from the first initiation to its answer, where this side initiated.
         took: Option<Duration>,
     },
-    /// Ninety seconds of initiations stayed without an answer.
+    /// Initiations stayed without an answer for 90 seconds (Rekey-Attempt-Time in the WireGuard paper, section 6.1).
+    #[non_exhaustive]
     HandshakeFailed {
-        /// With whom.
+        /// The peer.
         peer: PublicKey,
     },
-    /// The session's keys were erased, nine minutes after the last handshake.
+    /// The session's keys were erased, nine minutes after the last handshake (three times Reject-After-Time).
+    #[non_exhaustive]
     SessionExpired {
-        /// With whom.
+        /// The peer.
         peer: PublicKey,
     },
     /// An authenticated packet came from a new address.
+    #[non_exhaustive]
     PeerRoamed {
-        /// Who.
+        /// The peer.
         peer: PublicKey,
-        /// Where it is now.
+        /// The peer's new address.
         endpoint: SocketAddr,
     },
-    /// The endpoint's name was resolved.
+    /// The name of an endpoint was resolved.
+    #[non_exhaustive]
     EndpointResolved {
-        /// Whose.
+        /// The peer.
         peer: PublicKey,
-        /// To what.
+        /// The address.
         endpoint: SocketAddr,
     },
-    /// The endpoint's name could not be resolved.
+    /// The name of an endpoint could not be resolved.
+    #[non_exhaustive]
     EndpointUnresolved {
-        /// Whose.
+        /// The peer.
         peer: PublicKey,
-        /// The name.
+        /// The host name.
         name: String,
-        /// What the resolver said.
+        /// The resolver's error.
         cause: String,
-        /// That was the last of [`Builder::resolution_retries`](crate::Builder::resolution_retries); otherwise it is tried
-        /// again.
+        /// Whether this was the last attempt of [`Builder::resolution_retries`](crate::Builder::resolution_retries). Otherwise
+        /// the name is tried again.
         given_up: bool,
     },
-    /// One of a peer's several endpoints works, or has ceased to.
+    /// One of a peer's several paths works, or works no longer.
+    #[non_exhaustive]
     Path {
-        /// Whose.
+        /// The peer.
         peer: PublicKey,
-        /// Which, as it was configured.
+        /// The path, as it was configured.
         path: PathSpec,
-        /// It works.
+        /// Whether the path works.
         up: bool,
     },
-    /// A peer became usable as a neighbour of the routing engine, or ceased to be.
+    /// A peer became usable as a neighbour of the routing engine, or is usable no longer.
+    #[non_exhaustive]
     Neighbour {
-        /// Who.
+        /// The peer.
         peer: PublicKey,
-        /// The cost of the link in the engine's metric; `None`: unusable.
+        /// The cost of the link in the engine's metric; `None` while the link cannot be used.
         cost: Option<u16>,
     },
     /// A peer was added.
+    #[non_exhaustive]
     PeerAdded {
-        /// Who.
+        /// The peer.
         peer: PublicKey,
     },
     /// A peer was removed.
+    #[non_exhaustive]
     PeerRemoved {
-        /// Who.
+        /// The peer.
         peer: PublicKey,
     },
+}
+
+/// The events of a device, from [`Device::events`](crate::Device::events).
+///
+/// A listener that lags 1,024 events behind loses the oldest ones.
+#[derive(Debug)]
+pub struct Events(broadcast::Receiver<Event>);
+
+/// Why there is no next event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EventsError {
+    /// This many events were lost, because the listener was too slow. The next call gives the oldest that is left.
+    #[error("{0} events were lost, because they were not taken in time")]
+    Lagged(u64),
+    /// The device has ended.
+    #[error("the device has ended")]
+    Closed,
+}
+
+impl Events {
+    pub(crate) fn new(receiver: broadcast::Receiver<Event>) -> Self {
+        Self(receiver)
+    }
+
+    /// Waits for the next event. Dropping the future loses none.
+    ///
+    /// # Errors
+    /// See [`EventsError`].
+    pub async fn recv(&mut self) -> Result<Event, EventsError> {
+        self.0.recv().await.map_err(|error| match error {
+            broadcast::error::RecvError::Lagged(lost) => EventsError::Lagged(lost),
+            broadcast::error::RecvError::Closed => EventsError::Closed,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_slow_listener_is_told_what_it_lost() {
+        let (sender, receiver) = broadcast::channel(2);
+        let mut events = Events::new(receiver);
+        let peer = PublicKey([1; 32]);
+        for _ in 0..3 {
+            sender.send(Event::PeerAdded { peer }).unwrap();
+        }
+        assert_eq!(events.recv().await, Err(EventsError::Lagged(1)));
+        assert_eq!(events.recv().await, Ok(Event::PeerAdded { peer }));
+        drop(sender);
+        assert_eq!(events.recv().await, Ok(Event::PeerAdded { peer }));
+        assert_eq!(events.recv().await, Err(EventsError::Closed));
+    }
 }

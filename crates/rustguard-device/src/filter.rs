@@ -1,85 +1,89 @@
-//! The embedder's seat on the data path: a function that sees every packet and has the last word about it.
+//! A filter of the embedder: a function that sees every packet and decides about it.
 //!
-//! [`Builder::filter`](crate::Builder::filter) takes it. It runs on the workers, packet by packet, while their batches stay
-//! whole: what it sends the same way leaves in the same run. It is asked about
+//! [`Builder::filter`](crate::Builder::filter) takes it. It runs on the workers, packet by packet. Consecutive packets that it
+//! sends the same way are still sealed and sent together. The filter sees
 //!
-//! - what came from a peer, after authentication, the replay window and the check of the source. What fails there the filter
-//!   does not see and cannot save;
-//! - what came from the host, as the single packets that a super-packet was split into.
+//! - packets of peers, after authentication, the replay window and the check of the source address. Packets that fail one of
+//!   these are dropped before;
+//! - packets of the host. A super-packet (segmentation offload) arrives as the single packets that it was split into.
 //!
-//! It is not asked about the routing engine's own packets, nor about keepalives, which have nothing in them.
+//! It does not see packets of the routing engine and keepalives.
 //!
 //! ```
-//! use rustguard_device::filter::{Origin, Packet, Routed, Verdict};
+//! use rustguard_device::filter::{Origin, Packet, RouteDecision, Verdict};
 //!
-//! /// Peers reach this host and what lies behind it, and each other by small packets only.
-//! fn small_talk(packet: &Packet<'_>) -> Verdict {
-//!     match (packet.origin, packet.routed) {
-//!         (Origin::Peer(_), Routed::Forward(_)) if packet.bytes.len() > 200 => Verdict::Drop,
+//! /// Peers reach this host and the networks behind it. They reach each other by packets of at most 200 bytes.
+//! fn short_packets_only(packet: &Packet<'_>) -> Verdict {
+//!     match (packet.origin, packet.route) {
+//!         (Origin::Peer(_), RouteDecision::Forward(_)) if packet.bytes.len() > 200 => Verdict::Drop,
 //!         _ => Verdict::Pass,
 //!     }
 //! }
-//! let builder = rustguard_device::Device::builder().filter(small_talk);
+//! let builder = rustguard_device::Device::builder().filter(short_packets_only);
 //! ```
 
 pub use rustguard_core::packet::IpHead;
 use rustguard_crypto::x25519::PublicKey;
 
-/// A packet in front of the filter.
+/// A packet that the filter is asked about.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Packet<'a> {
-    /// Where it came from.
+    /// Where the packet came from.
     pub origin: Origin,
-    /// Its addresses and its length.
+    /// The addresses and the length from the IP header.
     pub head: IpHead,
-    /// All of it, from the version field to the end of its payload, without padding.
+    /// The whole IP packet, without the padding of WireGuard.
     pub bytes: &'a [u8],
-    /// What becomes of it without the filter.
-    pub routed: Routed,
+    /// What happens to the packet without the filter.
+    pub route: RouteDecision,
 }
 
 /// Where a packet came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Origin {
     /// The host, through the interface.
     Host,
-    /// The peer with this key: it authenticated the packet, and may use its source.
+    /// The peer with this key. The packet is authentic, and the peer may use its source address.
     Peer(PublicKey),
 }
 
-/// What routing decided.
+/// What routing decided about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Routed {
-    /// To the host: it is the host's, or the host is to route it.
+#[non_exhaustive]
+pub enum RouteDecision {
+    /// The packet goes to the host, which keeps or routes it.
     Deliver,
-    /// To the peer with this key.
+    /// The packet goes to the peer with this key.
     Forward(PublicKey),
-    /// Nowhere: nobody has the destination.
+    /// The packet goes nowhere: nobody has the destination.
     Unreachable,
-    /// Nowhere: a peer has it, and peers are kept apart ([`Relay::Isolate`](crate::Relay::Isolate)).
+    /// The packet goes nowhere: a peer has the destination, and peers are kept apart
+    /// ([`Relay::Isolate`](crate::Relay::Isolate)).
     Isolated,
 }
 
-/// What is to become of a packet.
-///
-/// Nothing of a packet is changed, but for the hop that [`Forward`](Self::Forward) takes.
+/// What the filter decides about a packet. The packet itself stays as it is, except for the hop limit under
+/// [`Forward`](Self::Forward).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Verdict {
-    /// What routing decided.
+    /// The decision of routing holds.
     Pass,
-    /// To the host, as its own. What came from the host and is delivered comes back to it.
+    /// The packet goes to the host. A packet of the host comes back to it.
     Deliver,
-    /// To the peer with this key, whatever its allowed IPs: that peer's own check of the source still holds there. From a peer
-    /// it loses a hop, as it would in a router; what takes a real one (the last hop, options, more than the MTU) goes to the
-    /// host. A key that no peer has drops it, counted as [`NoRoute`](crate::DropReason::NoRoute).
+    /// The packet goes to the peer with this key, whatever the peer's allowed IPs; the other side still checks the source. The
+    /// hop limit of a peer's packet is lowered by one, as in a router. A packet that needs a real router (hop limit 1, IP
+    /// options, longer than the MTU) goes to the host. Without a peer of this key the packet is dropped, and counted as
+    /// [`NoRoute`](crate::DropReason::NoRoute).
     Forward(PublicKey),
-    /// To the system, which is to decide itself, whatever routing said: back out of the interface it came in by, or out of
-    /// the interface where a peer sent it. The host's own rules hold for what arrives there; Linux takes no packet with
-    /// its own address as the source.
+    /// The packet goes to the host's network stack, whatever routing decided: a packet of the host comes back to it, a packet of a
+    /// peer is delivered. The host's own rules decide there; Linux accepts no packet with one of its own addresses as the source.
     Bounce,
-    /// Nowhere, counted as [`Filtered`](crate::DropReason::Filtered).
+    /// The packet is dropped, and counted as [`Filtered`](crate::DropReason::Filtered).
     Drop,
 }
 
-/// What [`Builder::filter`](crate::Builder::filter) was given.
+/// The function that [`Builder::filter`](crate::Builder::filter) takes.
 pub(crate) type Filter = Box<dyn Fn(&Packet<'_>) -> Verdict + Send + Sync>;

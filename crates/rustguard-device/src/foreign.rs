@@ -10,12 +10,41 @@ use tokio::sync::mpsc;
 
 /// A datagram of another protocol on the tunnel's port.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Datagram {
-    /// Where it came from, and by which of our addresses, or where it is to go. An answer goes to where the question came from,
-    /// from the address that was asked.
+    /// The other side's address, and the local address that the datagram came to or leaves from. An answer with the endpoint of
+    /// the question leaves from the address that was asked.
     pub endpoint: Endpoint,
-    /// What is in it.
+    /// The payload.
     pub bytes: Box<[u8]>,
+}
+
+impl Datagram {
+    /// A datagram to this endpoint.
+    pub fn new(endpoint: Endpoint, bytes: impl Into<Box<[u8]>>) -> Self {
+        Self { endpoint, bytes: bytes.into() }
+    }
+}
+
+/// The datagrams of another protocol that have arrived: see [`Builder::datagrams`](crate::Builder::datagrams).
+#[derive(Debug)]
+pub struct Datagrams(mpsc::Receiver<Datagram>);
+
+impl Datagrams {
+    pub(crate) fn new(receiver: mpsc::Receiver<Datagram>) -> Self {
+        Self(receiver)
+    }
+
+    /// Waits for the next datagram; `None` once the device has ended. Dropping the future loses none.
+    pub async fn recv(&mut self) -> Option<Datagram> {
+        self.0.recv().await
+    }
+
+    /// Waits until there are datagrams, and appends up to `limit` of them to `batch`. Returns how many; 0 once the device has
+    /// ended. Dropping the future loses none.
+    pub async fn recv_many(&mut self, batch: &mut Vec<Datagram>, limit: usize) -> usize {
+        self.0.recv_many(batch, limit).await
+    }
 }
 
 /// Who speaks another protocol on our port.

@@ -15,10 +15,11 @@ const MAX_NAME: usize = 15;
 
 /// The kernel interface of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Interface {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
-    /// Its index.
+    /// The interface's index in the kernel.
     pub index: u32,
 }
 

@@ -1,6 +1,7 @@
 //! Keys as text: base64 in files and on screens, hexadecimal on the control socket. Preshared keys.
 
 use base64ct::{Base64, Encoding};
+pub use rustguard_crypto::base64::{KeyError, decode as from_base64};
 use rustguard_crypto::x25519::PublicKey;
 use std::{fmt, str::FromStr};
 use zeroize::Zeroizing;
@@ -48,37 +49,6 @@ impl fmt::Debug for PresharedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PresharedKey(..)")
     }
-}
-
-/// Why a text is no key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum KeyError {
-    /// The text is not 44 characters long. The number is its length in characters.
-    #[error("a key has 44 characters of base64, this has {0}")]
-    Length(usize),
-    /// The text is not base64, or not of 32 bytes.
-    #[error("not base64 of 32 bytes")]
-    Encoding,
-}
-
-/// Reads 32 bytes from base64, in constant time where the text has the right length.
-///
-/// # Errors
-/// See [`KeyError`].
-pub fn from_base64(text: &str) -> Result<Zeroizing<[u8; 32]>, KeyError> {
-    if text.len() != 44 {
-        return Err(KeyError::Length(text.chars().count()));
-    }
-    let mut key = Zeroizing::new([0; 32]);
-    // The buffer has room for the padding that base64ct decodes before it cuts.
-    let mut buffer = Zeroizing::new([0; 33]);
-    let bytes = Base64::decode(text, &mut *buffer).map_err(|_| KeyError::Encoding)?;
-    if bytes.len() != key.len() {
-        return Err(KeyError::Encoding);
-    }
-    key.copy_from_slice(bytes);
-    Ok(key)
 }
 
 /// The 32 bytes in base64.
@@ -138,11 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
-        assert_eq!(from_base64("abc"), Err(KeyError::Length(3)));
-        assert_eq!(from_base64(&"!".repeat(44)), Err(KeyError::Encoding));
-        // 33 bytes have 44 characters too, but no padding.
-        assert_eq!(from_base64(&"A".repeat(44)), Err(KeyError::Encoding));
+    fn a_text_that_is_no_key_is_refused() {
         assert!(from_hex(&"g".repeat(64)).is_none());
         assert!(from_hex("00").is_none());
         assert!(from_hex(&"é".repeat(32)).is_none());

@@ -1,26 +1,41 @@
 //! A running WireGuard tunnel, to embed in a program or to run as a daemon.
 //!
-#![cfg_attr(feature = "kernel", doc = "```no_run")]
-#![cfg_attr(not(feature = "kernel"), doc = "```ignore")]
-//! use rustguard_device::{Device, PeerUpdate};
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! # let private = rustguard_crypto::x25519::StaticSecret::from_bytes([1; 32]);
-//! # let public = rustguard_crypto::x25519::StaticSecret::from_bytes([2; 32]).public_key();
-//! let device = Device::builder()
-//!     .private_key(private)
-//!     .listen_port(51820)
-//!     .peer(PeerUpdate::new(public).name("laptop").allowed_ip("10.0.0.2/32".parse::<ipnet::IpNet>()?))
-//!     .start("wg0")?;
+//! ```
+//! use rustguard_device::{
+//!     prelude::*,
+//!     tun::memory::{self, MemoryNet},
+//! };
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let laptop: PublicKey = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=".parse()?;
+//! let peer = PeerUpdate::new(laptop).name("laptop").allowed_ip("10.0.0.2/32".parse::<IpNet>()?);
+//! let builder = Device::builder().private_key(StaticSecret::generate()?).peer(peer);
+//!
+//! // Packets and datagrams in memory need no root. `builder.start("wg0")` makes an interface of the kernel.
+//! let (tun, _host) = memory::tun()?;
+//! let device = builder.start_with(tun, MemoryBinder::new(MemoryNet::default(), "192.0.2.1:51820".parse()?))?;
+//!
 //! let mut events = device.events();
-//! println!("{:?}", events.recv().await?);
+//! device.update(Update::new().peer(PeerUpdate::remove(laptop))).await?;
+//! assert!(matches!(events.recv().await?, Event::PeerRemoved { peer, .. } if peer == laptop));
 //! device.shutdown().await;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! A device is a control thread that owns the protocol ([`rustguard_core::node::Node`]) and a worker that moves the
-//! packets. [`Builder::routing`] takes a routing engine of one's own, [`Builder::filter`] a function with the last word about each
-//! packet; `examples/` has one of each. There is no global state: two devices in one process are independent of each other.
+//! - [`Builder`] starts a [`Device`]: on an interface of the kernel and UDP sockets, or over the program's own transports
+//!   ([`Builder::start_with`], [`TunQueue`](tun::TunQueue), [`Binder`]).
+//! - [`Update`] changes a running device. [`Device::status`] shows its state, [`Device::events`] what happens to its peers.
+//! - [`uapi`] serves the control socket by which `wg` sees and sets the device.
+//! - [`Builder::routing`] takes a routing engine, and [`Builder::filter`] a function that decides about each packet.
+//!
+//! `examples/` has a program for each. A program needs no other crate of RustGuard: [`prelude`] has the usual names, and the
+//! crates whose types appear in signatures are re-exported as [`core`], [`crypto`], [`tun`] and [`ipnet`].
+//!
+//! A device runs on threads of its own: a control thread that owns the protocol ([`core::node::Node`]), and workers that
+//! move packets. Its methods are futures that any executor can run. There is no global state: several devices in one process
+//! are independent of each other.
 #![forbid(unsafe_code)]
 
 mod binder;
@@ -42,6 +57,7 @@ mod kernel;
 pub mod kernel;
 pub mod key;
 mod path_set;
+pub mod prelude;
 mod relay;
 mod secrets;
 mod sessions;
@@ -60,16 +76,20 @@ pub use config::{AllowedIpChange, Change, EndpointSpec, PathSpec, PeerUpdate, So
 pub use device::{Device, DeviceHandle};
 pub use drops::DropReason;
 pub use error::{CloseReason, StartError};
-pub use event::Event;
-pub use foreign::Datagram;
+pub use event::{Event, Events, EventsError};
+pub use foreign::{Datagram, Datagrams};
 pub use interface::Interface;
+pub use ipnet;
 pub use key::PresharedKey;
 pub use relay::Relay;
+pub use rustguard_core as core;
 pub use rustguard_core::{
     host_port::{Host, HostPort, HostPortError},
     paths::{MAX_ENDPOINTS, PathPolicy, State as PathState},
     routing,
 };
+pub use rustguard_crypto as crypto;
+pub use rustguard_tun as tun;
 pub use secrets::Secrets;
 pub use settings::DEFAULT_MTU;
 pub use status::{

@@ -4,11 +4,12 @@ use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
 /// What becomes of a packet that one peer sends to another.
 ///
-/// RelayDecision packets are sealed again where they lie, several times as fast as the host would forward them. The host never sees
+/// Relayed packets are sealed again where they lie, several times as fast as the host would forward them. The host never sees
 /// them: its netfilter, its counters and its packet sockets only know of those that it forwards itself. Therefore nothing is
 /// relayed, in any of these modes, while netfilter has rules that forwarded packets would meet, unless
-/// [`Builder::relay_unfiltered`] says so; [`Status::relaying`](crate::Status::relaying) tells.
+/// [`Builder::relay_unfiltered`](crate::Builder::relay_unfiltered) says so; [`Status::relaying`](crate::Status::relaying) tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Relay {
     /// It is relayed where the kernel, asked for this source and destination, would route it back into the interface:
     /// forwarding is on (`net.ipv4.ip_forward`, `net.ipv6.conf.all.forwarding`), and no route, rule or local address says

@@ -11,7 +11,7 @@ use alloc_tracker::{Allocator, Operation, Session, ThreadSpan};
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{
     Binder, Bound, Device, Event, PeerUpdate, Update,
-    filter::{Packet, Routed, Verdict},
+    filter::{Packet, RouteDecision, Verdict},
 };
 use rustguard_tun::{
     Endpoint, HEADROOM, LocalAddr, Network, Received, Segments, Sent, Span, TAILROOM, Transmit, TunQueue,
@@ -70,8 +70,8 @@ async fn all_sizes_and_several_peers() {
 #[tokio::test]
 async fn all_sizes_and_several_peers_through_a_filter() {
     // It says itself what routing would do, so that keys are looked up both ways.
-    let filter = |packet: &Packet<'_>| match packet.routed {
-        Routed::Forward(peer) => Verdict::Forward(peer),
+    let filter = |packet: &Packet<'_>| match packet.route {
+        RouteDecision::Forward(peer) => Verdict::Forward(peer),
         _ => Verdict::Deliver,
     };
     steady_state(4, &[1, 1, 3, SEGMENTS, 1, 17], Some(filter)).await;

@@ -1,13 +1,12 @@
 //! Another protocol on the tunnel's port.
 
 use rustguard_crypto::x25519::StaticSecret;
-use rustguard_device::{Datagram, Device, DropReason, MemoryBinder};
+use rustguard_device::{Datagram, Datagrams, Device, DropReason, MemoryBinder};
 use rustguard_tun::{
     Endpoint, Network, Segments, Transmit,
     memory::{self, MemoryHost, MemoryNet},
 };
 use std::{net::SocketAddr, time::Duration};
-use tokio::sync::mpsc;
 
 /// Far beyond anything that is waited for; only a hang meets it.
 const LONG: Duration = Duration::from_secs(20);
@@ -17,7 +16,7 @@ fn at(n: u8) -> SocketAddr {
 }
 
 /// A device that knows datagrams which begin with an `x`, and hears one at a time.
-fn device(net: &MemoryNet) -> (Device, MemoryHost, mpsc::Receiver<Datagram>) {
+fn device(net: &MemoryNet) -> (Device, MemoryHost, Datagrams) {
     let (tun, host) = memory::tun().unwrap();
     let (builder, datagrams) = Device::builder().datagrams(|datagram| datagram.first() == Some(&b'x'), 1);
     let binder = MemoryBinder::new(net.clone(), at(2));
@@ -51,7 +50,7 @@ async fn its_own_datagrams_come_and_go_and_others_are_dropped() {
     assert_eq!((got.endpoint.remote, &*got.bytes), (at(1), &b"x marks it"[..]));
     until_dropped(&device, DropReason::Malformed, 1).await;
 
-    device.handle().send(Datagram { bytes: (*b"y is the answer").into(), ..got }).await;
+    device.handle().send(Datagram::new(got.endpoint, *b"y is the answer")).await;
     let (mut slab, mut received) = (vec![0; socket.recv_slab_len()], Vec::new());
     let answered = async {
         while received.is_empty() {

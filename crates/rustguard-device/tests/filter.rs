@@ -5,7 +5,7 @@ use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{
     Builder, Device, DropReason, MemoryBinder, PeerUpdate, Relay, SourceCheck, Update,
-    filter::{Origin, Packet, Routed, Verdict},
+    filter::{Origin, Packet, RouteDecision, Verdict},
     routing::{Action, Event, NextHops, Role, RoutingEngine, SourceRule},
 };
 use rustguard_tun::memory::{self, MemoryHost, MemoryNet};
@@ -110,7 +110,7 @@ async fn a_filter_decides_about_peers_and_sees_who_they_are() {
     let list = Arc::clone(&seen);
     let lab = Three::new(
         relay().filter(move |packet| {
-            list.lock().unwrap().push((packet.origin, packet.routed));
+            list.lock().unwrap().push((packet.origin, packet.route));
             match packet.bytes.get(20) {
                 Some(b'd') => Verdict::Drop,
                 Some(b'b') => Verdict::Bounce,
@@ -135,8 +135,8 @@ async fn a_filter_decides_about_peers_and_sees_who_they_are() {
     lab.settled();
     assert_eq!(lab.b.dropped(DropReason::Filtered).await, 1);
     assert_eq!(lab.b.dropped(DropReason::NoRoute).await, 1);
-    let there = (Origin::Peer(key(1)), Routed::Forward(key(3)));
-    let here = (Origin::Peer(key(1)), Routed::Deliver);
+    let there = (Origin::Peer(key(1)), RouteDecision::Forward(key(3)));
+    let here = (Origin::Peer(key(1)), RouteDecision::Deliver);
     assert_eq!(*seen.lock().unwrap(), [there, there, there, there, here, here, here]);
 }
 
@@ -150,7 +150,7 @@ async fn a_filter_decides_about_the_host() {
             (Origin::Host, Some(b'f')) => Verdict::Forward(key(3)),
             (Origin::Host, Some(b'g')) => Verdict::Forward(key(1)),
             (Origin::Host, Some(b'n')) => {
-                assert_eq!(packet.routed, Routed::Unreachable);
+                assert_eq!(packet.route, RouteDecision::Unreachable);
                 Verdict::Pass
             }
             _ => Verdict::Pass,

@@ -12,7 +12,7 @@ use rustguard_core::{
 };
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{
-    Datagram, Device, DropReason, MemoryBinder, PeerUpdate,
+    Datagrams, Device, DropReason, MemoryBinder, PeerUpdate,
     routing::{Action, Event, RoutingEngine},
 };
 use rustguard_tun::{
@@ -86,7 +86,7 @@ struct Lab {
     host: Arc<MemoryHost>,
     engine: mpsc::Receiver<u8>,
     /// Nobody takes them.
-    _datagrams: tokio::sync::mpsc::Receiver<Datagram>,
+    _datagrams: Datagrams,
 }
 
 impl Lab {

@@ -1,16 +1,13 @@
 //! Two devices over in-memory transports: what threads, queues and snapshots add to the protocol's own tests.
 
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{Device, DropReason, EndpointSpec, Event, MemoryBinder, PeerUpdate, Update, uapi};
+use rustguard_device::{Device, DropReason, EndpointSpec, Event, Events, MemoryBinder, PeerUpdate, Update, uapi};
 use rustguard_tun::memory::{self, MemoryHost, MemoryNet};
 use std::{
     net::{Ipv4Addr, SocketAddr},
     time::Duration,
 };
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    sync::broadcast,
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// Far beyond anything that is waited for; only a hang meets it.
 const LONG: Duration = Duration::from_secs(20);
@@ -77,7 +74,7 @@ fn packet(from: Ipv4Addr, to: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-async fn handshake(events: &mut broadcast::Receiver<Event>) -> PublicKey {
+async fn handshake(events: &mut Events) -> PublicKey {
     loop {
         let event = tokio::time::timeout(LONG, events.recv()).await.expect("a handshake").unwrap();
         if let Event::HandshakeComplete { peer, .. } = event {

@@ -8,7 +8,7 @@ use crate::{
 };
 use ipnet::IpNet;
 use rustguard_crypto::{random::SystemRng, x25519::StaticSecret};
-use rustguard_device::{Builder, Datagram, Relay, key};
+use rustguard_device::{Builder, Datagrams, Relay, key};
 use rustguard_enroll::{
     ledger::{Ledger, LedgerError, Policy},
     pool::{PoolError, Pools},
@@ -18,7 +18,6 @@ use rustguard_enroll::{
     wire::is_enrolment,
 };
 use std::{sync::Arc, time::Duration};
-use tokio::sync::mpsc;
 
 /// Datagrams that may wait for the server: some 20 ms of work at what a handshake costs.
 const QUEUE: usize = 512;
@@ -44,7 +43,7 @@ pub struct Configured<S = FileStore> {
     pub(crate) server: Server<S>,
     pub(crate) passphrase: Option<Passphrase>,
     pub(crate) folder: Folder,
-    pub(crate) datagrams: mpsc::Receiver<Datagram>,
+    pub(crate) datagrams: Datagrams,
     pub(crate) counters: Arc<Counters>,
 }
 

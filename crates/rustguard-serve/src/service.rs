@@ -15,7 +15,8 @@ pub use counters::Counters;
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::{random::SystemRng, x25519::PublicKey};
 use rustguard_device::{
-    Datagram, Device, DeviceHandle, Event, PeerUpdate, PresharedKey, Update, key, unix_socket::UnixSocket,
+    Datagram, Datagrams, Device, DeviceHandle, Event, Events, EventsError, PeerUpdate, PresharedKey, Update, key,
+    unix_socket::UnixSocket,
 };
 use rustguard_enroll::{
     action::{Action, PeerConfig},
@@ -26,7 +27,7 @@ use rustguard_enroll::{
 };
 use rustguard_tun::{Endpoint, clock};
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::mpsc;
 
 /// Datagrams taken at a time: what they lead to reaches the device as one update, and the answers follow.
 const BATCH: usize = 64;
@@ -46,8 +47,8 @@ pub struct Service<S = FileStore> {
     /// What `open` opens a window with, where `serve` was given one.
     passphrase: Option<Passphrase>,
     device: DeviceHandle,
-    datagrams: mpsc::Receiver<Datagram>,
-    events: broadcast::Receiver<Event>,
+    datagrams: Datagrams,
+    events: Events,
     calls: mpsc::Receiver<Call>,
     _socket: UnixSocket,
     folder: Folder,
@@ -127,8 +128,8 @@ impl<S: LeaseStore> Service<S> {
                         self.server.handshake_completed(&peer, now(), &mut self.actions);
                     }
                     Ok(_) => continue,
-                    Err(broadcast::error::RecvError::Lagged(_)) => self.catch_up().await,
-                    Err(broadcast::error::RecvError::Closed) => return,
+                    Err(EventsError::Lagged(_)) => self.catch_up().await,
+                    Err(_) => return,
                 },
                 Some(call) = self.calls.recv() => self.call(call).await,
                 () = tokio::time::sleep(due) => self.server.tick(now(), &mut self.actions),
@@ -189,7 +190,7 @@ impl<S: LeaseStore> Service<S> {
                     // From the address that was asked: a client behind a strict firewall hears no other.
                     let from = caused_by.iter().rev().find(|datagram| datagram.endpoint.remote == to);
                     let endpoint = from.map_or(Endpoint { remote: to, local: None }, |datagram| datagram.endpoint);
-                    answers.push(Datagram { endpoint, bytes: bytes.into() });
+                    answers.push(Datagram::new(endpoint, bytes));
                 }
                 Action::Audit(record) => {
                     let record = AuditRecord { uid: uid.or(record.uid), ..record };

@@ -4,7 +4,7 @@
 use crate::{
     config::SourceCheck,
     drops::DropReason,
-    filter::{self, Packet, Routed},
+    filter::{self, Packet, RouteDecision},
     key::to_base64,
     relay::RelayRule,
     shared::{Shared, peer::PeerShared, table::Table, to_control::RouteQuestion},
@@ -102,7 +102,7 @@ impl<'a> Decision<'a> {
             Some(filter) => {
                 let origin = from.map_or(filter::Origin::Host, |from| filter::Origin::Peer(from.public_key));
                 let seen = self.as_seen(routed);
-                let packet = Packet { origin, head: *head, bytes: &bytes[..head.len], routed: seen };
+                let packet = Packet { origin, head: *head, bytes: &bytes[..head.len], route: seen };
                 match filter(&packet) {
                     filter::Verdict::Pass => routed,
                     filter::Verdict::Deliver | filter::Verdict::Bounce => Outcome::Deliver,
@@ -121,12 +121,12 @@ impl<'a> Decision<'a> {
     }
 
     /// What routing decided, as a filter sees it.
-    fn as_seen(&self, routed: Outcome) -> Routed {
+    fn as_seen(&self, routed: Outcome) -> RouteDecision {
         match routed {
-            Outcome::Deliver => Routed::Deliver,
-            Outcome::Forward(peer) => self.key(peer).map_or(Routed::Unreachable, Routed::Forward),
-            Outcome::Drop(DropReason::Isolated) => Routed::Isolated,
-            Outcome::Drop(_) | Outcome::Ignore => Routed::Unreachable,
+            Outcome::Deliver => RouteDecision::Deliver,
+            Outcome::Forward(peer) => self.key(peer).map_or(RouteDecision::Unreachable, RouteDecision::Forward),
+            Outcome::Drop(DropReason::Isolated) => RouteDecision::Isolated,
+            Outcome::Drop(_) | Outcome::Ignore => RouteDecision::Unreachable,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    filter::{Origin, Packet, Routed, Verdict},
+    filter::{Origin, Packet, RouteDecision, Verdict},
     shared::{peer::PeerShared, testing},
 };
 use parking_lot::Mutex;
@@ -218,7 +218,7 @@ fn a_filter_sees_each_packet_of_a_super_packet_and_what_is_left_of_it_stays_toge
         &[12],
         false,
         Some(|packet| {
-            assert_eq!((packet.origin, packet.routed), (Origin::Host, Routed::Forward(KEYS[0])));
+            assert_eq!((packet.origin, packet.route), (Origin::Host, RouteDecision::Forward(KEYS[0])));
             assert_eq!((packet.bytes.len(), packet.head.len), (TEXT, TEXT));
             match packet.bytes[20] {
                 3 => Verdict::Drop,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     config::SourceCheck,
-    filter::{Origin, Packet, Routed, Verdict},
+    filter::{Origin, Packet, RouteDecision, Verdict},
     relay::RelayRule,
     shared::peer::Bounds,
 };
@@ -105,10 +105,10 @@ fn a_hop_later(mut packet: [u8; 32]) -> Vec<u8> {
 
 #[test]
 fn the_filter_sees_the_packet_its_origin_and_the_route() {
-    thread_local!(static SEEN: RefCell<Vec<(Origin, Routed, Vec<u8>)>> = const { RefCell::new(Vec::new()) });
+    thread_local!(static SEEN: RefCell<Vec<(Origin, RouteDecision, Vec<u8>)>> = const { RefCell::new(Vec::new()) });
     let (mut lab, mut others) = lab(|packet| {
         assert_eq!(packet.head.len, packet.bytes.len());
-        SEEN.with_borrow_mut(|seen| seen.push((packet.origin, packet.routed, packet.bytes.to_vec())));
+        SEEN.with_borrow_mut(|seen| seen.push((packet.origin, packet.route, packet.bytes.to_vec())));
         Verdict::Pass
     });
     let mut padded = for_peer(1, 3);
@@ -116,7 +116,7 @@ fn the_filter_sees_the_packet_its_origin_and_the_route() {
     let packets = [for_peer(1, 2), for_peer(1, 50), padded];
     let (host, relayed) = send(&mut lab, &mut others, &packets);
     let seen = SEEN.take();
-    let routes = [Routed::Forward(KEYS[1]), Routed::Deliver, Routed::Forward(KEYS[2])];
+    let routes = [RouteDecision::Forward(KEYS[1]), RouteDecision::Deliver, RouteDecision::Forward(KEYS[2])];
     let bytes = [&packets[0][..], &packets[1], &padded[..27]];
     assert_eq!(seen.len(), 3);
     for ((seen, routed), bytes) in seen.iter().zip(routes).zip(bytes) {
@@ -127,7 +127,7 @@ fn the_filter_sees_the_packet_its_origin_and_the_route() {
     assert_eq!(relayed, [(2, a_hop_later(packets[0])), (3, a_hop_later(padded))]);
     lab.table.relay_rule = RelayRule::Isolate;
     assert_eq!(send(&mut lab, &mut others, &packets[..1]), (vec![], vec![]));
-    assert_eq!(SEEN.take()[0].1, Routed::Isolated);
+    assert_eq!(SEEN.take()[0].1, RouteDecision::Isolated);
     assert_eq!(lab.shared.drops.snapshot(), [(DropReason::Isolated, 1)]);
 }
 

@@ -1,0 +1,8 @@
+//! The imports of a program that has a tunnel inside: `use rustguard_device::prelude::*;`.
+
+pub use crate::{
+    AllowedIpChange, Change, CloseReason, Device, DeviceHandle, DropReason, EndpointSpec, Event, Events, MemoryBinder,
+    PathSpec, PeerStatus, PeerUpdate, PresharedKey, Relay, StartError, Status, Update, UpdateError,
+};
+pub use ipnet::IpNet;
+pub use rustguard_crypto::x25519::{PublicKey, StaticSecret};
