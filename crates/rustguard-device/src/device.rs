@@ -3,7 +3,7 @@
 use crate::{
     binder::Binder,
     config::{Update, UpdateError},
-    control::{self, Command},
+    control::{self, Command, DeviceEnd},
     error::{CloseReason, StartError},
     event::{Event, Events},
     foreign::Datagram,
@@ -16,10 +16,6 @@ use rustguard_tun::TunQueue;
 use std::{sync::Arc, thread::JoinHandle};
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 
-/// Configuration updates and questions that may wait for control.
-const COMMAND_QUEUE: usize = 64;
-/// Events a slow listener may lag behind before it loses the oldest.
-const EVENT_QUEUE: usize = 1024;
 /// A running tunnel. Dropping it stops the threads, closes the sockets and erases every key.
 ///
 /// The methods are futures that any executor can run; the device itself runs on threads of its own.
@@ -43,19 +39,8 @@ impl Device {
         if interface.is_none() {
             settings.relay = settings.relay.without_interface();
         }
-        let (commands, commands_in) = mpsc::channel(COMMAND_QUEUE);
-        let (events, _) = broadcast::channel(EVENT_QUEUE);
-        let (closed_out, closed) = watch::channel(None);
-        let stop = Arc::new(Notify::new());
-        let start = control::Start {
-            settings,
-            interface: interface.clone(),
-            commands: commands_in,
-            events: events.clone(),
-            closed: closed_out,
-            stop: Arc::clone(&stop),
-        };
-        let control = control::spawn(start, queues, binder)?;
+        let (DeviceEnd { commands, events, closed, stop }, control) = control::device_channels();
+        let control = control::spawn(settings, interface.clone(), control, queues, binder)?;
         Ok(Self { handle: DeviceHandle { commands }, events, closed, stop, interface, control: Some(control) })
     }
 

@@ -2,7 +2,13 @@
 
 pub(super) mod peer_paths;
 
-use super::{Control, Line, Topic, apply::Payload, now, peer::Peer};
+use super::{
+    Control,
+    peer::Peer,
+    peer_log::{Line, Topic},
+    timer::now,
+    transmit::Payload,
+};
 use crate::{
     binder::Binder,
     config::{EndpointSpec, PathSpec},

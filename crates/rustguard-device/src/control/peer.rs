@@ -5,7 +5,9 @@ use super::{
     sources::source::Source,
 };
 use crate::shared::peer::PeerShared;
+use portable_atomic::Ordering::Relaxed;
 use rustguard_crypto::x25519::PublicKey;
+use rustguard_tun::Endpoint;
 use std::sync::Arc;
 
 /// What control knows of a peer besides the node.
@@ -25,5 +27,15 @@ impl Peer {
     /// What to call the peer in the log.
     pub(super) fn label(&self, key: &PublicKey) -> String {
         self.name.clone().unwrap_or_else(|| crate::key::abbreviate(key))
+    }
+
+    /// Where the peer is.
+    pub(super) fn endpoint(&self) -> Option<Endpoint> {
+        self.shared.endpoint.load().as_deref().copied()
+    }
+
+    /// Adds a handshake message to the byte counters, which `wg` shows together with the data.
+    pub(super) fn count_received(&self, bytes: usize) {
+        self.shared.activity.rx_bytes.fetch_add(bytes as u64, Relaxed);
     }
 }

@@ -1,79 +1,12 @@
-//! Endpoints with a name: resolved in a task of their own, again and again until there is an answer.
+//! The resolver's part of control: which endpoints have names to resolve, and what becomes of the answers.
 
-use super::{Control, now};
+use super::{
+    Control,
+    resolver::{Resolved, Resolving},
+    timer::now,
+};
 use crate::{binder::Binder, config::EndpointSpec, event::Event};
 use rustguard_core::node::PeerId;
-use std::{io, net::SocketAddr, time::Duration};
-use tokio::sync::mpsc;
-
-/// Waiting times between attempts; the last one repeats.
-const BACKOFF: [Duration; 5] = [
-    Duration::from_secs(1),
-    Duration::from_secs(2),
-    Duration::from_secs(5),
-    Duration::from_secs(15),
-    Duration::from_secs(30),
-];
-
-/// What the resolver said.
-pub(super) struct Resolved {
-    peer: PeerId,
-    /// Which of its endpoints.
-    path: usize,
-    name: String,
-    /// How often the handshake had failed when this was asked: another address every time.
-    attempt: u32,
-    answer: io::Result<Vec<SocketAddr>>,
-    /// It is not tried again before the next handshake fails.
-    last: bool,
-}
-
-/// A resolution under way. Dropping it ends it.
-pub(super) struct Resolving(tokio::task::JoinHandle<()>);
-
-impl Drop for Resolving {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-impl Resolving {
-    pub(super) fn finished(&self) -> bool {
-        self.0.is_finished()
-    }
-
-    /// Resolves until there is an answer, or as often again as `retries` says; every failure is reported too.
-    fn start(
-        (peer, path): (PeerId, usize),
-        host: String,
-        port: u16,
-        attempt: u32,
-        retries: Option<u32>,
-        report: mpsc::Sender<Resolved>,
-    ) -> Self {
-        Self(tokio::spawn(async move {
-            let mut backoff = BACKOFF.iter();
-            for retry in 0.. {
-                let answer = lookup(&host, port).await;
-                let last = answer.is_ok() || retries.is_some_and(|retries| retry >= retries);
-                let name = format!("{host}:{port}");
-                if report.send(Resolved { peer, path, name, attempt, answer, last }).await.is_err() || last {
-                    return;
-                }
-                tokio::time::sleep(*backoff.next().unwrap_or(&BACKOFF[BACKOFF.len() - 1])).await;
-            }
-        }))
-    }
-}
-
-/// A and AAAA, in the order that getaddrinfo prefers (RFC 6724).
-async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    let addresses: Vec<_> = tokio::net::lookup_host((host, port)).await?.collect();
-    if addresses.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-    }
-    Ok(addresses)
-}
 
 impl<B: Binder> Control<B> {
     /// Resolves all of the peer's endpoints that have names, for other addresses than those before; of several, those that work
@@ -94,9 +27,7 @@ impl<B: Binder> Control<B> {
         };
         let EndpointSpec::Name(host, port) = &configured.spec.endpoint else { return };
         if configured.resolving.as_ref().is_none_or(Resolving::finished) {
-            let (retries, report) = (self.resolution_retries, self.resolved.clone());
-            let task = Resolving::start((peer, path), host.clone(), *port, attempt, retries, report);
-            configured.resolving = Some(task);
+            configured.resolving = Some(self.resolver.start(peer, path, (host.clone(), *port), attempt));
         }
     }
 

@@ -11,7 +11,11 @@
 
 pub(super) mod source;
 
-use super::{Control, Line, Topic, peer::Peer};
+use super::{
+    Control,
+    peer::Peer,
+    peer_log::{Line, Topic},
+};
 use crate::{
     binder::Binder,
     kernel::{SourceLookup, Way},
@@ -20,7 +24,7 @@ use futures_util::future::join_all;
 use portable_atomic::Ordering::Relaxed;
 use rustguard_core::node::PeerId;
 use rustguard_tun::{Endpoint, LocalAddr};
-use source::Due;
+use source::{Due, SourceAnswer, SourceAnswers};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -40,17 +44,6 @@ pub(super) struct Sources {
     due: Vec<PeerId>,
     busy: bool,
     answers: mpsc::Sender<SourceAnswers>,
-}
-
-/// What the kernel said about a batch; empty when it is time for the next one.
-pub(super) type SourceAnswers = Vec<SourceAnswer>;
-
-pub(super) struct SourceAnswer {
-    peer: PeerId,
-    cause: Due,
-    asked: Endpoint,
-    local: LocalAddr,
-    way: Way,
 }
 
 impl Sources {
@@ -141,7 +134,7 @@ impl<B: Binder> Control<B> {
         }
         let Some(lookup) = &self.sources.lookup else { return };
         self.sources.busy = true;
-        let (started, mark, port) = (Instant::now(), self.fwmark, self.port);
+        let (started, mark, port) = (Instant::now(), self.sockets.fwmark(), self.sockets.port());
         let questions: Vec<_> = batch
             .into_iter()
             .map(|(peer, cause, asked, local)| {

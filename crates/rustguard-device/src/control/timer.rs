@@ -1,15 +1,20 @@
-//! Time that counts sleep: a timer on CLOCK_BOOTTIME, and noticing that the machine was suspended.
+//! Control's clocks, and time that counts sleep: a timer on CLOCK_BOOTTIME, and noticing that the machine was suspended.
 //!
 //! tokio's own timers run on CLOCK_MONOTONIC, which stands still during suspend: a session would look ten minutes
 //! younger than its peer believes.
 
-use rustguard_core::time::Instant;
+use rustguard_core::time::{Instant, Now};
 use rustguard_tun::clock;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 use std::{io, os::fd::AsFd as _, time::Duration};
 use tokio::net::unix::pipe::Receiver;
+
+/// Both clocks.
+pub(super) fn now() -> Now {
+    Now { instant: Instant::from_nanos(clock::boottime_nanos()), unix: clock::unix() }
+}
 
 /// A timerfd on CLOCK_BOOTTIME; it fires at once after a resume that lies past its time.
 pub(super) struct BootTimer {

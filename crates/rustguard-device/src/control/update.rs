@@ -1,32 +1,27 @@
-//! Changes to the configuration, and its present state.
+//! Changes to the configuration: peers, keys, port and mark, and the table that the workers get.
 
-use super::{Control, now, paths, peer::Peer};
+use super::{Control, peer::Peer, timer::now};
 use crate::{
-    binder::{Binder, Bound},
+    binder::Binder,
     config::{AllowedIpChange, Change, PeerUpdate, Update, UpdateError},
     drops::DropReason,
     event::Event,
-    key::PresharedKey,
-    secrets::Secrets,
     shared::{peer::PeerShared, table::Table},
-    status::{DropCount, PeerStatus, Status},
 };
 use portable_atomic::Ordering;
 use rustguard_core::node::{AddPeerError, PeerConfig, PeerId};
-use rustguard_tun::udp::UdpOptions;
 use std::sync::Arc;
 
 impl<B: Binder> Control<B> {
     /// Applies an update. What the system may refuse comes first, so that a refusal leaves everything else unchanged.
     pub(super) fn update(&mut self, update: Update) -> Result<(), UpdateError> {
-        if let Some(port) = update.listen_port {
-            self.listen(port, update.fwmark.unwrap_or(self.fwmark))?;
+        if let Some(port) = update.listen_port
+            && self.sockets.listen(port, update.fwmark.unwrap_or(self.sockets.fwmark()))?
+        {
+            self.rebound();
         }
-        if let Some(mark) = update.fwmark.filter(|&mark| mark != self.fwmark) {
-            let mut networks = self.networks.iter();
-            let set = networks.try_for_each(|network| self.binder.set_fwmark(network, mark));
-            set.map_err(|cause| UpdateError::Fwmark { mark, cause })?;
-            self.fwmark = mark;
+        if let Some(mark) = update.fwmark.filter(|&mark| mark != self.sockets.fwmark()) {
+            self.sockets.set_fwmark(mark)?;
             self.tell_mark();
         }
         if update.replace_peers {
@@ -52,63 +47,36 @@ impl<B: Binder> Control<B> {
         Ok(())
     }
 
-    /// Moves to another port. The old sockets are closed only once the new ones are there.
-    fn listen(&mut self, port: u16, fwmark: u32) -> Result<(), UpdateError> {
-        if self.stopped {
-            // As the kernel's WireGuard: it is bound when the interface is set up.
-            self.port = port;
-            return Ok(());
-        }
-        if port == self.port {
-            return Ok(());
-        }
-        self.bind(port, fwmark)
-    }
-
-    /// New sockets for everybody.
-    fn bind(&mut self, port: u16, fwmark: u32) -> Result<(), UpdateError> {
-        let options = UdpOptions { port, fwmark, ..UdpOptions::default() };
-        let bound = self.binder.bind(&options, self.workers.len());
-        let Bound { workers, control, port } = bound.map_err(|cause| UpdateError::Port { port, cause })?;
-        for (worker, network) in self.workers.iter().zip(workers) {
-            worker.replace_network(Some(network));
-        }
-        self.networks = control;
-        self.port = port;
-        self.shared.port.store(port, Ordering::Relaxed);
-        self.fwmark = fwmark;
+    /// There are new sockets: the kernel chooses our addresses anew.
+    fn rebound(&mut self) {
+        self.shared.port.store(self.sockets.port(), Ordering::Relaxed);
         self.tell_mark();
         for peer in self.peers.values() {
             peer.shared.forget_source();
         }
-        Ok(())
     }
 
     /// The interface was set down: the port is closed, and all sessions, handshakes and timers end.
     pub(super) fn stop(&mut self) {
-        if std::mem::replace(&mut self.stopped, true) {
-            return;
-        }
-        tracing::info!("the interface was set down: the UDP port is closed, and sessions end");
-        self.node.stop(&mut self.actions);
-        self.networks.clear();
-        for worker in &self.workers {
-            worker.replace_network(None);
+        if self.sockets.close() {
+            tracing::info!("the interface was set down: the UDP port is closed, and sessions end");
+            self.node.stop(&mut self.actions);
         }
     }
 
     /// The interface was set up again: the port is bound, and peers with persistent keepalive hear of it.
     pub(super) fn resume(&mut self) {
-        if !self.stopped {
-            return;
+        match self.sockets.reopen() {
+            Ok(false) => {}
+            Ok(true) => {
+                self.rebound();
+                tracing::info!("the interface was set up: listening on UDP port {}", self.sockets.port());
+                self.node.resume(now(), &mut rand::rng(), &mut self.actions);
+            }
+            Err(error) => tracing::error!(
+                "{error}; choose another (wg set … listen-port), and set the interface down and up again"
+            ),
         }
-        if let Err(error) = self.bind(self.port, self.fwmark) {
-            tracing::error!("{error}; choose another (wg set … listen-port), and set the interface down and up again");
-            return;
-        }
-        self.stopped = false;
-        tracing::info!("the interface was set up: listening on UDP port {}", self.port);
-        self.node.resume(now(), &mut rand::rng(), &mut self.actions);
     }
 
     fn update_peer(&mut self, update: PeerUpdate) {
@@ -225,47 +193,9 @@ impl<B: Binder> Control<B> {
     /// to wait for it.
     pub(super) fn publish(&mut self) {
         let started = now().instant;
-        let (routes, relay_rule) = (self.engine_host.table.snapshot(), self.relay_rule());
+        let (routes, relay_rule) = (self.engine_host.table.snapshot(), self.relay.rule());
         self.shared.table.store(Arc::new(Table { routes, relay_rule, ..self.published.clone() }));
         self.engine_published(started);
-    }
-
-    /// The secret keys, for those who ask for them.
-    pub(super) fn secrets(&self) -> Secrets {
-        let configs = self.node.peers().filter_map(|peer| self.node.peer_config(peer));
-        let keys = configs.map(|config| (config.public_key, PresharedKey::from_bytes(&config.preshared_key)));
-        Secrets::new(self.node.private_key().cloned(), keys)
-    }
-
-    /// The state without the secrets.
-    pub(super) fn status(&self) -> Status {
-        let peers = self.node.peers().filter_map(|peer| {
-            let (config, entry) = (self.node.peer_config(peer)?, self.peers.get(&peer)?);
-            Some(PeerStatus {
-                name: entry.name.clone(),
-                public_key: config.public_key,
-                has_preshared_key: !PresharedKey::from_bytes(&config.preshared_key).is_zero(),
-                endpoint: entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote),
-                paths: paths::report(entry),
-                persistent_keepalive: config.persistent_keepalive,
-                last_handshake: self.node.last_handshake(peer),
-                rx_bytes: entry.shared.activity.rx_bytes.load(Ordering::Relaxed),
-                tx_bytes: entry.shared.activity.tx_bytes.load(Ordering::Relaxed),
-                allowed_ips: self.allowed.of(peer),
-            })
-        });
-        let drops = self.shared.drops.snapshot().into_iter();
-        Status {
-            public_key: self.node.public_key(),
-            listen_port: self.port,
-            fwmark: self.fwmark,
-            peers: peers.collect(),
-            relaying: self.relay_status(),
-            relayed: self.shared.relayed.load(Ordering::Relaxed),
-            unannounced: self.shared.unannounced.packets(),
-            drops: drops.map(|(reason, packets)| DropCount { reason, packets }).collect(),
-            counters: self.counters.as_ref().map(|counters| counters()).unwrap_or_default(),
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The configured endpoints of a peer, and its paths where there are several.
 
-use crate::{config::PathSpec, control::resolve::Resolving};
+use crate::{config::PathSpec, control::resolver::Resolving};
 use rustguard_core::{
     node::PeerId,
     paths::{Choice, Flows, Paths},

@@ -1,13 +1,15 @@
 //! What control remembers of our own address on the way to one peer.
 
-use rustguard_tun::LocalAddr;
+use crate::kernel::Way;
+use rustguard_core::node::PeerId;
+use rustguard_tun::{Endpoint, LocalAddr};
 
 /// Interfaces that are remembered of each peer's route.
 const LED: usize = 4;
 
 /// Why a peer's source is to be looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Due {
+pub(in crate::control) enum Due {
     /// It is not.
     #[default]
     No,
@@ -38,4 +40,15 @@ impl Source {
             self.led[0] = interface;
         }
     }
+}
+
+/// What the kernel said about a batch; empty when it is time for the next one.
+pub(in crate::control) type SourceAnswers = Vec<SourceAnswer>;
+
+pub(in crate::control) struct SourceAnswer {
+    pub(super) peer: PeerId,
+    pub(super) cause: Due,
+    pub(super) asked: Endpoint,
+    pub(super) local: LocalAddr,
+    pub(super) way: Way,
 }

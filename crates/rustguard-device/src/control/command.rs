@@ -1,0 +1,59 @@
+//! What a device asks of its control thread, and the channels between the two.
+
+use crate::{
+    config::{Update, UpdateError},
+    error::CloseReason,
+    event::Event,
+    foreign::Datagram,
+    secrets::Secrets,
+    status::{RoutingStatus, Status},
+};
+use std::sync::Arc;
+use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
+
+/// Commands that may wait.
+const COMMAND_QUEUE: usize = 64;
+/// Events a slow listener may lag behind before it loses the oldest.
+const EVENT_QUEUE: usize = 1024;
+
+/// A request. Where there is an answer, it comes by the channel in it.
+pub(crate) enum Command {
+    Update(Update, oneshot::Sender<Result<(), UpdateError>>),
+    Status(oneshot::Sender<Status>),
+    /// The status with the secrets of the same moment.
+    StatusWithSecrets(oneshot::Sender<(Status, Secrets)>),
+    Routing(oneshot::Sender<RoutingStatus>),
+    HandshakeNow,
+    Send(Datagram),
+    Shutdown,
+}
+
+/// The device's end.
+pub(crate) struct DeviceEnd {
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) events: broadcast::Sender<Event>,
+    /// Why control ended, once it has.
+    pub(crate) closed: watch::Receiver<Option<CloseReason>>,
+    /// Ends control. Never blocks, and is not lost where the queue of commands is full.
+    pub(crate) stop: Arc<Notify>,
+}
+
+/// Control's end.
+pub(crate) struct ControlEnd {
+    pub(super) commands: mpsc::Receiver<Command>,
+    pub(super) events: broadcast::Sender<Event>,
+    pub(super) closed: watch::Sender<Option<CloseReason>>,
+    pub(super) stop: Arc<Notify>,
+}
+
+/// Makes both ends.
+pub(crate) fn channels() -> (DeviceEnd, ControlEnd) {
+    let (commands, commands_in) = mpsc::channel(COMMAND_QUEUE);
+    let (events, _) = broadcast::channel(EVENT_QUEUE);
+    let (closed_out, closed) = watch::channel(None);
+    let stop = Arc::new(Notify::new());
+    (
+        DeviceEnd { commands, events: events.clone(), closed, stop: Arc::clone(&stop) },
+        ControlEnd { commands: commands_in, events, closed: closed_out, stop },
+    )
+}

@@ -1,0 +1,115 @@
+//! The engine host: the routing engine, and what has come of its actions so far.
+
+use super::{pace::Pace, sample::Sample};
+use crate::{
+    control::timer::now,
+    kernel::LearnedRoutes,
+    settings::{Engine, StateSink},
+};
+use ipnet::IpNet;
+use rustguard_core::{
+    node::PeerId,
+    routing::{Action, Role, RouteTable, StaticRoutes},
+    time::Instant,
+};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+/// The engine, and what has come of its actions.
+pub(in crate::control) struct EngineHost {
+    pub(in crate::control) engine: Engine,
+    /// More than one peer may carry a prefix: the engine decides, not who was given it last.
+    pub(in crate::control) shares_prefixes: bool,
+    pub(super) actions: Vec<Action>,
+    pub(in crate::control) table: RouteTable,
+    pub(super) roles: HashMap<PeerId, Role>,
+    /// What the configuration has to announce.
+    pub(super) configured: BTreeSet<IpNet>,
+    /// What is announced because the kernel has a route.
+    pub(super) redistributed: BTreeSet<IpNet>,
+    /// Both.
+    pub(super) announced: BTreeSet<IpNet>,
+    pub(in crate::control) kernel: Option<LearnedRoutes>,
+    pub(super) state_sink: Option<StateSink>,
+    /// The next look at the counters; `None` for an engine that does not care.
+    pub(super) next_sample: Option<Instant>,
+    pub(super) samples: HashMap<PeerId, Sample>,
+    /// The peers whose counters are still to be looked at in this round, and when it began.
+    pub(super) round: Vec<PeerId>,
+    pub(super) round_began: Instant,
+    /// The table has changed since the workers saw it.
+    pub(super) changed: bool,
+    /// What the first of these changes took: it copies what the workers have.
+    pub(super) copied: Duration,
+    /// When they may see it again.
+    pub(super) pace: Pace,
+    /// What the engine has to say after that change: nobody may rely on a route that is not followed yet (RFC 8966 §3.7.3).
+    pub(super) after_change: Vec<(PeerId, Vec<u8>)>,
+}
+
+impl EngineHost {
+    /// `engine` is the embedder's; without one, allowed IPs decide.
+    pub(in crate::control) fn new(
+        engine: Option<Engine>,
+        state_sink: Option<StateSink>,
+        kernel: Option<LearnedRoutes>,
+    ) -> Self {
+        let shares_prefixes = engine.is_some();
+        let engine = engine.unwrap_or_else(|| Box::new(StaticRoutes::default()));
+        let next_sample = engine.claims().map(|_| Instant::default());
+        Self {
+            engine,
+            shares_prefixes,
+            actions: Vec::new(),
+            table: RouteTable::default(),
+            roles: HashMap::new(),
+            configured: BTreeSet::new(),
+            redistributed: BTreeSet::new(),
+            announced: BTreeSet::new(),
+            kernel,
+            state_sink,
+            next_sample,
+            samples: HashMap::new(),
+            round: Vec::new(),
+            round_began: Instant::default(),
+            changed: false,
+            copied: Duration::ZERO,
+            pace: Pace::default(),
+            after_change: Vec::new(),
+        }
+    }
+
+    /// When the engine, the look at the counters, or another table for the workers is due.
+    pub(in crate::control) fn deadline(&self) -> Option<Instant> {
+        let publish = self.changed.then_some(self.pace.next);
+        [self.engine.deadline(), self.next_sample, publish].into_iter().flatten().min()
+    }
+
+    /// The interface takes routes now.
+    pub(in crate::control) fn link_up(&self) {
+        if let Some(kernel) = &self.kernel {
+            kernel.link_up();
+        }
+    }
+
+    /// The kernel may route otherwise now.
+    pub(in crate::control) fn network_changed(&self) {
+        if let Some(kernel) = &self.kernel {
+            kernel.network_changed();
+        }
+    }
+
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut RouteTable)) {
+        let first = (!std::mem::replace(&mut self.changed, true)).then(|| now().instant);
+        change(&mut self.table);
+        if let Some(started) = first {
+            self.copied = now().instant.since(started);
+        }
+    }
+
+    pub(in crate::control) fn set_role(&mut self, peer: PeerId, role: Role) {
+        self.roles.insert(peer, role);
+    }
+}

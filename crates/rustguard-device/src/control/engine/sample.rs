@@ -1,0 +1,104 @@
+//! What WireGuard's counters tell a routing engine about a link: that the peer was heard, that data flows, that it stays unanswered.
+
+use crate::shared::peer::PeerShared;
+use portable_atomic::Ordering::Relaxed;
+use rustguard_core::{routing::Signal, time::Instant};
+use std::time::Duration;
+
+/// Data without an answer for so long is worth telling.
+const UNANSWERED: Duration = Duration::from_millis(500);
+/// Bytes in one sample above which a link carries traffic: a keepalive and a handshake are less.
+const TRAFFIC: u64 = 300;
+
+/// A peer's counters at the last look.
+#[derive(Default)]
+pub(super) struct Sample {
+    rx: u64,
+    tx: u64,
+    overhead_rx: u64,
+    overhead_tx: u64,
+    /// When data last came.
+    data: Option<Instant>,
+    /// Said once, until something is heard.
+    unanswered: bool,
+}
+
+impl Sample {
+    /// What has happened since the last look. The engine's own packets are no traffic, and nor are probes: a link would be busy
+    /// with the question whether it is.
+    pub(super) fn look(&mut self, shared: &PeerShared, overhead_tx: u64, now: Instant) -> [Option<Signal>; 3] {
+        let rx = shared.activity.rx_bytes.load(Relaxed);
+        let tx = shared.activity.tx_bytes.load(Relaxed);
+        let overhead_rx = shared.overhead_rx.load(Relaxed);
+        let heard = rx != self.rx;
+        let data = shared.activity.data_received_at().filter(|&at| self.data != Some(at));
+        let data = data.filter(|_| rx - self.rx > overhead_rx - self.overhead_rx);
+        self.data = shared.activity.data_received_at();
+        let all = (rx - self.rx) + (tx - self.tx);
+        let talk = (overhead_rx - self.overhead_rx) + (overhead_tx - self.overhead_tx);
+        let carried = all.saturating_sub(talk) >= TRAFFIC;
+        let since = shared.activity.unanswered_since();
+        let unanswered = !heard && since.is_some_and(|since| now.since(since) >= UNANSWERED);
+        let told = std::mem::replace(&mut self.unanswered, unanswered);
+        (self.rx, self.tx, self.overhead_rx, self.overhead_tx) = (rx, tx, overhead_rx, overhead_tx);
+        [
+            heard.then_some(Signal::Heard { data }),
+            carried.then_some(Signal::Carried),
+            (unanswered && !told).then_some(Signal::Unanswered),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustguard_core::node::PeerId;
+    use rustguard_crypto::x25519::PublicKey;
+    use std::sync::Arc;
+
+    const NOTHING: [Option<Signal>; 3] = [None, None, None];
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(1 << 40) + Duration::from_millis(ms)
+    }
+
+    fn peer() -> PeerShared {
+        PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default())
+    }
+
+    #[test]
+    fn what_an_engine_sends_and_gets_is_no_traffic() {
+        let (shared, mut sample, mut overhead_tx) = (peer(), Sample::default(), 0);
+        assert_eq!(sample.look(&shared, overhead_tx, at(0)), NOTHING);
+        for ms in [1, 2] {
+            let _ = shared.activity.data_received(at(ms), 4_000);
+            shared.overhead_rx.fetch_add(4_000, Relaxed);
+            let _ = shared.activity.data_sent(at(ms), 5_000);
+            overhead_tx += 5_000;
+            let _ = shared.activity.data_received(at(ms), TRAFFIC - 1);
+            assert_eq!(
+                sample.look(&shared, overhead_tx, at(ms)),
+                [Some(Signal::Heard { data: Some(at(ms)) }), None, None],
+                "both ways, and less than counts"
+            );
+        }
+        let _ = shared.activity.data_sent(at(3), TRAFFIC);
+        assert_eq!(sample.look(&shared, overhead_tx, at(3)), [None, Some(Signal::Carried), None]);
+        assert_eq!(sample.look(&shared, overhead_tx, at(3)), NOTHING, "once");
+    }
+
+    #[test]
+    fn data_without_an_answer_is_told_once() {
+        let (shared, mut sample) = (peer(), Sample::default());
+        let unanswered = [None, None, Some(Signal::Unanswered)];
+        let _ = shared.activity.data_sent(at(0), 100);
+        assert_eq!(sample.look(&shared, 0, at(499)), NOTHING);
+        assert_eq!(sample.look(&shared, 0, at(500)), unanswered);
+        assert_eq!(sample.look(&shared, 0, at(900)), NOTHING, "known already");
+        shared.activity.keepalive_received(at(1_000), 32);
+        let _ = shared.activity.data_sent(at(1_001), 100);
+        // This look came late; something was heard since the last one.
+        assert_eq!(sample.look(&shared, 0, at(1_600)), [Some(Signal::Heard { data: None }), None, None], "no data");
+        assert_eq!(sample.look(&shared, 0, at(1_800)), unanswered, "again");
+    }
+}

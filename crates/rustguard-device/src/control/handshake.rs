@@ -1,0 +1,102 @@
+//! Handshakes: messages from the network go to the node, and the node's messages to the peers' endpoints.
+//!
+//! The node decides when a handshake is retried (`rustguard_core::node`, `retry.rs`); each attempt comes here to be sent.
+
+use super::{Control, timer::now};
+use crate::{binder::Binder, drops::DropReason, handshakes::HandshakeDatagram};
+use rustguard_core::{
+    node::{Dropped, PeerId},
+    wire::Message,
+};
+use std::{sync::Arc, time::Duration};
+
+/// The DS field of handshake messages: AF41, as the kernel's WireGuard has it (HANDSHAKE_DSCP). That of data has no DSCP, which would
+/// tell an observer what is inside.
+const HANDSHAKE_DS: u8 = 0x88;
+/// Between the first initiations to peers that are greeted: a tenth of the time goes into them.
+const GREETING_PAUSE: Duration = Duration::from_millis(1);
+
+impl<B: Binder> Control<B> {
+    /// A handshake message or cookie reply from the network.
+    pub(super) fn handshake(&mut self, datagram: &HandshakeDatagram) {
+        let bytes = &datagram.bytes[..datagram.len];
+        let (from, rng, out) = (datagram.from.remote, &mut rand::rng(), &mut self.actions);
+        let handled = match datagram.standing {
+            Some(standing) => self.node.handle_judged(from, bytes, standing, now(), rng, out),
+            None => self.node.handle(from, bytes, now(), rng, out),
+        };
+        if let Err(dropped) = handled {
+            tracing::debug!(from = %datagram.from.remote, "handshake message refused: {dropped:?}");
+            let reason = match dropped {
+                Dropped::CookieSent | Dropped::RateLimited => DropReason::UnderLoad,
+                _ => DropReason::HandshakeRefused,
+            };
+            self.shared.drops.count(reason, 1);
+        }
+        self.apply(Some(datagram));
+    }
+
+    /// The peer's endpoint is there: what was waiting for it begins.
+    pub(super) fn start(&mut self, peer: PeerId) {
+        let now = now();
+        self.node.start(peer, now, &mut rand::rng(), &mut self.actions);
+        if let Some(next) = &mut self.next_greeting {
+            let at = (*next).max(now.instant);
+            *next = at + GREETING_PAUSE;
+            self.node.greet(peer, at);
+        }
+    }
+
+    /// A worker wants a handshake with this peer.
+    pub(super) fn handshake_requested(&mut self, peer: PeerId) {
+        let Some(entry) = self.peers.get(&peer) else { return };
+        // Cleared first: a wish that comes while this one is looked at is told again.
+        entry.shared.handshake_wanted.store(false, std::sync::atomic::Ordering::Release);
+        self.node.handshake_wanted(peer, now(), &mut rand::rng(), &mut self.actions);
+    }
+
+    /// New handshakes with everybody whose place is known.
+    pub(super) fn handshake_now(&mut self) {
+        for (&peer, entry) in &self.peers {
+            if entry.shared.endpoint.load().is_some() {
+                self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions);
+            }
+        }
+    }
+
+    /// Sends an initiation to the peer's endpoint, wherever that is now, or to all where there are several and none is known to
+    /// work: the peer answers the first that comes, and takes the others for replays. A response goes where its
+    /// initiation came from. Where no endpoint is known, it is not resolved yet, or the peer has to speak first.
+    pub(super) fn send_handshake(
+        &mut self,
+        peer: PeerId,
+        datagram: &[u8],
+        attempt: u32,
+        handled: Option<&HandshakeDatagram>,
+    ) {
+        if attempt > 0 {
+            // No answer: perhaps our address has changed, perhaps theirs.
+            if let Some(entry) = self.peers.get(&peer) {
+                entry.shared.forget_source();
+            }
+            self.resolve_again(peer, attempt);
+        }
+        let Some(shared) = self.peers.get(&peer).map(|entry| Arc::clone(&entry.shared)) else { return };
+        let endpoints = match handled {
+            Some(handled) if matches!(Message::parse(datagram), Some(Message::Response(_))) => {
+                vec![self.answer_to(peer, handled.from)]
+            }
+            _ => self.initiation_endpoints(peer),
+        };
+        if let Some(index) = datagram.get(4..).and_then(|rest| rest.first_chunk()) {
+            // Known to the workers before they can read the datagram from the TUN, should a route lead it there.
+            shared.handshake_index.store(u32::from_le_bytes(*index), std::sync::atomic::Ordering::Relaxed);
+        }
+        for endpoint in endpoints {
+            shared.activity.tx_bytes.fetch_add(datagram.len() as u64, portable_atomic::Ordering::Relaxed);
+            if self.transmit(endpoint, HANDSHAKE_DS, datagram) {
+                shared.forget_source();
+            }
+        }
+    }
+}

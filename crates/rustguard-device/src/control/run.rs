@@ -1,0 +1,307 @@
+//! Control's loop: what wakes it, in which order, and what it does then.
+
+use super::{
+    Control,
+    channels::Inbox,
+    command::{Command, ControlEnd},
+    peer::Peer,
+    relay::{RelayPolicy, route_cache::RouteAnswer},
+    resolver::Resolved,
+    round::{Kind, Round},
+    sources::source::SourceAnswers,
+    timer::{BootTimer, SuspendDetector, now},
+};
+use crate::{
+    binder::Binder,
+    error::CloseReason,
+    foreign::Datagram,
+    handshakes::HandshakeDatagram,
+    interface::Interface,
+    kernel::{ForwardRules, HostEvent, Monitor},
+    shared::to_control::{Notice, RouteQuestion},
+};
+use ipnet::IpNet;
+use rustguard_core::{node::PeerId, paths::Probe};
+use rustguard_tun::Endpoint;
+use std::{
+    collections::BTreeSet,
+    io,
+    net::IpAddr,
+    sync::atomic::Ordering::{Relaxed, Release},
+};
+
+/// Everything that can wake control.
+pub(super) struct Wakers {
+    device: ControlEnd,
+    inbox: Inbox,
+    timer: BootTimer,
+    /// Changes of the interface and of the network.
+    monitor: Option<Monitor>,
+}
+
+/// What has woken control.
+enum Message {
+    Stop,
+    /// What netfilter has.
+    Rules(ForwardRules),
+    Notice(Notice),
+    Probe(PeerId, Endpoint, Probe),
+    Time,
+    Handshake(HandshakeDatagram),
+    HandshakeRequest(PeerId),
+    Command(Command),
+    EnginePacket(PeerId, Box<[u8]>),
+    /// The host's addresses.
+    Addresses(Vec<IpAddr>),
+    /// The prefixes of the kernel's routes that are announced.
+    KernelRoutes(BTreeSet<IpNet>),
+    Resolved(Resolved),
+    Host(HostEvent),
+    Sources(SourceAnswers),
+    /// The kernel's routes have changed, about which it was asked.
+    RoutesChanged,
+    RouteAnswer(RouteAnswer),
+    RouteQuestion(RouteQuestion),
+}
+
+impl Wakers {
+    pub(super) async fn new(device: ControlEnd, inbox: Inbox, timer: BootTimer, interface: Option<&Interface>) -> Self {
+        Self { device, inbox, timer, monitor: monitor(interface).await }
+    }
+
+    /// The next message. Its kind has had its turn in the round then.
+    ///
+    /// The order below holds within a round: see [`round`](super::round).
+    async fn next(&mut self, round: &mut Round, relay: &mut RelayPolicy) -> Message {
+        let Self { device, inbox, timer, monitor } = self;
+        loop {
+            let (kind, message) = tokio::select! {
+                biased;
+                () = device.stop.notified() => return Message::Stop,
+                // What an administrator forbids does not wait for what others send.
+                Some(rules) = inbox.rules.recv(), if round.has(Kind::Host) => (Kind::Host, Message::Rules(rules)),
+                Some(notice) = inbox.from_workers.notices.recv(), if round.has(Kind::Notice) => {
+                    (Kind::Notice, Message::Notice(notice))
+                }
+                // Before the timer: an answer that waits here is not late.
+                Some((peer, from, probe)) = inbox.from_workers.probes.recv(), if round.has(Kind::Probe) => {
+                    (Kind::Probe, Message::Probe(peer, from, probe))
+                }
+                () = timer.expired(), if round.has(Kind::Time) => (Kind::Time, Message::Time),
+                // Before the engine's packets: no router keeps others from a session.
+                Some(datagram) = inbox.handshakes.recv(), if round.has(Kind::Handshake) => {
+                    (Kind::Handshake, Message::Handshake(datagram))
+                }
+                // After the messages: an answer among them may make a request unnecessary.
+                Some(peer) = inbox.from_workers.handshake_requests.recv(), if round.has(Kind::HandshakeRequest) => {
+                    (Kind::HandshakeRequest, Message::HandshakeRequest(peer))
+                }
+                Some(command) = device.commands.recv(), if round.has(Kind::Command) => {
+                    (Kind::Command, Message::Command(command))
+                }
+                Some((peer, packet)) = inbox.from_workers.engine.recv(), if round.has(Kind::Engine) => {
+                    (Kind::Engine, Message::EnginePacket(peer, packet))
+                }
+                Some(addresses) = inbox.addresses.recv(), if round.has(Kind::Host) => {
+                    (Kind::Host, Message::Addresses(addresses))
+                }
+                Some(routes) = inbox.kernel_routes.recv(), if round.has(Kind::Host) => {
+                    (Kind::Host, Message::KernelRoutes(routes))
+                }
+                Some(resolved) = inbox.resolved.recv(), if round.has(Kind::Host) => {
+                    (Kind::Host, Message::Resolved(resolved))
+                }
+                Some(event) = next_event(monitor), if round.has(Kind::Host) => (Kind::Host, Message::Host(event)),
+                Some(answers) = inbox.sources.recv(), if round.has(Kind::Host) => {
+                    (Kind::Host, Message::Sources(answers))
+                }
+                () = relay.wait_for_route_change(), if round.has(Kind::Host) => (Kind::Host, Message::RoutesChanged),
+                Some(answer) = inbox.route_answers.recv(), if round.has(Kind::Route) => {
+                    (Kind::Route, Message::RouteAnswer(answer))
+                }
+                Some(question) = inbox.from_workers.routes.recv(), if round.has(Kind::Route) => {
+                    (Kind::Route, Message::RouteQuestion(question))
+                }
+                // Nothing else waits, or all that wait have had their turns.
+                () = std::future::ready(()), if round.is_spent() => {
+                    *round = Round::new();
+                    continue;
+                }
+            };
+            round.took(kind);
+            return message;
+        }
+    }
+}
+
+impl<B: Binder> Control<B> {
+    /// Runs until the device is to end, and says why.
+    pub(super) async fn run(&mut self, mut wakers: Wakers) -> CloseReason {
+        let mut suspend = SuspendDetector::new();
+        if let Some(mtu) = wakers.monitor.as_ref().and_then(Monitor::mtu) {
+            self.host_event(HostEvent::LinkMtu(mtu));
+        }
+        // It may have been set up before anybody listened.
+        self.engine_host.link_up();
+        self.network_changed();
+        let mut round = Round::new();
+        loop {
+            let deadlines =
+                [self.node.deadline(), self.engine_host.deadline(), self.paths_deadline(), self.peer_log.deadline()];
+            wakers.timer.set(deadlines.into_iter().flatten().min());
+            let message = wakers.next(&mut round, &mut self.relay).await;
+            if let Some(reason) = self.handle(message) {
+                return reason;
+            }
+            self.apply(None);
+            if suspend.resumed() {
+                tracing::info!("the machine was asleep: starting handshakes");
+                self.handshake_now();
+                self.apply(None);
+            }
+        }
+    }
+
+    /// Returns a reason when the device must end.
+    fn handle(&mut self, message: Message) -> Option<CloseReason> {
+        match message {
+            Message::Stop => return Some(CloseReason::Shutdown),
+            Message::Rules(rules) => {
+                if self.relay.set_netfilter_rules(rules, &self.shared) {
+                    self.publish();
+                }
+            }
+            Message::Notice(notice) => return self.notice(notice),
+            Message::Probe(peer, from, probe) => self.probe(peer, &from, &probe),
+            Message::Time => self.tick(),
+            Message::Handshake(datagram) => self.handshake(&datagram),
+            Message::HandshakeRequest(peer) => self.handshake_requested(peer),
+            Message::Command(command) => return self.command(command),
+            Message::EnginePacket(peer, packet) => self.engine_packet(peer, &packet),
+            Message::Addresses(addresses) => {
+                if self.relay.set_addresses(addresses) {
+                    self.publish();
+                }
+            }
+            Message::KernelRoutes(routes) => self.redistribute(routes),
+            Message::Resolved(resolved) => self.resolved(resolved),
+            Message::Host(event) => return self.host_event(event),
+            Message::Sources(answers) => self.sources_answered(answers),
+            Message::RoutesChanged => self.relay.routes_changed(&self.shared),
+            Message::RouteAnswer(answer) => self.relay.answered(&answer, &self.shared),
+            Message::RouteQuestion(question) => self.relay.ask(question, &self.shared),
+        }
+        None
+    }
+
+    fn command(&mut self, command: Command) -> Option<CloseReason> {
+        // Whoever asked may not wait for the answer any more.
+        match command {
+            Command::Update(update, answer) => drop(answer.send(self.update(update))),
+            Command::Status(answer) => drop(answer.send(self.status())),
+            Command::StatusWithSecrets(answer) => drop(answer.send((self.status(), self.secrets()))),
+            Command::Routing(answer) => drop(answer.send(self.routing_status())),
+            Command::HandshakeNow => self.handshake_now(),
+            Command::Send(Datagram { endpoint, bytes }) => {
+                self.transmit(endpoint, 0, &bytes);
+            }
+            Command::Shutdown => return Some(CloseReason::Shutdown),
+        }
+        None
+    }
+
+    /// The time has come for something.
+    fn tick(&mut self) {
+        self.node.tick(now(), &mut rand::rng(), &mut self.actions);
+        self.engine_tick();
+        self.paths_tick();
+        while let Some(line) = self.peer_log.next(now().instant) {
+            line.write();
+        }
+    }
+
+    /// What a worker saw. Returns a reason when the device must end.
+    fn notice(&mut self, notice: Notice) -> Option<CloseReason> {
+        match notice {
+            Notice::Confirmed(index) => self.node.confirmed(index, now(), &mut self.actions),
+            Notice::Activity(peer) => {
+                self.node.activity(peer, now().instant);
+                self.wake_paths(peer);
+            }
+            Notice::Roamed(peer) => {
+                // Cleared before the endpoint is read: what moves it afterwards is told again.
+                if let Some(entry) = self.peers.get(&peer) {
+                    entry.shared.roamed.store(false, Release);
+                }
+                self.moved(peer);
+                self.source_learned(peer);
+                if let Some(at) = self.peers.get(&peer).and_then(Peer::endpoint) {
+                    self.path_heard(peer, &at);
+                }
+            }
+            Notice::SourceNew(peer) => {
+                if let Some(entry) = self.peers.get(&peer) {
+                    entry.shared.source_heard();
+                }
+                self.source_learned(peer);
+            }
+            Notice::WorkerEnded(Ok(())) => return Some(CloseReason::Shutdown),
+            Notice::WorkerEnded(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {
+                return Some(CloseReason::InterfaceDeleted);
+            }
+            Notice::WorkerEnded(Err(error)) => return Some(CloseReason::Failed(error.to_string())),
+        }
+        None
+    }
+
+    /// The interface or the network has changed. Returns a reason when the device must end.
+    fn host_event(&mut self, event: HostEvent) -> Option<CloseReason> {
+        match event {
+            HostEvent::LinkMtu(mtu) => self.shared.mtu.store(mtu, Relaxed),
+            HostEvent::LinkDeleted => return Some(CloseReason::InterfaceDeleted),
+            HostEvent::NetworkChanged => {
+                self.network_changed();
+                self.find_interfaces();
+                self.look_at_sources();
+                self.engine_host.network_changed();
+            }
+            HostEvent::LinkUp => {
+                self.resume();
+                self.engine_host.link_up();
+            }
+            HostEvent::LinkDown => self.stop(),
+        }
+        None
+    }
+
+    /// Asks the kernel for the host's addresses and routes, where they matter.
+    fn network_changed(&self) {
+        if let Some(routes) = &self.redistributed {
+            routes.look_again();
+        }
+        self.relay.list_addresses();
+    }
+}
+
+/// Follows the interface, if there is one.
+async fn monitor(interface: Option<&Interface>) -> Option<Monitor> {
+    match Monitor::new(interface?.index).await {
+        Ok(monitor) => Some(monitor),
+        Err(error) => {
+            tracing::warn!("changes of the MTU will not be noticed: {error}");
+            None
+        }
+    }
+}
+
+/// The next event; never, without a monitor or after its end.
+async fn next_event(monitor: &mut Option<Monitor>) -> Option<HostEvent> {
+    let event = match monitor {
+        Some(monitor) => monitor.next().await,
+        None => std::future::pending().await,
+    };
+    if event.is_none() {
+        *monitor = None;
+    }
+    event
+}

@@ -1,0 +1,125 @@
+//! The sockets of a device, and the workers that receive by them.
+
+use crate::{
+    binder::{Binder, Bound},
+    config::UpdateError,
+    shared::Shared,
+    worker::WorkerHandle,
+};
+use rustguard_tun::{TunQueue, udp::UdpOptions};
+use std::{io, sync::Arc};
+
+/// The sockets, by which port and with which mark they were bound, and the workers.
+pub(super) struct Sockets<B: Binder> {
+    binder: B,
+    /// One for each worker, the same sockets as the workers'. Control sends by the first.
+    networks: Vec<B::Control>,
+    workers: Vec<WorkerHandle<B::Network>>,
+    port: u16,
+    fwmark: u32,
+    /// The interface was set down, and has not been set up since.
+    closed: bool,
+}
+
+impl<B: Binder> Sockets<B> {
+    /// Binds sockets for that many workers, which are returned for them: see [`start_workers`](Self::start_workers).
+    pub(super) fn bind(
+        mut binder: B,
+        port: u16,
+        fwmark: u32,
+        workers: usize,
+    ) -> Result<(Self, Vec<B::Network>), UpdateError> {
+        let Bound { workers, control, port, .. } = bind(&mut binder, port, fwmark, workers)?;
+        Ok((Self { binder, networks: control, workers: Vec::new(), port, fwmark, closed: false }, workers))
+    }
+
+    /// Starts a thread for each of these sockets and the TUN queues that belong to it.
+    pub(super) fn start_workers<T: TunQueue>(
+        &mut self,
+        device: &str,
+        shared: &Arc<Shared>,
+        queues: Vec<Vec<T>>,
+        networks: Vec<B::Network>,
+    ) -> io::Result<()> {
+        for (n, (queues, network)) in queues.into_iter().zip(networks).enumerate() {
+            let name = if n == 0 { format!("rg-{device}") } else { format!("rg-{device}-{n}") };
+            self.workers.push(WorkerHandle::start(name, Arc::clone(shared), queues, network)?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn fwmark(&self) -> u32 {
+        self.fwmark
+    }
+
+    /// The socket by which control sends; `None` while the interface is down.
+    pub(super) fn first(&mut self) -> Option<&mut B::Control> {
+        self.networks.first_mut()
+    }
+
+    /// Moves to another port. Returns whether there are new sockets.
+    pub(super) fn listen(&mut self, port: u16, fwmark: u32) -> Result<bool, UpdateError> {
+        if self.closed {
+            // As the kernel's WireGuard: it is bound when the interface is set up.
+            self.port = port;
+        } else if port != self.port {
+            self.rebind(port, fwmark)?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Binds new sockets for all workers. The old ones are closed only when the new ones are there.
+    fn rebind(&mut self, port: u16, fwmark: u32) -> Result<(), UpdateError> {
+        let Bound { workers, control, port, .. } = bind(&mut self.binder, port, fwmark, self.workers.len())?;
+        for (worker, network) in self.workers.iter().zip(workers) {
+            worker.replace_network(Some(network));
+        }
+        (self.networks, self.port, self.fwmark) = (control, port, fwmark);
+        Ok(())
+    }
+
+    /// Sets the mark of what is bound.
+    pub(super) fn set_fwmark(&mut self, mark: u32) -> Result<(), UpdateError> {
+        let set = self.networks.iter().try_for_each(|network| self.binder.set_fwmark(network, mark));
+        set.map_err(|cause| UpdateError::Fwmark { mark, cause })?;
+        self.fwmark = mark;
+        Ok(())
+    }
+
+    /// Closes all sockets, because the interface was set down. Returns false where it was down already.
+    pub(super) fn close(&mut self) -> bool {
+        if std::mem::replace(&mut self.closed, true) {
+            return false;
+        }
+        self.networks.clear();
+        for worker in &self.workers {
+            worker.replace_network(None);
+        }
+        true
+    }
+
+    /// Binds the port again, because the interface was set up. Returns false where it was up already.
+    pub(super) fn reopen(&mut self) -> Result<bool, UpdateError> {
+        if self.closed {
+            self.rebind(self.port, self.fwmark)?;
+            self.closed = false;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+}
+
+fn bind<B: Binder>(
+    binder: &mut B,
+    port: u16,
+    fwmark: u32,
+    workers: usize,
+) -> Result<Bound<B::Network, B::Control>, UpdateError> {
+    let options = UdpOptions { port, fwmark, ..UdpOptions::default() };
+    binder.bind(&options, workers).map_err(|cause| UpdateError::Port { port, cause })
+}

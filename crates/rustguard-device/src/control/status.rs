@@ -1,0 +1,100 @@
+//! Control's answers to the questions of a device: its state, its secrets, and what the routing engine reports.
+
+use super::{Control, paths};
+use crate::{
+    binder::Binder,
+    kernel::LearnedRoutes,
+    key::PresharedKey,
+    secrets::Secrets,
+    status::{
+        AnnouncementStatus, Counter, DropCount, NeighbourStatus, OriginName, PeerLabel, PeerStatus, RouteStatus,
+        RouterId, RoutingStatus, Status,
+    },
+};
+use portable_atomic::Ordering;
+use rustguard_core::node::PeerId;
+
+impl<B: Binder> Control<B> {
+    /// The state without the secrets.
+    pub(super) fn status(&self) -> Status {
+        let peers = self.node.peers().filter_map(|peer| {
+            let (config, entry) = (self.node.peer_config(peer)?, self.peers.get(&peer)?);
+            Some(PeerStatus {
+                name: entry.name.clone(),
+                public_key: config.public_key,
+                has_preshared_key: !PresharedKey::from_bytes(&config.preshared_key).is_zero(),
+                endpoint: entry.endpoint().map(|endpoint| endpoint.remote),
+                paths: paths::report(entry),
+                persistent_keepalive: config.persistent_keepalive,
+                last_handshake: self.node.last_handshake(peer),
+                rx_bytes: entry.shared.activity.rx_bytes.load(Ordering::Relaxed),
+                tx_bytes: entry.shared.activity.tx_bytes.load(Ordering::Relaxed),
+                allowed_ips: self.allowed.of(peer),
+            })
+        });
+        let drops = self.shared.drops.snapshot().into_iter();
+        Status {
+            public_key: self.node.public_key(),
+            listen_port: self.sockets.port(),
+            fwmark: self.sockets.fwmark(),
+            peers: peers.collect(),
+            relaying: self.relay.status(),
+            relayed: self.shared.relayed.load(Ordering::Relaxed),
+            unannounced: self.shared.unannounced.packets(),
+            drops: drops.map(|(reason, packets)| DropCount { reason, packets }).collect(),
+            counters: self.counters.as_ref().map(|counters| counters()).unwrap_or_default(),
+        }
+    }
+
+    /// The secret keys, for those who ask for them.
+    pub(super) fn secrets(&self) -> Secrets {
+        let configs = self.node.peers().filter_map(|peer| self.node.peer_config(peer));
+        let keys = configs.map(|config| (config.public_key, PresharedKey::from_bytes(&config.preshared_key)));
+        Secrets::new(self.node.private_key().cloned(), keys)
+    }
+
+    /// The engine's report, with keys and names in place of its numbers for peers.
+    pub(super) fn routing_status(&self) -> RoutingStatus {
+        let report = self.engine_host.engine.report();
+        let neighbours = report.neighbours.into_iter().filter_map(|neighbour| {
+            let entry = self.peers.get(&neighbour.peer)?;
+            Some(NeighbourStatus {
+                peer: self.label(neighbour.peer)?,
+                endpoint: entry.endpoint().map(|endpoint| endpoint.remote),
+                heard: neighbour.heard,
+                cost: neighbour.cost,
+                round_trip: neighbour.round_trip,
+                routes: neighbour.routes,
+            })
+        });
+        let mut notes = self.engine_host.kernel.as_ref().map(LearnedRoutes::notes).unwrap_or_default();
+        let routes = report.routes.into_iter().map(|route| {
+            let announcements = route.learned.into_iter().filter_map(|(peer, metric, feasible)| {
+                Some(AnnouncementStatus { from: self.label(peer)?, metric, feasible })
+            });
+            RouteStatus {
+                kernel: notes.remove(&route.prefix),
+                prefix: route.prefix,
+                local: route.local,
+                metric: route.metric,
+                origin: route.origin.map(RouterId::from_bytes),
+                next_hops: route.hops.members().iter().filter_map(|hop| self.label(hop.peer)).collect(),
+                backup: route.hops.backup().and_then(|peer| self.label(peer)),
+                announcements: announcements.collect(),
+            }
+        });
+        let names = report.names.into_iter();
+        RoutingStatus {
+            router_id: report.router_id.map(RouterId::from_bytes),
+            neighbours: neighbours.collect(),
+            routes: routes.collect(),
+            names: names.map(|(origin, name)| OriginName { origin: RouterId::from_bytes(origin), name }).collect(),
+            refused: report.refused.into_iter().map(|(name, value)| Counter::new(name, value)).collect(),
+        }
+    }
+
+    fn label(&self, peer: PeerId) -> Option<PeerLabel> {
+        let entry = self.peers.get(&peer)?;
+        Some(PeerLabel { public_key: entry.shared.public_key, name: entry.name.clone() })
+    }
+}
