@@ -27,7 +27,19 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// # Panics
 /// When the body fails, when it does not end in five minutes, and, with `CI=true`, when it cannot be run at all.
 pub fn scenario<F: FnOnce(&Lab) -> Result<()>>(body: F) {
-    let outcome = if env::var_os(INSIDE).is_some() { inside(body) } else { outside(test_name(type_name::<F>())) };
+    run(type_name::<F>(), body);
+}
+
+/// A [`scenario`] about what RustGuard has and wireguard-go has not; left out where that takes its place. `what` is said then.
+///
+/// # Panics
+/// As [`scenario`].
+pub fn scenario_of_rustguard<F: FnOnce(&Lab) -> Result<()>>(what: &str, body: F) {
+    run(type_name::<F>(), |lab| if lab.is_about_rustguard(what) { body(lab) } else { Ok(()) });
+}
+
+fn run(closure: &str, body: impl FnOnce(&Lab) -> Result<()>) {
+    let outcome = if env::var_os(INSIDE).is_some() { inside(body) } else { outside(test_name(closure)) };
     if let Err(error) = outcome {
         panic!("{error:#}");
     }

@@ -66,6 +66,15 @@ impl Lab {
         println!("\nSKIPPED {reason}");
     }
 
+    /// Whether RustGuard is tested; where wireguard-go takes its place, says that what only RustGuard has is left out.
+    pub fn is_about_rustguard(&self, what: &str) -> bool {
+        let rustguard = programs::subject() == programs::Subject::RustGuard;
+        if !rustguard {
+            self.skip(&format!("{what}: wireguard-go is the subject"));
+        }
+        rustguard
+    }
+
     /// Whether a program that only this scenario uses is there; with `CI=true` an error if not.
     pub fn has(&self, program: &str, package: &str) -> Result<bool> {
         let found = programs::in_path(&[(program, package)]);

@@ -35,7 +35,7 @@ pub use babel::{HOSTILE_NET, HOSTILE_PREFIXES, Hostile};
 pub use enrolment::{Network, Served, files_in, joined, network, served_log};
 pub use flood::{Flood, garbage, stranger};
 pub use hub::{HUB_A, HUB_B, HUB_C, Hub};
-pub use isolate::{isolated, scenario};
+pub use isolate::{isolated, scenario, scenario_of_rustguard};
 pub use lab::{Lab, Node};
 pub use mesh::{Gaps, Mesh, Router, meshed, until_installed};
 pub use pair::{INSIDE_A, INSIDE_B, Outside, Pair};

@@ -3,7 +3,7 @@
 //! A mesh is made of names and of pairs of them. The router with place k (from 1) has 10.77.0.k and fd77::k inside, and an
 //! interface `wgNAME` on port 51820; the n-th link (from 1) is the network 10.n.0.0/24 between the interfaces `to-OTHER`, where
 //! the first named has 10.n.0.1. Both ends of a link are peers, role router, with everything of the mesh as allowed IPs.
-use crate::{Conf, Keypair, Lab, Node, PeerConf, Process, Subject, Up, eventually, subject};
+use crate::{Conf, Keypair, Lab, Node, PeerConf, Process, Up, eventually, scenario_of_rustguard};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::time::Duration;
@@ -13,13 +13,12 @@ const SOON: Duration = Duration::from_secs(60);
 /// What lies in the mesh.
 const MESH: &str = "10.77.0.0/16, fd77::/16";
 
-/// A scenario about what only RustGuard has.
-pub fn meshed(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
-    if subject() == Subject::WireguardGo {
-        lab.skip("routing by Babel: wireguard-go is the subject");
-        return Ok(());
-    }
-    body(lab)
+/// A scenario about routing by Babel, which only RustGuard has.
+///
+/// # Panics
+/// As [`scenario`](crate::scenario).
+pub fn meshed<F: FnOnce(&Lab) -> Result<()>>(body: F) {
+    scenario_of_rustguard("routing by Babel", body);
 }
 
 /// Routers and links; nothing runs.
@@ -91,6 +90,29 @@ impl Mesh {
     /// The router of that name.
     pub fn get(&self, name: &str) -> Result<&Router> {
         self.routers.iter().find(|router| router.name == name).with_context(|| format!("no router {name}"))
+    }
+
+    /// The routers of these names.
+    pub fn all<const N: usize>(&self, names: [&str; N]) -> Result<[&Router; N]> {
+        let routers: Vec<&Router> = names.iter().map(|name| self.get(name)).collect::<Result<_>>()?;
+        Ok(routers.try_into().unwrap_or_else(|_| unreachable!("there is one for each name")))
+    }
+
+    /// What tunnels leave on each host, for [`Mesh::ends_without_traces`].
+    pub fn traces(&self) -> Result<Vec<String>> {
+        self.routers.iter().map(|router| router.node.traces()).collect()
+    }
+
+    /// Takes everything down, the last first; then each host is as it was.
+    pub fn ends_without_traces(&self, ups: Vec<Up>, before: &[String]) -> Result<()> {
+        for up in ups.into_iter().rev() {
+            up.down()?;
+        }
+        for (router, before) in self.routers.iter().zip(before) {
+            let after = router.node.traces()?;
+            ensure!(*before == after, "{} has been changed. Before:\n{before}\nafter:\n{after}", router.name);
+        }
+        Ok(())
     }
 
     /// The same, to change its configuration.

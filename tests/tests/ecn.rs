@@ -1,8 +1,7 @@
 //! Explicit congestion notification (RFC 6040) and DSCP, seen from outside by the counters of nftables.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
-    HUB_C, Hub, INSIDE_A, INSIDE_B, Lab, Node, Outside, Pair, Program, Subject, both_roles, eventually, scenario,
-    subject,
+    HUB_C, Hub, INSIDE_A, INSIDE_B, Lab, Node, Outside, Pair, Program, both_roles, eventually, scenario_of_rustguard,
 };
 use std::{ffi::OsString, time::Duration};
 
@@ -12,12 +11,8 @@ const CODEPOINTS: [&str; 4] = ["not-ect", "ect1", "ect0", "ce"];
 const VARIANTS: [&[(&str, &str)]; 3] = [&[], &[("RUSTGUARD_OFFLOAD", "off")], &[("RUSTGUARD_IO", "uring")]];
 
 /// A scenario about what RustGuard does, which wireguard-go does not.
-fn ours(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
-    if subject() == Subject::WireguardGo {
-        lab.skip("congestion notification: wireguard-go is the subject");
-        return Ok(());
-    }
-    body(lab)
+fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
+    scenario_of_rustguard("congestion notification", body);
 }
 
 /// Counts the codepoints at a place, as `NAME0` to `NAME3`.
@@ -86,29 +81,29 @@ fn out_and_in(lab: &Lab, outside: Outside, variant: &[(&str, &str)]) -> Result<(
 
 #[test]
 fn over_ipv4() {
-    scenario(|lab| ours(lab, |lab| out_and_in(lab, Outside::V4, VARIANTS[0])));
+    ours(|lab| out_and_in(lab, Outside::V4, VARIANTS[0]));
 }
 
 #[test]
 fn over_ipv6() {
-    scenario(|lab| ours(lab, |lab| out_and_in(lab, Outside::V6, VARIANTS[0])));
+    ours(|lab| out_and_in(lab, Outside::V6, VARIANTS[0]));
 }
 
 #[test]
 fn without_offload() {
-    scenario(|lab| ours(lab, |lab| out_and_in(lab, Outside::V4, VARIANTS[1])));
+    ours(|lab| out_and_in(lab, Outside::V4, VARIANTS[1]));
 }
 
 #[test]
 fn by_io_uring() {
-    scenario(|lab| ours(lab, |lab| out_and_in(lab, Outside::V6, VARIANTS[2])));
+    ours(|lab| out_and_in(lab, Outside::V6, VARIANTS[2]));
 }
 
 /// wireguard-go neither sends nor understands codepoints: nothing breaks, marks included, and handshakes have the DSCP that the
 /// kernel gives them.
 fn beside_the_reference(lab: &Lab, initiator: Program, responder: Program) -> Result<()> {
-    if subject() == Subject::WireguardGo {
-        return ours(lab, |_| Ok(()));
+    if !lab.is_about_rustguard("congestion notification") {
+        return Ok(());
     }
     let pair = Pair::new(lab, Outside::V4)?;
     let port = if initiator == Program::Subject { 51_801 } else { 51_802 };
@@ -137,27 +132,25 @@ both_roles! {
 /// What is marked on the way to the hub is marked at the far end.
 #[test]
 fn between_peers() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let hub = Hub::new(lab)?;
-            hub.forward(true)?;
-            let (_a, _b, _c) = hub.start(lab, Program::Subject, &[])?;
-            hub.c.reaches(rustguard_tests::HUB_B[0], 10)?;
-            eventually("relayed in the tunnel", SOON, || {
-                let before = hub.relayed()?;
-                hub.a.reaches(HUB_C[0], 10)?;
-                Ok(hub.relayed()? > before)
-            })?;
-            hub.b.sh("nft add table inet congested
-                 nft add chain inet congested prerouting '{ type filter hook prerouting priority 0; }'
-                 nft add rule inet congested prerouting 'iifname to-a udp dport 51802 ip ecn ect0 ip ecn set ce'")?;
-            count(&hub.c, "outer", "input", "udp dport 51803", "ip")?;
-            count(&hub.c, "inner", "input", "iifname wgc icmp type echo-request", "ip")?;
-            ping(&hub.a, HUB_C[0], "0x02")?;
-            ensure!(counted(&hub.c, "inner")? == [0, 0, 0, 1], "inside: {:?}", counted(&hub.c, "inner")?);
-            ensure!(counted(&hub.c, "outer")?[3] == 1, "outside: {:?}", counted(&hub.c, "outer")?);
-            Ok(())
-        })
+    ours(|lab| {
+        let hub = Hub::new(lab)?;
+        hub.forward(true)?;
+        let (_a, _b, _c) = hub.start(lab, Program::Subject, &[])?;
+        hub.c.reaches(rustguard_tests::HUB_B[0], 10)?;
+        eventually("relayed in the tunnel", SOON, || {
+            let before = hub.relayed()?;
+            hub.a.reaches(HUB_C[0], 10)?;
+            Ok(hub.relayed()? > before)
+        })?;
+        hub.b.sh("nft add table inet congested
+             nft add chain inet congested prerouting '{ type filter hook prerouting priority 0; }'
+             nft add rule inet congested prerouting 'iifname to-a udp dport 51802 ip ecn ect0 ip ecn set ce'")?;
+        count(&hub.c, "outer", "input", "udp dport 51803", "ip")?;
+        count(&hub.c, "inner", "input", "iifname wgc icmp type echo-request", "ip")?;
+        ping(&hub.a, HUB_C[0], "0x02")?;
+        ensure!(counted(&hub.c, "inner")? == [0, 0, 0, 1], "inside: {:?}", counted(&hub.c, "inner")?);
+        ensure!(counted(&hub.c, "outer")?[3] == 1, "outside: {:?}", counted(&hub.c, "outer")?);
+        Ok(())
     });
 }
 
@@ -187,10 +180,10 @@ fn stream(lab: &Lab, variant: &[(&str, &str)]) -> Result<()> {
 
 #[test]
 fn of_a_stream_with_offload() {
-    scenario(|lab| ours(lab, |lab| stream(lab, VARIANTS[0])));
+    ours(|lab| stream(lab, VARIANTS[0]));
 }
 
 #[test]
 fn of_a_stream_without() {
-    scenario(|lab| ours(lab, |lab| stream(lab, VARIANTS[1])));
+    ours(|lab| stream(lab, VARIANTS[1]));
 }

@@ -5,7 +5,8 @@
 //! in any case.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
-    Conf, Lab, Network, Node, PeerConf, Process, Subject, eventually, rustguard, scenario, spawn_until_ready, subject,
+    Conf, Lab, Network, Node, PeerConf, Process, eventually, rustguard, scenario, scenario_of_rustguard,
+    spawn_until_ready,
 };
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -67,12 +68,8 @@ fn locked_where_allowed(process: u32) -> Result<()> {
     Ok(())
 }
 
-fn ours(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
-    if subject() == Subject::WireguardGo {
-        lab.skip("what becomes of RustGuard's own process: wireguard-go is the subject");
-        return Ok(());
-    }
-    body(lab)
+fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
+    scenario_of_rustguard("what becomes of RustGuard's own process", body);
 }
 
 /// A tunnel to nobody.
@@ -105,88 +102,78 @@ fn another_program_is_open() {
 
 #[test]
 fn a_tunnel_is_closed_to_its_own_user() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let node = lab.node("a")?;
-            let up = up(lab, &node, &conf("10.9.0.2/32")?, NO_PTRACE)?;
-            closed(&node, up.id())?;
-            locked_where_allowed(up.id())?;
-            let mut bare = with(&node, NO_PTRACE)?;
-            let bare = spawn_until_ready(lab, &node, "wgq", bare.args(["-f", "wgq"]))?;
-            closed(&node, bare.id())?;
-            locked_where_allowed(bare.id())
-        })
+    ours(|lab| {
+        let node = lab.node("a")?;
+        let up = up(lab, &node, &conf("10.9.0.2/32")?, NO_PTRACE)?;
+        closed(&node, up.id())?;
+        locked_where_allowed(up.id())?;
+        let mut bare = with(&node, NO_PTRACE)?;
+        let bare = spawn_until_ready(lab, &node, "wgq", bare.args(["-f", "wgq"]))?;
+        closed(&node, bare.id())?;
+        locked_where_allowed(bare.id())
     });
 }
 
 #[test]
 fn whoever_serves_or_joins_is_closed_to_its_own_user() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let network = Network::new(lab, 1)?;
-            let mut serve = with(&network.server, NO_PTRACE)?;
-            let mut served = network.serve_by(lab, serve.args(["serve", "-i", "rgs"]))?;
-            closed(&network.server, served.process().id())?;
-            locked_where_allowed(served.process().id())?;
-            // To where nobody answers, so that it stays.
-            let machine = &network.machines[0];
-            let token = network.invite(&[])?;
-            let mut join = with(machine, NO_PTRACE)?;
-            join.args(["join", "10.1.0.99", "--token", &token, "--timeout", "60"]);
-            let join = machine.spawn("join", &mut join)?;
-            closed(machine, join.id())
-        })
+    ours(|lab| {
+        let network = Network::new(lab, 1)?;
+        let mut serve = with(&network.server, NO_PTRACE)?;
+        let mut served = network.serve_by(lab, serve.args(["serve", "-i", "rgs"]))?;
+        closed(&network.server, served.process().id())?;
+        locked_where_allowed(served.process().id())?;
+        // To where nobody answers, so that it stays.
+        let machine = &network.machines[0];
+        let token = network.invite(&[])?;
+        let mut join = with(machine, NO_PTRACE)?;
+        join.args(["join", "10.1.0.99", "--token", &token, "--timeout", "60"]);
+        let join = machine.spawn("join", &mut join)?;
+        closed(machine, join.id())
     });
 }
 
 /// Its standard input stays open meanwhile; `genkey` and `genpsk` go the same way and are over too soon to be looked at.
 #[test]
 fn a_key_on_its_way_through_pubkey_is_closed() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let node = lab.node("a")?;
-            let input = lab.path("input");
-            node.sh(&format!("mkfifo {}", input.display()))?;
-            // Read and write: opening a FIFO to read alone would wait for a writer.
-            let script = format!("exec {} pubkey <> {}", rustguard()?.display(), input.display());
-            let mut command = node.command("setpriv");
-            let pubkey = node.spawn("pubkey", command.args(NO_PTRACE).args(["sh", "-c", &script]))?;
-            closed(&node, pubkey.id())
-        })
+    ours(|lab| {
+        let node = lab.node("a")?;
+        let input = lab.path("input");
+        node.sh(&format!("mkfifo {}", input.display()))?;
+        // Read and write: opening a FIFO to read alone would wait for a writer.
+        let script = format!("exec {} pubkey <> {}", rustguard()?.display(), input.display());
+        let mut command = node.command("setpriv");
+        let pubkey = node.spawn("pubkey", command.args(NO_PTRACE).args(["sh", "-c", &script]))?;
+        closed(&node, pubkey.id())
     });
 }
 
 /// Under a limit that would not even hold the program, and without the capabilities to get beyond.
 #[test]
 fn a_limit_for_locked_memory_is_no_obstacle() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let node = lab.node("a")?;
-            let file = lab.file("wga.conf", &conf("10.9.0.2/32")?.wg_quick())?;
-            let mut command = node.command("prlimit");
-            command.args(["--memlock=65536:65536", "setpriv"]).args(NET_ADMIN).arg(rustguard()?).arg("up").arg(file);
-            let up = spawn_until_ready(lab, &node, "wga", command.env("RUSTGUARD_LOG", "debug"))?;
-            ensure!(locked(up.id())? == 0);
-            ensure!(up.log().contains("cannot lock memory"), "{}", up.log());
-            closed(&node, up.id())
-        })
+    ours(|lab| {
+        let node = lab.node("a")?;
+        let file = lab.file("wga.conf", &conf("10.9.0.2/32")?.wg_quick())?;
+        let mut command = node.command("prlimit");
+        command.args(["--memlock=65536:65536", "setpriv"]).args(NET_ADMIN).arg(rustguard()?).arg("up").arg(file);
+        let up = spawn_until_ready(lab, &node, "wga", command.env("RUSTGUARD_LOG", "debug"))?;
+        ensure!(locked(up.id())? == 0);
+        ensure!(up.log().contains("cannot lock memory"), "{}", up.log());
+        closed(&node, up.id())
     });
 }
 
 /// A hook is a program of its own: what it may do about core files is its own matter.
 #[test]
 fn hooks_may_have_core_files() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let node = lab.node("a")?;
-            let mut conf = conf("10.9.0.2/32")?;
-            let told = lab.path("told");
-            conf.lines = vec![format!("PostUp = ulimit -c $(ulimit -H -c); ulimit -c > {}", told.display())];
-            let before = node.sh("ulimit -H -c")?;
-            let _up = up(lab, &node, &conf, NO_PTRACE)?;
-            ensure!(fs::read_to_string(&told)? == before, "the hook could not raise its limit again");
-            Ok(())
-        })
+    ours(|lab| {
+        let node = lab.node("a")?;
+        let mut conf = conf("10.9.0.2/32")?;
+        let told = lab.path("told");
+        conf.lines = vec![format!("PostUp = ulimit -c $(ulimit -H -c); ulimit -c > {}", told.display())];
+        let before = node.sh("ulimit -H -c")?;
+        let _up = up(lab, &node, &conf, NO_PTRACE)?;
+        ensure!(fs::read_to_string(&told)? == before, "the hook could not raise its limit again");
+        Ok(())
     });
 }
 
@@ -262,34 +249,32 @@ fn systemd_reads_the_units() {
 /// a tunable of the network; uid 0 inside must get at no other.
 #[test]
 fn a_tunnel_works_in_the_units_sandbox() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            // In this scenario's own mount namespace.
-            let mount = |arguments: &[&str]| -> Result<()> {
-                let told = rustguard_tests::Ended::of(Command::new("mount").args(arguments))?;
-                ensure!(told.success(), "{told}");
-                Ok(())
-            };
-            mount(&["--bind", "/proc/sys", "/proc/sys"])?;
-            mount(&["--bind", "/proc/sys/net", "/proc/sys/net"])?;
-            let node = lab.node("a")?;
-            node.sh("sysctl -qw net.ipv4.conf.all.src_valid_mark=0")?;
-            mount(&["-o", "remount,ro,bind", "/proc/sys"])?;
+    ours(|lab| {
+        // In this scenario's own mount namespace.
+        let mount = |arguments: &[&str]| -> Result<()> {
+            let told = rustguard_tests::Ended::of(Command::new("mount").args(arguments))?;
+            ensure!(told.success(), "{told}");
+            Ok(())
+        };
+        mount(&["--bind", "/proc/sys", "/proc/sys"])?;
+        mount(&["--bind", "/proc/sys/net", "/proc/sys/net"])?;
+        let node = lab.node("a")?;
+        node.sh("sysctl -qw net.ipv4.conf.all.src_valid_mark=0")?;
+        mount(&["-o", "remount,ro,bind", "/proc/sys"])?;
 
-            let up = up(lab, &node, &conf("0.0.0.0/0, ::/0")?, NET_ADMIN)?;
-            let mark = node.sh("cat /proc/sys/net/ipv4/conf/all/src_valid_mark")?;
-            ensure!(mark.trim() == "1", "the tunable of the network was not set");
-            ensure!(node.sh("ip rule")?.contains("suppress_prefixlength 0"), "default routes are policy routes");
-            // Opened and not written: it is the whole machine's.
-            let write = |path: &str| -> Result<bool> {
-                let mut command = node.command("setpriv");
-                command.args(NET_ADMIN).args(["sh", "-c", &format!(": >> {path}")]);
-                Ok(node.end_of(&mut command)?.success())
-            };
-            ensure!(!write("/proc/sys/kernel/core_pattern")?, "whoever takes the process over has the machine");
-            ensure!(!write("/proc/sys/kernel/modprobe")?, "whoever takes the process over has the machine");
-            ensure!(write("/proc/sys/net/ipv4/conf/all/src_valid_mark")?, "the sandbox is not that of the units");
-            closed(&node, up.id())
-        })
+        let up = up(lab, &node, &conf("0.0.0.0/0, ::/0")?, NET_ADMIN)?;
+        let mark = node.sh("cat /proc/sys/net/ipv4/conf/all/src_valid_mark")?;
+        ensure!(mark.trim() == "1", "the tunable of the network was not set");
+        ensure!(node.sh("ip rule")?.contains("suppress_prefixlength 0"), "default routes are policy routes");
+        // Opened and not written: it is the whole machine's.
+        let write = |path: &str| -> Result<bool> {
+            let mut command = node.command("setpriv");
+            command.args(NET_ADMIN).args(["sh", "-c", &format!(": >> {path}")]);
+            Ok(node.end_of(&mut command)?.success())
+        };
+        ensure!(!write("/proc/sys/kernel/core_pattern")?, "whoever takes the process over has the machine");
+        ensure!(!write("/proc/sys/kernel/modprobe")?, "whoever takes the process over has the machine");
+        ensure!(write("/proc/sys/net/ipv4/conf/all/src_valid_mark")?, "the sandbox is not that of the units");
+        closed(&node, up.id())
     });
 }

@@ -1,8 +1,8 @@
 //! Routes that lead the tunnel's own datagrams back into the tunnel: each is dropped when it comes back, and counted.
 use anyhow::{Context, Result, ensure};
 use rustguard_tests::{
-    HUB_A, HUB_C, Hub, INSIDE_B, Lab, Mesh, Node, Outside, Pair, Program, Subject, eventually, meshed, network,
-    scenario, subject,
+    HUB_A, HUB_C, Hub, INSIDE_B, Lab, Mesh, Node, Outside, Pair, Program, eventually, meshed, network, scenario,
+    scenario_of_rustguard,
 };
 use std::time::Duration;
 
@@ -11,12 +11,8 @@ const SOON: Duration = Duration::from_secs(20);
 const FEW: u64 = 300;
 
 /// A scenario about what only RustGuard does: wireguard-go goes round and round.
-fn ours(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
-    if subject() == Subject::WireguardGo {
-        lab.skip("loops through the tunnel: wireguard-go is the subject");
-        return Ok(());
-    }
-    body(lab)
+fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
+    scenario_of_rustguard("loops through the tunnel", body);
 }
 
 /// The packets dropped because they were the tunnel's own.
@@ -46,12 +42,12 @@ fn few(node: &Node) -> Result<()> {
 
 #[test]
 fn by_a_static_route_over_ipv4() {
-    scenario(|lab| ours(lab, |lab| static_route(lab, Outside::V4, "10.2.0.2/32")));
+    ours(|lab| static_route(lab, Outside::V4, "10.2.0.2/32"));
 }
 
 #[test]
 fn by_a_static_route_over_ipv6() {
-    scenario(|lab| ours(lab, |lab| static_route(lab, Outside::V6, "fd02::2/128")));
+    ours(|lab| static_route(lab, Outside::V6, "fd02::2/128"));
 }
 
 fn static_route(lab: &Lab, outside: Outside, to: &str) -> Result<()> {
@@ -78,64 +74,58 @@ fn static_route(lab: &Lab, outside: Outside, to: &str) -> Result<()> {
 /// route is not made.
 #[test]
 fn by_the_allowed_ips_of_the_file() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let mut pair = Pair::new(lab, Outside::V4)?;
-            pair.conf_a.peers[0].allowed_ips += ", 10.2.0.0/24";
-            watch(&pair.a, "wga", 51_801)?;
-            let (_a, _b) = pair.start(lab, Program::Subject, Program::Reference)?;
-            pings(&pair.a, INSIDE_B[0]);
-            few(&pair.a)?;
-            let routed = pair.a.run(&["ip", "route", "get", "10.2.0.2"])?.contains("wga");
-            ensure!(!routed || looped(&pair.a, "wga")? > 0, "the route is there, and nobody hears of it");
-            Ok(())
-        })
+    ours(|lab| {
+        let mut pair = Pair::new(lab, Outside::V4)?;
+        pair.conf_a.peers[0].allowed_ips += ", 10.2.0.0/24";
+        watch(&pair.a, "wga", 51_801)?;
+        let (_a, _b) = pair.start(lab, Program::Subject, Program::Reference)?;
+        pings(&pair.a, INSIDE_B[0]);
+        few(&pair.a)?;
+        let routed = pair.a.run(&["ip", "route", "get", "10.2.0.2"])?.contains("wga");
+        ensure!(!routed || looped(&pair.a, "wga")? > 0, "the route is there, and nobody hears of it");
+        Ok(())
     });
 }
 
 /// The endpoint of each of two peers is reached through the other.
 #[test]
 fn by_way_of_each_other() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let hub = Hub::new(lab)?;
-            let (_a, _b, _c) = hub.start(lab, Program::Reference, &[])?;
-            for end in [HUB_A, HUB_C] {
-                hub.b.reaches(end[0], 10)?;
-            }
-            watch(&hub.b, "wgb", 51_802)?;
-            for (conf, end, other) in [(&hub.conf_a, HUB_A, "10.3.0.2/32"), (&hub.conf_c, HUB_C, "10.1.0.2/32")] {
-                let allowed = format!("{},{other}", end.join(","));
-                hub.b.run(&["wg", "set", "wgb", "peer", &conf.keys.public, "allowed-ips", &allowed])?;
-                hub.b.run(&["ip", "route", "add", other, "dev", "wgb"])?;
-            }
-            for end in [HUB_A, HUB_C] {
-                pings(&hub.b, end[0]);
-            }
-            few(&hub.b)?;
-            ensure!(looped(&hub.b, "wgb")? > 0, "they came back");
-            Ok(())
-        })
+    ours(|lab| {
+        let hub = Hub::new(lab)?;
+        let (_a, _b, _c) = hub.start(lab, Program::Reference, &[])?;
+        for end in [HUB_A, HUB_C] {
+            hub.b.reaches(end[0], 10)?;
+        }
+        watch(&hub.b, "wgb", 51_802)?;
+        for (conf, end, other) in [(&hub.conf_a, HUB_A, "10.3.0.2/32"), (&hub.conf_c, HUB_C, "10.1.0.2/32")] {
+            let allowed = format!("{},{other}", end.join(","));
+            hub.b.run(&["wg", "set", "wgb", "peer", &conf.keys.public, "allowed-ips", &allowed])?;
+            hub.b.run(&["ip", "route", "add", other, "dev", "wgb"])?;
+        }
+        for end in [HUB_A, HUB_C] {
+            pings(&hub.b, end[0]);
+        }
+        few(&hub.b)?;
+        ensure!(looped(&hub.b, "wgb")? > 0, "they came back");
+        Ok(())
     });
 }
 
 /// A neighbour announces the address that it is reached by.
 #[test]
 fn by_a_learned_route() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            let mut mesh = Mesh::new(lab, &["a", "b"], &[["a", "b"]])?;
-            mesh.get_mut("a")?.peer_mut("b")?.allowed_ips += ", 10.1.0.0/24";
-            mesh.get_mut("b")?.conf.lines.push("Announce = 10.1.0.2/32".to_owned());
-            let a = mesh.get("a")?;
-            watch(&a.node, "wga", 51_820)?;
-            let _running = mesh.start(lab)?;
-            eventually("the announcement was heard", SOON, || Ok(!a.route("10.1.0.2/32")?.is_null()))?;
-            for _ in 0..3 {
-                pings(&a.node, "10.77.0.2");
-            }
-            few(&a.node)
-        })
+    meshed(|lab| {
+        let mut mesh = Mesh::new(lab, &["a", "b"], &[["a", "b"]])?;
+        mesh.get_mut("a")?.peer_mut("b")?.allowed_ips += ", 10.1.0.0/24";
+        mesh.get_mut("b")?.conf.lines.push("Announce = 10.1.0.2/32".to_owned());
+        let a = mesh.get("a")?;
+        watch(&a.node, "wga", 51_820)?;
+        let _running = mesh.start(lab)?;
+        eventually("the announcement was heard", SOON, || Ok(!a.route("10.1.0.2/32")?.is_null()))?;
+        for _ in 0..3 {
+            pings(&a.node, "10.77.0.2");
+        }
+        few(&a.node)
     });
 }
 

@@ -3,7 +3,7 @@
 //! `crates/rustguard-babel/tests/mesh/clients.rs`.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
-    Conf, Gaps, Lab, Mesh, Node, PeerConf, Program, Tunnel, Up, eventually, meshed, scenario, until_installed,
+    Conf, Gaps, Lab, Mesh, Node, PeerConf, Program, Tunnel, Up, eventually, meshed, until_installed,
 };
 use std::time::{Duration, Instant};
 
@@ -62,43 +62,41 @@ impl Roaming {
 
 #[test]
 fn traffic_follows_a_client_to_another_gateway() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            let mut roaming = Roaming::new(lab)?;
-            let mesh = &roaming.mesh;
-            let far = mesh.get("far")?;
-            far.until_routed(CLIENT_PREFIX)?;
-            ensure!(roaming.metric("far")? >= HELD, "never heard of, it should be a last resort");
-            // Learned before the interface was up, where it is the gateway's own client.
-            until_installed(&mesh.get("g1")?.node, CLIENT_PREFIX)?;
-            roaming.client.reaches(&far.inside[0], 10)?;
-            far.until_via(CLIENT_PREFIX, &["g1"])?;
-            eventually("it is no last resort", SOON, || Ok(roaming.metric("far")? < HELD))?;
-            let mut traffic = Gaps::start(&far.node, "traffic", CLIENT)?;
+    meshed(|lab| {
+        let mut roaming = Roaming::new(lab)?;
+        let mesh = &roaming.mesh;
+        let far = mesh.get("far")?;
+        far.until_routed(CLIENT_PREFIX)?;
+        ensure!(roaming.metric("far")? >= HELD, "never heard of, it should be a last resort");
+        // Learned before the interface was up, where it is the gateway's own client.
+        until_installed(&mesh.get("g1")?.node, CLIENT_PREFIX)?;
+        roaming.client.reaches(&far.inside[0], 10)?;
+        far.until_via(CLIENT_PREFIX, &["g1"])?;
+        eventually("it is no last resort", SOON, || Ok(roaming.metric("far")? < HELD))?;
+        let mut traffic = Gaps::start(&far.node, "traffic", CLIENT)?;
 
-            let started = Instant::now();
-            roaming.roam("g1", "g2", "10.102.0.1")?;
-            roaming.client.reaches(&far.inside[0], 10)?;
-            println!("the client was answered {:?} after it changed its gateway", started.elapsed());
-            far.until_via(CLIENT_PREFIX, &["g2"])?;
-            traffic.goes_on(20)?;
-            println!("towards the client, the longest gap is {:?}", traffic.longest());
+        let started = Instant::now();
+        roaming.roam("g1", "g2", "10.102.0.1")?;
+        roaming.client.reaches(&far.inside[0], 10)?;
+        println!("the client was answered {:?} after it changed its gateway", started.elapsed());
+        far.until_via(CLIENT_PREFIX, &["g2"])?;
+        traffic.goes_on(20)?;
+        println!("towards the client, the longest gap is {:?}", traffic.longest());
 
-            // Nobody hears it any more: the one that did before is what is left, and nobody is told that it is nowhere.
-            roaming.client.run(&["ip", "link", "set", "wgp", "down"])?;
-            roaming.ups.pop().expect("g2 is up").down()?;
-            far.until_via(CLIENT_PREFIX, &["g1"])?;
-            eventually("it is a last resort", SOON, || {
-                Ok(roaming.metric("far")? >= HELD && roaming.metric("far")? < 0xffff)
-            })?;
+        // Nobody hears it any more: the one that did before is what is left, and nobody is told that it is nowhere.
+        roaming.client.run(&["ip", "link", "set", "wgp", "down"])?;
+        roaming.ups.pop().expect("g2 is up").down()?;
+        far.until_via(CLIENT_PREFIX, &["g1"])?;
+        eventually("it is a last resort", SOON, || {
+            Ok(roaming.metric("far")? >= HELD && roaming.metric("far")? < 0xffff)
+        })?;
 
-            roaming.client.run(&["ip", "link", "set", "wgp", "up"])?;
-            roaming.client.run(&["ip", "route", "replace", "10.77.0.0/16", "dev", "wgp"])?;
-            roaming.roam("g2", "g1", "10.101.0.1")?;
-            roaming.client.reaches(&far.inside[0], 10)?;
-            far.node.reaches(CLIENT, 10)?;
-            eventually("it is no last resort again", SOON, || Ok(roaming.metric("far")? < HELD))
-        })
+        roaming.client.run(&["ip", "link", "set", "wgp", "up"])?;
+        roaming.client.run(&["ip", "route", "replace", "10.77.0.0/16", "dev", "wgp"])?;
+        roaming.roam("g2", "g1", "10.101.0.1")?;
+        roaming.client.reaches(&far.inside[0], 10)?;
+        far.node.reaches(CLIENT, 10)?;
+        eventually("it is no last resort again", SOON, || Ok(roaming.metric("far")? < HELD))
     });
 }
 
@@ -106,43 +104,41 @@ fn traffic_follows_a_client_to_another_gateway() {
 /// seconds later a keepalive to the old one, for what that had sent it.
 #[test]
 fn a_keepalive_does_not_bring_a_client_back() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            let roaming = Roaming::new(lab)?;
-            let (far, g1, g2) = (roaming.mesh.get("far")?, roaming.mesh.get("g1")?, roaming.mesh.get("g2")?);
-            roaming.client.reaches(&far.inside[0], 10)?;
-            far.until_via(CLIENT_PREFIX, &["g1"])?;
-            eventually("it is no last resort", SOON, || Ok(roaming.metric("far")? < HELD))?;
-            roaming.client.run(&["sysctl", "-qw", "net.ipv4.icmp_echo_ignore_all=1"])?;
-            roaming.client.count("arrived", "input", "iifname wgp")?;
-            let mut ping = far.node.command("ping");
-            let _traffic = far.node.spawn("traffic", ping.args(["-n", "-i", "0.05", CLIENT]))?;
-            let more = |count: u64| -> Result<()> {
-                let wanted = roaming.client.counted("arrived")? + count;
-                eventually("the client gets packets", SOON, || Ok(roaming.client.counted("arrived")? >= wanted))
-            };
-            more(10)?;
+    meshed(|lab| {
+        let roaming = Roaming::new(lab)?;
+        let (far, g1, g2) = (roaming.mesh.get("far")?, roaming.mesh.get("g1")?, roaming.mesh.get("g2")?);
+        roaming.client.reaches(&far.inside[0], 10)?;
+        far.until_via(CLIENT_PREFIX, &["g1"])?;
+        eventually("it is no last resort", SOON, || Ok(roaming.metric("far")? < HELD))?;
+        roaming.client.run(&["sysctl", "-qw", "net.ipv4.icmp_echo_ignore_all=1"])?;
+        roaming.client.count("arrived", "input", "iifname wgp")?;
+        let mut ping = far.node.command("ping");
+        let _traffic = far.node.spawn("traffic", ping.args(["-n", "-i", "0.05", CLIENT]))?;
+        let more = |count: u64| -> Result<()> {
+            let wanted = roaming.client.counted("arrived")? + count;
+            eventually("the client gets packets", SOON, || Ok(roaming.client.counted("arrived")? >= wanted))
+        };
+        more(10)?;
 
-            let endpoint = "endpoint 10.102.0.1:51820 persistent-keepalive 25 allowed-ips 10.77.0.0/16";
-            roaming.tunnel.set(&format!("peer {} {endpoint}", g2.conf.keys.public))?;
-            far.until_via(CLIENT_PREFIX, &["g2"])?;
-            more(10)?;
-            // Bytes that the gateway that it left has got from it, and sent to it.
-            let transfer = || -> Result<[u64; 2]> {
-                let text = g1.node.run(&["wg", "show", "wgg1", "transfer"])?;
-                let line = text.lines().find(|line| line.starts_with(&roaming.key)).context("the client")?;
-                let mut bytes = line.split_whitespace().skip(1).map(str::parse);
-                Ok([bytes.next().context("received")??, bytes.next().context("sent")??])
-            };
-            let before = transfer()?;
-            eventually("the gateway that it left gets a keepalive", SOON, || Ok(transfer()?[0] > before[0]))?;
-            // Two seconds of packets; that gateway notices after 0.2 s at most.
-            more(40)?;
-            let sent = transfer()?[1] - before[1];
-            // Less than two packets, and enough for a handshake.
-            ensure!(sent < 250, "the keepalive took the client back: {sent} bytes were sent by way of the old gateway");
-            Ok(())
-        })
+        let endpoint = "endpoint 10.102.0.1:51820 persistent-keepalive 25 allowed-ips 10.77.0.0/16";
+        roaming.tunnel.set(&format!("peer {} {endpoint}", g2.conf.keys.public))?;
+        far.until_via(CLIENT_PREFIX, &["g2"])?;
+        more(10)?;
+        // Bytes that the gateway that it left has got from it, and sent to it.
+        let transfer = || -> Result<[u64; 2]> {
+            let text = g1.node.run(&["wg", "show", "wgg1", "transfer"])?;
+            let line = text.lines().find(|line| line.starts_with(&roaming.key)).context("the client")?;
+            let mut bytes = line.split_whitespace().skip(1).map(str::parse);
+            Ok([bytes.next().context("received")??, bytes.next().context("sent")??])
+        };
+        let before = transfer()?;
+        eventually("the gateway that it left gets a keepalive", SOON, || Ok(transfer()?[0] > before[0]))?;
+        // Two seconds of packets; that gateway notices after 0.2 s at most.
+        more(40)?;
+        let sent = transfer()?[1] - before[1];
+        // Less than two packets, and enough for a handshake.
+        ensure!(sent < 250, "the keepalive took the client back: {sent} bytes were sent by way of the old gateway");
+        Ok(())
     });
 }
 
@@ -150,50 +146,48 @@ fn a_keepalive_does_not_bring_a_client_back() {
 /// other one when that is killed.
 #[test]
 fn a_client_of_two_gateways_survives_the_loss_of_one() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            let mut roaming = Roaming::new(lab)?;
-            // Both are its peers. What it sends goes to the first; the second hears its keepalives.
-            let [g1, g2] = ["g1", "g2"].map(|name| roaming.mesh.get(name));
-            let (g1, g2) = (g1?, g2?);
-            let keys = [g1, g2].map(|gateway| gateway.conf.keys.public.clone());
-            roaming.tunnel.set(&format!("peer {} persistent-keepalive 1", keys[0]))?;
-            roaming.tunnel.set(&format!(
-                "peer {} endpoint 10.102.0.1:51820 allowed-ips {}/32 persistent-keepalive 1",
-                keys[1], g2.inside[0]
-            ))?;
-            let far = roaming.mesh.get("far")?;
-            for gateway in [g1, g2] {
-                roaming.client.reaches(&gateway.inside[0], 10)?;
-                gateway.until_via(CLIENT_PREFIX, &["client"])?;
-            }
-            eventually("it is no last resort", SOON, || Ok(roaming.metric("far")? < HELD))?;
-            // Whichever it is: the client has to accept what comes from there.
-            let taken = far.route(CLIENT_PREFIX)?["next_hops"][0].as_str().context("a next hop")?.to_owned();
-            let (taken, other) = if taken == "g1" { (0, 1) } else { (1, 0) };
-            roaming.tunnel.set(&format!("peer {} allowed-ips 10.77.0.0/16", keys[taken]))?;
-            let mut traffic = Gaps::start(&far.node, "traffic", CLIENT)?;
+    meshed(|lab| {
+        let mut roaming = Roaming::new(lab)?;
+        // Both are its peers. What it sends goes to the first; the second hears its keepalives.
+        let [g1, g2] = ["g1", "g2"].map(|name| roaming.mesh.get(name));
+        let (g1, g2) = (g1?, g2?);
+        let keys = [g1, g2].map(|gateway| gateway.conf.keys.public.clone());
+        roaming.tunnel.set(&format!("peer {} persistent-keepalive 1", keys[0]))?;
+        roaming.tunnel.set(&format!(
+            "peer {} endpoint 10.102.0.1:51820 allowed-ips {}/32 persistent-keepalive 1",
+            keys[1], g2.inside[0]
+        ))?;
+        let far = roaming.mesh.get("far")?;
+        for gateway in [g1, g2] {
+            roaming.client.reaches(&gateway.inside[0], 10)?;
+            gateway.until_via(CLIENT_PREFIX, &["client"])?;
+        }
+        eventually("it is no last resort", SOON, || Ok(roaming.metric("far")? < HELD))?;
+        // Whichever it is: the client has to accept what comes from there.
+        let taken = far.route(CLIENT_PREFIX)?["next_hops"][0].as_str().context("a next hop")?.to_owned();
+        let (taken, other) = if taken == "g1" { (0, 1) } else { (1, 0) };
+        roaming.tunnel.set(&format!("peer {} allowed-ips 10.77.0.0/16", keys[taken]))?;
+        let mut traffic = Gaps::start(&far.node, "traffic", CLIENT)?;
 
-            let killed = Instant::now();
-            // They were started in order: far, g1, g2.
-            roaming.ups[1 + taken].process()?.stop("KILL")?;
-            far.until_via(CLIENT_PREFIX, &[["g1", "g2"][other]])?;
-            println!("{:?} after its gateway was killed, the client is reached by the other", killed.elapsed());
-            roaming.tunnel.set(&format!("peer {} allowed-ips 10.77.0.0/16", keys[other]))?;
-            traffic.goes_on(20)?;
-            println!("towards the client, the longest gap is {:?}", traffic.longest());
-            ensure!(traffic.longest() < Duration::from_secs(5), "a gap of {:?}", traffic.longest());
-            ensure!(roaming.metric("far")? < HELD, "it is a last resort, and it is heard");
+        let killed = Instant::now();
+        // They were started in order: far, g1, g2.
+        roaming.ups[1 + taken].process()?.stop("KILL")?;
+        far.until_via(CLIENT_PREFIX, &[["g1", "g2"][other]])?;
+        println!("{:?} after its gateway was killed, the client is reached by the other", killed.elapsed());
+        roaming.tunnel.set(&format!("peer {} allowed-ips 10.77.0.0/16", keys[other]))?;
+        traffic.goes_on(20)?;
+        println!("towards the client, the longest gap is {:?}", traffic.longest());
+        ensure!(traffic.longest() < Duration::from_secs(5), "a gap of {:?}", traffic.longest());
+        ensure!(roaming.metric("far")? < HELD, "it is a last resort, and it is heard");
 
-            // Back again, the first one hears it by itself.
-            roaming.ups[1 + taken] = roaming.mesh.get(["g1", "g2"][taken])?.start(lab)?;
-            let back = roaming.mesh.get(["g1", "g2"][taken])?;
-            back.until_via(CLIENT_PREFIX, &["client"])?;
-            eventually("both hear it", SOON, || {
-                Ok([g1, g2].into_iter().all(|gateway| {
-                    gateway.route(CLIENT_PREFIX).is_ok_and(|route| route["metric"].as_u64() < Some(HELD))
-                }))
-            })
+        // Back again, the first one hears it by itself.
+        roaming.ups[1 + taken] = roaming.mesh.get(["g1", "g2"][taken])?.start(lab)?;
+        let back = roaming.mesh.get(["g1", "g2"][taken])?;
+        back.until_via(CLIENT_PREFIX, &["client"])?;
+        eventually("both hear it", SOON, || {
+            Ok([g1, g2]
+                .into_iter()
+                .all(|gateway| gateway.route(CLIENT_PREFIX).is_ok_and(|route| route["metric"].as_u64() < Some(HELD))))
         })
     });
 }
@@ -203,61 +197,58 @@ fn a_client_of_two_gateways_survives_the_loss_of_one() {
 /// not know. The client calls again when it has heard nothing for 15 s (Keepalive-Timeout and Rekey-Timeout).
 #[test]
 fn gateways_with_one_key_behind_one_address() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            // Nobody can have both as peers: they have the same key.
-            let mut mesh = Mesh::new(lab, &["g1", "m1", "m2", "g2"], &[["g1", "m1"], ["m1", "m2"], ["m2", "g2"]])?;
-            let keys = mesh.get("g1")?.conf.keys.clone();
-            mesh.get_mut("m2")?.peer_mut("g2")?.public_key = keys.public.clone();
-            mesh.get_mut("g2")?.conf.keys = keys.clone();
-            let (client, network) = (lab.node("client")?, lab.node("network")?);
-            lab.link((&client, "uplink"), (&network, "to-client"))?;
-            client.sh("ip addr add 10.100.0.2/24 dev uplink; ip route add default via 10.100.0.1")?;
-            network.sh("ip addr add 10.100.0.1/24 dev to-client; sysctl -qw net.ipv4.ip_forward=1")?;
-            let mut conf = Conf::new("wgp")?;
-            conf.addresses = vec![format!("{CLIENT}/32")];
-            for (net, name) in [(101, "g1"), (102, "g2")] {
-                let gateway = mesh.get_mut(name)?;
-                lab.link((&network, &format!("to-{name}")), (&gateway.node, "to-clients"))?;
-                network.run(&["ip", "addr", "add", &format!("10.{net}.0.2/24"), "dev", &format!("to-{name}")])?;
-                gateway.node.sh(&format!(
-                    "ip addr add 10.{net}.0.1/24 dev to-clients; ip route add default via 10.{net}.0.2
-                     ip addr add {ANYCAST}/32 dev lo"
-                ))?;
-                gateway.add_client("client", &conf.keys, CLIENT_PREFIX);
-            }
-            network.run(&["ip", "route", "add", ANYCAST, "via", "10.101.0.1"])?;
-            let mut peer = PeerConf::new(&keys.public, "10.77.0.0/16");
-            peer.endpoint = Some(format!("{ANYCAST}:51820"));
-            conf.peers.push(peer);
+    meshed(|lab| {
+        // Nobody can have both as peers: they have the same key.
+        let mut mesh = Mesh::new(lab, &["g1", "m1", "m2", "g2"], &[["g1", "m1"], ["m1", "m2"], ["m2", "g2"]])?;
+        let keys = mesh.get("g1")?.conf.keys.clone();
+        mesh.get_mut("m2")?.peer_mut("g2")?.public_key = keys.public.clone();
+        mesh.get_mut("g2")?.conf.keys = keys.clone();
+        let (client, network) = (lab.node("client")?, lab.node("network")?);
+        lab.link((&client, "uplink"), (&network, "to-client"))?;
+        client.sh("ip addr add 10.100.0.2/24 dev uplink; ip route add default via 10.100.0.1")?;
+        network.sh("ip addr add 10.100.0.1/24 dev to-client; sysctl -qw net.ipv4.ip_forward=1")?;
+        let mut conf = Conf::new("wgp")?;
+        conf.addresses = vec![format!("{CLIENT}/32")];
+        for (net, name) in [(101, "g1"), (102, "g2")] {
+            let gateway = mesh.get_mut(name)?;
+            lab.link((&network, &format!("to-{name}")), (&gateway.node, "to-clients"))?;
+            network.run(&["ip", "addr", "add", &format!("10.{net}.0.2/24"), "dev", &format!("to-{name}")])?;
+            gateway.node.sh(&format!(
+                "ip addr add 10.{net}.0.1/24 dev to-clients; ip route add default via 10.{net}.0.2
+                 ip addr add {ANYCAST}/32 dev lo"
+            ))?;
+            gateway.add_client("client", &conf.keys, CLIENT_PREFIX);
+        }
+        network.run(&["ip", "route", "add", ANYCAST, "via", "10.101.0.1"])?;
+        let mut peer = PeerConf::new(&keys.public, "10.77.0.0/16");
+        peer.endpoint = Some(format!("{ANYCAST}:51820"));
+        conf.peers.push(peer);
 
-            let _ups = mesh.start(lab)?;
-            // Each is somebody of its own, to the other one too.
-            mesh.converged()?;
-            let _tunnel = Tunnel::start(lab, &client, Program::Reference, &conf)?;
-            let far = mesh.get("m1")?;
-            client.reaches(&far.inside[0], 10)?;
-            far.until_via(CLIENT_PREFIX, &["g1"])?;
+        let _ups = mesh.start(lab)?;
+        // Each is somebody of its own, to the other one too.
+        mesh.converged()?;
+        let _tunnel = Tunnel::start(lab, &client, Program::Reference, &conf)?;
+        let far = mesh.get("m1")?;
+        client.reaches(&far.inside[0], 10)?;
+        far.until_via(CLIENT_PREFIX, &["g1"])?;
 
-            let mut traffic = Gaps::start(&client, "traffic", &far.inside[0])?;
-            let moved = Instant::now();
-            network.run(&["ip", "route", "replace", ANYCAST, "via", "10.102.0.1"])?;
-            traffic.goes_on(20)?;
-            // Both have heard nothing for as long: mostly the client calls first, and reaches the other gateway. If the first one
-            // does, its second call leaves from an address of its own, and the client is its again.
-            let kept =
-                || -> Result<bool> { Ok(client.run(&["wg", "show", "wgp", "endpoints"])?.contains("10.101.0.1:")) };
-            let via = |name: &str| -> Result<bool> { Ok(far.route(CLIENT_PREFIX)?["next_hops"][0] == name) };
-            eventually("the others know where the client is", SOON, || via(if kept()? { "g1" } else { "m2" }))?;
-            println!(
-                "{:?} after the network took it to the other gateway, the others know; kept: {}",
-                moved.elapsed(),
-                kept()?
-            );
-            println!("from the client, the longest gap is {:?}", traffic.longest());
-            ensure!(traffic.longest() < Duration::from_secs(30), "a gap of {:?}", traffic.longest());
-            mesh.converged()
-        })
+        let mut traffic = Gaps::start(&client, "traffic", &far.inside[0])?;
+        let moved = Instant::now();
+        network.run(&["ip", "route", "replace", ANYCAST, "via", "10.102.0.1"])?;
+        traffic.goes_on(20)?;
+        // Both have heard nothing for as long: mostly the client calls first, and reaches the other gateway. If the first one
+        // does, its second call leaves from an address of its own, and the client is its again.
+        let kept = || -> Result<bool> { Ok(client.run(&["wg", "show", "wgp", "endpoints"])?.contains("10.101.0.1:")) };
+        let via = |name: &str| -> Result<bool> { Ok(far.route(CLIENT_PREFIX)?["next_hops"][0] == name) };
+        eventually("the others know where the client is", SOON, || via(if kept()? { "g1" } else { "m2" }))?;
+        println!(
+            "{:?} after the network took it to the other gateway, the others know; kept: {}",
+            moved.elapsed(),
+            kept()?
+        );
+        println!("from the client, the longest gap is {:?}", traffic.longest());
+        ensure!(traffic.longest() < Duration::from_secs(30), "a gap of {:?}", traffic.longest());
+        mesh.converged()
     });
 }
 
@@ -267,45 +258,41 @@ const ANYCAST: &str = "10.250.0.1";
 /// What is in the air of three minutes; with RUSTGUARD_LONG=1 only.
 #[test]
 fn a_silent_client_is_reached_as_the_last_resort() {
-    scenario(|lab| {
+    meshed(|lab| {
         if std::env::var_os("RUSTGUARD_LONG").is_none() {
             lab.skip("a client that is silent for three minutes: takes 190 s, set RUSTGUARD_LONG=1");
             return Ok(());
         }
-        meshed(lab, |lab| {
-            let roaming = Roaming::new(lab)?;
-            let far = roaming.mesh.get("far")?;
-            roaming.client.reaches(&far.inside[0], 10)?;
-            eventually("it is heard", SOON, || Ok(roaming.metric("far")? < HELD))?;
-            far.until_via(CLIENT_PREFIX, &["g1"])?;
-            eventually("g1 holds it for lost", Duration::from_secs(220), || Ok(roaming.metric("far")? >= HELD))?;
-            far.node.reaches(CLIENT, 10)?;
-            eventually("it is there again", SOON, || Ok(roaming.metric("far")? < HELD))
-        })
+        let roaming = Roaming::new(lab)?;
+        let far = roaming.mesh.get("far")?;
+        roaming.client.reaches(&far.inside[0], 10)?;
+        eventually("it is heard", SOON, || Ok(roaming.metric("far")? < HELD))?;
+        far.until_via(CLIENT_PREFIX, &["g1"])?;
+        eventually("g1 holds it for lost", Duration::from_secs(220), || Ok(roaming.metric("far")? >= HELD))?;
+        far.node.reaches(CLIENT, 10)?;
+        eventually("it is there again", SOON, || Ok(roaming.metric("far")? < HELD))
     });
 }
 
 /// A client that speaks Babel is not listened to.
 #[test]
 fn clients_are_no_routers() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            let mut mesh = Mesh::line(lab)?;
-            let own = mesh.get("c")?.own().join(", ");
-            mesh.get_mut("c")?.conf.lines.push("Announce = 10.77.9.0/24".to_owned());
-            let c = mesh.get_mut("b")?.peer_mut("c")?;
-            c.allowed_ips = own;
-            c.lines[1] = "Role = client".to_owned();
-            let _ups = mesh.start(lab)?;
-            let (a, b, c) = (mesh.get("a")?, mesh.get("b")?, mesh.get("c")?);
-            for prefix in c.own() {
-                a.until_routed(&prefix)?;
-            }
-            eventually("c talks, and b does not listen", SOON, || Ok(b.dropped("engine_not_a_router")? >= 10))?;
-            ensure!(b.neighbour("c").is_err(), "b has it as a neighbour");
-            let counted = b.route("10.77.9.0/24")?;
-            ensure!(counted.is_null() && a.route("10.77.9.0/24")?.is_null(), "b believes it: {counted}");
-            Ok(())
-        })
+    meshed(|lab| {
+        let mut mesh = Mesh::line(lab)?;
+        let own = mesh.get("c")?.own().join(", ");
+        mesh.get_mut("c")?.conf.lines.push("Announce = 10.77.9.0/24".to_owned());
+        let c = mesh.get_mut("b")?.peer_mut("c")?;
+        c.allowed_ips = own;
+        c.lines[1] = "Role = client".to_owned();
+        let _ups = mesh.start(lab)?;
+        let (a, b, c) = (mesh.get("a")?, mesh.get("b")?, mesh.get("c")?);
+        for prefix in c.own() {
+            a.until_routed(&prefix)?;
+        }
+        eventually("c talks, and b does not listen", SOON, || Ok(b.dropped("engine_not_a_router")? >= 10))?;
+        ensure!(b.neighbour("c").is_err(), "b has it as a neighbour");
+        let counted = b.route("10.77.9.0/24")?;
+        ensure!(counted.is_null() && a.route("10.77.9.0/24")?.is_null(), "b believes it: {counted}");
+        Ok(())
     });
 }

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
     Conf, Gaps, HOSTILE_NET, HOSTILE_PREFIXES, Lab, Mesh, Node, PeerConf, Process, Program, Tunnel, Up, eventually,
-    meshed, scenario,
+    meshed,
 };
 use std::time::Duration;
 
@@ -98,36 +98,32 @@ impl Flooded {
 /// A router of the mesh announces thousands of prefixes, takes them back, starts again, and so on without end.
 #[test]
 fn a_router_that_floods_keeps_nobody_waiting() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            let flooded = Flooded::new(lab, "router")?;
-            let b = flooded.mesh.get("b")?;
-            let mut announcing = flooded.says(&["announce", "60"])?;
-            announcing.until("b believes all of it", SOON, || {
-                let neighbour = b.neighbour("flooder")?;
-                Ok(neighbour["routes"].as_u64() >= Some(HOSTILE_PREFIXES as u64))
-            })?;
-            eventually("all of it is in the kernel", SOON, || {
-                let routes = b.node.sh("ip route show root 10.66.0.0/16 | wc -l")?;
-                Ok(routes.trim().parse::<usize>()? >= HOSTILE_PREFIXES)
-            })?;
-            announcing.stop("KILL")?;
-            flooded.whole(lab, "engine_limit")
-        })
+    meshed(|lab| {
+        let flooded = Flooded::new(lab, "router")?;
+        let b = flooded.mesh.get("b")?;
+        let mut announcing = flooded.says(&["announce", "60"])?;
+        announcing.until("b believes all of it", SOON, || {
+            let neighbour = b.neighbour("flooder")?;
+            Ok(neighbour["routes"].as_u64() >= Some(HOSTILE_PREFIXES as u64))
+        })?;
+        eventually("all of it is in the kernel", SOON, || {
+            let routes = b.node.sh("ip route show root 10.66.0.0/16 | wc -l")?;
+            Ok(routes.trim().parse::<usize>()? >= HOSTILE_PREFIXES)
+        })?;
+        announcing.stop("KILL")?;
+        flooded.whole(lab, "engine_limit")
     });
 }
 
 /// A client says the same: nothing of it comes as far as the engine.
 #[test]
 fn a_client_that_floods_keeps_nobody_waiting() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            let flooded = Flooded::new(lab, "client")?;
-            flooded.whole(lab, "engine_not_a_router")?;
-            let b = flooded.mesh.get("b")?;
-            ensure!(b.neighbour("flooder").is_err(), "b has the client as a neighbour");
-            ensure!(b.dropped("engine_limit")? == 0, "the client took part of a router's share");
-            Ok(())
-        })
+    meshed(|lab| {
+        let flooded = Flooded::new(lab, "client")?;
+        flooded.whole(lab, "engine_not_a_router")?;
+        let b = flooded.mesh.get("b")?;
+        ensure!(b.neighbour("flooder").is_err(), "b has the client as a neighbour");
+        ensure!(b.dropped("engine_limit")? == 0, "the client took part of a router's share");
+        Ok(())
     });
 }

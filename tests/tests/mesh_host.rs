@@ -2,8 +2,7 @@
 //! one that forwards, routes of the kernel that are announced, and prefixes that are pinned.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
-    Conf, Lab, Mesh, Node, PeerConf, Process, Program, Router, Subject, Tunnel, Up, eventually, scenario, subject,
-    until_installed,
+    Conf, Lab, Mesh, Node, PeerConf, Process, Program, Router, Tunnel, Up, eventually, meshed, until_installed,
 };
 use std::time::{Duration, Instant};
 
@@ -15,15 +14,6 @@ const FAMILIES: [&str; 2] = ["-4", "-6"];
 const SERVICE: [&str; 2] = ["203.0.113.1", "2001:db8:ffff::1"];
 /// The table that `Table = auto` takes for a default route.
 const TABLE: &str = "51820";
-
-/// A scenario about what only RustGuard has.
-fn meshed(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
-    if subject() == Subject::WireguardGo {
-        lab.skip("routing by Babel: wireguard-go is the subject");
-        return Ok(());
-    }
-    body(lab)
-}
 
 /// a – g1 – g2 – b – a, where all but b have a way to the internet of their own. g1 and g2 are gateways: they announce
 /// default routes, and hide the mesh behind their own addresses. a reaches g1 by its own default route.
@@ -117,233 +107,210 @@ fn guarded(router: &Router) -> Result<bool> {
 /// The nearer gateway is taken, the other takes over, and without any the host's own default route works as ever.
 #[test]
 fn default_routes_are_learned() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            let net = Internet::new(lab)?;
-            let mesh = &net.mesh;
-            let before: Vec<String> =
-                mesh.routers().iter().map(|router| router.node.traces()).collect::<Result<_>>()?;
-            let [a, b, g1, g2] = ["a", "b", "g1", "g2"].map(|name| mesh.get(name));
-            let (a, b, g1, g2) = (a?, b?, g1?, g2?);
-            // a never announces a default route to g1: a neighbour may present the sources that it has announced for a while after
-            // it has retracted them.
-            let up_g1 = g1.start(lab)?;
-            let up_a = a.start(lab)?;
-            for prefix in DEFAULTS {
-                a.until_via(prefix, &["g1"])?;
+    meshed(|lab| {
+        let net = Internet::new(lab)?;
+        let mesh = &net.mesh;
+        let before = mesh.traces()?;
+        let [a, b, g1, g2] = mesh.all(["a", "b", "g1", "g2"])?;
+        // a never announces a default route to g1: a neighbour may present the sources that it has announced for a while after
+        // it has retracted them.
+        let up_g1 = g1.start(lab)?;
+        let up_a = a.start(lab)?;
+        for prefix in DEFAULTS {
+            a.until_via(prefix, &["g1"])?;
+        }
+        let mut ups = vec![up_a, b.start(lab)?, up_g1, g2.start(lab)?];
+        mesh.converged()?;
+        net.leaves_by(Some("g1"), "g1")?;
+        ensure!(guarded(a)? && guarded(b)?, "a default route through the tunnel, and no guard");
+
+        // A gateway has learned the other's, and keeps its own.
+        ensure!(!g1.route(DEFAULTS[0])?["learned"].as_array().is_none_or(Vec::is_empty), "g1 has not heard of g2");
+        for (gateway, name) in [(g1, "g1"), (g2, "g2")] {
+            for (family, address) in SERVICE.iter().enumerate() {
+                ensure!(in_table(&gateway.node, family, TABLE)?.is_empty(), "{name} has a default route into the mesh");
+                let counter = format!("via_{name}");
+                let before = net.internet.counted(&counter)?;
+                gateway.node.reaches(address, 3)?;
+                ensure!(net.internet.counted(&counter)? > before, "{name} takes another's way to the internet");
             }
-            let mut ups = vec![up_a, b.start(lab)?, up_g1, g2.start(lab)?];
-            mesh.converged()?;
-            net.leaves_by(Some("g1"), "g1")?;
-            ensure!(guarded(a)? && guarded(b)?, "a default route through the tunnel, and no guard");
+            ensure!(!guarded(gateway)?, "{name} keeps its own network from its address in the mesh");
+        }
 
-            // A gateway has learned the other's, and keeps its own.
-            ensure!(!g1.route(DEFAULTS[0])?["learned"].as_array().is_none_or(Vec::is_empty), "g1 has not heard of g2");
-            for (gateway, name) in [(g1, "g1"), (g2, "g2")] {
-                for (family, address) in SERVICE.iter().enumerate() {
-                    ensure!(
-                        in_table(&gateway.node, family, TABLE)?.is_empty(),
-                        "{name} has a default route into the mesh"
-                    );
-                    let counter = format!("via_{name}");
-                    let before = net.internet.counted(&counter)?;
-                    gateway.node.reaches(address, 3)?;
-                    ensure!(net.internet.counted(&counter)? > before, "{name} takes another's way to the internet");
-                }
-                ensure!(!guarded(gateway)?, "{name} keeps its own network from its address in the mesh");
-            }
+        // What is for the internet is checked as all else: nobody may use a source that nobody has announced …
+        a.node.run(&["ip", "addr", "add", "10.99.0.1/32", "dev", "wga"])?;
+        let dropped = g1.dropped("source_not_announced")?;
+        let ping = ["ping", "-n", "-c", "3", "-i", "0.1", "-W", "1", "-I", "10.99.0.1", SERVICE[0]];
+        ensure!(a.node.run(&ping).is_err(), "an answer to a source that was not announced");
+        let dropped = g1.dropped("source_not_announced")? - dropped;
+        ensure!(dropped == 3, "{dropped} of 3 were counted");
+        a.node.run(&["ip", "addr", "del", "10.99.0.1/32", "dev", "wga"])?;
 
-            // What is for the internet is checked as all else: nobody may use a source that nobody has announced …
-            a.node.run(&["ip", "addr", "add", "10.99.0.1/32", "dev", "wga"])?;
-            let dropped = g1.dropped("source_not_announced")?;
-            let ping = ["ping", "-n", "-c", "3", "-i", "0.1", "-W", "1", "-I", "10.99.0.1", SERVICE[0]];
-            ensure!(a.node.run(&ping).is_err(), "an answer to a source that was not announced");
-            let dropped = g1.dropped("source_not_announced")? - dropped;
-            ensure!(dropped == 3, "{dropped} of 3 were counted");
-            a.node.run(&["ip", "addr", "del", "10.99.0.1/32", "dev", "wga"])?;
+        let killed = Instant::now();
+        ups[2].process()?.stop("KILL")?;
+        g1.node.run(&["nft", "delete", "table", "inet", "mesh"])?;
+        net.leaves_by(Some("b"), "g2")?;
+        println!("from SIGKILL of g1 until a is on the internet by g2: {:?}", killed.elapsed());
 
-            let killed = Instant::now();
-            ups[2].process()?.stop("KILL")?;
-            g1.node.run(&["nft", "delete", "table", "inet", "mesh"])?;
-            net.leaves_by(Some("b"), "g2")?;
-            println!("from SIGKILL of g1 until a is on the internet by g2: {:?}", killed.elapsed());
+        ups.pop().expect("g2 is up").down()?;
+        net.leaves_by(None, "a")?;
+        eventually("the guard goes", SOON, || Ok(!guarded(a)?))?;
 
-            ups.pop().expect("g2 is up").down()?;
-            net.leaves_by(None, "a")?;
-            eventually("the guard goes", SOON, || Ok(!guarded(a)?))?;
+        // What has been killed with a default route is cleaned up after.
+        ups[2] = g1.start(lab)?;
+        ups.push(g2.start(lab)?);
+        net.leaves_by(Some("g1"), "g1")?;
+        ups[0].process()?.stop("KILL")?;
+        for address in SERVICE {
+            a.node.reaches(address, 3)?;
+        }
+        ensure!(guarded(a)?, "SIGKILL cannot be cleaned up after: is this still about anything?");
+        let down = a.node.end_of(a.node.rustguard()?.args(["down", "wga"]))?;
+        ensure!(down.success(), "down after a crash: {down}");
+        // The others, whose files are in the same folders, are still up.
+        let own = |traces: &str| traces.lines().filter(|line| !line.starts_with("/run/")).collect::<String>();
+        let after = a.node.traces()?;
+        ensure!(own(&before[0]) == own(&after) && !after.contains("wga"), "the crash has left something: {after}");
+        ups[0] = a.start(lab)?;
+        net.leaves_by(Some("g1"), "g1")?;
 
-            // What has been killed with a default route is cleaned up after.
-            ups[2] = g1.start(lab)?;
-            ups.push(g2.start(lab)?);
-            net.leaves_by(Some("g1"), "g1")?;
-            ups[0].process()?.stop("KILL")?;
-            for address in SERVICE {
-                a.node.reaches(address, 3)?;
-            }
-            ensure!(guarded(a)?, "SIGKILL cannot be cleaned up after: is this still about anything?");
-            let down = a.node.end_of(a.node.rustguard()?.args(["down", "wga"]))?;
-            ensure!(down.success(), "down after a crash: {down}");
-            // The others, whose files are in the same folders, are still up.
-            let own = |traces: &str| traces.lines().filter(|line| !line.starts_with("/run/")).collect::<String>();
-            let after = a.node.traces()?;
-            ensure!(own(&before[0]) == own(&after) && !after.contains("wga"), "the crash has left something: {after}");
-            ups[0] = a.start(lab)?;
-            net.leaves_by(Some("g1"), "g1")?;
-
-            while let Some(up) = ups.pop() {
-                up.down()?;
-            }
-            for (router, before) in mesh.routers().iter().zip(before) {
-                let after = router.node.traces()?;
-                ensure!(before == after, "{} has been changed. Before:\n{before}\nafter:\n{after}", router.name);
-            }
-            Ok(())
-        })
+        mesh.ends_without_traces(ups, &before)
     });
 }
 
 /// A gateway that redistributes its default route is one for as long as it has it, and then another's client.
 #[test]
 fn a_gateway_that_loses_its_way_takes_anothers() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            let mut net = Internet::new(lab)?;
-            for name in ["g1", "g2"] {
-                for line in &mut net.mesh.get_mut(name)?.conf.lines {
-                    if line.starts_with("Announce") {
-                        "Redistribute = default".clone_into(line);
-                    }
+    meshed(|lab| {
+        let mut net = Internet::new(lab)?;
+        for name in ["g1", "g2"] {
+            for line in &mut net.mesh.get_mut(name)?.conf.lines {
+                if line.starts_with("Announce") {
+                    "Redistribute = default".clone_into(line);
                 }
             }
-            // It has to be heard without its way to the internet too.
-            net.mesh.get_mut("a")?.peer_mut("g1")?.endpoint = Some("10.1.0.2:51820".to_owned());
-            let _ups = net.mesh.start(lab)?;
-            net.leaves_by(Some("g1"), "g1")?;
-            let g1 = net.mesh.get("g1")?;
-            g1.node.sh("ip route del default; ip -6 route del default")?;
-            for (family, address) in SERVICE.into_iter().enumerate() {
-                g1.until_via(DEFAULTS[family], &["g2"])?;
-                g1.node.reaches(address, 10)?;
-                net.mesh.get("a")?.node.reaches(address, 10)?;
-                let before = net.internet.counted("via_g2")?;
-                g1.node.run(&["ping", "-n", "-q", "-c", "5", "-i", "0.05", "-W", "1", address])?;
-                ensure!(net.internet.counted("via_g2")? >= before + 5, "g1 has found another way");
-            }
-            g1.node.sh("ip route add default via 198.51.2.1; ip route add default via 2001:db8:2::1")?;
-            net.leaves_by(Some("g1"), "g1")?;
-            for family in 0..DEFAULTS.len() {
-                eventually("g1 has its own way again", SOON, || Ok(in_table(&g1.node, family, TABLE)?.is_empty()))?;
-            }
-            Ok(())
-        })
+        }
+        // It has to be heard without its way to the internet too.
+        net.mesh.get_mut("a")?.peer_mut("g1")?.endpoint = Some("10.1.0.2:51820".to_owned());
+        let _ups = net.mesh.start(lab)?;
+        net.leaves_by(Some("g1"), "g1")?;
+        let g1 = net.mesh.get("g1")?;
+        g1.node.sh("ip route del default; ip -6 route del default")?;
+        for (family, address) in SERVICE.into_iter().enumerate() {
+            g1.until_via(DEFAULTS[family], &["g2"])?;
+            g1.node.reaches(address, 10)?;
+            net.mesh.get("a")?.node.reaches(address, 10)?;
+            let before = net.internet.counted("via_g2")?;
+            g1.node.run(&["ping", "-n", "-q", "-c", "5", "-i", "0.05", "-W", "1", address])?;
+            ensure!(net.internet.counted("via_g2")? >= before + 5, "g1 has found another way");
+        }
+        g1.node.sh("ip route add default via 198.51.2.1; ip route add default via 2001:db8:2::1")?;
+        net.leaves_by(Some("g1"), "g1")?;
+        for family in 0..DEFAULTS.len() {
+            eventually("g1 has its own way again", SOON, || Ok(in_table(&g1.node, family, TABLE)?.is_empty()))?;
+        }
+        Ok(())
     });
 }
 
 /// In a table of the user's own, a default route is a route like any other, and rules are the user's affair.
 #[test]
 fn a_table_of_ones_own_gets_everything() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            let mut net = Internet::new(lab)?;
-            let conf = &mut net.mesh.get_mut("a")?.conf;
-            conf.lines.push("Table = 77".to_owned());
-            // Without a mark, the way to g1 has to be one that table 77 is not asked for.
-            net.mesh.get_mut("a")?.peer_mut("g1")?.endpoint = Some("10.1.0.2:51820".to_owned());
-            let mesh = &net.mesh;
-            let a = mesh.get("a")?;
-            let rules = || {
-                a.node.sh("ip rule; ip -6 rule; ip route show table main; ip -6 route show table main | grep -v wga")
-            };
-            let before = rules()?;
-            let _ups = mesh.start(lab)?;
-            let (g1, g2) = (mesh.get("g1")?, mesh.get("g2")?);
-            for (family, prefix) in DEFAULTS.into_iter().enumerate() {
-                a.until_via(prefix, &["g1"])?;
-                for router in [g1, g2] {
-                    a.until_routed(&router.own()[family])?;
-                    eventually("the table is filled", SOON, || {
-                        let table = in_table(&a.node, family, "77")?;
-                        Ok(table.contains("default dev wga proto babel") && table.contains(&router.inside[family]))
-                    })?;
-                }
+    meshed(|lab| {
+        let mut net = Internet::new(lab)?;
+        let conf = &mut net.mesh.get_mut("a")?.conf;
+        conf.lines.push("Table = 77".to_owned());
+        // Without a mark, the way to g1 has to be one that table 77 is not asked for.
+        net.mesh.get_mut("a")?.peer_mut("g1")?.endpoint = Some("10.1.0.2:51820".to_owned());
+        let mesh = &net.mesh;
+        let a = mesh.get("a")?;
+        let rules =
+            || a.node.sh("ip rule; ip -6 rule; ip route show table main; ip -6 route show table main | grep -v wga");
+        let before = rules()?;
+        let _ups = mesh.start(lab)?;
+        let (g1, g2) = (mesh.get("g1")?, mesh.get("g2")?);
+        for (family, prefix) in DEFAULTS.into_iter().enumerate() {
+            a.until_via(prefix, &["g1"])?;
+            for router in [g1, g2] {
+                a.until_routed(&router.own()[family])?;
+                eventually("the table is filled", SOON, || {
+                    let table = in_table(&a.node, family, "77")?;
+                    Ok(table.contains("default dev wga proto babel") && table.contains(&router.inside[family]))
+                })?;
             }
-            ensure!(before == rules()?, "main table or rules have changed: {before} is {} now", rules()?);
-            ensure!(!guarded(a)?, "a guard that nobody asked for");
-            a.node.sh("ip rule add to 203.0.113.0/24 lookup 77; ip -6 rule add to 2001:db8:ffff::/64 lookup 77
-                       ip rule add to 10.77.0.0/16 lookup 77; ip -6 rule add to fd77::/16 lookup 77")?;
-            for (address, inside) in SERVICE.iter().zip(&g2.inside) {
-                let before = net.internet.counted("via_g1")?;
-                a.node.reaches(address, 10)?;
-                ensure!(net.internet.counted("via_g1")? > before, "not by the mesh");
-                a.node.reaches(inside, 10)?;
-            }
-            Ok(())
-        })
+        }
+        ensure!(before == rules()?, "main table or rules have changed: {before} is {} now", rules()?);
+        ensure!(!guarded(a)?, "a guard that nobody asked for");
+        a.node.sh("ip rule add to 203.0.113.0/24 lookup 77; ip -6 rule add to 2001:db8:ffff::/64 lookup 77
+                   ip rule add to 10.77.0.0/16 lookup 77; ip -6 rule add to fd77::/16 lookup 77")?;
+        for (address, inside) in SERVICE.iter().zip(&g2.inside) {
+            let before = net.internet.counted("via_g1")?;
+            a.node.reaches(address, 10)?;
+            ensure!(net.internet.counted("via_g1")? > before, "not by the mesh");
+            a.node.reaches(inside, 10)?;
+        }
+        Ok(())
     });
 }
 
 /// `Table = off`: the engine works, and the kernel gets nothing of it.
 #[test]
 fn without_a_table_routes_are_the_users_affair() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            let mut net = Internet::new(lab)?;
-            let conf = &mut net.mesh.get_mut("a")?.conf;
-            conf.lines.push("Table = off".to_owned());
-            let mesh = &net.mesh;
-            let (a, b, g2) = (mesh.get("a")?, mesh.get("b")?, mesh.get("g2")?);
-            let rules = || {
-                a.node.sh("ip rule; ip -6 rule; nft list tables; ip route show table all proto babel; ip -6 route show table all proto babel")
-            };
-            let before = rules()?;
-            let _ups = mesh.start(lab)?;
-            for (family, prefix) in DEFAULTS.into_iter().enumerate() {
-                a.until_via(prefix, &["g1"])?;
-                a.until_routed(&g2.own()[family])?;
-                // Between others it passes packets on all the same.
-                b.until_routed(&mesh.get("g1")?.own()[family])?;
-                b.node.reaches(&mesh.get("g1")?.inside[family], 10)?;
-            }
-            let after = rules()?;
-            ensure!(before == after, "{before} is {after} now");
-            ensure!(a.node.reaches(&g2.inside[0], 1).is_err(), "somebody has made a route");
-            a.node.sh("ip route add 10.77.0.0/16 dev wga; ip -6 route add fd77::/16 dev wga")?;
-            for address in &g2.inside {
-                a.node.reaches(address, 10)?;
-            }
-            Ok(())
-        })
+    meshed(|lab| {
+        let mut net = Internet::new(lab)?;
+        let conf = &mut net.mesh.get_mut("a")?.conf;
+        conf.lines.push("Table = off".to_owned());
+        let mesh = &net.mesh;
+        let (a, b, g2) = (mesh.get("a")?, mesh.get("b")?, mesh.get("g2")?);
+        let rules = || {
+            a.node.sh("ip rule; ip -6 rule; nft list tables; ip route show table all proto babel; ip -6 route show table all proto babel")
+        };
+        let before = rules()?;
+        let _ups = mesh.start(lab)?;
+        for (family, prefix) in DEFAULTS.into_iter().enumerate() {
+            a.until_via(prefix, &["g1"])?;
+            a.until_routed(&g2.own()[family])?;
+            // Between others it passes packets on all the same.
+            b.until_routed(&mesh.get("g1")?.own()[family])?;
+            b.node.reaches(&mesh.get("g1")?.inside[family], 10)?;
+        }
+        let after = rules()?;
+        ensure!(before == after, "{before} is {after} now");
+        ensure!(a.node.reaches(&g2.inside[0], 1).is_err(), "somebody has made a route");
+        a.node.sh("ip route add 10.77.0.0/16 dev wga; ip -6 route add fd77::/16 dev wga")?;
+        for address in &g2.inside {
+            a.node.reaches(address, 10)?;
+        }
+        Ok(())
     });
 }
 
 /// `--relay off`: the way over several nodes is the hosts', which see all packets, and have to forward them.
 #[test]
 fn hosts_forward_where_nothing_is_relayed() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            let mesh = Mesh::line(lab)?;
-            let (a, b, c) = (mesh.get("a")?, mesh.get("b")?, mesh.get("c")?);
-            b.node.count("forwarded", "forward", "iifname wgb oifname wgb")?;
-            let off = [("RUSTGUARD_RELAY", "off".into())];
-            let _ups = [a.start(lab)?, Up::start_with(lab, &b.node, &b.conf, &off)?, c.start(lab)?];
-            for prefix in c.own() {
-                a.until_routed(&prefix)?;
-            }
-            for address in &c.inside {
-                a.node.does_not_reach(address)?;
-            }
-            b.node.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
-            for (address, other) in c.inside.iter().zip(&b.inside) {
-                a.node.reaches(other, 10)?;
-                a.node.reaches(address, 10)?;
-                let before = b.node.counted("forwarded")?;
-                a.node.run(&["ping", "-n", "-q", "-c", "20", "-i", "0.01", "-W", "1", address])?;
-                let forwarded = b.node.counted("forwarded")? - before;
-                ensure!(forwarded >= 40, "{forwarded} packets through the host of 20 there and 20 back");
-            }
-            ensure!(b.relayed()? == 0, "{} relayed", b.relayed()?);
-            Ok(())
-        })
+    meshed(|lab| {
+        let mesh = Mesh::line(lab)?;
+        let (a, b, c) = (mesh.get("a")?, mesh.get("b")?, mesh.get("c")?);
+        b.node.count("forwarded", "forward", "iifname wgb oifname wgb")?;
+        let off = [("RUSTGUARD_RELAY", "off".into())];
+        let _ups = [a.start(lab)?, Up::start_with(lab, &b.node, &b.conf, &off)?, c.start(lab)?];
+        for prefix in c.own() {
+            a.until_routed(&prefix)?;
+        }
+        for address in &c.inside {
+            a.node.does_not_reach(address)?;
+        }
+        b.node.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
+        for (address, other) in c.inside.iter().zip(&b.inside) {
+            a.node.reaches(other, 10)?;
+            a.node.reaches(address, 10)?;
+            let before = b.node.counted("forwarded")?;
+            a.node.run(&["ping", "-n", "-q", "-c", "20", "-i", "0.01", "-W", "1", address])?;
+            let forwarded = b.node.counted("forwarded")? - before;
+            ensure!(forwarded >= 40, "{forwarded} packets through the host of 20 there and 20 back");
+        }
+        ensure!(b.relayed()? == 0, "{} relayed", b.relayed()?);
+        Ok(())
     });
 }
 
@@ -371,120 +338,115 @@ fn with_a_lan(lab: &Lab) -> Result<(Mesh, Node)> {
 
 #[test]
 fn routes_of_the_kernel_are_announced_while_they_are_there() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            let (mut mesh, machine) = with_a_lan(lab)?;
-            mesh.get_mut("c")?.conf.lines.push("Announce = 192.168.9.0/24".to_owned());
-            let stock = stock_babeld(lab, &mut mesh)?;
-            let (a, c) = (mesh.get("a")?, mesh.get("c")?);
-            c.node.sh("ip addr add 192.168.7.1/24 dev lan; ip addr add fd01:0:0:7::1/64 dev lan")?;
-            let _ups = mesh.start(lab)?;
-            mesh.converged()?;
-            // There before the tunnel, and after it.
-            for (prefix, address) in LAN.iter().zip(["192.168.7.2", "fd01:0:0:7::2"]) {
-                until_installed(&a.node, prefix)?;
-                a.node.reaches(address, 5)?;
+    meshed(|lab| {
+        let (mut mesh, machine) = with_a_lan(lab)?;
+        mesh.get_mut("c")?.conf.lines.push("Announce = 192.168.9.0/24".to_owned());
+        let stock = stock_babeld(lab, &mut mesh)?;
+        let (a, c) = (mesh.get("a")?, mesh.get("c")?);
+        c.node.sh("ip addr add 192.168.7.1/24 dev lan; ip addr add fd01:0:0:7::1/64 dev lan")?;
+        let _ups = mesh.start(lab)?;
+        mesh.converged()?;
+        // There before the tunnel, and after it.
+        for (prefix, address) in LAN.iter().zip(["192.168.7.2", "fd01:0:0:7::2"]) {
+            until_installed(&a.node, prefix)?;
+            a.node.reaches(address, 5)?;
+        }
+        machine.reaches(&a.inside[0], 5)?;
+        let times = [
+            ("192.168.8.0/24", "via 192.168.7.2"),
+            ("fd01:0:0:8::/64", "via fd01:0:0:7::2"),
+            // It goes with its network without a word of the kernel's.
+            ("192.168.8.128/25", "via 192.168.7.2"),
+        ];
+        for (prefix, via) in times {
+            let started = Instant::now();
+            c.node.sh(&format!("ip route add {prefix} {via}"))?;
+            until_installed(&a.node, prefix)?;
+            println!("{prefix} came after {:?}", started.elapsed());
+            if let Some((stock, _)) = &stock {
+                until_installed(stock, prefix)?;
             }
-            machine.reaches(&a.inside[0], 5)?;
-            let times = [
-                ("192.168.8.0/24", "via 192.168.7.2"),
-                ("fd01:0:0:8::/64", "via fd01:0:0:7::2"),
-                // It goes with its network without a word of the kernel's.
-                ("192.168.8.128/25", "via 192.168.7.2"),
-            ];
-            for (prefix, via) in times {
-                let started = Instant::now();
-                c.node.sh(&format!("ip route add {prefix} {via}"))?;
-                until_installed(&a.node, prefix)?;
-                println!("{prefix} came after {:?}", started.elapsed());
-                if let Some((stock, _)) = &stock {
-                    until_installed(stock, prefix)?;
-                }
-                let started = Instant::now();
-                match prefix {
-                    "192.168.8.128/25" => c.node.run(&["ip", "link", "set", "lan", "down"])?,
-                    _ => c.node.sh(&format!("ip route del {prefix}"))?,
-                };
-                a.until_lost(prefix)?;
-                println!("{prefix} went after {:?}", started.elapsed());
-                if let Some((stock, _)) = &stock {
-                    let family = if prefix.contains(':') { "-6" } else { "-4" };
-                    // It may say for a while that nobody is there.
-                    eventually("babeld forgets it", SOON, || {
-                        Ok(!stock.run(&["ip", family, "route", "show", "exact", prefix])?.contains("dev wgs"))
-                    })?;
-                }
+            let started = Instant::now();
+            match prefix {
+                "192.168.8.128/25" => c.node.run(&["ip", "link", "set", "lan", "down"])?,
+                _ => c.node.sh(&format!("ip route del {prefix}"))?,
+            };
+            a.until_lost(prefix)?;
+            println!("{prefix} went after {:?}", started.elapsed());
+            if let Some((stock, _)) = &stock {
+                let family = if prefix.contains(':') { "-6" } else { "-4" };
+                // It may say for a while that nobody is there.
+                eventually("babeld forgets it", SOON, || {
+                    Ok(!stock.run(&["ip", family, "route", "show", "exact", prefix])?.contains("dev wgs"))
+                })?;
             }
-            for prefix in LAN {
-                a.until_lost(prefix)?;
-            }
-            c.node.sh("ip link set lan up; ip -6 addr replace fd01:0:0:7::1/64 dev lan")?;
-            for prefix in LAN {
-                until_installed(&a.node, prefix)?;
-            }
+        }
+        for prefix in LAN {
+            a.until_lost(prefix)?;
+        }
+        c.node.sh("ip link set lan up; ip -6 addr replace fd01:0:0:7::1/64 dev lan")?;
+        for prefix in LAN {
+            until_installed(&a.node, prefix)?;
+        }
 
-            // A default route, and what is not named: that is not announced when the next change is, either.
-            c.node.sh("ip route add 172.16.0.0/12 via 192.168.7.2; ip route add unreachable 192.168.6.0/24
-                       ip route add default via 192.168.7.2")?;
-            a.until_via(DEFAULTS[0], &["b"])?;
-            eventually("the default route", SOON, || Ok(in_table(&a.node, 0, TABLE)?.starts_with("default dev wga")))?;
-            for prefix in ["172.16.0.0/12", "192.168.6.0/24"] {
-                ensure!(a.route(prefix)?.is_null(), "{prefix} was not to be announced");
-            }
-            c.node.run(&["ip", "route", "del", "default"])?;
-            eventually("no default route", SOON, || Ok(in_table(&a.node, 0, TABLE)?.is_empty()))?;
+        // A default route, and what is not named: that is not announced when the next change is, either.
+        c.node.sh("ip route add 172.16.0.0/12 via 192.168.7.2; ip route add unreachable 192.168.6.0/24
+                   ip route add default via 192.168.7.2")?;
+        a.until_via(DEFAULTS[0], &["b"])?;
+        eventually("the default route", SOON, || Ok(in_table(&a.node, 0, TABLE)?.starts_with("default dev wga")))?;
+        for prefix in ["172.16.0.0/12", "192.168.6.0/24"] {
+            ensure!(a.route(prefix)?.is_null(), "{prefix} was not to be announced");
+        }
+        c.node.run(&["ip", "route", "del", "default"])?;
+        eventually("no default route", SOON, || Ok(in_table(&a.node, 0, TABLE)?.is_empty()))?;
 
-            // What is configured stays, whatever the kernel's table has.
-            c.node.run(&["ip", "route", "add", "192.168.9.0/24", "via", "192.168.7.2"])?;
-            until_installed(&a.node, "192.168.9.0/24")?;
-            c.node.sh("ip route del 192.168.9.0/24; ip route add 192.168.10.0/24 via 192.168.7.2")?;
-            until_installed(&a.node, "192.168.10.0/24")?;
-            until_installed(&a.node, "192.168.9.0/24")
-        })
+        // What is configured stays, whatever the kernel's table has.
+        c.node.run(&["ip", "route", "add", "192.168.9.0/24", "via", "192.168.7.2"])?;
+        until_installed(&a.node, "192.168.9.0/24")?;
+        c.node.sh("ip route del 192.168.9.0/24; ip route add 192.168.10.0/24 via 192.168.7.2")?;
+        until_installed(&a.node, "192.168.10.0/24")?;
+        until_installed(&a.node, "192.168.9.0/24")
     });
 }
 
 /// What a has learned it does not announce as its own, but what it gets a route for besides, it does.
 #[test]
 fn what_was_learned_is_not_announced_again() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            let (mesh, _machine) = with_a_lan(lab)?;
-            let [a, b, c] = ["a", "b", "c"].map(|name| mesh.get(name));
-            let (a, b, c) = (a?, b?, c?);
-            c.node.sh("ip addr add 192.168.7.1/24 dev lan; ip route add default via 192.168.7.2")?;
-            let mut ups = mesh.start(lab)?;
-            mesh.converged()?;
-            let lan = LAN[0];
-            for prefix in [lan, DEFAULTS[0]] {
-                a.until_via(prefix, &["b"])?;
-            }
-            until_installed(&a.node, lan)?;
-            let origin = c.route(lan)?["origin"].clone();
-            // Another change, after which a has looked at its table.
-            a.node.sh("ip link add other type veth peer name nobody; ip link set nobody up; ip link set other up
-                       ip addr add 192.168.20.1/24 dev other")?;
-            until_installed(&b.node, "192.168.20.0/24")?;
-            for prefix in [lan, DEFAULTS[0]] {
-                ensure!(a.route(prefix)?["local"] == false, "a has learned {prefix}, and announces it as its own");
-                b.until_via(prefix, &["c"])?;
-                ensure!(b.route(prefix)?["origin"] == origin, "{prefix} has come back");
-            }
+    meshed(|lab| {
+        let (mesh, _machine) = with_a_lan(lab)?;
+        let [a, b, c] = mesh.all(["a", "b", "c"])?;
+        c.node.sh("ip addr add 192.168.7.1/24 dev lan; ip route add default via 192.168.7.2")?;
+        let mut ups = mesh.start(lab)?;
+        mesh.converged()?;
+        let lan = LAN[0];
+        for prefix in [lan, DEFAULTS[0]] {
+            a.until_via(prefix, &["b"])?;
+        }
+        until_installed(&a.node, lan)?;
+        let origin = c.route(lan)?["origin"].clone();
+        // Another change, after which a has looked at its table.
+        a.node.sh("ip link add other type veth peer name nobody; ip link set nobody up; ip link set other up
+                   ip addr add 192.168.20.1/24 dev other")?;
+        until_installed(&b.node, "192.168.20.0/24")?;
+        for prefix in [lan, DEFAULTS[0]] {
+            ensure!(a.route(prefix)?["local"] == false, "a has learned {prefix}, and announces it as its own");
+            b.until_via(prefix, &["c"])?;
+            ensure!(b.route(prefix)?["origin"] == origin, "{prefix} has come back");
+        }
 
-            // A network that both have: each takes its own.
-            a.node.run(&["ip", "addr", "add", "192.168.7.9/24", "dev", "other"])?;
-            eventually("a announces it", SOON, || Ok(a.route(lan)?["local"] == true))?;
-            eventually("the learned route gives way", SOON, || Ok(!a.installed(lan)?.contains("babel")))?;
-            ensure!(a.installed(lan)?.contains("dev other"), "the kernel's own has gone");
-            a.node.run(&["ip", "addr", "del", "192.168.7.9/24", "dev", "other"])?;
-            a.until_via(lan, &["b"])?;
-            eventually("the learned route is back", SOON, || Ok(a.installed(lan)?.contains("babel")))?;
+        // A network that both have: each takes its own.
+        a.node.run(&["ip", "addr", "add", "192.168.7.9/24", "dev", "other"])?;
+        eventually("a announces it", SOON, || Ok(a.route(lan)?["local"] == true))?;
+        eventually("the learned route gives way", SOON, || Ok(!a.installed(lan)?.contains("babel")))?;
+        ensure!(a.installed(lan)?.contains("dev other"), "the kernel's own has gone");
+        a.node.run(&["ip", "addr", "del", "192.168.7.9/24", "dev", "other"])?;
+        a.until_via(lan, &["b"])?;
+        eventually("the learned route is back", SOON, || Ok(a.installed(lan)?.contains("babel")))?;
 
-            // With c goes what it announced, and nobody else keeps it alive.
-            ups.pop().expect("c is up").down()?;
-            a.until_lost(lan)?;
-            eventually("no default route", SOON, || Ok(b.route(DEFAULTS[0])?["metric"].is_null()))
-        })
+        // With c goes what it announced, and nobody else keeps it alive.
+        ups.pop().expect("c is up").down()?;
+        a.until_lost(lan)?;
+        eventually("no default route", SOON, || Ok(b.route(DEFAULTS[0])?["metric"].is_null()))
     });
 }
 
@@ -521,59 +483,56 @@ fn stock_babeld(lab: &Lab, mesh: &mut Mesh) -> Result<Option<(Node, (Tunnel, Pro
 /// A prefix that is pinned is believed from its origin only, whoever passes it on.
 #[test]
 fn a_pinned_prefix_has_one_origin() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            // z – a – b – c: c is whom the prefix is pinned to, z is not.
-            let mut mesh = Mesh::new(lab, &["a", "b", "c", "z"], &[["a", "b"], ["b", "c"], ["a", "z"]])?;
-            let pinned = ["10.77.9.0/24", "fd77:9::/64"];
-            let key = mesh.get("c")?.conf.keys.public.clone();
-            for name in ["c", "z"] {
-                mesh.get_mut(name)?.conf.lines.push(format!("Announce = {}", pinned.join(", ")));
-            }
-            mesh.get_mut("a")?.conf.lines.push(format!("Pin = {} {key}, {} {key}", pinned[0], pinned[1]));
-            let mut ups = Vec::new();
-            for name in ["a", "b", "z"] {
-                ups.push(mesh.get(name)?.start(lab)?);
-            }
-            let [a, b, c, z] = ["a", "b", "c", "z"].map(|name| mesh.get(name));
-            let (a, b, c, z) = (a?, b?, c?, z?);
-            a.until_routed(&z.own()[0])?;
-            eventually("both are refused", SOON, || Ok(a.refused("pinned")? >= 2))?;
-            for prefix in pinned {
-                ensure!(a.route(prefix)?.is_null(), "{prefix} is believed");
-            }
-            let told = a.node.end_of(a.node.rustguard()?.args(["neighbours", "wga"]))?;
-            ensure!(told.stdout.contains("pinned"), "{told}");
+    meshed(|lab| {
+        // z – a – b – c: c is whom the prefix is pinned to, z is not.
+        let mut mesh = Mesh::new(lab, &["a", "b", "c", "z"], &[["a", "b"], ["b", "c"], ["a", "z"]])?;
+        let pinned = ["10.77.9.0/24", "fd77:9::/64"];
+        let key = mesh.get("c")?.conf.keys.public.clone();
+        for name in ["c", "z"] {
+            mesh.get_mut(name)?.conf.lines.push(format!("Announce = {}", pinned.join(", ")));
+        }
+        mesh.get_mut("a")?.conf.lines.push(format!("Pin = {} {key}, {} {key}", pinned[0], pinned[1]));
+        let mut ups = Vec::new();
+        for name in ["a", "b", "z"] {
+            ups.push(mesh.get(name)?.start(lab)?);
+        }
+        let [a, b, c, z] = mesh.all(["a", "b", "c", "z"])?;
+        a.until_routed(&z.own()[0])?;
+        eventually("both are refused", SOON, || Ok(a.refused("pinned")? >= 2))?;
+        for prefix in pinned {
+            ensure!(a.route(prefix)?.is_null(), "{prefix} is believed");
+        }
+        let told = a.node.end_of(a.node.rustguard()?.args(["neighbours", "wga"]))?;
+        ensure!(told.stdout.contains("pinned"), "{told}");
 
-            let mut up = c.start(lab)?;
-            for prefix in pinned {
-                a.until_via(prefix, &["b"])?;
-                until_installed(&a.node, prefix)?;
-                // z is nearer, and is no way there.
-                let route = a.route(prefix)?;
-                ensure!(route["origin"] == c.route(prefix)?["origin"], "{route}");
-                // Without a pin, b would have believed z.
-                b.until_via(prefix, &["c"])?;
-            }
-            // It is known by its key, and that stays.
-            for signal in ["TERM", "KILL"] {
-                up.process()?.stop(signal)?;
-                a.until_lost(pinned[0])?;
-                up = c.start(lab)?;
-                a.until_via(pinned[0], &["b"])?;
-            }
-
-            // What it kept is damaged: its router-id has another number, and is of the same key.
-            let before = a.route(pinned[0])?["origin"].clone();
-            up.process()?.stop("TERM")?;
+        let mut up = c.start(lab)?;
+        for prefix in pinned {
+            a.until_via(prefix, &["b"])?;
+            until_installed(&a.node, prefix)?;
+            // z is nearer, and is no way there.
+            let route = a.route(prefix)?;
+            ensure!(route["origin"] == c.route(prefix)?["origin"], "{route}");
+            // Without a pin, b would have believed z.
+            b.until_via(prefix, &["c"])?;
+        }
+        // It is known by its key, and that stays.
+        for signal in ["TERM", "KILL"] {
+            up.process()?.stop(signal)?;
             a.until_lost(pinned[0])?;
-            std::fs::write("/var/lib/rustguard/wgc/routing", "damaged")?;
             up = c.start(lab)?;
             a.until_via(pinned[0], &["b"])?;
-            let origin = a.route(pinned[0])?["origin"].clone();
-            let of_key = |origin: &serde_json::Value| origin.as_str().map(|id| id[..12].to_owned());
-            ensure!(origin != before && of_key(&origin) == of_key(&before), "{before}, then {origin}");
-            up.down()
-        })
+        }
+
+        // What it kept is damaged: its router-id has another number, and is of the same key.
+        let before = a.route(pinned[0])?["origin"].clone();
+        up.process()?.stop("TERM")?;
+        a.until_lost(pinned[0])?;
+        std::fs::write("/var/lib/rustguard/wgc/routing", "damaged")?;
+        up = c.start(lab)?;
+        a.until_via(pinned[0], &["b"])?;
+        let origin = a.route(pinned[0])?["origin"].clone();
+        let of_key = |origin: &serde_json::Value| origin.as_str().map(|id| id[..12].to_owned());
+        ensure!(origin != before && of_key(&origin) == of_key(&before), "{before}, then {origin}");
+        up.down()
     });
 }

@@ -1,8 +1,6 @@
 //! Stock routers as neighbours: babeld and BIRD, behind a stock WireGuard.
 use anyhow::{Result, ensure};
-use rustguard_tests::{
-    Conf, Lab, Mesh, Node, PeerConf, Program, Tunnel, Up, eventually, meshed, scenario, until_installed,
-};
+use rustguard_tests::{Conf, Lab, Mesh, Node, PeerConf, Program, Tunnel, Up, eventually, meshed, until_installed};
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -85,56 +83,52 @@ impl Stock {
 
 #[test]
 fn babeld_is_a_neighbour() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            if !lab.has("babeld", "babeld")? {
-                return Ok(());
-            }
-            let stock = Stock::new(lab)?;
-            let conf = lab.file(
-                "babeld.conf",
-                "interface wgs type tunnel\nredistribute ip 10.88.0.0/24\nredistribute ip fd88::/64\n",
-            )?;
-            let mut command = stock.node.command("babeld");
-            command.arg("-I").arg(lab.path("babeld.pid")).arg("-S").arg(lab.path("babeld.state")).arg("-c").arg(conf);
-            let mut babeld = stock.node.spawn("babeld", &mut command)?;
-            stock.exchanges()?;
-            babeld.stop("TERM")?;
-            stock.forgets()
-        })
+    meshed(|lab| {
+        if !lab.has("babeld", "babeld")? {
+            return Ok(());
+        }
+        let stock = Stock::new(lab)?;
+        let conf = lab.file(
+            "babeld.conf",
+            "interface wgs type tunnel\nredistribute ip 10.88.0.0/24\nredistribute ip fd88::/64\n",
+        )?;
+        let mut command = stock.node.command("babeld");
+        command.arg("-I").arg(lab.path("babeld.pid")).arg("-S").arg(lab.path("babeld.state")).arg("-c").arg(conf);
+        let mut babeld = stock.node.spawn("babeld", &mut command)?;
+        stock.exchanges()?;
+        babeld.stop("TERM")?;
+        stock.forgets()
     });
 }
 
 #[test]
 fn bird_is_a_neighbour() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            if !lab.has("bird", "bird2")? {
-                return Ok(());
-            }
-            let stock = Stock::new(lab)?;
-            let conf = lab.file(
-                "bird.conf",
-                r#"router id 10.77.0.99;
+    meshed(|lab| {
+        if !lab.has("bird", "bird2")? {
+            return Ok(());
+        }
+        let stock = Stock::new(lab)?;
+        let conf = lab.file(
+            "bird.conf",
+            r#"router id 10.77.0.99;
 log stderr all;
 protocol device {}
 protocol direct { ipv4; ipv6; interface "lan", "wgs"; }
 protocol kernel { ipv4 { export where source = RTS_BABEL; }; }
 protocol kernel { ipv6 { export where source = RTS_BABEL; }; }
 protocol babel {
-    ipv4 { export where source = RTS_DEVICE || source = RTS_BABEL; };
-    ipv6 { export where source = RTS_DEVICE || source = RTS_BABEL; };
-    interface "wgs" { type wired; next hop ipv4 10.77.0.99; };
+ipv4 { export where source = RTS_DEVICE || source = RTS_BABEL; };
+ipv6 { export where source = RTS_DEVICE || source = RTS_BABEL; };
+interface "wgs" { type wired; next hop ipv4 10.77.0.99; };
 }
 "#,
-            )?;
-            let mut command = stock.node.command("bird");
-            command.arg("-f").arg("-c").arg(conf).arg("-s").arg(lab.path("bird.ctl"));
-            let mut bird = stock.node.spawn("bird", &mut command)?;
-            stock.exchanges()?;
-            bird.stop("TERM")?;
-            stock.forgets()
-        })
+        )?;
+        let mut command = stock.node.command("bird");
+        command.arg("-f").arg("-c").arg(conf).arg("-s").arg(lab.path("bird.ctl"));
+        let mut bird = stock.node.spawn("bird", &mut command)?;
+        stock.exchanges()?;
+        bird.stop("TERM")?;
+        stock.forgets()
     });
 }
 
@@ -142,71 +136,66 @@ protocol babel {
 /// babeld leaves out what was added by hand without a protocol (`proto boot`), unless told otherwise.
 #[test]
 fn a_default_route_of_babelds() {
-    scenario(|lab| {
-        meshed(lab, |lab| {
-            if !lab.has("babeld", "babeld")? {
-                return Ok(());
+    meshed(|lab| {
+        if !lab.has("babeld", "babeld")? {
+            return Ok(());
+        }
+        let mut mesh = Mesh::new(lab, &["a", "b", "c"], &[["a", "c"], ["c", "b"]])?;
+        for name in ["a", "b", "c"] {
+            for peer in &mut mesh.get_mut(name)?.conf.peers {
+                peer.allowed_ips = "0.0.0.0/0, ::/0".to_owned();
             }
-            let mut mesh = Mesh::new(lab, &["a", "b", "c"], &[["a", "c"], ["c", "b"]])?;
-            for name in ["a", "b", "c"] {
-                for peer in &mut mesh.get_mut(name)?.conf.peers {
-                    peer.allowed_ips = "0.0.0.0/0, ::/0".to_owned();
-                }
-            }
-            let a = mesh.get_mut("a")?;
-            a.conf.lines.push("Redistribute = default".to_owned());
-            a.node.sh("ip link add wan type veth peer name nobody; ip link set nobody up; ip link set wan up
-                       ip addr add 198.51.100.1/24 dev wan; ip route add default via 198.51.100.2
-                       sysctl -qw net.ipv4.ip_forward=1")?;
-            let node = lab.node("stock")?;
-            lab.link((&node, "eth0"), (&mesh.get("b")?.node, "to-stock"))?;
-            node.run(&["ip", "addr", "add", "10.200.0.2/24", "dev", "eth0"])?;
-            mesh.get("b")?.node.run(&["ip", "addr", "add", "10.200.0.1/24", "dev", "to-stock"])?;
-            node.sh("ip link add wan type veth peer name nobody; ip link set nobody up; ip link set wan up
-                     ip addr add 203.0.113.1/24 dev wan; ip route add default via 203.0.113.2 proto static; sysctl -qw net.ipv4.ip_forward=1")?;
-            let mut conf = Conf::new("wgs")?;
-            conf.listen_port = Some(51_820);
-            conf.addresses = vec!["10.77.0.99/32".to_owned(), "fe80::99/64".to_owned()];
-            let mut peer = PeerConf::new(&mesh.get("b")?.conf.keys.public, "10.77.0.0/16, fe80::/64, ff02::1:6/128");
-            peer.endpoint = Some("10.200.0.1:51820".to_owned());
-            conf.peers.push(peer);
-            let b = mesh.get_mut("b")?;
-            b.conf.lines.push("Redistribute = default".to_owned());
-            b.add_router("stock", &conf.keys, "0.0.0.0/0, ::/0");
-            b.peer_mut("stock")?.endpoint = Some("10.200.0.2:51820".to_owned());
-            let _tunnel = Tunnel::start(lab, &node, Program::Reference, &conf)?;
-            node.sh("ip -6 route del ff02::1:6/128 dev wgs; ip route del 10.77.0.0/16 dev wgs")?;
-            let file = lab.file(
-                "babeld.conf",
-                "interface wgs type tunnel\nredistribute ip 0.0.0.0/0 le 0\nredistribute ip 203.0.113.0/24\n",
-            )?;
-            let _ups = mesh.start(lab)?;
-            let mut command = node.command("babeld");
-            command.arg("-I").arg(lab.path("babeld.pid")).arg("-S").arg(lab.path("babeld.state")).arg("-c").arg(file);
-            let mut babeld = node.spawn("babeld", &mut command)?;
-            let (a, b, c) = (mesh.get("a")?, mesh.get("b")?, mesh.get("c")?);
-            let default = "0.0.0.0/0";
-            b.until_routed("203.0.113.0/24")?;
-            b.until_via(default, &["stock"])?;
-            c.until_via(default, &["a"])?;
-            for router in [b, c] {
-                eventually(&format!("the kernel of {} has it", router.name), SOON, || {
-                    Ok(router.node.run(&["ip", "route", "show", "table", "51820"])?.starts_with("default dev wg"))
-                })?;
-            }
-            ensure!(a.route(default)?["local"] == true, "{}", a.route(default)?);
-            // One that b comes to have itself is b's, whatever others announce, and `routes` says so.
-            b.node.run(&["ip", "route", "add", "default", "via", "10.200.0.2"])?;
-            eventually("b announces its own", SOON, || Ok(b.route(default)?["local"] == true))?;
-            let told = b.node.end_of(b.node.rustguard()?.args(["routes", "wgb"]))?;
-            ensure!(
-                told.stdout.contains("is announced by this host") && told.stdout.contains("stock as well"),
-                "{told}"
-            );
-            b.node.run(&["ip", "route", "del", "default"])?;
-            b.until_via(default, &["stock"])?;
-            babeld.stop("TERM")?;
-            b.until_via(default, &["c"])
-        })
+        }
+        let a = mesh.get_mut("a")?;
+        a.conf.lines.push("Redistribute = default".to_owned());
+        a.node.sh("ip link add wan type veth peer name nobody; ip link set nobody up; ip link set wan up
+                   ip addr add 198.51.100.1/24 dev wan; ip route add default via 198.51.100.2
+                   sysctl -qw net.ipv4.ip_forward=1")?;
+        let node = lab.node("stock")?;
+        lab.link((&node, "eth0"), (&mesh.get("b")?.node, "to-stock"))?;
+        node.run(&["ip", "addr", "add", "10.200.0.2/24", "dev", "eth0"])?;
+        mesh.get("b")?.node.run(&["ip", "addr", "add", "10.200.0.1/24", "dev", "to-stock"])?;
+        node.sh("ip link add wan type veth peer name nobody; ip link set nobody up; ip link set wan up
+                 ip addr add 203.0.113.1/24 dev wan; ip route add default via 203.0.113.2 proto static; sysctl -qw net.ipv4.ip_forward=1")?;
+        let mut conf = Conf::new("wgs")?;
+        conf.listen_port = Some(51_820);
+        conf.addresses = vec!["10.77.0.99/32".to_owned(), "fe80::99/64".to_owned()];
+        let mut peer = PeerConf::new(&mesh.get("b")?.conf.keys.public, "10.77.0.0/16, fe80::/64, ff02::1:6/128");
+        peer.endpoint = Some("10.200.0.1:51820".to_owned());
+        conf.peers.push(peer);
+        let b = mesh.get_mut("b")?;
+        b.conf.lines.push("Redistribute = default".to_owned());
+        b.add_router("stock", &conf.keys, "0.0.0.0/0, ::/0");
+        b.peer_mut("stock")?.endpoint = Some("10.200.0.2:51820".to_owned());
+        let _tunnel = Tunnel::start(lab, &node, Program::Reference, &conf)?;
+        node.sh("ip -6 route del ff02::1:6/128 dev wgs; ip route del 10.77.0.0/16 dev wgs")?;
+        let file = lab.file(
+            "babeld.conf",
+            "interface wgs type tunnel\nredistribute ip 0.0.0.0/0 le 0\nredistribute ip 203.0.113.0/24\n",
+        )?;
+        let _ups = mesh.start(lab)?;
+        let mut command = node.command("babeld");
+        command.arg("-I").arg(lab.path("babeld.pid")).arg("-S").arg(lab.path("babeld.state")).arg("-c").arg(file);
+        let mut babeld = node.spawn("babeld", &mut command)?;
+        let (a, b, c) = (mesh.get("a")?, mesh.get("b")?, mesh.get("c")?);
+        let default = "0.0.0.0/0";
+        b.until_routed("203.0.113.0/24")?;
+        b.until_via(default, &["stock"])?;
+        c.until_via(default, &["a"])?;
+        for router in [b, c] {
+            eventually(&format!("the kernel of {} has it", router.name), SOON, || {
+                Ok(router.node.run(&["ip", "route", "show", "table", "51820"])?.starts_with("default dev wg"))
+            })?;
+        }
+        ensure!(a.route(default)?["local"] == true, "{}", a.route(default)?);
+        // One that b comes to have itself is b's, whatever others announce, and `routes` says so.
+        b.node.run(&["ip", "route", "add", "default", "via", "10.200.0.2"])?;
+        eventually("b announces its own", SOON, || Ok(b.route(default)?["local"] == true))?;
+        let told = b.node.end_of(b.node.rustguard()?.args(["routes", "wgb"]))?;
+        ensure!(told.stdout.contains("is announced by this host") && told.stdout.contains("stock as well"), "{told}");
+        b.node.run(&["ip", "route", "del", "default"])?;
+        b.until_via(default, &["stock"])?;
+        babeld.stop("TERM")?;
+        b.until_via(default, &["c"])
     });
 }

@@ -1,16 +1,12 @@
 //! What a host hears about packets that cannot be delivered, and what becomes of those that are too long for the way.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
-    HUB_A, HUB_B, Hub, INSIDE_A, INSIDE_B, Lab, Node, Outside, Pair, Program, Subject, Tunnel, scenario, subject,
+    HUB_A, HUB_B, Hub, INSIDE_A, INSIDE_B, Lab, Node, Outside, Pair, Program, Tunnel, scenario_of_rustguard,
 };
 
 /// A scenario about what RustGuard does as the kernel does, and wireguard-go does not.
-fn ours(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
-    if subject() == Subject::WireguardGo {
-        lab.skip("ICMP and fragments as the kernel has them: wireguard-go is the subject");
-        return Ok(());
-    }
-    body(lab)
+fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
+    scenario_of_rustguard("ICMP and fragments as the kernel has them", body);
 }
 
 /// One echo request for an address that cannot be reached. The patience is a minute: without an answer, `timeout` ends it.
@@ -50,60 +46,54 @@ fn strict(node: &Node) -> Result<()> {
 
 #[test]
 fn nobody_has_the_address() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let pair = Pair::new(lab, Outside::V4)?;
-            strict(&pair.a)?;
-            let (_a, _b) = pair.start(lab, Program::Subject, Program::Reference)?;
-            for address in ["10.9.0.77", "fd09::77"] {
-                told(&pair.a, address)?;
-                no_route_to_host(&pair.a, address)?;
-            }
-            let before = dropped(&pair.a, "wga", "no_route")?;
-            ensure!(before == 4, "two echo requests, two connections: {before}");
-            // What is for everybody is no loss.
-            let _ = pair.a.run(&["ping", "-n", "-c", "3", "-i", "0.01", "-W", "1", "-I", "wga", "224.0.0.251"]);
-            let _ = pair.a.run(&["ping", "-n", "-c", "3", "-i", "0.01", "-W", "1", "-I", "wga", "ff02::fb"]);
-            ensure!(dropped(&pair.a, "wga", "no_route")? == before, "multicast counts");
-            pair.a.reaches(INSIDE_B[0], 3)
-        })
+    ours(|lab| {
+        let pair = Pair::new(lab, Outside::V4)?;
+        strict(&pair.a)?;
+        let (_a, _b) = pair.start(lab, Program::Subject, Program::Reference)?;
+        for address in ["10.9.0.77", "fd09::77"] {
+            told(&pair.a, address)?;
+            no_route_to_host(&pair.a, address)?;
+        }
+        let before = dropped(&pair.a, "wga", "no_route")?;
+        ensure!(before == 4, "two echo requests, two connections: {before}");
+        // What is for everybody is no loss.
+        let _ = pair.a.run(&["ping", "-n", "-c", "3", "-i", "0.01", "-W", "1", "-I", "wga", "224.0.0.251"]);
+        let _ = pair.a.run(&["ping", "-n", "-c", "3", "-i", "0.01", "-W", "1", "-I", "wga", "ff02::fb"]);
+        ensure!(dropped(&pair.a, "wga", "no_route")? == before, "multicast counts");
+        pair.a.reaches(INSIDE_B[0], 3)
     });
 }
 
 #[test]
 fn nobody_knows_where_the_peer_is() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let mut pair = Pair::new(lab, Outside::V6)?;
-            pair.conf_a.peers[0].persistent_keepalive = Some(1);
-            strict(&pair.b)?;
-            let _b = Tunnel::start(lab, &pair.b, Program::Subject, &pair.conf_b)?;
-            for address in INSIDE_A {
-                told(&pair.b, address)?;
-                no_route_to_host(&pair.b, address)?;
-            }
-            ensure!(dropped(&pair.b, "wgb", "no_endpoint")? == 4);
-            // As soon as the peer has been heard, it is reached.
-            let _a = Tunnel::start(lab, &pair.a, Program::Reference, &pair.conf_a)?;
-            INSIDE_A.iter().try_for_each(|address| pair.b.reaches(address, 10))
-        })
+    ours(|lab| {
+        let mut pair = Pair::new(lab, Outside::V6)?;
+        pair.conf_a.peers[0].persistent_keepalive = Some(1);
+        strict(&pair.b)?;
+        let _b = Tunnel::start(lab, &pair.b, Program::Subject, &pair.conf_b)?;
+        for address in INSIDE_A {
+            told(&pair.b, address)?;
+            no_route_to_host(&pair.b, address)?;
+        }
+        ensure!(dropped(&pair.b, "wgb", "no_endpoint")? == 4);
+        // As soon as the peer has been heard, it is reached.
+        let _a = Tunnel::start(lab, &pair.a, Program::Reference, &pair.conf_a)?;
+        INSIDE_A.iter().try_for_each(|address| pair.b.reaches(address, 10))
     });
 }
 
 /// A peer asks for an address that nobody has: the host in the middle forwards, and so the peer hears of it.
 #[test]
 fn of_a_peer_by_way_of_a_host_that_forwards() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let hub = Hub::new(lab)?;
-            hub.forward(true)?;
-            let (_a, _b, _c) = hub.start(lab, Program::Reference, &[])?;
-            hub.a.reaches(HUB_B[0], 10)?;
-            for address in [HUB_A[0].replace(".0.1", ".0.77"), HUB_A[1].replace("::1", "::77")] {
-                told(&hub.a, &address)?;
-            }
-            Ok(())
-        })
+    ours(|lab| {
+        let hub = Hub::new(lab)?;
+        hub.forward(true)?;
+        let (_a, _b, _c) = hub.start(lab, Program::Reference, &[])?;
+        hub.a.reaches(HUB_B[0], 10)?;
+        for address in [HUB_A[0].replace(".0.1", ".0.77"), HUB_A[1].replace("::1", "::77")] {
+            told(&hub.a, &address)?;
+        }
+        Ok(())
     });
 }
 
@@ -111,20 +101,18 @@ fn of_a_peer_by_way_of_a_host_that_forwards() {
 /// forbids them to.
 #[test]
 fn too_long_for_a_router_that_says_nothing() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let pair = Pair::new(lab, Outside::V4)?;
-            pair.router.sh("ip link set to-b mtu 1300")?;
-            pair.b.sh("ip link set eth0 mtu 1300")?;
-            pair.router.drop("output", "icmp type destination-unreachable")?;
-            pair.router.count("unfragmentable", "forward", "udp sport 51801 ip frag-off & 0x4000 != 0")?;
-            let (_a, _b) = pair.start(lab, Program::Subject, Program::Reference)?;
-            for address in INSIDE_B {
-                pair.a.reaches(address, 10)?;
-                pair.a.run(&["ping", "-n", "-c", "3", "-i", "0.05", "-W", "5", "-s", "1372", address])?;
-            }
-            ensure!(pair.router.counted("unfragmentable")? == 0, "datagrams with DF");
-            Ok(())
-        })
+    ours(|lab| {
+        let pair = Pair::new(lab, Outside::V4)?;
+        pair.router.sh("ip link set to-b mtu 1300")?;
+        pair.b.sh("ip link set eth0 mtu 1300")?;
+        pair.router.drop("output", "icmp type destination-unreachable")?;
+        pair.router.count("unfragmentable", "forward", "udp sport 51801 ip frag-off & 0x4000 != 0")?;
+        let (_a, _b) = pair.start(lab, Program::Subject, Program::Reference)?;
+        for address in INSIDE_B {
+            pair.a.reaches(address, 10)?;
+            pair.a.run(&["ping", "-n", "-c", "3", "-i", "0.05", "-W", "5", "-s", "1372", address])?;
+        }
+        ensure!(pair.router.counted("unfragmentable")? == 0, "datagrams with DF");
+        Ok(())
     });
 }

@@ -1,15 +1,11 @@
 //! What people see of a mesh: `trace`, `map` and the demonstrations.
 use anyhow::{Context as _, Result, ensure};
-use rustguard_tests::{Lab, Mesh, Node, Subject, scenario, subject};
+use rustguard_tests::{Lab, Mesh, Node, scenario_of_rustguard};
 use std::{fs, time::Duration};
 
 /// A scenario about what only RustGuard has.
-fn ours(lab: &Lab, body: impl FnOnce(&Lab) -> Result<()>) -> Result<()> {
-    if subject() == Subject::WireguardGo {
-        lab.skip("trace, map and demo: wireguard-go is the subject");
-        return Ok(());
-    }
-    body(lab)
+fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
+    scenario_of_rustguard("trace, map and demo", body);
 }
 
 /// What `rustguard` writes to standard output.
@@ -28,139 +24,128 @@ fn contains(text: &str, parts: &[&str]) -> Result<()> {
 
 #[test]
 fn trace_tells_who_is_on_the_way() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let mesh = Mesh::line(lab)?;
-            let [a, b] = ["a", "b"].map(|name| mesh.get(name));
-            let (a, b) = (a?, b?);
-            b.node.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0")?;
-            let _ups = mesh.start(lab)?;
-            mesh.converged()?;
-            for (to, prefix, switch) in
-                [("10.77.0.3", "10.77.0.3/32", "ip_forward=1"), ("fd77::3", "fd77::3/128", "conf.all.forwarding=1")]
-            {
-                let text = says(&a.node, &["trace", to, "-i", "wga"])?;
-                let first = format!("{to} is in {prefix}, says wga\n  next hop      b\n");
-                contains(&text, &[&first, " 1  *\n", &format!(" 2  {to} "), switch])?;
-            }
-            b.node.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
-            for (to, hop) in [("10.77.0.3", "10.77.0.2"), ("fd77::3", "fd77::2")] {
-                let text = says(&a.node, &["trace", to, "-i", "wga"])?;
-                contains(&text, &[&format!(" 1  {hop} (b) "), &format!(" 2  {to} ")])?;
-                ensure!(!text.contains('*'), "{text}");
-            }
-            let json: serde_json::Value =
-                serde_json::from_str(&says(&a.node, &["trace", "10.77.0.3", "-i", "wga", "--json"])?)?;
-            ensure!(json["hops"][0]["name"] == "b" && json["hops"][1]["answer"] == "reached", "{json}");
-            ensure!(json["hops"][2].is_null() && json["route"]["next_hops"][0] == "b", "{json}");
+    ours(|lab| {
+        let mesh = Mesh::line(lab)?;
+        let [a, b] = mesh.all(["a", "b"])?;
+        b.node.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0")?;
+        let _ups = mesh.start(lab)?;
+        mesh.converged()?;
+        for (to, prefix, switch) in
+            [("10.77.0.3", "10.77.0.3/32", "ip_forward=1"), ("fd77::3", "fd77::3/128", "conf.all.forwarding=1")]
+        {
+            let text = says(&a.node, &["trace", to, "-i", "wga"])?;
+            let first = format!("{to} is in {prefix}, says wga\n  next hop      b\n");
+            contains(&text, &[&first, " 1  *\n", &format!(" 2  {to} "), switch])?;
+        }
+        b.node.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
+        for (to, hop) in [("10.77.0.3", "10.77.0.2"), ("fd77::3", "fd77::2")] {
+            let text = says(&a.node, &["trace", to, "-i", "wga"])?;
+            contains(&text, &[&format!(" 1  {hop} (b) "), &format!(" 2  {to} ")])?;
+            ensure!(!text.contains('*'), "{text}");
+        }
+        let json: serde_json::Value =
+            serde_json::from_str(&says(&a.node, &["trace", "10.77.0.3", "-i", "wga", "--json"])?)?;
+        ensure!(json["hops"][0]["name"] == "b" && json["hops"][1]["answer"] == "reached", "{json}");
+        ensure!(json["hops"][2].is_null() && json["route"]["next_hops"][0] == "b", "{json}");
 
-            // What is here, what is nowhere, and what the host itself would send elsewhere.
-            contains(&says(&a.node, &["trace", "10.77.0.1", "-i", "wga"])?, &["this host", "has it itself"])?;
-            let lost = a.node.end_of(a.node.rustguard()?.args(["trace", "192.0.2.1", "-i", "wga"]))?;
-            lost.refused(&["wga", "192.0.2.1", "announce"])?;
-            a.node.run(&["ip", "route", "add", "10.77.0.3", "via", "10.1.0.2"])?;
-            let text = says(&a.node, &["trace", "10.77.0.3", "-i", "wga"])?;
-            contains(&text, &["this host's routes send 10.77.0.3 to to-b", " 2  10.77.0.3 "])?;
+        // What is here, what is nowhere, and what the host itself would send elsewhere.
+        contains(&says(&a.node, &["trace", "10.77.0.1", "-i", "wga"])?, &["this host", "has it itself"])?;
+        let lost = a.node.end_of(a.node.rustguard()?.args(["trace", "192.0.2.1", "-i", "wga"]))?;
+        lost.refused(&["wga", "192.0.2.1", "announce"])?;
+        a.node.run(&["ip", "route", "add", "10.77.0.3", "via", "10.1.0.2"])?;
+        let text = says(&a.node, &["trace", "10.77.0.3", "-i", "wga"])?;
+        contains(&text, &["this host's routes send 10.77.0.3 to to-b", " 2  10.77.0.3 "])?;
 
-            // All interfaces share the folder of sockets here.
-            let which = a.node.end_of(a.node.rustguard()?.args(["trace", "10.77.0.3"]))?;
-            which.refused(&["wga, wgb, wgc", "--interface"])?;
-            let none = a.node.end_of(a.node.rustguard()?.args(["map", "-i", "wg-none"]))?;
-            none.refused(&["wg-none.sock", "not up"])?;
-            Ok(())
-        })
+        // All interfaces share the folder of sockets here.
+        let which = a.node.end_of(a.node.rustguard()?.args(["trace", "10.77.0.3"]))?;
+        which.refused(&["wga, wgb, wgc", "--interface"])?;
+        let none = a.node.end_of(a.node.rustguard()?.args(["map", "-i", "wg-none"]))?;
+        none.refused(&["wg-none.sock", "not up"])?;
+        Ok(())
     });
 }
 
 #[test]
 fn the_map_has_neighbours_and_what_is_behind_them() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let mut mesh = Mesh::line(lab)?;
-            let phone = rustguard_tests::Keypair::generate()?;
-            mesh.get_mut("a")?.add_client("phone", &phone, "10.77.0.99/32");
-            let a = mesh.get("a")?;
-            let _ups = mesh.start(lab)?;
-            mesh.converged()?;
-            let dot = says(&a.node, &["map", "-i", "wga", "--format", "dot"])?;
-            let lines =
-                ["\"b\\ncost ", "\\nmetric ", "10.77.0.3/32", "\"phone\\nclient, silent\\n10.77.0.99/32\"", "n2 -- n3"];
-            contains(&dot, &lines)?;
-            let file = lab.path("mesh.svg");
-            let name = file.to_str().context("a path in UTF-8")?;
-            ensure!(says(&a.node, &["map", "-i", "wga", "-o", name])?.is_empty());
-            contains(&fs::read_to_string(&file)?, &["<svg ", ">b</text>", ">10.77.0.3/32</text>", ">phone</text>"])?;
-            let denied = a.node.end_of(a.node.rustguard()?.args(["map", "-i", "wga", "-o", "/no/such/folder/x"]))?;
-            denied.refused(&["/no/such/folder/x", "no such file"])
-        })
+    ours(|lab| {
+        let mut mesh = Mesh::line(lab)?;
+        let phone = rustguard_tests::Keypair::generate()?;
+        mesh.get_mut("a")?.add_client("phone", &phone, "10.77.0.99/32");
+        let a = mesh.get("a")?;
+        let _ups = mesh.start(lab)?;
+        mesh.converged()?;
+        let dot = says(&a.node, &["map", "-i", "wga", "--format", "dot"])?;
+        let lines =
+            ["\"b\\ncost ", "\\nmetric ", "10.77.0.3/32", "\"phone\\nclient, silent\\n10.77.0.99/32\"", "n2 -- n3"];
+        contains(&dot, &lines)?;
+        let file = lab.path("mesh.svg");
+        let name = file.to_str().context("a path in UTF-8")?;
+        ensure!(says(&a.node, &["map", "-i", "wga", "-o", name])?.is_empty());
+        contains(&fs::read_to_string(&file)?, &["<svg ", ">b</text>", ">10.77.0.3/32</text>", ">phone</text>"])?;
+        let denied = a.node.end_of(a.node.rustguard()?.args(["map", "-i", "wga", "-o", "/no/such/folder/x"]))?;
+        denied.refused(&["/no/such/folder/x", "no such file"])
     });
 }
 
 #[test]
 fn an_interface_without_a_protocol_has_no_map() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let node = lab.node("alone")?;
-            let none = node.end_of(node.rustguard()?.args(["map"]))?;
-            none.refused(&["no interface", "Routing = babel"])?;
-            let conf = rustguard_tests::Conf::new("wgplain")?;
-            let _up = rustguard_tests::Up::start(lab, &node, &conf)?;
-            for arguments in [&["map", "-i", "wgplain"][..], &["trace", "10.0.0.1", "-i", "wgplain"]] {
-                let ended = node.end_of(node.rustguard()?.args(arguments))?;
-                ended.refused(&["wgplain has no routing protocol", "Routing = babel"])?;
-            }
-            Ok(())
-        })
+    ours(|lab| {
+        let node = lab.node("alone")?;
+        let none = node.end_of(node.rustguard()?.args(["map"]))?;
+        none.refused(&["no interface", "Routing = babel"])?;
+        let conf = rustguard_tests::Conf::new("wgplain")?;
+        let _up = rustguard_tests::Up::start(lab, &node, &conf)?;
+        for arguments in [&["map", "-i", "wgplain"][..], &["trace", "10.0.0.1", "-i", "wgplain"]] {
+            let ended = node.end_of(node.rustguard()?.args(arguments))?;
+            ended.refused(&["wgplain has no routing protocol", "Routing = babel"])?;
+        }
+        Ok(())
     });
 }
 
 #[test]
 fn the_demonstration_of_a_mesh_heals_and_leaves_a_picture() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let node = lab.node("demo")?;
-            let before = node.traces()?;
-            let file = lab.path("demo.svg");
-            let picture = file.to_str().context("a path in UTF-8")?;
-            let folder = node.end_of(node.rustguard()?.args(["demo", "mesh", "--picture", "/no/such/folder/x"]))?;
-            folder.refused(&["/no/such/folder", "picture"])?;
-            let text = says(&node, &["demo", "mesh", "--picture", picture])?;
-            contains(&text, &["bob → cem\n", "bob → ann → eli → dia → cem\n", "  healed  ", "  found  ", picture])?;
-            let svg = fs::read_to_string(&file)?;
-            contains(&svg, &["all pairs again after", ">bob – cem</text>", "nothing lost", "bad dots", " s lost<"])?;
-            ensure!(before == node.traces()?, "something is left behind");
-            Ok(())
-        })
+    ours(|lab| {
+        let node = lab.node("demo")?;
+        let before = node.traces()?;
+        let file = lab.path("demo.svg");
+        let picture = file.to_str().context("a path in UTF-8")?;
+        let folder = node.end_of(node.rustguard()?.args(["demo", "mesh", "--picture", "/no/such/folder/x"]))?;
+        folder.refused(&["/no/such/folder", "picture"])?;
+        let text = says(&node, &["demo", "mesh", "--picture", picture])?;
+        contains(&text, &["bob → cem\n", "bob → ann → eli → dia → cem\n", "  healed  ", "  found  ", picture])?;
+        let svg = fs::read_to_string(&file)?;
+        contains(&svg, &["all pairs again after", ">bob – cem</text>", "nothing lost", "bad dots", " s lost<"])?;
+        ensure!(before == node.traces()?, "something is left behind");
+        Ok(())
     });
 }
 
 #[test]
 fn demonstrations_end_with_ctrl_c_and_leave_nothing() {
-    scenario(|lab| {
-        ours(lab, |lab| {
-            let node = lab.node("demo")?;
-            let before = node.traces()?;
-            for arguments in [&["demo"][..], &["demo", "mesh"]] {
-                let temporary = lab.path("temporary");
-                fs::create_dir_all(&temporary)?;
-                // A shell's background jobs, and all they start, ignore SIGINT: this one hears it again.
-                let mut command = node.command("env");
-                command.arg("--default-signal=INT").arg(rustguard_tests::rustguard()?);
-                command.args(arguments).env("TMPDIR", &temporary);
-                let name = arguments.join("-");
-                let mut demo = node.spawn(&name, &mut command)?;
-                let log = lab.path(&format!("{name}.log"));
-                demo.until("it has begun", Duration::from_secs(10), || {
-                    Ok(["handshake", "together"].iter().any(|word| demo_says(&log, word)))
-                })?;
-                demo.signal("INT")?;
-                let ended = demo.ended(Duration::from_secs(5))?;
-                ensure!(!ended.success(), "it was interrupted: {ended}");
-                ensure!(fs::read_dir(&temporary)?.next().is_none(), "a file is left behind");
-                ensure!(before == node.traces()?, "something is left behind");
-            }
-            Ok(())
-        })
+    ours(|lab| {
+        let node = lab.node("demo")?;
+        let before = node.traces()?;
+        for arguments in [&["demo"][..], &["demo", "mesh"]] {
+            let temporary = lab.path("temporary");
+            fs::create_dir_all(&temporary)?;
+            // A shell's background jobs, and all they start, ignore SIGINT: this one hears it again.
+            let mut command = node.command("env");
+            command.arg("--default-signal=INT").arg(rustguard_tests::rustguard()?);
+            command.args(arguments).env("TMPDIR", &temporary);
+            let name = arguments.join("-");
+            let mut demo = node.spawn(&name, &mut command)?;
+            let log = lab.path(&format!("{name}.log"));
+            demo.until("it has begun", Duration::from_secs(10), || {
+                Ok(["handshake", "together"].iter().any(|word| demo_says(&log, word)))
+            })?;
+            demo.signal("INT")?;
+            let ended = demo.ended(Duration::from_secs(5))?;
+            ensure!(!ended.success(), "it was interrupted: {ended}");
+            ensure!(fs::read_dir(&temporary)?.next().is_none(), "a file is left behind");
+            ensure!(before == node.traces()?, "something is left behind");
+        }
+        Ok(())
     });
 }
 

@@ -78,3 +78,8 @@ pub use rustguard_core;
 pub use rustguard_crypto::x25519::PublicKey;
 pub use speaker::Babel;
 pub use wire::types::{Announcement, RouterId, Seqno};
+
+/// The examples of README.md, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

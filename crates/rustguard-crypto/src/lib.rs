@@ -41,3 +41,8 @@ pub mod x25519;
 /// Compiles only if `T` is wiped when it is dropped: dependencies do that behind cargo features, which must not get
 /// lost.
 const fn wiped_on_drop<T: zeroize::ZeroizeOnDrop>() {}
+
+/// The examples of README.md, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -164,3 +164,8 @@ impl<N: Network> Network for Option<N> {
         self.as_ref().map_or(0, Network::recv_slab_len)
     }
 }
+
+/// The examples of README.md, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
