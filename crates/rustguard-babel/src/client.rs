@@ -1,12 +1,13 @@
 //! Passive clients: stock WireGuard peers that this node announces.
 //!
-//! Gateways hear of each other only what is selected in between, and that is the nearest. If all who hear a client were alike, the
-//! one that it has left would still be told of nobody else, as long as its neighbours are nearer to it than to the new one. Who has
-//! just heard it is therefore nearer than all who have for long; when everybody knows, distance decides again.
+//! Gateways learn of each other only by the routes that are selected in between, and those lead to the nearest gateway. If all gateways
+//! that hear a client were equal, the gateway that the client left would learn of no other one, as long as its neighbours are nearer to it
+//! than to the new one. A gateway that has just heard the client therefore announces a shorter distance than all that have heard it for
+//! longer. When all nodes know, the distance decides again.
 //!
-//! A client may have several gateways as peers, and accepts a source from one of them only: the one that its own allowed IPs send
-//! data to. Data from it is what counts. A keepalive is no such choice: WireGuard sends one ten seconds after it was last sent
-//! something, also to a gateway that the client has left. Nor is the renewal of a session.
+//! A client may have several gateways as peers. It accepts a source from one of them only: the one that its own allowed IPs send data
+//! to. So data from the client shows its choice. A keepalive does not: WireGuard sends one ten seconds after it last received something,
+//! also to a gateway that the client has left. Nor does the renewal of a session.
 pub(crate) mod clients;
 
 use crate::params::{
@@ -28,17 +29,17 @@ pub(crate) struct Client {
     spoke: Option<Instant>,
     /// When a handshake was last complete.
     handshake: Option<Instant>,
-    /// It came at this time, which is not long ago.
+    /// It came at this time, less than [`CLIENT_NEW`] ago.
     came: Option<Instant>,
-    /// Another gateway heard it at this time.
+    /// Another gateway began to announce at this time that it hears the client.
     contested: Option<Instant>,
-    /// It talks to another gateway; what it sent until then does not mean that it came back.
+    /// It talks to another gateway. What it sent until this time does not mean that it came back.
     left: Option<Instant>,
     /// When this gateway last answered that it hears it too.
     insisted: Option<Instant>,
 }
 
-/// What is known of where it is.
+/// Where the client is, as far as this gateway knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Presence {
     /// It was never heard.
@@ -57,8 +58,8 @@ impl Client {
         Self { prefixes, ..Self::default() }
     }
 
-    /// The metric to announce: a client that fell silent stays reachable as the last resort, and loses to any gateway that
-    /// hears it.
+    /// The metric to announce. A client that fell silent stays reachable by this gateway as the last resort; any gateway that hears it
+    /// wins.
     pub(crate) fn metric(&self) -> u16 {
         match (self.presence, self.came) {
             (Presence::Here, Some(_)) => 0,
@@ -84,8 +85,8 @@ impl Client {
         self.metric() != before
     }
 
-    /// A handshake is complete. A client that had no session has come, and so has one that begins another session early, because it
-    /// lost the last one: it may not say anything else. True when that changes the metric.
+    /// A handshake is complete. A client without a session has come. So has a client that begins another session early, because it lost
+    /// the last one: nothing else may come from it. True when that changes the metric.
     pub(crate) fn handshake_complete(&mut self, now: Instant) -> bool {
         let last = self.handshake.replace(now);
         let renews = last.is_some_and(|last| now.since(last) >= CLIENT_RENEWS)
@@ -93,7 +94,7 @@ impl Client {
         self.heard((!renews).then_some(now), now)
     }
 
-    /// Another gateway started to announce that it hears it. Both may: whether it moved shows within a moment.
+    /// Another gateway began to announce that it hears the client. Both may hear it: whether it moved shows within [`CLIENT_MOVED`].
     pub(crate) fn contested(&mut self, now: Instant) {
         if self.presence == Presence::Here && self.contested.is_none() {
             self.contested = Some(now);
@@ -123,7 +124,7 @@ impl Client {
                 self.left = Some(left);
                 self.lost();
             } else if self.insisted.is_none_or(|at| at + CLIENT_INSIST <= now) {
-                // It came back, perhaps, and the other one does not know. Not for ever: it may talk to both.
+                // It may have come back, unknown to the other gateway. This is said at intervals only: the client may talk to both.
                 (self.came, self.insisted) = (Some(now), Some(now));
             }
         }

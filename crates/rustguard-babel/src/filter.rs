@@ -37,7 +37,7 @@ impl ImportFilter {
     }
 }
 
-/// Whether the pins let `origin` announce `prefix`.
+/// Whether the pins permit `origin` to originate `prefix`.
 fn pinned_to(pins: &[Pin], prefix: &IpNet, origin: RouterId) -> bool {
     let covering = pins.iter().filter(|pin| pin.prefix.contains(prefix));
     let Some(longest) = covering.clone().map(|pin| pin.prefix.prefix_len()).max() else { return true };
@@ -45,7 +45,7 @@ fn pinned_to(pins: &[Pin], prefix: &IpNet, origin: RouterId) -> bool {
     longest.any(|pin| pin.origin.is_of_same_key(origin))
 }
 
-/// Prefixes that are never learned nor announced: link-local, multicast, loopback, unspecified (RFC 8966 Appendix C).
+/// Whether a prefix is never learned nor announced: link-local, multicast, loopback, unspecified (RFC 8966 Appendix C).
 pub(crate) fn is_martian(prefix: &IpNet) -> bool {
     match prefix {
         IpNet::V4(net) => {

@@ -1,4 +1,4 @@
-//! Small random numbers, so that nodes do not speak in step (RFC 8966 §3.1). Nothing secret depends on them.
+//! Random delays, so that nodes do not send at the same time (RFC 8966 §3.1). Nothing secret depends on them.
 
 /// SplitMix64 from a seed that the caller's generator gave.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,8 @@
-//! What nodes are called. A name is a claim of the origin, for people to read: nothing is decided by it.
+//! The names of nodes. A name is a claim of the origin, for people to read: nothing is decided by it.
 //!
-//! It travels in a TLV of an experimental type (RFC 8966 §9), which other speakers ignore, behind the Router-Id of whom it names. A
-//! node believes the neighbour that it selected a route of that origin by, and passes that on: a name goes the way that routes go, and
-//! whoever is on that way can change it. There are no packets for names alone: urgent updates take them along, and every eighth full one.
+//! A name travels in a TLV of an experimental type (RFC 8966 §9), behind the Router-Id of the node that it names. Other speakers ignore the
+//! TLV. A node believes the neighbour that its selected route to the origin goes by, and passes that name on. So names travel like routes,
+//! and every node on the way can change them. Names have no packets of their own: urgent updates contain them, and every eighth full update.
 use crate::{
     params::{MAX_NAMES, NAME_HOLD},
     wire::types::RouterId,
@@ -11,8 +11,8 @@ use core::{error::Error, fmt, str::FromStr};
 use rustguard_core::{node::PeerId, time::Instant};
 use std::collections::BTreeMap;
 
-/// A name: 1 to 63 letters, digits, `-`, `_` and `.` of ASCII, the first one a letter or a digit. There is nothing in it that a terminal
-/// obeys, that looks like something else in another alphabet, or that ends a column of a table.
+/// A name: 1 to 63 ASCII letters, digits, `-`, `_` and `.`, the first one a letter or a digit. So a name cannot control a terminal, does
+/// not look like another one in a different alphabet, and does not end a column of a table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     len: u8,
@@ -20,7 +20,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// Bytes at most, as a label of the DNS.
+    /// The most bytes, as many as in a label of the DNS.
     pub const MAX: usize = 63;
 
     /// A name of these bytes.
@@ -85,16 +85,16 @@ impl fmt::Debug for Name {
 /// What other nodes are called.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    known: BTreeMap<RouterId, Known>,
+    known: BTreeMap<RouterId, KnownName>,
     brought_in: BTreeMap<PeerId, usize>,
     /// Where the next sweep begins.
     swept: Option<RouterId>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownName {
     name: Name,
-    /// Who brought it in, and said it last at this time.
+    /// The neighbour that brought it in, and when it last did.
     via: PeerId,
     said: Instant,
 }
@@ -108,8 +108,8 @@ impl Names {
         self.known.iter().map(|(&router_id, known)| (router_id, known.name))
     }
 
-    /// The way to this origin leads over `via`, which says what the origin is called. A neighbour that makes up origins fills its own
-    /// share.
+    /// The route to this origin goes by `via`, which says what the origin is called. A neighbour that invents origins fills only its own
+    /// share of the table.
     pub(crate) fn learn(&mut self, router_id: RouterId, name: Name, via: PeerId, now: Instant) {
         if let Some(known) = self.known.get_mut(&router_id).filter(|known| known.via == via) {
             (known.name, known.said) = (name, now);
@@ -120,12 +120,12 @@ impl Names {
             return;
         }
         *count += 1;
-        if let Some(before) = self.known.insert(router_id, Known { name, via, said: now }) {
+        if let Some(before) = self.known.insert(router_id, KnownName { name, via, said: now }) {
             self.release(before.via);
         }
     }
 
-    /// Forgets names that nobody has said for long. It looks at a part of them each time.
+    /// Forgets names that were not repeated for [`NAME_HOLD`]. Each call looks at a part of them.
     pub(crate) fn sweep(&mut self, now: Instant) {
         let from = self.swept.take().unwrap_or(RouterId::MIN);
         let part: Vec<(RouterId, bool)> =
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_terminal_shows_as_it_is() {
+    fn a_name_has_no_bytes_that_a_terminal_interprets() {
         let longest = "x".repeat(Name::MAX);
         for good in ["a", "office", "gw-1.example.com", "7_8", &longest] {
             assert_eq!(name(good).as_str(), good);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_makes_up_origins_fills_its_own_share() {
+    fn invented_origins_fill_the_share_of_their_neighbour() {
         let (mut names, now) = (Names::default(), Instant::from_nanos(1 << 40));
         let (liar, other) = (PeerId(1), PeerId(2));
         for number in 0..2_000 {
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(names.iter().count(), MAX_NAMES);
         names.learn(id(3_000), name("y"), other, now);
         assert_eq!(names.get(id(3_000)), Some(name("y")));
-        // The way to one of them leads elsewhere now.
+        // The route to one of them goes by another neighbour now.
         names.learn(id(0), name("z"), other, now);
         names.learn(id(2_000), name("x"), liar, now);
         assert_eq!((names.get(id(0)), names.get(id(2_000))), (Some(name("z")), Some(name("x"))));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_says_any_more_is_forgotten_part_by_part() {
+    fn names_that_are_not_repeated_are_forgotten_part_by_part() {
         let (mut names, now) = (Names::default(), Instant::from_nanos(1 << 40));
         let count = u16::try_from(MAX_NAMES).expect("a thousand") + 9;
         for number in 0..count {

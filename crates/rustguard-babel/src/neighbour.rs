@@ -1,4 +1,4 @@
-//! A neighbour: whether it is heard, whether it hears, what the link costs (RFC 8966 §3.2.4, §3.4, A.2).
+//! A neighbour: whether it is heard, whether it hears this node, and what the link costs (RFC 8966 §3.2.4, §3.4, A.2).
 pub(crate) mod hello;
 pub(crate) mod neighbours;
 pub(crate) mod outbox;
@@ -21,47 +21,47 @@ use core::{net::Ipv6Addr, time::Duration};
 use ipnet::IpNet;
 use rustguard_core::time::Instant;
 
-/// A peer that is a router. It is a neighbour once a Hello of it came; before that, Hellos are all that it gets.
+/// A peer that is a router. It is a neighbour as soon as a Hello of it was received; before that, it is only sent Hellos.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
-    /// What it may carry.
+    /// Its allowed IPs: what it may announce.
     pub(crate) allowed: Vec<IpNet>,
-    /// Where it speaks from.
+    /// The link-local address that it sends from.
     pub(crate) address: Option<Ipv6Addr>,
     multicast: History,
     unicast: History,
-    /// From its last IHU, and how long that holds.
+    /// The rxcost in its last IHU, and how long the IHU holds.
     txcost: u16,
     txcost_until: Instant,
     pub(crate) rtt: RoundTrip,
-    /// The link from it to here works.
+    /// The direction from the neighbour to here works.
     receives: bool,
     cost: u16,
-    /// A finite cost does not change before; and when to look at it again, if that would be necessary.
+    /// A finite cost does not change before this time; and when to compute it again, if it would have changed.
     cost_until: Instant,
     cost_due: Option<Instant>,
-    /// When anything authentic came from it.
+    /// When an authentic packet last came from it.
     heard: Option<Instant>,
     probe: Option<Probe>,
     busy_until: Instant,
     /// Its entries in the route table.
     pub(crate) routes: usize,
-    /// When it gets everything, for certain, because it is new or asks; and the earliest time for that after the last.
+    /// When it is sent all updates with acknowledgment, because it is new or asks; and the earliest time for the next such dump.
     dump_at: Option<Instant>,
     dump_after: Option<Instant>,
-    /// When it gets everything because it is time.
+    /// When the next periodic update is due.
     update_at: Option<Instant>,
-    /// Those since the last that had all names with it.
+    /// How many periodic updates were sent since the last one with all names.
     updates: u8,
     pub(crate) out: Outbox,
 }
 
-/// Asking a silent neighbour for a sign of life.
+/// Acknowledgment requests to a silent neighbour.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     left: u8,
     at: Instant,
-    /// Without an answer the link is given up: data is not answered either.
+    /// Without an answer the link is given up, because data is not answered either.
     decides: bool,
 }
 
@@ -110,7 +110,7 @@ impl Neighbour {
         self.cost
     }
 
-    /// What an IHU says: the nominal cost if it is heard.
+    /// The rxcost to announce in an IHU: the nominal cost if the neighbour is heard.
     pub(crate) fn rxcost(&self) -> u16 {
         if self.receives { crate::params::COST } else { INFINITY }
     }
@@ -133,19 +133,19 @@ impl Neighbour {
         Ok(first)
     }
 
-    /// An IHU about us came. A cost of zero would make loops free (§3.4.3: strictly positive).
+    /// An IHU about this node came. A cost of zero would make loops free of cost (§3.4.3: strictly positive).
     pub(crate) fn ihu(&mut self, rxcost: u16, interval: u16, now: Instant) {
         self.txcost = rxcost.max(1);
         self.txcost_until = now + hold(from_centis(interval));
     }
 
-    /// Something authentic came.
+    /// An authentic packet came.
     pub(crate) fn heard(&mut self, now: Instant) {
         self.heard = Some(now);
         self.probe = None;
     }
 
-    /// Data passes: Hellos become frequent.
+    /// The link carries data: Hellos become frequent.
     pub(crate) fn carried(&mut self, now: Instant) {
         if self.hello_interval(now) == HELLO_IDLE {
             self.out.hello_now(now);
@@ -153,7 +153,7 @@ impl Neighbour {
         self.busy_until = now + LINK_BUSY;
     }
 
-    /// Data is not answered: ask, and give up without an answer.
+    /// Data is not answered: probe the neighbour, and give the link up without an answer.
     pub(crate) fn unanswered(&mut self, now: Instant) {
         if self.receives && !self.probe.is_some_and(|probe| probe.decides) {
             self.probe = Some(Probe { left: PROBES, at: now, decides: true });
@@ -179,16 +179,16 @@ impl Neighbour {
             (self.multicast, self.unicast) = Default::default();
         }
         let interval = self.multicast.interval().max(self.unicast.interval());
-        // At 1 % of loss two of three Hellos are lost fifty times a day at this pace. What answers probes, or carries
-        // data, is alive: only silence takes a link down. The first probe leaves after one and a half intervals, and may be
-        // lost as well: the second has time to be answered.
+        // At 1 % loss, two of three Hellos are lost fifty times a day at this pace. A neighbour that answers probes or sends data is alive:
+        // only silence takes a link down. The first probe leaves after one and a half intervals, and may be lost as well; the second has
+        // time to be answered.
         let silence = interval * 3 / 2 + PROBE_PACE * 3 / 2;
         let alive = self.is_acquired() && self.heard.is_some_and(|heard| now.since(heard) <= silence);
         let receives = self.multicast.is_good() || self.unicast.is_good() || (self.receives && alive);
         let cost = if receives && self.txcost != INFINITY && now < self.txcost_until {
-            // A peer may claim more than this node would; what the round trip adds does not go beyond the bound.
+            // A peer may announce a higher rxcost than this node would. What the round trip adds stays within the bound.
             let sum = self.txcost.saturating_add(self.rtt.penalty()).min(COST_MAX.max(self.txcost));
-            // Small changes are not worth telling everybody.
+            // Small changes are not worth an update to all neighbours.
             let settled = self.cost != INFINITY && sum.abs_diff(self.cost) < (self.cost / 8).max(16);
             let too_soon = self.cost != INFINITY && now < self.cost_until;
             self.cost_due = Some(self.cost_until).filter(|_| too_soon && !settled);
@@ -209,7 +209,7 @@ impl Neighbour {
             self.probe = None;
         }
         if heard_changed {
-            // It should know as soon as possible, above all that it is not heard any more.
+            // The neighbour should know at once, above all that it is not heard any more.
             self.out.hello_now(now);
         }
         if came_up {
@@ -223,7 +223,7 @@ impl Neighbour {
         LinkChange { cost: cost_changed.then_some(cost), forgotten }
     }
 
-    /// Whether to ask for a sign of life now.
+    /// Whether a probe is due.
     pub(crate) fn probe_due(&mut self, now: Instant) -> bool {
         match &mut self.probe {
             Some(probe) if probe.at <= now && probe.left > 0 => {
@@ -231,7 +231,7 @@ impl Neighbour {
                 probe.at = now + PROBE_PACE;
                 true
             }
-            // The last one had its time.
+            // The last probe was not answered in time.
             Some(probe) if probe.at <= now => {
                 self.probe = None;
                 false
@@ -240,17 +240,17 @@ impl Neighbour {
         }
     }
 
-    /// Everything is to be sent, at once or when enough time has passed since the last time it asked.
+    /// A dump of all updates is due at this time, or earlier if one was due before.
     pub(crate) fn dump_at(&mut self, at: Instant) {
         self.dump_at = Some(self.dump_at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// Not before this may it have everything again.
+    /// The earliest time of the next dump.
     pub(crate) fn dump_after(&self) -> Option<Instant> {
         self.dump_after
     }
 
-    /// Whether everything is due; then the periodic update is as well served.
+    /// Whether a dump is due. It also replaces the periodic update.
     pub(crate) fn dump_due(&mut self, now: Instant, jitter: &mut Jitter) -> bool {
         let due = self.dump_at.is_some_and(|at| at <= now);
         if due {
@@ -272,7 +272,7 @@ impl Neighbour {
         due
     }
 
-    /// Forgets what came from it; what it is and when it gets its Hellos stays.
+    /// Forgets what came from it. Its configuration and the schedule of Hellos stay.
     pub(crate) fn forget(&mut self, now: Instant) {
         let allowed = core::mem::take(&mut self.allowed);
         let mut fresh = Self::new(allowed, Seqno(0), now);

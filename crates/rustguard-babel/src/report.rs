@@ -1,4 +1,4 @@
-//! What a speaker tells about itself: neighbours, routes, and why things were refused.
+//! What a speaker reports about itself: neighbours, routes, and how much it refused for which reason.
 use crate::{Babel, wire::types::Announcement};
 use ipnet::IpNet;
 pub use rustguard_core::routing::Neighbour as NeighbourReport;
@@ -35,15 +35,15 @@ pub struct LearnedRoute {
     pub feasible: bool,
 }
 
-/// Everything that was passed over, by reason. Counters only grow.
+/// How many packets, TLVs and requests were refused, by reason. Counters only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Packets from peers that are no routers, or unknown.
+    /// Packets from unknown peers, or from peers that are not routers.
     pub not_a_router: u64,
-    /// Packets that are no Babel, by port, hop limit, source, checksum, magic, version or length.
+    /// Packets that are not Babel: wrong port, hop limit, source, checksum, magic, version or length.
     pub not_babel: u64,
-    /// TLVs that are not what their type says.
+    /// TLVs whose content does not match their type.
     pub malformed: u64,
     /// Updates for link-local, multicast, loopback prefixes.
     pub martian: u64,
@@ -53,13 +53,13 @@ pub struct Counters {
     pub pinned: u64,
     /// Updates beyond the limit of routes of a neighbour.
     pub too_many_routes: u64,
-    /// Updates of the selected route that could be a loop and were not followed (§3.5.3).
+    /// Updates of a route that were not followed because they could lead to a loop (RFC 8966 §3.5.3).
     pub unfeasible: u64,
-    /// Requests that were repetitions of one under way, or beyond a bound.
+    /// Requests that repeated a pending one, or exceeded a bound.
     pub requests_dropped: u64,
 }
 
-/// All of it, in the words that engines have in common.
+/// The report that all routing engines have in common.
 pub(crate) fn of(babel: &Babel) -> routing::Report {
     let routes = babel.routes().map(|route| routing::Route {
         prefix: route.prefix,

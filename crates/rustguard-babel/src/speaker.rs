@@ -1,10 +1,18 @@
-//! The speaker: one per interface, a neighbour per router among the peers.
+//! The speaker: one for each interface, with a neighbour for each router among the peers.
 //!
-//! An event changes tables and marks prefixes as stale. Stale prefixes are decided about in the same call, as many as there is time
-//! for; a prefix that has to wait is announced as it was, as if the news of it were still on its way. What is to be said waits
-//! in the neighbours' outboxes until [`Event::Time`]. Received packets are in `speaker/receive.rs`,
-//! decisions in `speaker/decide.rs`, the own router-id and numbers in `speaker/identity.rs`, timers in `speaker/timers.rs`,
-//! packets out in `speaker/transmit.rs`.
+//! An event changes tables and marks prefixes as stale. The same call decides about stale prefixes, as many as it has time for. A prefix that
+//! has to wait is announced unchanged, as if the change had not arrived yet. Updates and requests wait in the neighbours' outboxes until
+//! [`Event::Time`].
+//!
+//! | File | What is in it |
+//! |---|---|
+//! | `receive.rs` | received packets; Hellos, IHUs and acknowledgments |
+//! | `updates.rs` | received updates and retractions |
+//! | `requests.rs` | route requests and seqno requests, received and own |
+//! | `decide.rs` | which route is selected, installed and announced |
+//! | `identity.rs` | the own router-id and sequence numbers |
+//! | `timers.rs` | what happens because time passes |
+//! | `transmit.rs` | packets to neighbours |
 mod decide;
 mod identity;
 mod receive;
@@ -141,26 +149,25 @@ impl Babel {
         })
     }
 
-    /// How much was looked at so far: TLVs, prefixes, routes, neighbours that had to hear of something. It grows with the time that
-    /// this speaker takes, and is the same on every machine. One call adds a bounded part: what is left to do then is due at
-    /// once ([`RoutingEngine::deadline`]).
+    /// How many TLVs, prefixes, routes and neighbours were looked at so far. The number grows with the time that this speaker takes, and is
+    /// the same on every machine. One call adds a bounded part; the rest of the work is then due at once ([`RoutingEngine::deadline`]).
     pub fn work(&self) -> u64 {
         self.work
     }
 
-    /// What nodes are called, this one included, as they say themselves or as those on the way there do.
+    /// The names of nodes, this one included, as they or the nodes on the way announce them.
     pub fn names(&self) -> impl Iterator<Item = (RouterId, Name)> {
         self.names.iter().chain(self.name.map(|name| (self.router_id(), name)))
     }
 
-    /// What was passed over so far.
+    /// What was refused so far.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 }
 
 impl RoutingEngine for Babel {
-    /// Tells all neighbours that nothing is reachable through this node any more.
+    /// Retracts all routes towards all neighbours.
     fn leave(&mut self, now: Instant, out: &mut Vec<Action>) {
         self.now = self.now.max(now);
         self.retract_everything(out);
@@ -236,7 +243,7 @@ impl Babel {
         }
         neighbour.allowed.clone_from(&allowed);
         if neighbour.is_acquired() {
-            // What was refused before may be permitted now.
+            // Routes that were refused before may be permitted now.
             neighbour.out.request_everything(now);
         }
         for prefix in self.table.of(peer) {
@@ -268,7 +275,7 @@ impl Babel {
             if entry.client == Some(peer) {
                 continue;
             }
-            // As with allowed IPs: a prefix belongs to the peer that was given it last.
+            // As with allowed IPs: a prefix belongs to the peer that it was configured for last.
             out.extend(entry.client.map(|peer| Action::Forbid { peer, prefix }));
             entry.client = Some(peer);
             out.push(Action::Permit { peer, prefix, rule: SourceRule::Longest });
@@ -321,7 +328,7 @@ impl Babel {
                 Signal::Unanswered => neighbour.unanswered(now),
                 Signal::HandshakeFailed => neighbour.handshake_failed(now),
                 Signal::RoundTrip(rtt) => neighbour.rtt.sample(rtt),
-                // Perhaps after long: whoever is there should know soon.
+                // The peer may have been away for long, and should find this node soon.
                 Signal::HandshakeComplete => {
                     neighbour.heard(now);
                     if neighbour.cost() == INFINITY {
@@ -336,7 +343,8 @@ impl Babel {
     }
 }
 
-/// The entry of a prefix of this node. Whatever it announced for it before, the highest number is not older.
+/// The table entry of a prefix of this node. A new one begins with the highest sequence number in use, which is not older than any that was
+/// announced for the prefix before.
 fn own_entry(table: &mut Table, prefix: IpNet, seqno: Seqno) -> &mut Entry {
     let entry = table.entries.entry(prefix).or_default();
     if !entry.is_own() {
@@ -345,7 +353,7 @@ fn own_entry(table: &mut Table, prefix: IpNet, seqno: Seqno) -> &mut Entry {
     entry
 }
 
-/// What route selection looks at.
+/// What route selection needs to know besides the table entry.
 fn selector<'a>(
     prefix: IpNet,
     neighbours: &'a Neighbours,

@@ -1,4 +1,4 @@
-//! Babel on the wire: the packets around and inside (RFC 8966 §4).
+//! Babel on the wire (RFC 8966 §4): IPv6 and UDP headers, TLVs, reading and writing packets.
 pub(crate) mod build;
 pub mod ip;
 pub mod parse;

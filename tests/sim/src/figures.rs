@@ -1,4 +1,4 @@
-//! The figures that routing is judged by, each one experiment.
+//! Measurements of routing. Each figure is one experiment.
 use crate::{ItemKind, Sim, nanos, random_graph};
 use ipnet::IpNet;
 use rand::{SeedableRng as _, rngs::StdRng};
@@ -14,8 +14,8 @@ pub fn busy(n: usize, edges: &[(usize, usize)], seed: u64) -> Sim {
     sim
 }
 
-/// Bytes a second of a stable idle link whose ends announce so many prefixes, half each; inside of the tunnel, both
-/// directions, IPv6 and UDP headers included, over 15 minutes.
+/// Bytes a second of a stable idle link whose ends announce this many prefixes together. Measured inside the tunnel over 15 minutes, both
+/// directions together, IPv6 and UDP headers included.
 ///
 /// # Panics
 /// If a prefix does not arrive within a minute.
@@ -34,7 +34,7 @@ pub fn idle_bytes(prefixes: usize, seed: u64) -> u64 {
     (bytes(&sim) - before) / TIME
 }
 
-/// How long both ends of a busy link take to see that it carries nothing any more.
+/// How long both ends of a busy link take to notice that it carries nothing any more.
 ///
 /// # Panics
 /// If that is more than ten seconds.
@@ -50,7 +50,7 @@ pub fn silent_loss(seed: u64) -> Duration {
     Duration::from_nanos(sim.now - start)
 }
 
-/// How often one of the ends of a busy link that loses 1 % takes it for dead in this time.
+/// How often one of the ends of a busy link that loses 1 % declares it dead in this time.
 pub fn false_alarms(time: Duration, seed: u64) -> u64 {
     let mut sim = busy(2, &[(0, 1)], seed);
     sim.run(Duration::from_secs(5));
@@ -62,8 +62,8 @@ pub fn false_alarms(time: Duration, seed: u64) -> u64 {
     sim.downs - before
 }
 
-/// How long it takes a busy diamond to be whole again after one link went silent, in both directions or in one: each of the
-/// four ways that concern one path.
+/// How long it takes a busy diamond to reconnect after one link went silent, in both directions or in one: one result for each of the four
+/// cases that affect one path.
 ///
 /// # Panics
 /// If that is more than five seconds.
@@ -79,7 +79,7 @@ pub fn diamond(one_way: bool, seed: u64) -> [Duration; 4] {
     })
 }
 
-/// How long a mesh of these nodes takes from nothing to everybody reaching everybody.
+/// How long a mesh of these nodes takes from the start until all nodes reach each other.
 ///
 /// # Panics
 /// If that is more than 20 seconds.
@@ -87,8 +87,8 @@ pub fn cold_start(n: usize, edges: &[(usize, usize)], seed: u64) -> Duration {
     Sim::new(n, edges, seed).must_converge(Duration::from_secs(20))
 }
 
-/// How long a busy random mesh of 50 nodes with five links each takes until all pairs that are left reach each other after
-/// one stopped without a word.
+/// How long a busy random mesh of 50 nodes with five links each takes until all remaining pairs reach each other, after one node stopped
+/// without a retraction.
 ///
 /// # Panics
 /// If that is more than ten seconds.

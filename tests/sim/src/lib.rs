@@ -1,7 +1,7 @@
-//! A network of speakers: links with delay and faults, a clock, a seed; and what the forwarding tables make of it.
+//! Meshes of Babel speakers in simulated time: links with delay and faults, a clock, a seed, and the forwarding tables that result.
 //!
-//! Tests (`crates/rustguard-babel/tests/mesh`) and benchmarks share it. A [`Sim`] panics where a speaker does what none may;
-//! [`figures`] are measurements made with it, [`Log`] is one speaker's part of a mesh, to be lived again by itself.
+//! Tests (`crates/rustguard-babel/tests/mesh`) and benchmarks share it. A [`Sim`] panics if a speaker does something forbidden. [`figures`]
+//! are measurements made with it. A [`Log`] records what one speaker was told, to repeat it without the mesh.
 #![forbid(unsafe_code)]
 pub mod figures;
 mod log;
@@ -22,17 +22,17 @@ use std::{
     time::Duration,
 };
 
-/// Node clocks start here, so that they can be set back.
+/// Node clocks start at this time, so that they can be set back.
 const EPOCH: u64 = 1 << 50;
 
-/// `RUSTGUARD_SEED`, or this one; printed, so that a failure says how to replay it.
+/// The seed in `RUSTGUARD_SEED`, or this one. It is printed, so that a failure can be replayed.
 pub fn seed(default: u64) -> u64 {
     let seed = std::env::var("RUSTGUARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     println!("RUSTGUARD_SEED={seed}");
     seed
 }
 
-/// So many seeds from this one on; `RUSTGUARD_SEED` replays one, `RUSTGUARD_ROUNDS` times as many search further.
+/// `count` seeds from `first` on. `RUSTGUARD_SEED` replays one seed; `RUSTGUARD_ROUNDS` multiplies the count, to search further.
 pub fn seeds(first: u64, count: u64) -> impl Iterator<Item = u64> {
     let number = |variable: &str| std::env::var(variable).ok()?.parse::<u64>().ok();
     let rounds = number("RUSTGUARD_ROUNDS").unwrap_or(1);
@@ -45,20 +45,20 @@ pub fn seeds(first: u64, count: u64) -> impl Iterator<Item = u64> {
 pub struct Link {
     /// Packets pass.
     pub up: bool,
-    /// Of each packet.
+    /// The delay of each packet.
     pub delay: Duration,
-    /// Up to this much more, at random: more than the distance of two packets reorders them.
+    /// A random additional delay of at most this. Packets that follow each other faster may be reordered.
     pub jitter: Duration,
-    /// Chances in 1,000.
+    /// How many of 1,000 packets are lost.
     pub loss: u32,
-    /// Chances in 1,000.
+    /// How many of 1,000 packets arrive twice.
     pub duplication: u32,
-    /// Sent so far, IPv6 and UDP headers included.
+    /// Bytes sent so far, IPv6 and UDP headers included.
     pub bytes: u64,
 }
 
 impl Link {
-    /// A millisecond long, and nothing is lost.
+    /// A delay of a millisecond, and no loss.
     pub fn good() -> Self {
         let delay = Duration::from_millis(1);
         Self { up: true, delay, jitter: Duration::from_micros(200), loss: 0, duplication: 0, bytes: 0 }
@@ -70,19 +70,19 @@ impl Link {
     }
 }
 
-/// A speaker, and what came of its actions.
+/// A speaker, and the result of its actions.
 pub struct Node {
     /// The speaker; `None` while the node is stopped.
     pub engine: Option<Babel>,
-    /// What is installed.
+    /// The installed next hops.
     pub fib: HashMap<IpNet, NextHops>,
-    /// Who may send from where.
+    /// Which peers may send from which prefixes.
     pub permitted: BTreeSet<(PeerId, IpNet)>,
-    /// Of the links, as the speaker told it.
+    /// The costs of the links, as the speaker reported them.
     pub costs: BTreeMap<usize, Option<u16>>,
-    /// What is announced when the node starts again, with the metrics.
+    /// The prefixes and metrics that are announced when the node starts again.
     pub announces: BTreeMap<IpNet, u16>,
-    /// What it kept last for a start to come.
+    /// The state that the speaker last asked to store.
     pub kept: Option<Vec<u8>>,
     /// How far its clock is ahead.
     skew: u64,
@@ -100,27 +100,27 @@ enum Item {
 pub struct Sim {
     /// Nanoseconds since the start.
     pub now: u64,
-    /// All of them.
+    /// All nodes.
     pub nodes: Vec<Node>,
-    /// By sender and receiver.
+    /// The links, by sender and receiver.
     pub links: BTreeMap<(usize, usize), Link>,
-    /// Where all that is random comes from.
+    /// The source of everything random.
     pub rng: StdRng,
-    /// Loops fail the test at once; without, they are counted, for events that RFC 8966 §2.7 lets make one for a moment.
+    /// A loop fails the test at once. Otherwise loops are counted, for events that may cause one for a moment (RFC 8966 §2.7).
     pub strict: bool,
-    /// So many.
+    /// How many loops there were.
     pub loops: u64,
-    /// Sent so far, by all.
+    /// Packets sent so far by all nodes.
     pub packets: u64,
-    /// Link cost changes to "unusable", at any node.
+    /// How often a link became unusable, at any node.
     pub downs: u64,
-    /// What one node lives through, once somebody wants to know.
+    /// A record of what one node is told, if wanted.
     pub log: Option<Log>,
     queue: BinaryHeap<Reverse<(u64, u64, Item)>>,
     counter: u64,
 }
 
-/// What a node announces.
+/// The prefix that a node announces.
 pub fn prefix(node: usize) -> IpNet {
     let [.., high, low] = u32::try_from(node).expect("a small number").to_be_bytes();
     IpNet::new([10, high, low, 0].into(), 24).expect("a length in range")
@@ -187,12 +187,12 @@ impl Sim {
         self.queue.push(Reverse((at, self.counter, item)));
     }
 
-    /// Starts a node, or starts it again without memory.
+    /// Starts a node, or restarts it without state.
     pub fn start(&mut self, i: usize) {
         self.start_with(i, Config::new(key(i)));
     }
 
-    /// The same with a configuration.
+    /// Starts a node with a configuration, or restarts it.
     pub fn start_with(&mut self, i: usize, config: Config) {
         self.stop(i);
         let seed = self.rng.random();
@@ -210,7 +210,7 @@ impl Sim {
         }
     }
 
-    /// A node is gone without a word.
+    /// Stops a node without a retraction.
     pub fn stop(&mut self, i: usize) {
         let node = &mut self.nodes[i];
         node.engine = None;
@@ -220,19 +220,19 @@ impl Sim {
         node.wake_at = u64::MAX;
     }
 
-    /// A node's clock jumps ahead, as after a sleep.
+    /// A node's clock jumps ahead, as after a suspend.
     pub fn jump(&mut self, i: usize, by: Duration) {
         self.nodes[i].skew += nanos(by);
         self.tell(i, Event::Time);
     }
 
-    /// Both directions of a link, or with `only` one of them.
+    /// Cuts or restores both directions of a link.
     pub fn set_link(&mut self, a: usize, b: usize, up: bool) {
         self.set_direction(a, b, up);
         self.set_direction(b, a, up);
     }
 
-    /// One direction of a link.
+    /// Cuts or restores one direction of a link.
     pub fn set_direction(&mut self, a: usize, b: usize, up: bool) {
         self.links.get_mut(&(a, b)).expect("a link").up = up;
     }
@@ -242,7 +242,7 @@ impl Sim {
         Instant::from_nanos(EPOCH + self.now + self.nodes[i].skew)
     }
 
-    /// Tells a node what happens, and lets everything follow from that.
+    /// Gives a node an event, and carries out its actions.
     pub fn tell(&mut self, i: usize, event: Event<'_>) {
         let now = self.local(i);
         let Some(engine) = &mut self.nodes[i].engine else { return };
@@ -303,7 +303,7 @@ impl Sim {
         }
     }
 
-    /// A new loop goes through the node that changed.
+    /// Looks for loops. A new loop goes through the node that changed.
     fn check_loop(&mut self, start: usize, prefix: IpNet) {
         let mut seen = vec![false; self.nodes.len()];
         let mut left: Vec<usize> = self.next(start, prefix).collect();
@@ -319,7 +319,7 @@ impl Sim {
         }
     }
 
-    /// The nodes of a loop, and what they know.
+    /// The nodes of a loop, and their routes.
     fn describe_loop(&self, start: usize, prefix: IpNet) -> String {
         let reaches = |from: usize, to: usize| {
             let (mut seen, mut left) = (BTreeSet::new(), self.next(from, prefix).collect::<Vec<_>>());
@@ -341,7 +341,7 @@ impl Sim {
     }
 
     fn next(&self, node: usize, prefix: IpNet) -> impl Iterator<Item = usize> {
-        // Peers that are no nodes are clients; packets go no farther.
+        // Peers that are not nodes are clients; packets end there.
         let peers = self.hops(node, prefix).into_iter().flat_map(NextHops::peers).map(|peer| peer.0 as usize);
         peers.filter(|&peer| peer < self.nodes.len())
     }
@@ -350,15 +350,15 @@ impl Sim {
         self.nodes[node].fib.get(&prefix)
     }
 
-    /// Prefixes that loop at this moment, anywhere.
+    /// The prefixes that have a loop at this moment.
     pub fn loops_now(&self) -> usize {
         let prefixes: BTreeSet<IpNet> = self.nodes.iter().flat_map(|node| node.fib.keys().copied()).collect();
         prefixes.into_iter().filter(|&prefix| self.has_loop(prefix)).count()
     }
 
-    /// Whether packets for this prefix can go in a circle at this moment.
+    /// Whether packets for this prefix can loop at this moment.
     pub fn has_loop(&self, prefix: IpNet) -> bool {
-        // Nodes without unvisited next hops are taken away until none is left, or a loop.
+        // Nodes without remaining next hops are removed, until no node is left, or only loops are.
         let mut left: BTreeSet<usize> = (0..self.nodes.len()).collect();
         loop {
             let done: Vec<usize> = left
@@ -402,7 +402,7 @@ impl Sim {
         self.now = until;
     }
 
-    /// Runs until all that can be reached is reached; how long that took. `None`: longer than `limit`.
+    /// Runs until all reachable pairs are connected. Returns how long that took; `None`: longer than `limit`.
     pub fn converge(&mut self, limit: Duration) -> Option<Duration> {
         let start = self.now;
         while self.lost_pairs() > 0 {
@@ -414,10 +414,10 @@ impl Sim {
         Some(Duration::from_nanos(self.now - start))
     }
 
-    /// The same; what is lost after `limit` is what it panics with.
+    /// Runs until all reachable pairs are connected, and returns how long that took.
     ///
     /// # Panics
-    /// Then.
+    /// If it takes longer than `limit`; the message names the pairs.
     pub fn must_converge(&mut self, limit: Duration) -> Duration {
         self.converge(limit).unwrap_or_else(|| panic!("lost: {}", self.describe_lost()))
     }
@@ -429,8 +429,7 @@ impl Sim {
             && self.links.get(&(b, a)).is_some_and(|link| link.up)
     }
 
-    /// Pairs of a node and a prefix that are connected and where some path does not arrive, and pairs that are not
-    /// connected and where somebody is still a next hop.
+    /// Connected pairs of a node and a prefix where some path does not arrive, and pairs that are not connected and still have a next hop.
     pub fn lost_pairs(&self) -> usize {
         let mut lost = 0;
         for origin in 0..self.nodes.len() {
@@ -441,7 +440,7 @@ impl Sim {
         lost
     }
 
-    /// What nodes know that do not reach everything.
+    /// The routes of nodes that do not reach everything.
     pub fn describe_lost(&self) -> String {
         let mut text = String::new();
         for origin in 0..self.nodes.len() {
@@ -473,7 +472,7 @@ impl Sim {
                 }
             }
         }
-        // Backwards from the origin: a node arrives if all its members do.
+        // Backwards from the origin: packets of a node arrive if those of all its next hops do.
         let mut arrives = vec![false; self.nodes.len()];
         arrives[origin] = true;
         let mut open: Vec<usize> = connected.iter().copied().filter(|&node| node != origin).collect();
@@ -504,16 +503,16 @@ impl Sim {
 
 /// What a test can schedule.
 pub enum ItemKind {
-    /// Data on all links, every two seconds from now on: Hellos stay frequent.
+    /// Data on all links, every two seconds from now on, so that Hellos stay frequent.
     Traffic,
 }
 
-/// As a number.
+/// A duration in nanoseconds.
 pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).expect("centuries")
 }
 
-/// A connected random graph: a tree, and as many more edges as make the mean degree.
+/// A connected random graph: a tree, and as many more edges as the mean degree needs.
 pub fn random_graph(n: usize, degree: usize, rng: &mut StdRng) -> Vec<(usize, usize)> {
     let mut edges = BTreeSet::new();
     for i in 1..n {

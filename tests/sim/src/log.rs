@@ -1,4 +1,4 @@
-//! What one speaker of a mesh was told, and when: told again to a new one, the same follows, without the mesh around it.
+//! A record of the events of one speaker in a mesh. A new speaker that gets the same events acts in the same way, without the mesh.
 use ipnet::IpNet;
 use rand::{SeedableRng as _, rngs::StdRng};
 use rustguard_babel::{Babel, Config};
@@ -8,14 +8,14 @@ use rustguard_core::{
     time::Instant,
 };
 
-/// The life of one node since its last start.
+/// The events of one node since its last start.
 pub struct Log {
     node: usize,
     start: Option<(Config, u64)>,
     events: Vec<(Instant, Told)>,
 }
 
-/// An [`Event`] that owns what is in it.
+/// An [`Event`] that owns its content.
 enum Told {
     Peer(PeerId, PeerRoutes),
     Removed(PeerId),
@@ -27,15 +27,15 @@ enum Told {
 }
 
 impl Log {
-    /// For [`Sim::log`](crate::Sim::log): writes down what `node` lives through from its next start on.
+    /// A log for [`Sim::log`](crate::Sim::log): it records the events of `node` from its next start on.
     pub fn of(node: usize) -> Self {
         Self { node, start: None, events: Vec::new() }
     }
 
-    /// The node, new, as it was when it had been told nothing.
+    /// The speaker as it was before its first event.
     ///
     /// # Panics
-    /// If it was not started.
+    /// If the node was not started.
     pub fn newborn(&self) -> Babel {
         let (config, seed) = self.start.clone().expect("a node that was started");
         Babel::new(config, &mut StdRng::seed_from_u64(seed))
@@ -56,7 +56,7 @@ impl Log {
             let mut call = || {
                 let mut out = Vec::new();
                 engine.handle(told.event(), *at, &mut out);
-                // As its owner does after each call.
+                // The owner of an engine asks for its deadline after each call.
                 std::hint::black_box(engine.deadline());
                 out
             };

@@ -1,24 +1,26 @@
-//! All passive clients, and when something is due for each. There may be thousands, each heard five times a second: an event of one
-//! must not cost a look at all.
+//! All passive clients, ordered by when something is due for each. There may be thousands, each heard five times a second: an event of
+//! one client must not cost a look at all of them.
 use crate::client::Client;
 use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A map of clients with their deadlines in order. A deadline that moved on, as that of the silence of a client does whenever it is
-/// heard, stays in the order as it was until it has passed: then there is one look too many. Who is borrowed to be changed may have
-/// an earlier deadline afterwards: [`Clients::refresh`] has to be called before the order is used.
+/// A map of clients with their deadlines in order.
+///
+/// A deadline that moves to a later time stays in the order until its old time; then there is one look too many. (The deadline for
+/// silence moves whenever a client is heard.) A client that was borrowed to be changed may have an earlier deadline afterwards:
+/// [`Clients::refresh`] has to be called before the order is used.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
-    map: BTreeMap<PeerId, Known>,
+    map: BTreeMap<PeerId, Scheduled>,
     order: BTreeSet<(Instant, PeerId)>,
     touched: Vec<PeerId>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct Scheduled {
     client: Client,
-    /// As it is in the order.
+    /// The deadline that the order has.
     deadline: Option<Instant>,
 }
 
@@ -36,7 +38,7 @@ impl Clients {
 
     /// The client has these prefixes; what is known of it stays.
     pub(crate) fn set(&mut self, peer: PeerId, prefixes: Vec<IpNet>) {
-        let new = || Known { client: Client::new(Vec::new()), deadline: None };
+        let new = || Scheduled { client: Client::new(Vec::new()), deadline: None };
         self.map.entry(peer).or_insert_with(new).client.prefixes = prefixes;
     }
 
@@ -68,7 +70,7 @@ impl Clients {
         self.order.first().map(|&(at, _)| at)
     }
 
-    /// The next one whose time has come, perhaps.
+    /// The next client that something may be due for.
     pub(crate) fn due(&mut self, now: Instant) -> Option<(PeerId, &mut Client)> {
         let &(at, peer) = self.order.first().filter(|(at, _)| *at <= now)?;
         self.order.remove(&(at, peer));
@@ -85,9 +87,9 @@ mod tests {
     use crate::jitter::Jitter;
     use core::time::Duration;
 
-    /// Against a look at everybody.
+    /// The order against a look at all clients.
     #[test]
-    fn who_is_due_is_found_and_nobody_is_forgotten() {
+    fn all_clients_that_are_due_are_found() {
         let (mut clients, mut random, mut now) = (Clients::default(), Jitter(5), Instant::from_nanos(1 << 40));
         for step in 0..5_000 {
             now = now + Duration::from_millis(random.next() % 400);

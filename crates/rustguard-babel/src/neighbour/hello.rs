@@ -3,7 +3,7 @@ use crate::{params::from_centis, wire::types::Seqno};
 use core::time::Duration;
 use rustguard_core::time::Instant;
 
-/// Hellos remembered; also how far a number may be off before the sender must have restarted.
+/// How many Hellos are remembered. A number that is farther off means that the sender restarted.
 const LEN: i16 = 16;
 
 /// One kind of Hellos, multicast or unicast.
@@ -18,7 +18,7 @@ pub(crate) struct History {
     due: Option<Instant>,
 }
 
-/// The neighbour lost its count: it was restarted.
+/// The neighbour's numbers began anew: it was restarted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Restarted;
 
@@ -27,11 +27,11 @@ impl History {
     pub(crate) fn received(&mut self, seqno: Seqno, interval: u16, now: Instant) -> Result<(), Restarted> {
         if self.bits != 0 {
             let off = seqno.ahead_of(self.expected);
-            // The two that are half a circle apart are far apart in any case.
+            // Numbers that are half the circle apart are too far apart in either order.
             if !(-LEN..=LEN).contains(&off) {
                 return Err(Restarted);
             }
-            // Behind: what was counted as missed had not been sent. Ahead: it was sent and lost.
+            // Behind: Hellos that were counted as missed had not been sent. Ahead: Hellos were sent and lost.
             let by = u32::from(off.unsigned_abs());
             self.bits = if off < 0 { self.bits.checked_shr(by) } else { self.bits.checked_shl(by) }.unwrap_or(0);
         }
@@ -44,7 +44,7 @@ impl History {
         Ok(())
     }
 
-    /// Counts what should have come by now, and returns how many.
+    /// Counts the Hellos that should have come by now and did not. Returns how many.
     pub(crate) fn count_missed(&mut self, now: Instant) -> u32 {
         let mut missed = 0;
         while let Some(due) = self.due.filter(|&due| due <= now && self.bits != 0) {

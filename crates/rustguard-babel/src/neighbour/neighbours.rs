@@ -1,15 +1,15 @@
-//! All neighbours, and when something is due for each: a speaker is asked for that after every event, and most events concern
-//! one of hundreds.
+//! All neighbours, ordered by when something is due for each. A speaker is asked for its deadline after every event, and most events
+//! concern one neighbour of hundreds.
 use crate::neighbour::Neighbour;
 use rustguard_core::{node::PeerId, time::Instant};
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
-/// A map of neighbours with their deadlines in order. Who is borrowed to be changed may have another deadline afterwards:
+/// A map of neighbours with their deadlines in order. A neighbour that was borrowed to be changed may have another deadline afterwards:
 /// [`Neighbours::refresh`] has to be called before the order is used.
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
     map: BTreeMap<PeerId, Neighbour>,
-    /// The deadline of each, as it is in the order.
+    /// The deadline of each that the order has.
     known: BTreeMap<PeerId, Instant>,
     order: BTreeSet<(Instant, PeerId)>,
     touched: Vec<PeerId>,
@@ -78,7 +78,7 @@ impl Neighbours {
         self.order.first().map(|&(at, _)| at)
     }
 
-    /// For whom something is due, and for whom it has been for longest first: there may be no time for all.
+    /// The neighbours that something is due for, those that wait longest first: one call may not have time for all.
     pub(crate) fn due(&self, now: Instant) -> Vec<PeerId> {
         debug_assert!(self.touched.is_empty() && !self.all_touched, "the order is not up to date");
         self.order.iter().take_while(|(at, _)| *at <= now).map(|&(_, peer)| peer).collect()
@@ -92,7 +92,7 @@ mod tests {
     use core::time::Duration;
 
     #[test]
-    fn the_order_is_what_a_look_at_everybody_finds() {
+    fn the_order_equals_a_look_at_all_neighbours() {
         let at = |ms| Instant::from_nanos(1 << 40) + Duration::from_millis(ms);
         let (mut neighbours, mut random) = (Neighbours::default(), Jitter(7));
         for step in 0..2_000 {

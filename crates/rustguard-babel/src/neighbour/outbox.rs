@@ -1,7 +1,7 @@
-//! What a neighbour is going to be sent, and what it has not acknowledged.
+//! What is to be sent to a neighbour, and what it has not acknowledged yet.
 //!
-//! Updates are kept as prefixes and written when they leave: whatever changed in the meantime is then in them, and a prefix
-//! that changed ten times is sent once.
+//! Updates are kept as prefixes and written when they leave. They then contain the newest state, and a prefix that changed ten times is
+//! sent once.
 use crate::{
     params::{BATCH, BATCH_PACE, MAX_ACKS, MAX_IN_FLIGHT, UPDATE_COPIES, hold},
     table::{request::SeqnoRequest, route::Table},
@@ -12,50 +12,50 @@ use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All of it.
+/// What waits for one neighbour.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    /// Number of the next Hello. Each link of a tunnel is an interface of its own, which no third party hears; so the
-    /// pace of one does not leave gaps in the count of another.
+    /// Number of the next Hello. Each link of a tunnel is an interface of its own, because no third node hears it. So links can have
+    /// Hellos at different intervals without gaps in the numbers.
     pub(crate) hello_seqno: Seqno,
     hello_at: Instant,
-    /// From one Hello to the next, as it was told last.
+    /// The interval that the last Hello announced.
     pace: Duration,
-    /// Hellos until the next that has an IHU with it.
+    /// How many Hellos are left until the next one with an IHU.
     pub(crate) ihu_in: u8,
-    /// To be acknowledged, with how many copies were sent.
+    /// Prefixes whose updates have to be acknowledged, with how many copies were sent.
     pub(crate) urgent: BTreeMap<IpNet, u8>,
     pub(crate) normal: BTreeSet<IpNet>,
-    /// What is sent has the names of all origins with it.
+    /// The updates contain the names of all origins.
     pub(crate) names: bool,
     pub(crate) acks: Vec<u16>,
     pub(crate) route_requests: BTreeSet<IpNet>,
-    /// Ask for everything; how often that was asked before.
+    /// A request for all updates is to be sent; how many copies were sent before.
     pub(crate) wildcard_request: Option<u8>,
-    /// What was sent as often as is permitted and never acknowledged. Once more when the neighbour is heard: a retraction
-    /// that it missed would cost it minutes.
+    /// Prefixes whose updates were sent as often as is permitted and never acknowledged. They are sent once more when the neighbour is heard:
+    /// a missed retraction would cost it minutes.
     given_up: BTreeSet<IpNet>,
     pub(crate) seqno_requests: BTreeMap<(IpNet, RouterId), (Seqno, u8)>,
     flush_at: Option<Instant>,
     in_flight: BTreeMap<u16, InFlight>,
     resends: BTreeSet<(Instant, u16)>,
-    /// Everything is to be sent.
+    /// All prefixes are to be sent.
     dump: Option<Dump>,
     next_opaque: u16,
 }
 
-/// Updates of one batch: as many as fit in its packets when nothing can be left out.
+/// Updates of one batch: as many as fit in its packets without address compression.
 const UPDATES: usize = BATCH * 50;
 
-/// All prefixes are on their way into the outbox, as many at a time as leave together: a neighbour that asks for everything again
-/// and again costs no more than one that does once.
+/// All prefixes are to be sent. They enter the outbox in parts, as many as leave in one batch, so that a neighbour that asks for everything
+/// again and again costs no more than one that asks once.
 #[derive(Clone, Copy, Debug)]
 struct Dump {
-    /// Where to go on; `None`: from the first.
+    /// The prefix to continue with; `None`: the first.
     next: Option<IpNet>,
     /// With acknowledgments.
     certain: bool,
-    /// It was asked for once more meanwhile.
+    /// Another dump was requested meanwhile.
     again: bool,
 }
 
@@ -63,13 +63,13 @@ struct Dump {
 #[derive(Debug)]
 struct InFlight {
     prefixes: Vec<SentUpdate>,
-    /// A request for everything is in it.
+    /// It contains a request for all updates.
     wildcard: bool,
     copies: u8,
     resend_at: Instant,
 }
 
-/// What is to be acknowledged in a packet, and the most copies that any of it had.
+/// The part of a packet that has to be acknowledged, and how many copies were sent at most of any update in it.
 #[derive(Debug, Default)]
 pub(crate) struct Reliable {
     pub(crate) prefixes: Vec<SentUpdate>,
@@ -81,7 +81,7 @@ pub(crate) struct Reliable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SentUpdate {
     pub(crate) prefix: IpNet,
-    /// For a retraction, which hold it may end.
+    /// For a retraction, the number of the hold that the acknowledgment may end.
     pub(crate) hold: Option<u64>,
 }
 
@@ -108,7 +108,7 @@ impl Outbox {
         }
     }
 
-    /// The same without anything to send but Hellos, whose count goes on.
+    /// An outbox with nothing to send but Hellos, whose numbers continue.
     pub(crate) fn fresh(&self) -> Self {
         Self { hello_at: self.hello_at, next_opaque: self.next_opaque, ..Self::new(self.hello_seqno, self.hello_at) }
     }
@@ -123,10 +123,10 @@ impl Outbox {
         self.hello_at <= now
     }
 
-    /// A Hello leaves, and the next one at `next`; it says that there is one every `pace`. Its number.
+    /// A Hello leaves that announces the interval `pace`; the next one is due at `next`. Returns its number.
     pub(crate) fn hello_sent(&mut self, pace: Duration, next: Instant) -> Seqno {
         if core::mem::replace(&mut self.pace, pace) != pace {
-            // The last IHU holds for as long as the old pace makes it.
+            // The last IHU holds only for as long as the old interval said.
             self.ihu_in = 0;
         }
         let seqno = self.hello_seqno;
@@ -135,7 +135,7 @@ impl Outbox {
         seqno
     }
 
-    /// What waits leaves at this time, or before.
+    /// What waits leaves at this time at the latest.
     pub(crate) fn flush_by(&mut self, at: Instant) {
         self.flush_at = Some(self.flush_at.map_or(at, |earlier| earlier.min(at)));
     }
@@ -182,7 +182,7 @@ impl Outbox {
         self.flush_by(now);
     }
 
-    /// All that is announced is to be sent, with acknowledgments if it has to be certain.
+    /// All announced prefixes are to be sent; with `certain`, their updates have to be acknowledged.
     pub(crate) fn everything(&mut self, certain: bool, now: Instant) {
         match &mut self.dump {
             Some(dump) if dump.certain => dump.again |= certain,
@@ -192,7 +192,7 @@ impl Outbox {
         self.flush_by(now);
     }
 
-    /// Puts the next part of everything with what is to be sent now. Returns how many prefixes were looked at.
+    /// Adds the next part of a dump to what is sent now. Returns how many prefixes were looked at.
     pub(crate) fn fill(&mut self, peer: PeerId, table: &Table, now: Instant) -> u64 {
         let Some(mut dump) = self.dump.take() else { return 0 };
         let from = dump.next.map_or(Bound::Unbounded, Bound::Included);
@@ -218,7 +218,7 @@ impl Outbox {
         looked as u64
     }
 
-    /// The prefixes of the next batch; the rest is left for a moment later. What is urgent goes first.
+    /// The prefixes of the next batch, urgent ones first. The rest is left for [`BATCH_PACE`] later.
     pub(crate) fn take_updates(&mut self, now: Instant) -> (BTreeMap<IpNet, u8>, BTreeSet<IpNet>) {
         let (mut urgent, mut normal) = (BTreeMap::new(), BTreeSet::new());
         while urgent.len() < UPDATES
@@ -236,12 +236,13 @@ impl Outbox {
         (urgent, normal)
     }
 
-    /// A batch has left, with all names if they were due; they are until everything has left.
+    /// A batch has left. Names remain due until the last batch of the update has left.
     pub(crate) fn names_sent(&mut self) {
         self.names &= self.dump.is_some() || !self.normal.is_empty();
     }
 
-    /// The number for a packet with these updates, if it is to be acknowledged: not when too many are already.
+    /// The number and the timeout of an acknowledgment request for a packet with this content. `None` if nothing in it has to be acknowledged,
+    /// or too many packets wait for an acknowledgment already.
     pub(crate) fn sent(&mut self, what: Reliable, timeout: Duration, now: Instant) -> Option<(u16, Duration)> {
         let Reliable { prefixes, wildcard, copies } = what;
         if (prefixes.is_empty() && !wildcard) || self.in_flight.len() >= MAX_IN_FLIGHT {
@@ -262,21 +263,21 @@ impl Outbox {
         opaque
     }
 
-    /// The neighbour has this packet; what was in it.
+    /// The neighbour acknowledged this packet. Returns the updates that were in it.
     pub(crate) fn acknowledged(&mut self, opaque: u16) -> Vec<SentUpdate> {
         let Some(packet) = self.in_flight.remove(&opaque) else { return Vec::new() };
         self.resends.remove(&(packet.resend_at, opaque));
         packet.prefixes
     }
 
-    /// What was not acknowledged in time is sent again, for as often as is permitted (§3.7.2).
+    /// Queues again what was not acknowledged in time, as often as is permitted (§3.7.2).
     pub(crate) fn resend(&mut self, now: Instant) {
         let mut again = false;
         while let Some(&(at, opaque)) = self.resends.first().filter(|(at, _)| *at <= now) {
             self.resends.remove(&(at, opaque));
             let Some(packet) = self.in_flight.remove(&opaque) else { continue };
             if packet.wildcard {
-                // Without an answer nothing is known about the neighbour's routes: this one is repeated until there is.
+                // Without an answer this node does not know the neighbour's routes: this request is repeated without a limit.
                 again = true;
                 self.wildcard_request.get_or_insert(packet.copies);
             }
@@ -294,7 +295,7 @@ impl Outbox {
         }
     }
 
-    /// The neighbour is there.
+    /// A packet of the neighbour came.
     pub(crate) fn heard(&mut self, now: Instant) {
         for prefix in core::mem::take(&mut self.given_up) {
             self.normal(prefix, now);
@@ -309,8 +310,8 @@ impl Outbox {
     }
 }
 
-/// How long to wait for an acknowledgment. Not less than what makes the copies, each after twice the time of the one before,
-/// outlast an interruption that nobody notices.
+/// How long to wait for an acknowledgment. The lower bound makes the copies, each after twice the time of the one before, outlast an
+/// interruption that is too short to be noticed otherwise.
 pub(crate) fn ack_timeout(rtt: Option<Duration>) -> Duration {
     (rtt.unwrap_or_default() * 2).clamp(Duration::from_millis(100), Duration::from_secs(2))
 }

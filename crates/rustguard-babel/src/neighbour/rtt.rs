@@ -8,8 +8,8 @@ use core::time::Duration;
 /// Timestamps older than this measure something else (RFC 9616 §3.3), in microseconds.
 const OLDEST: u32 = 180_000_000;
 
-/// The least of so many measurements is what smoothing starts with. On a link that has just come (back) the first packets, several
-/// of them, wait up to a second for address resolution: smoothing away one such measurement takes half a minute.
+/// Smoothing starts with the least of this many measurements. On a link that has just come up, several packets wait up to a second for
+/// address resolution, and smoothing one such measurement away would take half a minute.
 const FIRST: u8 = 8;
 
 /// What is known about the round trip to a neighbour. Timestamps are in microseconds, modulo 2^32.
@@ -18,13 +18,13 @@ pub(crate) struct RoundTrip {
     /// The last Hello of the neighbour.
     last_hello: Option<Timestamps>,
     smoothed: Option<Duration>,
-    /// How many measurements are in it, up to [`FIRST`].
+    /// How many measurements were taken, counted up to [`FIRST`].
     samples: u8,
 }
 
 impl RoundTrip {
-    /// Notes a Hello sent at `sent` by the neighbour's clock. `ihu` are the timestamps of an IHU in the same packet: when
-    /// the neighbour had our Hello from us, by our clock, and when it got it, by its own.
+    /// Notes a Hello that was sent at `sent` by the neighbour's clock. `ihu` are the timestamps of an IHU in the same packet: when this node
+    /// sent its last Hello, by its own clock, and when the neighbour received that Hello, by the neighbour's clock.
     pub(crate) fn hello(&mut self, sent: u32, ihu: Option<Timestamps>, now: u32) {
         let recent = |later: u32, earlier: u32| later.wrapping_sub(earlier) <= OLDEST;
         let in_order = self.last_hello.is_none_or(|last| recent(sent, last.sent));
@@ -37,7 +37,7 @@ impl RoundTrip {
         self.last_hello = Some(Timestamps { sent, received: now });
     }
 
-    /// A measurement. Of the first ones the least is taken as it is, later ones count 0.164 (§4.1).
+    /// Takes a measurement. Of the first ones, the least counts; later ones are smoothed with a weight of 0.164 (§4.1).
     pub(crate) fn sample(&mut self, rtt: Duration) {
         let rtt = rtt.min(Duration::from_micros(OLDEST.into()));
         self.smoothed = Some(match self.smoothed {
@@ -64,8 +64,8 @@ impl RoundTrip {
     }
 }
 
-/// Nothing up to 2 ms, where all links are alike; then 8 a millisecond, so that within a continent the sum along a path
-/// follows the sum of the delays; from 100 ms on 2 a millisecond, up to a bound: very bad links are equally bad (§4.2).
+/// No penalty up to 2 ms, where all links are alike. Then 8 for each millisecond, so that within a continent the sum along a path follows the
+/// sum of the delays. From 100 ms on 2 for each millisecond, up to a bound: very bad links are equally bad (§4.2).
 fn penalty(rtt: Duration) -> u16 {
     let micros = rtt.as_micros();
     let steep = micros.clamp(2_000, 100_000) - 2_000;

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use rustguard_core::{node::PeerId, routing::Action, time::Instant};
 
 impl Babel {
-    /// Does what is due, decides about what changed, and sends what waits for this moment.
+    /// Does what is due, decides about stale prefixes, and sends what was scheduled for now.
     pub(super) fn tick(&mut self, out: &mut Vec<Action>) {
         let now = self.now;
         let end = self.work + WORK_SLICE;
@@ -98,7 +98,8 @@ impl Babel {
         }
     }
 
-    /// A prefix whose time has come: routes expire, then go; the selected one is asked for before it expires.
+    /// Looks at a prefix that is due: routes expire, and are removed some time later. The neighbour is asked for an update of the selected
+    /// route before it expires.
     fn expire_routes(&mut self, prefix: IpNet, out: &mut Vec<Action>) {
         let now = self.now;
         let Some(entry) = self.table.entries.get_mut(&prefix) else { return };

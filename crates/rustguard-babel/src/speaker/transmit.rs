@@ -1,4 +1,4 @@
-//! Packets out: what waits for a neighbour is written into as few packets as possible.
+//! Sent packets: what waits for a neighbour is written into as few packets as possible.
 use super::Babel;
 use crate::{
     name::Name,
@@ -69,7 +69,7 @@ impl Babel {
         packets.close(neighbour);
     }
 
-    /// The end of everything, to everybody.
+    /// Retracts everything towards all neighbours.
     pub(super) fn retract_everything(&mut self, out: &mut Vec<Action>) {
         let now = self.now;
         for (&peer, neighbour) in self.neighbours.iter_mut().filter(|(_, neighbour)| neighbour.is_acquired()) {
@@ -83,12 +83,12 @@ impl Babel {
 
 /// An update that is going to be written.
 struct QueuedUpdate {
-    /// What is announced; `None`: a retraction.
+    /// The announcement; `None`: a retraction.
     route: Option<Announcement>,
     prefix: IpNet,
-    /// How many copies were sent, if it is to be acknowledged.
+    /// How many copies were sent before, if it has to be acknowledged.
     copies: Option<u8>,
-    /// Which hold the acknowledgment of a retraction ends.
+    /// The number of the hold that the acknowledgment of a retraction ends.
     hold: Option<u64>,
 }
 
@@ -111,7 +111,7 @@ impl Packets<'_> {
         &mut self.packet
     }
 
-    /// Sends what is in the packet, and begins another.
+    /// Sends the packet, and begins another.
     fn close(&mut self, neighbour: &mut Neighbour) {
         let timeout = ack_timeout(neighbour.rtt.smoothed());
         let sent = core::mem::take(&mut self.sent);
@@ -126,7 +126,7 @@ impl Packets<'_> {
         self.out.push(Action::Send { peer: self.peer, packet: ip::wrap(self.source, destination, &body) });
     }
 
-    /// Acknowledgments, and all requests.
+    /// Writes acknowledgments and all requests.
     fn requests(&mut self, neighbour: &mut Neighbour) {
         for opaque in core::mem::take(&mut neighbour.out.acks) {
             self.room(neighbour).ack(opaque);
@@ -144,8 +144,8 @@ impl Packets<'_> {
         }
     }
 
-    /// Updates, by origin and then by prefix, so that each origin is named once and neighbouring prefixes share bytes.
-    /// Returns how many.
+    /// Writes updates, ordered by origin and then by prefix: so each origin is named once, and similar prefixes are compressed. Returns how
+    /// many.
     fn updates(
         &mut self,
         neighbour: &mut Neighbour,
@@ -160,7 +160,7 @@ impl Packets<'_> {
         let mut updates: Vec<QueuedUpdate> = all
             .map(|(prefix, copies)| {
                 let entry = table.entries.get(&prefix);
-                // The next hop hears that there is no other way here.
+                // The next hop gets a retraction: there is no other route here.
                 let route = entry.filter(|entry| entry.via() != Some(self.peer)).and_then(|entry| entry.announced);
                 if let Some(route) = route {
                     let via = entry.and_then(Entry::via);
@@ -177,7 +177,7 @@ impl Packets<'_> {
         updates.sort_by_key(|told| (told.route.map(|route| route.router_id), told.prefix));
         let (interval, count) = (to_centis(UPDATE_INTERVAL), updates.len() as u64);
         for QueuedUpdate { route, prefix, copies, hold } in updates {
-            // Urgency has the names with it, because it may be all that the neighbour knows of somebody.
+            // Urgent updates contain names: they may be the first that the neighbour learns of an origin.
             let wanted = route.filter(|_| copies.is_some() || neighbour.out.names);
             if let Some((router_id, name)) = wanted.and_then(|route| Some((route.router_id, called(route.router_id)?)))
             {

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The holds of all prefixes, by the neighbours that have not acknowledged the retraction.
+/// The prefixes on hold, by the neighbours that have not acknowledged the retraction.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
     count: u64,
@@ -12,7 +12,7 @@ pub(crate) struct Holds {
 }
 
 impl Holds {
-    /// Starts one, unless nobody has to hear of it.
+    /// Begins a hold, unless no neighbour has to acknowledge the retraction.
     pub(crate) fn begin(&mut self, prefix: IpNet, entry: &mut Entry, owed: BTreeSet<PeerId>, until: Instant) {
         for &peer in &owed {
             self.owed.entry(peer).or_default().insert(prefix);
@@ -21,14 +21,14 @@ impl Holds {
         entry.hold = Some(Hold { number: self.count, owed, until }).filter(|hold| !hold.owed.is_empty());
     }
 
-    /// Ends the one of this prefix, if there is one.
+    /// Ends the hold of this prefix, if there is one.
     pub(crate) fn end(&mut self, prefix: IpNet, entry: &mut Entry) {
         for peer in entry.hold.take().into_iter().flat_map(|hold| hold.owed) {
             self.acknowledged(prefix, peer);
         }
     }
 
-    /// This neighbour knows.
+    /// This neighbour has acknowledged the retraction.
     pub(crate) fn acknowledged(&mut self, prefix: IpNet, peer: PeerId) {
         if let Some(owed) = self.owed.get_mut(&peer) {
             owed.remove(&prefix);
@@ -38,7 +38,7 @@ impl Holds {
         }
     }
 
-    /// The prefixes whose retraction this neighbour has not acknowledged; it need not any more.
+    /// Releases this neighbour from all acknowledgments, and returns the prefixes whose retraction it had not acknowledged.
     pub(crate) fn release(&mut self, peer: PeerId) -> BTreeSet<IpNet> {
         self.owed.remove(&peer).unwrap_or_default()
     }

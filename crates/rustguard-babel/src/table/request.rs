@@ -1,4 +1,4 @@
-//! Seqno requests that wait for their answer (RFC 8966 §3.2.7, §3.8.2): who wants what, what was forwarded, when to repeat.
+//! Seqno requests that wait for their answer (RFC 8966 §3.2.7, §3.8.2): who wants which number, what was forwarded, when to repeat.
 use crate::{
     params::{
         MAX_REQUESTERS, MAX_REQUESTS, MAX_REQUESTS_OF_PEER, REQUEST_COPIES, REQUEST_DUPLICATE, REQUEST_RETRY,
@@ -11,15 +11,15 @@ use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is awaited for one source.
+/// The sequence number that is awaited for one source.
 #[derive(Clone, Debug)]
 struct PendingRequest {
     seqno: Seqno,
     /// Neighbours that asked.
     requesters: BTreeSet<PeerId>,
-    /// This node wants it itself; how often it asked, and when it asks again.
+    /// This node wants it: how often it asked, and when it asks again.
     own: Option<(u8, Instant)>,
-    /// When a request last left.
+    /// When a request was last sent.
     sent: Instant,
 }
 
@@ -32,12 +32,12 @@ impl PendingRequest {
 /// A source.
 type SourceKey = (IpNet, RouterId);
 
-/// All of them. A bounded table: when it is full, or a neighbour has its share of it, requests are not remembered, and whoever needs
-/// one repeats it.
+/// All pending requests. The table is bounded: when it is full, or a neighbour has used its share, further requests are not remembered. The
+/// node that needs one repeats it.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     table: BTreeMap<SourceKey, PendingRequest>,
-    /// When each is looked at next.
+    /// When each request is looked at next.
     order: BTreeSet<(Instant, SourceKey)>,
     /// What each neighbour asked for.
     asked: BTreeMap<PeerId, BTreeSet<SourceKey>>,
@@ -73,7 +73,7 @@ impl Requests {
         self.want(prefix, router_id, seqno, now).then_some(SeqnoRequest { prefix, router_id, seqno })
     }
 
-    /// This node wants at least this sequence number. False when it has asked for it already, or cannot remember.
+    /// This node wants at least this sequence number. False if it asked for that already, or cannot remember another request.
     fn want(&mut self, prefix: IpNet, router_id: RouterId, seqno: Seqno, now: Instant) -> bool {
         let (key, full) = ((prefix, router_id), self.table.len() >= MAX_REQUESTS);
         let own = Some((1, now + REQUEST_RETRY));
@@ -90,7 +90,7 @@ impl Requests {
         true
     }
 
-    /// A neighbour asks for it. True when the request should be forwarded: not if the same was, a moment ago.
+    /// A neighbour asks. True if the request should be forwarded; false if the same request was forwarded within [`REQUEST_DUPLICATE`].
     pub(crate) fn forward(&mut self, wanted: SeqnoRequest, from: PeerId, now: Instant) -> bool {
         let SeqnoRequest { prefix, router_id, seqno } = wanted;
         let key = (prefix, router_id);
@@ -131,7 +131,7 @@ impl Requests {
         answers.then_some(SeqnoRequest { prefix, router_id, seqno: pending.seqno })
     }
 
-    /// This is announced for the prefix now: who waited for that. Another origin is an answer too (§3.8.1.2).
+    /// This is announced for the prefix now. Returns the neighbours that waited for it. Another origin is an answer too (§3.8.1.2).
     pub(crate) fn answered(&mut self, prefix: IpNet, announced: Announcement) -> BTreeSet<PeerId> {
         let answered = self.of(prefix).filter(|(router_id, pending)| {
             *router_id != announced.router_id || !pending.seqno.newer_than(announced.seqno)
@@ -141,7 +141,7 @@ impl Requests {
         pending.flat_map(|pending| pending.requesters).collect()
     }
 
-    /// Nothing is to be had for the prefix: nobody needs to ask any more.
+    /// No neighbour has a route to the prefix: all requests for it end.
     pub(crate) fn give_up(&mut self, prefix: IpNet) {
         let all: Vec<RouterId> = self.of(prefix).map(|(router_id, _)| router_id).collect();
         for router_id in all {
@@ -149,8 +149,8 @@ impl Requests {
         }
     }
 
-    /// The next own request that is to be repeated, with how that is counted. Forwarded ones are repeated by who made them, and
-    /// forgotten here.
+    /// The next own request that is due, which counts as sent then. Forwarded requests are forgotten when they are due: the nodes that made
+    /// them repeat them.
     pub(crate) fn due(&mut self, now: Instant) -> Option<DueRequest> {
         while let Some(&(_, key)) = self.order.first().filter(|(at, _)| *at <= now) {
             let &PendingRequest { seqno, own, .. } = self.table.get(&key)?;
@@ -167,7 +167,7 @@ impl Requests {
         None
     }
 
-    /// The own interest in this source ends.
+    /// This node does not need a newer number of this source any more.
     pub(crate) fn unwant(&mut self, prefix: IpNet, router_id: RouterId) {
         let key = (prefix, router_id);
         match self.table.get(&key) {
@@ -177,7 +177,7 @@ impl Requests {
         }
     }
 
-    /// Nobody waits at this neighbour any more: requests that nobody else waits for go too. Returns how many it had made.
+    /// Forgets the requests of this neighbour, unless another node waits for the same. Returns how many it had made.
     pub(crate) fn forget_peer(&mut self, peer: PeerId) -> usize {
         let asked = self.asked.remove(&peer).unwrap_or_default();
         for &key in &asked {
@@ -252,7 +252,7 @@ mod tests {
         Announcement { router_id, seqno: Seqno(seqno), metric: 100 }
     }
 
-    /// Who forgets that it asked, by starting again, must not leave its requests behind: they would fill the table for everybody.
+    /// A neighbour that restarts must not leave its requests behind: they would fill the table of all.
     #[test]
     fn a_neighbour_that_starts_again_and_again_has_its_share() {
         let (mut requests, _, id, _) = setup();

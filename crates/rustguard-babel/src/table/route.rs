@@ -1,4 +1,4 @@
-//! The route table (RFC 8966 §3.2.6): for each prefix, who announced it, what is selected, what was announced.
+//! The route table (RFC 8966 §3.2.6): for each prefix, what neighbours announced, what is selected, what this node announces.
 use crate::{
     params::{METRIC_CLIENT_IDLE, METRIC_CLIENT_PRESENT, METRIC_JUMP, METRIC_SMOOTHING, SEQNO_PACE},
     wire::types::{Announcement, INFINITY, RouterId, Seqno},
@@ -13,15 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Route {
     pub(crate) router_id: RouterId,
     pub(crate) seqno: Seqno,
-    /// As announced; infinite once it is retracted or expired.
+    /// As announced; infinite when the route is retracted or expired.
     pub(crate) metric: u16,
     /// When it was announced or retracted last.
     pub(crate) at: Instant,
-    /// From one announcement to the next.
+    /// The announced time from one update to the next.
     pub(crate) interval: Duration,
-    /// When it becomes infinite; when it is infinite, when it and its permission go.
+    /// When the metric becomes infinite; if it is infinite, when the route and its permission are removed.
     pub(crate) expires: Instant,
-    /// When to ask for it, so that it does not expire by accident.
+    /// When to ask for an update, so that the route does not expire because updates were lost.
     pub(crate) refresh_at: Option<Instant>,
     pub(crate) smoothed: SmoothedMetric,
 }
@@ -36,7 +36,7 @@ impl Route {
         Announcement { router_id: self.router_id, seqno: self.seqno, metric: self.metric }
     }
 
-    /// Ends it. Its neighbour may send from there for one interval more: what is on its way arrives.
+    /// Ends the route. The neighbour may send from the prefix for one more interval, so that packets on their way are accepted.
     fn retract(&mut self, now: Instant) {
         if self.is_finite() {
             self.metric = INFINITY;
@@ -59,10 +59,10 @@ impl SmoothedMetric {
         Self { average: u64::from(metric) << 8, metric, at: now }
     }
 
-    /// The metric is this from now on; what it was until now moved the average.
+    /// The metric has this value from now on; the value until now moves the average.
     pub(crate) fn set(&mut self, metric: u16, now: Instant) {
-        // An announcement may come before the link is known to work both ways. Infinity would take half a minute to wear off.
-        // The same goes for clients that come or fall silent.
+        // An announcement may come before the link is known to work in both directions. It would take half a minute until the infinite
+        // metric has left the average. The same applies to clients that come or fall silent.
         if self.metric == INFINITY || self.metric.abs_diff(metric) >= METRIC_JUMP {
             *self = Self::new(metric, now);
             return;
@@ -79,7 +79,7 @@ impl SmoothedMetric {
     }
 }
 
-/// Where packets go.
+/// The selected route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Selected {
     /// This node originates the prefix.
@@ -88,7 +88,7 @@ pub(crate) enum Selected {
     Via(PeerId),
 }
 
-/// A retraction that is not known to have arrived everywhere (§3.5.4).
+/// A retraction that not all neighbours have acknowledged (§3.5.4).
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
     pub(crate) number: u64,
@@ -135,25 +135,25 @@ pub(crate) struct Entry {
     pub(crate) host: Option<u16>,
     /// A client has it.
     pub(crate) client: Option<PeerId>,
-    /// Of the announcements of this node. Each prefix has its own, because a new one makes all backups for it elsewhere
-    /// unfeasible for a while: no reason to do that to others.
+    /// The sequence number of this node's announcements. Each prefix has its own, because a new number makes other nodes' backup routes to the
+    /// prefix unfeasible for a while; other prefixes should not suffer from that.
     pub(crate) seqno: Seqno,
     /// When it last rose on request.
     pub(crate) raised: Option<Instant>,
     pub(crate) selected: Option<Selected>,
-    /// What neighbours are told.
+    /// What this node announces.
     pub(crate) announced: Option<Announcement>,
     /// The metric that an update was last triggered for.
     pub(crate) told_metric: u16,
     pub(crate) installed: Option<NextHops>,
     pub(crate) hold: Option<Hold>,
-    /// Another gateway that hears the client.
+    /// Another gateway that announces that it hears the client.
     pub(crate) rival: Option<Rival>,
     wake: Option<Instant>,
 }
 
 impl Entry {
-    /// The neighbour that packets go to, and those who ask about the prefix should not be sent to ask themselves.
+    /// The neighbour that is the selected next hop.
     pub(crate) fn via(&self) -> Option<PeerId> {
         match self.selected {
             Some(Selected::Via(peer)) => Some(peer),
@@ -186,7 +186,7 @@ impl Entry {
         Raise::Raised { to: self.seqno, is_enough: remembered == before }
     }
 
-    /// Whether it is this node's to announce.
+    /// Whether this node originates the prefix.
     pub(crate) fn is_own(&self) -> bool {
         self.host.is_some() || self.client.is_some()
     }
@@ -200,8 +200,8 @@ impl Entry {
     }
 }
 
-/// All prefixes, and when each has to be looked at. The routes in them change by [`Table::learn`], [`Table::retract`] and
-/// [`Table::forget`], so that what one neighbour announced is found without a look at what others did.
+/// All prefixes, and when each has to be looked at. Their routes change by [`Table::learn`], [`Table::retract`] and [`Table::forget`], so that
+/// the routes of one neighbour are found without a look at those of others.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     pub(crate) entries: BTreeMap<IpNet, Entry>,
@@ -209,7 +209,7 @@ pub(crate) struct Table {
     learned: BTreeMap<PeerId, Learned>,
 }
 
-/// The prefixes that a neighbour has a route to: finite ones, and those that ended and whose permission has not.
+/// The prefixes of one neighbour: those with a finite route, and those whose route ended and whose permission has not ended yet.
 #[derive(Debug, Default)]
 struct Learned {
     finite: BTreeSet<IpNet>,
@@ -217,7 +217,7 @@ struct Learned {
 }
 
 impl Table {
-    /// Takes what a neighbour announces, which is finite. Returns what it announced before.
+    /// Takes a finite route of a neighbour. Returns the route that it replaces.
     pub(crate) fn learn(&mut self, prefix: IpNet, peer: PeerId, route: Route) -> Option<Route> {
         let learned = self.learned.entry(peer).or_default();
         learned.finite.insert(prefix);
@@ -225,7 +225,7 @@ impl Table {
         self.entries.entry(prefix).or_default().routes.insert(peer, route)
     }
 
-    /// Ends a route. False if there is none that is finite.
+    /// Ends a route. False if the neighbour has no finite route to the prefix.
     pub(crate) fn retract(&mut self, prefix: IpNet, peer: PeerId, now: Instant) -> bool {
         let Some(learned) = self.learned.get_mut(&peer) else { return false };
         if !learned.finite.remove(&prefix) {
@@ -238,7 +238,7 @@ impl Table {
         true
     }
 
-    /// Forgets a route. False if there is none.
+    /// Removes a route. False if there is none.
     pub(crate) fn forget(&mut self, prefix: IpNet, peer: PeerId) -> bool {
         if let Some(learned) = self.learned.get_mut(&peer) {
             learned.finite.remove(&prefix);
@@ -261,7 +261,7 @@ impl Table {
         self.finite_of(peer).chain(ended).collect()
     }
 
-    /// Sets when a prefix is looked at next, and drops it if there is nothing to know about it.
+    /// Sets when a prefix is looked at next. Removes its entry if nothing is known about the prefix.
     pub(crate) fn wake(&mut self, prefix: IpNet, at: Option<Instant>) {
         let Some(entry) = self.entries.get_mut(&prefix) else { return };
         if entry.wake != at || entry.is_empty() {
@@ -277,7 +277,7 @@ impl Table {
         }
     }
 
-    /// A prefix whose time has come.
+    /// A prefix that is due.
     pub(crate) fn due(&mut self, now: Instant) -> Option<IpNet> {
         let &(at, prefix) = self.wakes.first().filter(|(at, _)| *at <= now)?;
         self.wakes.remove(&(at, prefix));
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_did_not_work_is_no_memory() {
+    fn a_link_that_did_not_work_leaves_no_trace_in_the_average() {
         let mut smoothed = SmoothedMetric::new(INFINITY, at(0));
         smoothed.set(96, at(100));
         assert_eq!(smoothed.average() >> 8, 96);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_neighbour_announced_is_what_a_look_at_everything_finds() {
+    fn the_prefixes_of_a_neighbour_equal_a_look_at_all_routes() {
         let (mut table, mut random) = (Table::default(), crate::jitter::Jitter(3));
         let metric = |finite| if finite { 100 } else { INFINITY };
         for _ in 0..3_000 {

@@ -1,4 +1,4 @@
-//! Route selection (RFC 8966 §3.6) with hysteresis (A.3), and the set of next hops around what is selected.
+//! Route selection (RFC 8966 §3.6) with hysteresis (A.3), and the set of next hops beside the selected one.
 use crate::{
     params::{METRIC_CLIENT_IDLE, METRIC_CLIENT_PRESENT, METRIC_CLIENT_SILENT},
     table::{
@@ -25,7 +25,7 @@ struct Candidate {
 /// What selection needs to know besides the entry.
 pub(crate) struct Selector<'a, C: Fn(PeerId) -> u16> {
     pub(crate) prefix: IpNet,
-    /// Of the link to a neighbour.
+    /// The cost of the link to a neighbour.
     pub(crate) cost: C,
     pub(crate) sources: &'a Sources,
     /// How many sources a neighbour may bring in.
@@ -37,15 +37,15 @@ pub(crate) struct Selector<'a, C: Fn(PeerId) -> u16> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub(crate) next: Selected,
-    /// What is announced about it.
+    /// What is announced.
     pub(crate) route: Announcement,
-    /// Another looks better, and will be taken if it stays so.
+    /// Another route looks better, and will be selected if it remains so.
     pub(crate) reselect: bool,
 }
 
 impl<C: Fn(PeerId) -> u16> Selector<'_, C> {
-    /// Selects a route; `local` is what this node itself would announce. The sequence number has no say (§3.6): a route
-    /// is not better for being newer.
+    /// Selects a route; `local` is what this node itself would announce. The sequence number does not count (§3.6): a newer route is not a
+    /// better one.
     pub(crate) fn choose(&self, entry: &mut Entry, local: Option<Announcement>) -> Option<Choice> {
         for (&peer, route) in &mut entry.routes {
             if route.is_finite() {
@@ -74,24 +74,24 @@ impl<C: Fn(PeerId) -> u16> Selector<'_, C> {
         }
     }
 
-    /// The next hops around the selected route: neighbours with a feasible route to the same origin that is hardly
-    /// longer share the flows by its length, the next best is the backup. Each of them is nearer to the origin than this
-    /// node ever claimed to be, so that no mixture of them can make a loop; that holds for one origin only.
+    /// The next hops of the selected route. Neighbours with a feasible route to the same origin that is hardly longer share the flows,
+    /// weighted by its length; the next best neighbour is the backup. Each of them is nearer to the origin than this node ever announced to
+    /// be, so no mixture of them can make a loop. That holds for one origin only.
     ///
-    /// The distance of what is going to be announced must have been noted in the sources before.
+    /// The distance that is going to be announced must have been noted in the sources before.
     pub(crate) fn hops(&self, entry: &Entry, peer: PeerId, route: Announcement) -> NextHops {
         let mut candidates = self.candidates(entry);
         candidates.retain(|candidate| candidate.route.router_id == route.router_id);
         candidates.sort_by_key(|candidate| (candidate.peer != peer, candidate.route.metric, candidate.peer));
         let was_member =
             |peer| entry.installed.as_ref().is_some_and(|hops| hops.members().iter().any(|member| member.peer == peer));
-        // What stands for a client's presence is no part of the way to it.
+        // The part of the metric that stands for a client's presence is no distance.
         let presence = [METRIC_CLIENT_SILENT, METRIC_CLIENT_IDLE, METRIC_CLIENT_PRESENT]
             .into_iter()
             .find(|&presence| route.metric >= presence)
             .unwrap_or(0);
         let way = |route: Announcement| route.metric.saturating_sub(presence);
-        // Who is in stays in for longer: around a common value paths would come and go.
+        // A member stays for longer: with one common bound, members at the bound would come and go.
         let within = |candidate: &Candidate| {
             let margin = if was_member(candidate.peer) { way(route) / 4 } else { way(route) / 8 };
             candidate.route.metric <= route.metric.saturating_add(margin.max(16))
@@ -108,19 +108,19 @@ impl<C: Fn(PeerId) -> u16> Selector<'_, C> {
         NextHops::new(members, backup)
     }
 
-    /// Whether a route may be used at all.
+    /// Whether a route may be used.
     pub(crate) fn is_feasible(&self, peer: PeerId, route: Announcement) -> bool {
         self.is_feasible_beyond(self.sources.get(self.prefix, route.router_id), peer, route)
     }
 
     fn is_feasible_beyond(&self, source: Option<Source>, peer: PeerId, route: Announcement) -> bool {
-        // A neighbour that makes up origins fills its own share of the source table.
+        // A neighbour that invents origins fills only its own share of the source table.
         source.map_or_else(|| self.sources.count(peer) < self.max_sources, |source| source.permits(route))
     }
 
     fn candidates(&self, entry: &Entry) -> Vec<Candidate> {
         let mut candidates = Vec::with_capacity(entry.routes.len());
-        // Most prefixes have one origin, by however many ways.
+        // Most prefixes have one origin, however many routes lead to it.
         let mut last: Option<(RouterId, Option<Source>)> = None;
         for (&peer, route) in &entry.routes {
             let metric = add((self.cost)(peer), route.metric);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_local_wins_unless_it_is_farther() {
+    fn the_own_announcement_wins_unless_it_is_farther() {
         let mut case = Case::default().route(1, 7, 1, 200);
         assert_eq!(case.choose(0, Some(300)), Some((Selected::Local, 300)));
         assert_eq!(case.choose(0, Some(301)), Some((Selected::Via(PeerId(1)), 300)));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_shared_among_those_hardly_farther_and_of_one_origin() {
+    fn flows_are_shared_among_hardly_longer_routes_to_one_origin() {
         let mut case = Case::default()
             .route(1, 7, 1, 300)
             .route(2, 7, 1, 300)
@@ -285,14 +285,14 @@ mod tests {
         case = case.route(6, 8, 1, 300);
         assert_eq!(case.hops(1), (vec![(1, 8), (2, 8), (3, 7)], Some(5)));
         case.entry.installed = Some(NextHops::new([4, 5].map(|peer| NextHop { peer: PeerId(peer), weight: 1 }), None));
-        assert_eq!(case.hops(1).0, [(1, 8), (2, 8), (3, 7), (5, 7), (4, 7)], "who is in stays in");
+        assert_eq!(case.hops(1).0, [(1, 8), (2, 8), (3, 7), (5, 7), (4, 7)], "members stay for longer");
         // What is announced bounds who may be a next hop: 300 + 100 is announced.
         case.sources.announced(prefix(), of(7, 340), None, at(0));
         assert_eq!(case.hops(1), (vec![(1, 8), (2, 8)], None));
     }
 
     #[test]
-    fn made_up_origins_fill_the_share_of_who_made_them_up() {
+    fn invented_origins_fill_the_share_of_their_neighbour() {
         let mut case = Case::default().route(1, 50, 1, 100);
         for origin in 1..=4 {
             case.sources.announced(prefix(), of(origin, 340), Some(PeerId(1)), at(0));

@@ -1,4 +1,4 @@
-//! Feasibility distances (RFC 8966 §3.2.5, §3.5.1, §3.7.3): what keeps routes free of loops.
+//! Feasibility distances (RFC 8966 §3.2.5, §3.5.1, §3.7.3), which keep routes free of loops.
 use crate::{
     params::{SOURCE_GC, SWEEP_PART},
     wire::types::{Announcement, INFINITY, RouterId, Seqno},
@@ -8,18 +8,18 @@ use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
 use std::collections::BTreeMap;
 
-/// The best that this node ever announced for a source, until it is forgotten.
+/// The best distance that this node ever announced for a source, until it is forgotten.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source {
     pub(crate) seqno: Seqno,
     pub(crate) metric: u16,
     expires: Instant,
-    /// Who brought it in; `None`: this node is the origin.
+    /// The neighbour that brought it in; `None`: this node is the origin.
     via: Option<PeerId>,
 }
 
 impl Source {
-    /// Whether a finite distance is nearer or more recent.
+    /// Whether a finite distance is nearer or more recent than this one.
     pub(crate) fn permits(&self, announced: Announcement) -> bool {
         let Announcement { seqno, metric, .. } = announced;
         seqno.newer_than(self.seqno) || seqno == self.seqno && metric < self.metric
@@ -31,7 +31,7 @@ impl Source {
 pub(crate) struct Sources {
     table: BTreeMap<(IpNet, RouterId), Source>,
     brought_in: BTreeMap<PeerId, usize>,
-    /// How far the sweep under way has come.
+    /// The last source that the current sweep has looked at.
     swept: Option<(IpNet, RouterId)>,
 }
 
@@ -40,19 +40,19 @@ impl Sources {
         self.table.get(&(prefix, router_id)).copied()
     }
 
-    /// Whether a route announced with this distance cannot lead back here: it is nearer, or more recent, than anything
-    /// that this node announced itself. A retraction always is feasible.
+    /// Whether a route with this distance cannot lead back here, because it is nearer, or more recent, than anything that this node announced
+    /// itself. A retraction is always feasible.
     pub(crate) fn feasible(&self, prefix: IpNet, announced: Announcement) -> bool {
         announced.metric == INFINITY
             || self.get(prefix, announced.router_id).is_none_or(|source| source.permits(announced))
     }
 
-    /// Sources that `via` brought in and that are not forgotten yet.
+    /// How many sources `via` brought in that are not forgotten yet.
     pub(crate) fn count(&self, via: PeerId) -> usize {
         self.brought_in.get(&via).copied().unwrap_or(0)
     }
 
-    /// This distance is going to be announced, which must not be done before this call.
+    /// Notes a distance that is going to be announced. It must not be announced before this call.
     pub(crate) fn announced(&mut self, prefix: IpNet, announcement: Announcement, via: Option<PeerId>, now: Instant) {
         let Announcement { router_id, seqno, metric } = announcement;
         let source = self.table.entry((prefix, router_id)).or_insert_with(|| {
@@ -69,14 +69,14 @@ impl Sources {
         source.expires = now + SOURCE_GC;
     }
 
-    /// This node was not running for so long: it counts the time for nothing, as it cannot know how long others did.
+    /// This node was suspended for this long. The time does not count, because others may have remembered for longer.
     pub(crate) fn postpone(&mut self, by: Duration) {
         for source in self.table.values_mut() {
             source.expires = source.expires + by;
         }
     }
 
-    /// Forgets what was not announced for long enough, of a part of the table. True when that was the last part.
+    /// Forgets sources that were not announced for [`SOURCE_GC`], in one part of the table. True if that was the last part.
     pub(crate) fn sweep(&mut self, now: Instant) -> bool {
         let from = self.swept.map_or(Bound::Unbounded, Bound::Excluded);
         let part = self.table.range((from, Bound::Unbounded)).take(SWEEP_PART);

@@ -3,7 +3,7 @@ use core::ops::Bound;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 
-/// Prefixes to decide about, each once, in turn: prefixes that become stale again and again keep no others waiting.
+/// Prefixes to decide about, each once and in turn: prefixes that become stale again and again do not delay others.
 #[derive(Debug, Default)]
 pub(crate) struct Stale {
     prefixes: BTreeSet<IpNet>,
@@ -16,13 +16,13 @@ impl Stale {
         self.prefixes.insert(prefix);
     }
 
-    /// The next one in the order of prefixes, and after the last one the first.
+    /// The next prefix in order; after the last one, the first.
     pub(crate) fn pop(&mut self) -> Option<IpNet> {
         let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
         let mut later = self.prefixes.range((after, Bound::Unbounded));
         let next = later.next().or(self.prefixes.first()).copied()?;
         self.prefixes.remove(&next);
-        // With nothing left to do, all begins again from the first.
+        // When no prefix is left, the order begins again with the first.
         self.last = Some(next).filter(|_| !self.prefixes.is_empty());
         Some(next)
     }
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_that_come_back_keep_no_others_waiting() {
+    fn prefixes_that_become_stale_again_do_not_delay_others() {
         let mut stale = Stale::default();
         stale.extend([1, 2, 3, 9].map(net));
         let mut taken = Vec::new();

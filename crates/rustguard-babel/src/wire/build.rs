@@ -1,4 +1,4 @@
-//! Writing Babel packets: TLVs in, packets out that fit in any path (RFC 8966 §4, RFC 9229).
+//! Writing Babel packets that fit in any path (RFC 8966 §4, RFC 9229).
 use crate::{
     name::Name,
     wire::{
@@ -10,26 +10,26 @@ use crate::{
 use core::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 
-/// Bytes of a packet at most: with its headers it fits in the smallest path of IPv6, inside the tunnel.
+/// The most bytes of a packet: with its headers it fits in the smallest path of IPv6, inside the tunnel.
 pub(crate) const MAX_PACKET: usize = PATH - HEADERS;
-/// Most bytes that one call adds: Next Hop, Router-Id and an uncompressed update.
+/// The most bytes that one call adds: Next Hop, Router-Id and an uncompressed update.
 const LARGEST: usize = 8 + 12 + 28;
-/// Bytes of an Acknowledgment Request, which is added when it is known what is in a packet.
+/// Bytes of an Acknowledgment Request, which is added when the packet is complete.
 const ACK_REQUEST: usize = 8;
 
-/// Bytes of the longest name, which is added where there is room for it.
+/// Bytes of the longest Name TLV, which is added if there is room for it.
 const NAME: usize = 5 + Name::MAX;
 
 /// One packet. Check [`Packet::has_room`] before each addition.
 #[derive(Debug)]
 pub(crate) struct Packet {
     bytes: Vec<u8>,
-    /// Where the transmit timestamp of the Hello goes.
+    /// The place of the Hello's timestamp.
     hello_timestamp: Option<usize>,
     /// By address encoding: 1, 2, 4.
     default_prefix: [Option<[u8; 16]>; 3],
     router_id: Option<RouterId>,
-    /// The last origin that was given a name.
+    /// The last origin whose name was written.
     named: Option<RouterId>,
     next_hop_v4: bool,
 }
@@ -56,12 +56,12 @@ impl Packet {
         self.bytes.len() + LARGEST + ACK_REQUEST <= MAX_PACKET
     }
 
-    /// Room for what [`Packet::has_room`] speaks of, and a name.
+    /// Whether there is room for a name and one more addition.
     pub(crate) fn has_room_for_name(&self) -> bool {
         self.bytes.len() + LARGEST + NAME + ACK_REQUEST <= MAX_PACKET
     }
 
-    /// The packet, its length filled in, and the time it leaves at, in microseconds, where a Hello has room for it.
+    /// The packet with its length filled in, and with the sending time, in microseconds, if it contains a Hello.
     pub(crate) fn finish(mut self, now: u32) -> Vec<u8> {
         let len = u16::try_from(self.bytes.len() - HEADER).expect("no longer than a path");
         self.bytes[2..4].copy_from_slice(&len.to_be_bytes());
@@ -83,7 +83,7 @@ impl Packet {
         self.tlv(kind::ACK, |bytes| bytes.extend_from_slice(&opaque.to_be_bytes()));
     }
 
-    /// A Multicast Hello with a timestamp: one sub-TLV, more would confuse old babeld.
+    /// A Multicast Hello with a timestamp. There is one sub-TLV only: more would confuse old versions of babeld.
     pub(crate) fn hello(&mut self, seqno: Seqno, interval: u16) {
         self.tlv(kind::HELLO, |bytes| {
             bytes.extend_from_slice(&[0, 0]);
@@ -108,8 +108,8 @@ impl Packet {
         });
     }
 
-    /// An announcement. IPv4 prefixes name the next hop if there is an IPv4 address for it, and are v4-via-v6 otherwise
-    /// (RFC 9229 §2.1: without an address of ours nobody could take them another way).
+    /// An announcement. IPv4 prefixes have a next hop if this node has an IPv4 address, and are IPv4 via IPv6 otherwise (RFC 9229 §2.1: without
+    /// an IPv4 address, other nodes could not use them in any other form).
     pub(crate) fn update(&mut self, prefix: IpNet, route: Announcement, interval: u16, next_hop_v4: Option<Ipv4Addr>) {
         self.origin(route.router_id);
         if let (IpNet::V4(_), Some(address), false) = (prefix, next_hop_v4, self.next_hop_v4) {
@@ -127,7 +127,7 @@ impl Packet {
         self.route(ae, prefix, interval, route.seqno, route.metric);
     }
 
-    /// What an origin is called, once in a row of updates of that origin.
+    /// The name of an origin, written once before consecutive updates of that origin.
     pub(crate) fn name(&mut self, router_id: RouterId, name: Name) {
         if self.named != Some(router_id) {
             self.named = Some(router_id);
@@ -140,7 +140,7 @@ impl Packet {
         }
     }
 
-    /// Whom the updates and names that follow are about.
+    /// The origin of the updates and names that follow.
     fn origin(&mut self, router_id: RouterId) {
         if self.router_id != Some(router_id) {
             self.router_id = Some(router_id);
@@ -151,13 +151,13 @@ impl Packet {
         }
     }
 
-    /// The end of an announcement. IPv4 is always encoding 1, which everybody understands (RFC 9229 §2.1).
+    /// A retraction. IPv4 always has encoding 1, which every speaker understands (RFC 9229 §2.1).
     pub(crate) fn retraction(&mut self, prefix: IpNet, interval: u16) {
         let ae = if matches!(prefix, IpNet::V4(_)) { ae::V4 } else { ae::V6 };
         self.route(ae, prefix, interval, Seqno(0), INFINITY);
     }
 
-    /// The end of everything announced so far (§4.6.9).
+    /// A retraction of everything that was announced (§4.6.9).
     pub(crate) fn retract_all(&mut self, interval: u16) {
         self.tlv(kind::UPDATE, |bytes| {
             bytes.extend_from_slice(&[ae::WILDCARD, 0, 0, 0]);
@@ -188,7 +188,7 @@ impl Packet {
         });
     }
 
-    /// An update TLV: leading bytes that its prefix has in common with the last of the same encoding are left out.
+    /// An Update TLV. Leading bytes that its prefix has in common with the last one of the same encoding are omitted.
     fn route(&mut self, ae: u8, prefix: IpNet, interval: u16, seqno: Seqno, metric: u16) {
         let (_, octets, until) = parts(prefix);
         let state = match ae {

@@ -3,17 +3,17 @@ use core::net::Ipv6Addr;
 
 /// Babel's UDP port.
 pub const PORT: u16 = 6696;
-/// Where Babel packets go that are for everybody on a link.
+/// The multicast address of all Babel speakers on a link.
 pub const MULTICAST: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 6);
 /// Bytes of the IPv6 and the UDP header.
 pub const HEADERS: usize = 48;
-/// Bytes of the smallest path there is (RFC 8200 §5), and of the largest packet built here: tunnels shrink the path.
+/// The MTU that every IPv6 path has (RFC 8200 §5). Packets built here are not larger, because tunnels reduce the MTU.
 pub const PATH: usize = 1280;
 
 const UDP: u8 = 17;
 
-/// Whether an IP packet is Babel's: UDP to its port on a link-local or multicast address of the link. Packets that look like
-/// it and are damaged are claimed too; they must not go on to anybody.
+/// Whether an IP packet belongs to Babel: UDP to its port, on a link-local or multicast address of the link. Damaged packets that look like
+/// Babel belong to it too: they must not be forwarded.
 pub fn is_babel(packet: &[u8]) -> bool {
     let (Some(first), Some(&UDP), Some(destination), Some(port)) =
         (packet.first(), packet.get(6), packet.get(24..40), packet.get(42..44))
@@ -24,7 +24,11 @@ pub fn is_babel(packet: &[u8]) -> bool {
     first >> 4 == 6 && link && port == PORT.to_be_bytes()
 }
 
-/// Puts the headers around a Babel packet. `body` fits in a path: see [`PATH`].
+/// A Babel packet with its IPv6 and UDP headers.
+///
+/// # Panics
+///
+/// If `body` is longer than 65,527 bytes. It should fit in [`PATH`].
 pub fn wrap(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> Vec<u8> {
     let udp_len = u16::try_from(body.len() + 8).expect("a body that fits in a path of 1,280 bytes");
     let mut packet = Vec::with_capacity(HEADERS + body.len());
@@ -47,15 +51,15 @@ pub fn wrap(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The source and the Babel packet inside of an IP packet, if it is sound and comes from where a Babel speaker sends from:
-/// its port, a link-local address, one hop (RFC 8966 §4).
+/// The source and the Babel packet in an IP packet, if its checksum and lengths are right and it was sent as Babel requires: from Babel's
+/// port, from a link-local address, with hop limit 1 (RFC 8966 §4).
 pub(crate) fn unwrap(packet: &[u8]) -> Option<(Ipv6Addr, &[u8])> {
     if !is_babel(packet) || packet.len() < HEADERS || packet[7] != 1 || packet[40..42] != PORT.to_be_bytes() {
         return None;
     }
     let source = Ipv6Addr::from(<[u8; 16]>::try_from(&packet[8..24]).expect("16 bytes"));
     let len = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
-    // WireGuard pads; what is beyond the packet's own length is not part of it.
+    // WireGuard pads packets. Bytes beyond the packet's own length are not part of it.
     let packet = packet.get(..40 + len(4))?;
     // A checksum of zero means none, which IPv6 does not have (RFC 8200 §8.1).
     let sound =
@@ -83,7 +87,7 @@ mod tests {
     const A: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 1, 2, 3, 4);
     const B: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 5, 6, 7, 8);
 
-    /// As another implementation would compute it, over a packet written by hand.
+    /// The checksum of a packet written by hand, computed by hand.
     #[test]
     fn a_known_packet() {
         let packet = wrap(A, B, &[42, 2, 0, 0]);

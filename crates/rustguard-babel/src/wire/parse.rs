@@ -1,7 +1,7 @@
 //! Reading a Babel packet: any bytes in, decoded TLVs out.
 //!
-//! Nothing is allocated and nothing is looked at twice. What is unknown or damaged is passed over, one TLV at a time; what a
-//! TLV says about those after it (router-id, next hop, default prefix) counts even then (RFC 8966 §4.5).
+//! Nothing is allocated and no byte is read twice. Unknown and malformed TLVs are skipped one at a time. What a skipped TLV says about those
+//! after it (router-id, next hop, default prefix) still applies (RFC 8966 §4.5).
 use crate::{
     name::Name,
     wire::{
@@ -24,7 +24,7 @@ pub struct Tlvs<'a> {
     /// By address encoding: 1, 2, 4.
     default_prefix: [Option<[u8; 16]>; 3],
     router_id: Option<RouterId>,
-    /// The source of the packet is one for IPv6; for IPv4 there is none but that of a Next Hop TLV.
+    /// A Next Hop TLV for IPv4 came. (For IPv6, the source of the packet is the next hop.)
     next_hop_v4: bool,
 }
 
@@ -71,7 +71,7 @@ impl<'a> Tlvs<'a> {
         Ok(Self { body, malformed: 0, default_prefix: [None; 3], router_id: None, next_hop_v4: false })
     }
 
-    /// TLVs passed over so far because they are not what their type says. Unknown ones are not counted.
+    /// How many TLVs were skipped so far because their content does not match their type. Unknown ones are not counted.
     pub const fn malformed(&self) -> u32 {
         self.malformed
     }
@@ -89,7 +89,7 @@ impl Iterator for Tlvs<'_> {
             }
             let Some((value, rest)) = rest.split_first().and_then(|(&len, rest)| rest.split_at_checked(len.into()))
             else {
-                // Longer than the packet: there is no telling where the next would be.
+                // Longer than the packet: the beginning of the next TLV is unknown.
                 self.malformed += 1;
                 self.body = &[];
                 return None;
@@ -104,11 +104,11 @@ impl Iterator for Tlvs<'_> {
     }
 }
 
-/// A TLV that is not what its type says, or says what it must not.
+/// The content of a TLV does not match its type, or is forbidden.
 struct Malformed;
 
 impl Tlvs<'_> {
-    /// `None` for what is unknown, has a mandatory sub-TLV that is unknown, or only counts for those after it.
+    /// `None` for a TLV that is unknown, has an unknown mandatory sub-TLV, or only applies to those after it.
     fn decode(&mut self, kind: u8, value: &[u8]) -> Result<Option<Tlv>, Malformed> {
         let mut fields = Fields(value);
         let (tlv, subs) = match kind {
@@ -146,7 +146,7 @@ impl Tlvs<'_> {
             kind::NEXT_HOP => {
                 let ae = fields.u8()?;
                 fields.take(1)?;
-                // Whatever address it names, the tunnel leads to the peer; only that there is one matters.
+                // The tunnel leads to the peer, whatever the address is. Only the presence of an address matters.
                 if ae == ae::V4 {
                     fields.take(4)?;
                     self.next_hop_v4 = true;
@@ -213,7 +213,7 @@ impl Tlvs<'_> {
         };
         let default = state.and_then(|state| self.default_prefix[state]);
         let octets = fields.prefix(ae, plen, omitted, default)?;
-        // What this update says about those after it holds even if it is refused below.
+        // What this update says about those after it applies even if the update is refused below.
         if let Some(state) = state.filter(|_| flags & flag::PREFIX != 0) {
             self.default_prefix[state] = Some(octets);
         }
@@ -240,7 +240,7 @@ impl Tlvs<'_> {
     }
 }
 
-/// What is left of a TLV.
+/// The rest of a TLV.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -264,7 +264,7 @@ impl<'a> Fields<'a> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// The address of somebody: the encodings 1 to 3.
+    /// The address of a node: encodings 1 to 3.
     fn address(&mut self, ae: u8) -> Result<IpAddr, Malformed> {
         let plen = if ae == ae::V4 { 32 } else { 128 };
         let octets = self.prefix(ae, plen, 0, None)?;
@@ -300,7 +300,7 @@ impl<'a> Fields<'a> {
         Ok(octets)
     }
 
-    /// Everything that is left, as sub-TLVs (§4.4).
+    /// The rest as sub-TLVs (§4.4).
     fn sub_tlvs(self) -> Result<SubTlvs<'a>, Malformed> {
         let mut subs = SubTlvs { unknown: false, timestamp: &[] };
         let mut fields = self;
@@ -319,15 +319,15 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What the sub-TLVs of a TLV say.
+/// The content of the sub-TLVs of a TLV.
 struct SubTlvs<'a> {
-    /// One is mandatory, and unknown here.
+    /// One of them is mandatory and unknown.
     unknown: bool,
     timestamp: &'a [u8],
 }
 
 impl SubTlvs<'_> {
-    /// The timestamp at this byte; one that is too short is not there (RFC 9616 §5.1).
+    /// The timestamp at this byte; `None` if it is too short (RFC 9616 §5.1).
     fn timestamp(&self, at: usize) -> Option<u32> {
         self.timestamp.get(at..)?.first_chunk().copied().map(u32::from_be_bytes)
     }

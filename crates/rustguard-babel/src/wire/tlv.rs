@@ -1,4 +1,4 @@
-//! What can be in a Babel packet: the TLVs that mean something to this speaker, decoded.
+//! The TLVs of a Babel packet that this speaker knows, decoded.
 use crate::{
     name::Name,
     wire::types::{RouterId, Seqno},
@@ -25,14 +25,14 @@ pub(crate) mod kind {
     pub(crate) const UPDATE: u8 = 8;
     pub(crate) const ROUTE_REQUEST: u8 = 9;
     pub(crate) const SEQNO_REQUEST: u8 = 10;
-    /// What the origin of the Router-Id before is called. Of the types for experiments (RFC 8966 §9, 224 to 254); [`NAME_TAG`] tells it
-    /// from other experiments.
+    /// The name of the origin in the Router-Id before. The type is one of those for experiments (RFC 8966 §9, 224 to 254); [`NAME_TAG`]
+    /// distinguishes it from other experiments.
     ///
     /// [`NAME_TAG`]: super::NAME_TAG
     pub(crate) const NAME: u8 = 239;
 }
 
-/// How the body of a name begins; its length in one byte and the name follow.
+/// The first bytes of a Name TLV. The length of the name in one byte and the name follow.
 pub(crate) const NAME_TAG: [u8; 2] = *b"RG";
 
 /// Types of sub-TLVs (RFC 8966 §4.7, RFC 9616 §5).
@@ -71,16 +71,16 @@ pub struct Timestamps {
     pub received: u32,
 }
 
-/// A decoded TLV. Router-Id and Next Hop are not here: what they say is in the updates that follow them. Intervals are in
-/// hundredths of a second, timestamps in microseconds of the clock of whoever took them, modulo 2^32.
+/// A decoded TLV. Router-Id and Next Hop are not here: their content is in the updates that follow them. Intervals are in hundredths of a
+/// second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tlv {
-    /// Answer with [`Tlv::Ack`] within this time (§4.6.3).
+    /// The sender wants a [`Tlv::Ack`] within this time (§4.6.3).
     AckRequest {
-        /// Comes back in the answer.
+        /// Returned in the answer.
         opaque: u16,
-        /// Time for it.
+        /// The time to answer in.
         interval: u16,
     },
     /// An answer (§4.6.4).
@@ -90,20 +90,20 @@ pub enum Tlv {
     },
     /// The sender is alive (§4.6.5).
     Hello {
-        /// Counted apart from the others.
+        /// A Unicast Hello, which is counted apart from Multicast Hellos.
         unicast: bool,
-        /// Its number.
+        /// The number of this Hello.
         seqno: Seqno,
         /// The next one comes within this time; 0 promises nothing.
         interval: u16,
-        /// When it was sent (RFC 9616 §5.1).
+        /// When it was sent (RFC 9616 §5.1), in microseconds of the sender's clock modulo 2^32.
         sent: Option<u32>,
     },
-    /// The sender hears somebody (§4.6.6).
+    /// The sender hears a node (§4.6.6).
     Ihu {
-        /// Whom; `None`: whoever gets this.
+        /// The address of that node; `None`: the receiver of this packet.
         address: Option<IpAddr>,
-        /// How well.
+        /// The cost of receiving from that node; 0xffff: it is not heard.
         rxcost: u16,
         /// The next one comes within this time, not 0.
         interval: u16,
@@ -112,41 +112,41 @@ pub enum Tlv {
     },
     /// A route (§4.6.9).
     Update {
-        /// Where to.
+        /// The destination.
         prefix: IpNet,
-        /// By whom.
+        /// The node that originates it.
         router_id: RouterId,
-        /// How recent.
+        /// The origin's sequence number.
         seqno: Seqno,
-        /// How far, not infinite.
+        /// The distance from the sender, not infinite.
         metric: u16,
         /// The next one comes within this time, not 0; 0xffff: none does.
         interval: u16,
     },
-    /// No route any more (§4.6.9, infinite metric).
+    /// The sender has no route any more (§4.6.9, infinite metric).
     Retraction {
-        /// Where to; `None`: anywhere.
+        /// The destination; `None`: all destinations.
         prefix: Option<IpNet>,
     },
-    /// What the origin of the updates that follow is called: RustGuard's own, unknown to others.
+    /// The name of the origin of the updates that follow. This TLV is RustGuard's own and unknown to other speakers.
     Name {
-        /// Who.
+        /// The origin.
         router_id: RouterId,
-        /// Its name, as it or somebody on the way says.
+        /// Its name, as the origin or a node on the way announces it.
         name: Name,
     },
-    /// Send an update (§4.6.10).
+    /// The sender wants an update (§4.6.10).
     RouteRequest {
-        /// For this; `None`: for everything.
+        /// The destination; `None`: all destinations.
         prefix: Option<IpNet>,
     },
-    /// Get an update at least as recent as this (§4.6.11).
+    /// The sender wants an update that is at least this recent (§4.6.11).
     SeqnoRequest {
-        /// Where to.
+        /// The destination.
         prefix: IpNet,
-        /// By whom.
+        /// The node that originates it.
         router_id: RouterId,
-        /// How recent.
+        /// The least sequence number.
         seqno: Seqno,
         /// How many more nodes may handle it, not 0.
         hop_count: u8,

@@ -1,4 +1,4 @@
-//! The small words of the protocol: sequence numbers, router-ids, metrics.
+//! The small types of the protocol: sequence numbers, router-ids, metrics.
 use core::{fmt, net::Ipv6Addr};
 use rustguard_crypto::{hash::hash, x25519::PublicKey};
 
@@ -10,12 +10,12 @@ pub const INFINITY: u16 = 0xffff;
 pub struct Seqno(pub u16);
 
 impl Seqno {
-    /// The one after `self` by `by`.
+    /// The number that is `by` after this one.
     pub const fn plus(self, by: u16) -> Self {
         Self(self.0.wrapping_add(by))
     }
 
-    /// Whether `self` is more recent than `other`. Of two that are half the circle apart, neither is.
+    /// Whether `self` is more recent than `other`. Of two numbers that are half the circle apart, neither is.
     pub const fn newer_than(self, other: Self) -> bool {
         let ahead = self.0.wrapping_sub(other.0);
         ahead != 0 && ahead < 0x8000
@@ -27,28 +27,28 @@ impl Seqno {
     }
 }
 
-/// Who originated a route: 8 bytes, neither all zeros nor all ones (RFC 8966 §4.1.3).
+/// The identifier of the node that originates a route: 8 bytes, neither all zeros nor all ones (RFC 8966 §4.1.3).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouterId([u8; 8]);
 
 impl RouterId {
-    /// Below and above all others; not router-ids themselves.
+    /// The bounds of a range of all router-ids; not router-ids themselves.
     pub(crate) const MIN: Self = Self([0; 8]);
     pub(crate) const MAX: Self = Self([0xff; 8]);
 
-    /// From its bytes; `None` for the two values that are forbidden.
+    /// The router-id with these bytes; `None` for the two forbidden values.
     pub fn new(bytes: [u8; 8]) -> Option<Self> {
         (bytes != [0; 8] && bytes != [0xff; 8]).then_some(Self(bytes))
     }
 
-    /// The router-id of the node with this key, by which prefixes can be pinned to their origin: 6 bytes of a hash, and zeros
-    /// where a running node has a number of its own. [`is_of_same_key`](Self::is_of_same_key) compares the two.
+    /// The router-id that stands for all nodes with this key, to [pin](crate::Pin) prefixes to their origin: 6 bytes of a hash, and zeros in place
+    /// of the number that each running node has. [`is_of_same_key`](Self::is_of_same_key) compares it with a node's router-id.
     pub fn of_key(key: &PublicKey) -> Self {
         Self::numbered(key, 0)
     }
 
-    /// The router-id of one of the nodes with this key. Gateways may share a key, and a node that has forgotten its sequence
-    /// numbers is another one to those who have not.
+    /// The router-id of one of the nodes with this key. Gateways may share a key, and a node that has lost its sequence numbers has to appear as
+    /// another node to those that remember them.
     pub(crate) fn numbered(key: &PublicKey, number: u16) -> Self {
         let [a, b, c, d, e, f, ..] = hash(&[b"RustGuard Babel router-id", &key.0]);
         let [high, low] = number.to_be_bytes();
@@ -56,7 +56,7 @@ impl RouterId {
         Self([a | 1, b & 0xfe, c, d, e, f, high, low])
     }
 
-    /// Whether these are the same node, or nodes with the same key.
+    /// Whether both belong to nodes with the same key, or to the same node.
     pub fn is_of_same_key(self, other: Self) -> bool {
         self.0[..6] == other.0[..6]
     }
@@ -82,8 +82,7 @@ impl fmt::Debug for RouterId {
     }
 }
 
-/// What a route says about its origin: who it is, how recent the news is, and how far away it is. The prefix is known from
-/// where this stands.
+/// What a route says about its origin: which node it is, its sequence number, and its distance. The prefix is known from the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Announcement {
@@ -95,7 +94,7 @@ pub struct Announcement {
     pub metric: u16,
 }
 
-/// The link-local address that the node with this key speaks Babel from: fe80::/64 and 8 bytes of a hash.
+/// The link-local address that the node with this key sends Babel packets from: fe80::/64 and 8 bytes of a hash.
 pub fn link_local(key: &PublicKey) -> Ipv6Addr {
     let mut octets = [0; 16];
     octets[..2].copy_from_slice(&[0xfe, 0x80]);
@@ -103,7 +102,7 @@ pub fn link_local(key: &PublicKey) -> Ipv6Addr {
     Ipv6Addr::from(octets)
 }
 
-/// The sum of a cost and a metric, or of two costs; what does not fit is infinite (RFC 8966 §3.5.2, additive).
+/// The sum of a cost and a metric, or of two costs; a sum that does not fit is infinite (RFC 8966 §3.5.2, additive).
 pub(crate) const fn add(cost: u16, metric: u16) -> u16 {
     cost.saturating_add(metric)
 }
