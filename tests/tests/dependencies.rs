@@ -1,11 +1,12 @@
-//! What a program that embeds a tunnel compiles: `cargo tree`.
+//! What is compiled for the program, and for one that embeds a tunnel: `cargo tree`.
 use anyhow::{Result, ensure};
 use std::{collections::BTreeSet, process::Command};
 
-/// The crates that `arguments` name and everything they use, by name. Nothing is built, and nothing is fetched.
+/// The crates that `arguments` name and everything they and their build scripts use, by name. Nothing is built, and nothing is
+/// fetched.
 fn tree(arguments: &[&str]) -> Result<BTreeSet<String>> {
     let mut command = Command::new(env!("CARGO"));
-    command.args(["tree", "--offline", "--edges", "normal", "--prefix", "none"]).args(arguments);
+    command.args(["tree", "--offline", "--edges", "normal,build", "--prefix", "none"]).args(arguments);
     let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output()?;
     ensure!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout)?;
@@ -35,6 +36,33 @@ fn a_tunnel_on_a_kernel_interface_takes_no_d_bus() -> Result<()> {
     ensure!(crates.contains("rtnetlink"), "the feature `kernel` is on by default");
     for name in ["zbus", "strsim", "rustguard-quick"] {
         ensure!(!crates.contains(name), "rustguard-device compiles {name}");
+    }
+    Ok(())
+}
+
+/// Crates by which build scripts compile C or look for it.
+const C: [&str; 6] = ["aws-lc-sys", "cc", "cmake", "bindgen", "pkg-config", "vcpkg"];
+
+#[test]
+fn the_portable_program_builds_without_a_c_compiler() -> Result<()> {
+    let crates = tree(&["--package", "rustguard-cli", "--no-default-features", "--features", "portable"])?;
+    for name in C {
+        ensure!(!crates.contains(name), "the feature `portable` compiles {name}");
+    }
+    for name in ["rustguard-crypto", "x25519-dalek", "ml-kem"] {
+        ensure!(crates.contains(name), "cargo tree lists something else: {crates:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_default_program_has_its_cryptography_from_aws_lc() -> Result<()> {
+    let crates = tree(&["--package", "rustguard-cli"])?;
+    for name in ["aws-lc-sys", "cc", "cmake"] {
+        ensure!(crates.contains(name), "cargo tree does not see {name}: {crates:?}");
+    }
+    for name in ["x25519-dalek", "ml-kem"] {
+        ensure!(!crates.contains(name), "{name} is compiled beside AWS-LC");
     }
     Ok(())
 }
