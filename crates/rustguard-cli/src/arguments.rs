@@ -1,4 +1,4 @@
-//! The command line, as one definition that `--help`, the manual pages and the completions are made of.
+//! The command line. `--help`, the manual pages and the completions are made from this one definition.
 
 pub(crate) mod data_path;
 pub(crate) mod enrolment;
@@ -19,20 +19,20 @@ Exit status:
 Environment:
   RUSTGUARD_TOKEN
                  the token of `serve` and `join`
-  RUSTGUARD_LOG  what is logged: error, warn, info, debug, trace, or per module
-                 (rustguard_device=debug)
-  WG_COLOR_MODE  always, never or auto: colours in `show`
+  RUSTGUARD_LOG  the log level: error, warn, info, debug or trace; or a level
+                 for each module (rustguard_device=debug)
   RUSTGUARD_QUEUES, RUSTGUARD_OFFLOAD, RUSTGUARD_IO, RUSTGUARD_RELAY
-                 as the options of `up` of these names
-  WG_HIDE_KEYS   never: `show` prints private and preshared keys
+                 the same as `--queues`, `--offload`, `--io` and `--relay`
+  WG_COLOR_MODE  colours in `show`: always, never or auto
+  WG_HIDE_KEYS   with `never`, `show` prints private and preshared keys
   WG_ENDPOINT_RESOLUTION_RETRIES
-                 how often `up` tries a name again that cannot be resolved:
-                 a number, or infinity (as without it)";
+                 how often `up` tries to resolve the name of an endpoint again:
+                 a number, or infinity (default)";
 
 /// RustGuard: a WireGuard tunnel for the command line
 ///
-/// RustGuard runs WireGuard tunnels from wg-quick's configuration files, without a kernel module. `wg` sees and changes
-/// its interfaces as it does any other.
+/// RustGuard runs WireGuard tunnels from wg-quick's configuration files. It needs no kernel module. `wg` shows and changes
+/// its interfaces like any other.
 #[derive(Debug, Parser)]
 #[command(name = "rustguard", version, after_help = STATUS, args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -46,12 +46,12 @@ pub(crate) struct Cli {
 /// `rustguard INTERFACE`.
 #[derive(Args, Debug)]
 pub(crate) struct Bare {
-    /// Make this interface without configuring it, for `wg` or wg-quick to do so
+    /// Create this interface and leave its configuration to `wg` or wg-quick
     ///
-    /// This is how wg-quick runs a userspace implementation: WG_QUICK_USERSPACE_IMPLEMENTATION=rustguard wg-quick up wg0
+    /// wg-quick runs a userspace implementation in this way: WG_QUICK_USERSPACE_IMPLEMENTATION=rustguard wg-quick up wg0
     pub(crate) interface: Option<String>,
 
-    /// Stay in the foreground instead of going into the background when the interface is there
+    /// Stay in the foreground. Without this option, the process goes into the background when the interface exists
     #[arg(short, long, requires = "interface")]
     pub(crate) foreground: bool,
 }
@@ -61,15 +61,15 @@ pub(crate) struct Bare {
 pub(crate) enum Command {
     /// Bring a tunnel up
     ///
-    /// Makes the interface, with the addresses, routes, DNS servers and hooks of the configuration, as wg-quick does, and
-    /// runs it until SIGINT, SIGTERM or `rustguard down`. Whatever was changed on the host is then undone.
+    /// Creates the interface and sets up the addresses, routes, DNS servers and hooks of the configuration, as wg-quick does.
+    /// The tunnel runs until SIGINT, SIGTERM or `rustguard down`. Then all changes to the host are undone.
     #[command(after_help = "\
 Examples:
   rustguard up wg0                 /etc/wireguard/wg0.conf, or /etc/rustguard/wg0.conf
-  rustguard up ./home.conf         that file, and an interface `home`
+  rustguard up ./home.conf         this file; the interface is called `home`
   rustguard up --detach wg0        in the background; returns when packets can pass")]
     Up {
-        /// A configuration file, or the name of one in /etc/wireguard or /etc/rustguard
+        /// A configuration file, or the name of a file in /etc/wireguard or /etc/rustguard
         #[arg(value_name = "FILE|NAME")]
         target: String,
         /// Go into the background when the tunnel is up
@@ -81,33 +81,34 @@ Examples:
 
     /// Bring a tunnel down
     ///
-    /// Ends what `rustguard up` started and waits until everything is undone. After a crash, undoes what was left.
+    /// Ends the tunnel that `rustguard up` started, and waits until all changes to the host are undone. After a crash, it undoes
+    /// the changes that remain.
     Down {
-        /// What `up` was given
+        /// The same configuration file or name that `up` was given
         #[arg(value_name = "FILE|NAME")]
         target: String,
     },
 
-    /// Let other machines join a network of this one
+    /// Let other machines join a network of this machine
     ///
-    /// Makes the interface and keeps everything for the next start: key, leases, settings. Prints the line that joins. With no
-    /// options at all it takes what it was told last time, or the defaults.
+    /// Creates the interface, and prints the command with which a machine joins. The key, the leases and the settings are stored
+    /// for the next start. An option that is not given keeps its stored value; at the first start it has its default.
     #[command(after_help = "\
 Examples:
   rustguard serve
   rustguard serve --pool 10.150.0.0/24 --pool fd15::/64 --endpoint vpn.example.org --detach
-  RUSTGUARD_TOKEN=… rustguard serve        windows are opened for this passphrase instead of codes
+  RUSTGUARD_TOKEN=… rustguard serve        pairing windows accept this passphrase instead of codes
 
-An invite works until it is used or has expired. A code or passphrase works only while a window is open; see `open`.")]
+An invite works until it is used or expires. A code or a passphrase works only while a pairing window is open: see `open`.")]
     Serve(enrolment::Serve),
 
     /// Join the network of a `serve`, and bring the tunnel up
     ///
-    /// Keeps what the server tells in /etc/rustguard/NAME.conf: from then on `rustguard up NAME` brings the tunnel back,
-    /// without a token. Tries until it succeeds.
+    /// Writes the configuration to /etc/rustguard/NAME.conf. From then on `rustguard up NAME` brings the tunnel up without a
+    /// token. `join` tries until it succeeds.
     ///
-    /// A server cannot do what it likes with this machine: default routes and name servers are taken from it only with your
-    /// consent, and routes over the server itself or over networks of this machine are left out. Each is said.
+    /// The server's influence on this machine is limited. Default routes and name servers are accepted only with your consent.
+    /// Routes that would cover the server itself or a network of this machine are left out. A message reports each of them.
     #[command(after_help = "\
 Examples:
   rustguard join 203.0.113.1:51820 --token rg1-…
@@ -115,10 +116,10 @@ Examples:
   rustguard join vpn.example.org --token - --accept-default-route --accept-dns < token")]
     Join(enrolment::Join),
 
-    /// Open a pairing window for a minute, or for so many seconds
+    /// Open a pairing window, by default for a minute
     ///
-    /// While it is open, machines join with the code that is printed, or with the passphrase that `serve` was given. Five
-    /// wrong guesses close it.
+    /// While the window is open, machines can join with the code that this command prints, or with the passphrase that `serve`
+    /// was given. Five wrong guesses close the window.
     Open(enrolment::Open),
 
     /// Close the pairing window
@@ -127,9 +128,9 @@ Examples:
         interface: enrolment::Interface,
     },
 
-    /// Admit a machine that waits for approval
+    /// Admit a machine that is waiting for approval
     Approve {
-        /// The eight digits that it shows
+        /// The eight digits that the machine shows
         code: String,
         #[command(flatten)]
         interface: enrolment::Interface,
@@ -138,7 +139,7 @@ Examples:
     /// Show the state of a `serve`: window, invites, peers
     Status(enrolment::Status),
 
-    /// Make, list and revoke invites
+    /// Create, list and revoke invites
     #[command(subcommand)]
     Invite(enrolment::Invite),
 
@@ -148,8 +149,8 @@ Examples:
 
     /// Show the state of interfaces
     ///
-    /// Without arguments, everything about all interfaces, for people. With a field, as `wg show` prints it, for scripts.
-    /// Interfaces of other userspace implementations are shown as well.
+    /// Without arguments, shows everything about all interfaces. With a field, prints that field in the format of `wg show`, for
+    /// scripts. Interfaces of other userspace implementations are shown too.
     #[command(after_help = "\
 Examples:
   rustguard show
@@ -157,20 +158,20 @@ Examples:
   rustguard show --json | jq '.[].peers[] | {name, rx_bytes}'")]
     Show(Show),
 
-    /// Show where prefixes are, as the routing protocol knows it
+    /// Show the routes of the routing protocol: prefix, next hops, metric, origin
     ///
     /// For interfaces with `Routing = babel`.
     Routes(Routes),
 
-    /// Show the routers that the routing protocol talks to
+    /// Show the neighbours of the routing protocol
     Neighbours(Routes),
 
-    /// Show the way to an address, hop by hop
+    /// Show the path to an address, hop by hop
     ///
-    /// First what this node would do: the prefix, next hops, backup, metric and origin, and how far it is from each neighbour.
-    /// Then echo requests with growing hop limits find who is on the way. A hop stays `*` where its host does not forward
-    /// packets itself (sysctl net.ipv4.ip_forward, net.ipv6.conf.all.forwarding): RustGuard passes them on all the same, but it
-    /// is the host that answers.
+    /// First shows the decision of this node: prefix, next hops, backup, metric, origin, and the distance by way of each
+    /// neighbour. Then echo requests with increasing hop limits find the hosts on the path. A hop is `*` if its host does not
+    /// forward packets (sysctl net.ipv4.ip_forward, net.ipv6.conf.all.forwarding). RustGuard on that host forwards packets
+    /// nevertheless, but the answer to an echo request comes from the host.
     #[command(after_help = "\
 Examples:
   rustguard trace 10.77.0.5
@@ -179,8 +180,8 @@ Examples:
 
     /// Draw the mesh as this node knows it
     ///
-    /// Neighbours with cost and round trip, origins further away with metric and via whom, prefixes, clients. Who is between a
-    /// neighbour and a node further away is known there, not here.
+    /// Shows neighbours with cost and round-trip time, distant origins with metric and next hop, prefixes, and clients. A node
+    /// does not know the nodes between its neighbours and a distant origin, so the map does not show them.
     #[command(after_help = "\
 Examples:
   rustguard map -o mesh.svg
@@ -189,7 +190,7 @@ Examples:
 
     /// Check configuration files
     ///
-    /// Reports every mistake with its line, its column and what to do about it. Nothing is changed.
+    /// Reports every error and warning with its line, its column and a remedy. Changes nothing.
     #[command(after_help = "\
 Exit status:
   0  no errors (with --strict: no warnings either)
@@ -201,37 +202,37 @@ Examples:
   rustguard check --strict --json *.conf")]
     Check(Check),
 
-    /// Show what a tunnel is, on this machine alone and without root
+    /// Demonstrate a tunnel on this machine, without root
     ///
-    /// Two nodes in network namespaces of their own: a handshake, round trips, throughput, and a change of address while
-    /// the tunnel is in use. Takes a few seconds and leaves nothing behind.
+    /// Runs two nodes in separate network namespaces: a handshake, round trips, throughput, and a change of address while the
+    /// tunnel is in use. Takes a few seconds and leaves nothing behind.
     Demo {
         #[command(subcommand)]
         what: Option<mesh::Demo>,
     },
 
-    /// Make a private key
+    /// Generate a private key
     #[command(
         after_help = "Example:\n  (umask 077; rustguard genkey | tee private.key | rustguard pubkey > public.key)"
     )]
     Genkey,
 
-    /// Make a preshared key
+    /// Generate a preshared key
     Genpsk,
 
-    /// Read a private key and print its public key
+    /// Read a private key from standard input, and print its public key
     Pubkey,
 
-    /// Print the completions for a shell
+    /// Print the completion script for a shell
     #[command(after_help = "Example:\n  rustguard completions bash > /etc/bash_completion.d/rustguard")]
     Completions {
-        /// Which
+        /// The shell
         shell: clap_complete::Shell,
     },
 
-    /// Print the manual, or write its pages
+    /// Print the manual page, or write the pages of all commands
     Man {
-        /// Write a page per command into this directory instead
+        /// Write one page for each command into this directory instead
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
@@ -243,7 +244,7 @@ pub(crate) struct Show {
     /// An interface, `all`, or `interfaces` for a list of their names
     #[arg(default_value = "all", hide_default_value = true)]
     pub(crate) interface: String,
-    /// Print this alone, for scripts
+    /// Print only this field, for scripts
     pub(crate) field: Option<Field>,
     /// Print JSON
     #[arg(long, conflicts_with = "field")]
@@ -259,12 +260,12 @@ pub(crate) struct Routes {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show it anew every second, until Ctrl-C
+    /// Update the output every second until Ctrl-C
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) watch: bool,
 }
 
-/// What `show` can print alone.
+/// A single field that `show` can print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[allow(missing_docs, reason = "the names say it, and their help would be their names again")]
 pub(crate) enum Field {
@@ -285,13 +286,13 @@ pub(crate) enum Field {
 /// `rustguard check`.
 #[derive(Args, Debug)]
 pub(crate) struct Check {
-    /// Configuration files, or names of some in /etc/wireguard or /etc/rustguard
+    /// Configuration files, or the names of files in /etc/wireguard or /etc/rustguard
     #[arg(value_name = "FILE|NAME", required = true)]
     pub(crate) targets: Vec<String>,
-    /// Let warnings fail the check as well
+    /// Fail if there are warnings
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Print JSON to standard output instead
+    /// Print JSON to standard output
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -329,9 +330,9 @@ fn options(command: &clap::Command, matches: &ArgMatches, wanted: impl Fn(&str) 
     options
 }
 
-/// The command that somebody who wrote `word` probably meant.
+/// The command that was probably meant by `word`.
 ///
-/// Interfaces mostly have a digit, commands never.
+/// The names of most interfaces contain a digit; those of commands never do.
 pub(crate) fn similar_command(word: &str) -> Option<String> {
     if word.contains(|c: char| c.is_ascii_digit()) {
         return None;

@@ -1,27 +1,27 @@
-//! How packets are moved: the options that `up`, `serve` and `join` share.
+//! The options of the data path, which `up`, `serve` and `join` share.
 
 use clap::{Args, Command, Parser, ValueEnum};
 use std::num::NonZeroUsize;
 
-/// How packets are moved. Each can also be set in the environment, for services.
+/// The options of the data path. Services can set each of them in the environment.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Data path")]
 pub(crate) struct DataPath {
-    /// Queues of the interface, each with a thread and sockets of its own [default: one for two cores, at most 8]
+    /// The number of queues of the interface. Each has its own thread and sockets [default: one for two cores, at most 8]
     #[arg(long, value_name = "N", env = "RUSTGUARD_QUEUES", hide_env = true, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) queues: Option<u8>,
-    /// Whether whole runs of packets are exchanged with the kernel, as far as it is able to
+    /// Exchange runs of packets with the kernel instead of single packets, where the kernel supports it
     #[arg(long, value_enum, default_value_t, env = "RUSTGUARD_OFFLOAD", hide_env = true, value_name = "ON|OFF")]
     pub(crate) offload: Offload,
-    /// How to talk to the kernel: `poll` measures best; `uring` is io_uring, for Linux 6.7 or newer
+    /// The interface to the kernel: `poll` is the fastest in measurements; `uring` is io_uring, for Linux 6.7 or newer
     #[arg(long, value_enum, default_value_t, env = "RUSTGUARD_IO", hide_env = true, value_name = "POLL|URING")]
     pub(crate) io: Io,
-    /// What becomes of packets from peer to peer
+    /// Relay packets from peer to peer inside the tunnel, without the host
     ///
-    /// `auto`: where the host forwards packets and would route them back into the interface, they take the short way; of a
-    /// `serve`, and with `Routing = babel`, all do, whether the host forwards or not. While netfilter has rules that
-    /// forwarded packets meet, the host gets all of them. `unfiltered`: as `auto`, past all such rules. `off`: the host
-    /// always gets all of them.
+    /// `auto`: RustGuard relays packets that the host would forward back into the interface. With `serve` and with
+    /// `Routing = babel` it relays all packets between peers, whether the host forwards or not. While netfilter has rules for
+    /// forwarded packets, the host gets all of them. `unfiltered`: as `auto`, but netfilter's rules are ignored. `off`: the
+    /// host gets all packets.
     #[arg(
         long,
         value_enum,
@@ -34,7 +34,7 @@ pub(crate) struct DataPath {
 }
 
 impl DataPath {
-    /// From the environment alone: wg-quick gives a userspace implementation no options.
+    /// Reads the environment only: wg-quick gives a userspace implementation no options.
     pub(crate) fn from_environment() -> Self {
         #[derive(Parser)]
         struct Environment {
@@ -44,7 +44,7 @@ impl DataPath {
         Environment::parse_from(["rustguard"]).data_path
     }
 
-    /// Tells a device.
+    /// Configures a device.
     pub(crate) fn apply(&self, builder: rustguard_device::Builder) -> rustguard_device::Builder {
         let builder = builder
             .offload(match self.offload {
@@ -66,7 +66,7 @@ impl DataPath {
         }
     }
 
-    /// Whether an argument is one of these, by its name in clap.
+    /// Whether the argument with this name in clap is one of these.
     pub(crate) fn has(id: &str) -> bool {
         Self::augment_args(Command::new("")).get_arguments().any(|argument| argument.get_id() == id)
     }

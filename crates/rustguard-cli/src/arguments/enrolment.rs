@@ -1,11 +1,11 @@
-//! `serve`, `join` and what belongs to them.
+//! The arguments of `serve`, of `join`, and of the commands for a running `serve`.
 
 use super::data_path::DataPath;
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
-/// The interface a server or a joined machine has.
+/// The interface of a server or of a joined machine.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Interface {
     /// The interface
@@ -14,20 +14,20 @@ pub(crate) struct Interface {
 }
 
 impl Interface {
-    /// ` --interface NAME` for a command that is shown, where it is not the default.
+    /// ` --interface NAME` for commands in messages, if it is not the default.
     pub(crate) fn option(&self) -> String {
         let default = self.interface == rustguard_serve::DEFAULT_INTERFACE;
         if default { String::new() } else { format!(" --interface {}", self.interface) }
     }
 }
 
-/// A token, from wherever it is safe.
+/// The token: from the command line, standard input or a file.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TokenSource {
     /// The token; `-` reads it from standard input
     ///
-    /// On the command line it can be seen by everybody on this machine (`ps`), and stays in the shell's history. The
-    /// environment, RUSTGUARD_TOKEN, and a file do not have that problem.
+    /// Every user of this machine can see a token on the command line (`ps`), and the shell keeps it in its history. A token
+    /// in the environment (RUSTGUARD_TOKEN) or in a file stays private.
     #[arg(short, long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
     /// Read the token from this file
@@ -45,7 +45,7 @@ impl TokenSource {
 pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) interface: Interface,
-    /// Where addresses are taken from; once for IPv4, once for IPv6 [default: 10.150.0.0/24 and a random fd…/64]
+    /// The pool of addresses for joined machines; once for IPv4, once for IPv6 [default: 10.150.0.0/24 and a random fd…/64]
     #[arg(long = "pool", value_name = "CIDR")]
     pub(crate) pools: Vec<IpNet>,
     #[command(flatten)]
@@ -53,35 +53,35 @@ pub(crate) struct Serve {
     /// The UDP port [default: 51820]
     #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: Option<u16>,
-    /// Open a pairing window at the start, for so many seconds
+    /// Open a pairing window at the start, for this time
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=900))]
     pub(crate) open: Option<u64>,
-    /// What others reach this machine by, for invites [default: the address of the default route]
+    /// The name or address by which others reach this machine, for invites [default: the address of the default route]
     #[arg(short, long, value_name = "HOST[:PORT]")]
     pub(crate) endpoint: Option<String>,
-    /// Another prefix that joined machines send through the tunnel, besides the pools
+    /// A prefix that joined machines send through the tunnel, besides the pools; may be repeated
     #[arg(long = "route", value_name = "CIDR")]
     pub(crate) routes: Vec<IpNet>,
-    /// A name server for joined machines
+    /// A name server for joined machines; may be repeated
     #[arg(long = "dns", value_name = "ADDRESS")]
     pub(crate) dns: Vec<IpAddr>,
-    /// A search domain for joined machines
+    /// A search domain for joined machines; may be repeated
     #[arg(long = "search", value_name = "DOMAIN", requires = "dns")]
     pub(crate) search: Vec<String>,
-    /// Whether joined machines are kept from reaching each other [default: off]
+    /// Keep joined machines from reaching each other [default: off]
     #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
     pub(crate) isolate: Option<bool>,
-    /// Take leases back from machines that were not heard of for so long, as in 12h or 30d [default: never]
+    /// Take back the lease of a machine that has been silent for this time, for example 12h or 30d [default: never]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) lease: Option<Duration>,
-    /// Take the defaults for what is not said here, instead of what was said at an earlier start; pools stay
+    /// Use the default of each option that is not given, instead of its stored value. The pools stay
     #[arg(long)]
     pub(crate) defaults: bool,
-    /// Go into the background when it is ready
+    /// Go into the background when the server is ready
     #[arg(short, long)]
     pub(crate) detach: bool,
-    // --relay: for `serve` everything from peer to peer takes the short way, whether the host forwards or not, unless
-    // netfilter has rules for what it forwards.
+    // --relay: `serve` relays all packets between peers, whether the host forwards or not, unless netfilter has rules for
+    // forwarded packets.
     #[command(flatten)]
     pub(crate) data_path: DataPath,
 }
@@ -89,35 +89,35 @@ pub(crate) struct Serve {
 /// `rustguard join`.
 #[derive(Args, Debug)]
 pub(crate) struct Join {
-    /// Where the server is, a name or an address; an invite may know it
+    /// The server: a name or an address. Most invites contain it
     #[arg(value_name = "HOST[:PORT]")]
     pub(crate) server: Option<String>,
     #[command(flatten)]
     pub(crate) token: TokenSource,
     #[command(flatten)]
     pub(crate) interface: Interface,
-    /// What this machine is called on the server [default: the host name]
+    /// The name of this machine on the server [default: the host name]
     #[arg(short, long)]
     pub(crate) name: Option<String>,
-    /// Let the server forget this machine when it has been silent for a while: for containers, and machines on loan
+    /// Let the server forget this machine when it has been silent for a while, for example a container
     #[arg(long)]
     pub(crate) ephemeral: bool,
-    /// Take a default route from the server, and send everything by way of it [default: ask; without a terminal, off]
+    /// Accept a default route from the server: all traffic goes through the tunnel [default: ask; without a terminal, off]
     #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
     pub(crate) accept_default_route: Option<bool>,
-    /// Take name servers from the server, and ask them for every name [default: ask; without a terminal, off]
+    /// Accept name servers from the server, which then resolve all names [default: ask; without a terminal, off]
     #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
     pub(crate) accept_dns: Option<bool>,
-    /// Take this route from the server although it overlaps a network of this machine
+    /// Accept this route from the server although it overlaps a network of this machine; may be repeated
     #[arg(long = "accept-route", value_name = "CIDR")]
     pub(crate) accept_routes: Vec<IpNet>,
-    /// Give up when the server has not answered for so many seconds; 0 tries for ever
+    /// Give up when the server has not answered for this time; 0 tries without end
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub(crate) timeout: u64,
     /// Go into the background when the tunnel is up
     #[arg(short, long)]
     pub(crate) detach: bool,
-    /// Write the configuration, and do not bring the tunnel up
+    /// Write the configuration without bringing the tunnel up
     #[arg(long, conflicts_with = "detach")]
     pub(crate) no_up: bool,
     #[command(flatten)]
@@ -127,10 +127,10 @@ pub(crate) struct Join {
 /// `rustguard open`.
 #[derive(Args, Debug)]
 pub(crate) struct Open {
-    /// How long, at most 900
+    /// How long the window is open, in seconds; at most 900
     #[arg(default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=900))]
     pub(crate) seconds: u64,
-    /// Let joiners wait until `rustguard approve` admits them
+    /// Let each machine wait until `rustguard approve` admits it
     #[arg(long)]
     pub(crate) approve: bool,
     #[command(flatten)]
@@ -148,7 +148,7 @@ pub(crate) struct Status {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show it anew every second, with throughput, until Ctrl-C
+    /// Update the output every second, with throughput, until Ctrl-C
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) watch: bool,
 }
@@ -156,35 +156,35 @@ pub(crate) struct Status {
 /// `rustguard invite`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Invite {
-    /// Make an invite, and print the line that joins with it
+    /// Create an invite, and print the command that joins with it
     #[command(after_help = "\
 Examples:
   rustguard invite new                                 one machine, within a day
   rustguard invite new --uses 10 --expires 7d --tag ci
-  rustguard invite new --qr --name phone               a code for a WireGuard app, usable for a day")]
+  rustguard invite new --qr --name phone               a QR code for a WireGuard app, valid for a day")]
     New {
-        /// How many machines may use it
+        /// How many machines may use the invite
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         uses: u32,
-        /// How long it can be used, as in 90m, 24h or 7d
+        /// How long the invite can be used, for example 90m, 24h or 7d
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
         expires: Duration,
-        /// What it is for: peers are listed with it
+        /// A tag that is listed with the peers of this invite
         #[arg(long)]
         tag: Option<String>,
-        /// The address its machine gets; once for IPv4, once for IPv6
+        /// The address for the machine; once for IPv4, once for IPv6
         #[arg(long = "address", value_name = "ADDRESS", conflicts_with = "uses")]
         addresses: Vec<IpAddr>,
-        /// Remove its machines when they have been silent for a while
+        /// Remove the machines of this invite when they have been silent for a while
         #[arg(long)]
         ephemeral: bool,
-        /// Where the server can be reached, instead of what it found out itself
+        /// The name or address of the server, instead of the one that the server has found
         #[arg(short, long, value_name = "HOST[:PORT]")]
         endpoint: Option<String>,
-        /// For a stock WireGuard app: show a finished configuration as a QR code; unused, it expires like the invite
+        /// Show a complete configuration for a WireGuard app as a QR code. Unused, it expires like an invite
         #[arg(long, conflicts_with_all = ["uses", "tag", "ephemeral", "json"])]
         qr: bool,
-        /// With --qr: what the peer is called
+        /// With --qr: the name of the peer
         #[arg(long, requires = "qr", default_value = "phone")]
         name: String,
         #[command(flatten)]
@@ -201,9 +201,9 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Let an invite not work any more; who joined by it stays
+    /// Revoke an invite. Machines that have joined with it stay
     Revoke {
-        /// Which, as `invite ls` shows it
+        /// The identifier of the invite, as `invite ls` shows it
         id: String,
         #[command(flatten)]
         interface: Interface,
@@ -221,16 +221,16 @@ pub(crate) enum Peer {
         #[arg(long)]
         json: bool,
     },
-    /// Add a peer that runs a stock WireGuard: make a configuration for it
+    /// Add a peer that runs another WireGuard, and make a configuration for it
     ///
-    /// The private key in it is made here, shown once, and not kept.
+    /// The private key in the configuration is generated here, shown once, and not stored.
     #[command(group(clap::ArgGroup::new("form").required(true).args(["qr", "conf", "public_key"])), after_help = "\
 Examples:
   rustguard peer add phone --qr                        scan it with the WireGuard app
   rustguard peer add router --conf router.conf         for wg-quick; `-` prints it
-  rustguard peer add box --public-key \"$KEY\"           a key made elsewhere; prints all but the key")]
+  rustguard peer add box --public-key \"$KEY\"           the peer's own key; prints all but that")]
     Add {
-        /// What it is called
+        /// The name of the peer
         name: String,
         /// Show the configuration as a QR code
         #[arg(long)]
@@ -238,26 +238,26 @@ Examples:
         /// Write the configuration into this file; `-` prints it
         #[arg(long, value_name = "FILE")]
         conf: Option<PathBuf>,
-        /// The peer's public key, where it has made its keys itself
+        /// The peer's public key, if the peer has generated its own keys
         #[arg(long, value_name = "KEY")]
         public_key: Option<String>,
-        /// The address it gets; once for IPv4, once for IPv6
+        /// The address of the peer; once for IPv4, once for IPv6
         #[arg(long = "address", value_name = "ADDRESS")]
         addresses: Vec<IpAddr>,
-        /// Where it reaches the server, instead of what the server found out itself
-        #[arg(short, long, value_name = "HOST[:PORT]")]
+        /// The name or address of the server, instead of the one that the server has found
+        #[arg(short, long, value_name = "HOST:PORT")]
         endpoint: Option<String>,
         #[command(flatten)]
         interface: Interface,
     },
-    /// Remove a peer: its sessions end at once, and no grant given before lets its key in again
+    /// Remove a peer. Its sessions end at once, and its key is not admitted again
     ///
-    /// Its machine may make another key, though, and come back as another peer: by the same invite, if that can still be used, or
-    /// by an open window. What is printed says by what it came; --revoke withdraws that.
+    /// The machine could generate another key and join as another peer, with the same invite if it is still valid, or through
+    /// an open window. The output says how the peer joined; --revoke closes that way.
     Rm {
         /// Name, address or public key
         peer: String,
-        /// Also revoke the invite by which it came, or close the window; other peers that came by it stay
+        /// Also revoke the invite with which the peer joined, or close the window. Other peers that joined in this way stay
         #[arg(long)]
         revoke: bool,
         #[command(flatten)]
@@ -278,13 +278,17 @@ fn on_off(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err("it is `on` or `off`".to_owned()),
+        _ => Err("the value must be `on` or `off`".to_owned()),
     }
 }
 
-/// A length of time: a number with s, m, h, d or w behind it.
+/// A length of time: a number followed by s, m, h, d or w.
 fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no time: a number with s, m, h, d or w behind it, as in 90m, 24h or 7d");
+    let wrong = || {
+        format!(
+            "`{text}` is not a length of time; write a number followed by s, m, h, d or w, for example 90m, 24h or 7d"
+        )
+    };
     let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
     let number: u64 = text[..at].parse().map_err(|_| wrong())?;
     let unit = match &text[at..] {
@@ -295,7 +299,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         "w" => 604_800,
         _ => return Err(wrong()),
     };
-    // Ten years are enough for everybody, and small enough to be added to a date.
+    // Ten years can be added to any date without an overflow.
     let seconds = number.checked_mul(unit).filter(|&seconds| (1..=315_576_000).contains(&seconds));
     seconds.map(Duration::from_secs).ok_or_else(|| format!("`{text}` is not between 1s and ten years"))
 }

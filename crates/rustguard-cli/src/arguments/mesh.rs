@@ -1,4 +1,4 @@
-//! The arguments of the commands that look at a mesh, and of the demonstration of one.
+//! The arguments of the commands for meshes, and of the demonstration of a mesh.
 
 use clap::{Args, Subcommand, ValueEnum};
 use std::{net::IpAddr, path::PathBuf};
@@ -6,7 +6,7 @@ use std::{net::IpAddr, path::PathBuf};
 /// `rustguard trace`.
 #[derive(Args, Debug)]
 pub(crate) struct Trace {
-    /// Where to: an address inside the mesh
+    /// The destination: an address inside the mesh
     pub(crate) address: IpAddr,
     #[command(flatten)]
     pub(crate) interface: Interface,
@@ -20,10 +20,10 @@ pub(crate) struct Trace {
 pub(crate) struct Map {
     #[command(flatten)]
     pub(crate) interface: Interface,
-    /// A picture for browsers, or the input of Graphviz
+    /// The format: a picture for browsers, or the input of Graphviz
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
-    /// Write it into this file instead of to standard output
+    /// Write the map into this file instead of to standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Map {
 /// The interface that is part of the mesh.
 #[derive(Args, Debug)]
 pub(crate) struct Interface {
-    /// The interface [default: the one with a routing protocol]
+    /// The interface [default: the interface with a routing protocol]
     #[arg(short, long, value_name = "NAME")]
     pub(crate) interface: Option<String>,
 }
@@ -48,12 +48,12 @@ pub(crate) enum Format {
 /// `rustguard demo …`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Demo {
-    /// Show a mesh that heals: five nodes in a ring, and a link that goes dead without a word
+    /// Demonstrate a mesh that heals: five nodes in a ring, and a link that fails silently
     ///
-    /// Every node sends to every other. One link loses everything, later it works again; what that does to whom is printed,
-    /// and drawn over time. Takes about ten seconds and leaves nothing behind but the picture.
+    /// Every node sends to every other node. One link loses all packets, and later works again. The effects are printed, and
+    /// drawn over time. Takes about ten seconds and leaves nothing behind but the picture.
     Mesh {
-        /// Where the picture (SVG) goes [default: a new file in the temporary folder]
+        /// The file for the picture (SVG) [default: a new file in the temporary folder]
         #[arg(long, value_name = "FILE")]
         picture: Option<PathBuf>,
     },
