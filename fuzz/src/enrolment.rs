@@ -117,11 +117,11 @@ impl Lab {
         let invite =
             server.new_invite(InviteOptions::default(), now, &mut rng, &mut actions).expect("the ledger takes it");
         let passphrase = || Passphrase::new("mysecret").expect("a passphrase");
-        let options = OpenOptions { passphrase: Some(passphrase()), ..OpenOptions::default() };
+        let options = OpenOptions::default().with_passphrase(passphrase());
         server.open(options, now, &mut rng, &mut actions).expect("no other window");
         let client = |token, key| {
-            let client = Client::new(token, StaticSecret::from_bytes([key; 32]), Some("node"), false, now);
-            client.expect("a good key").with_kem(Kem::Portable)
+            let client = Client::new(token, StaticSecret::from_bytes([key; 32]), now);
+            client.expect("a good key").with_name("node".to_owned()).with_kem(Kem::Portable)
         };
         let clients = [client(Token::Invite(invite), 2), client(Token::Passphrase(passphrase()), 3)];
         Self { now, rng, server, commits, clients }

@@ -127,7 +127,7 @@ pub fn stranger(token: &str) -> Result<Vec<u8>> {
     let mut key = [0; 32];
     rng.fill_bytes(&mut key);
     let now = Now { instant: CoreInstant::from_nanos(0), unix: SystemTime::UNIX_EPOCH.elapsed()? };
-    let mut client = Client::new(made_up, StaticSecret::from_bytes(key), Some("stranger"), false, now)?;
+    let mut client = Client::new(made_up, StaticSecret::from_bytes(key), now)?.with_name("stranger".to_owned());
     client.poll(now, rng)?.context("a first message")
 }
 

@@ -80,11 +80,9 @@ impl<S: LeaseStore> Bench<S> {
         let (mut rng, clock) = (StdRng::seed_from_u64(1), Duration::ZERO);
         let pools: [IpNet; 2] = ["10.150.0.0/16".parse()?, "fd15::/64".parse()?];
         let ledger = Ledger::open(store, Pools::new(&pools)?, Policy::default(), now(clock))?;
-        let config = ServerConfig {
-            addresses: vec!["10.150.0.1".parse()?, "fd15::1".parse()?],
-            routes: pools.to_vec(),
-            ..ServerConfig::default()
-        };
+        let config = ServerConfig::default()
+            .with_addresses(vec!["10.150.0.1".parse()?, "fd15::1".parse()?])
+            .with_routes(pools.to_vec());
         let server = Server::new(secret(&mut rng), ledger, &config, now(clock), &mut rng)?;
         Ok(Self { server, clock, rng, actions: Vec::new(), machines: 0 })
     }
@@ -95,7 +93,7 @@ impl<S: LeaseStore> Bench<S> {
         if code {
             ensure!(STEP * u32::try_from(count)? < MAX_WINDOW, "more than a window takes");
         }
-        let options = OpenOptions { duration: MAX_WINDOW, ..OpenOptions::default() };
+        let options = OpenOptions::default().with_duration(MAX_WINDOW);
         let opened = if code {
             Some(self.server.open(options, now(self.clock), &mut self.rng, &mut self.actions)?)
         } else {
@@ -122,7 +120,7 @@ impl<S: LeaseStore> Bench<S> {
         let from = SocketAddr::from((Ipv4Addr::from(0x0a00_0000 + self.machines), 40_000));
         let key = secret(&mut self.rng);
         let public_key = key.public_key();
-        let mut client = Client::new(token, key, Some("machine"), false, now)?;
+        let mut client = Client::new(token, key, now)?.with_name("machine".to_owned());
         let mut spent = Duration::ZERO;
         while let Some(datagram) = client.poll(now, &mut self.rng)? {
             let (took, answers) = self.handle(from, &datagram, now);

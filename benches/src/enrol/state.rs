@@ -135,13 +135,8 @@ fn admit<S: LeaseStore>(ledger: &mut Ledger<S>, n: u32, rng: &mut StdRng, now: N
     let (mut public_key, mut preshared_key) = ([0; 32], [0; 32]);
     rng.fill_bytes(&mut public_key);
     rng.fill_bytes(&mut preshared_key);
-    let request = Request {
-        public_key: PublicKey(public_key),
-        name: Some(format!("machine-{n}")),
-        preshared_key: PresharedKey::from_bytes(&preshared_key),
-        ephemeral: false,
-        grant: Grant::Window,
-    };
+    let request = Request::new(PublicKey(public_key), PresharedKey::from_bytes(&preshared_key), Grant::Window)
+        .with_name(format!("machine-{n}"));
     ensure!(ledger.admit(request, now)?.fresh, "two keys alike");
     Ok(PublicKey(public_key))
 }

@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The server: its WireGuard key, a ledger over a store, what joiners are told.
     let pool = "10.150.0.0/24".parse()?;
     let ledger = Ledger::open(MemoryStore::default(), Pools::new(&[pool])?, Policy::default(), now)?;
-    let config = ServerConfig { addresses: vec!["10.150.0.1".parse()?], routes: vec![pool], ..ServerConfig::default() };
+    let config = ServerConfig::default().with_addresses(vec!["10.150.0.1".parse()?]).with_routes(vec![pool]);
     let mut server = Server::new(secret(&mut rng), ledger, &config, now, &mut rng)?;
 
     // What its administrator hands out.
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // A machine keeps its key before it sends anything: coming back with it, it gets the same lease.
         let identity = secret(&mut rng);
         let public_key = identity.public_key();
-        let mut client = Client::new(Token::parse(&token)?, identity, Some(name), false, now)?;
+        let mut client = Client::new(Token::parse(&token)?, identity, now)?.with_name(name.to_owned());
         let joined = 'joined: loop {
             // Here nothing gets lost, and so it is always time for the next message.
             if let Some(at) = client.deadline() {

@@ -5,12 +5,13 @@ use rustguard_crypto::x25519::PublicKey;
 use std::{fmt, net::SocketAddr};
 use zeroize::Zeroizing;
 
-/// Something to be done by whoever runs the server. What has to be durable is so already when an action comes out.
+/// A task for the program that runs the server. All state that an action relies on is durable when the action comes out. The enum
+/// is exhaustive on purpose: a program that ignores an action is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A datagram for the tunnel's own UDP socket.
     Send {
-        /// To whom.
+        /// The destination.
         to: SocketAddr,
         /// At most [`wire::MAX_DATAGRAM`](crate::wire::MAX_DATAGRAM) bytes.
         bytes: Vec<u8>,
@@ -25,12 +26,13 @@ pub enum Action {
 
 /// A peer as the device must have it.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PeerConfig {
     /// Its WireGuard public key.
     pub public_key: PublicKey,
     /// The preshared key of this peer alone.
     pub preshared_key: Zeroizing<[u8; 32]>,
-    /// The addresses of its lease, each with the whole address as prefix.
+    /// The addresses of its lease, as /32 and /128 prefixes.
     pub allowed_ips: Vec<IpNet>,
     /// What it is called.
     pub name: Option<String>,

@@ -6,8 +6,8 @@ use core::fmt;
 pub struct ApprovalCode(pub(crate) u32);
 
 impl ApprovalCode {
-    /// How many there are. Somebody in the middle who knows the secret has one chance in so many that both sides show the
-    /// same digits, each time that an exchange begins anew.
+    /// The number of codes. A man in the middle who knows the secret has one chance in this many that both sides show the same
+    /// digits, for each exchange.
     pub(crate) const COUNT: u64 = 100_000_000;
 
     /// Reads eight digits; spaces and dashes between them do not count.

@@ -1,4 +1,4 @@
-//! The audit trail: one record for everything that changes who may be on the network, and for who tried.
+//! The audit trail: one record for each change of the membership, and for each attempt.
 //!
 //! What an administrator does makes one record each, and so does a machine that stays. What others can bring about at will does not:
 //! refusals of one reason, rejoins of one peer, admissions that lead nowhere become one record with a count ([`COUNT_FIRST`]), so
@@ -8,13 +8,13 @@ use base64ct::{Base64, Encoding as _};
 use core::time::Duration;
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::PublicKey;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
 };
 
-/// What is counted together makes a record after this time.
+/// Events that are counted together make a record after this time.
 pub const COUNT_FIRST: Duration = Duration::from_secs(10);
 /// And after this time, at the latest, while it goes on: 300 lines a day of each kind.
 pub const COUNT_LAST: Duration = Duration::from_secs(5 * 60);
@@ -25,6 +25,7 @@ const PEERS_APART: usize = 64;
 
 /// What happened, as a line of the audit log. Fields that do not apply are left out of the serialised form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct AuditRecord {
     /// Seconds since the Unix epoch.
     pub time: u64,
@@ -36,15 +37,15 @@ pub struct AuditRecord {
     /// Where the datagram came from. Of refusals that were counted together, the last one's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<SocketAddr>,
-    /// The user who gave the command; whoever reads the control socket fills it in.
+    /// The user that gave the command. The program that reads the control socket fills it in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// The invite, in hexadecimal.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub token: Option<String>,
-    /// The peer, in base64 as `wg show` writes it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub public_key: Option<String>,
+    /// The invite; in hexadecimal when it is serialised.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_hexadecimal")]
+    pub token: Option<TokenId>,
+    /// The peer; in base64, as `wg show` writes it, when it is serialised.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_base64")]
+    pub public_key: Option<PublicKey>,
     /// The peer's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -59,6 +60,7 @@ pub struct AuditRecord {
 /// What an [`AuditRecord`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum AuditEvent {
     /// A machine got a lease.
     Admitted,
@@ -91,8 +93,9 @@ pub enum AuditEvent {
 /// Why something was refused, removed or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Reason {
-    /// The token is none of this server's.
+    /// The token is not one of this server's.
     UnknownToken,
     /// The invite's time is over.
     ExpiredToken,
@@ -163,12 +166,12 @@ impl AuditRecord {
     }
 
     pub(crate) fn token(mut self, token: Option<TokenId>) -> Self {
-        self.token = token.map(|id| id.to_string());
+        self.token = token;
         self
     }
 
     pub(crate) fn peer(mut self, public_key: &PublicKey) -> Self {
-        self.public_key = Some(Base64::encode_string(&public_key.0));
+        self.public_key = Some(*public_key);
         self
     }
 
@@ -181,6 +184,16 @@ impl AuditRecord {
         self.addresses = addresses.into_iter().collect();
         self
     }
+}
+
+#[expect(clippy::ref_option, reason = "serde's interface")]
+fn as_hexadecimal<S: Serializer>(token: &Option<TokenId>, serializer: S) -> Result<S::Ok, S::Error> {
+    token.map(|id| id.to_string()).serialize(serializer)
+}
+
+#[expect(clippy::ref_option, reason = "serde's interface")]
+fn as_base64<S: Serializer>(key: &Option<PublicKey>, serializer: S) -> Result<S::Ok, S::Error> {
+    key.map(|key| Base64::encode_string(&key.0)).serialize(serializer)
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's interface")]
@@ -198,7 +211,7 @@ pub(crate) struct Tally {
 }
 
 /// What is counted together: an event for a reason, of one peer where that tells more.
-type Kind = (AuditEvent, Option<Reason>, Option<String>);
+type Kind = (AuditEvent, Option<Reason>, Option<PublicKey>);
 
 #[derive(Debug)]
 struct Quiet {
@@ -234,7 +247,7 @@ impl Tally {
     /// Takes note of what happened; returns the record if it is to be told now.
     pub(crate) fn note(&mut self, record: AuditRecord, now: Instant) -> Option<AuditRecord> {
         let Some(at_once) = at_once(&record) else { return Some(record) };
-        let peer = if record.event == AuditEvent::Rejoined { record.public_key.clone() } else { None };
+        let peer = if record.event == AuditEvent::Rejoined { record.public_key } else { None };
         let mut kind = (record.event, record.reason, peer);
         if kind.2.is_some() && !self.kinds.contains_key(&kind) {
             if self.peers >= PEERS_APART {
@@ -306,6 +319,15 @@ mod tests {
     }
 
     #[test]
+    fn a_line_of_the_log_has_the_key_in_base64_and_the_token_in_hexadecimal() {
+        let line = record(AuditEvent::Admitted, None, 7).peer(&PublicKey([1; 32])).token(Some(TokenId([0xab; 8])));
+        assert_eq!(
+            serde_json::to_string(&line).expect("plain data"),
+            r#"{"time":7,"event":"admitted","token":"abababababababab","public_key":"AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="}"#
+        );
+    }
+
+    #[test]
     fn a_thousand_refusals_are_two_lines() {
         let mut tally = Tally::default();
         let at = Instant::from_nanos(7);
@@ -354,8 +376,11 @@ mod tests {
     fn peers_are_told_apart_up_to_a_number_and_counted_together_beyond_it() {
         let mut tally = Tally::default();
         let at = Instant::from_nanos(7);
-        let rejoined =
-            |n: u32| AuditRecord { public_key: Some(n.to_string()), ..record(AuditEvent::Rejoined, None, 0) };
+        let rejoined = |n: u32| {
+            let mut key = PublicKey([0; 32]);
+            key.0[..4].copy_from_slice(&n.to_be_bytes());
+            AuditRecord { public_key: Some(key), ..record(AuditEvent::Rejoined, None, 0) }
+        };
         let told = (0..1000).filter_map(|n| tally.note(rejoined(n), at)).count();
         assert_eq!(told, PEERS_APART + 1);
         assert_eq!(tally.note(rejoined(3), at), None);

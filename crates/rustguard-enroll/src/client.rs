@@ -7,8 +7,8 @@
 //!            └────────────────────────────┘ with the same WireGuard key, for the same lease
 //! ```
 //!
-//! A server that is not there, not open, or does not know the token is silent, and the client does not give up by itself:
-//! windows open, servers come back. What is final is told: [`JoinError`].
+//! A server that is down, has no open window or does not know the token is silent. The client does not give up by itself, because
+//! windows open and servers come back. Final failures are reported as [`JoinError`].
 mod accept;
 #[cfg(test)]
 mod hostile;
@@ -25,13 +25,13 @@ use crate::{
     config::ServerConfig,
     invite::{self, Initiated},
     kem::{DecapsulationKey, Kem},
-    pake::{self, Proving, Secret, Shared},
+    pake::{self, Proving, Shared, WindowSecret},
     payload::{Decision, GrantText, Greeting, Joiner},
     schedule::{ClaimKeys, Keys, open, seal},
     token::{Invite, Token},
     wire::{self, CLAIM, Cookie, Grant, Index, Message},
 };
-pub use accept::{Here, LeftOut, Unacceptable};
+pub use accept::{Accepted, LeftOut, LocalPolicy, Unacceptable};
 use core::{fmt, time::Duration};
 use ipnet::IpNet;
 pub use joined::{Heard, Joined};
@@ -43,7 +43,7 @@ use rustguard_core::{
 };
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 
-/// After the first try of a message, until the second; then twice as long, and so on.
+/// The pause between the first and the second try of a message. Each further pause is twice as long.
 pub const FIRST_RETRY: Duration = Duration::from_millis(250);
 /// The longest pause between first messages, to a server that may not be there.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -55,10 +55,10 @@ pub const APPROVAL_PAUSE: Duration = Duration::from_millis(1500);
 const PROOF_TRIES: u32 = 11;
 /// Claims without an answer, after which we begin again.
 const CLAIM_TRIES: u32 = 12;
-/// Questions without an answer, after which nobody will approve us.
+/// Questions without an answer, after which the approval is taken to be refused.
 const APPROVAL_TRIES: u32 = 20;
 
-/// Joins a network. It speaks to one server; where that is, is the embedder's business, as is asking the DNS again.
+/// Joins a network. It speaks to one server. The embedder resolves the server's name, also again.
 pub struct Client {
     identity: StaticSecret,
     joiner: Joiner,
@@ -75,7 +75,7 @@ pub struct Client {
 
 enum Credential {
     Invite(Invite),
-    Secret(Secret),
+    Secret(WindowSecret),
 }
 
 enum Stage {
@@ -104,22 +104,16 @@ struct Claiming {
 
 impl Client {
     /// Begins to join, at once. `identity` is this machine's WireGuard key, which the embedder has stored: whoever comes
-    /// back with it gets the same lease. `ephemeral` asks to be forgotten when this machine is silent for long.
+    /// back with it gets the same lease.
     ///
     /// # Errors
     /// [`JoinError::BadKey`].
-    pub fn new(
-        token: Token,
-        identity: StaticSecret,
-        name: Option<&str>,
-        ephemeral: bool,
-        now: Now,
-    ) -> Result<Self, JoinError> {
-        let joiner = Joiner { public_key: identity.public_key(), name: name.map(str::to_owned), ephemeral };
+    pub fn new(token: Token, identity: StaticSecret, now: Now) -> Result<Self, JoinError> {
+        let joiner = Joiner { public_key: identity.public_key(), name: None, ephemeral: false };
         let credential = match token {
             Token::Invite(invite) => Credential::Invite(invite),
-            Token::Code(code) => Credential::Secret(Secret::Code(code)),
-            Token::Passphrase(passphrase) => Credential::Secret(Secret::Passphrase(passphrase)),
+            Token::Code(code) => Credential::Secret(WindowSecret::Code(code)),
+            Token::Passphrase(passphrase) => Credential::Secret(WindowSecret::Passphrase(passphrase)),
         };
         let maker = match &credential {
             Credential::Invite(invite) => {
@@ -141,6 +135,20 @@ impl Client {
             tries: 0,
             next: now.instant,
         })
+    }
+
+    /// Tells the server what this machine is called.
+    #[must_use]
+    pub fn with_name(mut self, name: impl Into<Option<String>>) -> Self {
+        self.joiner.name = name.into();
+        self
+    }
+
+    /// Asks the server to forget this machine when it is silent for long.
+    #[must_use]
+    pub fn with_ephemeral(mut self, ephemeral: bool) -> Self {
+        self.joiner.ephemeral = ephemeral;
+        self
     }
 
     /// Takes this implementation of ML-KEM instead of the default one.
@@ -295,7 +303,7 @@ impl Client {
         let (server, config) = match greeting {
             Greeting::Settings(server, config) => (server, config),
             Greeting::Refused(error) => return Heard::Failed(error),
-            // Of no use here; the next message asks again.
+            // This is no answer to a claim. The next message asks again.
             Greeting::Wait => {
                 self.enter(Stage::Begin, now.instant);
                 return Heard::Nothing;
@@ -318,7 +326,7 @@ impl Client {
 
     fn wait(&mut self, proving: Box<Proving>) -> Heard {
         let code = proving.keys.approval_code(&proving.proof_text);
-        // Answered: the count of questions begins anew, the pace stays.
+        // The server has answered, so the count of questions restarts. The pace stays.
         self.tries = 0;
         self.stage = Stage::Proving { proving, waiting: true };
         Heard::Waiting(code)

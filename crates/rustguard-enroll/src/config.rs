@@ -11,6 +11,7 @@ pub const MAX_SEARCH: usize = 16;
 
 /// What every joiner is told about the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ServerConfig {
     /// The server's own addresses inside the tunnel.
     pub addresses: Vec<IpAddr>,
@@ -26,6 +27,50 @@ pub struct ServerConfig {
     pub port: Option<u16>,
     /// Seconds between keepalives that joiners are advised to send.
     pub keepalive: Option<u16>,
+}
+
+impl ServerConfig {
+    /// Sets [`addresses`](Self::addresses).
+    #[must_use]
+    pub fn with_addresses(self, addresses: Vec<IpAddr>) -> Self {
+        Self { addresses, ..self }
+    }
+
+    /// Sets [`routes`](Self::routes).
+    #[must_use]
+    pub fn with_routes(self, routes: Vec<IpNet>) -> Self {
+        Self { routes, ..self }
+    }
+
+    /// Sets [`dns`](Self::dns).
+    #[must_use]
+    pub fn with_dns(self, dns: Vec<IpAddr>) -> Self {
+        Self { dns, ..self }
+    }
+
+    /// Sets [`search`](Self::search).
+    #[must_use]
+    pub fn with_search(self, search: Vec<String>) -> Self {
+        Self { search, ..self }
+    }
+
+    /// Sets [`mtu`](Self::mtu).
+    #[must_use]
+    pub fn with_mtu(self, mtu: impl Into<Option<u16>>) -> Self {
+        Self { mtu: mtu.into(), ..self }
+    }
+
+    /// Sets [`port`](Self::port).
+    #[must_use]
+    pub fn with_port(self, port: impl Into<Option<u16>>) -> Self {
+        Self { port: port.into(), ..self }
+    }
+
+    /// Sets [`keepalive`](Self::keepalive).
+    #[must_use]
+    pub fn with_keepalive(self, keepalive: impl Into<Option<u16>>) -> Self {
+        Self { keepalive: keepalive.into(), ..self }
+    }
 }
 
 /// Why a [`ServerConfig`] cannot be sent.

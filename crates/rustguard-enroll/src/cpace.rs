@@ -1,7 +1,6 @@
-//! CPace over ristretto255 and SHA-512 (draft-irtf-cfrg-cpace-21, initiator and responder mode), and the [`Pake`] it is
-//! used through.
+//! CPace over ristretto255 and SHA-512 (draft-irtf-cfrg-cpace-21, initiator and responder mode).
 //!
-//! A passive listener learns nothing about the password, and who takes part can test one guess per exchange.
+//! A passive listener learns nothing about the password. A participant can test one guess per exchange.
 use curve25519_dalek::{
     ristretto::{CompressedRistretto, RistrettoPoint},
     scalar::Scalar,
@@ -13,7 +12,7 @@ use zeroize::Zeroizing;
 
 /// Bytes of a share.
 pub const SHARE_LEN: usize = 32;
-/// Bytes of what both sides have in common afterwards.
+/// Bytes of the secret that both sides share afterwards.
 pub const SECRET_LEN: usize = 64;
 
 /// Bytes that SHA-512 takes in at once (the draft's `s_in_bytes`).
@@ -26,7 +25,7 @@ const DSI_ISK: &[u8] = b"CPaceRistretto255_ISK";
 pub struct Context<'a> {
     /// The secret that may be weak (the draft's PRS).
     pub password: &'a [u8],
-    /// Who talks, and in which protocol (CI).
+    /// The parties and the protocol (the draft's CI).
     pub channel: &'a [u8],
     /// Names this exchange (sid).
     pub session: &'a [u8],
@@ -41,70 +40,67 @@ pub struct Message<'a> {
     pub data: &'a [u8],
 }
 
-/// Which side we are: the transcript has the initiator's message first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Sends the first share.
-    Initiator,
-    /// Answers it.
-    Responder,
-}
-
 /// The peer's share is no group element, or the neutral one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the share is not a canonical element of ristretto255, or the neutral one")]
 pub struct InvalidShare;
 
-/// A balanced password-authenticated key exchange with one share each way. The result is equal on both sides if the passwords
-/// are; that it is has to be confirmed afterwards.
-pub trait Pake: Sized {
-    /// Begins, with fresh randomness.
-    fn start(context: &Context<'_>, rng: &mut impl CryptoRng) -> Self;
-    /// Our share.
-    fn share(&self) -> &[u8; SHARE_LEN];
-    /// Takes the peer's share; `ours` is the associated data that went with our own.
-    ///
-    /// # Errors
-    /// [`InvalidShare`].
-    fn finish(
-        self,
-        role: Role,
-        session: &[u8],
-        ours: &[u8],
-        theirs: &Message<'_>,
-    ) -> Result<Zeroizing<[u8; SECRET_LEN]>, InvalidShare>;
-}
-
-/// One side of an exchange. Its scalar is wiped on drop.
+/// One side of a balanced password-authenticated key exchange with one share each way. The result is equal on both sides if the
+/// passwords are; that it is has to be confirmed afterwards. The scalar is wiped on drop.
 pub struct CPace {
     scalar: Zeroizing<Scalar>,
     share: [u8; SHARE_LEN],
 }
 
-impl Pake for CPace {
-    fn start(context: &Context<'_>, rng: &mut impl CryptoRng) -> Self {
+impl CPace {
+    /// Begins, with fresh randomness.
+    pub fn start(context: &Context<'_>, rng: &mut impl CryptoRng) -> Self {
         // 64 bytes reduced: no bias worth mentioning.
         let mut wide = Zeroizing::new([0; 64]);
         rng.fill_bytes(&mut *wide);
         Self::with_scalar(context, Scalar::from_bytes_mod_order_wide(&wide))
     }
 
-    fn share(&self) -> &[u8; SHARE_LEN] {
+    /// Our share.
+    pub fn share(&self) -> &[u8; SHARE_LEN] {
         &self.share
     }
 
-    fn finish(
+    /// Takes the answer to our share. `ours` is the associated data that went with our share.
+    ///
+    /// # Errors
+    /// [`InvalidShare`].
+    pub fn finish_as_initiator(
         self,
-        role: Role,
         session: &[u8],
         ours: &[u8],
         theirs: &Message<'_>,
     ) -> Result<Zeroizing<[u8; SECRET_LEN]>, InvalidShare> {
         let ours = Message { share: &self.share, data: ours };
-        let (first, second) = match role {
-            Role::Initiator => (&ours, theirs),
-            Role::Responder => (theirs, &ours),
-        };
+        self.finish(session, theirs, [&ours, theirs])
+    }
+
+    /// Takes the share that ours answers. `ours` is the associated data that goes with our share.
+    ///
+    /// # Errors
+    /// [`InvalidShare`].
+    pub fn finish_as_responder(
+        self,
+        session: &[u8],
+        ours: &[u8],
+        theirs: &Message<'_>,
+    ) -> Result<Zeroizing<[u8; SECRET_LEN]>, InvalidShare> {
+        let ours = Message { share: &self.share, data: ours };
+        self.finish(session, theirs, [theirs, &ours])
+    }
+
+    /// The transcript has the initiator's message first.
+    fn finish(
+        &self,
+        session: &[u8],
+        theirs: &Message<'_>,
+        [first, second]: [&Message<'_>; 2],
+    ) -> Result<Zeroizing<[u8; SECRET_LEN]>, InvalidShare> {
         let common = multiply(&self.scalar, theirs.share)?;
         let mut hash = Sha512::new();
         let parts = [DSI_ISK, session, &*common, first.share, first.data, second.share, second.data];
@@ -113,9 +109,7 @@ impl Pake for CPace {
         hash.finalize_into((&mut *secret).into());
         Ok(secret)
     }
-}
 
-impl CPace {
     fn with_scalar(context: &Context<'_>, scalar: Scalar) -> Self {
         let scalar = Zeroizing::new(scalar);
         let share = (generator(context) * *scalar).compress().to_bytes();
@@ -199,8 +193,8 @@ mod tests {
         let from_a = Message { share: &SHARE_A, data: b"ADa" };
         let from_b = Message { share: &SHARE_B, data: b"ADb" };
         let session = CONTEXT.session;
-        assert_eq!(*a.finish(Role::Initiator, session, b"ADa", &from_b).expect("a point"), SECRET);
-        assert_eq!(*b.finish(Role::Responder, session, b"ADb", &from_a).expect("a point"), SECRET);
+        assert_eq!(*a.finish_as_initiator(session, b"ADa", &from_b).expect("a point"), SECRET);
+        assert_eq!(*b.finish_as_responder(session, b"ADb", &from_a).expect("a point"), SECRET);
     }
 
     #[test]
@@ -223,8 +217,8 @@ mod tests {
             let (share_a, share_b) = (*a.share(), *b.share());
             let from_b = Message { share: &share_b, data: b"b" };
             let from_a = Message { share: &share_a, data };
-            let ours = a.finish(Role::Initiator, CONTEXT.session, b"a", &from_b).expect("honest");
-            ours == b.finish(Role::Responder, other.session, b"b", &from_a).expect("honest")
+            let ours = a.finish_as_initiator(CONTEXT.session, b"a", &from_b).expect("honest");
+            ours == b.finish_as_responder(other.session, b"b", &from_a).expect("honest")
         };
         assert!(run(&CONTEXT, b"a"));
         assert!(!run(&CONTEXT, b"another"));

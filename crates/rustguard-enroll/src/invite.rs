@@ -1,5 +1,5 @@
-//! Protocol A: Noise_IK of `rustguard_core::noise` under labels of its own, from the one-time key of an invite to the
-//! server's WireGuard key.
+//! Protocol A: the Noise_IK handshake of `rustguard_core::noise` with other labels. The initiator's static key is the one-time key
+//! of an invite, the responder's is the server's WireGuard key.
 use crate::{
     payload::{Greeting, Joiner, PROOF_OF_KEY, ProofOfKey},
     schedule::Keys,
@@ -18,7 +18,7 @@ use rustguard_crypto::{
 };
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// What keeps this handshake apart from WireGuard's between the same keys.
+/// These labels separate this handshake from WireGuard's between the same keys.
 pub(crate) const LABELS: Labels = Labels {
     construction: b"Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s",
     identifier: b"RustGuard enrolment v1, invite",
@@ -26,7 +26,7 @@ pub(crate) const LABELS: Labels = Labels {
     cookie: b"rge-cook",
 };
 
-/// The pattern has a place for a preshared key. A server that keeps only public halves has none to put there.
+/// The pattern mixes in a preshared key. The server stores only public halves of invites, so the key is zero.
 const NO_PRESHARED_KEY: [u8; 32] = [0; 32];
 
 /// The joiner's side, waiting for the answer.
@@ -63,8 +63,8 @@ pub(crate) fn initiate(
 }
 
 impl Initiated {
-    /// Reads the answer, `datagram` being all of it. A forged one changes nothing, and `self` comes back. No greeting is one that
-    /// is authentic and cannot be read.
+    /// Reads the answer; `datagram` is the whole message. A forged answer changes nothing and returns `self`. The greeting is
+    /// `None` if it is authentic but cannot be read.
     pub(crate) fn finish(
         self: Box<Self>,
         response: &Response<'_>,
@@ -82,18 +82,18 @@ impl Initiated {
         Ok((keys, self.sender, greeting))
     }
 
-    /// By what the server addresses us.
+    /// The index by which the server addresses us.
     pub(crate) fn sender(&self) -> &Index {
         &self.sender
     }
 }
 
-/// The server's side, after one multiplication: somebody claims to have the invite with this public half.
+/// The server's first step, which costs one multiplication. The sender claims to hold the invite with this public half.
 pub(crate) fn read(identity: &StaticSecret, initiation: &Initiation<'_>) -> Result<Claimed, Refused> {
     Claimed::read(&LABELS, identity, &PublicKey(*initiation.ephemeral), initiation.static_key)
 }
 
-/// After two: they do have it, and this is who wants to join.
+/// The server's second step, after another multiplication. The sender holds the invite; the text says who wants to join.
 pub(crate) fn verify(
     claimed: Claimed,
     identity: &StaticSecret,
@@ -116,7 +116,7 @@ pub(crate) fn proves_key(
     hash::ct_eq(&proof_of_key(shared.as_bytes(), initiation.ephemeral, proof.text), proof.mac)
 }
 
-/// Bound to the ephemeral key: nobody can use it in a message of their own.
+/// The proof is bound to the ephemeral key, so it cannot be reused in another message.
 fn proof_of_key(shared: &[u8; 32], ephemeral: &[u8; 32], text: &[u8]) -> [u8; PROOF_OF_KEY] {
     let mut key = hash::hmac(shared, &[b"RustGuard enrolment v1 joiner's key"]);
     let proof = hash::mac(&key, &[ephemeral, text]);

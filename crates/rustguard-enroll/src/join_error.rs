@@ -3,6 +3,7 @@ use core::time::Duration;
 
 /// Why joining failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum JoinError {
     /// The server answered, but did not take the code or passphrase.
     #[error(

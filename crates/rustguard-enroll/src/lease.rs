@@ -2,6 +2,7 @@
 use core::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    time::Duration,
 };
 use rustguard_crypto::x25519::PublicKey;
 use serde::{Deserialize, Serialize};
@@ -25,8 +26,9 @@ pub struct TokenId(pub [u8; 8]);
 #[derive(Clone)]
 pub struct PresharedKey(Box<Zeroizing<[u8; 32]>>);
 
-/// What an administrator lays down for those who come in by an invite, or for a peer added by hand.
+/// An administrator's terms for the peers that come by an invite, or for a peer added by hand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Terms {
     /// Fixed addresses, at most one of each family; what is not given comes from the pool.
     pub addresses: Vec<IpAddr>,
@@ -36,19 +38,65 @@ pub struct Terms {
     pub ephemeral: bool,
 }
 
+impl Terms {
+    /// Sets [`addresses`](Self::addresses).
+    #[must_use]
+    pub fn with_addresses(self, addresses: Vec<IpAddr>) -> Self {
+        Self { addresses, ..self }
+    }
+
+    /// Sets [`tag`](Self::tag).
+    #[must_use]
+    pub fn with_tag(self, tag: impl Into<Option<String>>) -> Self {
+        Self { tag: tag.into(), ..self }
+    }
+
+    /// Sets [`ephemeral`](Self::ephemeral).
+    #[must_use]
+    pub fn with_ephemeral(self, ephemeral: bool) -> Self {
+        Self { ephemeral, ..self }
+    }
+}
+
 /// An invite to be made. Its id and key pair come from the token.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct NewInvite {
     /// Random, given in the token.
     pub id: TokenId,
     /// The public half of the one-time key; the private half exists in the token alone.
     pub public_key: PublicKey,
     /// How long it is valid; `None`: until it is used up or revoked.
-    pub lifetime: Option<core::time::Duration>,
+    pub lifetime: Option<Duration>,
     /// How many keys it admits: 1 to [`MAX_USES`].
     pub uses: u32,
     /// What those who use it get. Fixed addresses need `uses` to be 1.
     pub terms: Terms,
+}
+
+impl NewInvite {
+    /// An invite that one key may use, for ever and on no special terms.
+    pub fn new(id: TokenId, public_key: PublicKey) -> Self {
+        Self { id, public_key, lifetime: None, uses: 1, terms: Terms::default() }
+    }
+
+    /// Sets [`lifetime`](Self::lifetime).
+    #[must_use]
+    pub fn with_lifetime(self, lifetime: impl Into<Option<Duration>>) -> Self {
+        Self { lifetime: lifetime.into(), ..self }
+    }
+
+    /// Sets [`uses`](Self::uses).
+    #[must_use]
+    pub fn with_uses(self, uses: u32) -> Self {
+        Self { uses, ..self }
+    }
+
+    /// Sets [`terms`](Self::terms).
+    #[must_use]
+    pub fn with_terms(self, terms: Terms) -> Self {
+        Self { terms, ..self }
+    }
 }
 
 /// An invite as the server keeps it. Nothing here lets anyone enrol.
@@ -215,7 +263,7 @@ impl fmt::Display for Origin {
 /// What is left of a name that came from outside: ASCII letters, digits, `-`, `_` and `.`, anything else a `-`, no `-`
 /// or `.` at either end, at most [`MAX_NAME`] bytes. `None` if that is nothing.
 ///
-/// Terminals, logs and configuration files show names; none of them shall be able to hide something there.
+/// Terminals, logs and configuration files show names, so a name must not contain control characters or separators.
 pub fn clean_name(name: &str) -> Option<String> {
     let kept = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
     let name: String = name.chars().take(MAX_NAME).map(kept).collect();

@@ -1,4 +1,4 @@
-//! Who is in the network: invites, leases, addresses.
+//! The members of the network: invites, leases, addresses.
 //!
 //! [`Ledger::admit`] gives a key its place, [`confirm`](Ledger::confirm) keeps it, [`remove`](Ledger::remove) and
 //! [`expire`](Ledger::expire) end it. Every change is durable before it can be seen: if the store fails, the ledger is
@@ -22,9 +22,13 @@
 //! invite or window. Records of invites go seven days after they admitted for the last time ([`RETENTION`]); one
 //! that never ends is never forgotten, nor are the removals since. A lease that merely ended leaves no tombstone: the key
 //! comes back by whatever is good, and within the quarantine to its old addresses.
+mod admission;
 mod clock;
 mod error;
+mod expiry;
 mod index;
+mod invites;
+mod refused_grants;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -32,14 +36,12 @@ mod tests;
 use self::{clock::Clock, index::Index};
 pub use self::{
     error::{LedgerError, Peer, Refusal},
+    index::RETENTION,
     request::{Admission, Grant, Policy, Request},
 };
 use crate::{
-    lease::{
-        InviteRecord, Lease, LeaseState, MAX_USES, NewInvite, Origin, PresharedKey, Terms, TokenId, UnixSeconds,
-        clean_name,
-    },
-    pool::{Pools, Space},
+    lease::{Lease, LeaseState, Origin, PresharedKey, TokenId, UnixSeconds, clean_name},
+    pool::Pools,
     store::{Change, LeaseStore, Released, State, StoreError, Tombstone},
 };
 use core::{net::IpAddr, time::Duration};
@@ -47,9 +49,6 @@ use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::PublicKey;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long the record of an invite is kept after it admitted for the last time, so that a repeat of it can be told what
-/// became of it.
-pub const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// No lease ends sooner than this after a start or a leap of the wall clock.
 pub const GRACE: Duration = Duration::from_secs(10 * 60);
 /// How long handshakes of active peers may wait to become durable, all of them in one commit.
@@ -57,7 +56,7 @@ const FLUSH: Duration = Duration::from_secs(60);
 /// The coarsest step of [`Lease::last_handshake`].
 const STEP: Duration = Duration::from_secs(3600);
 
-/// The record of who is in. Call [`expire`](Self::expire) when [`deadline`](Self::deadline) has come.
+/// The record of all members. Call [`expire`](Self::expire) when [`deadline`](Self::deadline) has come.
 #[derive(Debug)]
 pub struct Ledger<S> {
     store: S,
@@ -78,7 +77,7 @@ pub struct Ledger<S> {
 }
 
 impl<S: LeaseStore> Ledger<S> {
-    /// Opens what the store has kept. Refuses a state whose leases the pools have no room for, and leaves it alone.
+    /// Opens the stored state. A state with leases outside the pools is refused and left unchanged.
     pub fn open(mut store: S, pools: Pools, policy: Policy, now: Now) -> Result<Self, LedgerError> {
         let state = store.load()?.unwrap_or_default();
         let clock = Clock::new(state.time, now);
@@ -110,7 +109,7 @@ impl<S: LeaseStore> Ledger<S> {
         })
     }
 
-    /// Lets the store go, for opening it again.
+    /// Gives the store back, for example to open it again.
     pub fn into_store(self) -> S {
         self.store
     }
@@ -133,55 +132,6 @@ impl<S: LeaseStore> Ledger<S> {
         self.clock.seconds()
     }
 
-    /// Makes an invite. Its fixed addresses must be free, or in quarantine, now and when it is used.
-    pub fn add_invite(&mut self, invite: NewInvite, now: Now) -> Result<&InviteRecord, LedgerError> {
-        let time = self.time(now);
-        let NewInvite { id, public_key, lifetime, uses, terms } = invite;
-        if self.state.invites.contains_key(&id) {
-            return Err(LedgerError::InviteExists(id));
-        }
-        if !(1..=MAX_USES).contains(&uses) || (uses > 1 && !terms.addresses.is_empty()) {
-            return Err(LedgerError::Uses(uses));
-        }
-        self.check_terms(&terms, None).map_err(LedgerError::Terms)?;
-        let serial = self.state.serial;
-        let record = InviteRecord {
-            id,
-            public_key,
-            serial,
-            created: time,
-            expires: lifetime.map(|lifetime| time.saturating_add(lifetime.as_secs())),
-            uses,
-            uses_left: uses,
-            last_used: None,
-            revoked: None,
-            terms,
-        };
-        self.commit(vec![Change::Serial(serial + 1), Change::Invite(record)], now)?;
-        Ok(&self.state.invites[&id])
-    }
-
-    /// Withdraws an invite. Who came in by it stays.
-    pub fn revoke_invite(&mut self, id: &TokenId, now: Now) -> Result<(), LedgerError> {
-        let time = self.time(now);
-        let invite = self.state.invites.get(id).ok_or(LedgerError::UnknownInvite(*id))?;
-        if invite.revoked.is_some() {
-            return Ok(());
-        }
-        let revoked = InviteRecord { revoked: Some(time), ..invite.clone() };
-        Ok(self.commit(vec![Change::Invite(revoked)], now)?)
-    }
-
-    /// All invites, by id, also those that admit nobody any more.
-    pub fn invites(&self) -> impl ExactSizeIterator<Item = &InviteRecord> {
-        self.state.invites.values()
-    }
-
-    /// One invite.
-    pub fn invite(&self, id: &TokenId) -> Option<&InviteRecord> {
-        self.state.invites.get(id)
-    }
-
     /// A window opens: [`Grant::Window`] admits from now on, also peers that were removed before this moment. Windows do
     /// not outlive the process.
     pub fn window_opened(&mut self) {
@@ -192,56 +142,6 @@ impl<S: LeaseStore> Ledger<S> {
     pub fn window_closed(&mut self) {
         self.window = None;
         self.sweep = true;
-    }
-
-    /// Gives the key a lease, or the one it has.
-    pub fn admit(&mut self, request: Request, now: Now) -> Result<Admission, Refusal> {
-        let time = self.time(now);
-        let Request { public_key, name, preshared_key, ephemeral, grant } = request;
-        let unless_used = if let Grant::Guest(_, within) = &grant { Some(within.as_secs()) } else { None };
-        let (origin, terms) = self.permitted(&public_key, grant, time)?;
-        if let Some(lease) = self.state.leases.get(&public_key) {
-            return Ok(Admission { lease: lease.clone(), fresh: false });
-        }
-        if self.state.leases.len() >= self.policy.max_leases {
-            return Err(Refusal::Full(self.state.leases.len()));
-        }
-        self.check_terms(&terms, Some(&public_key))?;
-        let fixed = |v4: bool| terms.addresses.iter().copied().find(|address| address.is_ipv4() == v4);
-        let v4 = self.choose(self.index.v4.as_ref(), fixed(true), &public_key)?;
-        let v6 = self.choose(self.index.v6.as_ref(), fixed(false), &public_key)?;
-
-        let mut changes = self.taken_from_quarantine(&terms, &public_key);
-        if let Origin::Invite(id) = origin
-            && let Some(invite) = self.state.invites.get(&id)
-        {
-            let uses_left = invite.uses_left.saturating_sub(1);
-            changes.push(Change::Invite(InviteRecord { uses_left, last_used: Some(time), ..invite.clone() }));
-        }
-        let mut lease = Lease {
-            public_key,
-            name: name.as_deref().and_then(clean_name),
-            v4: v4.and_then(|address| if let IpAddr::V4(address) = address { Some(address) } else { None }),
-            v6: v6.and_then(|address| if let IpAddr::V6(address) = address { Some(address) } else { None }),
-            preshared_key,
-            state: match origin {
-                Origin::Admin => LeaseState::Active,
-                _ => LeaseState::Pending { until: time.saturating_add(self.policy.pending.as_secs()) },
-            },
-            origin,
-            tag: terms.tag,
-            ephemeral: ephemeral || terms.ephemeral,
-            created: time,
-            expires: None,
-            last_handshake: None,
-        };
-        lease.expires = match unless_used {
-            Some(within) => Some(time.saturating_add(within)),
-            None => self.expires(&lease, time),
-        };
-        changes.push(Change::Lease(lease.clone()));
-        self.commit(changes, now)?;
-        Ok(Admission { lease, fresh: true })
     }
 
     /// Replaces the preshared key of a lease.
@@ -316,88 +216,6 @@ impl<S: LeaseStore> Ledger<S> {
         lease.addresses().any(|leased| leased == address).then_some(lease)
     }
 
-    /// When [`expire`](Self::expire) has something to do.
-    pub fn deadline(&self) -> Option<Instant> {
-        let at = |time: Option<UnixSeconds>| time.map(|time| self.clock.instant_of(time));
-        let expiry = at(self.index.next_expiry()).map(|expiry| expiry.max(self.grace_until));
-        let (quarantine, ended) = (at(self.index.next_quarantine()), at(self.index.next_ended()));
-        [self.index.next_pending(), expiry, quarantine, ended, self.flush_at].into_iter().flatten().min()
-    }
-
-    /// Ends what is over, in one commit, and returns the leases that ended: pending ones without a handshake, and those
-    /// that nobody renewed.
-    pub fn expire(&mut self, now: Now) -> Result<Vec<Lease>, LedgerError> {
-        let time = self.time(now);
-        let mut changes = Vec::new();
-        let mut gone = BTreeMap::new();
-
-        let mut invites: BTreeMap<TokenId, InviteRecord> = BTreeMap::new();
-        for lease in self.index.pending_due(now.instant).filter_map(|key| self.state.leases.get(&key)) {
-            if let Origin::Invite(id) = lease.origin
-                && let Some(kept) = self.state.invites.get(&id)
-            {
-                let invite = invites.entry(id).or_insert_with(|| kept.clone());
-                invite.uses_left = invite.uses_left.saturating_add(1).min(invite.uses);
-            }
-            changes.push(Change::LeaseGone(lease.public_key));
-            gone.insert(lease.public_key, lease.clone());
-        }
-        changes.extend(invites.into_values().map(Change::Invite));
-        // Before the leases: those that end begin a quarantine.
-        changes.extend(self.index.quarantine_due(time).map(Change::ReleasedGone));
-
-        let ending = now.instant >= self.grace_until && self.index.next_expiry().is_some_and(|next| next <= time);
-        let flushing = ending || self.flush_at.is_some_and(|at| at <= now.instant);
-        if flushing {
-            changes.extend(self.seen.iter().filter_map(|(key, &last_handshake)| {
-                let lease = self.state.leases.get(key)?;
-                let expires = self.expires(lease, last_handshake);
-                Some(Change::Renewed { public_key: *key, last_handshake, expires })
-            }));
-        }
-        if ending {
-            let room = self.policy.max_leases.saturating_sub(self.state.released.len());
-            let mut oldest = self.index.quarantines();
-            let mut released = 0;
-            for lease in self.index.expiry_due(time).filter_map(|key| self.state.leases.get(&key)) {
-                let key = lease.public_key;
-                let renewed = self.seen.get(&key).and_then(|&seen| self.expires(lease, seen));
-                if gone.contains_key(&key) || renewed.is_some_and(|expires| expires > time) {
-                    continue;
-                }
-                released += 1;
-                if released > room
-                    && let Some((_, oldest)) = oldest.find(|(_, key)| !gone.contains_key(key))
-                {
-                    changes.push(Change::ReleasedGone(oldest));
-                }
-                changes.push(Change::LeaseGone(key));
-                changes.push(self.released(lease, time));
-                gone.insert(key, lease.clone());
-            }
-        }
-
-        let ended: BTreeSet<_> = self.index.ended_due(time).collect();
-        changes.extend(ended.iter().copied().map(Change::InviteGone));
-        let sweeping = self.sweep || !ended.is_empty();
-        if sweeping {
-            let oldest = self.oldest_grant(&ended);
-            let needless = |tombstone: &&Tombstone| oldest.is_none_or(|oldest| tombstone.serial < oldest);
-            let swept = self.state.removed.values().filter(needless);
-            changes.extend(swept.map(|tombstone| Change::RemovedGone(tombstone.public_key)));
-        }
-
-        if !changes.is_empty() {
-            self.commit(changes, now)?;
-        }
-        if flushing {
-            self.seen.clear();
-            self.flush_at = None;
-        }
-        self.sweep &= !sweeping;
-        Ok(gone.into_values().collect())
-    }
-
     /// Makes the changes durable, then carries them out.
     fn commit(&mut self, mut changes: Vec<Change>, now: Now) -> Result<(), StoreError> {
         let time = self.time(now);
@@ -426,100 +244,6 @@ impl<S: LeaseStore> Ledger<S> {
             }
         }
         Ok(())
-    }
-
-    /// Whether the grant lets this key in, and on what terms.
-    fn permitted(&self, key: &PublicKey, grant: Grant, time: UnixSeconds) -> Result<(Origin, Terms), Refusal> {
-        let removed = |since: u64| self.state.removed.get(key).is_some_and(|tombstone| tombstone.serial >= since);
-        match grant {
-            Grant::Admin(terms) | Grant::Guest(terms, _) => Ok((Origin::Admin, terms)),
-            Grant::Window => match self.window {
-                None => Err(Refusal::Closed),
-                Some(opened) if removed(opened) => Err(Refusal::Removed),
-                Some(_) => Ok((Origin::Window, Terms::default())),
-            },
-            Grant::Invite(id) => {
-                let invite = self.state.invites.get(&id).ok_or(Refusal::Unknown(id))?;
-                let came_by_it = self.state.leases.get(key).is_some_and(|lease| lease.origin == Origin::Invite(id));
-                if invite.revoked.is_some() {
-                    Err(Refusal::Revoked(id))
-                } else if invite.expires.is_some_and(|expires| expires <= time) {
-                    Err(Refusal::Expired(id))
-                } else if removed(invite.serial) {
-                    Err(Refusal::Removed)
-                } else if invite.uses_left == 0 && !came_by_it {
-                    Err(Refusal::Used(id))
-                } else {
-                    Ok((Origin::Invite(id), invite.terms.clone()))
-                }
-            }
-        }
-    }
-
-    /// Whether the terms can be kept now: for `key`, or for whoever will come.
-    fn check_terms(&self, terms: &Terms, key: Option<&PublicKey>) -> Result<(), Refusal> {
-        if let Some(tag) = terms.tag.as_ref().filter(|tag| clean_name(tag).as_ref() != Some(tag)) {
-            return Err(Refusal::Tag(tag.clone()));
-        }
-        for (i, &address) in terms.addresses.iter().enumerate() {
-            if let Some(&other) = terms.addresses[..i].iter().find(|other| other.is_ipv4() == address.is_ipv4()) {
-                return Err(Refusal::TwoAddresses(other, address));
-            }
-            if self.index.space_of(address).is_none() {
-                return Err(Refusal::AddressUnusable(address));
-            }
-            if let Some(lease) = self.by_address(address).filter(|lease| key != Some(&lease.public_key)) {
-                return Err(Refusal::AddressTaken { address, holder: peer(lease) });
-            }
-        }
-        Ok(())
-    }
-
-    /// The address in one pool, if there is such a pool: the fixed one, the one the key had before, or a free one.
-    fn choose(&self, space: Option<&Space>, fixed: Option<IpAddr>, key: &PublicKey) -> Result<Option<IpAddr>, Refusal> {
-        let Some(space) = space else { return Ok(None) };
-        let v4 = space.net().addr().is_ipv4();
-        let former = self.state.released.get(key).and_then(|released| {
-            let address = if v4 { released.v4.map(IpAddr::V4) } else { released.v6.map(IpAddr::V6) };
-            address.filter(|&address| self.index.holder(address) == Some(*key))
-        });
-        let free = || if v4 { space.lowest() } else { space.drawn(key) };
-        match fixed.or(former).or_else(free) {
-            Some(address) => Ok(Some(address)),
-            None => Err(Refusal::Exhausted { pool: space.net(), next_free: self.next_free(v4) }),
-        }
-    }
-
-    /// When an address of a family comes free at the earliest, unless a peer is removed.
-    fn next_free(&self, v4: bool) -> Option<UnixSeconds> {
-        let has = |mine: Option<bool>| mine == Some(true);
-        let quarantine = self.index.quarantines().find(|(_, key)| {
-            let released = self.state.released.get(key);
-            !self.state.leases.contains_key(key)
-                && has(released.map(|released| if v4 { released.v4.is_some() } else { released.v6.is_some() }))
-        });
-        let pending = self.index.pendings().find(|(_, key)| {
-            let lease = self.state.leases.get(key);
-            has(lease.map(|lease| if v4 { lease.v4.is_some() } else { lease.v6.is_some() }))
-        });
-        let pending = pending.map(|(until, _)| self.clock.time_of(until));
-        [quarantine.map(|(until, _)| until), pending].into_iter().flatten().min()
-    }
-
-    /// An administrator's fixed address may be one in quarantine: whose it was does not get it back.
-    fn taken_from_quarantine(&self, terms: &Terms, key: &PublicKey) -> Vec<Change> {
-        let mut taken = BTreeMap::new();
-        for &address in &terms.addresses {
-            let holder = self.index.holder(address).filter(|holder| holder != key);
-            let Some(released) = holder.and_then(|holder| self.state.released.get(&holder)) else { continue };
-            let entry = taken.entry(released.public_key).or_insert_with(|| released.clone());
-            if address.is_ipv4() {
-                entry.v4 = None;
-            } else {
-                entry.v6 = None;
-            }
-        }
-        taken.into_values().map(Change::Released).collect()
     }
 
     /// The quarantine of a lease that ends; the earliest one ends with it where there are too many.
@@ -553,16 +277,12 @@ impl<S: LeaseStore> Ledger<S> {
     }
 }
 
-fn peer(lease: &Lease) -> Peer {
-    Peer { public_key: lease.public_key, name: lease.name.clone() }
-}
-
 /// Whether the leases fit the pools, and each other.
 fn check(state: &State, index: &Index) -> Result<(), LedgerError> {
     let addresses = || state.leases.values().flat_map(|lease| lease.addresses().map(move |address| (address, lease)));
     let outside: Vec<_> = addresses()
         .filter(|&(address, _)| index.space_of(address).is_none())
-        .map(|(address, lease)| (address, peer(lease)))
+        .map(|(address, lease)| (address, Peer::of_lease(lease)))
         .collect();
     if !outside.is_empty() {
         return Err(LedgerError::OutsidePool(outside));
@@ -570,7 +290,10 @@ fn check(state: &State, index: &Index) -> Result<(), LedgerError> {
     let mut holders = BTreeMap::new();
     for (address, lease) in addresses() {
         if let Some(first) = holders.insert(address, lease) {
-            return Err(LedgerError::LeasedTwice { address, peers: Box::new([peer(first), peer(lease)]) });
+            return Err(LedgerError::LeasedTwice {
+                address,
+                peers: Box::new([Peer::of_lease(first), Peer::of_lease(lease)]),
+            });
         }
     }
     Ok(())

@@ -1,12 +1,12 @@
-//! Enrolment: how a machine joins a network with one command. Without I/O: datagrams, commands, moments and randomness come in,
-//! actions and the next deadline come out.
+//! Enrolment: how a machine joins a network with one command. The crate does no I/O: datagrams, commands, the time and randomness
+//! come in, actions and the next deadline come out.
 //!
 //! | Module | What it does |
 //! |---|---|
-//! | [`server`], [`action`] | who may join; what the device has to do about it |
+//! | [`server`], [`action`] | admits machines; what the device has to do about it |
 //! | [`client`] | joining |
 //! | [`token`] | invites, codes, passphrases |
-//! | [`ledger`], [`lease`], [`pool`], [`store`] | who has joined, and where that is kept |
+//! | [`ledger`], [`lease`], [`pool`], [`store`] | the members, their addresses, and where they are kept |
 //! | [`audit`] | the trail of it |
 //! | [`wire`] | which datagrams are enrolment's; the nine messages |
 //! | [`cpace`] | the password-authenticated key exchange |

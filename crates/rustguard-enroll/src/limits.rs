@@ -1,4 +1,4 @@
-//! What strangers may make the server compute: buckets by source and in total, in bounded memory.
+//! Limits on the work that strangers can cause: buckets by source and in total, in bounded memory.
 //!
 //! The first message of an invite costs one X25519 multiplication before the server knows whether the invite is one of its
 //! own. So a source, and all of them together, have an allowance; above it a message needs a cookie, which proves its
@@ -9,7 +9,7 @@ use rustguard_core::{limit::SourceTable, time::Instant};
 
 /// Sources remembered at most, of each kind.
 const MAX_SOURCES: usize = 4096;
-/// Idle sources are looked for at most this often, lest a flood sweep with each message.
+/// Idle sources are removed at most this often. Otherwise a flood would cause a sweep with each message.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// First messages of one source without a cookie: 10 a second.

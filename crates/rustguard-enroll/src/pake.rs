@@ -1,6 +1,6 @@
 //! Protocol B: CPace between a joiner and a window, from a code or a passphrase.
 use crate::{
-    cpace::{CPace, Context, InvalidShare, Message, Pake as _, Role, SHARE_LEN},
+    cpace::{CPace, Context, InvalidShare, Message, SHARE_LEN},
     payload::Joiner,
     schedule::{Keys, commitment, seal},
     token::{Code, Passphrase},
@@ -17,12 +17,12 @@ pub(crate) const LABELS: Labels =
 
 /// What opens a window.
 #[derive(Clone)]
-pub(crate) enum Secret {
+pub(crate) enum WindowSecret {
     Code(Code),
     Passphrase(Passphrase),
 }
 
-impl Secret {
+impl WindowSecret {
     /// What keys the MACs, in the place of a public key. Of a code only the half that is no secret, since it could be found
     /// from a single packet; of a passphrase nothing at all.
     pub(crate) fn mac_key(&self) -> PublicKey {
@@ -61,7 +61,7 @@ pub(crate) struct Shared {
 }
 
 /// Writes the joiner's share, with a commitment to the proof that will follow.
-pub(crate) fn share(secret: &Secret, joiner: &Joiner, rng: &mut impl CryptoRng) -> Shared {
+pub(crate) fn share(secret: &WindowSecret, joiner: &Joiner, rng: &mut impl CryptoRng) -> Shared {
     let (mut id, mut nonce) = ([0; 16], [0; 32]);
     rng.fill_bytes(&mut id);
     rng.fill_bytes(&mut nonce);
@@ -92,7 +92,7 @@ impl Shared {
         let sender = self.sender();
         let data = server_data(&sender, &reply.session);
         let theirs = Message { share: reply.share, data: &data };
-        let secret = self.cpace.finish(Role::Initiator, &self.id, &commitment(&self.proof_text), &theirs)?;
+        let secret = self.cpace.finish_as_initiator(&self.id, &commitment(&self.proof_text), &theirs)?;
         let keys = Keys::from_pake(&secret, wire::without_macs(&self.message), datagram);
         let mut message = wire::build(PROOF, &[&reply.session]);
         seal(keys.to_server(), 0, &mut message, &self.proof_text);
@@ -102,7 +102,7 @@ impl Shared {
 
 /// Answers a share, `datagram` being its whole message. From here on the sender can test one guess.
 pub(crate) fn reply(
-    secret: &Secret,
+    secret: &WindowSecret,
     share: &Share<'_>,
     datagram: &[u8],
     session: &Index,
@@ -114,7 +114,7 @@ pub(crate) fn reply(
     let [a, b, c, d, e, f, g, h, ..] = *share.id;
     let receiver = [a, b, c, d, e, f, g, h];
     let theirs = Message { share: share.share, data: share.commitment };
-    let secret = cpace.finish(Role::Responder, share.id, &server_data(&receiver, session), &theirs)?;
+    let secret = cpace.finish_as_responder(share.id, &server_data(&receiver, session), &theirs)?;
     let answer = wire::build(SHARE_REPLY, &[&receiver, session, &ours]);
     let keys = Keys::from_pake(&secret, wire::without_macs(datagram), &answer);
     Ok((keys, receiver, answer))
@@ -137,12 +137,12 @@ mod tests {
         Joiner { public_key: PublicKey([4; 32]), name: None, ephemeral: false }
     }
 
-    fn passphrase(text: &str) -> Secret {
-        Secret::Passphrase(Passphrase::new(text).expect("a passphrase"))
+    fn passphrase(text: &str) -> WindowSecret {
+        WindowSecret::Passphrase(Passphrase::new(text).expect("a passphrase"))
     }
 
     /// Whether the server can open the joiner's proof.
-    fn run(ours: &Secret, theirs: &Secret) -> bool {
+    fn run(ours: &WindowSecret, theirs: &WindowSecret) -> bool {
         let mut rng = StdRng::seed_from_u64(1);
         let shared = share(ours, &joiner(), &mut rng);
         let datagram = shared.message.clone();
@@ -162,11 +162,11 @@ mod tests {
     fn the_proof_opens_if_the_secrets_are_equal() {
         let mut rng = StdRng::seed_from_u64(2);
         let code = Code::generate(&mut rng);
-        assert!(run(&Secret::Code(code.clone()), &Secret::Code(code.clone())));
-        assert!(!run(&Secret::Code(Code::generate(&mut rng)), &Secret::Code(code.clone())));
+        assert!(run(&WindowSecret::Code(code.clone()), &WindowSecret::Code(code.clone())));
+        assert!(!run(&WindowSecret::Code(Code::generate(&mut rng)), &WindowSecret::Code(code.clone())));
         assert!(run(&passphrase("mysecret"), &passphrase("mysecret")));
         assert!(!run(&passphrase("mysecret"), &passphrase("mySecret")));
-        assert!(!run(&Secret::Code(code), &passphrase("mysecret")));
+        assert!(!run(&WindowSecret::Code(code), &passphrase("mysecret")));
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
         let mut pairs = 0;
         for a in &codes[..50] {
             for b in codes.iter().filter(|b| b.window() == a.window() && *b != a) {
-                let (a, b) = (Secret::Code(a.clone()), Secret::Code(b.clone()));
+                let (a, b) = (WindowSecret::Code(a.clone()), WindowSecret::Code(b.clone()));
                 assert_eq!((a.mac_key(), a.channel()), (b.mac_key(), b.channel()));
                 pairs += 1;
             }

@@ -1,4 +1,4 @@
-//! What is inside the sealed parts of messages.
+//! The contents of the sealed parts of messages.
 mod decision;
 mod fields;
 mod grant;

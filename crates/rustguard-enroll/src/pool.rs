@@ -23,6 +23,7 @@ pub struct Pools {
 
 /// Why these prefixes cannot be a pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PoolError {
     /// Neither an IPv4 nor an IPv6 prefix.
     #[error("no address pool was given; name one, such as 10.150.0.0/24")]

@@ -1,4 +1,4 @@
-//! Keys: from what an exchange gives to the preshared key of the tunnel.
+//! The key schedule: from the secrets of an exchange to the preshared key of the tunnel.
 //!
 //! ```text
 //! T                            = HASH(label, first message without its MACs, its answer)
@@ -65,7 +65,7 @@ impl Keys {
         &self.to_client
     }
 
-    /// Eight digits of everything both sides said until the proof.
+    /// Eight digits that depend on all messages up to the proof.
     pub(crate) fn approval_code(&self, proof_text: &[u8]) -> ApprovalCode {
         let bytes = hash::hmac(&self.export, &[b"RustGuard enrolment v1 approval", &hash::hash(&[proof_text])]);
         let [a, b, c, d, e, f, g, h, ..] = bytes;
@@ -112,8 +112,8 @@ impl ClaimKeys {
     }
 }
 
-/// What a share commits to: the text of the proof, with its nonce. Without it, somebody in the middle who knows the
-/// passphrase could choose shares until both sides show the same digits.
+/// A share commits to the text of the proof, with its nonce. Without the commitment, a man in the middle who knows the passphrase
+/// could choose shares until both sides show the same digits.
 pub(crate) fn commitment(proof_text: &[u8]) -> [u8; 32] {
     hash::hash(&[b"RustGuard enrolment v1 commitment", proof_text])
 }

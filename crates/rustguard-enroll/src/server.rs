@@ -1,4 +1,4 @@
-//! The server's side: who may join, by invite, code or passphrase.
+//! The server: decides which machines may join, by invite, code or passphrase.
 //!
 //! [`Server`] knows no sockets and no clock. Datagrams, moments and commands go in; [`Action`]s come out, to be carried out in
 //! order. What an answer promises is durable before the answer comes out.
@@ -78,7 +78,7 @@ pub struct Server<S> {
     window: Option<Window>,
     /// Windows opened so far.
     windows: u64,
-    /// Whether the ledger still lets people in by a window: those who proved its secret in time may finish after it.
+    /// Whether the ledger still admits peers by a window: joiners that proved its secret in time may finish after it has closed.
     ledger_window: bool,
     tally: Tally,
     /// When expiry is tried again, after a failure.
@@ -126,8 +126,8 @@ impl<S: LeaseStore> Server<S> {
 
     /// Takes a datagram for which [`is_enrolment`](crate::wire::is_enrolment) holds; others are nothing to it.
     ///
-    /// Nothing unauthenticated changes what is durable, gets an answer longer than itself, or ends an exchange of somebody
-    /// else.
+    /// An unauthenticated datagram changes no durable state, gets no answer longer than itself, and ends no exchange of another
+    /// sender.
     pub fn handle(
         &mut self,
         from: SocketAddr,
@@ -172,7 +172,7 @@ impl<S: LeaseStore> Server<S> {
         }
     }
 
-    /// Does what is due by the time. To be called at [`Server::deadline`]; more often does no harm.
+    /// Does everything that is due. Call it at [`Server::deadline`]; more often does no harm.
     pub fn tick(&mut self, now: Now, actions: &mut Vec<Action>) {
         self.settle(now, actions);
         if self.retry.is_none_or(|retry| now.instant >= retry) {
@@ -195,7 +195,7 @@ impl<S: LeaseStore> Server<S> {
         actions.extend(self.tally.due(now.instant).into_iter().map(Action::Audit));
     }
 
-    /// Tells what was counted and is not in the audit log yet: to be called before the server stops.
+    /// Reports what was counted and is not in the audit log yet. Call it before the server stops.
     pub fn stop(&mut self, actions: &mut Vec<Action>) {
         actions.extend(self.tally.rest().into_iter().map(Action::Audit));
     }
@@ -229,7 +229,7 @@ impl<S: LeaseStore> Server<S> {
 
     /// Ends sessions and windows whose time is over.
     fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
-        // Those who wait in vain are told so before they are forgotten.
+        // Joiners that waited too long are told so before their sessions end.
         self.turn_away(|until| now.instant >= until, now.instant);
         self.sessions.retain(|session| now.instant < session.until);
         self.settle_window(now, actions);

@@ -71,15 +71,14 @@ fn exchange(how: How) -> Value {
     let (server_key, joiner_key) = (hash(&[b"server key"]), hash(&[b"joiner key"]));
     let pools = Pools::new(&["10.150.0.0/24".parse().expect("a prefix"), "fd15::/64".parse().expect("a prefix")]);
     let ledger = Ledger::open(MemoryStore::default(), pools.expect("pools"), Policy::default(), now);
-    let config = ServerConfig {
-        addresses: vec!["10.150.0.1".parse().expect("an address")],
-        routes: vec!["10.150.0.0/24".parse().expect("a prefix"), "fd15::/64".parse().expect("a prefix")],
-        dns: vec!["fd15::1".parse().expect("an address")],
-        search: vec!["example.org".to_owned()],
-        mtu: Some(1420),
-        port: Some(51_821),
-        keepalive: Some(25),
-    };
+    let config = ServerConfig::default()
+        .with_addresses(vec!["10.150.0.1".parse().expect("an address")])
+        .with_routes(vec!["10.150.0.0/24".parse().expect("a prefix"), "fd15::/64".parse().expect("a prefix")])
+        .with_dns(vec!["fd15::1".parse().expect("an address")])
+        .with_search(vec!["example.org".to_owned()])
+        .with_mtu(1420)
+        .with_port(51_821)
+        .with_keepalive(25);
     let identity = StaticSecret::from_bytes(server_key);
     let server = Server::new(identity, ledger.expect("empty"), &config, now, &mut theirs).expect("short");
     // The other implementation has randomness of its own.
@@ -87,7 +86,7 @@ fn exchange(how: How) -> Value {
     let mut actions = Vec::new();
     let token = match how {
         How::Invite => {
-            let options = InviteOptions { endpoint: Some("192.0.2.1:51820".to_owned()), ..InviteOptions::default() };
+            let options = InviteOptions::default().with_endpoint("192.0.2.1:51820".to_owned());
             server.new_invite(options, now, &mut theirs, &mut actions).expect("room").to_text().to_string()
         }
         How::Code => {
@@ -96,14 +95,14 @@ fn exchange(how: How) -> Value {
         }
         How::PassphraseWithApproval => {
             let passphrase = Some(Passphrase::new("correct horse battery").expect("a passphrase"));
-            let options = OpenOptions { passphrase, approve: true, ..OpenOptions::default() };
+            let options = OpenOptions::default().with_passphrase(passphrase).with_approve(true);
             server.open(options, now, &mut theirs, &mut actions).expect("closed");
             "correct horse battery".to_owned()
         }
     };
     let parsed = Token::parse(&token).expect("a token");
-    let client = Client::new(parsed, StaticSecret::from_bytes(joiner_key), Some("laptop"), false, now);
-    let mut client = client.expect("good keys").with_kem(Kem::Portable);
+    let client = Client::new(parsed, StaticSecret::from_bytes(joiner_key), now);
+    let mut client = client.expect("good keys").with_name("laptop".to_owned()).with_kem(Kem::Portable);
 
     let from = "198.51.100.7:40000".parse().expect("an address");
     let (mut datagrams, mut approval) = (Vec::new(), None);

@@ -1,4 +1,4 @@
-//! The audit log: a line of JSON for everything that was decided about somebody.
+//! The audit log: a line of JSON for each decision.
 
 use serde::Serialize;
 use std::{
@@ -8,8 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A log is put aside as `NAME.1` at this size, in bytes, and the one put aside before is dropped: some hundred thousand lines
-/// are kept, and an outsider who is refused for a year fills no disk.
+/// A log is renamed to `NAME.1` at this size, in bytes, and the previous `NAME.1` is dropped. Some hundred thousand lines are kept,
+/// and refusals that go on for a year do not fill the disk.
 const ROTATE: u64 = 16 << 20;
 
 /// An open log. Lines are in the system's hands when [`write`](Self::write) returns; they survive the process, not a power cut.

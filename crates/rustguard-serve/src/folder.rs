@@ -10,8 +10,8 @@
 //!     audit.jsonl                 0600  who was admitted, refused, removed
 //! ```
 //!
-//! Both sides have one: the server's holds all of this, a joined machine's the key alone. What is there is never replaced by
-//! something new because it cannot be read: a new key would cut off everybody who knows the old one.
+//! Both sides have one: a server's folder holds all of this, a joined machine's only the key. A file that cannot be read is never
+//! replaced by a new one: a new key would cut off every peer that knows the old key.
 
 use crate::settings::Settings;
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
@@ -30,7 +30,7 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// A state folder that exists and is nobody else's.
+/// A state folder that exists and that other users cannot enter.
 #[derive(Clone, Debug)]
 pub struct Folder(PathBuf);
 
@@ -41,7 +41,7 @@ pub enum FolderError {
     /// Not an interface name.
     #[error(transparent)]
     Name(#[from] InterfaceNameError),
-    /// The system said no.
+    /// The operating system refused.
     #[error("cannot {doing} {}: {cause}{}", .path.display(), hint(.cause))]
     Io {
         /// What was tried.
@@ -170,8 +170,8 @@ impl Folder {
         self.replace(&self.path("settings.json"), &settings.to_json())
     }
 
-    /// Where peers were when the server stopped, so that its successor calls them at once. Whatever cannot be read is not worth a
-    /// word: they will call.
+    /// The endpoints of the peers when the server stopped, so that the next server begins handshakes at once. A file that cannot be
+    /// read is ignored: the peers begin handshakes themselves.
     pub(crate) fn endpoints(&self) -> HashMap<String, SocketAddr> {
         let text = fs::read(self.path("endpoints.json")).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()

@@ -1,6 +1,7 @@
 //! Joining: the client of rustguard-enroll on a UDP socket, for as long as it takes.
 
 use crate::service::now;
+use rustguard_core::host_port::HostPort;
 use rustguard_crypto::{random::SystemRng, x25519::StaticSecret};
 use rustguard_enroll::{
     client::{Client, Heard, JoinError as Refused, Joined},
@@ -24,12 +25,13 @@ const RESOLVE_ANEW: Duration = Duration::from_secs(60);
 /// Timers of the runtime stand still while the machine sleeps: look again after this long.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// What happens meanwhile, for the one who waits.
+/// The progress of a join, for the user that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Progress {
     /// The server's name cannot be resolved now; it is tried again.
     Unresolved(String),
-    /// No answer for a while. By design a server is silent towards whoever has no valid token.
+    /// No answer for a while. By design a server does not answer a machine without a valid token.
     Silence,
     /// The server's administrator has to approve, and is shown the same digits.
     Waiting(ApprovalCode),
@@ -47,31 +49,55 @@ pub enum JoinError {
     Socket(#[from] io::Error),
 }
 
-/// Who joins what.
-pub struct JoinOptions<'a> {
-    /// The server: a name or an address, and a port.
-    pub server: (&'a str, u16),
-    /// What lets in.
-    pub token: Token,
-    /// This machine's key. The caller has stored it before: what the server gives is given to this key.
-    pub identity: StaticSecret,
-    /// What this machine is called.
-    pub name: Option<&'a str>,
-    /// The server may forget this machine when it is silent for long.
-    pub ephemeral: bool,
+/// A machine and the network that it joins.
+#[derive(Debug)]
+pub struct JoinOptions {
+    server: HostPort,
+    token: Token,
+    identity: StaticSecret,
+    name: Option<String>,
+    ephemeral: bool,
 }
 
-/// Joins a network, and returns what the server told and where it is: the address that answered, then the others of its name. Tries
-/// for ever; whoever has not the patience drops the future.
+impl JoinOptions {
+    /// The machine with the key `identity` joins at `server`, which `token` lets it. The caller has stored the key before: what
+    /// the server gives is given to this key.
+    pub fn new(server: HostPort, token: Token, identity: StaticSecret) -> Self {
+        Self { server, token, identity, name: None, ephemeral: false }
+    }
+
+    /// What this machine is called.
+    #[must_use]
+    pub fn with_name(self, name: impl Into<Option<String>>) -> Self {
+        Self { name: name.into(), ..self }
+    }
+
+    /// Whether the server may forget this machine when it is silent for long.
+    #[must_use]
+    pub fn with_ephemeral(self, ephemeral: bool) -> Self {
+        Self { ephemeral, ..self }
+    }
+}
+
+/// The result of a join.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Membership {
+    /// What the server told. [`Joined::accept`] checks it.
+    pub joined: Joined,
+    /// Where the server is: the address that answered, then the others of its name.
+    pub endpoints: Vec<SocketAddr>,
+}
+
+/// Joins a network. Tries for ever; a caller without the patience drops the future.
 ///
 /// # Errors
 /// See [`JoinError`].
-pub async fn join(
-    options: JoinOptions<'_>,
-    mut progress: impl FnMut(Progress),
-) -> Result<(Joined, Vec<SocketAddr>), JoinError> {
+pub async fn join(options: JoinOptions, mut progress: impl FnMut(Progress)) -> Result<Membership, JoinError> {
     let JoinOptions { server, token, identity, name, ephemeral } = options;
-    let mut client = Client::new(token, identity, name, ephemeral, now())?;
+    let host = server.host().to_string();
+    let server = (&*host, server.port());
+    let mut client = Client::new(token, identity, now())?.with_name(name).with_ephemeral(ephemeral);
     let mut way = Way::new(resolve(server, &mut progress).await).await?;
     let (mut heard, mut told) = (false, false);
     let (mut since, mut last_code) = (now().instant, None);
@@ -96,7 +122,7 @@ pub async fn join(
             way = Way::new(resolve(server, &mut progress).await).await?;
             heard = false;
         }
-        // Otherwise time is up, or an earlier datagram has met an ICMP error: what is due is sent again.
+        // Otherwise the time is up, or an earlier datagram has met an ICMP error. The next datagram is then sent again.
         let Ok(Ok((len, from))) = received else { continue };
         if from != way.to {
             continue;
@@ -112,7 +138,7 @@ pub async fn join(
                     progress(Progress::Waiting(code));
                 }
             }
-            Heard::Joined(joined) => return Ok((*joined, way.all())),
+            Heard::Joined(joined) => return Ok(Membership { joined: *joined, endpoints: way.all() }),
             Heard::Failed(why) => return Err(why.into()),
         }
     }

@@ -32,7 +32,7 @@ mod socket;
 mod store;
 
 pub use folder::{Folder, FolderError};
-pub use join::{JoinError, JoinOptions, Progress, join};
+pub use join::{JoinError, JoinOptions, Membership, Progress, join};
 pub use prepare::{Configured, PrepareError, Prepared};
 pub use service::{Counters, Service, StartError};
 pub use settings::{DEFAULT_PORT, Settings};

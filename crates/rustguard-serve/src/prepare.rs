@@ -1,4 +1,4 @@
-//! Everything that `serve` needs before there is an interface: whatever is wrong is said before anything is changed.
+//! Preparation of `serve`, before there is an interface: every error is found before anything is changed.
 
 use crate::{
     folder::{Folder, FolderError},
@@ -98,18 +98,15 @@ impl<S: LeaseStore> Prepared<S> {
     ) -> Result<Self, PrepareError> {
         let pools = Pools::new(&settings.pools)?;
         let identity = folder.private_key()?;
-        let policy = Policy { lease_time: settings.lease_seconds.map(Duration::from_secs), ..Policy::default() };
+        let policy = Policy::default().with_lease_time(settings.lease_seconds.map(Duration::from_secs));
         let now = service::now();
         let ledger = Ledger::open(store, pools, policy, now)?;
-        let config = ServerConfig {
-            addresses: settings.own_addresses().iter().map(IpNet::addr).collect(),
-            routes: settings.advised_routes(),
-            dns: settings.dns.clone(),
-            search: settings.search.clone(),
-            mtu: None,
-            port: None,
-            keepalive: Some(KEEPALIVE),
-        };
+        let config = ServerConfig::default()
+            .with_addresses(settings.own_addresses().iter().map(IpNet::addr).collect())
+            .with_routes(settings.advised_routes())
+            .with_dns(settings.dns.clone())
+            .with_search(settings.search.clone())
+            .with_keepalive(KEEPALIVE);
         let server = Server::new(identity.clone(), ledger, &config, now, &mut SystemRng)?;
         if folder.settings()?.as_ref() != Some(&settings) {
             folder.set_settings(&settings)?;

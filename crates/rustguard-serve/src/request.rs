@@ -1,7 +1,7 @@
-//! What the control socket is asked, and what it answers: JSON, one object a line.
+//! Requests to the control socket and its answers: JSON, one object a line.
 
 use serde::{Deserialize, Serialize};
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub enum Request {
     Close,
     /// The state of everything: [`Answer::Status`].
     Status,
-    /// Admit a joiner who waits.
+    /// Admit a waiting joiner.
     Approve {
         /// The eight digits that its side shows.
         code: String,
@@ -115,7 +115,7 @@ pub enum Answer {
     },
     /// An invite was made.
     Invite {
-        /// The token: whoever has it can join.
+        /// The token. It lets its holder join.
         token: String,
         /// The invite's id.
         id: String,
@@ -140,7 +140,7 @@ pub enum Answer {
     Removed(Removed),
     /// The state of everything.
     Status(Status),
-    /// Who was approved.
+    /// A joiner was approved.
     Approved {
         /// Its name, if it gave one.
         name: Option<String>,
@@ -196,8 +196,8 @@ pub struct Removed {
 pub struct InviteView {
     /// Its id.
     pub id: String,
-    /// `usable`, `used`, `expired` or `revoked`.
-    pub state: String,
+    /// Whether it still admits machines.
+    pub state: InviteState,
     /// How many machines may still use it.
     pub uses_left: u32,
     /// When it was made, in seconds since the epoch.
@@ -210,6 +210,32 @@ pub struct InviteView {
     pub ephemeral: bool,
 }
 
+/// Whether an invite still admits machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum InviteState {
+    /// It does.
+    Usable,
+    /// It has no use left.
+    Used,
+    /// Its time is over.
+    Expired,
+    /// It was revoked.
+    Revoked,
+}
+
+impl fmt::Display for InviteState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Usable => "usable",
+            Self::Used => "used",
+            Self::Expired => "expired",
+            Self::Revoked => "revoked",
+        })
+    }
+}
+
 /// A peer, as it is listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerView {
@@ -219,8 +245,8 @@ pub struct PeerView {
     pub public_key: String,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// `active` or `pending`: has never completed a handshake.
-    pub state: String,
+    /// Whether it has completed a handshake.
+    pub state: PeerState,
     /// How it came: `invite ID`, `window` or `administrator`.
     pub origin: String,
     /// The invite's tag.
@@ -241,6 +267,26 @@ pub struct PeerView {
     pub tx_bytes: u64,
 }
 
+/// Whether a peer has completed a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum PeerState {
+    /// Not yet: its lease ends if it does not.
+    Pending,
+    /// It has, or an administrator vouched for it.
+    Active,
+}
+
+impl fmt::Display for PeerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pending => "pending",
+            Self::Active => "active",
+        })
+    }
+}
+
 /// The state of everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
@@ -258,7 +304,7 @@ pub struct Status {
     pub isolate: bool,
     /// The window, while one is open.
     pub window: Option<WindowView>,
-    /// Who waits for approval.
+    /// Joiners that wait for approval.
     pub waiting: Vec<WaitingView>,
     /// Invites that can be used.
     pub usable_invites: usize,
@@ -284,15 +330,35 @@ pub struct PoolView {
 pub struct WindowView {
     /// It closes by itself after so many seconds.
     pub seconds_left: u64,
-    /// `code` or `passphrase`.
-    pub secret: String,
+    /// What opens it.
+    pub secret: WindowSecret,
     /// Guesses until it closes.
     pub attempts_left: u32,
     /// Joiners wait for approval.
     pub approve: bool,
 }
 
-/// A joiner who waits.
+/// What opens a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum WindowSecret {
+    /// A code, made for this window.
+    Code,
+    /// The server's passphrase.
+    Passphrase,
+}
+
+impl fmt::Display for WindowSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Code => "code",
+            Self::Passphrase => "passphrase",
+        })
+    }
+}
+
+/// A joiner that waits for approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingView {
     /// The eight digits.

@@ -33,7 +33,7 @@ use tokio::sync::mpsc;
 const BATCH: usize = 64;
 /// Calls of the control socket that may wait.
 const CALLS: usize = 16;
-/// Timers of the runtime stand still while the machine sleeps, and leases do not: what is due is looked for this often.
+/// The runtime's timers stop while the machine sleeps, but leases go on: the service looks for due work at least this often.
 const LOOK: Duration = Duration::from_secs(30);
 /// A handshake not older than this counts as new where events were lost.
 const RECENT: Duration = Duration::from_secs(180);
@@ -115,7 +115,7 @@ impl<S: LeaseStore> Service<S> {
 
     /// Serves until the device ends.
     pub async fn run(&mut self) {
-        // Those who were there when a predecessor stopped need not find out by themselves.
+        // Peers of the previous server reconnect at once instead of by their own timeouts.
         self.device.handshake_now().await;
         let mut batch = Vec::with_capacity(BATCH);
         loop {
@@ -175,8 +175,8 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// Carries out all actions: first the device learns of its peers, then the answers leave. `caused_by` are the datagrams
-    /// that led to them, `uid` is the user who did.
+    /// Carries out all actions: the device gets its peers before the answers leave. The actions were caused by the datagrams
+    /// `caused_by` or by the user `uid`.
     async fn carry_out(&mut self, caused_by: &[Datagram], uid: Option<u32>) {
         if self.actions.is_empty() {
             return;
@@ -193,7 +193,8 @@ impl<S: LeaseStore> Service<S> {
                     answers.push(Datagram::new(endpoint, bytes));
                 }
                 Action::Audit(record) => {
-                    let record = AuditRecord { uid: uid.or(record.uid), ..record };
+                    let mut record = record;
+                    record.uid = uid.or(record.uid);
                     self.counters.count(&record);
                     tracing::info!(target: "rustguard_serve::audit", "{}", describe(&record));
                     if let Err(error) = self.audit.write(&record) {
@@ -205,7 +206,7 @@ impl<S: LeaseStore> Service<S> {
         if !peers.is_empty()
             && let Err(error) = self.device.update(Update::new().peers(peers)).await
         {
-            // The device is ending, and whoever waits for an answer will ask its successor.
+            // The device is ending. A joiner that waits for an answer asks the next server.
             tracing::debug!("peers were not updated: {error}");
             return;
         }
@@ -229,7 +230,7 @@ fn describe(record: &AuditRecord) -> String {
     let word = |value: serde_json::Result<String>| value.unwrap_or_default().replace(['"', '-'], " ").trim().to_owned();
     let mut text = word(serde_json::to_string(&record.event));
     let addresses: Vec<_> = record.addresses.iter().map(ToString::to_string).collect();
-    let who = record.name.clone().or_else(|| record.public_key.clone());
+    let who = record.name.clone().or_else(|| record.public_key.map(|key| key::to_base64(&key.0).to_string()));
     let why = record.reason.map(|reason| word(serde_json::to_string(&reason)));
     let parts = [
         who.map(|who| format!(": {who}")),

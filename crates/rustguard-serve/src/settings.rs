@@ -1,4 +1,4 @@
-//! What `serve` is told and keeps: at the next start, what is not said again is as it was.
+//! The settings of `serve`. They are kept: a setting that is not given at the next start stays as it was.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rand_core::Rng as _;

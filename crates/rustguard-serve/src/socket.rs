@@ -1,8 +1,8 @@
 //! The control socket, `/run/rustguard/NAME.ctl`: a line of JSON asks, a line of JSON answers.
 //!
-//! Who may ask: root, the user the server runs as, and the group of the socket (root's; `chgrp` gives it to others). The
-//! socket's mode, 0660, says the same to the kernel, and the credentials of whoever connects are checked again: a mode is
-//! changed quickly.
+//! Root, the user of the server and the owner and group of the socket may ask ([`Access::OwnerAndGroup`]). The group is root's;
+//! `chgrp` lets others in. The kernel enforces this by the mode 0660. The server checks the credentials again, in case somebody
+//! has changed the mode.
 
 use crate::request::{Answer, Request};
 use rustguard_device::{
@@ -22,7 +22,7 @@ use tokio::{
 /// The longest request, in bytes. The longest there is, a peer to add with its name, is some hundred.
 const REQUEST_MAX: u64 = 16 << 10;
 
-/// A request, who makes it, and where the answer goes.
+/// A request, its user, and the channel for the answer.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) request: Request,
@@ -34,19 +34,19 @@ pub(crate) struct Call {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// Nobody serves this interface.
+    /// No server runs for this interface.
     #[error("nobody serves {interface}: start it with `rustguard serve{}`", if interface == crate::DEFAULT_INTERFACE { String::new() } else { format!(" --interface {interface}") })]
     NotServed {
         /// The interface.
         interface: String,
     },
-    /// This user may not.
+    /// This user may not connect.
     #[error("{} is closed to you: run as root, or with sudo", .0.display())]
     Denied(PathBuf),
     /// The server refuses.
     #[error("{0}")]
     Refused(String),
-    /// It broke off in the middle.
+    /// The connection failed.
     #[error("the server did not answer: {0}")]
     Io(#[from] io::Error),
 }

@@ -24,7 +24,7 @@ const ROUNDS: u64 = 30;
 
 fn ledger(folder: &Path) -> Ledger<FileStore> {
     let pools = Pools::new(&["10.0.0.0/8".parse().unwrap()]).unwrap();
-    let policy = Policy { max_leases: usize::MAX, ..Policy::default() };
+    let policy = Policy::default().with_max_leases(usize::MAX);
     Ledger::open(FileStore::open(folder).unwrap(), pools, policy, NOW).unwrap()
 }
 
@@ -43,13 +43,11 @@ fn child() {
     let next =
         ledger.leases().last().map_or(0, |lease| u64::from_be_bytes(*lease.public_key.0.first_chunk().unwrap()) + 1);
     for number in next.. {
-        let request = Request {
-            public_key: key(number),
-            name: None,
-            preshared_key: PresharedKey::from_bytes(&[1; 32]),
-            ephemeral: false,
-            grant: Grant::Admin(Terms { tag: Some("x".repeat(63)), ..Terms::default() }),
-        };
+        let request = Request::new(
+            key(number),
+            PresharedKey::from_bytes(&[1; 32]),
+            Grant::Admin(Terms::default().with_tag("x".repeat(63))),
+        );
         let lease = ledger.admit(request, NOW).unwrap().lease;
         writeln!(out, "\n+{number} {}", lease.v4.unwrap()).unwrap();
         if number % 3 == 2 {

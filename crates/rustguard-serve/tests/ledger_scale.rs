@@ -2,7 +2,7 @@
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_enroll::{
-    lease::{Lease, LeaseState, NewInvite, Origin, PresharedKey, Terms, TokenId},
+    lease::{Lease, LeaseState, NewInvite, Origin, PresharedKey, TokenId},
     ledger::{Grant, Ledger, Policy, Request},
     pool::Pools,
     store::{Change, LeaseStore, State},
@@ -43,17 +43,12 @@ fn open<S: LeaseStore>(store: S) -> Ledger<S> {
 }
 
 fn invite() -> NewInvite {
-    NewInvite { id: INVITE, public_key: key(u32::MAX), lifetime: None, uses: 5_000, terms: Terms::default() }
+    NewInvite::new(INVITE, key(u32::MAX)).with_uses(5_000)
 }
 
 fn request(number: u32) -> Request {
-    Request {
-        public_key: key(number),
-        name: Some(format!("host-{number}")),
-        preshared_key: PresharedKey::from_bytes(&[5; 32]),
-        ephemeral: false,
-        grant: Grant::Invite(INVITE),
-    }
+    Request::new(key(number), PresharedKey::from_bytes(&[5; 32]), Grant::Invite(INVITE))
+        .with_name(format!("host-{number}"))
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn list(invites: &[InviteView]) -> String {
                 _ => ago(now, Duration::from_secs(at)),
             },
         };
-        let mut state = invite.state.clone();
+        let mut state = invite.state.to_string();
         if invite.ephemeral {
             state.push_str(", ephemeral");
         }

@@ -7,14 +7,14 @@ use ipnet::IpNet;
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{EndpointSpec, HostPort, PresharedKey, interface};
 use rustguard_enroll::{
-    client::{Here, Joined},
+    client::{Joined, LocalPolicy},
     token::Token,
 };
 use rustguard_quick::{
     conf::{self, Severity},
     host, run_file,
 };
-use rustguard_serve::{DEFAULT_PORT, Folder, JoinOptions, Progress};
+use rustguard_serve::{DEFAULT_PORT, Folder, JoinOptions, Membership, Progress};
 use std::{
     fs,
     io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _},
@@ -57,16 +57,10 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     let identity = Folder::open(interface)?.private_key()?;
     let name = arguments.name.clone().or_else(host_name);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (joined, addresses) = runtime.block_on(async {
+    let Membership { joined, endpoints, .. } = runtime.block_on(async {
         let shown = server.to_string();
-        let host = server.host().to_string();
-        let options = JoinOptions {
-            server: (&host, server.port()),
-            token,
-            identity: identity.clone(),
-            name: name.as_deref(),
-            ephemeral: arguments.ephemeral,
-        };
+        let options = JoinOptions::new(server.clone(), token, identity.clone());
+        let options = options.with_name(name).with_ephemeral(arguments.ephemeral);
         let joining = rustguard_serve::join(options, |progress| tell(&shown, &progress));
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         tokio::select! {
@@ -76,9 +70,9 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
             _ = terminate.recv() => bail!("ended by SIGTERM before the machine has joined"),
         }
     })?;
-    let joined = runtime.block_on(accept(joined, arguments, &addresses))?;
+    let joined = runtime.block_on(accept(joined, arguments, &endpoints))?;
     drop(runtime);
-    tracing::debug!("the server answered from {}", addresses[0]);
+    tracing::debug!("the server answered from {}", endpoints[0]);
     let mut config = config(&joined, &identity, server);
     if !host::ipv6_available() {
         without_ipv6(&mut config)?;
@@ -155,6 +149,7 @@ fn tell(server: &str, progress: &Progress) {
             "the server's administrator has to approve this machine: `rustguard approve {code}`, if `rustguard status` there \
              shows the same digits"
         ),
+        _ => {}
     }
 }
 
@@ -174,19 +169,17 @@ async fn accept(joined: Joined, arguments: &Join, server: &[SocketAddr]) -> Resu
     let dns: Vec<_> = joined.dns.iter().map(ToString::to_string).collect();
     let dns = (!dns.is_empty())
         .then(|| format!("Let the name servers of this network ({}) answer for every name?", dns.join(", ")));
-    let here = Here {
-        endpoints: server.iter().map(SocketAddr::ip).collect(),
-        networks: networks::connected().await?,
-        default_route: consent(arguments.accept_default_route, default, until).await?,
-        dns: consent(arguments.accept_dns, dns, until).await?,
-        routes: arguments.accept_routes.clone(),
-    };
+    let endpoints = server.iter().map(SocketAddr::ip).collect();
+    let here = LocalPolicy::new(endpoints, networks::connected().await?)
+        .with_default_route(consent(arguments.accept_default_route, default, until).await?)
+        .with_dns(consent(arguments.accept_dns, dns, until).await?)
+        .with_routes(arguments.accept_routes.clone());
     for route in here.routes.iter().filter(|route| !joined.routes.iter().any(|told| told.trunc() == route.trunc())) {
         tracing::warn!("--accept-route {route} changes nothing: the server has no such route");
     }
-    let (joined, left_out) = joined.accept(&here)?;
-    left_out.iter().for_each(|left_out| tracing::warn!("{left_out}"));
-    Ok(joined)
+    let accepted = joined.accept(&here)?;
+    accepted.left_out.iter().for_each(|left_out| tracing::warn!("{left_out}"));
+    Ok(accepted.joined)
 }
 
 /// What was said on the command line, or is said on the terminal. Whoever is not there to be asked has not agreed.
@@ -339,31 +332,28 @@ mod tests {
     #[test]
     fn what_makes_no_configuration_or_another_one_is_not_written() {
         let identity = StaticSecret::from_bytes([1; 32]);
-        let joined = Joined {
-            server: StaticSecret::from_bytes([2; 32]).public_key(),
-            preshared_key: [7; 32].into(),
-            addresses: vec!["10.150.0.2/32".parse().unwrap(), "fd15::2/128".parse().unwrap()],
-            routes: vec!["10.150.0.0/24".parse().unwrap(), "0.0.0.0/0".parse().unwrap()],
-            server_addresses: vec![],
-            dns: vec!["10.150.0.1".parse().unwrap()],
-            search: vec!["lab.example".to_owned()],
-            mtu: Some(1280),
-            port: None,
-            keepalive: Some(65_535),
-            expires: None,
-            ephemeral: false,
-        };
+        let server = StaticSecret::from_bytes([2; 32]).public_key();
+        let mut joined = Joined::new(server, [7; 32].into());
+        joined.addresses = vec!["10.150.0.2/32".parse().unwrap(), "fd15::2/128".parse().unwrap()];
+        joined.routes = vec!["10.150.0.0/24".parse().unwrap(), "0.0.0.0/0".parse().unwrap()];
+        joined.dns = vec!["10.150.0.1".parse().unwrap()];
+        joined.search = vec!["lab.example".to_owned()];
+        joined.mtu = Some(1280);
+        joined.keepalive = Some(65_535);
         let checked = |joined: &Joined, host: &str| check(&config(joined, &identity, parse(host).unwrap()));
         for host in ["vpn.example.org", "192.0.2.1", "2001:db8::1"] {
             checked(&joined, host).unwrap();
         }
         for mtu in [0, 1, 575] {
-            assert!(checked(&Joined { mtu: Some(mtu), ..joined.clone() }, "vpn").is_err(), "{mtu}");
+            let mut joined = joined.clone();
+            joined.mtu = Some(mtu);
+            assert!(checked(&joined, "vpn").is_err(), "{mtu}");
         }
         // What would be read as a name server, another line, another entry or nothing at all.
         for domain in ["8.8.8.8", "::1", "a\nPostUp = id", "a, 8.8.8.8", "a#b", "", " ", "a b", "\u{1b}[2J"] {
-            let search = vec!["lab.example".to_owned(), domain.to_owned()];
-            assert!(checked(&Joined { search, ..joined.clone() }, "vpn").is_err(), "{domain:?}");
+            let mut joined = joined.clone();
+            joined.search.push(domain.to_owned());
+            assert!(checked(&joined, "vpn").is_err(), "{domain:?}");
         }
     }
 }

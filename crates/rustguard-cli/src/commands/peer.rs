@@ -8,7 +8,7 @@ use crate::{
 use anyhow::{Result, bail};
 use rustguard_serve::{
     ask,
-    request::{AddPeer, Answer, Removed, Request},
+    request::{AddPeer, Answer, InviteState, Removed, Request},
 };
 use std::{
     collections::HashMap,
@@ -65,8 +65,8 @@ fn farewell(removed: &Removed, interface: &str) -> String {
     let mut text = format!("{} ({}) is out; it came by: {}\n", removed.peer, addresses.join(", "), removed.origin);
     if let Some(invite) = &removed.invite {
         let id = &invite.id;
-        text += &match (invite.state.as_str(), invite.uses_left) {
-            ("usable", left) => format!(
+        text += &match (invite.state, invite.uses_left) {
+            (InviteState::Usable, left) => format!(
                 "This invite can be used {}: its machine could come back with another key. Revoke it: `rustguard invite revoke \
                  {id}{interface}`\n",
                 if left == 1 { "once more".to_owned() } else { format!("{left} more times") }
@@ -96,9 +96,9 @@ mod tests {
 
     #[test]
     fn a_removal_says_by_what_the_machine_could_come_back() {
-        let invite = |state: &str, uses_left| InviteView {
+        let invite = |state, uses_left| InviteView {
             id: "0123456789abcdef".into(),
-            state: state.into(),
+            state,
             uses_left,
             created: 0,
             expires: None,
@@ -122,19 +122,18 @@ mod tests {
             }
         };
         let first = "laptop (10.150.0.2, fd15::2) is out; it came by: ";
-        let by_invite = |state: &str, left, others| {
-            removed("invite 0123456789abcdef", Some(invite(state, left)), others, false, false)
-        };
-        says(&by_invite("usable", 4, 0), &[first, "4 more times: its machine could come back"]);
+        let by_invite =
+            |state, left, others| removed("invite 0123456789abcdef", Some(invite(state, left)), others, false, false);
+        says(&by_invite(InviteState::Usable, 4, 0), &[first, "4 more times: its machine could come back"]);
         says(
-            &by_invite("usable", 1, 2),
+            &by_invite(InviteState::Usable, 1, 2),
             &["invite 0123456789abcdef", "revoke 0123456789abcdef --interface x`", "2 other peers"],
         );
         says(
-            &by_invite("revoked", 4, 1),
+            &by_invite(InviteState::Revoked, 4, 1),
             &[first, "is revoked: nobody comes by it", "1 other peer that came by it stays"],
         );
-        says(&by_invite("used", 0, 0), &[first, "is used"]);
+        says(&by_invite(InviteState::Used, 0, 0), &[first, "is used"]);
         says(&removed("window", None, 0, true, true), &[first, "rustguard close --interface x", "another one"]);
         says(&removed("window", None, 0, false, false), &["it came by: window"]);
         says(&removed("administrator", None, 0, false, false), &["it came by: administrator"]);

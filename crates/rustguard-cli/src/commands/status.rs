@@ -104,7 +104,7 @@ pub(crate) fn peer_table(peers: &[PeerView], rates: &HashMap<String, (u64, u64)>
             Some((rx, tx)) => format!("{}/s in, {}/s out", bytes(*rx), bytes(*tx)),
             None => format!("{} in, {} out", bytes(peer.rx_bytes), bytes(peer.tx_bytes)),
         };
-        let mut state = peer.state.clone();
+        let mut state = peer.state.to_string();
         if peer.ephemeral {
             state.push_str(", ephemeral");
         }
@@ -124,7 +124,7 @@ pub(crate) fn peer_table(peers: &[PeerView], rates: &HashMap<String, (u64, u64)>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustguard_serve::request::{PoolView, WaitingView, WindowView};
+    use rustguard_serve::request::{PeerState, PoolView, WaitingView, WindowSecret, WindowView};
 
     #[test]
     fn a_page() {
@@ -132,7 +132,7 @@ mod tests {
             name: Some("laptop".into()),
             public_key: "KEY".into(),
             addresses: vec!["10.150.0.2".parse().unwrap()],
-            state: "pending".into(),
+            state: PeerState::Pending,
             origin: "window".into(),
             tag: Some("ci".into()),
             ephemeral: true,
@@ -154,7 +154,7 @@ mod tests {
                 leased: 1,
             }],
             isolate: true,
-            window: Some(WindowView { seconds_left: 61, secret: "code".into(), attempts_left: 4, approve: true }),
+            window: Some(WindowView { seconds_left: 61, secret: WindowSecret::Code, attempts_left: 4, approve: true }),
             waiting: vec![WaitingView { code: "12345678".into(), name: None, source: "192.0.2.9:1".into() }],
             usable_invites: 1,
             peers: vec![peer],

@@ -1,4 +1,4 @@
-//! What a machine accepts of what its server tells it.
+//! The checks of the server's settings: what a machine accepts.
 //!
 //! The server is authentic. That does not make its settings good for this machine: a server may be hostile, taken over, or set up
 //! by somebody who does not know this machine's networks. So its settings are checked before anything is made of them:
@@ -13,7 +13,7 @@
 //! | a route that overlaps a network of this machine | left out, unless the user accepts this route |
 //! | a route to loopback, multicast, link-local or reserved addresses | left out |
 //!
-//! What is left out is told: [`LeftOut`].
+//! Omissions are reported as [`LeftOut`].
 use super::joined::Joined;
 use crate::config::{MAX_DNS, MAX_ROUTES, MAX_SEARCH};
 use core::{fmt, net::IpAddr};
@@ -51,7 +51,8 @@ const fn v6(first: u16, len: u8) -> Ipv6Net {
 
 /// This machine, and what its user has agreed to.
 #[derive(Clone, Debug)]
-pub struct Here {
+#[non_exhaustive]
+pub struct LocalPolicy {
     /// The addresses of the server outside the tunnel: the tunnel's packets may go to each of them.
     pub endpoints: Vec<IpAddr>,
     /// The networks that this machine is connected to. A single address is a network of one.
@@ -64,8 +65,44 @@ pub struct Here {
     pub routes: Vec<IpNet>,
 }
 
+impl LocalPolicy {
+    /// The policy of a machine whose user has agreed to nothing.
+    pub fn new(endpoints: Vec<IpAddr>, networks: Vec<IpNet>) -> Self {
+        Self { endpoints, networks, default_route: false, dns: false, routes: Vec::new() }
+    }
+
+    /// Whether the user accepts default routes.
+    #[must_use]
+    pub fn with_default_route(self, default_route: bool) -> Self {
+        Self { default_route, ..self }
+    }
+
+    /// Whether the user accepts name servers and search domains.
+    #[must_use]
+    pub fn with_dns(self, dns: bool) -> Self {
+        Self { dns, ..self }
+    }
+
+    /// Routes that the user accepts although they overlap networks of this machine.
+    #[must_use]
+    pub fn with_routes(self, routes: Vec<IpNet>) -> Self {
+        Self { routes, ..self }
+    }
+}
+
+/// What a machine accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Accepted {
+    /// The settings to make a tunnel of.
+    pub joined: Joined,
+    /// What the server said besides.
+    pub left_out: Vec<LeftOut>,
+}
+
 /// What was left out of the server's settings, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LeftOut {
     /// A default route, or a part of one, that the user has not accepted.
     DefaultRoute(IpNet),
@@ -85,6 +122,7 @@ pub enum LeftOut {
 
 /// Settings with which there is no tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Unacceptable {
     /// More than a machine takes.
     #[error("the server sends {count} {what}; this machine takes at most {most}; nothing was written")]
@@ -146,7 +184,7 @@ impl Joined {
     ///
     /// # Errors
     /// See [`Unacceptable`].
-    pub fn accept(mut self, here: &Here) -> Result<(Self, Vec<LeftOut>), Unacceptable> {
+    pub fn accept(mut self, here: &LocalPolicy) -> Result<Accepted, Unacceptable> {
         let counts = [
             ("routes", self.routes.len(), MAX_ROUTES),
             ("name servers", self.dns.len(), MAX_DNS),
@@ -166,10 +204,10 @@ impl Joined {
             return Err(Unacceptable::NoRoute);
         }
         self.accept_dns(here, &mut left_out);
-        Ok((self, left_out))
+        Ok(Accepted { joined: self, left_out })
     }
 
-    fn check_addresses(&self, here: &Here) -> Result<(), Unacceptable> {
+    fn check_addresses(&self, here: &LocalPolicy) -> Result<(), Unacceptable> {
         if self.addresses.is_empty() {
             return Err(Unacceptable::NoAddress);
         }
@@ -190,7 +228,7 @@ impl Joined {
         Ok(())
     }
 
-    fn acceptable_routes(&self, here: &Here, left_out: &mut Vec<LeftOut>) -> Vec<IpNet> {
+    fn acceptable_routes(&self, here: &LocalPolicy, left_out: &mut Vec<LeftOut>) -> Vec<IpNet> {
         let default: BTreeSet<IpNet> = self.default_routes().into_iter().collect();
         let mut routes = Vec::new();
         for route in self.routes.iter().map(IpNet::trunc) {
@@ -221,7 +259,7 @@ impl Joined {
         routes
     }
 
-    fn accept_dns(&mut self, here: &Here, left_out: &mut Vec<LeftOut>) {
+    fn accept_dns(&mut self, here: &LocalPolicy, left_out: &mut Vec<LeftOut>) {
         let (dns, search) = (core::mem::take(&mut self.dns), core::mem::take(&mut self.search));
         if !here.dns {
             if !(dns.is_empty() && search.is_empty()) {

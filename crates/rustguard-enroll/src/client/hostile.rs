@@ -16,7 +16,7 @@ fn answered(greeting: &[u8], grant: &GrantText) -> Heard {
     let identity = server();
     let invite = Invite::generate(identity.public_key(), None, &mut rng).expect("no endpoint");
     let joiner = StaticSecret::from_bytes([2; 32]);
-    let mut client = Client::new(Token::Invite(invite), joiner.clone(), None, false, now()).expect("good keys");
+    let mut client = Client::new(Token::Invite(invite), joiner.clone(), now()).expect("good keys");
     let datagram = client.poll(now(), &mut rng).expect("alive").expect("an initiation");
     let Some(Message::Initiation(initiation)) = Message::parse(&datagram) else { panic!("an initiation") };
     let claimed = invite::read(&identity, &initiation).expect("authentic");
@@ -65,8 +65,8 @@ fn honest() -> ServerConfig {
 }
 
 /// The machine that joins: at home, and with two more networks.
-fn here() -> Here {
-    Here {
+fn here() -> LocalPolicy {
+    LocalPolicy {
         endpoints: vec![address("203.0.113.1")],
         networks: nets(&["127.0.0.1/8", "192.168.1.7/24", "172.17.0.1/16", "fd99::7/64", "10.9.0.1/32"]),
         default_route: false,
@@ -96,15 +96,16 @@ fn joined(config: &ServerConfig, grant: &GrantText) -> Joined {
 }
 
 /// What becomes of settings on the machine that is `here`.
-fn accepted(config: &ServerConfig, here: &Here) -> Result<(Joined, Vec<LeftOut>), Unacceptable> {
-    joined(config, &grant()).accept(here)
+fn accepted(config: &ServerConfig, here: &LocalPolicy) -> Result<(Joined, Vec<LeftOut>), Unacceptable> {
+    let accepted = joined(config, &grant()).accept(here)?;
+    Ok((accepted.joined, accepted.left_out))
 }
 
 #[test]
 fn an_honest_server_is_taken_at_its_word() {
     let config = ServerConfig { mtu: Some(1280), keepalive: Some(25), ..honest() };
     let before = joined(&config, &grant());
-    let (after, left_out) = before.clone().accept(&here()).expect("honest");
+    let Accepted { joined: after, left_out } = before.clone().accept(&here()).expect("honest");
     assert_eq!((after, left_out), (before, vec![]));
 }
 
@@ -142,14 +143,14 @@ fn default_routes_whole_or_in_parts_need_the_users_consent() {
     }
     let config = ServerConfig { routes: [honest().routes, nets(&["0.0.0.0/0", "::/0"])].concat(), ..honest() };
     assert_eq!(joined(&config, &grant()).default_routes(), nets(&["0.0.0.0/0", "::/0"]));
-    let (taken, left_out) = accepted(&config, &Here { default_route: true, ..here() }).expect("good");
+    let (taken, left_out) = accepted(&config, &LocalPolicy { default_route: true, ..here() }).expect("good");
     assert_eq!((taken.routes, left_out), (config.routes, vec![]));
     // Networks that people have, however wide they are.
     let config = ServerConfig {
         routes: nets(&["10.0.0.0/8", "172.24.0.0/13", "fc00::/8", "203.0.112.0/24", "2001:db8::/32"]),
         ..honest()
     };
-    assert_eq!(accepted(&config, &Here { networks: vec![], ..here() }).expect("good").1, []);
+    assert_eq!(accepted(&config, &LocalPolicy { networks: vec![], ..here() }).expect("good").1, []);
 }
 
 #[test]
@@ -179,17 +180,17 @@ fn routes_over_the_endpoint_over_this_machines_networks_and_to_nowhere_are_left_
         assert_eq!((taken.routes, left_out), (honest().routes, vec![why]), "{route}");
     }
     // An endpoint by IPv6 as well; a default route is marked, and does not loop.
-    let by_v6 = Here { endpoints: vec![address("198.51.100.1"), v6], default_route: true, ..here() };
+    let by_v6 = LocalPolicy { endpoints: vec![address("198.51.100.1"), v6], default_route: true, ..here() };
     let config = ServerConfig { routes: nets(&["2001:db8::/32", "::/0", "10.150.0.0/24", "fd15::/64"]), ..honest() };
     let (taken, left_out) = accepted(&config, &by_v6).expect("the rest is good");
     assert_eq!(taken.routes, nets(&["::/0", "10.150.0.0/24", "fd15::/64"]));
     assert_eq!(left_out, [LeftOut::Endpoint(net("2001:db8::/32"), v6)]);
     // Halves of a default route are plain routes: the one with the endpoint loops though it is accepted.
     let halves = ServerConfig { routes: nets(&["0.0.0.0/1", "128.0.0.0/1"]), ..honest() };
-    let (_, left_out) = accepted(&halves, &Here { default_route: true, ..here() }).expect("the rest is good");
+    let (_, left_out) = accepted(&halves, &LocalPolicy { default_route: true, ..here() }).expect("the rest is good");
     assert_eq!(left_out, [LeftOut::Endpoint(net("128.0.0.0/1"), endpoint)]);
     // The user may know better about networks, not about loops.
-    let said = Here { routes: nets(&["172.16.0.0/12", "203.0.113.0/24"]), ..here() };
+    let said = LocalPolicy { routes: nets(&["172.16.0.0/12", "203.0.113.0/24"]), ..here() };
     let config = ServerConfig { routes: nets(&["172.16.0.0/12", "203.0.113.0/24", "10.150.0.0/24"]), ..honest() };
     let (taken, left_out) = accepted(&config, &said).expect("the rest is good");
     assert_eq!(taken.routes, nets(&["172.16.0.0/12", "10.150.0.0/24", "fd15::1/128"]));
@@ -202,7 +203,7 @@ fn routes_over_the_endpoint_over_this_machines_networks_and_to_nowhere_are_left_
 
 #[test]
 fn addresses_that_no_machine_has_or_somebody_has_already_are_refused() {
-    let with = |v4: Option<&str>, v6: Option<&str>, here: &Here| {
+    let with = |v4: Option<&str>, v6: Option<&str>, here: &LocalPolicy| {
         let parse = |text: &str| text.parse::<IpAddr>().expect("an address");
         let v4 = v4.map(|text| if let IpAddr::V4(v4) = parse(text) { v4 } else { panic!("IPv4") });
         let v6 = v6.map(|text| if let IpAddr::V6(v6) = parse(text) { v6 } else { panic!("IPv6") });
@@ -224,7 +225,7 @@ fn addresses_that_no_machine_has_or_somebody_has_already_are_refused() {
         assert_eq!(with(Some(text), None, &here()), Err(Unacceptable::AddressInNetwork(address(text), net(network))));
     }
     // A network that the user gives up, but not this machine's own address in it.
-    let said = Here { routes: nets(&["192.168.1.0/24"]), ..here() };
+    let said = LocalPolicy { routes: nets(&["192.168.1.0/24"]), ..here() };
     assert_eq!(with(Some("192.168.1.8"), None, &said), Ok(()));
     assert!(with(Some("192.168.1.7"), None, &said).is_err());
 }
@@ -254,7 +255,7 @@ fn an_mtu_that_no_tunnel_takes_and_more_than_a_machine_takes_are_refused() {
     }
     let config = ServerConfig { addresses: vec![address("10.150.0.1"); 200], ..ServerConfig::default() };
     assert!(accepted(&config, &here()).is_ok(), "the same one is one");
-    let asked = Here { dns: true, ..here() };
+    let asked = LocalPolicy { dns: true, ..here() };
     let servers = |n: u8| (1..=n).map(|n| address(&format!("10.150.0.{n}"))).collect::<Vec<_>>();
     for here in [&here(), &asked] {
         assert!(accepted(&ServerConfig { dns: servers(8), ..honest() }, here).is_ok());
@@ -285,13 +286,13 @@ fn name_servers_need_the_users_consent_and_search_domains_are_domains() {
     let [LeftOut::Dns(servers, domains)] = &*left_out else { panic!("{left_out:?}") };
     assert_eq!((servers.len(), &domains[..]), (5, &["corp.example".to_owned(), "a.b.".to_owned()][..]));
     assert!(left_out[0].to_string().contains("--accept-dns"));
-    let (taken, left_out) = accepted(&config, &Here { dns: true, ..here() }).expect("the rest is good");
+    let (taken, left_out) = accepted(&config, &LocalPolicy { dns: true, ..here() }).expect("the rest is good");
     assert_eq!(taken.dns, [address("10.150.0.1")]);
     assert_eq!(taken.search, ["corp.example", "a.b."]);
     assert_eq!(left_out.len(), 3 + 9);
     // Search domains alone are of no use, and are no way around the question.
     let config = ServerConfig { search: vec!["corp.example".to_owned()], ..honest() };
-    assert_eq!(accepted(&config, &Here { dns: true, ..here() }).expect("the rest is good").0.search, [""; 0]);
+    assert_eq!(accepted(&config, &LocalPolicy { dns: true, ..here() }).expect("the rest is good").0.search, [""; 0]);
 }
 
 #[test]
@@ -335,7 +336,7 @@ proptest! {
         mtu in any::<Option<u16>>(),
         (default_route, dns_too) in any::<(bool, bool)>(),
     ) {
-        let here = Here { default_route, dns: dns_too, ..here() };
+        let here = LocalPolicy { default_route, dns: dns_too, ..here() };
         let joined = Joined {
             server: PublicKey([1; 32]),
             preshared_key: Zeroizing::new([7; 32]),
@@ -351,7 +352,7 @@ proptest! {
             ephemeral: false,
         };
         let wide = joined.default_routes();
-        let Ok((taken, _)) = joined.accept(&here) else { return Ok(()) };
+        let Ok(Accepted { joined: taken, .. }) = joined.accept(&here) else { return Ok(()) };
         prop_assert!((1..=MAX_ROUTES).contains(&taken.routes.len()));
         prop_assert!(taken.dns.len() <= MAX_DNS && taken.search.len() <= MAX_SEARCH);
         prop_assert!(dns_too || (taken.dns.is_empty() && taken.search.is_empty()));

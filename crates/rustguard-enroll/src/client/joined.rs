@@ -1,4 +1,4 @@
-//! What a client is told, in the end or on the way.
+//! The client's results: its progress and the membership.
 use crate::{approval::ApprovalCode, join_error::JoinError};
 use core::{fmt, net::IpAddr, time::Duration};
 use ipnet::IpNet;
@@ -9,10 +9,11 @@ use zeroize::Zeroizing;
 ///
 /// It is what the server says. Before a tunnel is made of it, [`Joined::accept`] checks it.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Joined {
     /// The server's WireGuard public key, which is authentic.
     pub server: PublicKey,
-    /// The preshared key of this machine and the server, which no quantum computer finds in what was recorded.
+    /// The preshared key of this machine and the server. A quantum computer does not find it in recorded traffic.
     pub preshared_key: Zeroizing<[u8; 32]>,
     /// This machine's addresses, each with the whole address as prefix.
     pub addresses: Vec<IpNet>,
@@ -36,6 +37,26 @@ pub struct Joined {
     pub ephemeral: bool,
 }
 
+impl Joined {
+    /// A membership of the network of `server`, with nothing else in it.
+    pub fn new(server: PublicKey, preshared_key: Zeroizing<[u8; 32]>) -> Self {
+        Self {
+            server,
+            preshared_key,
+            addresses: Vec::new(),
+            routes: Vec::new(),
+            server_addresses: Vec::new(),
+            dns: Vec::new(),
+            search: Vec::new(),
+            mtu: None,
+            port: None,
+            keepalive: None,
+            expires: None,
+            ephemeral: false,
+        }
+    }
+}
+
 impl fmt::Debug for Joined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Joined")
@@ -47,7 +68,7 @@ impl fmt::Debug for Joined {
     }
 }
 
-/// What came of a datagram.
+/// The effect of a datagram.
 #[derive(Debug)]
 pub enum Heard {
     /// Nothing: not for us, not authentic, or heard before.

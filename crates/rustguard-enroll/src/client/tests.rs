@@ -14,7 +14,7 @@ fn settings_that_name_another_server_than_the_invite_are_not_taken() {
         let identity = StaticSecret::from_bytes([1; 32]);
         let invite = Invite::generate(identity.public_key(), None, &mut rng).expect("no endpoint");
         let joiner = StaticSecret::from_bytes([2; 32]);
-        let mut client = Client::new(Token::Invite(invite), joiner, None, false, now()).expect("good keys");
+        let mut client = Client::new(Token::Invite(invite), joiner, now()).expect("good keys");
         let datagram = client.poll(now(), &mut rng).expect("alive").expect("an initiation");
         let Some(Message::Initiation(initiation)) = Message::parse(&datagram) else { panic!("an initiation") };
         let claimed = invite::read(&identity, &initiation).expect("authentic");
@@ -38,7 +38,7 @@ fn low_order_servers_and_oneself_are_refused_before_anything_is_sent() {
     let joiner = StaticSecret::from_bytes([2; 32]);
     for server in [PublicKey([0; 32]), joiner.public_key()] {
         let invite = Invite::generate(server, None, &mut rng).expect("no endpoint");
-        let made = Client::new(Token::Invite(invite), joiner.clone(), None, false, now());
+        let made = Client::new(Token::Invite(invite), joiner.clone(), now());
         assert_eq!(made.err(), Some(JoinError::BadKey));
     }
 }
@@ -49,7 +49,7 @@ fn initiations_of_one_client_are_in_order_whatever_the_clock_says() {
     let identity = StaticSecret::from_bytes([1; 32]);
     let invite = Invite::generate(identity.public_key(), None, &mut rng).expect("no endpoint");
     let joiner = StaticSecret::from_bytes([2; 32]);
-    let mut client = Client::new(Token::Invite(invite), joiner, None, false, now()).expect("good keys");
+    let mut client = Client::new(Token::Invite(invite), joiner, now()).expect("good keys");
     let mut last = None;
     for unix in [1_700_000_000, 1_700_000_000, 5, 1_700_000_001] {
         client.enter(Stage::Begin, now().instant);
@@ -68,7 +68,7 @@ fn initiations_of_one_client_are_in_order_whatever_the_clock_says() {
 fn a_share_that_is_no_point_costs_the_exchange_and_no_more() {
     let mut rng = StdRng::seed_from_u64(1);
     let passphrase = Token::Passphrase(Passphrase::new("mysecret").expect("a passphrase"));
-    let mut client = Client::new(passphrase, StaticSecret::from_bytes([2; 32]), None, false, now()).expect("a key");
+    let mut client = Client::new(passphrase, StaticSecret::from_bytes([2; 32]), now()).expect("a key");
     let first = client.poll(now(), &mut rng).expect("alive").expect("a share");
     let reply = wire::build(wire::SHARE_REPLY, &[&first[4..12], &[7; 8], &[0; 32]]);
     assert!(matches!(client.handle(&reply, now(), &mut rng), Heard::Nothing));

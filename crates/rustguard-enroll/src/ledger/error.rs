@@ -1,6 +1,6 @@
 //! Why not.
 use crate::{
-    lease::{MAX_NAME, MAX_USES, TokenId, UnixSeconds},
+    lease::{Lease, MAX_NAME, MAX_USES, TokenId, UnixSeconds},
     store::StoreError,
 };
 use base64ct::{Base64, Encoding};
@@ -10,6 +10,7 @@ use rustguard_crypto::x25519::PublicKey;
 
 /// Why somebody was not admitted. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refusal {
     /// No such invite, or it ended long ago.
     #[error("the invite {0} is not known; make a new one")]
@@ -64,6 +65,7 @@ pub enum Refusal {
 
 /// What went wrong with the ledger or an administrator's request. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum LedgerError {
     /// The state could not be read or kept.
     #[error(transparent)]
@@ -112,6 +114,13 @@ pub struct Peer {
     pub public_key: PublicKey,
     /// Its name.
     pub name: Option<String>,
+}
+
+impl Peer {
+    /// The peer of a lease.
+    pub(super) fn of_lease(lease: &Lease) -> Self {
+        Self { public_key: lease.public_key, name: lease.name.clone() }
+    }
 }
 
 impl fmt::Display for Peer {

@@ -1,16 +1,20 @@
 //! What the ledger looks things up by: all of it follows from the state.
-use super::RETENTION;
 use crate::{
     lease::{InviteRecord, Lease, TokenId, UnixSeconds},
     pool::{Pools, Space},
     store::State,
 };
+use core::time::Duration;
 use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
+
+/// How long the record of an invite is kept after it admitted for the last time, so that a repeat of it can be told what
+/// became of it.
+pub const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Addresses and due times of a state.
 #[derive(Debug)]
@@ -21,8 +25,7 @@ pub(super) struct Index {
     pub(super) v6: Option<Space>,
     /// Who has an address, by a lease or from quarantine.
     holders: BTreeMap<IpAddr, PublicKey>,
-    /// Until when a pending lease waits. These are on the monotonic clock: a wall clock that is set while somebody
-    /// joins costs nobody the place.
+    /// When pending leases end, on the monotonic clock: setting the wall clock during a join does not end the lease.
     pending: BTreeMap<PublicKey, Instant>,
     pending_due: BTreeSet<(Instant, PublicKey)>,
     /// When leases end.
@@ -154,7 +157,7 @@ impl Index {
         space.as_mut().filter(|space| space.contains(address))
     }
 
-    /// Addresses outside of the pools have no holder: what is left of a former pool in quarantine is in nobody's way.
+    /// Addresses outside the pools have no holder: addresses of a former pool may remain in quarantine without effect.
     fn take(&mut self, address: IpAddr, key: PublicKey) {
         let Some(space) = self.space_mut(address) else { return };
         if space.is_free(address) {

@@ -5,6 +5,7 @@ use rustguard_crypto::x25519::PublicKey;
 
 /// How long things last.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Policy {
     /// How long a lease lives after the last handshake; `None`: for ever. Peers an administrator added do not expire.
     pub lease_time: Option<Duration>,
@@ -16,6 +17,38 @@ pub struct Policy {
     pub pending: Duration,
     /// Most leases at a time, 65,536 by default: what bounds memory where the pool does not, as with an IPv6 /64.
     pub max_leases: usize,
+}
+
+impl Policy {
+    /// Sets [`lease_time`](Self::lease_time).
+    #[must_use]
+    pub fn with_lease_time(self, lease_time: impl Into<Option<Duration>>) -> Self {
+        Self { lease_time: lease_time.into(), ..self }
+    }
+
+    /// Sets [`ephemeral`](Self::ephemeral).
+    #[must_use]
+    pub fn with_ephemeral(self, ephemeral: Duration) -> Self {
+        Self { ephemeral, ..self }
+    }
+
+    /// Sets [`quarantine`](Self::quarantine).
+    #[must_use]
+    pub fn with_quarantine(self, quarantine: Duration) -> Self {
+        Self { quarantine, ..self }
+    }
+
+    /// Sets [`pending`](Self::pending).
+    #[must_use]
+    pub fn with_pending(self, pending: Duration) -> Self {
+        Self { pending, ..self }
+    }
+
+    /// Sets [`max_leases`](Self::max_leases).
+    #[must_use]
+    pub fn with_max_leases(self, max_leases: usize) -> Self {
+        Self { max_leases, ..self }
+    }
 }
 
 impl Default for Policy {
@@ -32,6 +65,7 @@ impl Default for Policy {
 
 /// What lets a peer in.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Grant {
     /// This invite. Its terms hold.
     Invite(TokenId),
@@ -43,8 +77,9 @@ pub enum Grant {
     Guest(Terms, Duration),
 }
 
-/// Somebody wants in, and has proved that it may.
+/// A request for a lease, by a peer that has proved its entitlement.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Request {
     /// The peer's WireGuard key.
     pub public_key: PublicKey,
@@ -58,8 +93,28 @@ pub struct Request {
     pub grant: Grant,
 }
 
+impl Request {
+    /// A request without a name, for a lease that is not ephemeral.
+    pub fn new(public_key: PublicKey, preshared_key: PresharedKey, grant: Grant) -> Self {
+        Self { public_key, name: None, preshared_key, ephemeral: false, grant }
+    }
+
+    /// Sets [`name`](Self::name).
+    #[must_use]
+    pub fn with_name(self, name: impl Into<Option<String>>) -> Self {
+        Self { name: name.into(), ..self }
+    }
+
+    /// Sets [`ephemeral`](Self::ephemeral).
+    #[must_use]
+    pub fn with_ephemeral(self, ephemeral: bool) -> Self {
+        Self { ephemeral, ..self }
+    }
+}
+
 /// The answer to a [`Request`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Admission {
     /// The lease, durable.
     pub lease: Lease,

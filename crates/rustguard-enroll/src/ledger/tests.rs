@@ -2,7 +2,10 @@
 mod model;
 
 use super::*;
-use crate::{lease::MAX_NAME, store::MemoryStore};
+use crate::{
+    lease::{MAX_NAME, MAX_USES, NewInvite, Terms},
+    store::MemoryStore,
+};
 
 const DAY: u64 = 24 * 3600;
 const START: u64 = 1_800_000_000;

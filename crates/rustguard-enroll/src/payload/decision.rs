@@ -2,7 +2,7 @@
 use crate::join_error::JoinError;
 use core::time::Duration;
 
-/// What a server answers to somebody it has authenticated.
+/// A server's answer to a joiner that it has authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     Accepted,

@@ -1,4 +1,4 @@
-//! Who wants to join, as an initiation and a proof carry it.
+//! The joiner, as an initiation and a proof describe it.
 use crate::{
     lease::{MAX_NAME, clean_name},
     wire::{INITIATION_TEXT, PROOF_TEXT, Reader},
@@ -11,7 +11,7 @@ const FLAG_EPHEMERAL: u8 = 1;
 /// Bytes by which an initiation proves the joiner's WireGuard key.
 pub(crate) const PROOF_OF_KEY: usize = 16;
 
-/// Who wants to join.
+/// A machine that wants to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Joiner {
     pub(crate) public_key: PublicKey,
@@ -82,7 +82,7 @@ fn padded<const N: usize>(mut text: Vec<u8>) -> [u8; N] {
     text.try_into().expect("resized to N")
 }
 
-/// By what an initiation proves the joiner's WireGuard key.
+/// The part of an initiation that proves the joiner's WireGuard key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProofOfKey<'t> {
     /// What stands before it.

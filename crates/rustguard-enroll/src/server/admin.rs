@@ -11,7 +11,7 @@ use crate::{
     audit::{AuditEvent, AuditRecord, Reason},
     lease::{Lease, NewInvite, Origin, PresharedKey, TokenId},
     ledger::{Grant, LedgerError, Request},
-    pake::{self, Secret},
+    pake::{self, WindowSecret},
     store::LeaseStore,
     token::{Code, Invite},
 };
@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 
 /// Windows.
 impl<S: LeaseStore> Server<S> {
-    /// Opens a window. Of several a server has one at a time, whose secret is in memory only.
+    /// Opens a window. A server has one window at a time. Its secret is kept in memory only.
     ///
     /// # Errors
     /// [`ServerError::WindowDuration`], [`ServerError::WindowOpen`].
@@ -46,10 +46,10 @@ impl<S: LeaseStore> Server<S> {
             return Err(ServerError::WindowOpen);
         }
         let (secret, code) = match passphrase {
-            Some(passphrase) => (Secret::Passphrase(passphrase), None),
+            Some(passphrase) => (WindowSecret::Passphrase(passphrase), None),
             None => {
                 let code = Code::generate(rng);
-                (Secret::Code(code.clone()), Some(code))
+                (WindowSecret::Code(code.clone()), Some(code))
             }
         };
         let until = now.instant + duration;
@@ -72,7 +72,7 @@ impl<S: LeaseStore> Server<S> {
         Ok(Opened { code, until })
     }
 
-    /// Closes the window, and turns those away who wait for approval. False if none is open and nobody waits.
+    /// Closes the window and refuses the joiners that wait for approval. Returns false if no window is open and nobody waits.
     pub fn close(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
         self.settle(now, actions);
         let waited = self.turn_away(|_| true, now.instant);
@@ -80,7 +80,7 @@ impl<S: LeaseStore> Server<S> {
         if open {
             self.close_window(Reason::Command, now, actions);
         }
-        // Nothing of a window goes on after this; what was granted can still be heard again.
+        // All exchanges of the window end. A grant that was sent can still be repeated.
         self.sessions.retain(|session| {
             matches!(session.via, Via::Invite { .. }) || matches!(session.stage, Stage::Granted(..) | Stage::Refused)
         });
@@ -103,7 +103,7 @@ impl<S: LeaseStore> Server<S> {
 
 /// Invites.
 impl<S: LeaseStore> Server<S> {
-    /// Makes an invite. The server keeps the public half of its key; who loses the text makes another.
+    /// Makes an invite. The server keeps only the public half of its key, so a lost text cannot be shown again.
     ///
     /// # Errors
     /// [`ServerError::Token`], [`ServerError::Ledger`].
@@ -123,7 +123,7 @@ impl<S: LeaseStore> Server<S> {
         Ok(invite)
     }
 
-    /// Withdraws an invite; who came in by it stays.
+    /// Revokes an invite. Peers that joined by it stay.
     ///
     /// # Errors
     /// [`ServerError::Ledger`].
@@ -169,7 +169,7 @@ impl<S: LeaseStore> Server<S> {
         Ok(admission.lease)
     }
 
-    /// Withdraws what let a peer in: revokes its invite, or closes the window. Whoever else came by it stays.
+    /// Withdraws what admitted a peer: revokes its invite, or closes the window. Other peers that came by it stay.
     ///
     /// # Errors
     /// [`ServerError::Ledger`].
@@ -193,7 +193,7 @@ impl<S: LeaseStore> Server<S> {
     /// [`ServerError::Ledger`].
     pub fn remove_peer(&mut self, peer: &PublicKey, now: Now, actions: &mut Vec<Action>) -> Result<Lease, ServerError> {
         let lease = self.ledger.remove(peer, now)?;
-        // An exchange of its that is under way would meet the tombstone; the answer to a finished one must not be heard again.
+        // An exchange under way would be refused by the tombstone. The answer to a finished exchange must not be repeated.
         self.sessions.retain(|session| session.joiner.as_ref().is_none_or(|joiner| joiner.public_key != *peer));
         actions.push(Action::RemovePeer(*peer));
         actions.push(Action::Audit(AuditRecord::of_lease(AuditEvent::Removed, &lease, now).reason(Reason::Command)));

@@ -19,7 +19,7 @@ use rustguard_core::time::{Instant, Now};
 pub const MAX_WAITING: usize = 16;
 
 impl<S: LeaseStore> Server<S> {
-    /// Who waits for approval.
+    /// The joiners that wait for approval.
     pub fn pending_approvals(&self) -> Vec<PendingApproval> {
         let waiting = self.sessions.iter().filter_map(|session| {
             let (Stage::Waiting { code, from }, Some(joiner)) = (&session.stage, &session.joiner) else { return None };
@@ -34,7 +34,7 @@ impl<S: LeaseStore> Server<S> {
         waiting.collect()
     }
 
-    /// Lets in who shows this code.
+    /// Admits the joiner that shows this code.
     ///
     /// # Errors
     /// [`ServerError::NobodyWaits`].
@@ -56,7 +56,8 @@ impl<S: LeaseStore> Server<S> {
         Ok(())
     }
 
-    /// Tells those who wait that it was in vain; they ask every second or two. Whether there were any.
+    /// Refuses the waiting joiners whose time limit `whom` selects. They hear it with their next question, a second or two later.
+    /// Returns whether there were any.
     pub(super) fn turn_away(&mut self, whom: impl Fn(Instant) -> bool, now: Instant) -> bool {
         let mut any = false;
         for session in self.sessions.iter_mut() {

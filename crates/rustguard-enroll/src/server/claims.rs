@@ -93,7 +93,7 @@ impl<S: LeaseStore> Server<S> {
         actions: &mut Vec<Action>,
     ) -> GrantText {
         let lease = &admission.lease;
-        // A lease that was there already has its peer, whose sessions go on.
+        // The device already has the peer of an existing lease. Its sessions go on.
         if admission.fresh {
             actions.push(Action::SetPeer(PeerConfig::of_lease(lease)));
         }

@@ -16,7 +16,7 @@ pub enum ServerError {
     /// Another window is open.
     #[error("a window is open already; close it first")]
     WindowOpen,
-    /// Nobody waits with this code.
+    /// No waiting joiner shows this code.
     #[error("nobody waits with the code {0}; `rustguard status` lists who does")]
     NobodyWaits(ApprovalCode),
     /// Joiners cannot be told this.

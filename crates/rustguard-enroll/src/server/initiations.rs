@@ -20,7 +20,7 @@ use rustguard_crypto::hash;
 use std::net::SocketAddr;
 
 impl<S: LeaseStore> Server<S> {
-    /// Protocol A. Silence for everybody without an invite that is good.
+    /// Protocol A. A sender without a valid invite gets no answer.
     pub(super) fn handle_initiation(
         &mut self,
         from: SocketAddr,
@@ -33,7 +33,7 @@ impl<S: LeaseStore> Server<S> {
         if !self.checker.mac1_is_valid(datagram) {
             return;
         }
-        // To wherever it came from: the answer is no longer than the message, and of use to its first sender only.
+        // The answer goes to wherever the message came from. It is no longer than the message, and only its first sender can use it.
         let first = hash::hash(&[wire::without_macs(datagram)]);
         if let Some(answer) = self.sessions.answer(&first, now.instant) {
             actions.push(Action::Send { to: from, bytes: answer.to_vec() });
@@ -58,21 +58,21 @@ impl<S: LeaseStore> Server<S> {
             self.refuse_silently(reason, from, Some(id), None, now, actions);
             return;
         }
-        // From here on it is the holder of a good invite.
+        // From here on the sender claims a valid invite. `verify` proves that it holds it.
         let Ok((received, text)) = invite::verify(claimed, &self.identity, initiation) else { return };
         let joiner = Joiner::from_initiation(&text).filter(|(_, joiner, _)| joiner.public_key != self.public_key);
         let Some((timestamp, joiner, proof)) = joiner else {
             self.refuse_silently(Reason::Malformed, from, Some(id), None, now, actions);
             return;
         };
-        // An invite may have several holders, and each of them can name the key of another. What is done about a key is done
-        // for whoever has its private half.
+        // An invite may have several holders, and each can name another's public key. So only a joiner that has proved its
+        // private key is treated as the owner of that key.
         let proven = invite::proves_key(&self.identity, initiation, &joiner.public_key, proof);
         if self.is_used_by_others(&id, proven.then_some(&joiner.public_key)) {
             self.refuse_silently(Reason::UsedToken, from, Some(id), Some(&joiner.public_key), now, actions);
             return;
         }
-        // One session for each machine. An initiation older than the one being answered is a replay, and must not end it.
+        // One session for each machine. An older initiation than the one being answered is a replay and must not end the session.
         if proven {
             match self.sessions.of_machine(&id, &joiner.public_key, now.instant) {
                 Some((_, last)) if timestamp <= last => return,

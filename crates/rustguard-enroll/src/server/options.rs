@@ -18,6 +18,7 @@ pub const DEFAULT_INVITE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How to open a window.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct OpenOptions {
     /// How long; at most [`MAX_WINDOW`].
     pub duration: Duration,
@@ -25,6 +26,26 @@ pub struct OpenOptions {
     pub passphrase: Option<Passphrase>,
     /// Whether each joiner waits for [`Server::approve`](super::Server::approve).
     pub approve: bool,
+}
+
+impl OpenOptions {
+    /// Sets [`duration`](Self::duration).
+    #[must_use]
+    pub fn with_duration(self, duration: Duration) -> Self {
+        Self { duration, ..self }
+    }
+
+    /// Sets [`passphrase`](Self::passphrase).
+    #[must_use]
+    pub fn with_passphrase(self, passphrase: impl Into<Option<Passphrase>>) -> Self {
+        Self { passphrase: passphrase.into(), ..self }
+    }
+
+    /// Sets [`approve`](Self::approve).
+    #[must_use]
+    pub fn with_approve(self, approve: bool) -> Self {
+        Self { approve, ..self }
+    }
 }
 
 impl Default for OpenOptions {
@@ -35,6 +56,7 @@ impl Default for OpenOptions {
 
 /// An open window.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Opened {
     /// The code to tell joiners, unless the window has a passphrase.
     pub code: Option<Code>,
@@ -44,6 +66,7 @@ pub struct Opened {
 
 /// The state of the window.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WindowStatus {
     /// When it closes by itself.
     pub until: Instant,
@@ -57,8 +80,9 @@ pub struct WindowStatus {
     pub joined: u32,
 }
 
-/// A joiner who waits.
+/// A joiner that waits for approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PendingApproval {
     /// What the joiner sees as well.
     pub code: ApprovalCode,
@@ -74,15 +98,42 @@ pub struct PendingApproval {
 
 /// How to make an invite.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct InviteOptions {
     /// How many machines may use it: 1 to [`MAX_USES`](crate::lease::MAX_USES).
     pub uses: u32,
     /// How long it is good; `None` is until it is used up or revoked.
     pub expires: Option<Duration>,
-    /// What those get who use it.
+    /// The terms for machines that use it.
     pub terms: Terms,
     /// Where the joiner finds the server, as `HOST:PORT`.
     pub endpoint: Option<String>,
+}
+
+impl InviteOptions {
+    /// Sets [`uses`](Self::uses).
+    #[must_use]
+    pub fn with_uses(self, uses: u32) -> Self {
+        Self { uses, ..self }
+    }
+
+    /// Sets [`expires`](Self::expires).
+    #[must_use]
+    pub fn with_expires(self, expires: impl Into<Option<Duration>>) -> Self {
+        Self { expires: expires.into(), ..self }
+    }
+
+    /// Sets [`terms`](Self::terms).
+    #[must_use]
+    pub fn with_terms(self, terms: Terms) -> Self {
+        Self { terms, ..self }
+    }
+
+    /// Sets [`endpoint`](Self::endpoint).
+    #[must_use]
+    pub fn with_endpoint(self, endpoint: impl Into<Option<String>>) -> Self {
+        Self { endpoint: endpoint.into(), ..self }
+    }
 }
 
 impl Default for InviteOptions {
@@ -93,6 +144,7 @@ impl Default for InviteOptions {
 
 /// A peer to be added by hand.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct NewPeer {
     /// What it is called.
     pub name: Option<String>,
@@ -100,4 +152,24 @@ pub struct NewPeer {
     pub terms: Terms,
     /// It is a guest: its lease ends unless there is a handshake within this time.
     pub within: Option<Duration>,
+}
+
+impl NewPeer {
+    /// Sets [`name`](Self::name).
+    #[must_use]
+    pub fn with_name(self, name: impl Into<Option<String>>) -> Self {
+        Self { name: name.into(), ..self }
+    }
+
+    /// Sets [`terms`](Self::terms).
+    #[must_use]
+    pub fn with_terms(self, terms: Terms) -> Self {
+        Self { terms, ..self }
+    }
+
+    /// Sets [`within`](Self::within).
+    #[must_use]
+    pub fn with_within(self, within: impl Into<Option<Duration>>) -> Self {
+        Self { within: within.into(), ..self }
+    }
 }

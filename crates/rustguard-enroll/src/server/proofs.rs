@@ -47,7 +47,7 @@ impl<S: LeaseStore> Server<S> {
         let Via::Window { serial, source, commitment: committed, approve } = session.via.clone() else { return };
         let header = &datagram[..datagram.len() - proof.text.len() - proof.tag.len()];
         let Some(text) = open(session.keys.to_server(), 0, header, proof.text, proof.tag) else {
-            // A wrong guess is over at once. From elsewhere it may be somebody who wants it to be.
+            // A wrong proof ends the session at once. From another source it may be forged to end somebody else's session.
             if Source::of(from.ip()) == source {
                 self.sessions.remove(&proof.session);
                 self.refuse_silently(Reason::WrongSecret, from, None, None, now, actions);
@@ -61,7 +61,7 @@ impl<S: LeaseStore> Server<S> {
             self.refuse_silently(Reason::Malformed, from, None, None, now, actions);
             return;
         };
-        // It knew the secret: no guess. A proof that comes when its window has closed is the last one of it.
+        // The joiner knew the secret, so its guess is given back. A proof may still arrive after its window has closed.
         let mut asked = MAX_ASKING;
         if let Some(window) = self.window.as_mut().filter(|window| window.serial == serial) {
             window.attempts_left += 1;
@@ -80,7 +80,7 @@ impl<S: LeaseStore> Server<S> {
             session.answer_proof(hash, &self.settings);
         } else if asked >= MAX_ASKING || waiting.len() >= MAX_WAITING || waiting.iter().any(|other| other.code == code)
         {
-            // Two with the same digits could not be told apart; the second one tries again, with others.
+            // Two joiners with the same digits cannot be told apart. The second one tries again and gets other digits.
             session.stage = Stage::Refused;
             session.answer_proof(hash, &short_greeting(Decision::Refused(JoinError::QueueFull)));
             record.event = AuditEvent::Refused;

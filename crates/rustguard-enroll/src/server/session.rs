@@ -34,7 +34,7 @@ pub(crate) struct Session {
     pub(crate) answer: Vec<u8>,
     pub(crate) keys: Keys,
     pub(crate) via: Via,
-    /// Who joins, as soon as that is authentic.
+    /// The joiner, once its identity is authentic.
     pub(crate) joiner: Option<Joiner>,
     pub(crate) stage: Stage,
     /// Hash of the proof, and the welcome that answers it for now.
@@ -46,7 +46,7 @@ pub(crate) struct Session {
     pub(crate) until: Instant,
 }
 
-/// What the session rests on.
+/// What entitles the joiner: an invite or a window.
 #[derive(Clone)]
 pub(crate) enum Via {
     /// The timestamp of an initiation that proved the joiner's key; by an older program it proves none.
@@ -62,15 +62,15 @@ pub(crate) enum Via {
     },
 }
 
-/// How far it is.
+/// The progress of a session.
 pub(crate) enum Stage {
     /// The share is out, the proof is not in.
     Shared,
-    /// For an administrator to decide.
+    /// An administrator has to decide.
     Waiting { code: ApprovalCode, from: SocketAddr },
     /// The joiner may claim its lease.
     Welcomed,
-    /// Nothing more will come of it than what was answered.
+    /// Refused. The session only repeats its answer.
     Refused,
     /// The lease is durable: hash of the claim, and the grant.
     Granted([u8; 32], Vec<u8>),

@@ -191,7 +191,7 @@ fn who_proves_something_else_than_it_committed_to_is_refused() {
         let passphrase = Passphrase::new("mysecret").expect("a passphrase");
         let options = OpenOptions { passphrase: Some(passphrase.clone()), approve: true, ..OpenOptions::default() };
         lab.server.open(options, lab.now, &mut lab.rng, &mut Vec::new()).expect("no other window");
-        let secret = pake::Secret::Passphrase(passphrase);
+        let secret = pake::WindowSecret::Passphrase(passphrase);
         let node = StaticSecret::from_bytes([3; 32]);
         let joiner = Joiner { public_key: node.public_key(), name: None, ephemeral: false };
         let shared = pake::share(&secret, &joiner, &mut lab.rng);
@@ -240,7 +240,7 @@ fn a_forged_proof_from_elsewhere_ends_nobodys_session() {
     let mut lab = Lab::new();
     let window = Window {
         serial: 1,
-        secret: pake::Secret::Passphrase(Passphrase::new("mysecret").expect("a passphrase")),
+        secret: pake::WindowSecret::Passphrase(Passphrase::new("mysecret").expect("a passphrase")),
         checker: Checker::new(&pake::LABELS, &PublicKey([0; 32])),
         until: lab.now.instant + Duration::from_secs(60),
         approve: false,

@@ -1,22 +1,22 @@
 //! The window: for how long, with what secret, and how many guesses are left.
 use super::options::WindowStatus;
-use crate::{limits::Rate, pake::Secret};
+use crate::{limits::Rate, pake::WindowSecret};
 use core::time::Duration;
 use rustguard_core::{cookie::Checker, time::Instant};
 
-/// Guesses of a window. The one that was right is given back.
+/// Guesses that a window allows. A right guess is given back.
 pub const MAX_ATTEMPTS: u32 = 5;
-/// Joiners of one window that may ask for approval. Each of them is a chance for somebody in the middle who knows the secret: of
-/// the codes that it can bring about at the server, one may be the joiner's.
+/// Joiners of one window that may ask for approval. Each one gives a man in the middle who knows the secret another chance that the
+/// digits at the server equal those at the joiner.
 pub const MAX_ASKING: u32 = 32;
 /// Shares answered: 10 a second.
 pub(crate) const SHARES: Rate = Rate { interval: Duration::from_millis(100), burst: 10 };
 
 /// An open window. Its secret is wiped when it closes.
 pub(crate) struct Window {
-    /// Sessions of another window are none of this one's.
+    /// Tells sessions of this window from those of another one.
     pub(crate) serial: u64,
-    pub(crate) secret: Secret,
+    pub(crate) secret: WindowSecret,
     pub(crate) checker: Checker,
     pub(crate) until: Instant,
     pub(crate) approve: bool,
@@ -30,7 +30,7 @@ impl Window {
     pub(crate) fn status(&self) -> WindowStatus {
         WindowStatus {
             until: self.until,
-            code: matches!(self.secret, Secret::Code(_)),
+            code: matches!(self.secret, WindowSecret::Code(_)),
             approve: self.approve,
             attempts_left: self.attempts_left,
             joined: self.joined,

@@ -50,8 +50,8 @@ pub struct Tombstone {
     pub removed: UnixSeconds,
 }
 
-/// One step from a state to the next. It says what is, not what is different: to carry a sequence of them out again, on what
-/// it led to or on anything in between, leads to the same.
+/// One step from a state to the next. It holds the new value, not a difference: applying a sequence of changes again, to its
+/// result or to any state in between, gives the same result. A store writes and reads every field, so a new field is a new format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     /// The ledger's clock has reached this.
@@ -87,7 +87,7 @@ pub enum Change {
 }
 
 impl State {
-    /// Carries a change out.
+    /// Applies a change.
     pub fn apply(&mut self, change: Change) {
         match change {
             Change::Time(time) => self.time = self.time.max(time),
@@ -127,7 +127,7 @@ impl State {
 }
 
 impl Change {
-    /// Whose leases, quarantine or tombstone it is about.
+    /// The peer whose lease, quarantine or tombstone changes.
     pub fn peer(&self) -> Option<PublicKey> {
         match self {
             Self::Lease(lease) => Some(lease.public_key),
@@ -139,7 +139,7 @@ impl Change {
         }
     }
 
-    /// Which invite it is about.
+    /// The invite that changes.
     pub fn invite(&self) -> Option<TokenId> {
         match self {
             Self::Invite(invite) => Some(invite.id),

@@ -156,7 +156,7 @@ fn the_last_answer_lost_for_good_is_repaired_by_beginning_again() {
 fn clock_moved_either_way_on_the_joiner() {
     for skew in [-1_600_000_000, -86_400, 86_400, 3_000_000_000] {
         let mut sim = Sim::new(56);
-        let token = sim.invite_with(InviteOptions { uses: 2, ..InviteOptions::default() }).to_text();
+        let token = sim.invite_with(InviteOptions::default().with_uses(2)).to_text();
         let right = sim.join(&token);
         let wrong = sim.join_from(&token, [3; 32], "203.0.113.7:1".parse().expect("an address"), skew);
         assert!(sim.run(seconds(5)));

@@ -46,8 +46,8 @@ fn rejoining_for_ever_makes_few_lines_and_each_is_counted() {
 fn admissions_that_lead_nowhere_are_counted_and_those_who_stay_have_a_line_each() {
     let mut sim = Sim::new(241);
     sim.delay = 1;
-    let token = sim.invite_with(InviteOptions { uses: 200, ..InviteOptions::default() }).to_text();
-    let honest = sim.invite_with(InviteOptions { uses: 5, ..InviteOptions::default() }).to_text();
+    let token = sim.invite_with(InviteOptions::default().with_uses(200)).to_text();
+    let honest = sim.invite_with(InviteOptions::default().with_uses(5)).to_text();
     let (mut admitted, mut confirmed) = (0, 0);
     for round in 0..12 {
         for _ in 0..100 {

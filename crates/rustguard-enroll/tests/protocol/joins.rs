@@ -65,8 +65,8 @@ fn a_lease_is_confirmed_by_a_handshake_or_freed() {
 #[test]
 fn an_invite_with_three_uses_admits_three_and_its_terms_hold() {
     let mut sim = Sim::new(4);
-    let terms = Terms { tag: Some("lab".to_owned()), ephemeral: true, ..Terms::default() };
-    let token = sim.invite_with(InviteOptions { uses: 3, terms, ..InviteOptions::default() }).to_text();
+    let terms = Terms::default().with_tag("lab".to_owned()).with_ephemeral(true);
+    let token = sim.invite_with(InviteOptions::default().with_uses(3).with_terms(terms)).to_text();
     let nodes = [sim.join(&token), sim.join(&token), sim.join(&token)];
     assert!(sim.run(seconds(2)));
     for node in nodes {
@@ -85,8 +85,8 @@ fn an_invite_with_three_uses_admits_three_and_its_terms_hold() {
 #[test]
 fn a_fixed_address_is_given() {
     let mut sim = Sim::new(5);
-    let terms = Terms { addresses: vec!["10.150.0.77".parse().expect("an address")], ..Terms::default() };
-    let token = sim.invite_with(InviteOptions { terms, ..InviteOptions::default() }).to_text();
+    let terms = Terms::default().with_addresses(vec!["10.150.0.77".parse().expect("an address")]);
+    let token = sim.invite_with(InviteOptions::default().with_terms(terms)).to_text();
     let node = sim.join(&token);
     assert!(sim.run(seconds(2)));
     assert_eq!(sim.joined(node).addresses[0].to_string(), "10.150.0.77/32");
@@ -111,7 +111,7 @@ fn two_joiners_at_once_on_the_last_address() {
 fn many_machines_join_by_one_invite_over_a_bad_network() {
     let mut sim = Sim::new(7);
     (sim.loss, sim.duplicates, sim.delay) = (20, 10, 200);
-    let token = sim.invite_with(InviteOptions { uses: 40, ..InviteOptions::default() }).to_text();
+    let token = sim.invite_with(InviteOptions::default().with_uses(40)).to_text();
     let nodes: Vec<_> = (0..40).map(|_| sim.join(&token)).collect();
     assert!(sim.run(seconds(120)));
     nodes.iter().for_each(|&node| sim.check(node));
@@ -158,9 +158,7 @@ fn stock_apps_and_names() {
     let mut sim = Sim::new(10);
     let key = rustguard_crypto::x25519::StaticSecret::from_bytes([9; 32]).public_key();
     let lease = sim.admin(|server, now, rng, actions| {
-        server
-            .add_peer(key, NewPeer { name: Some("phone".into()), ..NewPeer::default() }, now, rng, actions)
-            .expect("room")
+        server.add_peer(key, NewPeer::default().with_name("phone".to_owned()), now, rng, actions).expect("room")
     });
     assert!(!lease.is_pending());
     assert_eq!(sim.peers[&key].preshared_key[..], lease.preshared_key.as_bytes()[..]);

@@ -5,7 +5,6 @@ use rustguard_crypto::x25519::PublicKey;
 use rustguard_enroll::{
     audit::{AuditEvent, Reason},
     client::JoinError,
-    lease::Terms,
     ledger::LedgerError,
     server::{InviteOptions, NewPeer, ServerError},
 };
@@ -24,7 +23,7 @@ const ALL: [Grant; 4] = [Grant::Invite, Grant::Code, Grant::Passphrase, Grant::A
 
 fn give(sim: &mut Sim, grant: Grant) -> String {
     match grant {
-        Grant::Invite => sim.invite_with(InviteOptions { uses: 10, ..InviteOptions::default() }).to_text().to_string(),
+        Grant::Invite => sim.invite_with(InviteOptions::default().with_uses(10)).to_text().to_string(),
         Grant::Code => sim.open(None, false),
         Grant::Passphrase => sim.open(Some("correct horse battery"), false),
         Grant::Approval => sim.open(Some("correct horse battery"), true),
@@ -109,7 +108,7 @@ fn no_grant_of_another_kind_that_was_given_before_brings_a_removed_key_back() {
     // As a peer by hand, `peer add --conf`: the administrator's word is newer, and its removal newer than that.
     let key = sim.public_key(node);
     let by_hand = |sim: &mut Sim| {
-        let peer = NewPeer { terms: Terms::default(), ..NewPeer::default() };
+        let peer = NewPeer::default();
         sim.admin(|server, now, rng, actions| server.add_peer(key, peer, now, rng, actions).expect("room"));
         assert!(sim.peers.contains_key(&key));
     };

@@ -148,11 +148,9 @@ impl Sim {
 
     /// Opens a window for 60 seconds and returns what joiners type.
     pub(crate) fn open(&mut self, passphrase: Option<&str>, approve: bool) -> String {
-        let options = OpenOptions {
-            passphrase: passphrase.map(|text| Passphrase::new(text).expect("a passphrase")),
-            approve,
-            ..OpenOptions::default()
-        };
+        let options = OpenOptions::default()
+            .with_passphrase(passphrase.map(|text| Passphrase::new(text).expect("a passphrase")))
+            .with_approve(approve);
         let mut actions = Vec::new();
         let opened = self.server.open(options, self.now, &mut self.rng, &mut actions).expect("no other window");
         self.carry_out(actions, None);
@@ -187,7 +185,7 @@ impl Sim {
         let token = Token::parse(token).expect("a token");
         let name = format!("node-{}", self.nodes.len());
         let identity = StaticSecret::from_bytes(key);
-        let client = Client::new(token, identity, Some(&name), false, skewed(self.now, skew)).expect("a good key");
+        let client = Client::new(token, identity, skewed(self.now, skew)).expect("a good key").with_name(name);
         self.nodes.push(Node { address, key, client, outcome: None, waiting: None, skew });
         self.nodes.len() - 1
     }
@@ -197,7 +195,7 @@ impl Sim {
         let node = &mut self.nodes[i];
         let (token, identity) = (Token::parse(token).expect("a token"), StaticSecret::from_bytes(node.key));
         let now = skewed(self.now, node.skew);
-        node.client = Client::new(token, identity, Some("again"), false, now).expect("a good key");
+        node.client = Client::new(token, identity, now).expect("a good key").with_name("again".to_owned());
         node.outcome = None;
     }
 
@@ -421,15 +419,13 @@ fn start(store: TestStore, pools: &[String], identity: [u8; 32], now: Now, rng: 
     let pools: Vec<_> = pools.iter().map(|pool| pool.parse().expect("a prefix")).collect();
     let ledger =
         Ledger::open(store, Pools::new(&pools).expect("pools"), Policy::default(), now).expect("a sound state");
-    let config = ServerConfig {
-        addresses: vec!["10.150.0.1".parse().expect("an address")],
-        routes: pools,
-        dns: vec!["10.150.0.1".parse().expect("an address")],
-        search: vec!["example.org".to_owned()],
-        mtu: Some(1420),
-        port: None,
-        keepalive: Some(25),
-    };
+    let config = ServerConfig::default()
+        .with_addresses(vec!["10.150.0.1".parse().expect("an address")])
+        .with_routes(pools)
+        .with_dns(vec!["10.150.0.1".parse().expect("an address")])
+        .with_search(vec!["example.org".to_owned()])
+        .with_mtu(1420)
+        .with_keepalive(25);
     Server::new(StaticSecret::from_bytes(identity), ledger, &config, now, rng).expect("short settings")
 }
 

@@ -151,7 +151,7 @@ fn a_window_closes_on_time_though_nobody_ticks() {
 #[test]
 fn a_guess_under_way_ends_with_its_window() {
     let mut sim = Sim::new(33);
-    let options = OpenOptions { duration: seconds(1), ..OpenOptions::default() };
+    let options = OpenOptions::default().with_duration(seconds(1));
     let opened = sim.admin(|server, now, rng, actions| server.open(options, now, rng, actions).expect("closed"));
     let code = opened.code.expect("a code").to_text().to_string();
     sim.pass(Duration::from_millis(900));
@@ -173,7 +173,7 @@ fn a_guess_under_way_ends_with_its_window() {
 fn windows_are_one_at_a_time_and_of_bounded_length() {
     let mut sim = Sim::new(27);
     for duration in [seconds(0), MAX_WINDOW + seconds(1)] {
-        let options = OpenOptions { duration, ..OpenOptions::default() };
+        let options = OpenOptions::default().with_duration(duration);
         let opened = sim.admin(|server, now, rng, actions| server.open(options, now, rng, actions).map(drop));
         assert!(matches!(opened, Err(ServerError::WindowDuration)));
     }
@@ -295,7 +295,7 @@ fn a_window_lets_only_so_many_ask_for_approval() {
     let code = "correct horse battery";
     let open = |sim: &mut Sim| {
         let passphrase = Some(Passphrase::new(code).expect("a passphrase"));
-        let options = OpenOptions { duration: MAX_WINDOW, passphrase, approve: true };
+        let options = OpenOptions::default().with_duration(MAX_WINDOW).with_passphrase(passphrase).with_approve(true);
         sim.admin(|server, now, rng, actions| server.open(options, now, rng, actions).expect("no other window"));
     };
     open(&mut sim);

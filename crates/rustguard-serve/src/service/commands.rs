@@ -3,8 +3,8 @@
 use super::{Service, now};
 use crate::{
     request::{
-        AddPeer, Added, Answer, InviteView, NewInvite, PeerView, PoolView, Removed, Request, Status, WaitingView,
-        WindowView,
+        AddPeer, Added, Answer, InviteState, InviteView, NewInvite, PeerState, PeerView, PoolView, Removed, Request,
+        Status, WaitingView, WindowSecret, WindowView,
     },
     socket::Call,
 };
@@ -28,7 +28,7 @@ impl<S: LeaseStore> Service<S> {
 
     pub(super) async fn call(&mut self, call: Call) {
         let answer = self.answer(call.request, call.uid).await;
-        // Whoever has asked may be gone.
+        // The caller may have disconnected.
         let _ = call.answer.send(answer);
     }
 
@@ -47,11 +47,10 @@ impl<S: LeaseStore> Service<S> {
         let (now, rng) = (now(), &mut SystemRng);
         match request {
             Request::Open { seconds, approve } => {
-                let options = OpenOptions {
-                    duration: Duration::from_secs(seconds),
-                    passphrase: self.passphrase.clone(),
-                    approve,
-                };
+                let options = OpenOptions::default()
+                    .with_duration(Duration::from_secs(seconds))
+                    .with_passphrase(self.passphrase.clone())
+                    .with_approve(approve);
                 let opened = self.server.open(options, now, rng, &mut self.actions).map_err(text)?;
                 let code = opened.code.map(|code| code.to_text().to_string());
                 let seconds = whole_seconds(opened.until.since(now.instant));
@@ -101,12 +100,13 @@ impl<S: LeaseStore> Service<S> {
         let defaults = InviteOptions::default();
         let endpoint = invite.endpoint.map(|endpoint| self.settings.with_port(&endpoint));
         let endpoint = endpoint.or_else(|| self.endpoint());
-        let options = InviteOptions {
-            uses: invite.uses.unwrap_or(defaults.uses),
-            expires: invite.seconds.map(Duration::from_secs).or(defaults.expires),
-            terms: Terms { addresses: invite.addresses, tag: invite.tag, ephemeral: invite.ephemeral },
-            endpoint: endpoint.clone(),
-        };
+        let options = InviteOptions::default()
+            .with_uses(invite.uses.unwrap_or(defaults.uses))
+            .with_expires(invite.seconds.map(Duration::from_secs).or(defaults.expires))
+            .with_terms(
+                Terms::default().with_addresses(invite.addresses).with_tag(invite.tag).with_ephemeral(invite.ephemeral),
+            )
+            .with_endpoint(endpoint.clone());
         let invite = self.server.new_invite(options, now(), &mut SystemRng, &mut self.actions).map_err(text)?;
         let expires = self.server.ledger().invite(&invite.id()).and_then(|record| record.expires);
         Ok(Answer::Invite { token: invite.to_text().to_string(), id: invite.id().to_string(), endpoint, expires })
@@ -118,9 +118,12 @@ impl<S: LeaseStore> Service<S> {
         if self.server.ledger().leases().any(|lease| lease.name.as_ref() == Some(&name)) {
             return Err(format!("there is a peer {name} already; choose another name, or remove that one"));
         }
-        let terms = Terms { addresses: peer.addresses, ..Terms::default() };
+        let terms = Terms::default().with_addresses(peer.addresses);
         let (now, rng) = (now(), &mut SystemRng);
-        let peer = NewPeer { name: Some(name), terms, within: peer.pending_seconds.map(Duration::from_secs) };
+        let peer = NewPeer::default()
+            .with_name(name)
+            .with_terms(terms)
+            .with_within(peer.pending_seconds.map(Duration::from_secs));
         let lease = self.server.add_peer(key, peer, now, rng, &mut self.actions).map_err(text)?;
         Ok(Answer::Added(Added {
             addresses: lease.addresses().map(Into::into).collect(),
@@ -136,7 +139,7 @@ impl<S: LeaseStore> Service<S> {
     fn remove_peer(&mut self, peer: &str, revoke: bool) -> Result<Answer> {
         let (key, now) = (self.find(peer)?, now());
         if revoke {
-            // First: a machine that is put out must not find the door open.
+            // The grant is withdrawn first, so that the removed machine cannot use it in between.
             self.server.withdraw_grant(&key, now, &mut self.actions).map_err(text)?;
         }
         let lease = self.server.remove_peer(&key, now, &mut self.actions).map_err(text)?;
@@ -170,7 +173,7 @@ impl<S: LeaseStore> Service<S> {
         });
         let window = self.server.window().map(|window| WindowView {
             seconds_left: whole_seconds(window.until.since(instant)),
-            secret: if window.code { "code" } else { "passphrase" }.to_owned(),
+            secret: if window.code { WindowSecret::Code } else { WindowSecret::Passphrase },
             attempts_left: window.attempts_left,
             approve: window.approve,
         });
@@ -189,7 +192,7 @@ impl<S: LeaseStore> Service<S> {
             isolate: self.settings.isolate,
             window,
             waiting: waiting.collect(),
-            usable_invites: invites.filter(|invite| state_of(invite, time) == "usable").count(),
+            usable_invites: invites.filter(|invite| state_of(invite, time) == InviteState::Usable).count(),
             peers,
             counters: self
                 .counters
@@ -209,12 +212,12 @@ impl<S: LeaseStore> Service<S> {
         Ok(leases.into_iter().map(|lease| peer_view(lease, live.get(&lease.public_key.0).copied())).collect())
     }
 
-    /// What joiners reach this server by.
+    /// The endpoint by which joiners reach this server.
     fn endpoint(&self) -> Option<String> {
         self.settings.reachable_at()
     }
 
-    /// The peer that is meant by a name, an address or a public key.
+    /// The peer with this name, address or public key.
     fn find(&self, peer: &str) -> Result<PublicKey> {
         let ledger = self.server.ledger();
         let none = || format!("there is no peer {peer}; `rustguard peer ls` lists them");
@@ -240,7 +243,7 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// The invite whose id begins so.
+    /// The invite whose id begins with this text.
     fn invite_id(&self, text: &str) -> Result<TokenId> {
         let lower = text.to_ascii_lowercase();
         let ids = self.server.ledger().invites().map(|invite| invite.id);
@@ -270,22 +273,22 @@ fn proper_name(name: &str) -> Result<String> {
     })
 }
 
-fn state_of(invite: &InviteRecord, time: u64) -> &'static str {
+fn state_of(invite: &InviteRecord, time: u64) -> InviteState {
     if invite.revoked.is_some() {
-        "revoked"
+        InviteState::Revoked
     } else if invite.uses_left == 0 {
-        "used"
+        InviteState::Used
     } else if invite.expires.is_some_and(|expires| expires <= time) {
-        "expired"
+        InviteState::Expired
     } else {
-        "usable"
+        InviteState::Usable
     }
 }
 
 fn invite_view(invite: &InviteRecord, time: u64) -> InviteView {
     InviteView {
         id: invite.id.to_string(),
-        state: state_of(invite, time).to_owned(),
+        state: state_of(invite, time),
         uses_left: invite.uses_left,
         created: invite.created,
         expires: invite.expires,
@@ -295,15 +298,15 @@ fn invite_view(invite: &InviteRecord, time: u64) -> InviteView {
 }
 
 fn peer_view(lease: &Lease, live: Option<&PeerStatus>) -> PeerView {
-    // The device knows it exactly while it runs, the lease coarsely and for ever.
+    // The device has the exact time while it runs. The lease has a coarse time that lasts.
     let handshake = live.and_then(|live| live.last_handshake).map(|at| at.as_secs()).or(lease.last_handshake);
-    // A guest's lease is active, and goes unless it is used.
+    // A guest's lease is active, and ends unless it is used.
     let guest = lease.origin == Origin::Admin && lease.expires.is_some() && handshake.is_none();
     PeerView {
         name: lease.name.clone(),
         public_key: key::to_base64(&lease.public_key.0).to_string(),
         addresses: lease.addresses().collect(),
-        state: if lease.is_pending() || guest { "pending" } else { "active" }.to_owned(),
+        state: if lease.is_pending() || guest { PeerState::Pending } else { PeerState::Active },
         origin: lease.origin.to_string(),
         tag: lease.tag.clone(),
         ephemeral: lease.ephemeral,

@@ -9,7 +9,7 @@ pub enum FileStoreError {
     /// The operating system refused.
     #[error("cannot {action} {path}: {source}", path = path.display())]
     Io {
-        /// What was to be done.
+        /// The operation.
         action: &'static str,
         /// With which file or folder.
         path: PathBuf,
@@ -24,14 +24,14 @@ pub enum FileStoreError {
         /// Its permissions.
         mode: u32,
     },
-    /// The folder is somebody else's, who could change what is in it.
+    /// The folder belongs to another user, who could change its contents.
     #[error("{path} belongs to user {owner} and not to user {us}, who runs this; run: chown -R {us} {path}", path = path.display())]
     Owner {
         /// The folder.
         path: PathBuf,
-        /// Whose it is.
+        /// The owner's user id.
         owner: u32,
-        /// Who we are.
+        /// The user id of this process.
         us: u32,
     },
     /// Another process has the folder.
@@ -39,10 +39,10 @@ pub enum FileStoreError {
     Locked {
         /// The folder.
         path: PathBuf,
-        /// Who has it, as far as it said.
+        /// The process that uses it, if it is known.
         by: String,
     },
-    /// A file is not what was written.
+    /// A file does not hold what was written.
     #[error(
         "{path} is damaged at byte {offset}: {cause}; nothing was changed. Restore its folder from a backup, or move the \
          folder aside to start with nobody in the network: every peer then has to join again", path = path.display()
@@ -65,7 +65,7 @@ pub enum FileStoreError {
         /// Ours.
         known: u32,
     },
-    /// A file is not there, and others are that make no sense without it.
+    /// A file is missing, and others that need it are there.
     #[error(
         "{path} is missing, and others that need it are there; nothing was changed. Restore its folder from a backup, or move the \
          folder aside to start with nobody in the network: every peer then has to join again", path = path.display()
@@ -74,7 +74,7 @@ pub enum FileStoreError {
         /// The file.
         path: PathBuf,
     },
-    /// A write failed, and so did undoing it: what the disk has is not known any more.
+    /// A write failed, and undoing it failed too: the contents of the disk are unknown.
     #[error("an earlier write to {path} failed and could not be undone; nothing can be kept until a restart", path = path.display())]
     Broken {
         /// The folder.

@@ -1,4 +1,4 @@
-//! The default store: a folder of its own.
+//! The store in a folder.
 use super::{FileStoreError, files::Disk, log::Log};
 use rustguard_enroll::store::{Change, LeaseStore, State, StoreError};
 use std::path::Path;

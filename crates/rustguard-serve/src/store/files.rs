@@ -10,8 +10,8 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// What the log asks of the files in its folder. What was written lasts after `sync`, what was created, renamed or removed
-/// after `sync_folder`; before, power may take any of it.
+/// The file operations that the log needs. Written bytes are durable after `sync`; creations, renames and removals are durable
+/// after `sync_folder`. Before that, a power cut may lose any of them.
 pub(super) trait Files {
     /// Where the folder is, for messages.
     fn folder(&self) -> PathBuf;

@@ -1,4 +1,4 @@
-//! What the files of a store hold, version 1. Numbers are little-endian, checksums CRC-32 (IEEE).
+//! The format of a store's files, version 1. Numbers are little-endian, checksums CRC-32 (IEEE).
 //!
 //! | Snapshot | bytes | | Journal | bytes | | Record | bytes |
 //! |---|---|---|---|---|---|---|---|
@@ -26,7 +26,7 @@ const JOURNAL_MAGIC: &[u8; 8] = b"RGjournl";
 /// Longest body of a record, in bytes: what a commit of some million leases takes.
 const MAX_BODY: usize = 1 << 30;
 
-/// What is wrong with a file.
+/// Damage in a file, or an unknown version.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// At this offset, for this reason.
@@ -267,7 +267,7 @@ mod tests {
                 uses_left: 299,
                 last_used: Some(1_700_000_001),
                 revoked: None,
-                terms: Terms { addresses: vec![v6], tag: Some("lab".to_owned()), ephemeral: true },
+                terms: Terms::default().with_addresses(vec![v6]).with_tag("lab".to_owned()).with_ephemeral(true),
             }),
             Change::InviteGone(TokenId([4; 8])),
             Change::Lease(Lease {

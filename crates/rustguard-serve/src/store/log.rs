@@ -1,13 +1,13 @@
-//! Snapshot and journals: what is written when, so that a power cut at any moment loses nothing that was acknowledged.
+//! Snapshot and journals, written in an order in which a power cut at any moment loses nothing that was acknowledged.
 //!
 //! A commit appends one record to the newest journal and syncs it. When the journals have grown long, the next commit begins
 //! a new journal and the next snapshot. That is written in slices, one with each commit, so that no commit pays for
 //! all of it; when the last one is synced the file is renamed over the old snapshot, and the journals before the new one
 //! go. Until then the old snapshot and all journals are what counts.
 //!
-//! A snapshot thus holds every lease as it was at some moment while it was written, not all of them at the same one. That is
-//! enough: what changed meanwhile is in the new journal, and changes say what is, so that carrying one out on a state that
-//! has it already does no harm. In its place the snapshot holds nothing that was not committed.
+//! A snapshot thus holds each lease as it was at some moment during the writing, not all leases at the same moment. That is enough:
+//! later changes are in the new journal, and a change holds the new value, so that applying it twice does no harm. The snapshot
+//! holds only committed changes when it is put in place.
 use super::{
     FileStoreError,
     files::Files,
@@ -96,7 +96,7 @@ impl<F: Files> Log<F> {
             .and_then(|()| self.files.sync(JOURNAL_NEW));
         write.map_err(|error| self.io("write", JOURNAL_NEW, error))?;
         let name = journal(generation);
-        // From here on it may be there after a power cut: what is appended to the one before would be lost in between.
+        // From here on the new journal may exist after a power cut. Records appended to the old one would then be out of order.
         self.broken = true;
         let rename = self.files.rename(JOURNAL_NEW, &name).and_then(|()| self.files.sync_folder());
         rename.map_err(|error| self.io("create", &name, error))?;
@@ -171,7 +171,7 @@ impl<F: Files> Log<F> {
             self.next_serial += 1;
             return Ok(());
         };
-        // What was not acknowledged must not be found later, in front of what will be.
+        // A record that was not acknowledged must not stay in front of later ones.
         let undone = self.files.truncate(&name, self.journal_len).and_then(|()| self.files.sync(&name));
         self.broken = undone.is_err();
         Err(self.io("write", &name, error))
@@ -243,11 +243,11 @@ impl<F: Files> Log<F> {
         for name in &names {
             let old = name.strip_prefix(JOURNAL).and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n < oldest);
             if old || name == SNAPSHOT_NEW || name == JOURNAL_NEW {
-                // In nobody's way; the next start tries again.
+                // A file that stays does no harm. The next start tries again.
                 let _ = self.files.remove(name);
             }
         }
-        // Here nobody waits for an answer.
+        // No caller waits for an answer during the start.
         if self.journals_len > self.bound {
             self.begin_snapshot().or_else(|error| self.without_snapshot(error))?;
             while self.image.is_some() {
@@ -266,7 +266,7 @@ impl<F: Files> Log<F> {
         if self.image.is_none() && self.journals_len > self.bound {
             self.begin_snapshot().or_else(|error| self.without_snapshot(error))?;
         }
-        // The state before this commit is the one whose commits are all on the disk.
+        // All commits of the state before this one are on the disk.
         self.append(&record)?;
         self.continue_snapshot(before);
         Ok(())

@@ -1,0 +1,133 @@
+//! Admission: who gets a lease, with which addresses.
+use super::{
+    Ledger,
+    error::{Peer, Refusal},
+    request::{Admission, Grant, Request},
+};
+use crate::{
+    lease::{InviteRecord, Lease, LeaseState, Origin, Terms, UnixSeconds, clean_name},
+    pool::Space,
+    store::{Change, LeaseStore},
+};
+use core::net::IpAddr;
+use rustguard_core::time::Now;
+use rustguard_crypto::x25519::PublicKey;
+use std::collections::BTreeMap;
+
+impl<S: LeaseStore> Ledger<S> {
+    /// Gives the key a lease, or the one it has.
+    pub fn admit(&mut self, request: Request, now: Now) -> Result<Admission, Refusal> {
+        let time = self.time(now);
+        let Request { public_key, name, preshared_key, ephemeral, grant } = request;
+        let unless_used = if let Grant::Guest(_, within) = &grant { Some(within.as_secs()) } else { None };
+        let (origin, terms) = self.permitted(&public_key, grant, time)?;
+        if let Some(lease) = self.state.leases.get(&public_key) {
+            return Ok(Admission { lease: lease.clone(), fresh: false });
+        }
+        if self.state.leases.len() >= self.policy.max_leases {
+            return Err(Refusal::Full(self.state.leases.len()));
+        }
+        self.check_terms(&terms, Some(&public_key))?;
+        let fixed = |v4: bool| terms.addresses.iter().copied().find(|address| address.is_ipv4() == v4);
+        let v4 = self.choose(self.index.v4.as_ref(), fixed(true), &public_key)?;
+        let v6 = self.choose(self.index.v6.as_ref(), fixed(false), &public_key)?;
+
+        let mut changes = self.taken_from_quarantine(&terms, &public_key);
+        if let Origin::Invite(id) = origin
+            && let Some(invite) = self.state.invites.get(&id)
+        {
+            let uses_left = invite.uses_left.saturating_sub(1);
+            changes.push(Change::Invite(InviteRecord { uses_left, last_used: Some(time), ..invite.clone() }));
+        }
+        let mut lease = Lease {
+            public_key,
+            name: name.as_deref().and_then(clean_name),
+            v4: v4.and_then(|address| if let IpAddr::V4(address) = address { Some(address) } else { None }),
+            v6: v6.and_then(|address| if let IpAddr::V6(address) = address { Some(address) } else { None }),
+            preshared_key,
+            state: match origin {
+                Origin::Admin => LeaseState::Active,
+                _ => LeaseState::Pending { until: time.saturating_add(self.policy.pending.as_secs()) },
+            },
+            origin,
+            tag: terms.tag,
+            ephemeral: ephemeral || terms.ephemeral,
+            created: time,
+            expires: None,
+            last_handshake: None,
+        };
+        lease.expires = match unless_used {
+            Some(within) => Some(time.saturating_add(within)),
+            None => self.expires(&lease, time),
+        };
+        changes.push(Change::Lease(lease.clone()));
+        self.commit(changes, now)?;
+        Ok(Admission { lease, fresh: true })
+    }
+
+    /// Whether the terms can be met now, for `key` or for any key.
+    pub(super) fn check_terms(&self, terms: &Terms, key: Option<&PublicKey>) -> Result<(), Refusal> {
+        if let Some(tag) = terms.tag.as_ref().filter(|tag| clean_name(tag).as_ref() != Some(tag)) {
+            return Err(Refusal::Tag(tag.clone()));
+        }
+        for (i, &address) in terms.addresses.iter().enumerate() {
+            if let Some(&other) = terms.addresses[..i].iter().find(|other| other.is_ipv4() == address.is_ipv4()) {
+                return Err(Refusal::TwoAddresses(other, address));
+            }
+            if self.index.space_of(address).is_none() {
+                return Err(Refusal::AddressUnusable(address));
+            }
+            if let Some(lease) = self.by_address(address).filter(|lease| key != Some(&lease.public_key)) {
+                return Err(Refusal::AddressTaken { address, holder: Peer::of_lease(lease) });
+            }
+        }
+        Ok(())
+    }
+
+    /// The address in one pool, if there is such a pool: the fixed one, the one the key had before, or a free one.
+    fn choose(&self, space: Option<&Space>, fixed: Option<IpAddr>, key: &PublicKey) -> Result<Option<IpAddr>, Refusal> {
+        let Some(space) = space else { return Ok(None) };
+        let v4 = space.net().addr().is_ipv4();
+        let former = self.state.released.get(key).and_then(|released| {
+            let address = if v4 { released.v4.map(IpAddr::V4) } else { released.v6.map(IpAddr::V6) };
+            address.filter(|&address| self.index.holder(address) == Some(*key))
+        });
+        let free = || if v4 { space.lowest() } else { space.drawn(key) };
+        match fixed.or(former).or_else(free) {
+            Some(address) => Ok(Some(address)),
+            None => Err(Refusal::Exhausted { pool: space.net(), next_free: self.next_free(v4) }),
+        }
+    }
+
+    /// When an address of a family comes free at the earliest, unless a peer is removed.
+    fn next_free(&self, v4: bool) -> Option<UnixSeconds> {
+        let has = |mine: Option<bool>| mine == Some(true);
+        let quarantine = self.index.quarantines().find(|(_, key)| {
+            let released = self.state.released.get(key);
+            !self.state.leases.contains_key(key)
+                && has(released.map(|released| if v4 { released.v4.is_some() } else { released.v6.is_some() }))
+        });
+        let pending = self.index.pendings().find(|(_, key)| {
+            let lease = self.state.leases.get(key);
+            has(lease.map(|lease| if v4 { lease.v4.is_some() } else { lease.v6.is_some() }))
+        });
+        let pending = pending.map(|(until, _)| self.clock.time_of(until));
+        [quarantine.map(|(until, _)| until), pending].into_iter().flatten().min()
+    }
+
+    /// An administrator may assign an address that is in quarantine. Its former holder does not get it back.
+    fn taken_from_quarantine(&self, terms: &Terms, key: &PublicKey) -> Vec<Change> {
+        let mut taken = BTreeMap::new();
+        for &address in &terms.addresses {
+            let holder = self.index.holder(address).filter(|holder| holder != key);
+            let Some(released) = holder.and_then(|holder| self.state.released.get(&holder)) else { continue };
+            let entry = taken.entry(released.public_key).or_insert_with(|| released.clone());
+            if address.is_ipv4() {
+                entry.v4 = None;
+            } else {
+                entry.v6 = None;
+            }
+        }
+        taken.into_values().map(Change::Released).collect()
+    }
+}

@@ -1,0 +1,93 @@
+//! Expiry of pending leases, of leases that were not renewed, of quarantines, of records of invites and of tombstones.
+use super::Ledger;
+use crate::{
+    lease::{InviteRecord, Lease, Origin, TokenId, UnixSeconds},
+    ledger::error::LedgerError,
+    store::{Change, LeaseStore, Tombstone},
+};
+use rustguard_core::time::{Instant, Now};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl<S: LeaseStore> Ledger<S> {
+    /// When [`expire`](Self::expire) has something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        let at = |time: Option<UnixSeconds>| time.map(|time| self.clock.instant_of(time));
+        let expiry = at(self.index.next_expiry()).map(|expiry| expiry.max(self.grace_until));
+        let (quarantine, ended) = (at(self.index.next_quarantine()), at(self.index.next_ended()));
+        [self.index.next_pending(), expiry, quarantine, ended, self.flush_at].into_iter().flatten().min()
+    }
+
+    /// Ends everything that is due, in one commit. Returns the leases that ended: pending ones without a handshake, and those
+    /// that were not renewed.
+    pub fn expire(&mut self, now: Now) -> Result<Vec<Lease>, LedgerError> {
+        let time = self.time(now);
+        let mut changes = Vec::new();
+        let mut gone = BTreeMap::new();
+
+        let mut invites: BTreeMap<TokenId, InviteRecord> = BTreeMap::new();
+        for lease in self.index.pending_due(now.instant).filter_map(|key| self.state.leases.get(&key)) {
+            if let Origin::Invite(id) = lease.origin
+                && let Some(kept) = self.state.invites.get(&id)
+            {
+                let invite = invites.entry(id).or_insert_with(|| kept.clone());
+                invite.uses_left = invite.uses_left.saturating_add(1).min(invite.uses);
+            }
+            changes.push(Change::LeaseGone(lease.public_key));
+            gone.insert(lease.public_key, lease.clone());
+        }
+        changes.extend(invites.into_values().map(Change::Invite));
+        // Before the leases: those that end begin a quarantine.
+        changes.extend(self.index.quarantine_due(time).map(Change::ReleasedGone));
+
+        let ending = now.instant >= self.grace_until && self.index.next_expiry().is_some_and(|next| next <= time);
+        let flushing = ending || self.flush_at.is_some_and(|at| at <= now.instant);
+        if flushing {
+            changes.extend(self.seen.iter().filter_map(|(key, &last_handshake)| {
+                let lease = self.state.leases.get(key)?;
+                let expires = self.expires(lease, last_handshake);
+                Some(Change::Renewed { public_key: *key, last_handshake, expires })
+            }));
+        }
+        if ending {
+            let room = self.policy.max_leases.saturating_sub(self.state.released.len());
+            let mut oldest = self.index.quarantines();
+            let mut released = 0;
+            for lease in self.index.expiry_due(time).filter_map(|key| self.state.leases.get(&key)) {
+                let key = lease.public_key;
+                let renewed = self.seen.get(&key).and_then(|&seen| self.expires(lease, seen));
+                if gone.contains_key(&key) || renewed.is_some_and(|expires| expires > time) {
+                    continue;
+                }
+                released += 1;
+                if released > room
+                    && let Some((_, oldest)) = oldest.find(|(_, key)| !gone.contains_key(key))
+                {
+                    changes.push(Change::ReleasedGone(oldest));
+                }
+                changes.push(Change::LeaseGone(key));
+                changes.push(self.released(lease, time));
+                gone.insert(key, lease.clone());
+            }
+        }
+
+        let ended: BTreeSet<_> = self.index.ended_due(time).collect();
+        changes.extend(ended.iter().copied().map(Change::InviteGone));
+        let sweeping = self.sweep || !ended.is_empty();
+        if sweeping {
+            let oldest = self.oldest_grant(&ended);
+            let needless = |tombstone: &&Tombstone| oldest.is_none_or(|oldest| tombstone.serial < oldest);
+            let swept = self.state.removed.values().filter(needless);
+            changes.extend(swept.map(|tombstone| Change::RemovedGone(tombstone.public_key)));
+        }
+
+        if !changes.is_empty() {
+            self.commit(changes, now)?;
+        }
+        if flushing {
+            self.seen.clear();
+            self.flush_at = None;
+        }
+        self.sweep &= !sweeping;
+        Ok(gone.into_values().collect())
+    }
+}

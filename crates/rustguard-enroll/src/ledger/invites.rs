@@ -1,0 +1,58 @@
+//! Invites: made, revoked, looked up.
+use super::{Ledger, error::LedgerError};
+use crate::{
+    lease::{InviteRecord, MAX_USES, NewInvite, TokenId},
+    store::{Change, LeaseStore},
+};
+use rustguard_core::time::Now;
+
+impl<S: LeaseStore> Ledger<S> {
+    /// Makes an invite. Its fixed addresses must be free, or in quarantine, now and when it is used.
+    pub fn add_invite(&mut self, invite: NewInvite, now: Now) -> Result<&InviteRecord, LedgerError> {
+        let time = self.time(now);
+        let NewInvite { id, public_key, lifetime, uses, terms } = invite;
+        if self.state.invites.contains_key(&id) {
+            return Err(LedgerError::InviteExists(id));
+        }
+        if !(1..=MAX_USES).contains(&uses) || (uses > 1 && !terms.addresses.is_empty()) {
+            return Err(LedgerError::Uses(uses));
+        }
+        self.check_terms(&terms, None).map_err(LedgerError::Terms)?;
+        let serial = self.state.serial;
+        let record = InviteRecord {
+            id,
+            public_key,
+            serial,
+            created: time,
+            expires: lifetime.map(|lifetime| time.saturating_add(lifetime.as_secs())),
+            uses,
+            uses_left: uses,
+            last_used: None,
+            revoked: None,
+            terms,
+        };
+        self.commit(vec![Change::Serial(serial + 1), Change::Invite(record)], now)?;
+        Ok(&self.state.invites[&id])
+    }
+
+    /// Withdraws an invite. Who came in by it stays.
+    pub fn revoke_invite(&mut self, id: &TokenId, now: Now) -> Result<(), LedgerError> {
+        let time = self.time(now);
+        let invite = self.state.invites.get(id).ok_or(LedgerError::UnknownInvite(*id))?;
+        if invite.revoked.is_some() {
+            return Ok(());
+        }
+        let revoked = InviteRecord { revoked: Some(time), ..invite.clone() };
+        Ok(self.commit(vec![Change::Invite(revoked)], now)?)
+    }
+
+    /// All invites, by id, also those that admit nobody any more.
+    pub fn invites(&self) -> impl ExactSizeIterator<Item = &InviteRecord> {
+        self.state.invites.values()
+    }
+
+    /// One invite.
+    pub fn invite(&self, id: &TokenId) -> Option<&InviteRecord> {
+        self.state.invites.get(id)
+    }
+}

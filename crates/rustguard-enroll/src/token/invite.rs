@@ -1,0 +1,146 @@
+//! Invites: the server's public key and the seed of a one-time key, as text.
+use super::{error::TokenError, limits::MAX_ENDPOINT};
+use crate::lease::TokenId;
+use base32ct::{Base32Unpadded, Encoding as _};
+use core::fmt;
+use rand_core::CryptoRng;
+use rustguard_crypto::{
+    hash,
+    x25519::{PublicKey, StaticSecret},
+};
+use zeroize::Zeroizing;
+
+/// What an invite begins with.
+pub const INVITE_PREFIX: &str = "rg1-";
+
+/// `rg1-…`: names the server and gives its holder a one-time key, of which the server keeps the public half.
+#[derive(Clone)]
+pub struct Invite {
+    server: PublicKey,
+    seed: Zeroizing<[u8; 32]>,
+    endpoint: Option<String>,
+}
+
+impl Invite {
+    const VERSION: u8 = 1;
+    const CHECKSUM: usize = 4;
+    /// Version, server's public key, seed, length of the endpoint, checksum.
+    const MIN: usize = 1 + 32 + 32 + 1 + Self::CHECKSUM;
+
+    /// A new invite of the server with the public key `server`, which joiners find at `endpoint`.
+    ///
+    /// # Errors
+    /// [`TokenError::Endpoint`].
+    pub fn generate(server: PublicKey, endpoint: Option<String>, rng: &mut impl CryptoRng) -> Result<Self, TokenError> {
+        let mut seed = Zeroizing::new([0; 32]);
+        rng.fill_bytes(&mut *seed);
+        if endpoint.as_deref().is_some_and(|endpoint| !is_endpoint(endpoint)) {
+            return Err(TokenError::Endpoint);
+        }
+        Ok(Self { server, seed, endpoint })
+    }
+
+    /// Reads `rg1-…`, in capitals or not.
+    ///
+    /// # Errors
+    /// [`TokenError`].
+    pub fn parse(text: &str) -> Result<Self, TokenError> {
+        if !has_invite_prefix(text) {
+            return Err(TokenError::InviteForm);
+        }
+        let digits = Zeroizing::new(text.get(INVITE_PREFIX.len()..).unwrap_or_default().to_ascii_lowercase());
+        let mut bytes = Zeroizing::new([0; Self::MIN + MAX_ENDPOINT]);
+        let bytes = Base32Unpadded::decode(digits.as_bytes(), &mut *bytes).map_err(|_| TokenError::InviteForm)?;
+        let (content, checksum) = bytes.split_last_chunk().ok_or(TokenError::InviteForm)?;
+        // The version first: another one may sum otherwise.
+        match content.first() {
+            Some(&Self::VERSION) => {}
+            Some(&version) => return Err(TokenError::InviteVersion(version)),
+            None => return Err(TokenError::InviteForm),
+        }
+        if *checksum != Self::checksum(content) {
+            return Err(TokenError::InviteChecksum);
+        }
+        let (server, rest) = content[1..].split_first_chunk().ok_or(TokenError::InviteForm)?;
+        let (seed, rest) = rest.split_first_chunk().ok_or(TokenError::InviteForm)?;
+        let (&len, endpoint) = rest.split_first().ok_or(TokenError::InviteForm)?;
+        if usize::from(len) != endpoint.len() {
+            return Err(TokenError::InviteForm);
+        }
+        let endpoint = match core::str::from_utf8(endpoint) {
+            Ok("") => None,
+            Ok(endpoint) if is_endpoint(endpoint) => Some(endpoint.to_owned()),
+            _ => return Err(TokenError::InviteForm),
+        };
+        Ok(Self { server: PublicKey(*server), seed: Zeroizing::new(*seed), endpoint })
+    }
+
+    /// The text to hand over. It lets its reader join.
+    pub fn to_text(&self) -> Zeroizing<String> {
+        let endpoint = self.endpoint.as_deref().unwrap_or_default();
+        let mut bytes = Zeroizing::new(Vec::with_capacity(Self::MIN + endpoint.len()));
+        bytes.push(Self::VERSION);
+        bytes.extend_from_slice(&self.server.0);
+        bytes.extend_from_slice(&*self.seed);
+        bytes.push(u8::try_from(endpoint.len()).expect("an endpoint has at most 255 bytes"));
+        bytes.extend_from_slice(endpoint.as_bytes());
+        let checksum = Self::checksum(&bytes);
+        bytes.extend_from_slice(&checksum);
+        let digits = Zeroizing::new(Base32Unpadded::encode_string(&bytes));
+        let mut text = Zeroizing::new(String::with_capacity(INVITE_PREFIX.len() + digits.len()));
+        text.push_str(INVITE_PREFIX);
+        text.push_str(&digits);
+        text
+    }
+
+    /// The server's public key.
+    pub fn server(&self) -> &PublicKey {
+        &self.server
+    }
+
+    /// Where the server is, as `HOST:PORT`, if the invite says so.
+    pub fn endpoint(&self) -> Option<&str> {
+        self.endpoint.as_deref()
+    }
+
+    /// The id of the invite at the server and in its log.
+    pub fn id(&self) -> TokenId {
+        token_id(&self.public_key())
+    }
+
+    /// The public half of the one-time key, which is all that the server keeps.
+    pub fn public_key(&self) -> PublicKey {
+        self.secret().public_key()
+    }
+
+    /// The one-time key of its holder.
+    pub(crate) fn secret(&self) -> StaticSecret {
+        let bytes = Zeroizing::new(hash::hash(&[b"RustGuard enrolment v1 invite key", &*self.seed]));
+        StaticSecret::from_bytes(*bytes)
+    }
+
+    fn checksum(content: &[u8]) -> [u8; Self::CHECKSUM] {
+        let [a, b, c, d, ..] = hash::hash(&[b"RustGuard enrolment invite checksum", content]);
+        [a, b, c, d]
+    }
+}
+
+impl fmt::Debug for Invite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Invite").field("server", &self.server).field("endpoint", &self.endpoint).finish_non_exhaustive()
+    }
+}
+
+/// The id of the invite whose one-time key has this public half.
+pub(crate) fn token_id(public_key: &PublicKey) -> TokenId {
+    let [a, b, c, d, e, f, g, h, ..] = hash::hash(&[b"RustGuard enrolment token id", &public_key.0]);
+    TokenId([a, b, c, d, e, f, g, h])
+}
+
+pub(super) fn has_invite_prefix(text: &str) -> bool {
+    text.get(..INVITE_PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(INVITE_PREFIX))
+}
+
+fn is_endpoint(text: &str) -> bool {
+    (1..=MAX_ENDPOINT).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
