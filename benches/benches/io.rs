@@ -112,7 +112,7 @@ fn all(criterion: &mut Criterion) -> Result<(), Box<dyn Error>> {
     let (mut ours, mut theirs) = (UringUdp::new(ours)?, UringUdp::new(theirs)?);
     exchange(criterion, "uring", &mut ours, &mut theirs, to);
 
-    let mut tun = Tun::create(&TunOptions { name: "rg-bench".into(), mtu: Some(1_420), offload: true })?;
+    let mut tun = Tun::create(&TunOptions::new("rg-bench").mtu(1_420))?;
     for arguments in ["addr add 10.9.9.1/24 dev rg-bench", "link set rg-bench up"] {
         let status = Command::new("ip").args(arguments.split(' ')).status()?;
         assert!(status.success(), "ip {arguments}");

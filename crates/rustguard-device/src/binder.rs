@@ -74,7 +74,7 @@ impl Binder for UdpBinder {
     type Control = Udp;
 
     fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<Udp, Udp>> {
-        let options = UdpOptions { offload: self.offload, ..options.clone() };
+        let options = options.clone().offload(self.offload);
         let workers = Udp::bind_queues(&options, workers)?;
         let control = workers.iter().map(Udp::try_clone).collect::<io::Result<_>>()?;
         let port = workers[0].port();

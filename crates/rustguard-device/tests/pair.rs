@@ -123,7 +123,7 @@ async fn both_sides_count_the_same_bytes() {
 }
 
 #[tokio::test]
-async fn c02_an_inner_source_of_another_peer_is_rejected_and_counted() {
+async fn an_inner_source_of_another_peer_is_rejected_and_counted() {
     let (a, b) = pair().await;
     let other = PeerUpdate::new(StaticSecret::from_bytes([9; 32]).public_key())
         .allowed_ip(host_net(Ipv4Addr::new(10, 0, 0, 9)));

@@ -22,8 +22,8 @@ fn mapped() -> usize {
 
 /// Makes both, uses them, and drops them; the name and the port are free again at once.
 fn round(port: u16) {
-    let tun = Tun::create(&TunOptions { name: "rg-drop".into(), mtu: None, offload: true }).expect("the name is free");
-    let udp = Udp::bind(&UdpOptions { port, ..UdpOptions::default() }).expect("the port is free");
+    let tun = Tun::create(&TunOptions::new("rg-drop")).expect("the name is free");
+    let udp = Udp::bind(&UdpOptions::new(port)).expect("the port is free");
     let (mut tun, mut udp) = (UringTun::new(tun).expect("io_uring"), UringUdp::new(udp).expect("io_uring"));
     let mut slab = vec![0; tun.max_read().max(udp.recv_slab_len())];
     assert!(tun.read(&mut slab, 0, 1_420).expect("it is there").is_none());

@@ -11,7 +11,7 @@ const NOBODY: u32 = 65_534;
 const CHILD: &str = "RUSTGUARD_USER_NAMESPACE_CHILD";
 
 fn main() {
-    let options = TunOptions { name: "rg-user".into(), mtu: None, offload: true };
+    let options = TunOptions::new("rg-user");
     let as_nobody = std::env::var_os(CHILD).is_some();
     if as_nobody {
         let error = Tun::create(&options).expect_err("nobody must not create interfaces");

@@ -41,7 +41,7 @@ impl Builder {
     pub fn start(self, interface: &str) -> Result<Device, StartError> {
         let workers = self.queues.unwrap_or_else(default_queues).get();
         let offload = self.offload == Offload::On;
-        let options = TunOptions { name: interface.to_owned(), mtu: Some(self.settings.mtu), offload };
+        let options = TunOptions::new(interface).mtu(self.settings.mtu).offload(offload);
         let lanes = Tun::create_queues(&options, workers * LANES)?;
         let interface = Interface { name: lanes[0].name().to_owned(), index: lanes[0].index() };
         let (settings, interface) = (self.settings, Some(interface));

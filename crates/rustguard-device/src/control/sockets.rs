@@ -120,6 +120,6 @@ fn bind<B: Binder>(
     fwmark: u32,
     workers: usize,
 ) -> Result<Bound<B::Network, B::Control>, UpdateError> {
-    let options = UdpOptions { port, fwmark, ..UdpOptions::default() };
+    let options = UdpOptions::new(port).fwmark(fwmark);
     binder.bind(&options, workers).map_err(|cause| UpdateError::Port { port, cause })
 }

@@ -381,7 +381,7 @@ mod tests {
     const KINDS: [(bool, bool); 4] = [(true, true), (true, false), (false, true), (false, false)];
 
     #[test]
-    fn c28_what_was_split_comes_together_again() {
+    fn what_was_split_comes_together_again() {
         for (v4, tcp) in KINDS {
             let whole = flow(v4, tcp, 12, 60_000);
             let packets = whole.segments(1_000);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn c28_both_limits() {
+    fn both_limits() {
         for (v4, tcp) in KINDS {
             let many = flow(v4, tcp, 0, 65 * 10).segments(10);
             assert_eq!(run(&many), [(0..64).collect(), vec![64]], "64 segments");
@@ -535,7 +535,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn c28_any_mixture_reaches_the_host_as_it_came(
+        fn any_mixture_reaches_the_host_as_it_came(
             flows in proptest::collection::vec((0..4_usize, 0..4_usize, 1..6_000_usize, 1..1_500_usize, 0..64_u8), 1..6),
             order in proptest::collection::vec(0..6_usize, 0..80),
         ) {
@@ -558,7 +558,7 @@ mod tests {
         }
 
         #[test]
-        fn c28_no_packets_panic(packets in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..100), 0..20)) {
+        fn no_packets_panic(packets in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..100), 0..20)) {
             run(&packets);
         }
     }

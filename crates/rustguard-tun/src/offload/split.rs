@@ -205,7 +205,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn c28_splitting_is_segmenting_one_by_one(packet in packets(1..9_000), size in 100..3_000_usize, mtu in 68..3_100_usize) {
+        fn splitting_is_segmenting_one_by_one(packet in packets(1..9_000), size in 100..3_000_usize, mtu in 68..3_100_usize) {
             let (segments, pieces) = run(&packet.with_partial_checksum(), vnet(&packet, size), mtu).unwrap();
             prop_assert_eq!(pieces, packet.segments(size));
             let text = segments.stride - 32;
@@ -220,7 +220,7 @@ mod tests {
         }
 
         #[test]
-        fn c28_no_header_and_no_packet_panics(
+        fn no_header_and_no_packet_panics(
             bytes in proptest::collection::vec(any::<u8>(), 0..300), header: [u8; 10], kind in 0..7_u8, l4 in 0..80_u16,
         ) {
             let any = VnetHeader::parse(&header);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn c28_the_longest_packets() {
+    fn the_longest_packets() {
         for (v4, tcp) in [(true, true), (true, false), (false, true), (false, false)] {
             let mut packet =
                 Packet { v4, tcp, id: 65_530, seq: u32::MAX - 9, flags: 0x99, options: 12, payload: vec![] };
@@ -248,7 +248,7 @@ mod tests {
 
     /// The kernel says where TCP begins; what lies before it is copied.
     #[test]
-    fn c28_ipv6_extension_headers_are_carried_in_every_segment() {
+    fn ipv6_extension_headers_are_carried_in_every_segment() {
         let plain = Packet { v4: false, tcp: true, id: 0, seq: 7, flags: 0x18, options: 0, payload: vec![5; 2_500] };
         let extend = |mut packet: Vec<u8>| {
             let len = get16(&packet, 4) + 8;

@@ -36,7 +36,7 @@ pub(crate) fn ip(arguments: &str) {
 
 /// Creates the interface, up and with the addresses 10.9.9.1/24 and fd09::1/64.
 pub(crate) fn create<T: TestTun>(name: &str, offload: bool) -> T {
-    let tun = Tun::create(&TunOptions { name: name.into(), mtu: Some(1_420), offload }).unwrap();
+    let tun = Tun::create(&TunOptions::new(name).mtu(1_420).offload(offload)).unwrap();
     ip(&format!("addr add 10.9.9.1/24 dev {name}"));
     ip(&format!("addr add fd09::1/64 dev {name} nodad"));
     ip(&format!("link set {name} up"));
@@ -65,8 +65,7 @@ pub(crate) fn next_ipv4(tun: &mut impl TunQueue, slab: &mut [u8], at: usize) -> 
 pub(crate) fn packets_pass_both_ways<T: TestTun>() {
     for offload in [true, false] {
         isolated("packets through a real TUN", move || {
-            let mut tun =
-                T::over(Tun::create(&TunOptions { name: "rg-test".into(), mtu: Some(1_420), offload }).unwrap());
+            let mut tun = T::over(Tun::create(&TunOptions::new("rg-test").mtu(1_420).offload(offload)).unwrap());
             let mut slab = vec![0; tun.max_read()];
             slab[0] = 0x45;
             assert_eq!(tun.write(&mut slab, &[Span { offset: 0, len: 20 }]).unwrap(), 1, "it is down");

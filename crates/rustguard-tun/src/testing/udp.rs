@@ -289,7 +289,7 @@ pub(crate) fn hosts_with_ipv6_disabled_run_on_ipv4<N: TestUdp>() {
 pub(crate) fn a_full_socket_buffer_drops_a_peers_run_and_holds_up_nobody<N: TestUdp>() {
     isolated("a full buffer", || {
         // An interface whose queue never drains: one byte per second.
-        let _tun = Tun::create(&TunOptions { name: "slow".into(), mtu: None, offload: true }).unwrap();
+        let _tun = Tun::create(&TunOptions::new("slow")).unwrap();
         for command in [
             "tc qdisc add dev slow root tbf rate 8bit burst 2000 limit 100000000",
             "ip address add 10.7.0.1/24 dev slow",
@@ -322,7 +322,7 @@ pub(crate) fn a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again<N
         assert_eq!(ours.send(&[3; 10_000], &batch), Sent { sent: 12, ..Sent::default() });
         let lengths: Vec<_> = receive_all(&mut theirs, 12).iter().map(|(_, bytes)| bytes.len()).collect();
         assert_eq!(lengths, [100, 100, 50, 2_000, 2_000, 2_000, 2_000, 7, 100, 100, 100, 100]);
-        let mut ours = N::over(Udp::bind(&UdpOptions { offload: false, ..UdpOptions::default() }).unwrap());
+        let mut ours = N::over(Udp::bind(&UdpOptions::default().offload(false)).unwrap());
         assert_eq!(ours.send(&[3; 10_000], &batch), Sent { sent: 12, ..Sent::default() });
         assert_eq!(receive_all(&mut theirs, 12).len(), 12, "a kernel without segmentation");
     });

@@ -1,0 +1,135 @@
+//! The sockets of both families, bound to one port.
+
+use super::UdpOptions;
+use crate::sys;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+};
+
+/// A full send queue of the peer's TCP must fit: with the default 208 KiB single TCP loses a sixth of its throughput.
+const RECEIVE_BUFFER: usize = 7 << 20;
+/// The queueing discipline of a saturated link must drop before the socket's buffer is full, because all peers share that buffer,
+/// also those behind other links. The kernel doubles this, and counts all memory of a packet: it is twice what fq_codel holds
+/// (`memory_limit`, 32 MiB), and more than 1,000 packets of pfifo_fast.
+const SEND_BUFFER: usize = 32 << 20;
+/// How often a random port is drawn until both families agree.
+const PORT_ATTEMPTS: usize = 64;
+
+/// The sockets of both families. At least one of them is there.
+pub(super) struct Pair {
+    pub(super) v4: Option<Socket>,
+    pub(super) v6: Option<Socket>,
+}
+
+impl Pair {
+    pub(super) fn of(&self, remote: SocketAddr) -> Option<&Socket> {
+        if remote.is_ipv4() { self.v4.as_ref() } else { self.v6.as_ref() }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Socket> {
+        self.v4.iter().chain(&self.v6)
+    }
+}
+
+/// Binds both families to one port with `bind`; a port of 0 is drawn anew until both agree.
+pub(super) fn bind_pair(port: u16, mut bind: impl FnMut(Domain, u16) -> io::Result<Socket>) -> io::Result<(Pair, u16)> {
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let v4 = if_available(bind(Domain::IPV4, port))?;
+        let drawn = v4.as_ref().map_or(Ok(port), port_of)?;
+        let v6 = match if_available(bind(Domain::IPV6, drawn)) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && port == 0 && attempts < PORT_ATTEMPTS => continue,
+            v6 => v6?,
+        };
+        let Some(any) = v4.as_ref().or(v6.as_ref()) else {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "this host has neither IPv4 nor IPv6"));
+        };
+        let port = port_of(any)?;
+        return Ok((Pair { v4, v6 }, port));
+    }
+}
+
+/// A host may lack a family: not built in (EAFNOSUPPORT), or disabled (EADDRNOTAVAIL).
+fn if_available(socket: io::Result<Socket>) -> io::Result<Option<Socket>> {
+    match socket {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => Ok(None),
+        socket => socket.map(Some),
+    }
+}
+
+pub(super) fn port_of(socket: &Socket) -> io::Result<u16> {
+    let address = socket.local_addr()?.as_socket();
+    Ok(address.expect("a UDP socket has an IP address").port())
+}
+
+/// How a socket takes its port.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Claim {
+    /// Nobody else may have it.
+    Alone,
+    /// Together with those of the same user who share it.
+    Shared,
+}
+
+pub(super) fn bind(domain: Domain, port: u16, options: &UdpOptions, claim: Claim) -> io::Result<Socket> {
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    let any: SockAddr = if domain == Domain::IPV6 {
+        socket.set_only_v6(true)?;
+        sys::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+        sys::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+        SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into()
+    } else {
+        sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
+        sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+        sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)?;
+        SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into()
+    };
+    if options.fwmark != 0 {
+        set_mark(&socket, options.fwmark)?;
+    }
+    socket.set_reuse_port(claim == Claim::Shared)?;
+    enlarge_buffers(&socket);
+    if options.offload {
+        // Linux 5.0; older kernels deliver every datagram by itself.
+        let _ = sys::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
+    }
+    socket.bind(&any).map_err(|error| match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => {
+            let message =
+                format!("UDP port {port} is in use by another program: choose another ListenPort, or end that program");
+            io::Error::new(error.kind(), message)
+        }
+        Some(libc::EACCES) => io::Error::new(
+            error.kind(),
+            format!("not permitted to use UDP port {port}: take one above 1023, or be root"),
+        ),
+        _ => error,
+    })?;
+    Ok(socket)
+}
+
+pub(super) fn set_mark(socket: &Socket, mark: u32) -> io::Result<()> {
+    socket.set_mark(mark).map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM) => io::Error::new(
+            error.kind(),
+            format!("not permitted to set the firewall mark {mark:#x}: it needs CAP_NET_ADMIN; run as root, or leave FwMark out"),
+        ),
+        _ => error,
+    })
+}
+
+/// Beyond `net.core.rmem_max` and `wmem_max` only with CAP_NET_ADMIN; without, as far as they allow. A host that
+/// allows nothing works, slower.
+fn enlarge_buffers(socket: &Socket) {
+    for (force, plain, size) in
+        [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_BUFFER), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER)]
+    {
+        let size = size as libc::c_int;
+        if sys::set_option(socket, libc::SOL_SOCKET, force, size).is_err() {
+            let _ = sys::set_option(socket, libc::SOL_SOCKET, plain, size);
+        }
+    }
+}

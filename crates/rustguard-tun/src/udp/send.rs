@@ -1,0 +1,127 @@
+//! Sending: runs of datagrams, and what is done about each error of the kernel.
+
+use super::bind::Pair;
+use crate::{LocalAddr, Segments, Sent, Span, sys::Outgoing};
+use socket2::Socket;
+use std::{io, net::SocketAddr};
+
+/// Datagrams in one message at most (UDP_MAX_SEGMENTS of kernels before 6.9).
+pub(super) const MAX_SEGMENTS: usize = 64;
+/// The longest UDP payload over IPv4, which also bounds a run.
+pub(super) const MAX_PAYLOAD: usize = 65_507;
+
+/// Sends messages, all of one family, and goes on behind one that fails for good. A run that fails is sent again
+/// datagram by datagram, in `singly`: the route may lead through a device that cannot segment (EIO), or have an MTU
+/// below the datagrams' size (EINVAL, EMSGSIZE), which fragmentation would carry. Next time may be another route.
+pub(super) fn send_all(
+    sockets: &Pair,
+    give: &mut dyn FnMut(&Socket, &[Outgoing]) -> io::Result<usize>,
+    mut rest: &mut [Outgoing],
+    singly: &mut Vec<Outgoing>,
+    sent: &mut Sent,
+) {
+    // About the first of the rest: how it was tried so far.
+    let mut tries = Tries::default();
+    while let Some(&first) = rest.first() {
+        let Some(socket) = sockets.of(first.to) else {
+            sent.failed += datagrams(rest);
+            break;
+        };
+        let error = match give(socket, rest) {
+            Ok(count) => {
+                sent.sent += datagrams(&rest[..count]);
+                rest = &mut rest[count..];
+                if let Some(source) = tries.source_lost {
+                    sent.source_lost += first.count + forget_source(rest, first.to, source);
+                }
+                tries = Tries::default();
+                continue;
+            }
+            Err(error) => error,
+        };
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            // The socket's buffer is full, or the kernel has no memory. Whoever waited here would keep all peers waiting, and
+            // what they send as well.
+            Some(libc::EAGAIN | libc::ENOBUFS) => {
+                let run = rest.iter().take_while(|datagram| datagram.to == first.to).count();
+                sent.failed += datagrams(&rest[..run]);
+                rest = &mut rest[run..];
+                tries = Tries::default();
+            }
+            // Perhaps the error of another datagram. Only what comes again is this one's.
+            _ if !tries.again => {
+                tries.again = true;
+                forget_pending_error(socket);
+            }
+            Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP) if first.count > 1 => {
+                singly.extend(pieces(rest[0]));
+                if let Some(source) = tries.source_lost {
+                    sent.source_lost += first.count + forget_source(rest, first.to, source);
+                }
+                send_all(sockets, give, singly, &mut Vec::new(), sent);
+                singly.clear();
+                rest = &mut rest[1..];
+                tries = Tries::default();
+            }
+            // Our address may have moved away: the kernel finds another. An interface that was asked for is not exchanged.
+            Some(libc::EINVAL | libc::EADDRNOTAVAIL | libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENODEV)
+                if first.source.is_some_and(|source| !source.bound) =>
+            {
+                tries = Tries { source_lost: rest[0].source.take(), ..Tries::default() };
+            }
+            _ => {
+                sent.failed += first.count;
+                rest = &mut rest[1..];
+                tries = Tries::default();
+            }
+        }
+    }
+}
+
+/// What was done for the datagram in front.
+#[derive(Default)]
+struct Tries {
+    again: bool,
+    source_lost: Option<LocalAddr>,
+}
+
+/// How many of these datagrams one message may carry: only what lies end to end.
+pub(super) fn longest_run(segments: &Segments) -> usize {
+    if segments.stride != segments.len || segments.len == 0 || segments.last_len == 0 {
+        return 1;
+    }
+    (MAX_PAYLOAD / segments.len).clamp(1, MAX_SEGMENTS)
+}
+
+/// Each datagram of a message as a message of its own.
+pub(super) fn pieces(run: Outgoing) -> impl Iterator<Item = Outgoing> {
+    let Outgoing { span, size, count, .. } = run;
+    let end = span.offset + span.len;
+    (0..count).map(move |i| {
+        let offset = span.offset + i * size;
+        let span = Span { offset, len: size.min(end - offset) };
+        Outgoing { span, count: 1, ..run }
+    })
+}
+
+pub(super) fn datagrams(messages: &[Outgoing]) -> usize {
+    messages.iter().map(|message| message.count).sum()
+}
+
+/// What the kernel left on the socket (`sk_err`: of ICMP, of a recvmmsg that stopped in mid-batch) hits the next
+/// datagram, which is not to blame. What is wrong with a datagram itself shows again when it is offered again.
+fn forget_pending_error(socket: &Socket) {
+    // Its own failure would only mean that nothing was pending.
+    let _ = socket.take_error();
+}
+
+/// Takes a source that was found lost from all that would leave from it too. Returns from how many.
+fn forget_source(datagrams: &mut [Outgoing], to: SocketAddr, lost: LocalAddr) -> usize {
+    let same = datagrams.iter_mut().filter(|datagram| datagram.to == to && datagram.source == Some(lost));
+    same.map(|message| {
+        message.source = None;
+        message.count
+    })
+    .sum()
+}

@@ -1,0 +1,289 @@
+//! Sockets over loopback, and what the kernel may refuse.
+
+use super::{bind::port_of, *};
+use crate::{
+    namespace::isolated,
+    testing::udp::{self as testing, here, receive_all, run_to, transmit},
+};
+use socket2::Domain;
+use std::net::SocketAddr;
+
+fn open() -> Udp {
+    testing::open()
+}
+
+#[test]
+fn datagrams_of_every_length_pass() {
+    testing::datagrams_of_every_length_pass::<Udp>();
+}
+
+#[test]
+fn pieces_of_many_transmits_arrive_in_order() {
+    testing::pieces_of_many_transmits_arrive_in_order::<Udp>();
+}
+
+#[test]
+fn runs_of_every_shape_arrive_as_they_were_cut() {
+    testing::runs_of_every_shape_arrive_as_they_were_cut::<Udp>();
+}
+
+#[test]
+fn congestion_notification_passes() {
+    testing::congestion_notification_passes::<Udp>();
+}
+
+#[test]
+fn runs_come_in_one_piece_where_the_kernel_does_that() {
+    testing::runs_come_in_one_piece_where_the_kernel_does_that::<Udp>();
+}
+
+#[test]
+fn both_families_share_a_port_and_are_drained_fairly() {
+    testing::both_families_share_a_port_and_are_drained_fairly::<Udp>();
+}
+
+#[test]
+fn a_bad_datagram_in_mid_batch_fails_alone() {
+    testing::a_bad_datagram_in_mid_batch_fails_alone::<Udp>();
+}
+
+#[test]
+fn replies_leave_from_the_address_that_was_addressed() {
+    testing::replies_leave_from_the_address_that_was_addressed::<Udp>();
+}
+
+#[test]
+fn a_source_that_moved_away_is_left_out() {
+    testing::a_source_that_moved_away_is_left_out::<Udp>();
+}
+
+#[test]
+fn hosts_with_ipv6_disabled_run_on_ipv4() {
+    testing::hosts_with_ipv6_disabled_run_on_ipv4::<Udp>();
+}
+
+#[test]
+fn a_full_socket_buffer_drops_a_peers_run_and_holds_up_nobody() {
+    testing::a_full_socket_buffer_drops_a_peers_run_and_holds_up_nobody::<Udp>();
+}
+
+#[test]
+fn a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again() {
+    testing::a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again::<Udp>();
+}
+
+#[test]
+fn a_message_has_at_most_64_datagrams_and_65507_bytes() {
+    let longest = |len, stride, last_len| longest_run(&Segments { offset: 0, stride, count: 100, len, last_len });
+    assert_eq!([longest(1, 1, 1), longest(1_023, 1_023, 9), longest(1_024, 1_024, 9)], [64, 64, 63]);
+    assert_eq!([longest(1_452, 1_452, 1), longest(65_507, 65_507, 1)], [45, 1]);
+    assert_eq!([longest(100, 116, 100), longest(7, 7, 0), longest(0, 0, 0)], [1, 1, 1], "gaps, empty datagrams");
+    assert_eq!(run_of(5, 0, None), Segments { offset: 5, stride: 0, count: 1, len: 0, last_len: 0 });
+    assert_eq!(run_of(5, 9, Some(0)).count, 1);
+    assert_eq!(run_of(5, 9, Some(3)), Segments { offset: 5, stride: 3, count: 3, len: 3, last_len: 3 });
+}
+
+/// The kernel is asked once about each peer's run, whatever it says, and not again.
+#[test]
+fn what_a_full_buffer_refuses_is_dropped_run_by_run_without_waiting() {
+    let mut udp = open();
+    let at = |n: u8| SocketAddr::from(([192, 0, 2, n], 1));
+    let run = |n: u8, count: usize| {
+        let segments = Segments { offset: 0, stride: 100, count, len: 100, last_len: 100 };
+        Transmit { to: Endpoint { remote: at(n), local: None }, segments, ds: 0 }
+    };
+    let batch = [run(1, 64), run(1, 64), run(1, 3), run(2, 5), run(1, 7), run(2, 1)];
+    for refusal in [libc::EAGAIN, libc::ENOBUFS] {
+        let mut asked = Vec::new();
+        let sent = udp.send_by(&[0; 6_400], &batch, &mut |_, _, _, messages| {
+            asked.push(messages[0].to);
+            // Who lives at 192.0.2.1 has a saturated link.
+            let taken = messages.iter().take_while(|message| message.to == at(2)).count();
+            if taken > 0 { Ok(taken) } else { Err(io::Error::from_raw_os_error(refusal)) }
+        });
+        assert_eq!(sent, Sent { sent: 6, failed: 138, source_lost: 0 });
+        assert_eq!(asked, [at(1), at(2), at(1), at(2)]);
+    }
+}
+
+#[test]
+fn without_offload_no_run_is_sent_nor_received() {
+    isolated("datagrams singly", || {
+        let (mut with, mut without) = (open(), Udp::bind(&UdpOptions::default().offload(false)).unwrap());
+        let mut clone = without.try_clone().unwrap();
+        for ip in ["127.0.0.1", "::1"] {
+            let run = |to: &Udp| [run_to(here(ip, to), 1_000, 9, 500)];
+            let (to_us, to_them) = (run(&without), run(&with));
+            let all = Sent { sent: 9, ..Sent::default() };
+            assert_eq!(with.send(&[1; 9_000], &to_us), all);
+            assert_eq!(counts(&mut without, 9), [1; 9]);
+            assert_eq!(without.send(&[1; 9_000], &to_them), all);
+            assert_eq!(counts(&mut with, 9), [1; 9]);
+            assert_eq!(clone.send(&[1; 9_000], &to_them), all);
+            assert_eq!(counts(&mut with, 9), [1; 9]);
+        }
+    });
+}
+
+/// How many datagrams came in each piece; over loopback, what was sent has arrived.
+fn counts(udp: &mut Udp, datagrams: usize) -> Vec<usize> {
+    let (mut slab, mut received) = (vec![0; udp.recv_slab_len()], Vec::new());
+    while received.iter().map(|r: &Received| r.segments.count).sum::<usize>() < datagrams {
+        let before = received.len();
+        udp.recv(&mut slab, &mut received).unwrap();
+        udp.recv(&mut slab, &mut received).unwrap();
+        assert!(received.len() > before, "datagrams are missing");
+    }
+    received.iter().map(|r| r.segments.count).collect()
+}
+
+#[test]
+fn handles_share_sockets_and_their_errors_are_not_the_receivers() {
+    isolated("two handles", || {
+        let mut worker = open();
+        let mut control = worker.try_clone().unwrap();
+        assert_eq!(worker.port(), control.port());
+        let to = here("127.0.0.1", &worker);
+        let slab = vec![0; 70_000];
+        let (good, bad) =
+            (transmit(to, None, Span { offset: 0, len: 1 }), transmit(to, None, Span { offset: 0, len: 65_508 }));
+        for _ in 0..20 {
+            assert_eq!(control.send(&slab, &[good, bad, good]).sent, 2);
+            assert_eq!(receive_all(&mut worker, 2).len(), 2);
+        }
+        // With IP_RECVERR the kernel leaves on the socket that nobody was at port 9.
+        let v4 = control.sockets.v4.as_ref().unwrap();
+        sys::set_option(v4, libc::IPPROTO_IP, libc::IP_RECVERR, 1).unwrap();
+        let nobody = transmit("127.0.0.1:9".parse::<SocketAddr>().unwrap(), None, Span { offset: 0, len: 1 });
+        let one = Sent { sent: 1, ..Sent::default() };
+        assert_eq!(control.send(&slab, &[nobody]), one);
+        assert_eq!(worker.send(&slab, &[good]), one, "the error is not that of another datagram");
+        assert_eq!(control.send(&slab, &[nobody]), one);
+        assert_eq!(receive_all(&mut worker, 1).len(), 1, "nor the receiver's");
+    });
+}
+
+/// A kernel that lacks a family cannot be had in a namespace: its answers are played here.
+#[test]
+fn a_missing_family_is_left_out() {
+    let missing = |family| {
+        move |domain, port| match domain == family {
+            true => Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
+            false => bind(domain, port, &UdpOptions::default(), Claim::Alone),
+        }
+    };
+    let (pair, port) = bind_pair(0, missing(Domain::IPV6)).unwrap();
+    assert!(pair.v4.is_some() && pair.v6.is_none() && port != 0);
+    let mut only_v4 = Udp::new(pair, port, true);
+    let v6 = transmit("[::1]:1".parse::<SocketAddr>().unwrap(), None, Span { offset: 0, len: 1 });
+    assert_eq!(only_v4.send(&[0], &[v6, v6]), Sent { sent: 0, failed: 2, source_lost: 0 });
+    assert_eq!(only_v4.fds().count(), 1);
+
+    let (pair, port) = bind_pair(0, missing(Domain::IPV4)).unwrap();
+    assert!(pair.v4.is_none() && pair.v6.is_some() && port != 0);
+    let neither = bind_pair(0, |_, _| Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)));
+    assert_eq!(neither.err().unwrap().kind(), io::ErrorKind::Unsupported);
+}
+
+#[test]
+fn a_random_port_is_drawn_until_both_families_have_it() {
+    let mut refusals = 3;
+    let (pair, port) = bind_pair(0, |domain, port| {
+        if domain == Domain::IPV6 && refusals > 0 {
+            refusals -= 1;
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        bind(domain, port, &UdpOptions::default(), Claim::Alone)
+    })
+    .unwrap();
+    assert!(pair.iter().all(|socket| port_of(socket).unwrap() == port));
+    let error = bind_pair(0, |domain, port| match domain == Domain::IPV6 {
+        true => Err(io::ErrorKind::AddrInUse.into()),
+        false => bind(domain, port, &UdpOptions::default(), Claim::Alone),
+    });
+    assert_eq!(error.err().unwrap().kind(), io::ErrorKind::AddrInUse, "it does not go on for ever");
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let first = open();
+    let error = Udp::bind(&UdpOptions::new(first.port())).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    assert!(error.to_string().contains(&first.port().to_string()), "{error}");
+}
+
+#[test]
+fn sources_are_spread_over_the_queues_and_each_keeps_to_one() {
+    isolated("several sockets on a port", || {
+        let mut queues = Udp::bind_queues(&UdpOptions::default(), 4).unwrap();
+        assert_eq!(queues.len(), 4);
+        assert!(queues.iter().all(|queue| queue.port() == queues[0].port() && queue.has_ipv6()));
+        let sources: Vec<_> = (0..64).map(|_| open()).collect();
+        for ip in ["127.0.0.1", "::1"] {
+            let to = transmit(here(ip, &queues[0]), None, Span { offset: 0, len: 1 });
+            for round in 0..8 {
+                for source in &sources {
+                    let mut source = source.try_clone().unwrap();
+                    assert_eq!(source.send(&[round], &[to]).sent, 1);
+                }
+            }
+            let mut seen = std::collections::HashMap::new();
+            for queue in &mut queues {
+                let (before, mut slab) = (seen.len(), vec![0; queue.recv_slab_len()]);
+                // Over loopback, what was sent has arrived.
+                loop {
+                    let mut received = Vec::new();
+                    queue.recv(&mut slab, &mut received).unwrap();
+                    if received.is_empty() {
+                        break;
+                    }
+                    for Received { from, segments, .. } in received {
+                        let next = seen.entry(from.remote).or_insert(0);
+                        for piece in segments.pieces() {
+                            assert_eq!(slab[piece.offset], *next, "{}: in order, all to one queue", from.remote);
+                            *next += 1;
+                        }
+                    }
+                }
+                // With 64 sources, one of four queues stays idle once in 25 million times.
+                assert!(seen.len() > before, "an idle queue");
+            }
+            assert_eq!(seen.len(), sources.len());
+            assert!(seen.values().all(|&count| count == 8), "{seen:?}");
+        }
+    });
+}
+
+#[test]
+fn a_port_of_several_sockets_is_not_shared_with_others() {
+    isolated("a shared port taken", || {
+        let ours = Udp::bind_queues(&UdpOptions::default(), 2).unwrap();
+        for queues in 1..3 {
+            let error = Udp::bind_queues(&UdpOptions::new(ours[0].port()), queues);
+            let error = error.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+            assert!(error.to_string().contains(&ours[0].port().to_string()), "{error}");
+        }
+        // Nor does one that others would share become ours.
+        let theirs = bind(Domain::IPV4, 0, &UdpOptions::default(), Claim::Shared).unwrap();
+        let options = UdpOptions::new(port_of(&theirs).unwrap());
+        assert_eq!(Udp::bind_queues(&options, 2).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(Udp::bind_queues(&UdpOptions::default(), 0).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        let options = UdpOptions::new(ours[0].port()).fwmark(7);
+        drop(ours);
+        for queue in Udp::bind_queues(&options, 3).unwrap() {
+            assert!(queue.sockets.iter().all(|socket| socket.mark().unwrap() == 7), "on every socket");
+        }
+    });
+}
+
+#[test]
+fn a_mark_is_set_on_both_families_and_all_handles() {
+    isolated("firewall marks", || {
+        let udp = Udp::bind(&UdpOptions::default().fwmark(0xca6c)).unwrap();
+        let marks = |udp: &Udp| udp.sockets.iter().map(|socket| socket.mark().unwrap()).collect::<Vec<_>>();
+        assert_eq!(marks(&udp), [0xca6c; 2]);
+        udp.try_clone().unwrap().set_fwmark(0).unwrap();
+        assert_eq!(marks(&udp), [0; 2]);
+    });
+}
