@@ -1,4 +1,4 @@
-//! Routing: what a mesh does, in simulated time; what a speaker costs; what the device's table costs.
+//! Routing: meshes in simulated time, the cost of a speaker, the cost of the device's table.
 //!
 //! | File | Measures |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `speaker` | one Babel speaker among 200 neighbours: time and memory |
 //! | `table` | the table that packets are looked up in: changes and lookups |
 //!
-//! The meshes themselves are in `rustguard_sim::figures`, where the tests of `rustguard-babel` find them too.
+//! The simulated meshes are in `rustguard_sim::figures`, which the tests of `rustguard-babel` use too.
 
 mod clients;
 mod speaker;
@@ -27,7 +27,7 @@ use std::{
 #[derive(Clone, Debug, Parser)]
 #[command(name = "routing")]
 pub struct Options {
-    /// How often what takes real time is measured; meshes are simulated from ten times as many seeds
+    /// How often real time is measured; meshes are simulated from ten times as many seeds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(2..))]
     pub rounds: u16,
     /// With so few seeds, neighbours and prefixes that the figures mean little
@@ -38,7 +38,7 @@ pub struct Options {
     pub bench: bool,
 }
 
-/// The rows: what, and the goal where there is one. The first ones are simulated, and the same on every machine.
+/// The rows of the table, with their goals. The first ones are simulated, and the same on every machine.
 pub const ROWS: [(&str, &str); 34] = [
     ("silent loss seen, ms", "1000"),
     ("false alarms a day at 1 % loss", "1"),
@@ -76,24 +76,24 @@ pub const ROWS: [(&str, &str); 34] = [
     ("lookup, eight next hops, one unusable, ns", ""),
 ];
 
-/// How much of everything.
+/// The size of the measurement.
 struct Pace {
     rounds: usize,
     seeds: u64,
-    /// Of false alarms.
+    /// For false alarms.
     days: u64,
     nodes: usize,
     neighbours: usize,
     prefixes: usize,
-    /// How long the speaker is left alone to be measured.
+    /// How long the idle speaker is measured.
     alone: Duration,
     lookups: usize,
 }
 
-/// Measures; the table, and what it was measured on.
+/// Measures. Returns the table, and the description of the machine.
 ///
 /// # Errors
-/// When the machine does not tell what it is asked, or a row was forgotten.
+/// If the machine cannot be described, or a row is missing.
 pub fn run(options: &Options) -> Result<String> {
     let rounds = usize::from(options.rounds);
     let pace = if options.quick {
@@ -107,7 +107,7 @@ pub fn run(options: &Options) -> Result<String> {
             nodes: 100,
             neighbours: 200,
             prefixes: 1_000,
-            // Longer than from one full update to the next.
+            // Longer than the interval of full updates.
             alone: Duration::from_secs(100),
             lookups: 1_000_000,
         }
@@ -137,7 +137,7 @@ pub fn run(options: &Options) -> Result<String> {
     Ok(text)
 }
 
-/// What is simulated.
+/// The simulated rows.
 fn meshes(pace: &Pace, figures: &mut Figures) {
     let seeds = || 1..=pace.seeds;
     let millis = |time: Duration| time.as_secs_f64() * 1e3;

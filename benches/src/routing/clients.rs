@@ -1,5 +1,5 @@
-//! What an event of a passive client costs the speaker of its gateway, by how many clients there are. They are heard five times a
-//! second each, and asked for their deadline after each event, as by the device.
+//! The cost of an event of a passive client for its gateway's speaker, by the number of clients. Each client is heard five times a second, and
+//! the speaker is asked for its deadline after each event, as the device does.
 
 use super::Pace;
 use crate::figures::Figures;
@@ -13,11 +13,11 @@ use rustguard_core::{
 use rustguard_sim::{key, prefix};
 use std::{hint::black_box, time::Duration};
 
-/// Both rows.
+/// The rows of this file.
 pub(super) fn measure(pace: &Pace, figures: &mut Figures) {
     for (number, clients) in [("1,000", 1_000), ("10,000", 10_000)] {
         let mut gateway = Gateway::new(clients);
-        // They come, and are settled a second later.
+        // The clients come, and are announced at the normal metric a second later.
         for _ in 0..15 {
             gateway.all_are_heard();
         }
@@ -49,7 +49,7 @@ impl Gateway {
         black_box((out, self.babel.deadline()));
     }
 
-    /// 200 ms pass; how long all of it took.
+    /// Lets 200 ms pass, and returns how long the calls took.
     fn all_are_heard(&mut self) -> Duration {
         let until = self.now + Duration::from_millis(200);
         let started = std::time::Instant::now();

@@ -1,11 +1,10 @@
 //! One speaker among many neighbours.
 //!
-//! It lives in a simulated mesh once, and what it is told there is written down; the measurement tells that to new speakers,
-//! without the mesh around them. They are told as by the device: every call is followed by the question for the deadline, and
-//! five times a second what WireGuard saw of each peer.
+//! The speaker runs in a simulated mesh once, and its events are recorded. The measurement gives these events to new speakers, without the
+//! mesh. It acts like the device: it asks for the deadline after every call, and reports what WireGuard saw of each peer five times a second.
 //!
-//! Each neighbour announces a prefix of its own. The other prefixes belong to ten nodes behind the neighbours, and some of
-//! these, or all, are ways to all of them.
+//! Each neighbour announces a prefix of its own. The other prefixes belong to ten nodes behind the neighbours. Some or all of the neighbours
+//! have routes to all of these nodes.
 
 use super::Pace;
 use crate::figures::{Figures, resident};
@@ -21,14 +20,14 @@ use std::time::Duration;
 
 /// Nodes behind the neighbours.
 const ORIGINS: usize = 10;
-/// The device's samples.
+/// How often the device reports signals.
 const SAMPLE: Duration = Duration::from_millis(200);
-/// What is counted as the start, and as the loss of a way: it is back after half of this.
+/// How long the start is measured, and the loss of a link, which is back after half of this time.
 const EVENT: Duration = Duration::from_secs(10);
 
-/// Where one part of the speaker's life ends and the next begins.
+/// The events at which the phases of the measurement begin.
 struct Life {
-    /// What was around. It is kept: memory that it left would be taken by the speakers, and theirs would not show.
+    /// The simulation. It is kept, because the speakers would reuse its memory, and the measurement would miss that.
     mesh: Sim,
     log: Log,
     started: Instant,
@@ -40,14 +39,14 @@ struct Life {
     end: Instant,
 }
 
-/// What a speaker took for a part of its life.
+/// The cost of one phase.
 #[derive(Default)]
 struct Took {
     total: Duration,
     longest: Duration,
 }
 
-/// Memory that has to stay taken until the end.
+/// Memory that must not be freed before the end.
 pub(super) type Kept = (Sim, Vec<Babel>);
 
 /// The rows of one mesh.
@@ -84,7 +83,7 @@ pub(super) fn measure(pace: &Pace, ways: &str, carriers: usize, figures: &mut Fi
         idle.push(millis(quiet.total) / life.end.since(life.idle).as_secs_f64());
         losses.push(millis(loss.total));
         longest_losses.push(millis(loss.longest));
-        // The first one fills what the simulation left free. All are kept: what grows is theirs.
+        // The first speaker fills the memory that the simulation freed. All speakers are kept, so further growth is theirs.
         speakers.push(speaker);
         if speakers.len() > 1 {
             memory.push(resident()?.saturating_sub(before) as f64 / 1e6);
@@ -104,7 +103,7 @@ pub(super) fn measure(pace: &Pace, ways: &str, carriers: usize, figures: &mut Fi
     Ok((life.mesh, speakers))
 }
 
-/// A whole life, with so many ways to the nodes behind.
+/// All phases, with this many routes to each node behind the neighbours.
 fn live(pace: &Pace, carriers: usize) -> Life {
     let (neighbours, behind) = (1..=pace.neighbours, pace.neighbours + 1..=pace.neighbours + ORIGINS);
     let carried = (1..=carriers).flat_map(|carrier| behind.clone().map(move |origin| (carrier, origin)));

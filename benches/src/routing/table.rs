@@ -1,4 +1,4 @@
-//! The table that workers look packets up in: what a change costs control, what a lookup costs a packet.
+//! The table that workers look packets up in: the cost of a change for control, and of a lookup for a packet.
 
 use super::Pace;
 use crate::figures::Figures;
@@ -13,16 +13,16 @@ use rustguard_core::{
 use rustguard_sim::prefix;
 use std::{hint::black_box, time::Instant};
 
-/// Peers that prefixes are spread over.
+/// The number of peers that the prefixes are spread over.
 const PEERS: u32 = 200;
-/// Changes that are timed together.
+/// The number of changes that are timed together.
 const CHANGES: usize = 100;
-/// Different packets that are looked up in turn.
+/// The number of different packets that are looked up in turn.
 const PACKETS: usize = 4_096;
 /// A prefix of the tables that changes.
 const CHANGING: usize = 77;
 
-/// All rows.
+/// The rows of this file.
 pub(super) fn measure(pace: &Pace, figures: &mut Figures) -> Result<()> {
     for (number, prefixes) in [("1,000", 1_000), ("10,000", 10_000)] {
         let mut table = RouteTable::default();
@@ -30,7 +30,7 @@ pub(super) fn measure(pace: &Pace, figures: &mut Figures) -> Result<()> {
             table.install(prefix(n), Target::Peer(owner(n)));
             table.permit(owner(n), prefix(n), SourceRule::Any);
         }
-        // As long as the workers have the last snapshot, a change copies the table.
+        // While the workers have the last snapshot, a change copies the table.
         let mut shown = table.snapshot();
         let routes = (0..pace.rounds).map(|round| {
             let started = Instant::now();
@@ -44,7 +44,7 @@ pub(super) fn measure(pace: &Pace, figures: &mut Figures) -> Result<()> {
         let permissions = (0..pace.rounds).map(|round| {
             let started = Instant::now();
             for n in 0..CHANGES {
-                // Another peer than the one that has it.
+                // A peer that does not have the prefix.
                 table.permit(PeerId(PEERS + (round + n) as u32 % 2), prefix(CHANGING), SourceRule::Any);
                 shown = table.snapshot();
             }

@@ -185,17 +185,7 @@ impl Neighbour {
         let silence = interval * 3 / 2 + PROBE_PACE * 3 / 2;
         let alive = self.is_acquired() && self.heard.is_some_and(|heard| now.since(heard) <= silence);
         let receives = self.multicast.is_good() || self.unicast.is_good() || (self.receives && alive);
-        let cost = if receives && self.txcost != INFINITY && now < self.txcost_until {
-            // A peer may announce a higher rxcost than this node would. What the round trip adds stays within the bound.
-            let sum = self.txcost.saturating_add(self.rtt.penalty()).min(COST_MAX.max(self.txcost));
-            // Small changes are not worth an update to all neighbours.
-            let settled = self.cost != INFINITY && sum.abs_diff(self.cost) < (self.cost / 8).max(16);
-            let too_soon = self.cost != INFINITY && now < self.cost_until;
-            self.cost_due = Some(self.cost_until).filter(|_| too_soon && !settled);
-            if settled || too_soon { self.cost } else { sum }
-        } else {
-            INFINITY
-        };
+        let cost = self.cost_now(receives, now);
         let (heard_changed, cost_changed) = (receives != self.receives, cost != self.cost);
         let came_up = self.cost == INFINITY && cost != INFINITY;
         if cost_changed {
@@ -221,6 +211,20 @@ impl Neighbour {
             self.forget(now);
         }
         LinkChange { cost: cost_changed.then_some(cost), forgotten }
+    }
+
+    /// The cost of the link by what is known now (§3.4.3).
+    fn cost_now(&mut self, receives: bool, now: Instant) -> u16 {
+        if !receives || self.txcost == INFINITY || now >= self.txcost_until {
+            return INFINITY;
+        }
+        // A peer may announce a higher rxcost than this node would. What the round trip adds stays within the bound.
+        let sum = self.txcost.saturating_add(self.rtt.penalty()).min(COST_MAX.max(self.txcost));
+        // Small changes are not worth an update to all neighbours.
+        let settled = self.cost != INFINITY && sum.abs_diff(self.cost) < (self.cost / 8).max(16);
+        let too_soon = self.cost != INFINITY && now < self.cost_until;
+        self.cost_due = Some(self.cost_until).filter(|_| too_soon && !settled);
+        if settled || too_soon { self.cost } else { sum }
     }
 
     /// Whether a probe is due.
@@ -300,7 +304,7 @@ mod tests {
         Instant::from_nanos(1 << 40) + Duration::from_millis(ms)
     }
 
-    /// Two Hellos and an IHU came by the time 300.
+    /// A neighbour that has sent two Hellos and an IHU by the time 300.
     fn up() -> Neighbour {
         let mut neighbour = Neighbour::new(Vec::new(), Seqno(0), at(0));
         for (seqno, ms) in [(1, 0), (2, 300)] {
@@ -328,7 +332,7 @@ mod tests {
         assert_eq!(neighbour.rxcost(), COST, "but is heard");
     }
 
-    /// Two Hellos of three lost, the first probe as well: once a day at 1 % of loss, if that were enough.
+    /// Two of three Hellos are lost, and the first probe too. At 1 % loss this happens once a day; it must not take the link down.
     #[test]
     fn a_link_waits_for_the_second_probe_but_not_for_the_third() {
         for answered in [true, false] {
@@ -454,7 +458,7 @@ mod tests {
         assert_eq!(neighbour.cost(), 5_000);
     }
 
-    /// A neighbour that claims another cost with every packet would have all its prefixes decided about each time.
+    /// A neighbour that announces another cost in each packet must not cause a decision about all its prefixes each time.
     #[test]
     fn the_cost_changes_as_often_as_is_worth_deciding() {
         let mut neighbour = up();

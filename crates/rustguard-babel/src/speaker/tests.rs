@@ -124,7 +124,7 @@ impl Lab {
         self.pass(20);
     }
 
-    /// Lets time pass; the neighbours greet, and acknowledge.
+    /// Lets time pass. The neighbours send Hellos and acknowledgments.
     fn pass(&mut self, ms: u64) {
         let until = self.now + Duration::from_millis(ms);
         let mut answered = 0;
@@ -154,7 +154,7 @@ impl Lab {
         }
     }
 
-    /// What was sent about a prefix to a peer since the last call.
+    /// The updates of a prefix that were sent to a peer since the last call; `None`: a retraction.
     fn told(&mut self, peer: PeerId, prefix: IpNet) -> Vec<Option<Announcement>> {
         let mut told = Vec::new();
         self.sent.retain(|&(to, tlv)| match tlv {

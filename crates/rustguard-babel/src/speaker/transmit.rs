@@ -17,7 +17,10 @@ use crate::{
         types::{Announcement, RouterId, micros},
     },
 };
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::{
+    net::{Ipv4Addr, Ipv6Addr},
+    time::Duration,
+};
 use ipnet::IpNet;
 use rustguard_core::{node::PeerId, routing::Action, time::Instant};
 
@@ -43,21 +46,7 @@ impl Babel {
         if neighbour.out.hello_due(now) {
             let interval = neighbour.hello_interval(now);
             let next = now + self.jitter.shorten(interval, 10);
-            let seqno = neighbour.out.hello_sent(interval, next);
-            packets.room(neighbour).hello(seqno, to_centis(interval));
-            if let Some(address) = neighbour.address {
-                if neighbour.out.ihu_in == 0 {
-                    neighbour.out.ihu_in = IHU_EVERY;
-                    let (rxcost, timestamps) = (neighbour.rxcost(), neighbour.rtt.timestamps());
-                    packets.room(neighbour).ihu(
-                        address,
-                        rxcost,
-                        to_centis(interval * u32::from(IHU_EVERY)),
-                        timestamps,
-                    );
-                }
-                neighbour.out.ihu_in -= 1;
-            }
+            packets.hello(neighbour, interval, next);
         }
         if neighbour.is_acquired() && neighbour.out.flush_due(now) {
             self.work += neighbour.out.fill(peer, &self.table, now);
@@ -126,6 +115,20 @@ impl Packets<'_> {
         self.out.push(Action::Send { peer: self.peer, packet: ip::wrap(self.source, destination, &body) });
     }
 
+    /// Writes a Hello, and an IHU if it is due. The next Hello is due at `next`.
+    fn hello(&mut self, neighbour: &mut Neighbour, interval: Duration, next: Instant) {
+        let seqno = neighbour.out.hello_sent(interval, next);
+        self.room(neighbour).hello(seqno, to_centis(interval));
+        let Some(address) = neighbour.address else { return };
+        if neighbour.out.ihu_in == 0 {
+            neighbour.out.ihu_in = IHU_EVERY;
+            let (rxcost, timestamps) = (neighbour.rxcost(), neighbour.rtt.timestamps());
+            let interval = to_centis(interval * u32::from(IHU_EVERY));
+            self.room(neighbour).ihu(address, rxcost, interval, timestamps);
+        }
+        neighbour.out.ihu_in -= 1;
+    }
+
     /// Writes acknowledgments and all requests.
     fn requests(&mut self, neighbour: &mut Neighbour) {
         for opaque in core::mem::take(&mut neighbour.out.acks) {
@@ -154,27 +157,7 @@ impl Packets<'_> {
         v4: Option<Ipv4Addr>,
         called: impl Fn(RouterId) -> Option<Name>,
     ) -> u64 {
-        let (urgent, normal) = neighbour.out.take_updates(self.now);
-        let copies = urgent.iter().map(|(&prefix, &copies)| (prefix, Some(copies)));
-        let all = copies.chain(normal.into_iter().map(|prefix| (prefix, None)));
-        let mut updates: Vec<QueuedUpdate> = all
-            .map(|(prefix, copies)| {
-                let entry = table.entries.get(&prefix);
-                // The next hop gets a retraction: there is no other route here.
-                let route = entry.filter(|entry| entry.via() != Some(self.peer)).and_then(|entry| entry.announced);
-                if let Some(route) = route {
-                    let via = entry.and_then(Entry::via);
-                    sources.announced(prefix, route, via, self.now);
-                }
-                QueuedUpdate {
-                    route,
-                    prefix,
-                    copies,
-                    hold: entry.and_then(|entry| entry.hold.as_ref()).map(|hold| hold.number),
-                }
-            })
-            .collect();
-        updates.sort_by_key(|told| (told.route.map(|route| route.router_id), told.prefix));
+        let updates = self.take_updates(neighbour, table, sources);
         let (interval, count) = (to_centis(UPDATE_INTERVAL), updates.len() as u64);
         for QueuedUpdate { route, prefix, copies, hold } in updates {
             // Urgent updates contain names: they may be the first that the neighbour learns of an origin.
@@ -198,5 +181,25 @@ impl Packets<'_> {
         }
         neighbour.out.names_sent();
         count
+    }
+
+    /// The updates of the next batch, by origin and then by prefix.
+    fn take_updates(&self, neighbour: &mut Neighbour, table: &Table, sources: &mut Sources) -> Vec<QueuedUpdate> {
+        let (urgent, normal) = neighbour.out.take_updates(self.now);
+        let copies = urgent.into_iter().map(|(prefix, copies)| (prefix, Some(copies)));
+        let all = copies.chain(normal.into_iter().map(|prefix| (prefix, None)));
+        let queued = all.map(|(prefix, copies)| {
+            let entry = table.entries.get(&prefix);
+            // The next hop gets a retraction: there is no other route here.
+            let route = entry.filter(|entry| entry.via() != Some(self.peer)).and_then(|entry| entry.announced);
+            if let Some(route) = route {
+                sources.announced(prefix, route, entry.and_then(Entry::via), self.now);
+            }
+            let hold = entry.and_then(|entry| entry.hold.as_ref()).map(|hold| hold.number);
+            QueuedUpdate { route, prefix, copies, hold }
+        });
+        let mut queued: Vec<QueuedUpdate> = queued.collect();
+        queued.sort_by_key(|update| (update.route.map(|route| route.router_id), update.prefix));
+        queued
     }
 }

@@ -110,90 +110,47 @@ struct Malformed;
 impl Tlvs<'_> {
     /// `None` for a TLV that is unknown, has an unknown mandatory sub-TLV, or only applies to those after it.
     fn decode(&mut self, kind: u8, value: &[u8]) -> Result<Option<Tlv>, Malformed> {
-        let mut fields = Fields(value);
-        let (tlv, subs) = match kind {
-            kind::ACK_REQUEST => {
-                fields.take(2)?;
-                let (opaque, interval) = (fields.u16()?, fields.u16()?);
-                (Tlv::AckRequest { opaque, interval: nonzero(interval)? }, fields.sub_tlvs()?)
-            }
-            kind::ACK => (Tlv::Ack { opaque: fields.u16()? }, fields.sub_tlvs()?),
-            kind::HELLO => {
-                let unicast = fields.u16()? & flag::UNICAST != 0;
-                let (seqno, interval) = (Seqno(fields.u16()?), fields.u16()?);
-                let subs = fields.sub_tlvs()?;
-                (Tlv::Hello { unicast, seqno, interval, sent: subs.timestamp(0) }, subs)
-            }
-            kind::IHU => {
-                let ae = fields.u8()?;
-                fields.take(1)?;
-                let (rxcost, interval) = (fields.u16()?, fields.u16()?);
-                let address = match ae {
-                    ae::WILDCARD => None,
-                    ae::V4 | ae::V6 | ae::LINK_LOCAL => Some(fields.address(ae)?),
-                    _ => return Ok(None),
-                };
-                let subs = fields.sub_tlvs()?;
-                let timestamps =
-                    subs.timestamp(0).zip(subs.timestamp(4)).map(|(sent, received)| Timestamps { sent, received });
-                (Tlv::Ihu { address, rxcost, interval: nonzero(interval)?, timestamps }, subs)
-            }
-            kind::ROUTER_ID => {
-                fields.take(2)?;
-                self.router_id = RouterId::new(fields.array()?);
-                return if self.router_id.is_some() { Ok(None) } else { Err(Malformed) };
-            }
-            kind::NEXT_HOP => {
-                let ae = fields.u8()?;
-                fields.take(1)?;
-                // The tunnel leads to the peer, whatever the address is. Only the presence of an address matters.
-                if ae == ae::V4 {
-                    fields.take(4)?;
-                    self.next_hop_v4 = true;
-                }
-                return Ok(None);
-            }
-            kind::UPDATE => return self.update(fields),
-            kind::ROUTE_REQUEST => {
-                let (ae, plen) = (fields.u8()?, fields.u8()?);
-                let prefix = match ae {
-                    ae::WILDCARD if plen == 0 => None,
-                    ae::V4 | ae::V6 | ae::LINK_LOCAL | ae::V4_VIA_V6 => {
-                        Some(net(ae, fields.prefix(ae, plen, 0, None)?, plen)?)
-                    }
-                    ae::WILDCARD => return Err(Malformed),
-                    _ => return Ok(None),
-                };
-                (Tlv::RouteRequest { prefix }, fields.sub_tlvs()?)
-            }
-            kind::SEQNO_REQUEST => {
-                let (ae, plen, seqno, hop_count) = (fields.u8()?, fields.u8()?, Seqno(fields.u16()?), fields.u8()?);
-                fields.take(1)?;
-                let router_id = RouterId::new(fields.array()?).ok_or(Malformed)?;
-                let prefix = match ae {
-                    ae::V4 | ae::V6 | ae::LINK_LOCAL | ae::V4_VIA_V6 => {
-                        net(ae, fields.prefix(ae, plen, 0, None)?, plen)?
-                    }
-                    ae::WILDCARD => return Err(Malformed),
-                    _ => return Ok(None),
-                };
-                if hop_count == 0 {
-                    return Err(Malformed);
-                }
-                (Tlv::SeqnoRequest { prefix, router_id, seqno, hop_count }, fields.sub_tlvs()?)
-            }
-            kind::NAME => {
-                if fields.array()? != NAME_TAG {
-                    return Ok(None);
-                }
-                let len = fields.u8()?;
-                let name = Name::new(fields.take(len.into())?).map_err(|_| Malformed)?;
-                let Some(router_id) = self.router_id else { return Err(Malformed) };
-                (Tlv::Name { router_id, name }, fields.sub_tlvs()?)
-            }
-            _ => return Ok(None),
-        };
-        Ok((!subs.unknown).then_some(tlv))
+        let fields = Fields(value);
+        match kind {
+            kind::ACK_REQUEST => ack_request(fields),
+            kind::ACK => ack(fields),
+            kind::HELLO => hello(fields),
+            kind::IHU => ihu(fields),
+            kind::ROUTER_ID => self.router_id(fields),
+            kind::NEXT_HOP => self.next_hop(fields),
+            kind::UPDATE => self.update(fields),
+            kind::ROUTE_REQUEST => route_request(fields),
+            kind::SEQNO_REQUEST => seqno_request(fields),
+            kind::NAME => self.name(fields),
+            _ => Ok(None),
+        }
+    }
+
+    fn router_id(&mut self, mut fields: Fields<'_>) -> Result<Option<Tlv>, Malformed> {
+        fields.take(2)?;
+        self.router_id = RouterId::new(fields.array()?);
+        if self.router_id.is_some() { Ok(None) } else { Err(Malformed) }
+    }
+
+    /// The tunnel leads to the peer, whatever the address is. Only the presence of an IPv4 address matters.
+    fn next_hop(&mut self, mut fields: Fields<'_>) -> Result<Option<Tlv>, Malformed> {
+        let ae = fields.u8()?;
+        fields.take(1)?;
+        if ae == ae::V4 {
+            fields.take(4)?;
+            self.next_hop_v4 = true;
+        }
+        Ok(None)
+    }
+
+    fn name(&self, mut fields: Fields<'_>) -> Result<Option<Tlv>, Malformed> {
+        if fields.array()? != NAME_TAG {
+            return Ok(None);
+        }
+        let len = fields.u8()?;
+        let name = Name::new(fields.take(len.into())?).map_err(|_| Malformed)?;
+        let router_id = self.router_id.ok_or(Malformed)?;
+        Ok(fields.sub_tlvs()?.permit(Tlv::Name { router_id, name }))
     }
 
     fn update(&mut self, mut fields: Fields<'_>) -> Result<Option<Tlv>, Malformed> {
@@ -238,6 +195,64 @@ impl Tlvs<'_> {
         let router_id = self.router_id.ok_or(Malformed)?;
         Ok(Some(Tlv::Update { prefix, router_id, seqno, metric, interval: nonzero(interval)? }))
     }
+}
+
+fn ack_request(mut fields: Fields<'_>) -> Result<Option<Tlv>, Malformed> {
+    fields.take(2)?;
+    let (opaque, interval) = (fields.u16()?, nonzero(fields.u16()?)?);
+    Ok(fields.sub_tlvs()?.permit(Tlv::AckRequest { opaque, interval }))
+}
+
+fn ack(mut fields: Fields<'_>) -> Result<Option<Tlv>, Malformed> {
+    let opaque = fields.u16()?;
+    Ok(fields.sub_tlvs()?.permit(Tlv::Ack { opaque }))
+}
+
+fn hello(mut fields: Fields<'_>) -> Result<Option<Tlv>, Malformed> {
+    let unicast = fields.u16()? & flag::UNICAST != 0;
+    let (seqno, interval) = (Seqno(fields.u16()?), fields.u16()?);
+    let subs = fields.sub_tlvs()?;
+    Ok(subs.permit(Tlv::Hello { unicast, seqno, interval, sent: subs.timestamp(0) }))
+}
+
+fn ihu(mut fields: Fields<'_>) -> Result<Option<Tlv>, Malformed> {
+    let ae = fields.u8()?;
+    fields.take(1)?;
+    let (rxcost, interval) = (fields.u16()?, fields.u16()?);
+    let address = match ae {
+        ae::WILDCARD => None,
+        ae::V4 | ae::V6 | ae::LINK_LOCAL => Some(fields.address(ae)?),
+        _ => return Ok(None),
+    };
+    let subs = fields.sub_tlvs()?;
+    let timestamps = subs.timestamp(0).zip(subs.timestamp(4)).map(|(sent, received)| Timestamps { sent, received });
+    Ok(subs.permit(Tlv::Ihu { address, rxcost, interval: nonzero(interval)?, timestamps }))
+}
+
+fn route_request(mut fields: Fields<'_>) -> Result<Option<Tlv>, Malformed> {
+    let (ae, plen) = (fields.u8()?, fields.u8()?);
+    let prefix = match ae {
+        ae::WILDCARD if plen == 0 => None,
+        ae::V4 | ae::V6 | ae::LINK_LOCAL | ae::V4_VIA_V6 => Some(net(ae, fields.prefix(ae, plen, 0, None)?, plen)?),
+        ae::WILDCARD => return Err(Malformed),
+        _ => return Ok(None),
+    };
+    Ok(fields.sub_tlvs()?.permit(Tlv::RouteRequest { prefix }))
+}
+
+fn seqno_request(mut fields: Fields<'_>) -> Result<Option<Tlv>, Malformed> {
+    let (ae, plen, seqno, hop_count) = (fields.u8()?, fields.u8()?, Seqno(fields.u16()?), fields.u8()?);
+    fields.take(1)?;
+    let router_id = RouterId::new(fields.array()?).ok_or(Malformed)?;
+    let prefix = match ae {
+        ae::V4 | ae::V6 | ae::LINK_LOCAL | ae::V4_VIA_V6 => net(ae, fields.prefix(ae, plen, 0, None)?, plen)?,
+        ae::WILDCARD => return Err(Malformed),
+        _ => return Ok(None),
+    };
+    if hop_count == 0 {
+        return Err(Malformed);
+    }
+    Ok(fields.sub_tlvs()?.permit(Tlv::SeqnoRequest { prefix, router_id, seqno, hop_count }))
 }
 
 /// The rest of a TLV.
@@ -327,6 +342,11 @@ struct SubTlvs<'a> {
 }
 
 impl SubTlvs<'_> {
+    /// The TLV, unless one of its sub-TLVs is mandatory and unknown.
+    fn permit(&self, tlv: Tlv) -> Option<Tlv> {
+        (!self.unknown).then_some(tlv)
+    }
+
     /// The timestamp at this byte; `None` if it is too short (RFC 9616 §5.1).
     fn timestamp(&self, at: usize) -> Option<u32> {
         self.timestamp.get(at..)?.first_chunk().copied().map(u32::from_be_bytes)

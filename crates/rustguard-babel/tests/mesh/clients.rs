@@ -1,4 +1,4 @@
-//! Clients that do not speak Babel, and the gateways that hear them.
+//! Clients without Babel, and the gateways that hear them.
 use ipnet::IpNet;
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_babel::{
@@ -14,9 +14,9 @@ use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// The client, as its gateways know it: no node of the mesh.
+/// The client's number as a peer of its gateways. It is not a node of the mesh.
 const CLIENT: PeerId = PeerId(1_000);
-/// The gateways are the first and the last, and this one is nearer to the first.
+/// A node between the two gateways, which are the first and the last node. It is nearer to the first.
 const FAR: usize = 1;
 const GATEWAYS: [usize; 2] = [0, 3];
 
@@ -46,7 +46,7 @@ fn hears(sim: &mut Sim, gateway: usize) {
     sim.tell(gateway, Event::Signal { peer: CLIENT, signal: Signal::Heard { data } });
 }
 
-/// It sends something five times a second for so long, to these gateways.
+/// The client sends data five times a second to these gateways.
 fn talks(sim: &mut Sim, gateways: &[usize], time: Duration) {
     for _ in 0..time.as_millis() / 200 {
         for &gateway in gateways {
@@ -56,7 +56,7 @@ fn talks(sim: &mut Sim, gateways: &[usize], time: Duration) {
     }
 }
 
-/// The gateway that a node's packets for the client come to, and the metric there.
+/// The gateway that a node's packets for the client arrive at, and the node's metric.
 fn served_by(sim: &Sim, from: usize) -> Option<(usize, u16)> {
     let mut at = from;
     let route = |node: usize| {
@@ -83,7 +83,7 @@ fn a_silent_client_is_a_last_resort_until_it_is_heard_again() {
         talks(&mut sim, &[3], SECOND);
         let (at, metric) = served_by(&sim, FAR).expect("heard");
         assert!(at == 3 && metric < METRIC_CLIENT_SILENT, "seed {seed}: heard at 3, but {metric} at {at}");
-        // Nobody goes on as if it were there, and nobody says that it is nowhere.
+        // No node treats the client as present, and none as unreachable.
         let told = sim.now;
         sim.run(CLIENT_SILENCE - MS * 500);
         assert!(
@@ -99,7 +99,7 @@ fn a_silent_client_is_a_last_resort_until_it_is_heard_again() {
         sim.run(SECOND * 300);
         assert_eq!(served_by(&sim, FAR).map(|(at, _)| at), Some(3), "seed {seed}: a last resort has no end");
 
-        // Its first packet is enough, at the gateway that held it and at the other one.
+        // The client's first packet is enough, at its last gateway and at the other one.
         for gateway in [3, 0] {
             hears(&mut sim, gateway);
             let heard = sim.now;
@@ -114,16 +114,16 @@ fn a_silent_client_is_a_last_resort_until_it_is_heard_again() {
     }
 }
 
-/// What a move of the client does to everybody else.
+/// The effects of a move of the client.
 #[derive(Default)]
 struct Move {
-    /// When everybody had the new gateway for good.
+    /// When all nodes used the new gateway for good.
     arrived: Option<Duration>,
-    /// The longest time that something looped.
+    /// The longest time of a loop.
     loops: Duration,
 }
 
-/// Two seconds of a client that says something five times a second at one gateway.
+/// The client sends data five times a second to one gateway, for two seconds.
 fn moves_to(sim: &mut Sim, gateway: usize) -> Move {
     let mut seen = Move::default();
     let mut looping = None;
@@ -140,7 +140,7 @@ fn moves_to(sim: &mut Sim, gateway: usize) -> Move {
     seen
 }
 
-/// It leaves one gateway for another without a word, and its first packet there is enough, however far they are from each other.
+/// The client leaves one gateway for another without notice. Its first packet there is enough, however far apart the gateways are.
 #[test]
 fn traffic_follows_within_a_second_and_loops_end() {
     let mut worst = Move { arrived: Some(Duration::ZERO), ..Move::default() };
@@ -156,7 +156,7 @@ fn traffic_follows_within_a_second_and_loops_end() {
                     knows(&mut sim, gateway);
                 }
                 sim.run(SECOND * 15);
-                // There and back; and back before anybody knew.
+                // There and back; and back before any node knew.
                 for (to, before, limit) in [(0, 10_000, 1_000), (hops, 1_000, 1_000), (0, 200, 2_000)] {
                     let last = if to == 0 { hops } else { 0 };
                     if limit > 1_000 {
@@ -177,7 +177,7 @@ fn traffic_follows_within_a_second_and_loops_end() {
     println!("all nodes after {:?} at most, the longest loop {:?}", worst.arrived, worst.loops);
 }
 
-/// One that talks to two gateways is no reason to talk for these.
+/// Two gateways that hear the same client do not exchange updates about it.
 #[test]
 fn two_gateways_that_hear_a_client_agree() {
     for seed in seeds(1, 5) {
@@ -192,13 +192,13 @@ fn two_gateways_that_hear_a_client_agree() {
                 assert_eq!(at.map(|(at, _)| at), Some(gateway), "seed {seed}: {node}");
             }
         }
-        // Hellos on three idle links, IHUs with them, and a full update now and then.
+        // Hellos with IHUs on three idle links, and a full update at intervals.
         let packets = (sim.packets - updates) * 1_000_000_000 / (sim.now - before);
         assert!(packets <= 3, "seed {seed}: {packets} packets a second");
     }
 }
 
-/// The silent gateway of before is not a last resort for ever: it may go, and another one that never heard the client stays.
+/// The gateway that last heard the client may go too. Then a gateway that never heard the client is the last resort.
 #[test]
 fn a_last_resort_outlives_the_gateway_that_held_it() {
     for seed in seeds(1, 10) {
@@ -212,7 +212,7 @@ fn a_last_resort_outlives_the_gateway_that_held_it() {
     }
 }
 
-/// One that talks to both is nearest where it is nearest: anycast. Losing one of them costs what losing a router costs.
+/// A client that talks to both gateways is anycast: each node uses the nearer one. The loss of one costs as much as the loss of a router.
 #[test]
 fn a_client_of_two_gateways_is_reached_by_the_nearer_and_when_that_is_lost_by_the_other() {
     for seed in seeds(1, 10) {
@@ -230,7 +230,7 @@ fn a_client_of_two_gateways_is_reached_by_the_nearer_and_when_that_is_lost_by_th
         while served_by(&sim, FAR).is_none_or(|(at, metric)| at != 3 || metric >= METRIC_CLIENT_SILENT) {
             talks(&mut sim, &[3], MS * 200);
             let late = Duration::from_nanos(sim.now - lost);
-            // The link to the lost one is idle: Hellos are 4 s apart.
+            // The link to the lost gateway is idle: Hellos are 4 s apart.
             assert!(late < SECOND * 15, "seed {seed}: {late:?}");
         }
         sim.start(0);
@@ -240,10 +240,10 @@ fn a_client_of_two_gateways_is_reached_by_the_nearer_and_when_that_is_lost_by_th
     }
 }
 
-/// Two gateways with one private key, one of them a copy of the other with all that it had kept: both are reached, and so is
-/// the client of one of them.
+/// Two gateways have one private key, and one is a copy of the other with its stored state. Both are reachable, and so is the client of
+/// one of them.
 #[test]
-fn gateways_with_one_key_and_one_memory_part() {
+fn gateways_with_one_key_and_one_stored_state_become_distinct() {
     for seed in seeds(1, 20) {
         let mut sim = line(seed);
         for gateway in GATEWAYS {

@@ -1,4 +1,4 @@
-//! The figures to reach, measured in simulated time: `cargo test -p rustguard-babel --test mesh figures -- --nocapture`.
+//! Figures that have to be reached, measured in simulated time: `cargo test -p rustguard-babel --test mesh figures -- --nocapture`.
 use ipnet::IpNet;
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_core::routing::Event;
@@ -27,7 +27,7 @@ fn bytes_of_a_stable_idle_link() {
 /// The worst case for compression: each prefix from another origin, announced in both directions.
 #[test]
 fn bytes_of_a_link_in_the_middle() {
-    // Two hundred origins that both ends reach by third parties; the link between them carries all of them both ways.
+    // Both ends reach two hundred origins by other nodes; the link between them carries updates of all of them in both directions.
     let n = 202;
     let edges: Vec<_> = (2..n).flat_map(|leaf| [(0, leaf), (1, leaf)]).chain([(0, 1)]).collect();
     let mut sim = Sim::new(n, &edges, 1);
@@ -47,7 +47,7 @@ fn silent_loss_is_detected_within_a_second() {
     assert!(worst < MS * 1_000, "{worst:?}");
 }
 
-/// One day says little about what happens once a day.
+/// Ten days, because one day says little about events that happen once a day.
 #[test]
 fn no_false_alarm_in_ten_days_at_one_percent_of_loss() {
     let alarms: u64 = seeds(1, 10).map(|seed| figures::false_alarms(Duration::from_secs(86_400), seed)).sum();

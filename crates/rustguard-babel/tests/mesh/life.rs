@@ -1,4 +1,4 @@
-//! What happens to links in the course of a life: late ones, idle ones that die, ones that swing.
+//! Links that come up late, that die while they are idle, or whose round trip varies.
 use rustguard_core::{
     node::PeerId,
     routing::{Event, Signal},
@@ -18,7 +18,7 @@ fn an_interface_that_comes_up_late_is_found() {
     assert!(sim.converge(SECOND * 5).is_some(), "one idle Hello is enough: {}", sim.describe_lost());
 }
 
-/// Hellos are 4 s apart here; what WireGuard notices is sooner than what they would show.
+/// Hellos are 4 s apart here. What WireGuard notices comes sooner.
 #[test]
 fn an_idle_link_that_died_is_noticed_by_its_first_traffic() {
     let mut sim = Sim::new(2, &[(0, 1)], 1);
@@ -32,7 +32,7 @@ fn an_idle_link_that_died_is_noticed_by_its_first_traffic() {
 }
 
 #[test]
-fn round_trips_that_swing_around_a_common_value_move_nothing() {
+fn varying_round_trips_with_a_common_mean_change_no_route() {
     let mut sim = Sim::new(4, &[(0, 1), (1, 3), (0, 2), (2, 3)], 1);
     sim.push(SECOND / 10, ItemKind::Traffic);
     for link in sim.links.values_mut() {

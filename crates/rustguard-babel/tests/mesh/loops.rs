@@ -1,4 +1,4 @@
-//! No event makes a loop, and everything is reached again soon after.
+//! No event makes a loop, and all nodes are connected again soon after.
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rustguard_core::routing::Event;
 use rustguard_sim::{ItemKind, Link, Sim, all_graphs, prefix, random_graph, seed, seeds};
@@ -23,7 +23,7 @@ fn must_converge(sim: &mut Sim, what: &str) {
 }
 
 #[test]
-fn there_are_as_many_shapes_as_there_should_be() {
+fn all_connected_shapes_are_tried() {
     // The numbers of connected graphs (OEIS A001349).
     assert_eq!([2, 3, 4, 5].map(|n| all_graphs(n).len()), [1, 2, 6, 21]);
 }
@@ -65,7 +65,7 @@ fn every_small_mesh_survives_every_node() {
             sim.jump(node, Duration::from_secs(600));
             must_converge(&mut sim, &format!("{edges:?} after {node} slept"));
 
-            // A node that forgot what it announced itself can make a loop until its neighbours notice (§2.7).
+            // A node that forgot what it announced can make a loop until its neighbours notice (§2.7).
             let mut sim = settled(n, &edges, seed);
             sim.strict = false;
             sim.start(node);
@@ -76,7 +76,7 @@ fn every_small_mesh_survives_every_node() {
     }
 }
 
-/// What happens next, at random.
+/// A random event.
 fn disturb(sim: &mut Sim, rng: &mut StdRng, edges: &[(usize, usize)], forget: bool) {
     let (a, b) = edges[rng.random_range(0..edges.len())];
     match rng.random_range(0..if forget { 7 } else { 5 }) {
@@ -142,9 +142,9 @@ fn loops_after_a_loss_of_memory_end() {
     }
 }
 
-/// What RFC 8966 §2.7 leaves: a node that forgot what it had announced believes a neighbour whose way leads through itself, until that
-/// neighbour has its first Hello. A new router-id does not help, because the way leads to somebody else; without loss there are no
-/// loops. Here one packet of five is lost, and each node of each mesh starts again.
+/// The case that RFC 8966 §2.7 leaves open: a node that forgot what it had announced believes a neighbour whose route leads through the node
+/// itself, until that neighbour receives its first Hello. A new router-id does not help, because the route leads to another origin. Without
+/// loss there are no loops. Here one packet of five is lost, and each node of each mesh restarts.
 #[test]
 fn a_loop_after_a_loss_of_memory_is_short() {
     let mut longest = Duration::ZERO;

@@ -1,6 +1,6 @@
 //! Meshes in simulated time: loss, reordering, duplication, one-way cuts, restarts, clock jumps.
 //!
-//! Everything follows from a seed, which a failing test prints; `RUSTGUARD_SEED` replays it.
+//! All randomness comes from a seed, which a failing test prints; `RUSTGUARD_SEED` replays it.
 mod clients;
 mod figures;
 mod life;

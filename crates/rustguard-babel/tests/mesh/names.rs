@@ -1,4 +1,4 @@
-//! Names travel with the routes of whom they name.
+//! Names travel with the routes to the nodes that they name.
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_babel::{
     Config, RouterId,
@@ -13,7 +13,7 @@ fn named(node: usize, name: &str) -> Config {
     Config::new(key(node)).name(name.parse().ok())
 }
 
-/// What a node calls each of the others that runs; `None` where it knows no name.
+/// The names that a node knows of all other running nodes.
 fn called(sim: &Sim, node: usize) -> BTreeMap<usize, Option<String>> {
     let engine = sim.nodes[node].engine.as_ref().expect("it runs");
     let names: BTreeMap<RouterId, String> = engine.names().map(|(id, name)| (id, name.as_str().to_owned())).collect();
@@ -21,7 +21,7 @@ fn called(sim: &Sim, node: usize) -> BTreeMap<usize, Option<String>> {
     others.map(|(other, engine)| (other, names.get(&engine.router_id()).cloned())).collect()
 }
 
-fn everybody_knows_everybody(sim: &Sim, what: &str) {
+fn all_know_all(sim: &Sim, what: &str) {
     for node in 0..sim.nodes.len() {
         for (other, name) in called(sim, node) {
             assert_eq!(name, Some(format!("node-{other}")), "{what}: what {node} calls {other}");
@@ -47,11 +47,11 @@ fn names_are_there_as_soon_as_routes() {
             *link = Link::bad();
         }
         sim.run(SECOND * 10);
-        everybody_knows_everybody(&sim, &format!("seed {seed}"));
-        // Somebody new, and somebody who is not there any more.
+        all_know_all(&sim, &format!("seed {seed}"));
+        // One node is new, and one is gone.
         sim.start_with(3, named(3, "node-3"));
         sim.run(SECOND * 5);
-        everybody_knows_everybody(&sim, &format!("seed {seed}: 3 is new"));
+        all_know_all(&sim, &format!("seed {seed}: 3 is new"));
         let id = sim.nodes[5].engine.as_ref().expect("it runs").router_id();
         sim.stop(5);
         sim.run(NAME_HOLD + SECOND * 120);
@@ -62,7 +62,7 @@ fn names_are_there_as_soon_as_routes() {
     }
 }
 
-/// A new name under the same router-id, which is no news to routing, and nodes without any.
+/// A new name under the same router-id, which changes no route, and nodes without a name.
 #[test]
 fn a_new_name_arrives_with_the_full_updates() {
     for seed in seeds(1, 3) {

@@ -1,4 +1,4 @@
-//! A node that starts again from an old state, or whose router-id somebody else speaks for.
+//! A node that restarts from an old state, or whose router-id is forged.
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_babel::{
     Config, RouterId, Start,
@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, time::Duration};
 const SECOND: Duration = Duration::from_secs(1);
 const NODE: usize = 2;
 
-/// The node goes on from these numbers: two bytes of its router-id, and a sequence number.
+/// A stored state: two bytes of the router-id, and a sequence number.
 fn state(seqno: u16) -> Vec<u8> {
     [[0x12, 0x34], seqno.to_be_bytes()].concat()
 }
@@ -24,7 +24,7 @@ fn restart(sim: &mut Sim, state: Vec<u8>) {
 fn settled(seed: u64, first: u16) -> Sim {
     let edges = random_graph(8, 3, &mut StdRng::seed_from_u64(seed));
     let mut sim = Sim::new(8, &edges, seed);
-    // A node that forgot what it announced itself can make a loop until its neighbours notice (RFC 8966 §2.7).
+    // A node that forgot what it announced can make a loop until its neighbours notice (RFC 8966 §2.7).
     sim.strict = false;
     restart(&mut sim, state(first));
     sim.run(SECOND * 20);
@@ -32,13 +32,13 @@ fn settled(seed: u64, first: u16) -> Sim {
     sim
 }
 
-/// A backup put back, however old: up to half the circle of numbers, and where neither number is the newer one.
+/// A backup is restored, however old it is: up to half the circle of numbers, and at the distance where neither number is newer.
 #[test]
 fn an_old_state_put_back_costs_no_more_than_a_restart() {
     let mut longest = [Duration::ZERO; 2];
     for seed in seeds(1, 12) {
         for behind in [1, 2, 255, 300, 5_000, 0x5fff, 0x6fff, 0x7ffe, 0x7fff, 0x8000, 0x8001, 0xf000] {
-            // The next run, and the one after the backup was put back.
+            // The next run, and the run after the backup was restored.
             for (kind, state) in [state(1), state(0_u16.wrapping_sub(behind))].into_iter().enumerate() {
                 let mut sim = settled(seed, 0);
                 restart(&mut sim, state);
@@ -54,7 +54,7 @@ fn an_old_state_put_back_costs_no_more_than_a_restart() {
     assert!(longest[1] < longest[0] + SECOND, "{longest:?}");
 }
 
-/// What a run keeps after such a start is not behind any more.
+/// The state that is stored after such a start is not behind any more.
 #[test]
 fn the_start_after_that_is_an_ordinary_one() {
     for seed in seeds(1, 6) {
@@ -70,9 +70,9 @@ fn the_start_after_that_is_an_ordinary_one() {
     }
 }
 
-/// A router that makes a node believe that somebody has newer numbers of it: an update, a request, or both, each second for an hour.
+/// A router makes a node believe that other nodes know newer numbers of it: by an update, a request, or both, each second for an hour.
 #[test]
-fn forged_numbers_cost_the_mesh_little_and_nobody_the_way() {
+fn forged_numbers_cost_little_and_break_no_route() {
     for seed in seeds(1, 3) {
         let mut sim = settled(seed, 9_000);
         let (_, hostile) = *sim.links.range((NODE, 0)..).next().expect("a neighbour").0;

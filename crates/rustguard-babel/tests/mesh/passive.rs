@@ -1,4 +1,4 @@
-//! A client that moves while only others talk: it says nothing but what WireGuard makes it say.
+//! A client that moves while only others talk: it sends only what WireGuard makes it send.
 use ipnet::IpNet;
 use rustguard_core::{
     node::PeerId,
@@ -8,48 +8,48 @@ use rustguard_sim::{Sim, seeds};
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
-/// The client, as its gateways know it: no node of the mesh.
+/// The client's number as a peer of its gateways. It is not a node of the mesh.
 const CLIENT: PeerId = PeerId(1_000);
-/// Milliseconds from one packet towards the client to the next, and from one look of a gateway at its counters to the next.
+/// Milliseconds between two packets towards the client, and between two looks of a gateway at its counters.
 const PACKETS: u64 = 10;
 const LOOKS: u64 = 200;
-/// Keepalive-Timeout of WireGuard: who got data and has sent nothing for so long sends an empty packet.
+/// WireGuard's Keepalive-Timeout: a peer that received data and sent nothing for this long sends an empty packet.
 const KEEPALIVE: u64 = 10_000;
 
 fn client() -> IpNet {
     "10.200.0.50/32".parse().expect("a prefix")
 }
 
-/// How the client behaves, and how busy the gateways are.
+/// The behaviour of the client, and the delay of the gateways.
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    /// It answers each packet.
+    /// The client answers each packet.
     answers: bool,
-    /// Both gateways are its peers, and it accepts data from one of them. Otherwise it has only the one that it talks to.
+    /// Both gateways are peers of the client, and it accepts data from one of them. Otherwise its only peer is the one that it talks to.
     keeps_both: bool,
-    /// The gateways' looks at their counters come so late, in milliseconds.
+    /// How late the gateways look at their counters, in milliseconds.
     late: u64,
 }
 
-/// A mesh with a client, and somebody who talks to that without pause.
+/// A mesh with a client, and a node that sends to the client without pause.
 struct World {
     sim: Sim,
     case: Case,
-    /// The node that talks.
+    /// The node that sends.
     from: usize,
     gateways: [usize; 2],
-    /// The one that the client accepts data from, by its place among the gateways.
+    /// The gateway that the client accepts data from, as an index.
     at: usize,
-    /// What each gateway has got from the client: anything, and the time of the last data.
+    /// What each gateway has received from the client: any packet, and when the last data came.
     got: [Option<Option<u64>>; 2],
-    /// What it is going to see of that, and when.
+    /// What it will see of that, and when.
     seen: Vec<(u64, usize, Option<u64>)>,
     /// When the client owes each gateway a keepalive.
     owes: [Option<u64>; 2],
     /// When each gateway looks at its counters.
     phase: [u64; 2],
     now: u64,
-    /// For how long nothing has arrived, and for how long at most.
+    /// For how long no packet has arrived, and the maximum.
     gap: u64,
     longest: u64,
 }
@@ -117,7 +117,7 @@ impl World {
         self.now += 1;
     }
 
-    /// Somebody sends the client a packet.
+    /// A packet is sent to the client.
     fn packet(&mut self) {
         let gateway = self.arrives();
         if gateway == Some(self.at) {
@@ -126,7 +126,7 @@ impl World {
             self.gap += PACKETS;
             self.longest = self.longest.max(self.gap);
         }
-        // Data that its allowed IPs refuse is data that came, to WireGuard's timers.
+        // WireGuard's timers also count data that the allowed IPs refuse.
         let Some(gateway) = gateway.filter(|&gateway| gateway == self.at || self.case.keeps_both) else { return };
         if gateway == self.at && self.case.answers {
             self.got[gateway] = Some(Some(self.now));
@@ -137,7 +137,8 @@ impl World {
     }
 }
 
-/// Its first words to the new gateway are enough: who it left does not take it back for a keepalive, nor for what it is told late.
+/// The client's first packets to the new gateway are enough. The gateway that it left does not take it back because of a keepalive, or
+/// because of data that it learns of late.
 #[test]
 fn a_client_that_others_talk_to_is_followed() {
     let mut worst = 0;
@@ -160,7 +161,7 @@ fn a_client_that_others_talk_to_is_followed() {
                     let case = Case { answers, keeps_both, late };
                     let mut world = World::new(sim, case, from, gateways, seed);
                     world.moves_to(0);
-                    // Its keepalives come at any time after the move.
+                    // The client's keepalives come at any time after the move.
                     world.run(12_000 + seed * 2_170);
                     world.longest = 0;
                     for gateway in [1, 0, 1] {

@@ -12,7 +12,7 @@ fn another_router_id_is_urgent_and_repeated_until_acknowledged() {
     lab.says(A, |packet| packet.update(p(), route(6, 9, 100), INTERVAL, None));
     lab.pass(15);
     assert_eq!(lab.told(B, p()), [Some(route(6, 9, 100 + COST))]);
-    // Four more copies, and one when the neighbour is heard after all.
+    // Four more copies are sent, and one when the neighbour is heard again.
     lab.pass(20_000);
     assert_eq!(lab.told(B, p()).len(), 5);
     lab.acks = true;

@@ -88,7 +88,7 @@ fn a_number_that_was_never_announced_is_overtaken_or_changes_the_router_id() {
         again.tell(Event::Announce { prefix: p(), metric: 0 });
         let again = again.selected(p()).expect("announced");
         assert!(again.router_id == id && again.seqno.newer_than(expected), "{what}: {again:?}");
-        // A second time, there is no end to be expected: a new router-id, and not twice within ten seconds.
+        // If it happens again, the node changes its router-id instead, but not twice within ten seconds.
         lab.announces(A, p(), Announcement { router_id: id, seqno: expected.plus(1), metric: 96 });
         let second = lab.babel.router_id();
         assert_eq!(second != id, then == Then::Overtakes, "{what}");

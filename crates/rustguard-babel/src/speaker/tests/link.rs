@@ -31,8 +31,7 @@ fn acknowledgments_are_sent_at_once_and_to_neighbours_only() {
     assert!(!lab.sent.iter().any(|(_, tlv)| matches!(tlv, Tlv::Ack { .. })), "no neighbour any more");
 }
 
-/// A neighbour that believes an IHU for as long as it says must not be left without the next: not when the link falls idle either,
-/// at whichever of the Hellos between two IHUs that is.
+/// The next IHU must arrive before the last one expires, also when the link falls idle between two IHUs, whenever that is.
 #[test]
 fn an_ihu_holds_until_the_next_whatever_the_pace() {
     for phase in 0..12 {
@@ -75,7 +74,7 @@ fn hellos_are_frequent_with_traffic_and_rare_without() {
     let [busy, other] = hellos(&mut lab, 9_000);
     assert!((29..=35).contains(&busy.len()) && busy.iter().all(|&(_, interval)| interval == 30), "{busy:?}");
     assert!(other.len() <= 3 && other.windows(2).all(|pair| pair[1].0 == pair[0].0.plus(1)), "{other:?}");
-    assert!(busy.windows(2).all(|pair| pair[1].0 == pair[0].0.plus(1)), "no gap for who counts");
+    assert!(busy.windows(2).all(|pair| pair[1].0 == pair[0].0.plus(1)), "no gap in the numbers");
 }
 
 #[test]

@@ -27,12 +27,12 @@ fn clients_are_announced_and_give_way_to_gateways_that_hear_them() {
     lab.tell(Event::Signal { peer: C, signal: Signal::Heard { data: Some(lab.now) } });
     lab.pass(500);
     assert_eq!(lab.told(A, client).last().copied().flatten().map(|route| route.metric), Some(0));
-    // Another gateway hears it; here it is silent.
+    // Another gateway hears the client; here it is silent.
     lab.announces(A, client, route(5, 1, 0));
     assert_eq!(lab.hops(client), [C], "both may");
     lab.pass(600);
     assert_eq!(lab.hops(client), [A]);
-    // It comes back.
+    // The client comes back.
     lab.tell(Event::Signal { peer: C, signal: Signal::Heard { data: Some(lab.now) } });
     lab.pass(20);
     assert_eq!(lab.hops(client), [C]);
@@ -61,7 +61,7 @@ fn a_name_is_taken_from_the_next_hop_and_passed_on() {
     };
     claims(&mut lab, A, "far", route(7, 1, 100));
     assert_eq!(called(&lab), [(lab.babel.router_id(), "here".to_owned()), (id(7), "far".to_owned())].into());
-    // Not on the way, or without a route, or for this node.
+    // From a neighbour that is not the next hop, without a route, or about this node.
     claims(&mut lab, B, "liar", route(7, 1, 150));
     lab.says(B, |packet| packet.name(id(8), name("nobody")));
     let own = Announcement { router_id: lab.babel.router_id(), ..route(1, 1, 96) };
@@ -76,7 +76,7 @@ fn a_name_is_taken_from_the_next_hop_and_passed_on() {
             .collect()
     };
     assert_eq!(said(&lab, C), ["far".to_owned(), "here".to_owned()].into());
-    // The way leads elsewhere: so does the say.
+    // The route goes by another neighbour, which now decides the name.
     lab.retracts(A, p());
     claims(&mut lab, B, "other", route(7, 2, 150));
     assert_eq!(called(&lab)[&id(7)], "other");

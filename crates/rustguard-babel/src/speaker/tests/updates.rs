@@ -24,7 +24,7 @@ fn what_was_announced_bounds_what_is_feasible() {
     assert_eq!(lab.hops(p()), [A], "it may lead back here");
     lab.announces(B, p(), route(5, 1, 99 + COST));
     assert_eq!(lab.hops(p()), [A, B], "it cannot");
-    // The memory outlives the route, but not for ever.
+    // The feasibility distance outlives the route, for a limited time.
     lab.retracts(A, p());
     lab.retracts(B, p());
     lab.announces(B, p(), route(5, 1, 100 + COST));
@@ -46,11 +46,11 @@ fn an_unfeasible_update_of_the_selected_route_is_not_followed() {
     assert_eq!(lab.babel.counters().unfeasible, 1);
     lab.announces(A, p(), route(5, 0, 500));
     assert_eq!(lab.selected(p()), Some(route(5, 0, 500 + COST)));
-    // With another one that is no longer, it is unselected at once.
+    // If another feasible route is no longer, the route is unselected at once.
     lab.announces(B, p(), route(5, 0, 550));
     lab.announces(A, p(), route(5, 0, 700));
     assert_eq!(lab.hops(p()), [B]);
-    // Of another origin it is not the same route: unselected in any case.
+    // A route to another origin is another route: the old one is unselected in any case.
     lab.babel.sources.announced(p(), route(6, 1, 10), None, lab.now);
     lab.announces(B, p(), route(6, 1, 50));
     assert_ne!(lab.hops(p()), [B]);
@@ -68,7 +68,7 @@ fn a_retracted_prefix_is_held_until_all_neighbours_know() {
     lab.acks = true;
     lab.pass(2_000);
     assert!(!lab.fib.contains_key(&p()), "all have acknowledged");
-    // An acknowledgment of the announcement before does not count, nor does a neighbour that is gone.
+    // An acknowledgment of the earlier announcement does not count. A neighbour that is gone need not acknowledge.
     lab.announces(A, p(), route(5, 2, 100));
     lab.acks = false;
     lab.retracts(A, p());

@@ -1,14 +1,14 @@
-//! What one packet costs a speaker whose tables are full: a count of what is looked at, not a time.
+//! The work of one call for a speaker whose tables are full. It is a count of what is looked at, not a time.
 use super::*;
 use crate::params::WORK_SLICE;
 
-/// Neighbours, each with as many routes as it may have.
+/// The number of neighbours. Each has as many routes as it may have.
 const NEIGHBOURS: u32 = 8;
-/// What one call may cost: a slice of expiring routes, of decisions and of updates, the routes of one neighbour twice (ended, and
-/// their holds released), and what a packet of full size names.
+/// The most work of one call: a slice each of expiring routes, decisions and updates; the routes of one neighbour twice (they end, and their
+/// holds are released); and what a packet of full size names.
 const CALL: u64 = 3 * WORK_SLICE + 2 * MAX_ROUTES as u64 + 4_096;
 
-/// Half of the prefixes of a neighbour are announced by everybody, the others by it alone.
+/// Half of the prefixes of a neighbour are announced by all neighbours, the others by it alone.
 fn prefix(peer: u32, n: usize) -> IpNet {
     let [.., high, low] = (n as u32).to_be_bytes();
     let second = if n.is_multiple_of(2) { 0 } else { peer as u8 };
@@ -17,7 +17,7 @@ fn prefix(peer: u32, n: usize) -> IpNet {
 
 struct Full {
     lab: Lab,
-    /// The most that one call cost so far.
+    /// The most work of one call so far.
     most: u64,
 }
 
@@ -46,7 +46,7 @@ impl Full {
         }
     }
 
-    /// A packet that is filled with these, so many at most. Returns how many there are, and what the call cost.
+    /// Sends a packet that is filled with at most `most` TLVs. Returns how many there are, and the work of the call.
     fn says(&mut self, peer: u32, most: usize, mut write: impl FnMut(&mut Packet, usize)) -> (usize, u64) {
         let mut packet = Packet::new();
         let mut n = 0;
@@ -66,7 +66,7 @@ impl Full {
         cost
     }
 
-    /// Does what was left over, and returns what that cost.
+    /// Does the work that was left over, and returns how much it was.
     fn rest(&mut self) -> u64 {
         let mut cost = 0;
         while self.lab.babel.deadline().is_some_and(|at| at <= self.lab.now) {
@@ -75,7 +75,7 @@ impl Full {
         cost
     }
 
-    /// The same packet again and again, 5 ms apart. Returns what all of that cost.
+    /// Sends the same packet again and again, 5 ms apart. Returns the work of all.
     fn floods(&mut self, packets: usize, mut write: impl FnMut(&mut Packet, usize)) -> u64 {
         let mut cost = 0;
         for _ in 0..packets {
@@ -117,7 +117,7 @@ fn a_packet_is_a_bounded_amount_of_work() {
         packet.ihu(us, rxcost, 90, None);
     });
     report("a link that costs something else in every packet", cost, 4 * MAX_ROUTES as u64 * u64::from(NEIGHBOURS));
-    // The first one has an effect: a decision about each prefix, and who has to hear of it.
+    // The first packet has an effect: a decision about each prefix, and triggered updates.
     let all = MAX_ROUTES as u64 * 4 * u64::from(NEIGHBOURS);
     report("all is retracted", full.floods(1, |packet, _| packet.retract_all(INTERVAL)), all);
     report("and again", full.floods(10, |packet, _| packet.retract_all(INTERVAL)), ten);
@@ -148,7 +148,7 @@ fn a_lost_neighbour_is_a_bounded_amount_of_work_at_a_time() {
     assert!(full.most <= CALL, "a call cost {}, and {CALL} is the limit", full.most);
 }
 
-/// Clients are heard five times a second, and most of the time nothing follows from it.
+/// Clients are heard five times a second, and in most cases nothing follows from it.
 #[test]
 fn an_event_of_a_client_concerns_that_client() {
     const CLIENTS: u32 = 10_000;
@@ -163,7 +163,7 @@ fn an_event_of_a_client_concerns_that_client() {
     for n in 0..CLIENTS {
         full.tell(Event::Signal { peer: client(n), signal: Signal::Heard { data: Some(now) } });
     }
-    // All come, and are settled a second later.
+    // All clients come, and are announced at the normal metric a second later.
     full.lab.pass(3_000);
     full.rest();
     for round in 0..3 {
@@ -178,7 +178,7 @@ fn an_event_of_a_client_concerns_that_client() {
     }
 }
 
-/// Hellos that contradict each other in one packet are one restart, and the first of them counts.
+/// Hellos that contradict each other in one packet count as one restart, and only the first of them counts.
 #[test]
 fn a_neighbour_starts_again_once_in_a_packet() {
     let mut lab = Lab::new(&[A, B]);
