@@ -1,7 +1,13 @@
 //! What control sends itself: packets that waited for a session, keepalives, probes, and the routing engine's packets.
 
 use super::{Control, timer::now};
-use crate::{binder::Binder, drops::DropReason, shared::peer::PeerShared, waiting::Waiting, worker::seal};
+use crate::{
+    binder::Binder,
+    drops::DropReason,
+    shared::peer::PeerShared,
+    waiting::Waiting,
+    worker::seal::{self, Batch},
+};
 use rustguard_core::{
     ecn,
     node::PeerId,
@@ -73,8 +79,12 @@ impl<B: Binder> Control<B> {
             let Some(reserved) = sealer.reserve(now.instant, frames.len()) else {
                 return self.shared.drops.count(DropReason::StagingFull, frames.len());
             };
-            let slab = &mut slab[..];
-            seal::seal_with(sealer, &reserved, peer, slab, &mut frames, now.instant, &mut transmits, &self.shared);
+            Batch { slab: &mut slab[..], transmits: &mut transmits, now: now.instant, shared: &self.shared }.seal_with(
+                sealer,
+                &reserved,
+                peer,
+                &mut frames,
+            );
             seal::send(network, slab, &transmits, std::iter::once(peer), &self.shared);
         }
     }

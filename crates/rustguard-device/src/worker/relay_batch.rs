@@ -1,7 +1,7 @@
 //! Between peers: what came from one peer and is for another never touches the host. It is sealed again where it lies, and
 //! leaves in the shape it came in: runs of datagrams stay runs.
 
-use super::seal;
+use super::seal::{self, Batch};
 use crate::shared::{Shared, table::Table};
 use rustguard_core::{
     node::PeerId,
@@ -48,11 +48,12 @@ impl RelayBatch {
             return;
         }
         let mut frames = &mut *self.frames;
+        let mut batch = Batch { slab: &mut *slab, transmits: &mut self.transmits, now, shared };
         for run in self.peers.chunk_by(|a, b| a == b) {
             let (these, rest) = frames.split_at_mut(run.len());
             frames = rest;
             if let Some(peer) = table.peers.get(&run[0]) {
-                seal::seal(peer, slab, these, now, &mut self.transmits, shared);
+                batch.seal(peer, these);
             }
         }
         let peers = self.peers.chunk_by(|a, b| a == b).filter_map(|run| table.peers.get(&run[0]));

@@ -13,21 +13,12 @@ use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{Endpoint, Network, Segments, Transmit};
 use std::sync::atomic::Ordering;
 
-/// Seals a run for `peer` and lists its datagrams; what has no session to be sealed with waits for one. Returns false when nobody
-/// knows where the peer is: the packets are dropped, and counted.
-pub(super) fn seal(
-    peer: &PeerShared,
-    slab: &mut [u8],
-    frames: &mut [Frame],
-    now: Instant,
-    transmits: &mut Vec<Transmit>,
-    shared: &Shared,
-) -> bool {
-    let sealer = peer.sealer.load();
-    match usable(sealer.as_deref(), now, frames.len()) {
-        Some((sealer, reserved)) => seal_with(sealer, &reserved, peer, slab, frames, now, transmits, shared),
-        None => wait(peer, slab, frames, now, transmits, shared),
-    }
+/// Where runs of packets are sealed, and the list of the datagrams that they become.
+pub(crate) struct Batch<'a> {
+    pub(crate) slab: &'a mut [u8],
+    pub(crate) transmits: &'a mut Vec<Transmit>,
+    pub(crate) now: Instant,
+    pub(crate) shared: &'a Shared,
 }
 
 /// The sealer and counters from it, if it can still seal so many packets.
@@ -36,45 +27,82 @@ fn usable(sealer: Option<&Sealer>, now: Instant, packets: usize) -> Option<(&Sea
     Some((sealer, sealer.reserve(now, packets)?))
 }
 
-/// Seals a run with counters that were reserved for it, and lists its datagrams. Returns false as [`seal`] does.
-#[expect(clippy::too_many_arguments, reason = "what `seal` has, and what it has found")]
-pub(crate) fn seal_with(
-    sealer: &Sealer,
-    reserved: &Reserved,
-    peer: &PeerShared,
-    slab: &mut [u8],
-    frames: &mut [Frame],
-    now: Instant,
-    transmits: &mut Vec<Transmit>,
-    shared: &Shared,
-) -> bool {
-    if reserved.rekey {
-        shared.control.want_handshake(peer);
+impl Batch<'_> {
+    /// Seals a run for `peer` and lists its datagrams. Packets without a session to seal them wait for one. Returns false when the
+    /// peer's endpoint is not known: the packets are dropped, and counted.
+    pub(super) fn seal(&mut self, peer: &PeerShared, frames: &mut [Frame]) -> bool {
+        let sealer = peer.sealer.load();
+        match usable(sealer.as_deref(), self.now, frames.len()) {
+            Some((sealer, reserved)) => self.seal_with(sealer, &reserved, peer, frames),
+            None => self.wait(peer, frames),
+        }
     }
-    let endpoint = peer.endpoint.load();
-    let Some(&endpoint) = endpoint.as_deref() else {
-        shared.drops.count(DropReason::NoEndpoint, frames.len());
-        return false;
-    };
-    for (frame, counter) in frames.iter_mut().zip(reserved.first..) {
-        frame.counter = counter;
+
+    /// Seals a run with counters that were reserved for it, and lists its datagrams. Returns false as [`seal`](Self::seal) does.
+    pub(crate) fn seal_with(
+        &mut self,
+        sealer: &Sealer,
+        reserved: &Reserved,
+        peer: &PeerShared,
+        frames: &mut [Frame],
+    ) -> bool {
+        let Self { slab, transmits, now, shared } = self;
+        if reserved.rekey {
+            shared.control.want_handshake(peer);
+        }
+        let endpoint = peer.endpoint.load();
+        let Some(&endpoint) = endpoint.as_deref() else {
+            shared.drops.count(DropReason::NoEndpoint, frames.len());
+            return false;
+        };
+        for (frame, counter) in frames.iter_mut().zip(reserved.first..) {
+            frame.counter = counter;
+        }
+        let path_set = peer.path_set.load();
+        let spread = path_set.as_deref().filter(|path_set| path_set.spreads());
+        let mut bytes = 0;
+        // Listed before they are sealed: only the plaintext tells the flow.
+        for frame in &*frames {
+            let (offset, len) = (frame.offset - HEADER_LEN, HEADER_LEN + frame.len + TAG_LEN);
+            bytes += len as u64;
+            let packet = || &slab[frame.offset..frame.offset + frame.len];
+            let to = spread.and_then(|path_set| path_set.endpoint(packet(), *now)).unwrap_or(endpoint);
+            extend(transmits, to, ecn::of(packet()), offset, len);
+        }
+        sealer.seal(slab, frames);
+        if peer.activity.data_sent(*now, bytes) {
+            shared.control.notify(Notice::Activity(peer.id));
+        }
+        true
     }
-    let several = peer.path_set.load();
-    let spread = several.as_deref().filter(|several| several.spreads());
-    let mut bytes = 0;
-    // Listed before they are sealed: only the text tells the flow.
-    for frame in &*frames {
-        let (offset, len) = (frame.offset - HEADER_LEN, HEADER_LEN + frame.len + TAG_LEN);
-        bytes += len as u64;
-        let text = || &slab[frame.offset..frame.offset + frame.len];
-        let to = spread.and_then(|paths| paths.endpoint(text(), now)).unwrap_or(endpoint);
-        extend(transmits, to, ecn::of(text()), offset, len);
+
+    /// Keeps packets until there is a session. Where none waited before, asks for a handshake. From then on one is under way, until
+    /// control has sent the packets or dropped them.
+    #[cold]
+    fn wait(&mut self, peer: &PeerShared, frames: &mut [Frame]) -> bool {
+        let shared = self.shared;
+        let mut waiting = peer.waiting.lock();
+        // There may be a session by now. Control has sent what waited before it published the sealer.
+        let sealer = peer.sealer.load();
+        if let Some((sealer, reserved)) = usable(sealer.as_deref(), self.now, frames.len()) {
+            drop(waiting);
+            return self.seal_with(sealer, &reserved, peer, frames);
+        }
+        // No endpoint to send an initiation to, and no name that could still be resolved: only the peer can begin, and by then
+        // these packets would be stale.
+        if peer.endpoint.load().is_none() && !peer.has_configured_endpoint.load(Ordering::Relaxed) {
+            shared.drops.count(DropReason::NoEndpoint, frames.len());
+            return false;
+        }
+        let first = waiting.is_empty();
+        let packets = frames.iter().map(|frame| &self.slab[frame.offset..frame.offset + frame.len]);
+        let dropped = packets.map(|packet| waiting.push(packet, &shared.waiting_bytes)).sum();
+        shared.drops.count(DropReason::StagingFull, dropped);
+        if first {
+            shared.control.want_handshake(peer);
+        }
+        true
     }
-    sealer.seal(slab, frames);
-    if peer.activity.data_sent(now, bytes) {
-        shared.control.notify(Notice::Activity(peer.id));
-    }
-    true
 }
 
 /// Sends what was sealed for `peers`.
@@ -109,40 +137,6 @@ fn extend(transmits: &mut Vec<Transmit>, to: Endpoint, ds: u8, offset: usize, le
     transmits.push(Transmit { to, segments, ds });
 }
 
-/// Keeps packets until there is a session, and asks for one where none waited before: from then on a handshake is under way,
-/// until control has sent them or dropped them.
-#[cold]
-fn wait(
-    peer: &PeerShared,
-    slab: &mut [u8],
-    frames: &mut [Frame],
-    now: Instant,
-    transmits: &mut Vec<Transmit>,
-    shared: &Shared,
-) -> bool {
-    let mut waiting = peer.waiting.lock();
-    // There may be a session by now. Control has sent what waited before it let anybody see the sealer.
-    let sealer = peer.sealer.load();
-    if let Some((sealer, reserved)) = usable(sealer.as_deref(), now, frames.len()) {
-        drop(waiting);
-        return seal_with(sealer, &reserved, peer, slab, frames, now, transmits, shared);
-    }
-    // Nowhere to send an initiation, and no name that could still be resolved: only the peer can begin, and by then these
-    // packets would be stale.
-    if peer.endpoint.load().is_none() && !peer.has_configured_endpoint.load(Ordering::Relaxed) {
-        shared.drops.count(DropReason::NoEndpoint, frames.len());
-        return false;
-    }
-    let first = waiting.is_empty();
-    let packets = frames.iter().map(|frame| &slab[frame.offset..frame.offset + frame.len]);
-    let dropped = packets.map(|packet| waiting.push(packet, &shared.waiting_bytes)).sum();
-    shared.drops.count(DropReason::StagingFull, dropped);
-    if first {
-        shared.control.want_handshake(peer);
-    }
-    true
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,7 +162,7 @@ mod tests {
         let now = Instant::from_nanos(0);
         let wait = |bytes: std::ops::Range<u8>| {
             let ((mut slab, mut frames), mut transmits) = (packets(bytes), Vec::new());
-            seal(&peer, &mut slab, &mut frames, now, &mut transmits, &shared);
+            Batch { slab: &mut slab, transmits: &mut transmits, now, shared: &shared }.seal(&peer, &mut frames);
             assert!(transmits.is_empty(), "there is no session");
         };
         wait(0..3);
@@ -209,7 +203,7 @@ mod tests {
             let waiting = peer.waiting.lock();
             let worker = scope.spawn(|| {
                 let ((mut slab, mut frames), mut transmits) = (packets(0..3), Vec::new());
-                seal(&peer, &mut slab, &mut frames, now, &mut transmits, &shared);
+                Batch { slab: &mut slab, transmits: &mut transmits, now, shared: &shared }.seal(&peer, &mut frames);
                 (frames[0].counter, transmits.len())
             });
             // Whether the worker waits for the lock by now or not, it must not be before these.
@@ -249,7 +243,7 @@ mod tests {
             frames.push(Frame { offset, len: 48, counter: 0 });
         }
         let mut transmits = Vec::new();
-        seal(&peer, &mut slab, &mut frames, now, &mut transmits, &shared);
+        Batch { slab: &mut slab, transmits: &mut transmits, now, shared: &shared }.seal(&peer, &mut frames);
         let mut paths = HashMap::new();
         for Transmit { to, segments, .. } in &transmits {
             for piece in segments.pieces() {

@@ -5,7 +5,7 @@ use super::{
     lanes::Lanes,
     now,
     routing_loop::{self, LoopDetector},
-    seal,
+    seal::{self, Batch},
     unreachable::Unreachable,
 };
 use crate::{
@@ -192,12 +192,13 @@ impl Tx {
     /// Seals run by run.
     fn seal(&mut self, table: &Table, lanes: &mut Lanes<impl TunQueue>, shared: &Shared) -> io::Result<()> {
         let now = now();
+        let mut batch = Batch { slab: &mut self.slab, transmits: &mut self.transmits, now, shared };
         for run in &self.runs {
             let Some(peer) = table.peers.get(&run.peer) else { continue };
             let frames = &mut self.frames[run.frames.clone()];
-            if !seal::seal(peer, &mut self.slab, frames, now, &mut self.transmits, shared) {
+            if !batch.seal(peer, frames) {
                 for frame in &*frames {
-                    let packet = &self.slab[frame.offset..frame.offset + frame.len];
+                    let packet = &batch.slab[frame.offset..frame.offset + frame.len];
                     if let Some(head) = IpHead::parse(packet) {
                         self.unreachable.tell(packet, &head, lanes, now, shared)?;
                     }
