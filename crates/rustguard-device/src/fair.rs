@@ -1,8 +1,8 @@
-//! A bounded queue that anybody can fill, half of which is left to sources that send little.
+//! A bounded queue of messages from strangers. Half of its places are reserved for sources that send little.
 //!
-//! Strangers can send faster than control can look at what they send. In a queue where everybody takes what is free, a source that floods
-//! has nearly all places, and an honest sender gets through by luck. So half of the places is left to sources that send little:
-//! [`SHARE`] messages in a [`TICK`]. Measured with a flood at line rate of first messages of enrolment, on two cores.
+//! Strangers can send faster than control can read. Without the reserve, a source that floods the queue has nearly all places, and an
+//! honest sender gets through by luck. A source that sends little is one with at most [`SHARE`] messages in a [`TICK`]. The figures
+//! are measured with a flood of enrolment's first messages at line rate, on two cores.
 
 use rustguard_core::{limit::Source, time::Instant};
 use std::{
@@ -13,11 +13,11 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// For so long a source's messages are counted together.
+/// The period in which a source's messages are counted together.
 const TICK: Duration = Duration::from_millis(100);
-/// Messages of a source in a tick that may take a place of the second half.
+/// Messages of one source that may take reserved places in one tick.
 const SHARE: u32 = 8;
-/// Counters, 64 KiB of them. Sources that fall on the same one share it; which do is different in each process.
+/// The number of counters (64 KiB). Sources with the same hash share one; the hash is different in each process.
 const COUNTERS: usize = 8192;
 
 /// See the module. This is the sending end.
@@ -34,8 +34,8 @@ impl<T> FairQueue<T> {
         Self { queue, hash: RandomState::new(), counters }
     }
 
-    /// Queues a message; false when it has to be dropped. It is made only when there is a place for it: a flood must not make copies
-    /// that nobody takes.
+    /// Queues a message; false when it has to be dropped. The message is copied only when there is a place for it, so that a flood
+    /// costs no copies.
     pub(crate) fn push(&self, from: IpAddr, now: Instant, message: impl FnOnce() -> T) -> bool {
         let contested = self.queue.capacity() <= self.queue.max_capacity() / 2;
         if contested && !self.within_share(from, now) {
@@ -44,13 +44,13 @@ impl<T> FairQueue<T> {
         self.queue.try_reserve().map(|place| place.send(message())).is_ok()
     }
 
-    /// Counts a message of a source: an IPv4 address or an IPv6 /64. Two workers at once may count one of two, which is as
-    /// good.
+    /// Counts a message of a source: an IPv4 address or an IPv6 /64. Of two workers that count at once, one may be lost, which does no
+    /// harm.
     fn within_share(&self, source: IpAddr, now: Instant) -> bool {
         let source = Source::of(source);
         let at = self.hash.hash_one(source) as usize % COUNTERS;
         let tick = (now.since(Instant::from_nanos(0)).as_nanos() / TICK.as_nanos()) as u32;
-        // Modulo, so there is one.
+        // The index is taken modulo the length: there is one.
         let Some(counter) = self.counters.get(at) else { return false };
         let counted = counter.load(Ordering::Relaxed);
         let before = if (counted >> 32) as u32 == tick { counted as u32 } else { 0 };

@@ -1,4 +1,4 @@
-//! Another protocol on the tunnel's port: which datagrams are its own, and the queue they wait in.
+//! A foreign protocol on the tunnel's port: how its datagrams are recognised, and the queue they wait in.
 
 use crate::{
     drops::{DropReason, Drops},
@@ -47,7 +47,7 @@ impl Datagrams {
     }
 }
 
-/// Who speaks another protocol on our port.
+/// A protocol that an embedder speaks on the tunnel's port.
 pub(crate) struct ForeignProtocol {
     pub(crate) recognises: fn(&[u8]) -> bool,
     queue: FairQueue<Datagram>,
@@ -58,7 +58,7 @@ impl ForeignProtocol {
         Self { recognises, queue: FairQueue::new(queue) }
     }
 
-    /// Copies a datagram for those who speak the protocol.
+    /// Copies a datagram into the protocol's queue.
     #[cold]
     pub(crate) fn take(&self, from: Endpoint, datagram: &[u8], now: Instant, drops: &Drops) {
         let copy = || Datagram { endpoint: from, bytes: datagram.into() };

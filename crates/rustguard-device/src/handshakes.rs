@@ -1,10 +1,10 @@
 //! Handshake messages on their way from the workers to control.
 //!
-//! The worker checks the MACs, which takes about a microsecond. A message with a wrong MAC1 ends there: its sender does not know our
-//! public key. Senders that have proven their address by a cookie have a queue of their own, so that spoofed sources cannot fill it.
-//! So have cookie replies, which have no MACs, so that those who do not know our public key fill nothing else. While all three
-//! queues have messages, control reads half of its messages from the first and a quarter from each of the others: whoever
-//! floods one of them keeps nobody in another waiting.
+//! The worker checks the MACs, which takes about a microsecond. It drops a message with a wrong MAC1: the sender does not know our
+//! public key. Messages from senders that have proven their address by a cookie have a queue of their own, which spoofed sources
+//! cannot fill. Cookie replies have no MACs, so anybody can send them: they have a queue of their own too. While all three queues
+//! have messages, control reads half of its messages from the first and a quarter from each of the others. A flood in one queue
+//! delays no message in another.
 
 use crate::{
     drops::{DropReason, Drops},
@@ -35,7 +35,7 @@ pub(crate) struct HandshakeDatagram {
 
 /// The workers' end.
 pub(crate) struct HandshakeQueues {
-    /// Judges messages; `None` while there is no private key, or control has not brought it yet.
+    /// Checks MACs; `None` while there is no private key, or control has not published it yet.
     pub(crate) screen: ArcSwapOption<Screen>,
     proven: FairQueue<HandshakeDatagram>,
     unproven: FairQueue<HandshakeDatagram>,
@@ -52,7 +52,7 @@ pub(crate) struct HandshakeInbox {
 }
 
 impl HandshakeQueues {
-    /// With so much room in each queue.
+    /// With room for so many messages in each queue.
     pub(crate) fn new(room: usize) -> (Self, HandshakeInbox) {
         let (proven, proven_in) = mpsc::channel(room);
         let (unproven, unproven_in) = mpsc::channel(room);
@@ -64,7 +64,7 @@ impl HandshakeQueues {
         )
     }
 
-    /// Copies a message to control, if it may be worth looking at. [`Kind::of`] has checked its length.
+    /// Copies a message to control, unless its MACs are wrong. [`Kind::of`] has checked its length.
     #[cold]
     pub(crate) fn take(&self, from: Endpoint, datagram: &[u8], now: Instant, drops: &Drops) {
         let screen = self.screen.load();

@@ -1,4 +1,4 @@
-//! A peer's several paths, as the workers see them: where it may be heard, and which flow goes where.
+//! The paths of a peer that has several, as the workers see them: from where its packets are expected, and which path a flow takes.
 
 use rustguard_core::{
     packet::{self, IpHead},
@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-/// What [`Paths`](rustguard_core::paths::Paths) chose, replaced as a whole; the flows live on.
+/// The choice of [`Paths`](rustguard_core::paths::Paths). It is replaced as a whole; the table of flows is carried over.
 pub(crate) struct PathSet {
     known: Vec<Place>,
     pinned: bool,
@@ -21,7 +21,7 @@ pub(crate) struct PathSet {
 }
 
 impl PathSet {
-    /// `None` where the peer is like any other: it has one endpoint, and moves when it is heard elsewhere.
+    /// `None` where the peer has a single endpoint, and moves when it is heard elsewhere.
     pub(crate) fn new(choice: &Choice, flows: &Arc<Flows>) -> Option<Self> {
         if choice.known.is_empty() && choice.spread.is_empty() && !choice.pinned {
             return None;
@@ -39,13 +39,13 @@ impl PathSet {
         })
     }
 
-    /// Whether a packet from there says nothing new about where the peer is.
+    /// Whether a packet from there does not move the peer.
     pub(crate) fn expects(&self, from: &Endpoint) -> bool {
         let from = place(from);
         self.pinned || self.known.iter().any(|known| known.covers(&from))
     }
 
-    /// Where flows go.
+    /// The endpoints that flows are spread over.
     pub(crate) fn ends(&self) -> impl Iterator<Item = &Endpoint> {
         self.ends.iter().flatten()
     }
@@ -55,14 +55,15 @@ impl PathSet {
         !self.shares.is_empty()
     }
 
-    /// Where this packet goes, by the flow it belongs to; what is no packet (padding and all) goes with flow 0.
+    /// Where this packet goes, by the flow it belongs to. Text that is no IP packet goes with flow 0.
     pub(crate) fn endpoint(&self, text: &[u8], now: Instant) -> Option<Endpoint> {
         let flow = IpHead::parse(text).map_or(0, |head| packet::flow(text, &head));
         self.ends[usize::from(self.flows.path(flow, &self.shares, now)?)]
     }
 }
 
-/// As paths know it. What was received says by which interface; what is to be sent says it where it is bound to it.
+/// The endpoint as [`rustguard_core::paths`] knows it. A received datagram tells its interface; one to be sent tells it only where
+/// it is bound to it.
 pub(crate) fn place(endpoint: &Endpoint) -> Place {
     Place {
         remote: endpoint.remote,
@@ -71,7 +72,7 @@ pub(crate) fn place(endpoint: &Endpoint) -> Place {
     }
 }
 
-/// As the sockets want it.
+/// The place as sockets take it.
 pub(crate) fn endpoint(place: Place) -> Endpoint {
     let Place { remote, local, interface } = place;
     let local = match (local, interface) {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
-/// What becomes of a packet that one peer sends to another.
+/// How packets from one peer to another are treated.
 ///
 /// Relayed packets are sealed again where they lie, several times as fast as the host would forward them. The host never sees
 /// them: its netfilter, its counters and its packet sockets only know of those that it forwards itself. Therefore nothing is
@@ -33,7 +33,7 @@ pub enum Relay {
 }
 
 impl Relay {
-    /// What it means over transports of the embedder's own, where no kernel has routes or addresses to ask for.
+    /// The setting as it works over the embedder's own transports, where there is no kernel to ask for routes or addresses.
     pub(crate) fn without_interface(self) -> Self {
         match self {
             Self::Auto => Self::Off,
@@ -43,20 +43,20 @@ impl Relay {
     }
 }
 
-/// What may go from peer to peer without the host.
+/// The rule that workers apply to a packet from one peer to another.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum RelayRule {
-    /// Nothing.
+    /// The host gets every packet.
     #[default]
     Never,
-    /// What the kernel would route back into the interface: see [`Shared::kernel_answers`](crate::shared::Shared::kernel_answers).
+    /// Relay what the kernel would route back into the interface: see [`Shared::kernel_answers`](crate::shared::Shared::kernel_answers).
     AskKernel,
-    /// All that is for another peer by the allowed IPs.
+    /// Relay everything whose next hop is a peer.
     Always {
         /// The host's own addresses.
         local: Arc<HashSet<IpAddr>>,
     },
-    /// Nothing, and the host does not get it either.
+    /// Drop packets from one peer to another.
     Isolate,
 }
 

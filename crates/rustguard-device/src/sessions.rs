@@ -1,7 +1,7 @@
 //! The receiving sides of all sessions, by receiver index.
 //!
-//! A concurrent map frees what was removed in lots, some time later. Keys must not wait for that: a session holds its opener so that
-//! control can take it out, and the key is erased when the run of packets that uses it at that moment is done.
+//! A concurrent map frees removed entries later, many together. Keys must be erased at once. So a session holds its opener in a
+//! pointer that control clears; the key is erased when the run of packets that uses it at that moment is done.
 
 use crate::shared::peer::PeerShared;
 use arc_swap::{ArcSwapOption, Guard};

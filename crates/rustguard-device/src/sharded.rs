@@ -1,6 +1,6 @@
-//! A map whose snapshots share what did not change since.
+//! A map whose snapshots share the parts that did not change.
 //!
-//! Control changes one peer, and the workers get a new table. With 60,000 peers a copy of one map takes 20 ms of control's time. So
+//! Each change of a peer gives the workers a new table. With 60,000 peers, the copy of one map takes 20 ms of control's time. So
 //! there are [`SHARDS`] maps: a change copies one of them, and a snapshot copies none.
 
 use rustguard_core::node::PeerId;
@@ -19,14 +19,14 @@ pub(crate) trait Key: Eq + Hash + Clone {
 }
 
 impl Key for PeerId {
-    /// They are given in order.
+    /// Identifiers are given in order.
     fn shard(&self) -> usize {
         self.0 as usize
     }
 }
 
 impl Key for PublicKey {
-    /// Any byte of a public key is as good as random, but for the last, whose highest bit is zero.
+    /// Each byte of a public key is nearly random, except for the last, whose highest bit is zero.
     fn shard(&self) -> usize {
         self.0[0].into()
     }

@@ -24,31 +24,31 @@ use to_control::{RouteQuestion, ToControl};
 pub(crate) struct Shared {
     /// Receiver index → session.
     pub(crate) sessions: Sessions,
-    /// Who has which addresses, replaced as a whole.
+    /// Routes and peers, replaced as a whole.
     pub(crate) table: ArcSwap<Table>,
     /// The interface's MTU: packets are padded up to it, never past it.
     pub(crate) mtu: AtomicU32,
-    /// What was asked of the kernel, and whether it would. Emptied when its routes change.
+    /// The kernel's answers to [`RouteQuestion`]s. Emptied when its routes change.
     pub(crate) kernel_answers: papaya::HashMap<RouteQuestion, bool>,
-    /// Packets taken to go from peer to peer, also those that then wait for a session or have nowhere to go.
+    /// Packets that were relayed from peer to peer, including those that then waited for a session or had no endpoint.
     pub(crate) relayed: AtomicU64,
-    /// What becomes of a router's packets with sources that it has not announced.
+    /// How a router's packets with sources that it has not announced are treated.
     pub(crate) source_check: SourceCheck,
-    /// Those that were let through.
+    /// Packets with such sources that were let through.
     pub(crate) unannounced: LoggedCounter,
     /// The UDP port of the sockets.
     pub(crate) port: AtomicU16,
-    /// Packets of our own that the host's routes led back into the interface.
+    /// The tunnel's own datagrams that the host's routes led back into the interface.
     pub(crate) looped: LoggedCounter,
-    /// The embedder's last word about packets.
+    /// The embedder's filter, which has the last word about packets.
     pub(crate) filter: Option<Filter>,
     /// Everything dropped, by reason.
     pub(crate) drops: Drops,
     /// Bytes that wait for sessions.
     pub(crate) waiting_bytes: WaitingBytes,
-    /// The way to control.
+    /// The channels to control.
     pub(crate) control: ToControl,
-    /// The way of handshake messages to control: outsiders can fill it, so it carries nothing else.
+    /// The queues of handshake messages to control. Outsiders can fill them, so they carry nothing else.
     pub(crate) handshakes: HandshakeQueues,
     /// Tells the routing engine's own packets from others.
     pub(crate) is_engine_packet: Option<fn(&[u8]) -> bool>,
@@ -57,7 +57,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Without a filter, a routing engine and another protocol; the fields for those are public.
+    /// For a device without a filter, a routing engine and another protocol: those fields are set afterwards.
     pub(crate) fn new(mtu: u32, port: u16, control: ToControl, handshakes: HandshakeQueues) -> Self {
         Self {
             sessions: Sessions::default(),

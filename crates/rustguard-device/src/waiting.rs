@@ -7,10 +7,10 @@
 use rustguard_core::staging::{LIMIT, Staged};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that may wait over all peers. One half is for anybody: 85 peers can have their 128 packets of 1,420 bytes there. The
-/// other half is for single packets: the first packets of 11,000 more peers.
+/// Bytes that may wait over all peers. All packets share one half: 85 peers can have 128 packets of 1,420 bytes each there. The
+/// other half is for the only waiting packet of a peer: room for 11,000 more peers.
 const LIMIT_BYTES: usize = 32 << 20;
-/// What a packet takes besides its bytes: its place in the queue, and the allocator's share.
+/// What a packet takes besides its bytes: its place in the queue, and the allocator's overhead.
 const PER_PACKET: usize = 48;
 
 /// Bytes that wait over all peers.
@@ -18,8 +18,8 @@ const PER_PACKET: usize = 48;
 pub(crate) struct WaitingBytes(AtomicUsize);
 
 impl WaitingBytes {
-    /// Takes room for a packet, the `only` one of its peer or not. A peer whose first packet finds no room loses that packet,
-    /// but not its handshake.
+    /// Takes room for a packet; `only`: no other packet of its peer waits. Without room, the packet is lost, but the handshake goes
+    /// on.
     fn take(&self, bytes: usize, only: bool) -> bool {
         let limit = if only { LIMIT_BYTES } else { LIMIT_BYTES / 2 };
         let take = |used: usize| (used + bytes <= limit).then_some(used + bytes);

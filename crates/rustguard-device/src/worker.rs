@@ -35,13 +35,13 @@ use std::{
     thread::JoinHandle,
 };
 
-/// How often a worker looks for packets in vain before it sleeps, when they have been coming for [`BUSY`] batches: the next
-/// ones are a few microseconds away, and sleeping and waking takes longer. A TCP stream beside pings gains 5 %, the median of
-/// the pings falls by a third, and the processor time per byte stays (medians of three rounds on two virtual cores).
+/// How often a worker looks for packets without finding any before it sleeps, after [`BUSY`] batches without a pause: the next
+/// packets are probably a few microseconds away, and sleeping and waking takes longer. A TCP stream beside pings gains 5 %, the median
+/// of the pings falls by a third, and the processor time per byte stays (medians of three rounds on two virtual cores).
 const LOOKS: u32 = 4;
 /// Batches without a pause.
 const BUSY: u32 = 8;
-/// What datagrams come by, for the log.
+/// The name of the sockets in the log.
 const UDP: &str = "UDP sockets";
 
 /// Control's handle on a worker. Dropping it stops the worker and waits for it.
@@ -56,7 +56,7 @@ struct Mailbox<N> {
     /// New sockets, after the listen port changed; none, when they are to be closed.
     network: Mutex<Option<Option<N>>>,
     stop: AtomicBool,
-    /// There is something to find. Looked at after every batch: a flood must not keep control waiting.
+    /// Something was left. Read after every batch, so that a flood does not keep control waiting.
     mail: AtomicBool,
 }
 
@@ -121,7 +121,7 @@ struct Worker<T, N> {
     network: Option<N>,
     tx: tx::Tx,
     rx: rx::Rx,
-    /// How reading goes for either.
+    /// The pauses of the two directions after failed reads.
     sending: ReadBackoff,
     receiving: ReadBackoff,
     waiter: Waiter,
@@ -156,7 +156,7 @@ impl<T: TunQueue, N: Network> Worker<T, N> {
         }
     }
 
-    /// A batch of what comes in, unless that pauses.
+    /// Receives a batch, unless the direction pauses.
     fn receive(&mut self) -> io::Result<bool> {
         if self.receiving.pause(now) {
             return Ok(false);
@@ -165,7 +165,7 @@ impl<T: TunQueue, N: Network> Worker<T, N> {
         self.receiving.outcome(result, now)
     }
 
-    /// A batch of what goes out, unless that pauses.
+    /// Sends a batch, unless the direction pauses.
     fn send(&mut self, alone: bool) -> io::Result<bool> {
         if self.sending.pause(now) {
             return Ok(false);
@@ -174,7 +174,7 @@ impl<T: TunQueue, N: Network> Worker<T, N> {
         self.sending.outcome(result, now)
     }
 
-    /// Until there is something to read, mail, or the end of a pause. What pauses is not waited for: it may be readable.
+    /// Waits until there is something to read, mail, or a pause ends. A direction that pauses is left out: it may be readable.
     fn wait(&mut self) -> io::Result<()> {
         let (sending, receiving) = (self.sending.paused(), self.receiving.paused());
         let until = [sending, receiving].into_iter().flatten().min();
@@ -185,7 +185,7 @@ impl<T: TunQueue, N: Network> Worker<T, N> {
 
     /// Returns false when the worker is to stop.
     fn read_mail(&mut self) -> bool {
-        // Cleared first: what comes while the rest is looked at is looked at again.
+        // Cleared first: mail that comes during the rest is read the next time.
         self.mailbox.mail.swap(false, Ordering::Acquire);
         if let Some(network) = self.mailbox.network.lock().take() {
             self.rx = rx::Rx::new(&network);

@@ -4,11 +4,11 @@ use ipnet::IpNet;
 use rustguard_core::{allowed_ips::AllowedIps, node::PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Whose allowed IPs are which.
+/// Which peer has which allowed IPs.
 pub(super) enum Allowed {
     /// As in WireGuard: a prefix belongs to the peer that was given it last.
     Exclusive(AllowedIps),
-    /// Bounds of what each peer may carry, for an engine that decides where things are.
+    /// Limits of what each peer may carry, for an engine that decides about routes.
     Shared(BTreeMap<PeerId, BTreeSet<IpNet>>),
 }
 
@@ -17,7 +17,7 @@ impl Allowed {
         if shared { Self::Shared(BTreeMap::new()) } else { Self::Exclusive(AllowedIps::default()) }
     }
 
-    /// Gives `net` to `peer`; returns who has lost it by that.
+    /// Gives `net` to `peer`; returns the peer that has lost it.
     pub(super) fn insert(&mut self, net: IpNet, peer: PeerId) -> Option<PeerId> {
         match self {
             Self::Exclusive(table) => table.insert(net, peer).filter(|&before| before != peer),

@@ -1,4 +1,4 @@
-//! Carries out what the node decided.
+//! Carries out the node's actions, and reports its events.
 
 use super::{
     Control,
@@ -47,7 +47,7 @@ impl<B: Binder> Control<B> {
             }
             Action::RemoveOpener { index } => self.shared.sessions.remove(index),
             Action::SetSealer { peer, sealer } => self.set_sealer(peer, sealer),
-            // What waited has left with the sealer's first counters.
+            // Packets that waited have left with the sealer's first counters.
             Action::Flush { peer, or_keepalive } => {
                 if or_keepalive && self.sealer(peer).is_some_and(|sealer| sealer.is_unused()) {
                     self.keepalive(peer);
@@ -64,7 +64,7 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// The peer's endpoint is another.
+    /// Reports that the peer's endpoint has changed.
     pub(super) fn moved(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get(&peer) else { return };
         let Some(public_key) = self.node.peer_config(peer).map(|config| config.public_key) else { return };
@@ -75,7 +75,7 @@ impl<B: Binder> Control<B> {
         self.tell_endpoints(peer);
     }
 
-    /// Translates the node's events, which speak of ids, for embedders, who know keys.
+    /// Reports the node's events to the engine, the log and the embedder, which knows peers by their keys.
     fn report(&mut self, event: &NodeEvent) {
         let (NodeEvent::HandshakeComplete { peer, .. }
         | NodeEvent::HandshakeFailed { peer }

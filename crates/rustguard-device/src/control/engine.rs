@@ -22,10 +22,10 @@ use rustguard_core::{
 };
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// An engine that talks to peers is told this often what WireGuard has seen of them. Ten times a second would cost a core's
-/// thousandth for 200 peers; losing a peer is noticed by its silence, which takes longer.
+/// How often an engine that talks to peers is told what WireGuard has seen of them. Ten times a second would cost a thousandth of a
+/// core for 200 peers. It need not be faster: an engine notices a lost peer by its silence, which takes longer.
 const SAMPLE: Duration = Duration::from_millis(200);
-/// Peers that are looked at together: less than a millisecond.
+/// Peers whose counters are read together, in less than a millisecond.
 const SAMPLED: usize = 512;
 impl<B: Binder> Control<B> {
     /// The time has come for the engine.
@@ -65,7 +65,7 @@ impl<B: Binder> Control<B> {
         self.tell_engine(EngineEvent::PeerRemoved { peer });
     }
 
-    /// What WireGuard itself noticed.
+    /// Tells the engine what WireGuard itself noticed.
     pub(super) fn engine_signal(&mut self, peer: PeerId, signal: Signal) {
         if self.engine_host.next_sample.is_some() {
             self.tell_engine(EngineEvent::Signal { peer, signal });
@@ -98,20 +98,20 @@ impl<B: Binder> Control<B> {
         for &prefix in wanted.difference(&before) {
             self.engine_host.change(|table| table.install(prefix, Target::Host));
             if let Some(kernel) = &self.engine_host.kernel {
-                // What was learned gives way, whatever the engine says about it from now on.
+                // A learned route gives way, whatever the engine says about it from now on.
                 kernel.set(prefix, false);
             }
             self.tell_engine(EngineEvent::Announce { prefix, metric: 0 });
         }
     }
 
-    /// Where a peer is may be new: no learned route may lead the way there into the tunnel.
+    /// A peer's endpoint may have changed: no learned route may lead it into the tunnel.
     pub(super) fn tell_endpoints(&self, peer: PeerId) {
         let Some(kernel) = &self.engine_host.kernel else { return };
         let mut addresses = Vec::new();
         if let Some(entry) = self.peers.get(&peer) {
             addresses.extend(entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote.ip()));
-            let places = entry.paths.iter().flat_map(|several| several.paths.places());
+            let places = entry.paths.iter().flat_map(|peer_paths| peer_paths.paths.places());
             addresses.extend(places.map(|place| place.remote.ip()));
         }
         kernel.endpoints(peer, addresses);
@@ -124,7 +124,7 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// The engine's last words.
+    /// Lets the engine say goodbye, at the end of the device.
     pub(super) fn engine_leave(&mut self) {
         let mut actions = std::mem::take(&mut self.engine_host.actions);
         self.engine_host.engine.leave(now().instant, &mut actions);
@@ -132,7 +132,7 @@ impl<B: Binder> Control<B> {
         self.publish();
     }
 
-    /// Lets the workers know, where there is news, and it is not too soon after the last.
+    /// Gives the workers a new table where routes have changed, and it is not too soon after the last table.
     pub(super) fn publish_routes(&mut self) {
         if self.engine_host.changed && self.engine_host.pace.is_due(now().instant) {
             self.publish();
@@ -164,7 +164,7 @@ impl<B: Binder> Control<B> {
             Action::Send { peer, packet } if engine_host.changed => engine_host.after_change.push((peer, packet)),
             Action::Send { peer, packet } => self.send_for_engine(peer, &packet),
             Action::Install { prefix, hops } => {
-                // What is this host's own stays so, whatever others say.
+                // This host's own prefix is not replaced by a learned one.
                 if engine_host.announced.contains(&prefix) {
                     return;
                 }
@@ -210,7 +210,8 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// Seals a packet of the engine's. Without a session there is none to seal it for: what an engine says is said again.
+    /// Seals a packet of the engine's. Without a session the packet is dropped, because a routing protocol repeats itself, and a
+    /// handshake begins.
     fn send_for_engine(&mut self, peer: PeerId, packet: &[u8]) {
         let Some(entry) = self.peers.get(&peer) else { return };
         let Some(sealer) = entry.shared.sealer.load_full() else {
@@ -225,7 +226,7 @@ impl<B: Binder> Control<B> {
         self.seal_and_send(peer, &sealer, &padded, Payload::Engine);
     }
 
-    /// Tells the engine what the counters of some peers say. With thousands of them, others' work comes in between.
+    /// Tells the engine what the counters of some peers say. With thousands of peers, other work comes in between.
     fn sample(&mut self, now: Instant) {
         if self.engine_host.round.is_empty() {
             self.engine_host.round.extend(self.peers.keys());

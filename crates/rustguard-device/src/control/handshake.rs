@@ -13,7 +13,7 @@ use std::{sync::Arc, time::Duration};
 /// The DS field of handshake messages: AF41, as the kernel's WireGuard has it (HANDSHAKE_DSCP). That of data has no DSCP, which would
 /// tell an observer what is inside.
 const HANDSHAKE_DS: u8 = 0x88;
-/// Between the first initiations to peers that are greeted: a tenth of the time goes into them.
+/// Between the first initiations to peers that are greeted. They take a tenth of control's time.
 const GREETING_PAUSE: Duration = Duration::from_millis(1);
 
 impl<B: Binder> Control<B> {
@@ -36,7 +36,7 @@ impl<B: Binder> Control<B> {
         self.apply(Some(datagram));
     }
 
-    /// The peer's endpoint is there: what was waiting for it begins.
+    /// The peer's endpoint is known: handshakes that waited for it begin.
     pub(super) fn start(&mut self, peer: PeerId) {
         let now = now();
         self.node.start(peer, now, &mut rand::rng(), &mut self.actions);
@@ -47,15 +47,15 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// A worker wants a handshake with this peer.
+    /// A worker asks for a handshake with this peer.
     pub(super) fn handshake_requested(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get(&peer) else { return };
-        // Cleared first: a wish that comes while this one is looked at is told again.
+        // Cleared first: a request that comes while this one is handled is told again.
         entry.shared.handshake_wanted.store(false, std::sync::atomic::Ordering::Release);
         self.node.handshake_wanted(peer, now(), &mut rand::rng(), &mut self.actions);
     }
 
-    /// New handshakes with everybody whose place is known.
+    /// Starts a handshake with every peer whose endpoint is known.
     pub(super) fn handshake_now(&mut self) {
         for (&peer, entry) in &self.peers {
             if entry.shared.endpoint.load().is_some() {
@@ -64,9 +64,9 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// Sends an initiation to the peer's endpoint, wherever that is now, or to all where there are several and none is known to
-    /// work: the peer answers the first that comes, and takes the others for replays. A response goes where its
-    /// initiation came from. Where no endpoint is known, it is not resolved yet, or the peer has to speak first.
+    /// Sends an initiation to the peer's endpoint, or to all its endpoints where none is known to work: the peer answers the first that
+    /// arrives, and takes the others for replays. A response goes where its initiation came from. Nothing is sent while no endpoint
+    /// is known: its name is not resolved yet, or the peer has to begin.
     pub(super) fn send_handshake(
         &mut self,
         peer: PeerId,
@@ -75,7 +75,7 @@ impl<B: Binder> Control<B> {
         handled: Option<&HandshakeDatagram>,
     ) {
         if attempt > 0 {
-            // No answer: perhaps our address has changed, perhaps theirs.
+            // There was no answer: our address may have changed, or the peer's.
             if let Some(entry) = self.peers.get(&peer) {
                 entry.shared.forget_source();
             }

@@ -1,4 +1,4 @@
-//! The paths to peers that have several: what [`Paths`] orders is carried out, and what it chooses reaches the workers.
+//! The part of control for peers with several paths: carries out the orders of [`Paths`], and gives its choice to the workers.
 
 pub(super) mod peer_paths;
 
@@ -46,7 +46,7 @@ impl<B: Binder> Control<B> {
         self.paths_changed(peer);
     }
 
-    /// Puts a configured endpoint where it is, or has its name resolved.
+    /// Uses a configured address, or has a configured name resolved.
     pub(super) fn find(&mut self, peer: PeerId, path: usize, attempt: u32) {
         let Some(configured) = self.peers.get(&peer).and_then(|entry| entry.endpoints.get(path)) else { return };
         match configured.spec.endpoint {
@@ -55,7 +55,7 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// The peer's configured endpoint is there.
+    /// The address of a configured endpoint is known.
     pub(super) fn found(&mut self, peer: PeerId, path: usize, remote: std::net::SocketAddr) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let known = entry.shared.endpoint.load().as_deref().map(|known| known.remote);
@@ -63,7 +63,7 @@ impl<B: Binder> Control<B> {
         if let Some(via) = &configured.spec.via {
             let index = interface_index(via);
             if let (Err(error), true) = (&index, configured.interface != Some(0)) {
-                // Said once; the path is put in place when the interface is there.
+                // Logged once; the path is used when the interface exists.
                 let (spec, name) = (&configured.spec, entry.name.as_deref().unwrap_or("a peer"));
                 tracing::warn!("the endpoint {spec} of {name} waits for its interface: {error}");
             }
@@ -76,7 +76,7 @@ impl<B: Binder> Control<B> {
         };
         let at = Place { remote, local: None, interface };
         match &mut entry.paths {
-            Some(several) if !several.paths.is_plain() => several.paths.put(path, at, now().instant),
+            Some(peer_paths) if !peer_paths.paths.is_plain() => peer_paths.paths.put(path, at, now().instant),
             _ if known != Some(remote) || interface != 0 => entry.shared.endpoint.store(Some(Arc::new(endpoint(at)))),
             _ => {}
         }
@@ -87,22 +87,22 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// A probe of the peer's.
+    /// Handles a probe of the peer's.
     pub(super) fn probe(&mut self, peer: PeerId, from: &Endpoint, probe: &Probe) {
         let instant = now().instant;
         let Some(entry) = self.peers.get_mut(&peer) else { return };
-        let several = match (&mut entry.paths, probe) {
-            (Some(several), _) => several,
-            // The first sign that the peer has several paths to us.
+        let peer_paths = match (&mut entry.paths, probe) {
+            (Some(peer_paths), _) => peer_paths,
+            // The first sign that the peer has several paths to this node.
             (none, Probe::Request(_)) => none.insert(Box::new(PeerPaths::new(Paths::new(&[], instant)))),
             (None, Probe::Reply(_)) => return,
         };
         let mut orders = Vec::new();
         match probe {
             Probe::Request(request) => {
-                several.paths.request(place(from), request, rand::random(), instant, &mut orders);
+                peer_paths.paths.request(place(from), request, rand::random(), instant, &mut orders);
             }
-            Probe::Reply(reply) => several.paths.reply(reply, instant, &mut orders),
+            Probe::Reply(reply) => peer_paths.paths.reply(reply, instant, &mut orders),
         }
         self.carry_out_orders(peer, orders);
         self.paths_changed(peer);
@@ -118,42 +118,42 @@ impl<B: Binder> Control<B> {
         self.with_paths(peer, Paths::established);
     }
 
-    /// Data flows, perhaps.
+    /// Data may flow: probing may have to begin.
     pub(super) fn wake_paths(&mut self, peer: PeerId) {
         self.with_paths(peer, Paths::wake);
     }
 
     fn with_paths(&mut self, peer: PeerId, tell: impl FnOnce(&mut Paths, Instant)) {
-        if let Some(several) = self.peers.get_mut(&peer).and_then(|entry| entry.paths.as_mut()) {
-            tell(&mut several.paths, now().instant);
+        if let Some(peer_paths) = self.peers.get_mut(&peer).and_then(|entry| entry.paths.as_mut()) {
+            tell(&mut peer_paths.paths, now().instant);
             self.paths_changed(peer);
         }
     }
 
-    /// Everywhere an initiation goes: not only to the active endpoint where that is not known to work.
+    /// The endpoints that an initiation is sent to: all of them where the active one is not known to work.
     pub(super) fn initiation_endpoints(&self, peer: PeerId) -> Vec<Endpoint> {
         let Some(entry) = self.peers.get(&peer) else { return Vec::new() };
         match &entry.paths {
-            Some(several) if !several.paths.certain() && !several.paths.is_plain() => {
-                several.paths.places().into_iter().map(endpoint).collect()
+            Some(peer_paths) if !peer_paths.paths.certain() && !peer_paths.paths.is_plain() => {
+                peer_paths.paths.places().into_iter().map(endpoint).collect()
             }
             _ => entry.shared.endpoint.load().as_deref().copied().into_iter().collect(),
         }
     }
 
-    /// The time has come for some.
+    /// Handles the paths that are due.
     pub(super) fn paths_tick(&mut self) {
         let instant = now().instant;
         while let Some(&(at, peer)) = self.path_schedule.first().filter(|(at, _)| *at <= instant) {
             self.path_schedule.remove(&(at, peer));
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
             let seen = seen(entry);
-            let Some(several) = &mut entry.paths else { continue };
-            several.deadline = None;
+            let Some(peer_paths) = &mut entry.paths else { continue };
+            peer_paths.deadline = None;
             let mut orders = Vec::new();
-            several.paths.tick(seen, instant, &mut orders);
+            peer_paths.paths.tick(seen, instant, &mut orders);
             // Flows that have ended make room for others.
-            several.flows.sweep(&[], instant, false);
+            peer_paths.flows.sweep(&[], instant, false);
             self.carry_out_orders(peer, orders);
             self.paths_changed(peer);
         }
@@ -209,7 +209,7 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// News for people.
+    /// Reports a path that began or ceased to work.
     fn path_state(&mut self, peer: PeerId, path: usize, up: bool) {
         let Some(entry) = self.peers.get(&peer) else { return };
         let Some(config) = self.node.peer_config(peer) else { return };
@@ -227,37 +227,37 @@ impl<B: Binder> Control<B> {
         self.emit(Event::Path { peer: key, path: spec, up });
     }
 
-    /// After anything that may change the choice: the workers get it, and the schedule the next moment.
+    /// Called after everything that may change the choice: gives the workers a new choice, and updates the schedule.
     fn paths_changed(&mut self, peer: PeerId) {
         let instant = now().instant;
         let Some(entry) = self.peers.get_mut(&peer) else { return };
-        let Some(several) = &mut entry.paths else { return };
+        let Some(peer_paths) = &mut entry.paths else { return };
         let (mut moved, mut chosen) = (false, false);
-        if let Some(choice) = several.paths.changes(instant).filter(|choice| *choice != several.choice) {
-            entry.shared.path_set.store(PathSet::new(&choice, &several.flows).map(Arc::new));
+        if let Some(choice) = peer_paths.paths.changes(instant).filter(|choice| *choice != peer_paths.choice) {
+            entry.shared.path_set.store(PathSet::new(&choice, &peer_paths.flows).map(Arc::new));
             if let Some(active) = choice.active {
                 moved = move_to(&entry.shared.endpoint, active);
             }
             let shares: Vec<_> = choice.spread.iter().map(|(share, _)| *share).collect();
-            let more = shares.iter().any(|share| !several.choice.spread.iter().any(|(before, _)| before == share));
+            let more = shares.iter().any(|share| !peer_paths.choice.spread.iter().any(|(before, _)| before == share));
             if more {
                 // A path was added: it gets its part of the flows that are going.
-                several.flows.sweep(&shares, instant, true);
+                peer_paths.flows.sweep(&shares, instant, true);
             }
-            several.choice = choice;
+            peer_paths.choice = choice;
             chosen = true;
         }
-        let deadline = several.paths.deadline();
-        if deadline != several.deadline {
-            if let Some(before) = several.deadline {
+        let deadline = peer_paths.paths.deadline();
+        if deadline != peer_paths.deadline {
+            if let Some(before) = peer_paths.deadline {
                 self.path_schedule.remove(&(before, peer));
             }
             if let Some(deadline) = deadline {
                 self.path_schedule.insert((deadline, peer));
             }
-            several.deadline = deadline;
+            peer_paths.deadline = deadline;
         }
-        if several.paths.is_plain() && deadline.is_none() {
+        if peer_paths.paths.is_plain() && deadline.is_none() {
             entry.paths = None;
         }
         if moved {
@@ -267,19 +267,19 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// Forgets what was planned for a peer that is going.
+    /// Takes a peer that is removed out of the schedule.
     pub(super) fn forget_paths(&mut self, peer: PeerId, entry: &Peer) {
-        if let Some(deadline) = entry.paths.as_ref().and_then(|several| several.deadline) {
+        if let Some(deadline) = entry.paths.as_ref().and_then(|peer_paths| peer_paths.deadline) {
             self.path_schedule.remove(&(deadline, peer));
         }
     }
 }
 
-/// The paths of a peer, for people; none where there is nothing to choose.
+/// The paths of a peer, for a status; none where there is only one.
 pub(super) fn report(entry: &Peer) -> Vec<PathStatus> {
-    let Some(several) = &entry.paths else { return Vec::new() };
+    let Some(peer_paths) = &entry.paths else { return Vec::new() };
     let configured = |path: Option<usize>| Some(entry.endpoints.get(path?)?.spec.clone());
-    let report = several.paths.report().into_iter();
+    let report = peer_paths.paths.report().into_iter();
     report
         .map(|path| PathStatus {
             configured: configured(path.configured),
@@ -303,7 +303,7 @@ fn seen(entry: &Peer) -> Seen {
     }
 }
 
-/// Returns whether that is another address than before. Our own address, learned since, stays.
+/// Makes a place the endpoint. Returns whether the peer's address changed. Our own address, learned since, stays.
 fn move_to(known: &arc_swap::ArcSwapOption<Endpoint>, active: Place) -> bool {
     let before = known.load();
     if before.as_deref().is_some_and(|known| active.interface == 0 && active.covers(&place(known))) {

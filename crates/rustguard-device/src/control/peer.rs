@@ -16,9 +16,9 @@ pub(super) struct Peer {
     pub(super) name: Option<String>,
     /// As configured.
     pub(super) endpoints: Vec<ConfiguredEndpoint>,
-    /// Where there are several, or the peer has shown some.
+    /// For a peer with several paths: configured here, or shown by the peer's probes.
     pub(super) paths: Option<Box<PeerPaths>>,
-    /// Bytes that the ends had for each other, among those sent: the routing engine's packets, probes.
+    /// Sent bytes of overhead: probes and the routing engine's packets.
     pub(super) overhead_tx: u64,
     pub(super) source: Source,
 }
@@ -29,7 +29,7 @@ impl Peer {
         self.name.clone().unwrap_or_else(|| crate::key::abbreviate(key))
     }
 
-    /// Where the peer is.
+    /// The endpoint in use.
     pub(super) fn endpoint(&self) -> Option<Endpoint> {
         self.shared.endpoint.load().as_deref().copied()
     }

@@ -1,7 +1,7 @@
 //! Lines about peers for the log, at most one line for each peer and topic in [`PAUSE`].
 //!
-//! A peer can repeat what is worth a line as often as it likes: it may send from another port with every packet. The first line
-//! is written at once. What follows is counted, and the last of it is written when the pause is over.
+//! A peer can repeat an event as often as it likes: it may send from another port with every packet. The first line is written at
+//! once. Later ones are counted, and the last of them is written when the pause is over.
 
 use rustguard_core::{node::PeerId, time::Instant};
 use std::{
@@ -38,7 +38,7 @@ pub(super) struct Line {
     pub(super) text: String,
 }
 
-/// What was told, and what is held back.
+/// The lines that were written, and those that are held back.
 #[derive(Default)]
 pub(super) struct PeerLog {
     told: BTreeMap<(PeerId, Topic), Told>,
@@ -47,9 +47,9 @@ pub(super) struct PeerLog {
 }
 
 struct Told {
-    /// Until then nothing else is.
+    /// Until then no other line is written.
     until: Instant,
-    /// The last, and how many there were since.
+    /// The last line that was held back, and how many there were.
     held: Option<(Line, u64)>,
 }
 
@@ -67,7 +67,7 @@ impl PeerLog {
                 None
             }
             told => {
-                // Known ones are put in place of: no more than one entry for each peer and topic.
+                // A known entry is changed in place: there is at most one for each peer and topic.
                 match told {
                     Some(told) => told.until = until,
                     None => drop(self.told.insert((peer, topic), Told { until, held: None })),
@@ -97,7 +97,7 @@ impl PeerLog {
         self.due.first().map(|(at, ..)| *at)
     }
 
-    /// The peer is gone; what was held back about it is of no interest any more.
+    /// The peer is gone: its lines that were held back are dropped.
     pub(super) fn forget(&mut self, peer: PeerId) {
         let of_peer = self.told.range((peer, Topic::Endpoint)..=(peer, Topic::Path(usize::MAX)));
         let keys: Vec<_> = of_peer.map(|(&key, told)| (key, told.until)).collect();

@@ -9,11 +9,11 @@ use crate::{binder::Binder, config::EndpointSpec, event::Event};
 use rustguard_core::node::PeerId;
 
 impl<B: Binder> Control<B> {
-    /// Resolves all of the peer's endpoints that have names, for other addresses than those before; of several, those that work
-    /// are left where they are.
+    /// Resolves the names of the peer's endpoints again, for other addresses than before. Of several endpoints, those that work are
+    /// left alone.
     pub(super) fn resolve_again(&mut self, peer: PeerId, attempt: u32) {
         let Some(entry) = self.peers.get(&peer) else { return };
-        let works = |path: &usize| entry.paths.as_ref().is_some_and(|several| several.paths.works(*path));
+        let works = |path: &usize| entry.paths.as_ref().is_some_and(|peer_paths| peer_paths.paths.works(*path));
         let paths: Vec<usize> = (0..entry.endpoints.len()).filter(|path| !works(path)).collect();
         for path in paths {
             self.resolve(peer, path, attempt);
@@ -58,7 +58,7 @@ impl<B: Binder> Control<B> {
                 self.found(peer, path, endpoint);
                 self.emit(Event::EndpointResolved { peer: public_key, endpoint });
                 self.start(peer);
-                // Of several, another may be doing.
+                // Of several endpoints, another may work.
                 if waiting && alone {
                     // Initiations went to the wrong place, or nowhere.
                     self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions);

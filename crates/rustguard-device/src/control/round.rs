@@ -1,8 +1,8 @@
-//! Whose turn it is: control does so much of each kind of work, and then a part of every other kind that waits.
+//! Fair turns for control's kinds of work: in each round, every kind that waits gets a limited number of turns.
 //!
-//! The order of kinds within a round is that of [`Control::run`](super::Control). It alone would let the first kind that
-//! somebody can cause without end keep all later ones waiting: a router's packets or a peer that changes its place all the time
-//! would stop handshakes, a flood of handshakes would stop routing.
+//! Within a round, the order is that of `Wakers::next` in [`run`](super::run). The order alone would not be fair: a kind of work that
+//! somebody causes without end would stop all later kinds. A router's packets, or a peer that moves all the time, would stop
+//! handshakes; a flood of handshakes would stop routing.
 
 /// A kind of work, in the order within a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,12 +11,12 @@ pub(super) enum Kind {
     Probe,
     Time,
     Handshake,
-    /// A worker wants a handshake.
+    /// A worker asks for a handshake.
     HandshakeRequest,
     Command,
     /// A packet for the routing engine.
     Engine,
-    /// News of the host: addresses, routes, names, links.
+    /// Changes of the host: addresses, routes, names, links.
     Host,
     /// Questions to the kernel about single routes, and its answers.
     Route,
@@ -35,9 +35,8 @@ impl Kind {
         Self::Route,
     ];
 
-    /// How often in a round. Signals and probes are read before the clock is looked at, so that an answer which waits is not late:
-    /// as many as one peer may cause at once. A handshake takes up to 0.1 ms, and the engine about as much for a packet or a slice
-    /// of what it has to decide.
+    /// Turns in a round. Notices and probes are read before the timer, as many as one peer may cause at once, so that an answer that
+    /// waits does not count as late. A handshake takes up to 0.1 ms, and so does the engine for a packet or a slice of its decision.
     const fn share(self) -> u8 {
         match self {
             Self::Notice | Self::Probe => 64,
@@ -67,7 +66,7 @@ impl Round {
         self.0[kind as usize] -= 1;
     }
 
-    /// Whether a kind has had all its turns. Where nothing else waits, it goes on in a new round.
+    /// Whether a kind has had all its turns. If no other kind waits then, a new round begins.
     pub(super) fn is_spent(&self) -> bool {
         self.0.contains(&0)
     }

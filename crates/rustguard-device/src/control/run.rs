@@ -78,7 +78,7 @@ impl Wakers {
             let (kind, message) = tokio::select! {
                 biased;
                 () = device.stop.notified() => return Message::Stop,
-                // What an administrator forbids does not wait for what others send.
+                // An administrator's new rule does not wait for others' packets.
                 Some(rules) = inbox.rules.recv(), if round.has(Kind::Host) => (Kind::Host, Message::Rules(rules)),
                 Some(notice) = inbox.from_workers.notices.recv(), if round.has(Kind::Notice) => {
                     (Kind::Notice, Message::Notice(notice))
@@ -141,7 +141,7 @@ impl<B: Binder> Control<B> {
         if let Some(mtu) = wakers.monitor.as_ref().and_then(Monitor::mtu) {
             self.host_event(HostEvent::LinkMtu(mtu));
         }
-        // It may have been set up before anybody listened.
+        // The interface may have been set up before the monitor listened.
         self.engine_host.link_up();
         self.network_changed();
         let mut round = Round::new();

@@ -1,13 +1,13 @@
 //! Our own address on the way to each peer, when the kernel's routes change.
 //!
-//! What a peer sends to one of our addresses is answered from it (sticky sources). When the route to the peer moves to another
+//! Packets to one of our addresses are answered from that address (sticky sources). When the route to the peer moves to another
 //! interface, that address becomes wrong: a strict reverse path filter on the way drops what comes from it. So after a change of
 //! the network the kernel is asked again for the route of each peer, as its own WireGuard does before it sends (`send4`, `send6` in
 //! drivers/net/wireguard/socket.c), and an address whose interface the route has left is given up. One difference: where
 //! the route never led by the interface, the address stays. A peer behind address translation reached us there, and
 //! takes answers from nowhere else.
 //!
-//! The questions go out in batches, peers with a session that have sent something since the last change first.
+//! The questions go out in batches. Peers with a session that had traffic since the last change come first.
 
 pub(super) mod source;
 
@@ -28,19 +28,19 @@ use source::{Due, SourceAnswer, SourceAnswers};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// Questions that are asked at a time.
+/// Questions in one batch.
 const BATCH: usize = 64;
 /// Between two batches at least.
 const PAUSE: Duration = Duration::from_millis(10);
-/// And so many times what a batch took: however many peers there are, a fifth of the time is enough.
+/// The pause is also at least so many times what the batch took: with any number of peers, this takes at most a fifth of the time.
 const REST: u32 = 4;
 
-/// Which peers are to be looked at.
+/// The peers whose routes are to be asked for.
 pub(super) struct Sources {
     /// None over transports of the embedder's own.
     with_routes: bool,
     lookup: Option<SourceLookup>,
-    /// The last is next.
+    /// The last one is asked for next.
     due: Vec<PeerId>,
     busy: bool,
     answers: mpsc::Sender<SourceAnswers>,
@@ -53,7 +53,7 @@ impl Sources {
 }
 
 impl<B: Binder> Control<B> {
-    /// The kernel may route otherwise now.
+    /// The kernel's routes may have changed: asks for all peers again.
     pub(super) fn look_at_sources(&mut self) {
         if !self.sources.with_routes {
             return;
@@ -85,8 +85,8 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// Where the answer to a handshake message goes. The first time from the address that the kernel chooses, if the peer's message
-    /// came to one that was given up. When the peer asks again, it did not get that: its address is right for it.
+    /// Where the answer to a handshake message goes. If the message came to an address that was given up, the first answer leaves from
+    /// the address that the kernel chooses. If the peer asks again, it did not get that answer: the address that was given up is right.
     pub(super) fn answer_to(&mut self, peer: PeerId, from: Endpoint) -> Endpoint {
         let Some(entry) = self.peers.get_mut(&peer) else { return from };
         let Some(local) = from.local.filter(|local| entry.shared.abandoned_source.load().as_deref() == Some(local))

@@ -20,13 +20,13 @@ use std::sync::Arc;
 /// Bytes of waiting packets that are sealed and sent together.
 const LOT: usize = 64 * 1024;
 
-/// What is sealed.
+/// What kind of packet is sealed.
 #[derive(Clone, Copy)]
 pub(super) enum Payload {
     Keepalive,
     /// A packet of the routing engine's.
     Engine,
-    /// A probe, for this place and no other.
+    /// A probe, for this endpoint and no other.
     Probe(Endpoint),
 }
 
@@ -45,7 +45,7 @@ impl<B: Binder> Control<B> {
         sent.source_lost > 0
     }
 
-    /// Sends what waited for the session, then lets the workers have the sealer: their packets are newer.
+    /// Sends the packets that waited for the session, then gives the workers the sealer: their packets are newer.
     pub(super) fn set_sealer(&mut self, peer: PeerId, sealer: Option<Arc<Sealer>>) {
         let Some(shared) = self.peers.get(&peer).map(|entry| Arc::clone(&entry.shared)) else { return };
         // Workers with packets for this peer wait for as long: the time that sending 128 packets takes.
@@ -61,7 +61,7 @@ impl<B: Binder> Control<B> {
         let Some(network) = self.sockets.first() else { return };
         while !waiting.is_empty() {
             if !sealer.usable(now.instant) {
-                // It was confirmed so late that it has just run out: start over with what waits.
+                // It was confirmed so late that it has just expired: the packets wait for another handshake.
                 self.node.handshake_wanted(peer.id, now, &mut rand::rng(), &mut self.actions);
                 return;
             }
@@ -126,7 +126,7 @@ impl<B: Binder> Control<B> {
         sealer.seal(&mut slab, &[Frame { offset: HEADER_LEN, len: packet.len(), counter: reserved.first }]);
         let bytes = slab.len() as u64;
         if matches!(text, Payload::Keepalive | Payload::Probe(_)) {
-            // No answer is owed; a probe has one of its own.
+            // WireGuard expects no answer to these; a probe has its own.
             shared.activity.keepalive_sent(now.instant, bytes);
         } else if shared.activity.data_sent(now.instant, bytes) {
             self.node.activity(peer, now.instant);

@@ -13,7 +13,7 @@ use rustguard_core::node::{AddPeerError, PeerConfig, PeerId};
 use std::sync::Arc;
 
 impl<B: Binder> Control<B> {
-    /// Applies an update. What the system may refuse comes first, so that a refusal leaves everything else unchanged.
+    /// Applies an update. Steps that the system may refuse come first, so that a refusal leaves everything else unchanged.
     pub(super) fn update(&mut self, update: Update) -> Result<(), UpdateError> {
         if let Some(port) = update.listen_port
             && self.sockets.listen(port, update.fwmark.unwrap_or(self.sockets.fwmark()))?
@@ -131,7 +131,7 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// A new peer; `None` when it is ourselves, which the kernel passes over in silence as well.
+    /// Adds a peer; `None` when its key is our own, which the kernel's WireGuard ignores as well.
     fn add(&mut self, update: &PeerUpdate) -> Option<PeerId> {
         let config = PeerConfig::new(update.public_key)
             .with_preshared_key(preshared_key(update))
@@ -189,8 +189,8 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// Gives the workers a new snapshot, which shares the peers that did not change. Then the routing engine's packets leave that had
-    /// to wait for it.
+    /// Gives the workers a new snapshot, which shares the peers that did not change. Then those packets of the routing engine leave
+    /// that had to wait for it.
     pub(super) fn publish(&mut self) {
         let started = now().instant;
         let (routes, relay_rule) = (self.engine_host.table.snapshot(), self.relay.rule());

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-/// Packets of one kind that are counted, and worth a line in the log now and then.
+/// Counts packets of one kind, and says when a line in the log is due.
 #[derive(Default)]
 pub(crate) struct LoggedCounter {
     packets: AtomicU64,
@@ -15,7 +15,7 @@ pub(crate) struct LoggedCounter {
 }
 
 impl LoggedCounter {
-    /// Between two lines in the log: any source is worth one, a flood is not.
+    /// Between two lines in the log.
     const PAUSE: Duration = Duration::from_secs(30);
 
     /// One more. Returns true when it is time to log that again.

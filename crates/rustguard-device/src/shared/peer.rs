@@ -23,53 +23,54 @@ use std::{
     time::Duration,
 };
 
-/// Probes of one peer. Eight paths in trouble, probed from both ends, make 200 a second.
+/// Probes of one peer that control hears of. Eight failing paths that both ends probe make 200 a second.
 pub(crate) const PROBES: Rate = Rate { interval: Duration::from_millis(5), burst: 64 };
-/// What one peer may send to the routing engine: see [`PeerShared::may_send_to_engine`]. A neighbour that has 4,096 routes tells all of them
-/// in some seventy packets of full size, which count as 350, and twice when a link is new; each packet that it gets may cause an
-/// acknowledgment, which counts as one. It is never told more than 800 packets a second.
+/// What one peer may send to the routing engine: see [`PeerShared::may_send_to_engine`]. A neighbour with 4,096 routes announces them
+/// in about seventy packets of full size, which count as 350, and twice when a link is new. Each packet sent to it may cause an
+/// acknowledgment, which counts as one; it is sent at most 800 packets a second.
 pub(crate) const ENGINE_PACKETS: Rate = Rate { interval: Duration::from_millis(1), burst: 1_024 };
-/// Bytes that count as one in [`ENGINE_PACKETS`]: what a packet costs the engine grows with what is in it.
+/// Bytes that count as one packet in [`ENGINE_PACKETS`]: longer packets cost the engine more.
 const ENGINE_UNIT: usize = 256;
-/// A routing engine's packet may be as long as this with any MTU: the smallest path of IPv6 (RFC 8200 §5).
+/// A routing engine's packet may have this length with any MTU: the smallest path of IPv6 (RFC 8200 §5).
 pub(crate) const ENGINE_PATH: usize = 1_280;
 
 /// What is shared of one peer.
 pub(crate) struct PeerShared {
     pub(crate) id: PeerId,
     pub(crate) public_key: PublicKey,
-    /// What the peer may carry at most, where a routing engine decides; without one, its allowed IPs are its routes.
+    /// The limits of what the peer may carry, for a device with a routing engine. Without one, the peer's allowed IPs are its routes.
     pub(crate) bounds: ArcSwapOption<Bounds>,
     /// Seals for the peer; `None` while there is no session. Replaced while [`waiting`](Self::waiting) is locked.
     pub(crate) sealer: ArcSwapOption<Sealer>,
-    /// What waits for a session. Locked only where there is no usable sealer, and by control: see [`waiting`](crate::waiting).
+    /// Packets that wait for a session. Locked by control, and by a worker that finds no usable sealer: see [`waiting`](crate::waiting).
     pub(crate) waiting: Mutex<Waiting>,
-    /// Where the peer is. Moved only by authenticated packets, configuration, name resolution and probes.
+    /// The endpoint in use. Only authenticated packets, configuration, name resolution and probes change it.
     pub(crate) endpoint: ArcSwapOption<Endpoint>,
-    /// An endpoint is configured: where none is known yet, one may still be found.
+    /// An endpoint is configured: it may become known even if it is not yet.
     pub(crate) has_configured_endpoint: AtomicBool,
-    /// An address of ours by which the peer was reached, until the kernel's route to it left that interface: it is not learned
-    /// again from what the peer still sends there.
+    /// Our address that the peer was reached from until the kernel's route to it left that address's interface. It is not learned
+    /// again from packets that the peer still sends there.
     pub(crate) abandoned_source: ArcSwapOption<LocalAddr>,
-    /// Where it is as well, if that is known.
+    /// Several paths to the peer, where there are any.
     pub(crate) path_set: ArcSwapOption<PathSet>,
     /// Stamps for the timers.
     pub(crate) activity: Arc<Activity>,
     /// Our index in the last handshake message that control sent to the peer.
     pub(crate) handshake_index: AtomicU32,
-    /// A wish for a handshake is on its way to control: one is enough. Control clears this before it looks at the wish.
+    /// A request for a handshake is on its way to control: one is enough. Control clears this before it handles the request.
     pub(crate) handshake_wanted: AtomicBool,
-    /// The routing engine can use the peer: where there are several next hops, the others are passed over.
+    /// The routing engine can use the peer as a next hop.
     pub(crate) usable: AtomicBool,
-    /// Bytes that the ends had for each other, among those received: the routing engine's packets, probes.
+    /// Received bytes of overhead: probes and the routing engine's packets.
     pub(crate) overhead_rx: AtomicU64,
-    /// What the peer may still say about paths: locked for a probe only.
+    /// The probes that control may still hear of. Locked for a probe only.
     probes: Mutex<Bucket>,
-    /// What it may still say to the routing engine: locked for a packet to that only.
+    /// What the peer may still send to the routing engine. Locked for such a packet only.
     engine_budget: Mutex<Bucket>,
-    /// So is the news of another address of ours.
+    /// The notice that the peer was heard at another address of ours is on its way to control.
     pub(crate) source_new: AtomicBool,
-    /// So is the news of a new endpoint: a peer that changes its address with every packet must not fill control's queue.
+    /// The notice of a new endpoint is on its way to control: a peer that changes its address with every packet must not fill the
+    /// queue.
     pub(crate) roamed: AtomicBool,
 }
 
@@ -119,7 +120,7 @@ impl PeerShared {
         if moved { LocationChange::Endpoint } else { LocationChange::Source }
     }
 
-    /// Control has heard of another address of ours: what comes from now on is told again.
+    /// Control handles the notice of another address of ours. The next change is told again.
     pub(crate) fn source_heard(&self) {
         self.source_new.store(false, Ordering::Release);
     }
@@ -140,7 +141,7 @@ impl PeerShared {
         }
     }
 
-    /// Whether control should hear of one more probe of the peer's: each is answered, before anything else is done.
+    /// Whether control is to hear of one more probe of the peer's: it answers each one.
     pub(crate) fn may_probe(&self, now: Instant) -> bool {
         self.probes.lock().take(PROBES, now)
     }
@@ -156,31 +157,30 @@ impl PeerShared {
         self.bounds.load().as_deref().is_some_and(|bounds| bounds.role == Role::Client)
     }
 
-    /// Forgets from which of our addresses the peer is talked to: the kernel chooses anew. A path that is bound to an interface
-    /// stays so.
+    /// Forgets our address towards the peer, so that the kernel chooses one. A path that is bound to an interface stays bound.
     pub(crate) fn forget_source(&self) {
         let known = self.endpoint.load();
         if let Some(at) = known.as_deref()
             && at.local.is_some_and(|local| !local.bound)
         {
-            // Only in place of what was looked at: the peer may have moved in the meantime.
+            // Only in place of the endpoint that was read: the peer may have moved in the meantime.
             self.endpoint.compare_and_swap(&known, Some(Arc::new(Endpoint { local: None, ..*at })));
         }
     }
 }
 
-/// What a packet said about where the peer is.
+/// How a packet changes what is known of the peer's endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LocationChange {
-    /// What was known.
+    /// It says nothing new.
     None,
-    /// It is where it was, and talks to another address of ours.
+    /// The peer is where it was, and sends to another address of ours.
     Source,
-    /// It is elsewhere.
+    /// The peer has another address or port.
     Endpoint,
 }
 
-/// What a peer may carry at most, whatever a routing engine says.
+/// The limits of what a peer may carry, whatever a routing engine says.
 pub(crate) struct Bounds {
     allowed_ips: AllowedIps,
     pub(crate) role: Role,

@@ -12,18 +12,18 @@ use std::sync::{Arc, atomic::Ordering};
 /// A snapshot of the forwarding decision.
 #[derive(Clone, Default)]
 pub(crate) struct Table {
-    /// Prefix → where it is, as the routing engine says, and who may present which source.
+    /// Prefix → next hops, by the routing engine, and which peer may use which source.
     pub(crate) routes: Routes,
-    /// Peer → what is shared of it.
+    /// Peer → its shared state.
     pub(crate) peers: Sharded<PeerId, Arc<PeerShared>>,
-    /// Public key → peer, where there is a filter that may ask.
+    /// Public key → peer, filled only for a filter, which names peers by their keys.
     pub(crate) keys: Sharded<PublicKey, PeerId>,
-    /// What may go from peer to peer without the host.
+    /// What the workers pass from peer to peer without the host.
     pub(crate) relay_rule: RelayRule,
 }
 
 impl Table {
-    /// Who gets this packet; `None` when nobody does, the host included.
+    /// The peer that gets this packet; `None` when no peer does.
     pub(crate) fn next_hop(&self, head: &IpHead, bytes: &[u8]) -> Option<PeerId> {
         match self.routes.target(head.destination)? {
             Target::Peer(peer) => Some(*peer),

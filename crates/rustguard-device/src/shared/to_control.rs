@@ -76,8 +76,8 @@ pub(crate) fn channels(capacity: &Capacity) -> (ToControl, FromWorkers) {
     )
 }
 
-/// Would the kernel route a peer's packet with these addresses back into the interface? The source matters too: rules may
-/// be about it, and reverse-path filters are.
+/// Asks whether the kernel would route a peer's packet with these addresses back into the interface. The source matters too: routing
+/// rules and reverse-path filters look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RouteQuestion {
     pub(crate) source: IpAddr,
@@ -89,7 +89,7 @@ pub(crate) struct RouteQuestion {
 pub(crate) enum Notice {
     /// The first data of the session with this index was authenticated.
     Confirmed(u32),
-    /// A stamp started a waiting period.
+    /// Data was sent or received: a timer of the peer's may have started.
     Activity(PeerId),
     /// Authenticated data moved the peer's endpoint.
     Roamed(PeerId),
@@ -108,11 +108,11 @@ impl ToControl {
     /// Asks the kernel.
     #[cold]
     pub(crate) fn ask_route(&self, question: RouteQuestion) {
-        // When too many are under way, one of the next packets asks again.
+        // Where the queue is full, one of the next packets asks again.
         let _ = self.routes.try_send(question);
     }
 
-    /// Tells what authenticated data said about where `peer` is.
+    /// Tells control how authenticated data changed the endpoint of `peer`.
     pub(crate) fn location_change(&self, peer: &PeerShared, change: LocationChange) {
         match change {
             LocationChange::None => {}
@@ -122,15 +122,16 @@ impl ToControl {
         }
     }
 
-    /// Tells that authenticated data moved `peer`, unless that is on its way already: control then finds the newest place.
+    /// Tells control that authenticated data moved `peer`, unless that notice is on its way already: control then reads the newest
+    /// endpoint.
     fn roamed(&self, peer: &PeerShared) {
         if !peer.roamed.swap(true, Ordering::AcqRel) {
             self.notify(Notice::Roamed(peer.id));
         }
     }
 
-    /// Asks for a handshake with `peer`, unless that was asked already: packets wait, or a sealer or an opener says that a
-    /// rekey is due.
+    /// Asks for a handshake with `peer`, unless that was asked already, because packets wait, or a sealer or an opener is due for a
+    /// rekey.
     pub(crate) fn want_handshake(&self, peer: &PeerShared) {
         if !peer.handshake_wanted.swap(true, Ordering::AcqRel) {
             // Control is gone only while the device shuts down.

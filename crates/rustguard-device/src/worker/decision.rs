@@ -13,7 +13,7 @@ use rustguard_core::{node::PeerId, packet::IpHead, routing::Role, time::Instant}
 use rustguard_crypto::x25519::PublicKey;
 use std::{cell::Cell, net::IpAddr};
 
-/// One batch's view of the routing table, and what was last asked of it: the packets of a run mostly have the same addresses.
+/// One batch's view of the routing table. It remembers the last answers: the packets of a run mostly have the same addresses.
 pub(super) struct Decision<'a> {
     table: &'a Table,
     shared: &'a Shared,
@@ -31,7 +31,7 @@ pub(super) enum Outcome {
     Forward(PeerId),
     /// Nowhere.
     Drop(DropReason),
-    /// Nowhere, and nothing is lost by it: what the host says to everybody, where nobody listens.
+    /// Nowhere, and it is not counted: multicast and broadcast of the host's that no peer gets.
     Ignore,
 }
 
@@ -49,8 +49,7 @@ impl<'a> Decision<'a> {
         Self { table, shared, last_source, last_decision, last_key }
     }
 
-    /// Whether `from` may present a packet with this source. Asked first, and by nobody's leave: neither routing nor the filter
-    /// sees what fails here.
+    /// Whether `from` may send a packet with this source. Checked first: neither routing nor the filter sees a packet that fails.
     ///
     /// # Errors
     /// Why not.
@@ -64,7 +63,7 @@ impl<'a> Decision<'a> {
             // Cryptokey routing.
             None if !permitted => return Err(DropReason::SourceNotAllowed),
             None => {}
-            // Whatever a routing engine permits, and in every mode: what the administrator allowed is the limit.
+            // The allowed IPs are the limit, whatever a routing engine permits, and in every mode.
             Some(bounds) if !bounds.contain(head.source) => return Err(DropReason::SourceNotAllowed),
             Some(_) if permitted => {}
             Some(bounds) if bounds.role == Role::Client => return Err(DropReason::SourceNotAllowed),
@@ -156,7 +155,7 @@ impl<'a> Decision<'a> {
         let yes = match &self.table.relay_rule {
             RelayRule::Never => false,
             RelayRule::Isolate => return RelayDecision::Refuse,
-            // Is it for this host? Asked first: else packets would go back and forth until their hops are used up.
+            // Packets for this host stay here: otherwise they would go back and forth until their hops are used up.
             RelayRule::Always { local } => {
                 !local.contains(&question.destination) && !question.destination.is_multicast()
             }

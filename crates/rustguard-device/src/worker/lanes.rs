@@ -1,7 +1,7 @@
 //! The TUN queues of one worker, read in turn: its lanes.
 //!
-//! A single queue is first in, first out: a ping waits behind all that a bulk transfer has in flight, and a flood leaves no
-//! room for anybody else. The kernel spreads the host's packets over the queues by flow, and for three seconds answers a
+//! A single queue is first in, first out: a ping waits behind everything that a bulk transfer has in flight, and a flood leaves no
+//! room for others. The kernel spreads the host's packets over the queues by flow, and for three seconds answers a
 //! packet through the queue by which it came (`tun_automq_select_queue`). So the lane of a flow is ours to choose: TCP and UDP
 //! flows by a hash, and the first lane for everything else, which is ICMP mostly. Flows in different lanes take turns, a
 //! super-packet each. What one flow sends stays in one lane and in order.
@@ -21,7 +21,7 @@ const UDP: u8 = 17;
 pub(super) struct Lanes<T> {
     queues: Vec<T>,
     deliver: Vec<Vec<Span>>,
-    /// Whose turn it is to be read.
+    /// The lane that is read next.
     turn: usize,
     /// A bit for each lane that had nothing when it was last asked in this batch.
     dry: u64,
@@ -77,7 +77,7 @@ impl<T: TunQueue> Lanes<T> {
         self.deliver[lane].push(packet);
     }
 
-    /// Writes a packet that is about one of the host's, before all that is on its way. Returns 1 when it was refused.
+    /// Writes an ICMP message for the host before all packets that are on their way. Returns 1 when it was refused.
     ///
     /// # Errors
     /// As [`TunQueue::write`].

@@ -1,7 +1,7 @@
-//! What becomes of a direction whose reads fail: it pauses while the other one goes on, tries again, and gives up in the end.
+//! Failed reads of one direction: the direction pauses while the other goes on, tries again, and gives up in the end.
 //!
-//! The kernel may be out of memory for a while, and sockets report what was the fault of single datagrams. A tunnel must not end
-//! for that. An interface that was deleted does not come back, and ends it at once.
+//! The kernel may be out of memory for a while, and sockets report errors of single datagrams. A tunnel must not end because of
+//! those. An interface that was deleted does not come back, and ends the tunnel at once.
 
 use crate::shared::LoggedCounter;
 use rustguard_core::time::Instant;
@@ -13,7 +13,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Attempts in a row: some 26 seconds.
 const ATTEMPTS: u32 = 32;
 
-/// How the reads of one direction went.
+/// The failed reads of one direction.
 pub(super) struct ReadBackoff {
     /// What is read from, for the log.
     from: &'static str,
@@ -21,7 +21,7 @@ pub(super) struct ReadBackoff {
     failures: u32,
     /// There is no attempt before this.
     paused: Option<Instant>,
-    /// All failures so far: what fails now and then must not fill the log.
+    /// All failures so far: frequent failures must not fill the log.
     remarked: LoggedCounter,
     /// The log has a line about the failures since the last success.
     told: bool,
@@ -48,10 +48,10 @@ impl ReadBackoff {
         self.paused
     }
 
-    /// Takes what became of a batch. Returns whether there was anything.
+    /// Takes the result of a batch. Returns whether the batch had packets.
     ///
     /// # Errors
-    /// When there is no point in another attempt.
+    /// When another attempt is pointless.
     pub(super) fn outcome(&mut self, result: io::Result<bool>, now: impl FnOnce() -> Instant) -> io::Result<bool> {
         match result {
             Ok(any) if self.failures == 0 => Ok(any),

@@ -1,5 +1,4 @@
-//! Between peers: what came from one peer and is for another never touches the host. It is sealed again where it lies, and
-//! leaves in the shape it came in: runs of datagrams stay runs.
+//! Relaying: a packet from one peer to another is sealed again in place and does not touch the host. Runs of datagrams stay runs.
 
 use super::seal::{self, Batch};
 use crate::shared::{Shared, table::Table};
@@ -12,7 +11,7 @@ use rustguard_crypto::aead::Frame;
 use rustguard_tun::{Network, Transmit};
 use std::sync::atomic::Ordering;
 
-/// What of a batch is for other peers; keeps its memory between batches.
+/// The packets of a batch that are for other peers. It keeps its memory between batches.
 #[derive(Default)]
 pub(super) struct RelayBatch {
     peers: Vec<PeerId>,

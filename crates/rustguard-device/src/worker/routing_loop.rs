@@ -1,12 +1,12 @@
 //! The tunnel's own datagrams, where a route of the host leads them back into the interface.
 //!
-//! A route through the tunnel may cover a peer's endpoint. What is sealed for the peer then comes back from the TUN, is sealed
-//! again, and so on for ever: the kernel's WireGuard refuses to send where the route leads back to its own interface (ELOOP). A
-//! TUN's owner cannot see that when it sends, but it recognises the datagram when it comes back.
+//! A route through the tunnel may cover a peer's endpoint. A datagram for the peer then comes back from the TUN, is sealed again, and
+//! so on for ever. The kernel's WireGuard refuses to send where the route leads back to its own interface (ELOOP). The owner of a
+//! TUN device cannot see the route when it sends, but it recognises the datagram when it comes back.
 //!
-//! The check must not hit others. A host behind this one may well have a tunnel to the same endpoint, from the same port, and
+//! The check must not hit datagrams of others. A host behind this one may have a tunnel to the same endpoint, from the same port, and
 //! with masquerading even from the same address. The index in the message decides: the peer drew it for a session with us, or we
-//! for a handshake, and another's is the same once in 2³².
+//! drew it for a handshake. Another's index is the same with a probability of 2⁻³².
 
 use crate::shared::{LoggedCounter, Shared, peer::PeerShared, table::Table};
 use rustguard_core::{node::PeerId, time::Instant};
@@ -21,7 +21,7 @@ const INITIATION: u8 = 1;
 const RESPONSE: u8 = 2;
 const DATA: u8 = 4;
 
-/// All peers' endpoints, as far as that is known: where A's is reached through B and B's through A, each packet is for the other.
+/// The endpoints of all peers: where A is reached through B and B through A, each one's datagram is on its way to the other.
 #[derive(Default)]
 pub(super) struct LoopDetector {
     peers: HashMap<SocketAddr, PeerId>,
@@ -29,8 +29,8 @@ pub(super) struct LoopDetector {
 }
 
 impl LoopDetector {
-    /// Between two looks at the endpoints. Others' packets that look like ours cost a look at all peers no more often, and a
-    /// loop over several peers whose endpoints have just moved lasts no longer.
+    /// Between two collections of the endpoints. Packets of others that look like ours cause no more than that, and a loop over
+    /// several peers whose endpoints have just moved lasts no longer.
     const PAUSE: Duration = Duration::from_secs(1);
 
     /// Whether a packet that [`may_be`] ours, and is to go to `peer`, is. Logs it now and then.
@@ -92,7 +92,7 @@ fn sent_to(peer: &PeerShared, kind: u8, index: u32) -> bool {
     }
 }
 
-/// Whether a packet of the host's leaves from `port` as UDP: all that a packet of anybody else's costs.
+/// Whether a packet of the host's is UDP from `port`. For all other packets, this is the whole cost of the check.
 pub(super) fn may_be(packet: &[u8], port: u16) -> bool {
     udp_at(packet).is_some_and(|at| packet[at..at + 2] == port.to_be_bytes())
 }

@@ -27,7 +27,7 @@ use rustguard_crypto::aead::Frame;
 use rustguard_tun::{Endpoint, Network, Received, Span, TunQueue};
 use std::{io, sync::atomic::Ordering};
 
-/// Runs of datagrams and frames that one batch brings at most, in the usual case: more only cost an allocation, once.
+/// Runs of datagrams and frames in a usual batch. More cost an allocation, once.
 const RECEIVED: usize = 64;
 const FRAMES: usize = 512;
 
@@ -46,7 +46,7 @@ struct Run<'a> {
     session: &'a Session,
     index: u32,
     from: Endpoint,
-    /// What the headers of the datagrams say about congestion.
+    /// The ECN field of the datagrams' headers.
     ecn: u8,
 }
 
@@ -172,7 +172,7 @@ impl Rx {
             if opener.first_use() {
                 shared.control.notify(Notice::Confirmed(run.index));
             }
-            // A probe tells of a path, not that the peer has moved.
+            // A probe tests a path. It does not say that the peer has moved.
             if elsewhere {
                 shared.control.location_change(peer, peer.seen_at(&run.from));
             }
@@ -200,7 +200,7 @@ impl Rx {
                 continue;
             };
             if shared.is_engine_packet.is_some_and(|claims| claims(&packet[..head.len])) {
-                // Between engines: these packets have link-local addresses, which nobody else's rules are about.
+                // Between engines: these packets have link-local addresses, which no route and no source check covers.
                 peer.overhead_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
                 to_engine(peer, &packet[..head.len], mtu, now, shared);
                 continue;
@@ -215,7 +215,7 @@ impl Rx {
             let packet = &self.slab[frame.offset..frame.offset + frame.len];
             match decision.outcome(Some(peer), &head, packet) {
                 Outcome::Forward(to) if self.relay.take(&mut self.slab, to, *frame, &head, mtu) => {}
-                // The rest of the text is padding.
+                // Bytes after the packet's length are padding.
                 Outcome::Forward(_) | Outcome::Deliver => {
                     lanes.deliver(&self.slab, Span { offset: frame.offset, len: head.len });
                 }
@@ -227,7 +227,7 @@ impl Rx {
     }
 }
 
-/// Tells control of a probe.
+/// Hands a probe to control.
 #[cold]
 fn to_paths(from: &PeerShared, place: Endpoint, probe: Probe, now: Instant, shared: &Shared) {
     if !from.may_probe(now) || shared.control.probes.try_send((from.id, place, probe)).is_err() {

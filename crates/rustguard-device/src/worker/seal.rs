@@ -1,4 +1,4 @@
-//! What sending and relaying have in common: a run of packets is sealed in place and leaves as few datagram runs.
+//! Sealing, for sending and relaying: a run of packets is sealed in place and becomes as few datagram runs as possible.
 
 use crate::{
     drops::DropReason,

@@ -29,8 +29,8 @@ use std::{
 
 /// Packets in a batch: enough for the system calls to be shared, few enough to stay in the L2 cache (64 and 192 measured alike).
 const BATCH: usize = 64;
-/// How often the sender of small packets is given the core before what it has sent so far leaves. In a spike of this data
-/// path: 40 % more packets of 64 bytes at 40 % less time each, and no delay where packets come singly.
+/// How often the worker yields the core to the sender of small packets before the batch leaves. Measured: 40 % more packets of 64
+/// bytes at 40 % less time each, and no delay where packets come singly.
 const YIELDS: usize = 2;
 /// Bytes of a batch beyond what a single read may need.
 const SLAB: usize = 128 * 1024;
@@ -96,8 +96,8 @@ impl Tx {
                     packets += segments.count;
                     self.take(segments, &table, &decision, lanes, mtu, shared)?;
                 }
-                // A stream of packets has begun, but the sender runs on this core or is about to go on: its turn. Where
-                // packets come in as well, these are answers to them, which others wait for.
+                // A stream of packets has begun, and the sender may run on this core: it gets its turn. Where packets come in as
+                // well, these are answers to them, which must not wait.
                 Ok(None) if reads > 1 && yields < YIELDS && alone => {
                     yields += 1;
                     thread::yield_now();
@@ -162,7 +162,7 @@ impl Tx {
             }
             let peer = match outcome {
                 Outcome::Forward(peer) => peer,
-                // A filter's wish. It lies where it was read until the batch is done.
+                // The filter wants it. The packet stays where it was read until the batch is done.
                 Outcome::Deliver => {
                     lanes.deliver(&self.slab, Span { offset, len });
                     self.cursor = offset + len + TAG_LEN;
@@ -209,7 +209,7 @@ impl Tx {
     }
 }
 
-/// Whether nobody in particular is meant: neighbour discovery, mDNS and the like, which a host sends to every interface.
+/// Whether the packet is for no single host: neighbour discovery, mDNS and the like, which a host sends to every interface.
 fn is_for_all(destination: IpAddr) -> bool {
     destination.is_multicast() || destination == IpAddr::V4(Ipv4Addr::BROADCAST)
 }

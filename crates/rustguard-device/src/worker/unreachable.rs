@@ -1,8 +1,8 @@
-//! The host is told at once that nobody has an address, or that a peer cannot be reached, as by the kernel's WireGuard: programs
-//! fail with "no route to host" and need not wait for a timeout.
+//! Tells the host at once, by ICMP, that no peer has an address or that a peer cannot be reached, as the kernel's WireGuard does.
+//! Programs fail with "no route to host" and need not wait for a timeout.
 //!
-//! Only for what comes from the TUN. A packet of a peer for an address that nobody has goes to the host, and what the host forwards
-//! comes back here: so its sender hears of it as well.
+//! Only packets from the TUN are answered. A peer's packet for an address that no peer has goes to the host. Where the host forwards
+//! it, the packet comes back here, and the peer gets the answer too.
 
 use super::lanes::Lanes;
 use crate::{drops::DropReason, shared::Shared};
@@ -18,7 +18,7 @@ use std::{io, time::Duration};
 /// Answers of one worker. The kernel allows all senders together 50 at once and 1,000 a second, one of them 1 a second.
 const RATE: Rate = Rate { interval: Duration::from_millis(10), burst: 50 };
 
-/// What is left to be said, and where it is written.
+/// The answers that may still be sent, and a buffer for them.
 pub(super) struct Unreachable {
     bucket: Bucket,
     answer: Box<[u8; icmp::MAX_LEN]>,

@@ -20,37 +20,38 @@ use std::{
 /// The engine, and what has come of its actions.
 pub(in crate::control) struct EngineHost {
     pub(in crate::control) engine: Engine,
-    /// More than one peer may carry a prefix: the engine decides, not who was given it last.
+    /// More than one peer may carry a prefix: the engine decides, not the order of the configuration.
     pub(in crate::control) shares_prefixes: bool,
     pub(super) actions: Vec<Action>,
     pub(in crate::control) table: RouteTable,
     pub(super) roles: HashMap<PeerId, Role>,
-    /// What the configuration has to announce.
+    /// The prefixes that the configuration announces.
     pub(super) configured: BTreeSet<IpNet>,
-    /// What is announced because the kernel has a route.
+    /// The prefixes that are announced because the kernel has a route.
     pub(super) redistributed: BTreeSet<IpNet>,
     /// Both.
     pub(super) announced: BTreeSet<IpNet>,
     pub(in crate::control) kernel: Option<LearnedRoutes>,
     pub(super) state_sink: Option<StateSink>,
-    /// The next look at the counters; `None` for an engine that does not care.
+    /// When the counters are read next; `None` for an engine that does not speak to peers.
     pub(super) next_sample: Option<Instant>,
     pub(super) samples: HashMap<PeerId, Sample>,
-    /// The peers whose counters are still to be looked at in this round, and when it began.
+    /// The peers whose counters are still to be read in this round, and when it began.
     pub(super) round: Vec<PeerId>,
     pub(super) round_began: Instant,
     /// The table has changed since the workers saw it.
     pub(super) changed: bool,
-    /// What the first of these changes took: it copies what the workers have.
+    /// How long the first of these changes took: it copies the table that the workers have.
     pub(super) copied: Duration,
-    /// When they may see it again.
+    /// When the workers may get another table.
     pub(super) pace: Pace,
-    /// What the engine has to say after that change: nobody may rely on a route that is not followed yet (RFC 8966 §3.7.3).
+    /// Packets of the engine's that leave after the change is published: nobody may rely on a route that is not followed yet (RFC 8966
+    /// §3.7.3).
     pub(super) after_change: Vec<(PeerId, Vec<u8>)>,
 }
 
 impl EngineHost {
-    /// `engine` is the embedder's; without one, allowed IPs decide.
+    /// `engine` is the embedder's; without one, allowed IPs decide about routes.
     pub(in crate::control) fn new(
         engine: Option<Engine>,
         state_sink: Option<StateSink>,
@@ -81,7 +82,7 @@ impl EngineHost {
         }
     }
 
-    /// When the engine, the look at the counters, or another table for the workers is due.
+    /// When the engine, the counters, or another table for the workers is due.
     pub(in crate::control) fn deadline(&self) -> Option<Instant> {
         let publish = self.changed.then_some(self.pace.next);
         [self.engine.deadline(), self.next_sample, publish].into_iter().flatten().min()
@@ -94,7 +95,7 @@ impl EngineHost {
         }
     }
 
-    /// The kernel may route otherwise now.
+    /// The kernel's routes may have changed.
     pub(in crate::control) fn network_changed(&self) {
         if let Some(kernel) = &self.kernel {
             kernel.network_changed();

@@ -3,8 +3,8 @@
 use rustguard_core::time::Instant;
 use std::time::Duration;
 
-/// How often the workers get another table: at once after a rest, and then for a fifth of the time at most. A table takes the longer
-/// to make the more is in it.
+/// The first table after a rest is made at once. From then on, making tables takes at most a fifth of the time. Larger tables take
+/// longer.
 #[derive(Default)]
 pub(super) struct Pace {
     pub(super) next: Instant,
@@ -18,7 +18,7 @@ impl Pace {
         self.next <= now
     }
 
-    /// There is another one, which took so long.
+    /// A table was made, and took so long.
     pub(super) fn made(&mut self, took: Duration, ended: Instant) {
         self.next = ended + (took * 4).min(Self::LONGEST);
     }

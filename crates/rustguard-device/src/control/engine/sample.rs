@@ -5,7 +5,7 @@ use portable_atomic::Ordering::Relaxed;
 use rustguard_core::{routing::Signal, time::Instant};
 use std::time::Duration;
 
-/// Data without an answer for so long is worth telling.
+/// The engine is told of data that had no answer for so long.
 const UNANSWERED: Duration = Duration::from_millis(500);
 /// Bytes in one sample above which a link carries traffic: a keepalive and a handshake are less.
 const TRAFFIC: u64 = 300;
@@ -19,13 +19,13 @@ pub(super) struct Sample {
     overhead_tx: u64,
     /// When data last came.
     data: Option<Instant>,
-    /// Said once, until something is heard.
+    /// Told once, until something is heard.
     unanswered: bool,
 }
 
 impl Sample {
-    /// What has happened since the last look. The engine's own packets are no traffic, and nor are probes: a link would be busy
-    /// with the question whether it is.
+    /// What has happened since the last call. The engine's packets and probes do not count as traffic: otherwise probing would make
+    /// an idle link look busy.
     pub(super) fn look(&mut self, shared: &PeerShared, overhead_tx: u64, now: Instant) -> [Option<Signal>; 3] {
         let rx = shared.activity.rx_bytes.load(Relaxed);
         let tx = shared.activity.tx_bytes.load(Relaxed);

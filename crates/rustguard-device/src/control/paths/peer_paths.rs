@@ -12,9 +12,9 @@ use std::{collections::BTreeSet, sync::Arc};
 pub(in crate::control) struct ConfiguredEndpoint {
     pub(in crate::control) spec: PathSpec,
     pub(in crate::control) resolving: Option<Resolving>,
-    /// How often another of the name's addresses was asked for.
+    /// How often another of the name's addresses was wanted.
     pub(in crate::control) attempts: u32,
-    /// The interface that it is to leave by; 0: not there.
+    /// The index of the interface by which datagrams leave; 0: there is no such interface now.
     pub(super) interface: Option<u32>,
 }
 
@@ -28,7 +28,7 @@ impl ConfiguredEndpoint {
 pub(in crate::control) struct PeerPaths {
     pub(in crate::control) paths: Paths,
     pub(super) flows: Arc<Flows>,
-    /// As the workers have it.
+    /// The choice that the workers have.
     pub(super) choice: Choice,
     pub(super) deadline: Option<Instant>,
 }
@@ -39,5 +39,5 @@ impl PeerPaths {
     }
 }
 
-/// When the paths of which peer are due: most peers have no several paths, and none of them is looked at for nothing.
+/// When the paths of each peer are due. Only peers with several paths are in it.
 pub(in crate::control) type Schedule = BTreeSet<(Instant, PeerId)>;

@@ -4,10 +4,10 @@ use crate::kernel::Way;
 use rustguard_core::node::PeerId;
 use rustguard_tun::{Endpoint, LocalAddr};
 
-/// Interfaces that are remembered of each peer's route.
+/// Interfaces that are remembered for each peer.
 const LED: usize = 4;
 
-/// Why a peer's source is to be looked at.
+/// Why the route to a peer is to be asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::control) enum Due {
     /// It is not.
@@ -19,13 +19,13 @@ pub(in crate::control) enum Due {
     Changed,
 }
 
-/// What is known of a peer's source.
+/// What is known of our address towards one peer.
 #[derive(Debug, Default)]
 pub(in crate::control) struct Source {
     pub(super) due: Due,
-    /// The address that was looked at last.
+    /// The address that was checked last.
     pub(super) checked: Option<LocalAddr>,
-    /// The interfaces by which the route has led, the newest first: what the peer sends there, it does because of us.
+    /// The interfaces by which our route to the peer has led, the newest first: the peer uses their addresses because we did.
     pub(super) led: [u32; LED],
     /// The peer has sent a handshake message to an address that is not used any more.
     pub(super) doubted: bool,
