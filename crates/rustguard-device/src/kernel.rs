@@ -10,7 +10,7 @@
 //! | `redistribute` | finds the kernel's routes that a routing engine announces |
 //! | `route_lookup` | asks the kernel how it would route a packet |
 //! | `netfilter` | finds the rules that a forwarded packet would meet |
-//! | `netlink`, `link`, `route_table` | requests that several of these make |
+//! | `netlink`, `link`, `route_table`, `errno` | requests that several of these make |
 //!
 //! The public part has two uses. [`LearnedTables`] and [`Redistribute`] are settings of the [`Builder`](crate::Builder). The
 //! requests ([`Netlink`]) and the [`Monitor`] are for programs that set the host up before the tunnel runs, as `rustguard-quick`
@@ -21,6 +21,8 @@
 #[cfg(not(feature = "kernel"))]
 mod absent;
 mod answers;
+#[cfg(feature = "kernel")]
+mod errno;
 #[cfg(feature = "kernel")]
 mod error;
 #[cfg(feature = "kernel")]
@@ -57,6 +59,8 @@ pub use answers::HostEvent;
 pub(crate) use answers::HostEvent;
 pub(crate) use answers::{ForwardRules, Way};
 #[cfg(feature = "kernel")]
+pub use errno::{EEXIST, already_gone, errno};
+#[cfg(feature = "kernel")]
 pub use error::KernelError;
 #[cfg(feature = "kernel")]
 pub use learned_default_route::{DefaultRouteGuard, GuardFuture, LearnedTables};
@@ -71,7 +75,7 @@ pub use monitor::Monitor;
 #[cfg(feature = "kernel")]
 pub(crate) use netfilter::RulesWatch;
 #[cfg(feature = "kernel")]
-pub use netlink::{EEXIST, Netlink, already_gone, errno};
+pub use netlink::Netlink;
 #[cfg(feature = "kernel")]
 pub use redistribute::{KernelRoutes, Redistribute};
 #[cfg(feature = "kernel")]

@@ -34,6 +34,7 @@ pub use write::{to_text, write, write_with_comment};
 
 /// A configuration file. Holds the private key: handle it as such.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Config {
     /// The `[Interface]` section, or sections: wg-quick merges them.
     pub interface: Interface,
@@ -43,6 +44,7 @@ pub struct Config {
 
 /// What `[Interface]` says.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Interface {
     /// `PrivateKey`. [`parse`] insists on it, unless a hook sets one.
     pub private_key: Option<StaticSecret>,
@@ -88,6 +90,7 @@ pub struct Interface {
 
 /// What `Routing` says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Routing {
     /// The allowed IPs are where things are, as in WireGuard.
     #[default]
@@ -98,6 +101,7 @@ pub enum Routing {
 
 /// What `NodeName` says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NodeName {
     /// The name of the host, where it can be one.
     #[default]
@@ -110,6 +114,7 @@ pub enum NodeName {
 
 /// A `Pin`: of this prefix and all within it, announcements are believed if they come from the router with this key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Pin {
     /// The prefix.
     pub prefix: IpNet,
@@ -119,6 +124,7 @@ pub struct Pin {
 
 /// What one `[Peer]` says.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Peer {
     /// The name in the comment, if there is one.
     pub name: Option<String>,
@@ -137,6 +143,11 @@ pub struct Peer {
 }
 
 impl Config {
+    /// A configuration of these two parts.
+    pub fn new(interface: Interface, peers: Vec<Peer>) -> Self {
+        Self { interface, peers }
+    }
+
     /// This configuration with what has become of it: keys, port, mark and peers are those of the running device.
     /// Names, addresses, DNS, MTU, table and hooks are not the device's business and stay, and so do an endpoint's host
     /// name, which is what the file's owner meant by the address it resolved to, and several endpoints.
@@ -175,7 +186,27 @@ impl Config {
     }
 }
 
+impl Pin {
+    /// Only the router with this public key may announce the prefix and all within it.
+    pub fn new(prefix: IpNet, key: PublicKey) -> Self {
+        Self { prefix, key }
+    }
+}
+
 impl Peer {
+    /// A peer with this key, nothing else said. The fields add the rest.
+    pub fn new(public_key: PublicKey) -> Self {
+        Self {
+            name: None,
+            public_key,
+            preshared_key: None,
+            endpoints: Vec::new(),
+            allowed_ips: Vec::new(),
+            persistent_keepalive: None,
+            role: None,
+        }
+    }
+
     /// The change that makes a device's peer what this section says, whatever it was before.
     pub fn to_update(&self) -> PeerUpdate {
         // A file without a key or an interval means a peer without it.

@@ -153,7 +153,7 @@ impl Source {
             writeln!(err, "{}\n", renderer.render(&[group]))?;
         }
         let text = conf::redact(&self.text);
-        for Diagnostic { severity, message, span, help } in diagnostics.iter().take(MAX_SHOWN) {
+        for Diagnostic { severity, message, span, help, .. } in diagnostics.iter().take(MAX_SHOWN) {
             let level = match severity {
                 Severity::Error => Level::ERROR,
                 Severity::Warning => Level::WARNING,

@@ -226,25 +226,19 @@ fn config(joined: &Joined, identity: &StaticSecret, server: HostPort) -> conf::C
     let port = joined.port.unwrap_or(server.port());
     // A name is kept: the server may move.
     let endpoint = EndpointSpec::try_from(server.with_port(port)).expect("checked when it was parsed");
-    conf::Config {
-        interface: conf::Interface {
-            private_key: Some(identity.clone()),
-            addresses: joined.addresses.clone(),
-            dns: joined.dns.clone(),
-            dns_search: joined.search.clone(),
-            mtu: joined.mtu,
-            ..conf::Interface::default()
-        },
-        peers: vec![conf::Peer {
-            name: Some("server".to_owned()),
-            public_key: joined.server,
-            preshared_key: Some(PresharedKey::from_bytes(&joined.preshared_key)),
-            endpoints: vec![endpoint.into()],
-            allowed_ips: joined.routes.clone(),
-            persistent_keepalive: joined.keepalive.map(|seconds| Duration::from_secs(seconds.into())),
-            role: None,
-        }],
-    }
+    let mut interface = conf::Interface::default();
+    interface.private_key = Some(identity.clone());
+    interface.addresses = joined.addresses.clone();
+    interface.dns = joined.dns.clone();
+    interface.dns_search = joined.search.clone();
+    interface.mtu = joined.mtu;
+    let mut server = conf::Peer::new(joined.server);
+    server.name = Some("server".to_owned());
+    server.preshared_key = Some(PresharedKey::from_bytes(&joined.preshared_key));
+    server.endpoints = vec![endpoint.into()];
+    server.allowed_ips = joined.routes.clone();
+    server.persistent_keepalive = joined.keepalive.map(|seconds| Duration::from_secs(seconds.into()));
+    conf::Config::new(interface, vec![server])
 }
 
 /// Leaves out what this machine cannot have.

@@ -75,22 +75,15 @@ fn config(added: &Added, private_key: Option<StaticSecret>, endpoint: Option<&st
     let endpoint = EndpointSpec::try_from(at)
         .map_err(|at| anyhow!("`{at}`: a zone is the name of an interface here, and of none there"))?;
     let key = |text: &str| key::from_base64(text).context("the server's answer holds a key that is none");
-    Ok(conf::Config {
-        interface: conf::Interface {
-            private_key,
-            addresses: added.addresses.clone(),
-            dns: added.dns.clone(),
-            dns_search: added.search.clone(),
-            ..conf::Interface::default()
-        },
-        peers: vec![conf::Peer {
-            name: None,
-            public_key: PublicKey(*key(&added.server_key)?),
-            preshared_key: Some(PresharedKey::from_bytes(&*key(&added.preshared_key)?)),
-            endpoints: vec![endpoint.into()],
-            allowed_ips: added.allowed_ips.clone(),
-            persistent_keepalive: Some(KEEPALIVE),
-            role: None,
-        }],
-    })
+    let mut interface = conf::Interface::default();
+    interface.private_key = private_key;
+    interface.addresses = added.addresses.clone();
+    interface.dns = added.dns.clone();
+    interface.dns_search = added.search.clone();
+    let mut server = conf::Peer::new(PublicKey(*key(&added.server_key)?));
+    server.preshared_key = Some(PresharedKey::from_bytes(&*key(&added.preshared_key)?));
+    server.endpoints = vec![endpoint.into()];
+    server.allowed_ips = added.allowed_ips.clone();
+    server.persistent_keepalive = Some(KEEPALIVE);
+    Ok(conf::Config::new(interface, vec![server]))
 }

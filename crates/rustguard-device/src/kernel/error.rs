@@ -1,6 +1,6 @@
 //! Requests that the kernel refused.
 
-use super::netlink::{self, EPERM};
+use super::errno::{EPERM, errno};
 use std::io;
 use thiserror::Error;
 
@@ -29,7 +29,7 @@ impl KernelError {
     /// A failed netlink request. `action` is an infinitive: "add the address 10.0.0.1/24 to `wg0`".
     pub fn netlink(action: impl Into<String>, error: &rtnetlink::Error) -> Self {
         let action = action.into();
-        match netlink::errno(error) {
+        match errno(error) {
             Some(EPERM) => Self::Permission { action },
             Some(code) => Self::Netlink { action, source: io::Error::from_raw_os_error(code) },
             None => Self::Netlink { action, source: io::Error::other(error.to_string()) },

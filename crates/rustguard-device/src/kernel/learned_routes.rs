@@ -13,9 +13,10 @@
 //! once a minute from then on.
 
 use super::{
+    errno::{EEXIST, already_gone, errno, link_is_down},
     error::KernelError,
     learned_default_route::{Guarded, LearnedTables},
-    netlink::{EEXIST, Netlink, already_gone, errno, link_is_down},
+    netlink::Netlink,
     peer_addresses::PeerAddresses,
     pending_routes::{Lot, PendingRoutes},
     route_table::{destination_of, table_of},

@@ -1,8 +1,9 @@
 //! Interfaces and addresses, as the kernel lists them.
 
 use super::{
+    errno::{ENODEV, errno},
     error::KernelError,
-    netlink::{ENODEV, Netlink, errno},
+    netlink::Netlink,
 };
 use futures_util::TryStreamExt as _;
 use rtnetlink::packet_route::{

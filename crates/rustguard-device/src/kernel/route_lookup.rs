@@ -2,8 +2,9 @@
 
 use super::{
     answers::Way,
+    errno::{EINVAL, errno},
     error::KernelError,
-    netlink::{self, EINVAL, Netlink},
+    netlink::Netlink,
 };
 use futures_util::TryStreamExt;
 use rtnetlink::{
@@ -113,7 +114,7 @@ impl SourceLookup {
             let answers: Result<Vec<RouteMessage>, _> = handle.route().get(message).execute().try_collect().await;
             let answer = match answers {
                 Ok(answers) => answers,
-                Err(error) if netlink::errno(&error) == Some(EINVAL) => return Way::NotOurs,
+                Err(error) if errno(&error) == Some(EINVAL) => return Way::NotOurs,
                 Err(_) => return Way::Unknown,
             };
             let out = answer.iter().flat_map(|route| &route.attributes).find_map(|attribute| match attribute {

@@ -1,8 +1,9 @@
 //! The kernel's routing tables, and what a route of them says.
 
 use super::{
+    errno::{ENOENT, errno},
     error::KernelError,
-    netlink::{ENOENT, Netlink, errno},
+    netlink::Netlink,
 };
 use futures_util::TryStreamExt as _;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};

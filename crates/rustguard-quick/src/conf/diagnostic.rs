@@ -4,6 +4,7 @@ use std::ops::Range;
 
 /// One thing that is wrong, or looks wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Diagnostic {
     /// Whether the file can be used all the same.
     pub severity: Severity,
@@ -26,6 +27,7 @@ pub enum Severity {
 
 /// A piece of the file, within one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Span {
     /// The line, from 1.
     pub line: usize,

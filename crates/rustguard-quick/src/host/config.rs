@@ -8,6 +8,7 @@ use std::{
 
 /// What a tunnel needs from the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HostConfig {
     /// Name of the tunnel's interface, which exists already.
     pub interface: String,
@@ -60,6 +61,7 @@ impl HostConfig {
 
 /// wg-quick's `Table`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Table {
     /// Routes in the main table; a /0 in a table of its own, chosen by policy rules.
     #[default]

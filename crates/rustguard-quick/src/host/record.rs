@@ -13,6 +13,7 @@ use std::{
 
 /// Everything [`apply`](super::apply) changed for one interface, in order. As JSON it is the state file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Record {
     /// The tunnel's interface.
     pub interface: String,

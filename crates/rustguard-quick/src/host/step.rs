@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 /// One change to the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Step {
     /// An address of the interface.
     Address(IpNet),
@@ -46,6 +47,7 @@ impl Step {
 /// What was handed over, as far as it takes to withdraw it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum DnsEntry {
     /// systemd-resolved's settings of the interface.
     Resolved,
@@ -58,6 +60,7 @@ pub enum DnsEntry {
 
 /// One policy rule of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Rule {
     /// IPv6, else IPv4.
     pub v6: bool,
@@ -71,6 +74,7 @@ pub struct Rule {
 /// What a policy rule of a tunnel says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum RuleKind {
     /// `lookup main suppress_prefixlength 0`
     MainWithoutDefault,

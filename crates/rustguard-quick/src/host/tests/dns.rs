@@ -1,0 +1,91 @@
+//! Name servers, handed to stand-ins of resolvconf and systemd-resolved.
+
+use super::*;
+
+#[test]
+fn resolvconf_gets_what_wg_quick_gives_it() {
+    in_namespace!(resolvconf_gets_what_wg_quick_gives_it, async {
+        host();
+        let mut config = config("wg0", &["10.9.0.2/24"], &[]);
+        config.dns = vec!["10.9.0.1".parse().unwrap(), "fd09::1".parse().unwrap()];
+        config.dns_search = vec!["corp.example".into(), "example".into()];
+        let applied = apply(&config).await.unwrap();
+        let log = directory().join("resolvconf.log");
+        let added = "resolvconf -a wg0 -m 0 -x\nnameserver 10.9.0.1\nnameserver fd09::1\nsearch corp.example example\n";
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), added);
+        applied.undo().await.unwrap();
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), format!("{added}resolvconf -d wg0 -f\n"));
+    });
+}
+
+#[test]
+fn resolved_is_told_over_the_bus() {
+    in_namespace!(resolved_is_told_over_the_bus, async {
+        host();
+        let Some((_bus, calls)) = fake_resolved().await else {
+            writeln!(std::io::stderr(), "SKIPPED resolved over D-Bus: there is no dbus-daemon").unwrap();
+            return;
+        };
+        let mut config = config("wg0", &["10.9.0.2/24"], &[]);
+        config.dns = vec!["10.9.0.1".parse().unwrap(), "fd09::1".parse().unwrap()];
+        config.dns_search = vec!["corp.example".into()];
+        let applied = apply(&config).await.unwrap();
+        let index = link_index("wg0").await.unwrap().unwrap();
+        applied.undo().await.unwrap();
+        assert!(!directory().join("resolvconf.log").exists());
+        let calls = calls.lock().unwrap();
+        assert_eq!(
+            *calls,
+            [
+                format!(
+                    "SetLinkDNS {:?}",
+                    (index, [(2, vec![10, 9, 0, 1]), (10, vec![0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])])
+                ),
+                format!("SetLinkDomains {:?}", (index, [("corp.example", false), (".", true)])),
+                format!("RevertLink {index}"),
+            ]
+        );
+    });
+}
+
+type Calls = std::sync::Arc<std::sync::Mutex<Vec<String>>>;
+
+/// A bus with a service on it that notes what resolved would be asked to do. The bus ends with the returned child.
+async fn fake_resolved() -> Option<(tokio::process::Child, Calls)> {
+    use futures_util::StreamExt;
+    use tokio::io::AsyncBufReadExt;
+
+    let address = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap();
+    let mut bus = tokio::process::Command::new("dbus-daemon")
+        .args(["--session", "--nofork", "--print-address", &format!("--address={address}")])
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .ok()?;
+    // It prints its address once it listens.
+    let mut ready = String::new();
+    tokio::io::BufReader::new(bus.stdout.take().unwrap()).read_line(&mut ready).await.unwrap();
+
+    let connection = zbus::Connection::system().await.unwrap();
+    let mut messages = zbus::MessageStream::from(&connection);
+    connection.request_name("org.freedesktop.resolve1").await.unwrap();
+    let calls = Calls::default();
+    let noted = calls.clone();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = messages.next().await {
+            if message.message_type() != zbus::message::Type::MethodCall {
+                continue;
+            }
+            let header = message.header();
+            let (body, member) = (message.body(), header.member().unwrap().to_string());
+            let call = match member.as_str() {
+                "SetLinkDNS" => format!("{member} {:?}", body.deserialize::<(i32, Vec<(i32, Vec<u8>)>)>().unwrap()),
+                "SetLinkDomains" => format!("{member} {:?}", body.deserialize::<(i32, Vec<(&str, bool)>)>().unwrap()),
+                _ => format!("{member} {:?}", body.deserialize::<i32>().unwrap()),
+            };
+            noted.lock().unwrap().push(call);
+            connection.reply(&header, &()).await.unwrap();
+        }
+    });
+    Some((bus, calls))
+}
