@@ -225,6 +225,25 @@ fn has_package(tree: &Tree, package: &str) -> bool {
     manifests.into_iter().any(|file| fs::read_to_string(tree.root.join(file)).is_ok_and(|text| text.contains(&line)))
 }
 
+/// A README has the example of its crate's documentation, which is a test, or its own are tests.
+#[test]
+fn every_example_of_a_readme_is_tested() {
+    let tree = Tree::read().unwrap();
+    let mut untested = Vec::new();
+    for (file, text) in tree.documents().unwrap().iter().filter(|(file, _)| file.starts_with("crates/")) {
+        let source = fs::read_to_string(tree.root.join(file.replace("README.md", "src/lib.rs"))).unwrap_or_default();
+        let tested: HashSet<&str> = source.lines().filter_map(|line| Some(line.strip_prefix("//!")?.trim())).collect();
+        let blocks = text.split("```rust\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0));
+        for line in blocks.flat_map(str::lines).filter(|_| !source.contains("#[doc = include_str!(\"../README.md\")]"))
+        {
+            if !tested.contains(line.trim()) {
+                untested.push(format!("{file}: {line}"));
+            }
+        }
+    }
+    assert!(untested.is_empty(), "not in the documentation of the crate:\n{}", untested.join("\n"));
+}
+
 type Edges = BTreeSet<(String, String)>;
 
 /// Which crate of `crates/` uses which, for more than its tests, by `cargo metadata`.
