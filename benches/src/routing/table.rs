@@ -6,8 +6,9 @@ use anyhow::{Context as _, Result};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use rustguard_core::{
     allowed_ips::AllowedIps,
+    flow,
     node::PeerId,
-    packet::{self, IpHead},
+    packet::IpHead,
     routing::{MAX_WEIGHT, NextHop, NextHops, RouteTable, SourceRule, Target},
 };
 use rustguard_sim::prefix;
@@ -102,7 +103,7 @@ fn lookups(pace: &Pace, figures: &mut Figures) -> Result<()> {
         let next_hop = |head: &IpHead, bytes: &[u8]| match routes.target(head.destination)? {
             Target::Peer(peer) => Some(*peer),
             Target::Several(hops) => {
-                hops.pick(packet::flow(bytes, head), |peer| usable.get(&peer).is_some_and(|usable| *usable))
+                hops.pick(flow::hash(bytes, head), |peer| usable.get(&peer).is_some_and(|usable| *usable))
             }
             Target::Host | Target::Nobody => None,
         };

@@ -1,6 +1,6 @@
 //! What the sender of a packet is told when it cannot be delivered: "host unreachable" (RFC 792) or "address unreachable" (RFC
 //! 4443, section 3.1), which the kernel's WireGuard sends for an address that no peer has and for a peer without endpoint.
-use crate::packet::IpHead;
+use crate::packet::{HOP_BY_HOP, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHead};
 use core::net::IpAddr;
 
 /// Bytes of the longest answer: that an ICMPv6 error message arrives is certain up to the least MTU of IPv6 (RFC 4443, section
@@ -8,8 +8,6 @@ use core::net::IpAddr;
 pub const MAX_LEN: usize = 1_280;
 /// The same for IPv4 (RFC 1812, section 4.3.2.3).
 const MAX_LEN_V4: usize = 576;
-const IPV4_HEADER_LEN: usize = 20;
-const IPV6_HEADER_LEN: usize = 40;
 const ICMP_HEADER_LEN: usize = 8;
 const HOP_LIMIT: u8 = 64;
 /// Internetwork control, as the kernel sends ICMP errors (RFC 1812, section 4.3.2.5).
@@ -18,7 +16,6 @@ const PRECEDENCE: u8 = 0xc0;
 const ICMP: u8 = 1;
 const ICMP_V6: u8 = 58;
 /// IPv6 extension headers (RFC 8200, section 4; RFC 4302).
-const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;

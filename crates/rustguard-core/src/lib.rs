@@ -15,7 +15,7 @@
 //! | [`cookie`] | MAC1, MAC2, cookie replies |
 //! | [`wire`] | the four messages |
 //! | [`allowed_ips`] | which peer has which addresses |
-//! | [`packet`], [`icmp`], [`ecn`] | headers of inner packets |
+//! | [`packet`], [`flow`], [`icmp`], [`ecn`] | headers of inner packets |
 //! | [`paths`] | several endpoints of one peer: probing, choosing, spreading flows |
 //! | [`routing`] | the interface of routing engines, their tables, and the static engine |
 //! | [`host_port`] | `HOST:PORT`, as people write it |
@@ -31,9 +31,11 @@ extern crate alloc;
 
 pub mod activity;
 pub mod allowed_ips;
+mod bytes;
 pub mod constants;
 pub mod cookie;
 pub mod ecn;
+pub mod flow;
 pub mod host_port;
 pub mod icmp;
 pub mod limit;

@@ -1,19 +1,15 @@
 //! The head of an inner IP packet: as much as forwarding needs.
+use crate::bytes::field;
 use core::net::IpAddr;
 
 /// What padding rounds a text up to (whitepaper §5.4.6).
 pub(crate) const PADDING: usize = 16;
-const IPV4_HEADER_LEN: usize = 20;
-const IPV6_HEADER_LEN: usize = 40;
+/// Bytes of an IPv4 header without options (RFC 791, section 3.1).
+pub(crate) const IPV4_HEADER_LEN: usize = 20;
+/// Bytes of an IPv6 header (RFC 8200, section 3).
+pub(crate) const IPV6_HEADER_LEN: usize = 40;
 /// The IPv6 next header that every router has to look at.
-const HOP_BY_HOP: u8 = 0;
-/// Protocols whose header begins with two ports.
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const DCCP: u8 = 33;
-const SCTP: u8 = 132;
-const UDP_LITE: u8 = 136;
-
+pub(crate) const HOP_BY_HOP: u8 = 0;
 /// A checked view of an IPv4 or IPv6 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHead {
@@ -41,7 +37,11 @@ impl IpHead {
         let header_len = usize::from(header[0] & 0x0f) * 4;
         let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
         let sound = header_len >= IPV4_HEADER_LEN && header_len <= len && len <= packet.len();
-        sound.then(|| Self { source: address::<4>(header, 12), destination: address::<4>(header, 16), len })
+        sound.then(|| Self {
+            source: (*field::<4>(header, 12)).into(),
+            destination: (*field::<4>(header, 16)).into(),
+            len,
+        })
     }
 
     /// RFC 8200, section 3. Jumbograms do not exist here: their length of zero makes them a bare header.
@@ -49,7 +49,11 @@ impl IpHead {
         let header: &[u8; IPV6_HEADER_LEN] = packet.first_chunk()?;
         let len = IPV6_HEADER_LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
         let sound = len <= packet.len();
-        sound.then(|| Self { source: address::<16>(header, 8), destination: address::<16>(header, 24), len })
+        sound.then(|| Self {
+            source: (*field::<16>(header, 8)).into(),
+            destination: (*field::<16>(header, 24)).into(),
+            len,
+        })
     }
 }
 
@@ -75,33 +79,6 @@ pub fn take_hop(packet: &mut [u8]) -> bool {
     }
 }
 
-/// A hash of what makes a flow: addresses, protocol and, where they are in the packet, ports. Fragments of one packet have
-/// the same: the first has ports that the others lack, so none has them.
-pub fn flow(packet: &[u8], head: &IpHead) -> u64 {
-    let (protocol, transport) = match packet {
-        [0x60..=0x6f, _, _, _, _, _, next, ..] => (*next, IPV6_HEADER_LEN),
-        [first, ..] => {
-            let fragment = packet.get(6..8).is_none_or(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]) & 0x3fff != 0);
-            let header = usize::from(first & 0x0f) * 4;
-            (packet.get(9).copied().unwrap_or(0), if fragment { usize::MAX } else { header })
-        }
-        [] => (0, usize::MAX),
-    };
-    let ports = match protocol {
-        TCP | UDP | DCCP | SCTP | UDP_LITE => packet.get(transport..).and_then(|rest| rest.first_chunk::<4>()),
-        _ => None,
-    };
-    let ports = ports.map_or(0, |ports| u32::from_be_bytes(*ports));
-    let fold = |address: IpAddr| match address {
-        IpAddr::V4(address) => u64::from(address.to_bits()),
-        IpAddr::V6(address) => (address.to_bits() >> 64) as u64 ^ (address.to_bits() as u64).rotate_left(29),
-    };
-    // The rest of the mixing is done by who uses it (NextHops::pick); here no two inputs may cancel each other.
-    let mut hash = fold(head.source).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    hash = (hash.rotate_left(31) ^ fold(head.destination)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (hash.rotate_left(31) ^ (u64::from(ports) << 8 | u64::from(protocol))).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
 /// The length `len` grows to before sealing: a multiple of 16, but never past `mtu` (paper §5.4.6).
 ///
 /// A packet longer than the MTU (a super-packet of several segments) is padded by what its last segment needs, as the
@@ -113,13 +90,6 @@ pub fn padded_len(len: usize, mtu: usize) -> usize {
         padded = padded.min(mtu);
     }
     len.saturating_add(padded - last)
-}
-
-fn address<const N: usize>(header: &[u8], at: usize) -> IpAddr
-where
-    IpAddr: From<[u8; N]>,
-{
-    IpAddr::from(*header[at..].first_chunk::<N>().expect("the header is long enough for its addresses"))
 }
 
 #[cfg(test)]
@@ -134,35 +104,6 @@ mod tests {
         packet[2..4].copy_from_slice(&total.to_be_bytes());
         packet[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
         packet
-    }
-
-    #[test]
-    fn a_flow_has_one_hash_and_others_have_others() {
-        let mut first = v4(40, 40);
-        first[9] = TCP;
-        first[20..24].copy_from_slice(&[1, 2, 3, 4]);
-        let hash = |packet: &[u8]| flow(packet, &IpHead::parse(packet).expect("a packet"));
-        let mut later = first.clone();
-        (later[8], later[30]) = (1, 77);
-        assert_eq!(hash(&first), hash(&later), "only addresses, protocol and ports count");
-        for at in [9, 12, 16, 20, 23] {
-            let mut other = first.clone();
-            other[at] ^= 16;
-            assert_ne!(hash(&first), hash(&other), "byte {at}");
-        }
-        // The first fragment has ports, the next one has payload in their place.
-        let (mut one, mut two) = (first.clone(), first.clone());
-        (one[6], two[7]) = (0x20, 1);
-        two[20..24].fill(9);
-        assert_eq!(hash(&one), hash(&two));
-        let mut six = vec![0; 44];
-        (six[0], six[5], six[6]) = (0x60, 4, UDP);
-        let mut other = six.clone();
-        other[43] = 1;
-        assert_ne!(hash(&six), hash(&other));
-        six.truncate(40);
-        six[5] = 0;
-        let _ = hash(&six);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! [`Message::parse`] checks type, reserved bytes and length; the views it returns cannot fail afterwards. The builders
 //! leave the two MACs of a handshake message zero: [`cookie::Maker`](crate::cookie::Maker) fills them in.
+use crate::bytes::{field, put};
 
 /// Bytes of a handshake initiation.
 pub const INITIATION_LEN: usize = 148;
@@ -235,14 +236,6 @@ pub(crate) fn data_header(receiver: u32, counter: u64) -> [u8; 16] {
     put(&mut header, 4, &receiver.to_le_bytes());
     put(&mut header, 8, &counter.to_le_bytes());
     header
-}
-
-fn field<const N: usize>(message: &[u8], at: usize) -> &[u8; N] {
-    message[at..].first_chunk().expect("the length was checked when the message was parsed")
-}
-
-fn put(message: &mut [u8], at: usize, bytes: &[u8]) {
-    message[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The paths of a peer that has several, as the workers see them: from where its packets are expected, and which path a flow takes.
 
 use rustguard_core::{
-    packet::{self, IpHead},
+    flow,
+    packet::IpHead,
     paths::{Choice, Flows, MAX_PATHS, Place, Share},
     time::Instant,
 };
@@ -57,7 +58,7 @@ impl PathSet {
 
     /// Where this packet goes, by the flow it belongs to. Text that is no IP packet goes with flow 0.
     pub(crate) fn endpoint(&self, text: &[u8], now: Instant) -> Option<Endpoint> {
-        let flow = IpHead::parse(text).map_or(0, |head| packet::flow(text, &head));
+        let flow = IpHead::parse(text).map_or(0, |head| flow::hash(text, &head));
         self.ends[usize::from(self.flows.path(flow, &self.shares, now)?)]
     }
 }

@@ -1,5 +1,9 @@
 //! The choice among paths: by what our own probes say, or by the peer's word where it probes and we do not.
-use super::{Choice, MARGIN, MAX_PATHS, PathReport, Paths, Place, STEADY, Share, State, path::Own};
+use super::{
+    Choice, MAX_PATHS, PathReport, Paths, Place, Share, State,
+    path::Own,
+    timing::{MARGIN, STEADY},
+};
 use crate::time::Instant;
 use alloc::vec::Vec;
 use core::net::IpAddr;

@@ -1,5 +1,8 @@
 //! One path, as seen by who probes it and by who is asked.
-use super::{ANSWERS, FIRST_PATIENCE, PATIENCE, PathPolicy, Place, State};
+use super::{
+    timing::{ANSWERS, FIRST_PATIENCE, PATIENCE},
+    types::{PathPolicy, Place, State},
+};
 use crate::time::Instant;
 use core::time::Duration;
 

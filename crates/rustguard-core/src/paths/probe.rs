@@ -1,4 +1,5 @@
 //! The probe: what two RustGuards say to each other about the paths between them, inside the tunnel.
+use crate::bytes::{field, put};
 use core::time::Duration;
 
 /// Bytes of a probe.
@@ -99,9 +100,9 @@ impl Probe {
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = text.first_chunk::<PROBE_LEN>().filter(|text| is_probe(&text[..]))?;
         let path = text[4];
-        let interval = u32::from_le_bytes(*text[16..].first_chunk()?);
-        let clock = u64::from_le_bytes(*text[20..].first_chunk()?);
-        let nonce = u32::from_le_bytes(*text[28..].first_chunk()?);
+        let interval = u32::from_le_bytes(*field(text, 16));
+        let clock = u64::from_le_bytes(*field(text, 20));
+        let nonce = u32::from_le_bytes(*field(text, 28));
         if usize::from(path) >= MAX_PATHS {
             return None;
         }
@@ -114,7 +115,7 @@ impl Probe {
                     _ => return None,
                 },
                 usable: text[6],
-                weights: *text[8..].first_chunk()?,
+                weights: *field(text, 8),
                 interval: Duration::from_millis(interval.into()),
                 clock,
                 nonce: (text[7] == RETURNS_NONCES).then_some(nonce),
@@ -126,14 +127,14 @@ impl Probe {
     /// Writes it.
     pub fn to_bytes(&self) -> [u8; PROBE_LEN] {
         let mut text = [0; PROBE_LEN];
-        text[1..4].copy_from_slice(&MAGIC);
+        put(&mut text, 1, &MAGIC);
         let (path, interval, clock, nonce) = match self {
             Self::Request(request) => {
                 text[0] = REQUEST;
                 text[5] = request.active.unwrap_or(NONE);
                 text[6] = request.usable;
                 text[7] = if request.nonce.is_some() { RETURNS_NONCES } else { 0 };
-                text[8..16].copy_from_slice(&request.weights);
+                put(&mut text, 8, &request.weights);
                 (request.path, millis(request.interval), request.clock, request.nonce.unwrap_or(0))
             }
             Self::Reply(reply) => {
@@ -142,9 +143,9 @@ impl Probe {
             }
         };
         text[4] = path;
-        text[16..20].copy_from_slice(&interval.to_le_bytes());
-        text[20..28].copy_from_slice(&clock.to_le_bytes());
-        text[28..32].copy_from_slice(&nonce.to_le_bytes());
+        put(&mut text, 16, &interval.to_le_bytes());
+        put(&mut text, 20, &clock.to_le_bytes());
+        put(&mut text, 28, &nonce.to_le_bytes());
         text
     }
 }

@@ -1,7 +1,11 @@
 //! Two ends, the paths between them, and a clock.
 extern crate std;
-use super::*;
+use super::{timing::*, *};
 use alloc::{collections::BTreeMap, vec};
+use core::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 use std::println;
 
 const MS: Duration = Duration::from_millis(1);

@@ -2,8 +2,9 @@
 
 use crate::{relay::RelayRule, sharded::Sharded, shared::peer::PeerShared};
 use rustguard_core::{
+    flow,
     node::PeerId,
-    packet::{self, IpHead},
+    packet::IpHead,
     routing::{Routes, Target},
 };
 use rustguard_crypto::x25519::PublicKey;
@@ -27,7 +28,7 @@ impl Table {
     pub(crate) fn next_hop(&self, head: &IpHead, bytes: &[u8]) -> Option<PeerId> {
         match self.routes.target(head.destination)? {
             Target::Peer(peer) => Some(*peer),
-            Target::Several(hops) => hops.pick(packet::flow(bytes, head), |peer| {
+            Target::Several(hops) => hops.pick(flow::hash(bytes, head), |peer| {
                 self.peers.get(&peer).is_some_and(|peer| peer.usable.load(Ordering::Relaxed))
             }),
             Target::Host | Target::Nobody => None,

@@ -6,6 +6,7 @@
 //! flows by a hash, and the first lane for everything else, which is ICMP mostly. Flows in different lanes take turns, a
 //! super-packet each. What one flow sends stays in one lane and in order.
 
+use rustguard_core::flow;
 use rustguard_tun::{Segments, Span, TunQueue};
 use std::{io, os::fd::BorrowedFd};
 
@@ -13,9 +14,6 @@ use std::{io, os::fd::BorrowedFd};
 /// out of a bulk transfer's way.
 #[cfg(feature = "kernel")]
 pub(crate) const LANES: usize = 4;
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 
 /// The queues, and what is to be written to each.
 pub(super) struct Lanes<T> {
@@ -71,7 +69,7 @@ impl<T: TunQueue> Lanes<T> {
     pub(super) fn deliver(&mut self, slab: &[u8], packet: Span) {
         let lane = match self.queues.len() - 1 {
             0 => 0,
-            others => flow(&slab[packet.offset..packet.offset + packet.len])
+            others => flow::symmetric_hash(&slab[packet.offset..packet.offset + packet.len])
                 .map_or(0, |flow| 1 + ((u64::from(flow) * others as u64) >> u32::BITS) as usize),
         };
         self.deliver[lane].push(packet);
@@ -83,7 +81,7 @@ impl<T: TunQueue> Lanes<T> {
     /// As [`TunQueue::write`].
     pub(super) fn answer(&mut self, packet: &mut [u8]) -> io::Result<usize> {
         let whole = Span { offset: 0, len: packet.len() };
-        // ICMP is no flow: see `flow`.
+        // ICMP has no flow (see `flow::symmetric_hash`), and goes to the first lane.
         self.queues[0].write(packet, &[whole])
     }
 
@@ -105,32 +103,12 @@ impl<T: TunQueue> Lanes<T> {
     }
 }
 
-/// A hash of the ends of a TCP or UDP flow, the same both ways. `None` for everything else, and for fragments, of which only
-/// the first has ports.
-fn flow(packet: &[u8]) -> Option<u32> {
-    let (addresses, ports) = match packet.first()? >> 4 {
-        4 if matches!(packet.get(9), Some(&TCP | &UDP)) => {
-            let fragment = packet[6] & 0x3f != 0 || packet[7] != 0;
-            (packet.get(12..20)?, (!fragment).then_some(usize::from(packet[0] & 0xf) * 4)?)
-        }
-        6 if matches!(packet.get(6), Some(&TCP | &UDP)) => (packet.get(8..40)?, 40),
-        _ => return None,
-    };
-    let word = |bytes: &[u8; 4]| u32::from_be_bytes(*bytes);
-    let (source, destination) = addresses.split_at(addresses.len() / 2);
-    let end = |address: &[u8]| address.as_chunks().0.iter().fold(0, |sum: u32, part| sum.rotate_left(5) ^ word(part));
-    let ports = packet.get(ports..ports + 4)?;
-    let port = |at: usize| u32::from(u16::from_be_bytes([ports[at], ports[at + 1]]));
-    // Each end is mixed with its own port, and the two are added: it does not matter which is the source.
-    let mix = |end: u32, port: u32| (end ^ port.rotate_left(16)).wrapping_mul(0x9e37_79b1);
-    let sum = mix(end(source), port(0)).wrapping_add(mix(end(destination), port(2)));
-    Some((sum ^ (sum >> 15)).wrapping_mul(0x85eb_ca77))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use rustguard_tun::memory;
+
+    const TCP: u8 = 6;
 
     fn packet(protocol: u8, [source, destination]: [u8; 2], ports: [u16; 2]) -> Vec<u8> {
         let mut packet = vec![0; 28];
@@ -139,45 +117,6 @@ mod tests {
         packet[20..22].copy_from_slice(&ports[0].to_be_bytes());
         packet[22..24].copy_from_slice(&ports[1].to_be_bytes());
         packet
-    }
-
-    fn packet6(protocol: u8, [source, destination]: [u8; 2], ports: [u16; 2]) -> Vec<u8> {
-        let mut packet = vec![0; 48];
-        (packet[0], packet[6]) = (0x60, protocol);
-        (packet[23], packet[39]) = (source, destination);
-        packet[40..42].copy_from_slice(&ports[0].to_be_bytes());
-        packet[42..44].copy_from_slice(&ports[1].to_be_bytes());
-        packet
-    }
-
-    #[test]
-    fn both_directions_of_a_flow_have_one_hash_and_flows_differ() {
-        for build in [packet, packet6] {
-            let mut hashes = std::collections::HashSet::new();
-            for port in 0..1_000 {
-                let there = flow(&build(TCP, [1, 2], [5201, port]));
-                assert_eq!(there, flow(&build(TCP, [2, 1], [port, 5201])));
-                hashes.insert(there.expect("a flow") >> 24);
-            }
-            assert!(hashes.len() > 200, "they are spread: {}", hashes.len());
-        }
-    }
-
-    #[test]
-    fn what_has_no_ports_has_no_flow() {
-        assert_eq!(flow(&packet(1, [1, 2], [8, 9])), None, "ICMP");
-        for (at, bits) in [(6, 0x20), (6, 0x01), (7, 1)] {
-            let mut fragment = packet(UDP, [1, 2], [8, 9]);
-            fragment[at] = bits;
-            assert_eq!(flow(&fragment), None, "a fragment");
-        }
-        let mut whole = packet(UDP, [1, 2], [8, 9]);
-        whole[6] = 0x40;
-        assert!(flow(&whole).is_some(), "may not be fragmented, and is not");
-        for len in 0..24 {
-            assert_eq!(flow(&whole[..len]), None, "cut");
-            assert_eq!(flow(&packet6(TCP, [1, 2], [8, 9])[..len]), None, "cut");
-        }
     }
 
     #[test]

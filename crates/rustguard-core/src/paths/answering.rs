@@ -1,0 +1,68 @@
+//! The peer's requests: they are answered, and say by which paths the peer can be reached.
+use super::{
+    Order, Paths, Place, Probe, Request,
+    path::{Challenge, Theirs},
+    timing::{CARRYING, IDLE, PATIENCE, PROMISES},
+};
+use crate::time::Instant;
+use alloc::vec::Vec;
+
+impl Paths {
+    /// A request of the peer's, which came from there. It is answered in any case. `random` is a fresh random number, with which
+    /// a new place is put to the test.
+    pub fn request(&mut self, from: Place, request: &Request, random: u32, now: Instant, out: &mut Vec<Order>) {
+        let nonce = self.learn(from, request, random, now);
+        let to = self.sticky(request.path.into()).filter(|place| place.covers(&from)).unwrap_or(from);
+        out.push(Order::Probe { to, probe: Probe::Reply(request.reply(nonce)) });
+    }
+
+    /// Returns the nonce for the answer.
+    fn learn(&mut self, from: Place, request: &Request, random: u32, now: Instant) -> u32 {
+        let path = usize::from(request.path);
+        let (Some(slot), Some(challenge)) = (self.theirs.get_mut(path), self.challenges.get_mut(path)) else {
+            return 0;
+        };
+        let asked = challenge.filter(|asked| asked.place == from);
+        if slot.is_some_and(|known| known.clock > request.clock) {
+            return slot
+                .filter(|known| known.place == from)
+                .map(|known| known.nonce)
+                .or(asked.map(|asked| asked.nonce))
+                .unwrap_or(0);
+        }
+        let interval = request.interval.clamp(CARRYING, 2 * IDLE);
+        // And what its way may vary by.
+        let expires = now + PROMISES * interval + PATIENCE[0];
+        let proven = match (*slot, asked, request.nonce) {
+            (Some(known), ..) if known.place == from => Some(known.nonce),
+            (_, Some(asked), Some(returned)) if asked.nonce == returned => Some(returned),
+            (.., None) => Some(0),
+            _ => None,
+        };
+        let nonce = match (proven, asked) {
+            (Some(nonce), _) => {
+                *slot = Some(Theirs { place: from, usable: false, weight: 0, expires, clock: request.clock, nonce });
+                *challenge = None;
+                nonce
+            }
+            (None, asked) => {
+                // What is said is the peer's word, wherever it comes from; where it comes from is not.
+                if let Some(known) = slot {
+                    known.clock = request.clock;
+                }
+                let nonce = asked.map_or(random.max(1), |asked| asked.nonce);
+                *challenge = Some(Challenge { place: from, nonce, expires });
+                nonce
+            }
+        };
+        // What it says of its other paths is news as well, and comes by a path that works.
+        for (n, other) in self.theirs.iter_mut().enumerate() {
+            if let Some(other) = other {
+                (other.usable, other.weight) = (request.usable >> n & 1 != 0, request.weights[n]);
+            }
+        }
+        self.their_active = request.active;
+        self.changed = true;
+        nonce
+    }
+}

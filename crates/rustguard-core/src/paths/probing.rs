@@ -1,0 +1,185 @@
+//! Our own requests: when one is due by which path, and what its answer or its silence says.
+use super::{
+    Order, Paths, Probe, Reply, Request, Seen, State,
+    path::{Own, RoundTrip},
+    timing::{
+        BETWEEN_HANDSHAKES, BUSY, CARRYING, ELSEWHERE, IDLE, LOOK, MISSED, RECENT, REMEMBERED, RESERVE, RESTING,
+        TRAFFIC, UNANSWERED,
+    },
+};
+use crate::time::Instant;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+impl Paths {
+    /// There may be traffic again: the counters are worth a look.
+    pub fn wake(&mut self, now: Instant) {
+        if self.several() && self.next_look.is_none() {
+            self.next_look = Some(now);
+        }
+    }
+
+    /// There is traffic.
+    fn traffic(&mut self, now: Instant) {
+        let quiet = self.carried.is_none_or(|at| now.since(at) >= RECENT);
+        self.carried = Some(now);
+        if quiet {
+            self.ask_all(now);
+        }
+    }
+
+    /// Asks by all paths at once, but for those that are about to answer, or have missed to.
+    pub(super) fn ask_all(&mut self, now: Instant) {
+        for own in self.own.iter_mut().filter(|own| own.unanswered == 0) {
+            own.due = now;
+        }
+    }
+
+    /// An answer of the peer's.
+    pub fn reply(&mut self, reply: &Reply, now: Instant, out: &mut Vec<Order>) {
+        let took = now.since(Instant::from_nanos(reply.clock));
+        let path = usize::from(reply.path);
+        let asked = |own: &&mut Own| own.unanswered > 0 && Instant::from_nanos(reply.clock) <= own.asked;
+        let Some(own) = self.own.get_mut(path).filter(asked) else { return };
+        own.round_trip = Some(RoundTrip::update(own.round_trip, took));
+        own.unanswered = 0;
+        own.answered += 1;
+        if reply.nonce != 0 && reply.nonce != own.nonce {
+            (own.nonce, own.returned) = (reply.nonce, false);
+        }
+        if self.answers.replace(true) != Some(true) {
+            self.changed = true;
+            self.ask_all(now);
+        }
+        let own = &mut self.own[path];
+        if own.state == State::Unknown || own.state == State::Down && own.answered >= own.answers_wanted() {
+            own.state = State::Up;
+            self.changed = true;
+            if path < self.configured {
+                out.push(Order::State { path, up: true });
+            }
+            // The peer hears at once what may be used.
+            self.ask_all(now);
+        }
+        self.schedule(path, now);
+    }
+
+    /// Looks at what was carried.
+    pub(super) fn look(&mut self, seen: Seen, now: Instant, out: &mut Vec<Order>) {
+        if self.next_look.is_none_or(|at| now < at) {
+            return;
+        }
+        if seen.data.saturating_sub(self.data) >= TRAFFIC {
+            self.traffic(now);
+        }
+        self.data = seen.data;
+        self.next_look = match self.since_traffic(now) {
+            Some(since) if since < RECENT => Some(now + LOOK),
+            Some(since) if since < BUSY => Some(now + 2 * LOOK),
+            _ => {
+                self.carried = None;
+                None
+            }
+        };
+        let waited = seen.unanswered.is_some_and(|since| now.since(since) >= UNANSWERED);
+        if waited && !self.certain() && now >= self.next_handshake {
+            self.next_handshake = now + BETWEEN_HANDSHAKES;
+            out.push(Order::Handshake);
+        }
+    }
+
+    /// A request by this path is due, or its answer is missed.
+    pub(super) fn due(&mut self, path: usize, now: Instant, out: &mut Vec<Order>) {
+        let own = &mut self.own[path];
+        if own.unanswered >= MISSED {
+            own.answered = 0;
+            if own.state == State::Up {
+                own.state = State::Down;
+                let lately = own.failed.is_some_and(|at| now.since(at) < REMEMBERED);
+                own.failures = if lately { own.failures + 1 } else { 1 };
+                own.failed = Some(now);
+                self.changed = true;
+                if path < self.configured {
+                    out.push(Order::State { path, up: false });
+                }
+                // The choice falls first, so that the requests tell it.
+                self.choose(now);
+                self.ask_all(now);
+            } else if self.answers.is_none() {
+                // Not one answer, though there is a session: it does not know probes.
+                self.answers = Some(false);
+                self.changed = true;
+                return;
+            } else if own.state == State::Unknown && self.answers == Some(true) {
+                own.state = State::Down;
+                if path < self.configured {
+                    out.push(Order::State { path, up: false });
+                }
+            }
+        }
+        let own = &mut self.own[path];
+        if own.state == State::Down && own.unanswered >= MISSED && own.elsewhere <= now && path < self.configured {
+            own.elsewhere = now + ELSEWHERE;
+            out.push(Order::Elsewhere { path });
+        }
+        let interval = self.interval(path, now);
+        let request = Request {
+            path: path as u8,
+            active: self.active.filter(|_| !self.following).map(|path| path as u8),
+            usable: self.bits(|own| own.state == State::Up),
+            weights: core::array::from_fn(|path| self.own.get(path).and_then(Own::weight).unwrap_or(0)),
+            interval,
+            clock: now.as_nanos(),
+            nonce: Some(self.own[path].nonce),
+        };
+        let own = &mut self.own[path];
+        own.asked = now;
+        own.returned = true;
+        own.unanswered += 1;
+        // Below the limit, the moment when the answer is missed; beyond it there is no hurry.
+        own.due = now + if own.unanswered > MISSED { interval } else { own.patience() };
+        let Some(to) = own.place else { return };
+        out.push(Order::Probe { to, probe: Probe::Request(request) });
+    }
+
+    /// After an answer: when to ask again.
+    fn schedule(&mut self, path: usize, now: Instant) {
+        let interval = self.interval(path, now);
+        let own = &mut self.own[path];
+        // While it is being tested whether it works again, quickly; and while the peer waits for a nonce.
+        let hurry = own.state == State::Down || !own.returned;
+        let interval = if hurry { interval.min(CARRYING) } else { interval };
+        own.due = now.max(own.asked + interval);
+    }
+
+    /// Between two requests by this path.
+    fn interval(&self, path: usize, now: Instant) -> Duration {
+        match self.since_traffic(now) {
+            Some(since) if since < RECENT => {
+                let own = &self.own[path];
+                let carries = self.active == Some(path) || own.weight().is_some();
+                if carries && own.state != State::Down { CARRYING } else { RESERVE }
+            }
+            Some(since) if since < BUSY => RESTING,
+            _ => IDLE,
+        }
+    }
+
+    fn since_traffic(&self, now: Instant) -> Option<Duration> {
+        self.carried.map(|at| now.since(at))
+    }
+
+    fn bits(&self, of: impl Fn(&Own) -> bool) -> u8 {
+        self.own.iter().enumerate().fold(0, |bits, (path, own)| bits | u8::from(of(own)) << path)
+    }
+
+    /// Whether this path is probed. Until the peer has answered once, only the active one is: a stock peer takes every
+    /// authentic packet for the place to answer to, and would be sent to and fro.
+    pub(super) fn asks(&self, path: usize) -> bool {
+        let known = match self.answers {
+            Some(answers) => answers,
+            None => self.active.is_none_or(|active| active == path),
+        };
+        known && self.several() && self.session && self.own[path].place.is_some()
+    }
+}
