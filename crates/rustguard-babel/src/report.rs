@@ -61,13 +61,16 @@ pub struct Counters {
 
 /// The report that all routing engines have in common.
 pub(crate) fn of(babel: &Babel) -> routing::Report {
-    let routes = babel.routes().map(|route| routing::Route {
-        prefix: route.prefix,
-        local: route.local,
-        metric: route.selected.map(|selected| selected.metric),
-        origin: route.selected.map(|selected| selected.router_id.bytes()),
-        hops: route.hops.unwrap_or(NextHops::UNREACHABLE),
-        learned: route.learned.iter().map(|it| (it.peer, it.announcement.metric, it.feasible)).collect(),
+    let routes = babel.routes().map(|route| {
+        let learned = route.learned.iter();
+        let mut report = routing::Route::new(route.prefix);
+        report.local = route.local;
+        report.metric = route.selected.map(|selected| selected.metric);
+        report.origin = route.selected.map(|selected| selected.router_id.bytes());
+        report.hops = route.hops.unwrap_or(NextHops::UNREACHABLE);
+        report.learned =
+            learned.map(|it| routing::Announcement::new(it.peer, it.announcement.metric, it.feasible)).collect();
+        report
     });
     let Counters {
         not_a_router,
@@ -91,11 +94,13 @@ pub(crate) fn of(babel: &Babel) -> routing::Report {
         ("unfeasible", unfeasible),
         ("requests_dropped", requests_dropped),
     ];
-    routing::Report {
-        router_id: Some(babel.router_id().bytes()),
-        neighbours: babel.neighbours().collect(),
-        routes: routes.collect(),
-        names: babel.names().map(|(router_id, name)| (router_id.bytes(), name.as_str().to_owned())).collect(),
-        refused: refused.into_iter().filter(|&(_, count)| count > 0).collect(),
-    }
+    let refused = refused.into_iter().filter(|&(_, count)| count > 0);
+    let mut report = routing::Report::default();
+    report.router_id = Some(babel.router_id().bytes());
+    report.neighbours = babel.neighbours().collect();
+    report.routes = routes.collect();
+    let names = babel.names();
+    report.names = names.map(|(id, name)| routing::OriginName::new(id.bytes(), name.as_str().to_owned())).collect();
+    report.refused = refused.map(|(reason, count)| routing::RefusedCount::new(reason, count)).collect();
+    report
 }

@@ -122,12 +122,13 @@ impl Babel {
 
     /// The routers among the peers.
     pub fn neighbours(&self) -> impl Iterator<Item = NeighbourReport> {
-        self.neighbours.iter().map(|(&peer, neighbour)| NeighbourReport {
-            peer,
-            heard: neighbour.is_acquired(),
-            cost: Some(neighbour.cost()).filter(|&cost| cost != INFINITY),
-            round_trip: neighbour.rtt.smoothed(),
-            routes: neighbour.routes,
+        self.neighbours.iter().map(|(&peer, neighbour)| {
+            let mut report = NeighbourReport::new(peer);
+            report.heard = neighbour.is_acquired();
+            report.cost = Some(neighbour.cost()).filter(|&cost| cost != INFINITY);
+            report.round_trip = neighbour.rtt.smoothed();
+            report.routes = neighbour.routes;
+            report
         })
     }
 
@@ -196,7 +197,8 @@ impl RoutingEngine for Babel {
                 self.set_host(prefix, Some(metric).filter(|&metric| metric != INFINITY));
             }
             Event::Withdraw { prefix } => self.set_host(prefix, None),
-            Event::Time => {}
+            // Time has passed, and whatever later versions tell.
+            _ => {}
         }
         self.tick(out);
         self.take_names();
@@ -315,7 +317,7 @@ impl Babel {
                 Signal::Heard { data } => client.heard(data, now),
                 Signal::HandshakeComplete => client.handshake_complete(now),
                 Signal::HandshakeFailed => client.lost(),
-                Signal::Carried | Signal::Unanswered | Signal::RoundTrip(_) => false,
+                _ => false,
             };
             if changed {
                 self.stale.extend(client.prefixes.iter().copied());
@@ -335,6 +337,7 @@ impl Babel {
                         neighbour.out.hello_now(now);
                     }
                 }
+                _ => {}
             }
             self.work += 1;
             let change = neighbour.assess(now);

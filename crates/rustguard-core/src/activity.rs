@@ -17,10 +17,8 @@ use portable_atomic::{
 /// [`Node::activity`](crate::node::Node::activity) once (in the device: over the queue to control).
 #[derive(Debug, Default)]
 pub struct Activity {
-    /// Transport bytes sent, headers and tags included, as `wg` counts them. Handshake messages are added by the device.
-    pub tx_bytes: AtomicU64,
-    /// Transport bytes received.
-    pub rx_bytes: AtomicU64,
+    tx_bytes: AtomicU64,
+    rx_bytes: AtomicU64,
     /// When the first data came that nothing was sent after.
     owed_since: Stamp,
     /// When the first data was sent that nothing was heard after.
@@ -34,6 +32,26 @@ pub struct Activity {
 }
 
 impl Activity {
+    /// Bytes sent in UDP payloads, headers and tags included, as `wg` counts them.
+    pub fn tx_bytes(&self) -> u64 {
+        self.tx_bytes.load(Relaxed)
+    }
+
+    /// Bytes received in UDP payloads.
+    pub fn rx_bytes(&self) -> u64 {
+        self.rx_bytes.load(Relaxed)
+    }
+
+    /// Counts the bytes of a handshake message that was sent. The methods for runs of packets count by themselves.
+    pub fn count_sent(&self, bytes: u64) {
+        self.tx_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Counts the bytes of a handshake message that was received.
+    pub fn count_received(&self, bytes: u64) {
+        self.rx_bytes.fetch_add(bytes, Relaxed);
+    }
+
     /// A run with data (not a keepalive) was sealed and sent.
     #[must_use]
     pub fn data_sent(&self, now: Instant, bytes: u64) -> bool {
@@ -172,7 +190,7 @@ mod tests {
         assert!(activity.data_received(AT, 100), "the first to want a look");
         assert!(!activity.data_received(AT, 100) && !activity.data_sent(AT, 100), "it is pending");
         assert_eq!((activity.owed_since(), activity.awaited_since()), (None, Some(AT)));
-        assert_eq!((activity.tx_bytes.load(Relaxed), activity.rx_bytes.load(Relaxed)), (132, 232));
+        assert_eq!((activity.tx_bytes(), activity.rx_bytes()), (132, 232));
         assert!(!activity.end_look(), "an answer is awaited: the look goes on");
         activity.keepalive_received(AT + Duration::from_secs(1), 32);
         assert_eq!(activity.last_traversal(), Some(AT + Duration::from_secs(1)));

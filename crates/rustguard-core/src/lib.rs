@@ -29,6 +29,11 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+// Their types stand in this crate's signatures.
+pub use ipnet;
+pub use rand_core;
+pub use rustguard_crypto as crypto;
+
 pub mod activity;
 pub mod allowed_ips;
 mod bytes;

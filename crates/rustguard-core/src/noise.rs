@@ -41,6 +41,7 @@ pub const WIREGUARD: Labels = Labels {
 
 /// Why a handshake message was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Refused {
     /// A field did not decrypt.
     #[error("a field of the handshake message failed authentication")]

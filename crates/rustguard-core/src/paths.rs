@@ -26,6 +26,7 @@ pub use types::{Choice, Order, PathPolicy, PathReport, Place, Seen, State};
 
 /// Most endpoints that can be configured for a peer: the last number is for where it roams to.
 pub const MAX_ENDPOINTS: usize = MAX_PATHS - 1;
+
 /// The paths to one peer.
 #[derive(Debug)]
 pub struct Paths {

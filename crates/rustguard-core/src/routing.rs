@@ -25,7 +25,7 @@ use core::time::Duration;
 pub use fixed::StaticRoutes;
 use ipnet::IpNet;
 pub use next_hops::{MAX_MEMBERS, MAX_WEIGHT, NextHop, NextHops};
-pub use report::{Neighbour, Report, Route};
+pub use report::{Announcement, Neighbour, OriginName, RefusedCount, Report, Route};
 pub use table::{RouteTable, Routes, Target};
 
 /// Decides who gets the packets for which prefix, and which sources a peer may present.
@@ -59,6 +59,7 @@ pub trait RoutingEngine {
 
 /// What an engine is told.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Event<'a> {
     /// A peer was added, or its configuration changed.
     Peer {
@@ -123,6 +124,7 @@ pub enum Role {
 /// What WireGuard knows about a peer without asking. Signals may be merged: one [`Signal::Heard`] or
 /// [`Signal::Carried`] in 200 ms says enough, and comes so late at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Signal {
     /// An authenticated packet came, of any kind.
     Heard {

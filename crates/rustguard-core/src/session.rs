@@ -30,6 +30,7 @@ pub enum Side {
 
 /// What a sealer says when it gives out counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Reserved {
     /// The first of the counters.
     pub first: u64,

@@ -26,6 +26,10 @@ extern crate std;
 #[cfg(not(any(feature = "portable", feature = "aws-lc")))]
 compile_error!("rustguard-crypto needs a backend: enable the feature `portable` or `aws-lc`");
 
+// Its traits are what `random::SystemRng` implements.
+#[cfg(feature = "getrandom")]
+pub use rand_core;
+
 pub mod aead;
 pub mod backend;
 pub mod base64;

@@ -41,6 +41,7 @@ impl RoutingEngine for Engine {
             Event::Announce { prefix, metric } => format!("announce {prefix} at {metric}"),
             Event::Withdraw { prefix } => format!("withdraw {prefix}"),
             Event::Time => "time".to_owned(),
+            other => unreachable!("a version that tells {other:?}"),
         });
         out.append(&mut self.0.wants.lock().unwrap());
     }

@@ -88,6 +88,7 @@ impl Told {
             Event::Announce { prefix, metric } => Self::Announce(prefix, metric),
             Event::Withdraw { prefix } => Self::Withdraw(prefix),
             Event::Time => Self::Time,
+            other => unreachable!("the simulation tells no {other:?}"),
         }
     }
 

@@ -8,7 +8,8 @@ use crate::{
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// Something the caller must do, in order.
+/// Something the caller must do, in order. The list is complete for this version: a caller that leaves one out does not speak
+/// WireGuard, so that a new action is a breaking change.
 #[derive(Debug)]
 pub enum Action {
     /// Send a handshake message to the peer's endpoint (the caller keeps endpoints), with a fresh source address decision if `retry`.
@@ -76,6 +77,7 @@ pub enum Action {
 
 /// What happened, as it happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Event {
     /// A handshake completed.
     HandshakeComplete {
@@ -94,6 +96,15 @@ pub enum Event {
         /// With whom.
         peer: PeerId,
     },
+}
+
+impl Event {
+    /// The peer that it is about.
+    pub const fn peer(&self) -> PeerId {
+        let (Self::HandshakeComplete { peer, .. } | Self::HandshakeFailed { peer } | Self::SessionExpired { peer }) =
+            self;
+        *peer
+    }
 }
 
 /// Why a message was dropped.
@@ -137,6 +148,7 @@ pub enum Dropped {
 
 /// Why a peer was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AddPeerError {
     /// It is our own public key.
     #[error("the peer has our own public key")]

@@ -102,6 +102,7 @@ pub enum State {
 
 /// A path, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PathReport {
     /// Its position in the configuration; `None` for one that the peer has shown us.
     pub configured: Option<usize>,

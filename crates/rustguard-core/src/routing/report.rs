@@ -7,25 +7,27 @@ use ipnet::IpNet;
 
 /// An engine's state. Engines without a protocol have none of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// The engine's own identifier in its protocol, where it has one.
     pub router_id: Option<[u8; 8]>,
-    /// Who it talks to.
+    /// The peers that it talks to.
     pub neighbours: Vec<Neighbour>,
-    /// What it knows of prefixes.
+    /// The prefixes that it knows.
     pub routes: Vec<Route>,
-    /// What origins are called, as they claim: for people to read. Several may claim the same.
-    pub names: Vec<([u8; 8], String)>,
-    /// What it passed over, by reason: counters that only grow, those of zero left out.
-    pub refused: Vec<(&'static str, u64)>,
+    /// The names that origins claim, for people to read. Several origins may claim the same name.
+    pub names: Vec<OriginName>,
+    /// What the engine refused, by reason. Reasons that were never met are left out.
+    pub refused: Vec<RefusedCount>,
 }
 
 /// A peer that speaks the engine's protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Neighbour {
-    /// Which peer.
+    /// The peer.
     pub peer: PeerId,
-    /// Whether it is heard.
+    /// Whether its messages arrive.
     pub heard: bool,
     /// The cost of the link in the engine's metric; `None`: it cannot be used.
     pub cost: Option<u16>,
@@ -35,19 +37,87 @@ pub struct Neighbour {
     pub routes: usize,
 }
 
-/// A prefix.
+impl Neighbour {
+    /// A peer that was not heard yet.
+    pub const fn new(peer: PeerId) -> Self {
+        Self { peer, heard: false, cost: None, round_trip: None, routes: 0 }
+    }
+}
+
+/// What an engine knows of a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Route {
-    /// Which.
+    /// The prefix.
     pub prefix: IpNet,
     /// Whether this host announces it as its own.
     pub local: bool,
     /// How far it is in the engine's metric; `None`: out of reach.
     pub metric: Option<u16>,
-    /// Who originates it.
+    /// The identifier of the host that originates it.
     pub origin: Option<[u8; 8]>,
-    /// Who gets packets for it.
+    /// The peers that get packets for it.
     pub hops: NextHops,
-    /// Who announces it, and how far it is from there; the last says whether it could be used.
-    pub learned: Vec<(PeerId, u16, bool)>,
+    /// The peers that announce it.
+    pub learned: Vec<Announcement>,
+}
+
+impl Route {
+    /// A prefix that nobody announces and that is out of reach.
+    pub const fn new(prefix: IpNet) -> Self {
+        Self { prefix, local: false, metric: None, origin: None, hops: NextHops::UNREACHABLE, learned: Vec::new() }
+    }
+}
+
+/// A prefix as a peer announces it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Announcement {
+    /// The peer.
+    pub from: PeerId,
+    /// The peer's distance to the prefix, in the engine's metric.
+    pub metric: u16,
+    /// Whether the route could be used without the risk of a loop (RFC 8966, section 3.5.1).
+    pub feasible: bool,
+}
+
+impl Announcement {
+    /// An announcement of the peer `from`.
+    pub const fn new(from: PeerId, metric: u16, feasible: bool) -> Self {
+        Self { from, metric, feasible }
+    }
+}
+
+/// The name that an origin claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OriginName {
+    /// The origin's identifier in the engine's protocol.
+    pub origin: [u8; 8],
+    /// The name.
+    pub name: String,
+}
+
+impl OriginName {
+    /// The name of an origin.
+    pub const fn new(origin: [u8; 8], name: String) -> Self {
+        Self { origin, name }
+    }
+}
+
+/// How often an engine refused something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RefusedCount {
+    /// The reason, in lower-case letters and `_`.
+    pub reason: &'static str,
+    /// How often, since the start.
+    pub count: u64,
+}
+
+impl RefusedCount {
+    /// So many refusals for a reason.
+    pub const fn new(reason: &'static str, count: u64) -> Self {
+        Self { reason, count }
+    }
 }

@@ -17,6 +17,7 @@ use zeroize::Zeroizing;
 
 /// How a run of packets is processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Path {
     /// 16 blocks at a time with AVX-512 F, BW, VL, DQ, IFMA and VBMI2.
     Avx512,

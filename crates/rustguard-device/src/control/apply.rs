@@ -77,9 +77,7 @@ impl<B: Binder> Control<B> {
 
     /// Reports the node's events to the engine, the log and the embedder, which knows peers by their keys.
     fn report(&mut self, event: &NodeEvent) {
-        let (NodeEvent::HandshakeComplete { peer, .. }
-        | NodeEvent::HandshakeFailed { peer }
-        | NodeEvent::SessionExpired { peer }) = event;
+        let peer = event.peer();
         match *event {
             NodeEvent::HandshakeComplete { peer, took } => {
                 self.paths_established(peer);
@@ -89,15 +87,15 @@ impl<B: Binder> Control<B> {
                 }
             }
             NodeEvent::HandshakeFailed { peer } => self.engine_signal(peer, Signal::HandshakeFailed),
-            NodeEvent::SessionExpired { .. } => {}
+            _ => {}
         }
-        let Some(entry) = self.peers.get(peer) else { return };
-        let Some(config) = self.node.peer_config(*peer) else { return };
+        let Some(entry) = self.peers.get(&peer) else { return };
+        let Some(config) = self.node.peer_config(peer) else { return };
         let key = config.public_key;
         let name = entry.label(&key);
         match *event {
             NodeEvent::HandshakeComplete { took, .. } => {
-                self.tell(*peer, Topic::Handshake, Line::new(name, format_args!("handshake complete")));
+                self.tell(peer, Topic::Handshake, Line::new(name, format_args!("handshake complete")));
                 self.emit(Event::HandshakeComplete { peer: key, took });
             }
             NodeEvent::HandshakeFailed { .. } => {
@@ -108,6 +106,7 @@ impl<B: Binder> Control<B> {
                 tracing::info!(peer = name, "session keys erased");
                 self.emit(Event::SessionExpired { peer: key });
             }
+            _ => {}
         }
     }
 }

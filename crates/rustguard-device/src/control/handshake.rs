@@ -93,7 +93,7 @@ impl<B: Binder> Control<B> {
             shared.handshake_index.store(u32::from_le_bytes(*index), std::sync::atomic::Ordering::Relaxed);
         }
         for endpoint in endpoints {
-            shared.activity.tx_bytes.fetch_add(datagram.len() as u64, portable_atomic::Ordering::Relaxed);
+            shared.activity.count_sent(datagram.len() as u64);
             if self.transmit(endpoint, HANDSHAKE_DS, datagram) {
                 shared.forget_source();
             }

@@ -295,7 +295,7 @@ pub(super) fn report(entry: &Peer) -> Vec<PathStatus> {
 
 fn seen(entry: &Peer) -> Seen {
     let activity = &entry.shared.activity;
-    let all = activity.rx_bytes.load(Relaxed) + activity.tx_bytes.load(Relaxed);
+    let all = activity.rx_bytes() + activity.tx_bytes();
     Seen {
         session: entry.shared.sealer.load().is_some(),
         data: all.saturating_sub(entry.shared.overhead_rx.load(Relaxed) + entry.overhead_tx),

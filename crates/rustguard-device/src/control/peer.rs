@@ -5,7 +5,6 @@ use super::{
     sources::source::Source,
 };
 use crate::shared::peer::PeerShared;
-use portable_atomic::Ordering::Relaxed;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::Endpoint;
 use std::sync::Arc;
@@ -36,6 +35,6 @@ impl Peer {
 
     /// Adds a handshake message to the byte counters, which `wg` shows together with the data.
     pub(super) fn count_received(&self, bytes: usize) {
-        self.shared.activity.rx_bytes.fetch_add(bytes as u64, Relaxed);
+        self.shared.activity.count_received(bytes as u64);
     }
 }

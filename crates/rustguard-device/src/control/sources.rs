@@ -21,7 +21,6 @@ use crate::{
     kernel::{SourceLookup, Way},
 };
 use futures_util::future::join_all;
-use portable_atomic::Ordering::Relaxed;
 use rustguard_core::node::PeerId;
 use rustguard_tun::{Endpoint, LocalAddr};
 use source::{Due, SourceAnswer, SourceAnswers};
@@ -63,7 +62,7 @@ impl<B: Binder> Control<B> {
             .iter_mut()
             .filter(|(_, entry)| question(entry).is_some())
             .map(|(&peer, entry)| {
-                let sent = entry.shared.activity.tx_bytes.load(Relaxed);
+                let sent = entry.shared.activity.tx_bytes();
                 let lately = std::mem::replace(&mut entry.source.sent, sent) != sent;
                 entry.source.due = Due::Changed;
                 (lately && entry.shared.sealer.load().is_some(), peer)

@@ -27,8 +27,8 @@ impl<B: Binder> Control<B> {
                 paths: paths::report(entry),
                 persistent_keepalive: config.persistent_keepalive,
                 last_handshake: self.node.last_handshake(peer),
-                rx_bytes: entry.shared.activity.rx_bytes.load(Ordering::Relaxed),
-                tx_bytes: entry.shared.activity.tx_bytes.load(Ordering::Relaxed),
+                rx_bytes: entry.shared.activity.rx_bytes(),
+                tx_bytes: entry.shared.activity.tx_bytes(),
                 allowed_ips: self.allowed.of(peer),
             })
         });
@@ -69,8 +69,8 @@ impl<B: Binder> Control<B> {
         });
         let mut notes = self.engine_host.kernel.as_ref().map(LearnedRoutes::notes).unwrap_or_default();
         let routes = report.routes.into_iter().map(|route| {
-            let announcements = route.learned.into_iter().filter_map(|(peer, metric, feasible)| {
-                Some(AnnouncementStatus { from: self.label(peer)?, metric, feasible })
+            let announcements = route.learned.into_iter().filter_map(|it| {
+                Some(AnnouncementStatus { from: self.label(it.from)?, metric: it.metric, feasible: it.feasible })
             });
             RouteStatus {
                 kernel: notes.remove(&route.prefix),
@@ -88,8 +88,8 @@ impl<B: Binder> Control<B> {
             router_id: report.router_id.map(RouterId::from_bytes),
             neighbours: neighbours.collect(),
             routes: routes.collect(),
-            names: names.map(|(origin, name)| OriginName { origin: RouterId::from_bytes(origin), name }).collect(),
-            refused: report.refused.into_iter().map(|(name, value)| Counter::new(name, value)).collect(),
+            names: names.map(|it| OriginName { origin: RouterId::from_bytes(it.origin), name: it.name }).collect(),
+            refused: report.refused.into_iter().map(|it| Counter::new(it.reason, it.count)).collect(),
         }
     }
 

@@ -138,8 +138,8 @@ impl<B: Binder> Control<B> {
             .with_persistent_keepalive(update.persistent_keepalive.into_value());
         let peer = match self.node.add_peer(config) {
             Ok(peer) | Err(AddPeerError::Exists(peer)) => peer,
-            Err(AddPeerError::OwnKey) => {
-                tracing::warn!("a peer with our own public key was left out");
+            Err(error) => {
+                tracing::warn!("a peer was left out: {error}");
                 return None;
             }
         };

@@ -27,8 +27,8 @@ impl Sample {
     /// What has happened since the last call. The engine's packets and probes do not count as traffic: otherwise probing would make
     /// an idle link look busy.
     pub(super) fn look(&mut self, shared: &PeerShared, overhead_tx: u64, now: Instant) -> [Option<Signal>; 3] {
-        let rx = shared.activity.rx_bytes.load(Relaxed);
-        let tx = shared.activity.tx_bytes.load(Relaxed);
+        let rx = shared.activity.rx_bytes();
+        let tx = shared.activity.tx_bytes();
         let overhead_rx = shared.overhead_rx.load(Relaxed);
         let heard = rx != self.rx;
         let data = shared.activity.data_received_at().filter(|&at| self.data != Some(at));
