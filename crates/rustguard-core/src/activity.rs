@@ -1,8 +1,8 @@
-//! What the data plane tells the timers of a peer: relaxed atomics, stamped once per run and read lazily.
+//! What the data path tells the timers of a peer: relaxed atomics, written once for each run of packets and read when a timer ends.
 //!
-//! The timers of the whitepaper are written as if each packet set and cleared one. Here a packet costs a few stores: the
-//! stamps hold since when an answer is owed, or awaited, and the node looks at them when the first of them could be due.
-//! Only one look is pending at a time, so traffic that goes back and forth wakes the node about once in ten seconds.
+//! In the whitepaper each packet sets and clears timers. Here a packet costs a few stores: the stamps hold since when an answer is
+//! owed or awaited, and the node reads them when the first of them could be due. Only one such look is pending at a time, so that
+//! traffic in both directions wakes the node about once in ten seconds.
 use crate::time::Instant;
 use portable_atomic::{
     AtomicBool, AtomicU64,
@@ -19,9 +19,9 @@ use portable_atomic::{
 pub struct Activity {
     tx_bytes: AtomicU64,
     rx_bytes: AtomicU64,
-    /// When the first data came that nothing was sent after.
+    /// When data arrived after which nothing was sent: the first such data.
     owed_since: Stamp,
-    /// When the first data was sent that nothing was heard after.
+    /// When data was sent after which nothing was received: the first such data.
     awaited_since: Stamp,
     /// When anything authentic was last sent or received, handshakes included.
     last_traversal: Stamp,
@@ -118,17 +118,17 @@ impl Activity {
         self.last_traversal.get()
     }
 
-    /// The answer is on its way: the node asked for a keepalive.
+    /// The node has asked for a keepalive, which is the answer.
     pub(crate) fn settle_owed(&self) {
         self.owed_since.clear();
     }
 
-    /// A new handshake answers the question.
+    /// The node begins a handshake, which finds out whether the peer is there.
     pub(crate) fn settle_awaited(&self) {
         self.awaited_since.clear();
     }
 
-    /// Ends the look. False when a stamp was set meanwhile by somebody who relied on it: then it goes on.
+    /// Ends the look. False when a stamp was set meanwhile by a thread that relied on the look: then it goes on.
     pub(crate) fn end_look(&self) -> bool {
         self.look_pending.store(false, Relaxed);
         // Store the flag, then load the stamps; `claim_look` stores a stamp, then loads the flag. With a full fence in

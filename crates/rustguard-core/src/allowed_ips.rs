@@ -15,12 +15,12 @@ use ts_bart::{RoutingTable, Table};
 #[derive(Clone, Default)]
 pub struct AllowedIps {
     routes: Arc<Table<PeerId>>,
-    /// The same, by peer: what `wg show` asks, and removal of a peer.
+    /// The same, by peer: for reports, and for the removal of a peer.
     prefixes: Arc<BTreeMap<PeerId, BTreeSet<IpNet>>>,
 }
 
 impl AllowedIps {
-    /// Gives `net` (host bits are cut) to `peer`; returns who had exactly this prefix before.
+    /// Gives `net` (host bits are cut) to `peer`. Returns the peer that had exactly this prefix before.
     pub fn insert(&mut self, net: IpNet, peer: PeerId) -> Option<PeerId> {
         let net = net.trunc();
         let before = Arc::make_mut(&mut self.routes).insert(net, peer);

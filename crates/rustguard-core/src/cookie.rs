@@ -1,8 +1,9 @@
-//! MAC1, MAC2 and cookies: who may make us compute, and when they must prove their address first (whitepaper §5.4.4, §5.4.7).
+//! MAC1, MAC2 and cookies: which senders may cost us computation, and when they must prove their address first (whitepaper,
+//! sections 5.4.4 and 5.4.7).
 //!
 //! [`Checker`] is the receiving side, keyed by our public key; [`Maker`] the sending side, keyed by the peer's. Both work
-//! on any message that ends with the two MACs, and under any [`Labels`]. A [`Screen`] is what threads need that sort messages
-//! before a [`Node`](crate::node::Node) handles them.
+//! on any message that ends with the two MACs, and under any [`Labels`]. Threads that sort messages before a
+//! [`Node`](crate::node::Node) handles them use a [`Screen`].
 use crate::{
     noise::Labels,
     sync::Arc,
@@ -21,7 +22,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 /// How long the secret behind our cookies lives, and how long a cookie we were given is used.
 pub const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
 
-/// The secret that our cookies are made of. It outlives the keys of the [`Checker`]: what it says is who owns an address.
+/// The secret that our cookies are made of. It outlives the keys of the [`Checker`]: a cookie proves an address, whatever our key is.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub struct Secret {
     bytes: [u8; 32],
@@ -73,7 +74,7 @@ impl Checker {
         }
     }
 
-    /// Whether the sender knows our public key. Messages shorter than their MACs are not from somebody who does.
+    /// Whether the sender knows our public key. A message that is shorter than its MACs does not show it.
     pub fn mac1_is_valid(&self, message: &[u8]) -> bool {
         split(message).is_some_and(|(covered, mac1, _)| hash::ct_eq(mac1, &hash::mac(&self.mac1_key, &[covered])))
     }
@@ -86,8 +87,8 @@ impl Checker {
         !secret.expired(now) && split(message).is_some_and(valid)
     }
 
-    /// Answers a message with valid MAC1 from index `sender` with a cookie for its source. `secret` is
-    /// [fresh](Secret::refresh), or nobody could use the cookie.
+    /// Answers a message with valid MAC1 from index `sender` with a cookie for its source. The `secret` must be
+    /// [fresh](Secret::refresh): with an expired one the cookie is useless.
     ///
     /// # Panics
     /// When the message is shorter than its MACs, which one with a valid MAC1 is not.
@@ -108,7 +109,7 @@ impl Checker {
     }
 }
 
-/// What its MACs say about a message.
+/// What the MACs of a message say about its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// MAC1 is wrong: the sender does not know our public key.
@@ -188,7 +189,7 @@ impl Maker {
         }
     }
 
-    /// Keeps the cookie of an authentic reply to our last message for the messages that follow; false for others.
+    /// Keeps the cookie of an authentic reply to our last message, for the messages that follow. False: the reply is not authentic.
     pub fn accept(&mut self, reply: &CookieReply<'_>, now: Instant) -> bool {
         let Some(mac1) = self.last_mac1 else { return false };
         let mut cookie = *reply.cookie();

@@ -1,10 +1,11 @@
 //! Explicit congestion notification through a tunnel (RFC 6040).
 //!
-//! Out: the codepoint of the inner packet is copied to the outer header (section 4.1, normal mode), so that a router on the way
-//! may mark the datagram instead of dropping it. In: what the outer header says by then is combined with the inner one
-//! (section 4.2). The kernel's WireGuard does the same with two differences. It sends ECT(0) where the inner packet says CE, as RFC
-//! 3168 had it; the inner packet comes out the same either way. And it passes on a packet that is Not-ECT inside and CE outside,
-//! which RFC 6040 drops: tunnels have to work across networks that damage these bits, and so it is here.
+//! On the way out, the codepoint of the inner packet is copied to the outer header (section 4.1, normal mode), so that a router may
+//! mark the datagram instead of dropping it. On the way in, the outer codepoint is combined with the inner one (section 4.2).
+//!
+//! The kernel's WireGuard differs in two points. It sends ECT(0) where the inner packet says CE, as in RFC 3168; the inner packet
+//! is the same in either case. And it passes on a packet that is Not-ECT inside and CE outside, which RFC 6040 drops. This module
+//! passes it on too: tunnels have to work across networks that damage these bits.
 
 /// The bits of the codepoint in a DS field or a traffic class.
 pub const MASK: u8 = 0b11;
@@ -17,7 +18,7 @@ pub const ECT_0: u8 = 0b10;
 /// Congestion was experienced.
 pub const CE: u8 = 0b11;
 
-/// The codepoint of an IP packet; Not-ECT for what is none.
+/// The codepoint of an IP packet; Not-ECT for bytes that are no packet.
 pub fn of(packet: &[u8]) -> u8 {
     match *packet {
         [0x40..=0x4f, tos, ..] => tos & MASK,

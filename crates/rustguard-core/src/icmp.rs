@@ -1,10 +1,9 @@
-//! What the sender of a packet is told when it cannot be delivered: "host unreachable" (RFC 792) or "address unreachable" (RFC
+//! The answer to a packet that cannot be delivered: "host unreachable" (RFC 792) or "address unreachable" (RFC
 //! 4443, section 3.1), which the kernel's WireGuard sends for an address that no peer has and for a peer without endpoint.
 use crate::packet::{HOP_BY_HOP, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpHead};
 use core::net::IpAddr;
 
-/// Bytes of the longest answer: that an ICMPv6 error message arrives is certain up to the least MTU of IPv6 (RFC 4443, section
-/// 2.4 (c)).
+/// Bytes of the longest answer: the least MTU of IPv6, which an ICMPv6 error message must not exceed (RFC 4443, section 2.4 (c)).
 pub const MAX_LEN: usize = 1_280;
 /// The same for IPv4 (RFC 1812, section 4.3.2.3).
 const MAX_LEN_V4: usize = 576;
@@ -20,18 +19,18 @@ const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
-/// More of them than this is nothing that anybody is told about.
+/// A packet with more of them is not answered.
 const EXTENSIONS_MAX: usize = 8;
 /// An ICMPv6 redirect, which is no error message, and answered as little (RFC 4443, section 2.4 (e.2)).
 const REDIRECT: u8 = 137;
 
-/// Whether anybody may be told about this packet: an error message is never sent about an error message, a later fragment, or a packet
+/// Whether this packet may be answered: an error message is never sent about an error message, a later fragment, or a packet
 /// from or for more than one host (RFC 1812, section 4.3.2.7; RFC 4443, section 2.4 (e)).
 pub fn may_answer(packet: &[u8], head: &IpHead) -> bool {
     let packet = &packet[..head.len.min(packet.len())];
     match (head.source, head.destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            // From 240.0.0.0 on nobody is, but 255.255.255.255 is everybody.
+            // Class E (240.0.0.0 and above) is not in use, and 255.255.255.255 is a broadcast.
             let one = |ip: core::net::Ipv4Addr| (1..224).contains(&ip.octets()[0]) && !ip.is_loopback();
             one(source) && one(destination) && answerable_v4(packet)
         }
@@ -46,7 +45,7 @@ pub fn may_answer(packet: &[u8], head: &IpHead) -> bool {
 fn answerable_v4(packet: &[u8]) -> bool {
     let Some(header) = packet.first_chunk::<IPV4_HEADER_LEN>() else { return false };
     let first = u16::from_be_bytes([header[6], header[7]]) & 0x1fff == 0;
-    // Queries and their answers; what is not known may be an error message.
+    // Queries and their answers; an unknown type may be an error message.
     let query = || matches!(packet.get(usize::from(header[0] & 0x0f) * 4), Some(0 | 8..=10 | 13..=18));
     first && (header[9] != ICMP || query())
 }

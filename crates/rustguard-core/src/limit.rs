@@ -3,8 +3,8 @@ use crate::time::Instant;
 use alloc::collections::BTreeMap;
 use core::{net::IpAddr, time::Duration};
 
-/// An IPv4 address or an IPv6 /64: what one host or household can send from at will. Ordered, not hashed: a tree cannot be
-/// attacked through collisions.
+/// An IPv4 address or an IPv6 /64: the addresses that one host or household can send from at will. It is for ordered trees: hash tables
+/// could be attacked through collisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source(u8, u64);
 
@@ -18,12 +18,12 @@ impl Source {
     }
 }
 
-/// An allowance.
+/// How many messages are allowed.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// From one message to the next in the long run.
+    /// The time for each message in the long run.
     pub interval: Duration,
-    /// Messages at once after a rest.
+    /// Messages at once, after a pause.
     pub burst: u32,
 }
 
@@ -37,7 +37,7 @@ impl Bucket {
         self.take_many(1, rate, now)
     }
 
-    /// Takes one message out that counts as so many; false, and nothing is taken, where there are fewer.
+    /// Takes `count` messages out; false, and nothing is taken, where there are fewer.
     pub fn take_many(&mut self, count: u32, rate: Rate, now: Instant) -> bool {
         let full_again = self.0.max(now) + rate.interval * count;
         let allowed = full_again.since(now) <= rate.interval * rate.burst;
@@ -47,7 +47,7 @@ impl Bucket {
         allowed
     }
 
-    /// Whether nothing is left to be known of it: it is as a new one.
+    /// Whether it is full again, as a new one is.
     pub fn is_full(&self, now: Instant) -> bool {
         self.0 <= now
     }

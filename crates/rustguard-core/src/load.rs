@@ -1,11 +1,11 @@
 //! When to ask for cookies: load by source and in total, in bounded memory.
 //!
-//! Only messages with a valid MAC1 come here. A source that sends more than it should is under load alone, and what it
-//! sends above its allowance does not count for the total: a flood from one place leaves the others as they were. A flood
-//! from many (or spoofed) sources exceeds the total, and then everybody has to prove their address.
+//! Only messages with a valid MAC1 come here. A source that sends more than its allowance is under load alone, and the messages above
+//! the allowance do not count for the total: a flood from one place does not affect the others. A flood from many (or spoofed) sources
+//! exceeds the total, and then every source has to prove its address.
 //!
-//! Sources that have proven their address are remembered in a table of their own. Spoofed sources can fill the other one
-//! only: they neither evict a proven source nor use up its allowance.
+//! Sources that have proven their address have a table of their own. Spoofed sources can fill only the other one: they neither evict a
+//! proven source nor use up its allowance.
 use crate::{
     limit::{Admit, Bucket, Idle, Rate, Source, SourceTable},
     time::Instant,
@@ -14,10 +14,9 @@ use core::{net::IpAddr, time::Duration};
 
 /// How long load lasts after the last message above the limit.
 pub(crate) const HYSTERESIS: Duration = Duration::from_secs(1);
-/// Sources remembered at most, of each kind. What comes from other unproven ones counts for the total only.
+/// Sources in each table, at the most. Messages of further unproven sources count for the total only.
 pub(crate) const MAX_SOURCES: usize = 4096;
-/// Pause between two searches of a full table for proven sources of which nothing is left to know. Each of them is full again after
-/// 250 ms at the latest.
+/// The pause between two searches of the full table of proven sources for idle ones. A bucket is full again after 250 ms at the latest.
 const PROVEN_SWEEP: Duration = Duration::from_millis(100);
 
 /// What a source may send without a cookie.
@@ -63,7 +62,7 @@ impl Load {
         if !proven {
             return Admit::WithCookie;
         }
-        // A source without a place in the table is real, for it has a cookie, but all places are taken by busy real ones.
+        // A source that finds no place is real, because it has a cookie; but busy real ones have taken all places.
         let bucket = self.proven.get(source, now);
         if bucket.is_some_and(|bucket| bucket.take(WITH_COOKIE, now)) { Admit::Yes } else { Admit::No }
     }

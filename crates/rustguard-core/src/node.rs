@@ -1,8 +1,8 @@
 //! All protocol state of one interface: the static key, the peers, handshakes, keypairs, timers and cookies.
 //!
-//! A `Node` never touches data packets. Whoever moves them (the workers of `rustguard-device`, or
-//! [`Tunnel`](crate::tunnel) in one thread) carries out its [`Action`]s, each before the next, and reports what it saw:
-//! [`Node::handshake_wanted`], [`Node::confirmed`], [`Node::activity`].
+//! A `Node` never touches data packets. The code that moves them (the workers of `rustguard-device`, or
+//! [`Tunnel`](crate::tunnel) in one thread) carries out the node's [`Action`]s in their order, and reports what it saw with
+//! [`Node::handshake_wanted`], [`Node::confirmed`] and [`Node::activity`].
 //!
 //! What the messages do is in `node/handshake.rs`, when a handshake is begun and tried again in `node/retry.rs`, what the other timers do
 //! in `node/schedule.rs`.
@@ -38,7 +38,7 @@ use rand_core::CryptoRng;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use zeroize::{Zeroize, Zeroizing};
 
-/// See the module.
+/// The protocol state of an interface: see the [module](self).
 pub struct Node {
     identity: Option<Identity>,
     peers: BTreeMap<PeerId, Peer>,
@@ -60,7 +60,7 @@ struct Identity {
 }
 
 impl Node {
-    /// A node without private key or peers. The RNG makes the cookie secret; trees, unlike hash tables, need no key.
+    /// A node without private key or peers. `rng` makes the cookie secret.
     pub fn new(now: Instant, rng: &mut impl CryptoRng) -> Self {
         Self {
             identity: None,
@@ -100,7 +100,7 @@ impl Node {
         self.private_key().map(StaticSecret::public_key)
     }
 
-    /// The private key, for UAPI `get` and SaveConfig.
+    /// The private key, for those that store or show the configuration.
     pub fn private_key(&self) -> Option<&StaticSecret> {
         self.identity.as_ref().map(|identity| &identity.secret)
     }
@@ -187,7 +187,7 @@ impl Node {
         self.peers.get(&peer).map(|peer| Arc::clone(&peer.activity))
     }
 
-    /// Wall-clock time of the last completed handshake (since the Unix epoch).
+    /// When the last handshake completed, as the time since the Unix epoch.
     pub fn last_handshake(&self, peer: PeerId) -> Option<Duration> {
         self.peers.get(&peer)?.last_handshake
     }
@@ -244,15 +244,15 @@ impl Node {
         }
     }
 
-    /// As [`handshake_wanted`](Self::handshake_wanted), at once and whatever was tried before: the machine woke up, a link
-    /// or an endpoint changed, somebody asks.
+    /// As [`handshake_wanted`](Self::handshake_wanted), at once and whatever was tried before: for when the machine woke up, or a link
+    /// or an endpoint changed.
     pub fn handshake_now(&mut self, peer: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         self.restart_handshake(peer, now, rng, out);
     }
 
-    /// Begins a handshake at the time `at` though there is nothing to send, unless there is a session or a handshake by then: a peer
-    /// that still seals for a session of our last life finds out at once that it has ended. After three initiations without an
-    /// answer it is over, without [`Event::HandshakeFailed`].
+    /// Begins a handshake at the time `at` though there is nothing to send, unless there is a session or a handshake by then. A peer that
+    /// still uses a session from before a restart of this node learns so at once that the session has ended. The attempt ends after three
+    /// initiations without an answer, without [`Event::HandshakeFailed`].
     pub fn greet(&mut self, peer: PeerId, at: Instant) {
         self.begin_greeting(peer, at);
     }

@@ -8,17 +8,17 @@
 //!     Initiated::finish ──► SessionKeys                                             SessionKeys
 //! ```
 //!
-//! Each arrow that succeeds consumes what it came from. [`Initiated::verify`] alone borrows: a forged answer must not
-//! end a handshake that waits for the true one.
+//! Each step that succeeds consumes the state before it. Only [`Initiated::verify`] borrows: a forged answer must not end a handshake
+//! that waits for the true one.
 //!
-//! Payloads are the caller's, and so are the [`Labels`]: another protocol of the same shape uses the same code.
+//! The caller supplies the payloads and the [`Labels`], so that another protocol of the same shape can use the same code.
 use rustguard_crypto::{
     aead, hash,
     x25519::{PublicKey, SharedSecret, StaticSecret},
 };
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// What tells one protocol built on this handshake from another.
+/// The labels that separate protocols built on this handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Labels {
     /// The Noise protocol name.
@@ -178,7 +178,7 @@ impl Initiated {
 /// Proof of a verified answer.
 pub struct Answer(Symmetric);
 
-/// The responder's side, after the first half of the first message: somebody claims to be `peer`.
+/// The responder's side, after the first half of the first message: the sender claims to be `peer`.
 pub struct Claimed {
     symmetric: Symmetric,
     ephemeral: PublicKey,
@@ -186,7 +186,7 @@ pub struct Claimed {
 }
 
 impl Claimed {
-    /// Reads as far as the initiator's static key, which it takes to find who that is.
+    /// Reads the first message up to the initiator's static key, by which the caller finds the peer.
     ///
     /// # Errors
     /// [`Refused`].
@@ -205,7 +205,7 @@ impl Claimed {
         Ok(Self { symmetric, ephemeral: *ephemeral, peer })
     }
 
-    /// Who the initiator claims to be. Only somebody who knows our public key could write it, but that need not be them.
+    /// The peer that the initiator claims to be. Anybody who knows our public key can claim that.
     pub fn peer(&self) -> &PublicKey {
         &self.peer
     }
@@ -226,7 +226,7 @@ impl Claimed {
     }
 }
 
-/// The responder's side, with an authentic first message. It may still be a replay: that is for the payload to tell.
+/// The responder's side, with an authentic first message. It may still be a replay: the caller finds that out from the payload.
 pub struct Received {
     symmetric: Symmetric,
     ephemeral: PublicKey,

@@ -1,13 +1,22 @@
 //! Several paths to one peer: which of them work, which is the best, and which flow goes by which.
 //!
-//! Between two RustGuards, whoever has several endpoints of the other configured probes them ([`Probe`]); the other end
-//! answers, and follows: it learns from the requests where it may send to, and what share each path is to have. So one
-//! configuration does for both directions. A stock peer answers no probes. Its endpoints are tried by handshakes: one
-//! initiation goes to all places at once, the first answer wins (the copies are replays to the peer), and what was sent
-//! without an answer for a second is worth a handshake.
+//! Between two RustGuards, the end with several configured endpoints probes them ([`Probe`]). The other end answers and follows: it
+//! learns from the requests where it may send to, and the share of each path. One configuration so serves both directions.
+//!
+//! A stock WireGuard peer answers no probes. Its endpoints are tried by handshakes: one initiation goes to all places at once, and
+//! the first answer wins (the copies are replays to the peer). Data that has no answer for a second begins such a handshake.
 //!
 //! [`Paths`] decides, without I/O: places and probes come in with the time; probes, a choice and the next deadline come out.
-//! [`Flows`] is the workers' part.
+//! [`Flows`] is the part that workers use for each packet.
+//!
+//! | File | What is in it |
+//! |---|---|
+//! | `probing.rs` | our requests: when one is due, and what an answer or silence means |
+//! | `answering.rs` | the peer's requests |
+//! | `choice.rs` | which path is the active one |
+//! | `flows.rs` | which flow goes by which path |
+//! | `probe.rs` | the messages |
+//! | `types.rs`, `timing.rs` | what goes in and comes out; times and counts |
 mod answering;
 mod choice;
 mod flows;
@@ -24,7 +33,7 @@ use path::{Challenge, Own, Theirs};
 pub use probe::{MAX_PATHS, PROBE_LEN, Probe, Reply, Request, is_probe};
 pub use types::{Choice, Order, PathPolicy, PathReport, Place, Seen, State};
 
-/// Most endpoints that can be configured for a peer: the last number is for where it roams to.
+/// The most endpoints that can be configured for a peer. The last number is for the place that it roams to.
 pub const MAX_ENDPOINTS: usize = MAX_PATHS - 1;
 
 /// The paths to one peer.
@@ -57,7 +66,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Paths for these uses, at most [`MAX_ENDPOINTS`]; further ones are left out. None, for a peer that has shown us some.
+    /// Paths with these policies, at most [`MAX_ENDPOINTS`]; further ones are left out. Without policies, the peer may show us paths.
     pub fn new(policies: &[PathPolicy], now: Instant) -> Self {
         let policies = match policies {
             // As in WireGuard: there is nothing to choose.
@@ -83,7 +92,7 @@ impl Paths {
         }
     }
 
-    /// Takes the endpoints of another configuration; what the peer has shown us stays.
+    /// Takes the endpoints of another configuration. The paths that the peer has shown us stay.
     pub fn configure(&mut self, policies: &[PathPolicy], now: Instant) {
         let Self { theirs, challenges, their_active, data, session, .. } = *self;
         *self = Self { theirs, challenges, their_active, data, session, ..Self::new(policies, now) };
@@ -98,7 +107,7 @@ impl Paths {
         let (elsewhere, state) = (own.elsewhere, own.state);
         *own = Own { elsewhere, ..Own::new(own.policy, Some(place), now) };
         if state == State::Down {
-            // It is still to be shown that anything works there; and nobody needs to hear again that it does not.
+            // Nothing has shown yet that the new address works, and another report that the path is down would be of no use.
             own.state = State::Down;
         }
         self.changed = true;
@@ -132,8 +141,8 @@ impl Paths {
 
     /// There is a new session: the peer may be another program now.
     pub fn established(&mut self, now: Instant) {
-        // Where no path is known to work there is nothing to be kept: a stock program in the place of one that answered would
-        // otherwise be probed by all paths for ever, and sent to and fro.
+        // Where no path is known to work there is nothing to keep. Otherwise a stock program that replaced one that answered would be
+        // probed by all paths for ever, and each probe would move us in its eyes.
         if self.answers.is_some() && !self.own.iter().any(|own| own.state == State::Up) {
             self.answers = None;
             self.changed = true;
@@ -142,7 +151,7 @@ impl Paths {
             }
         }
         for theirs in self.theirs.iter_mut().flatten() {
-            // And its machine may have been started anew.
+            // The peer's machine may have been restarted, and its clock with it.
             theirs.clock = 0;
         }
         self.session = true;
@@ -162,7 +171,7 @@ impl Paths {
         self.session = seen.session;
         self.look(seen, now, out);
         for path in 0..self.own.len() {
-            // By what one path has shown, the others may be asked no more.
+            // What one path has shown may mean that the others are no longer probed.
             if self.asks(path) && self.own[path].due <= now {
                 self.due(path, now, out);
             }

@@ -1,7 +1,7 @@
-//! Choosing next hops: a seat for any routing engine, and the simplest one, [`StaticRoutes`].
+//! Choosing next hops: the interface of routing engines, and the simplest engine, [`StaticRoutes`].
 //!
-//! An engine never sees data packets. Events come in with the time, actions go out, and [`RoutingEngine::deadline`] says
-//! when it wants to be asked again. It has no clock, no socket and no global state: the same events give the same actions.
+//! An engine never sees data packets. Events come in with the time, actions go out, and [`RoutingEngine::deadline`] says when the engine
+//! wants to be called again. It has no clock, no socket and no global state: the same events give the same actions.
 //!
 //! ```
 //! use rustguard_core::{node::PeerId, routing::{Action, Event, PeerRoutes, Role, RoutingEngine, StaticRoutes}, time::Instant};
@@ -28,12 +28,12 @@ pub use next_hops::{MAX_MEMBERS, MAX_WEIGHT, NextHop, NextHops};
 pub use report::{Announcement, Neighbour, OriginName, RefusedCount, Report, Route};
 pub use table::{RouteTable, Routes, Target};
 
-/// Decides who gets the packets for which prefix, and which sources a peer may present.
+/// Decides which peer gets the packets for a prefix, and which sources a peer may present.
 ///
 /// An engine must not panic on a packet, whatever is in it, and must bound what peers can make it remember.
 pub trait RoutingEngine {
-    /// Takes note of what happened and says what to do about it, in order. `now` is not earlier than at the last call;
-    /// if it is after all, the engine treats it as the same moment.
+    /// Handles an event and appends the actions to take, in order. `now` is not earlier than at the last call; an engine treats an
+    /// earlier time as the same moment.
     fn handle(&mut self, event: Event<'_>, now: Instant, out: &mut Vec<Action>);
 
     /// When [`Event::Time`] is due at the latest, unless something else happens first. `None`: the engine waits for nothing.
@@ -41,50 +41,50 @@ pub trait RoutingEngine {
         None
     }
 
-    /// Which of the packets (an IP packet, from its version field on) that come out of the tunnel are the engine's own:
-    /// these are handed to it and to nobody else. Asked once; workers then call the function for every packet that could
-    /// be one. `None`: the engine does not talk to peers.
+    /// A function that recognises the engine's own packets among those that come out of the tunnel. It gets an IP packet. The
+    /// packets that it claims go to the engine and nowhere else. The method is called once; workers then call the function for
+    /// every packet that could be one. `None`: the engine does not talk to peers.
     fn claims(&self) -> Option<fn(&[u8]) -> bool> {
         None
     }
 
-    /// The host is about to go away: last words, for others not to have to wait for silence. No event follows.
+    /// The host is about to stop. The engine may say goodbye, so that peers need not wait for a timeout. No event follows.
     fn leave(&mut self, _now: Instant, _out: &mut Vec<Action>) {}
 
-    /// What there is to tell people.
+    /// The engine's state, for reports.
     fn report(&self) -> Report {
         Report::default()
     }
 }
 
-/// What an engine is told.
+/// What happened.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
     /// A peer was added, or its configuration changed.
     Peer {
-        /// Which.
+        /// The peer.
         peer: PeerId,
-        /// What it may carry, and what it is.
+        /// Its configuration.
         config: &'a PeerRoutes,
     },
     /// A peer is gone. The engine forgets it and undoes what it installed for it.
     PeerRemoved {
-        /// Which.
+        /// The peer.
         peer: PeerId,
     },
     /// A packet that the engine claims, authenticated as this peer's.
     Packet {
-        /// Whose.
+        /// The peer.
         peer: PeerId,
         /// The whole IP packet.
         packet: &'a [u8],
     },
     /// WireGuard noticed something about a peer.
     Signal {
-        /// About whom.
+        /// The peer.
         peer: PeerId,
-        /// What.
+        /// What it noticed.
         signal: Signal,
     },
     /// Announce this prefix as reachable through this host (its own addresses, or routes of another protocol).
@@ -99,25 +99,25 @@ pub enum Event<'a> {
         /// The prefix, exactly as it was announced.
         prefix: IpNet,
     },
-    /// Nothing but that time has passed.
+    /// Only time has passed.
     Time,
 }
 
 /// What the configuration says about a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerRoutes {
-    /// The upper bound of what this peer may carry, both ways. A static engine takes it for where things are.
+    /// The most that this peer may carry, in both directions. A static engine takes it as the peer's addresses.
     pub allowed_ips: Vec<IpNet>,
-    /// What the peer is.
+    /// Its role.
     pub role: Role,
 }
 
-/// What a peer is.
+/// What a peer is to the routing protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It speaks the routing protocol.
     Router,
-    /// A plain WireGuard peer (a phone): its allowed IPs are where it is, and this node announces them for it.
+    /// It is a plain WireGuard peer, such as a phone: its allowed IPs are its addresses, and this node announces them for it.
     Client,
 }
 
@@ -149,7 +149,7 @@ pub enum Signal {
 pub enum Action {
     /// Send this IP packet to the peer, through the tunnel.
     Send {
-        /// To whom.
+        /// The peer.
         peer: PeerId,
         /// The whole IP packet.
         packet: Vec<u8>,
@@ -158,7 +158,7 @@ pub enum Action {
     Install {
         /// The prefix.
         prefix: IpNet,
-        /// Who gets them; [unreachable](NextHops::UNREACHABLE) means nobody, also when a shorter prefix is known.
+        /// The peers that get them; [unreachable](NextHops::UNREACHABLE): no peer does, even if a shorter prefix is known.
         hops: NextHops,
     },
     /// Nothing is installed for this prefix any more.
@@ -168,7 +168,7 @@ pub enum Action {
     },
     /// The peer may present sources of this prefix from now on.
     Permit {
-        /// Which peer.
+        /// The peer.
         peer: PeerId,
         /// The prefix.
         prefix: IpNet,
@@ -177,21 +177,21 @@ pub enum Action {
     },
     /// The permission for this peer and prefix ends.
     Forbid {
-        /// Which peer.
+        /// The peer.
         peer: PeerId,
         /// The prefix.
         prefix: IpNet,
     },
     /// The peer became usable as a neighbour, or ceased to be.
     Neighbour {
-        /// Which peer.
+        /// The peer.
         peer: PeerId,
         /// The cost of the link to it in the engine's metric; `None`: unusable.
         cost: Option<u16>,
     },
-    /// Keep these bytes where a restart finds them, instead of any kept before; the engine's constructor takes them back.
+    /// Store these bytes where a restart finds them, in place of any stored before. The engine's constructor takes them back.
     Keep {
-        /// What to keep.
+        /// The bytes.
         bytes: Vec<u8>,
     },
 }

@@ -99,7 +99,7 @@ impl Sealer {
         self.counter.load(Relaxed) == 0
     }
 
-    /// Whether the next handshake is due already (whitepaper §6.2: by time only for the initiator, lest both start one).
+    /// Whether the next handshake is due already (whitepaper, section 6.2). By time only the initiator's is, so that not both begin one.
     pub fn aged(&self, now: Instant) -> bool {
         let age = now.since(self.created);
         let limit = match self.side {
@@ -137,7 +137,7 @@ impl Sealer {
         self.key.seal(slab, frames);
     }
 
-    /// True at most once per Rekey-Timeout: a handshake takes a while, and the caller need not be told all along.
+    /// True at most once per Rekey-Timeout: a handshake takes a while, and one request for it is enough.
     fn claim_rekey(&self, now: Instant) -> bool {
         let due = self.next_rekey.load(Relaxed);
         let next = (now + REKEY_TIMEOUT).as_nanos();
@@ -179,8 +179,8 @@ impl Opener {
     /// Whether receiving at this time should start a handshake (paper §6.2: Reject-After-Time − Keepalive-Timeout −
     /// Rekey-Timeout). True once.
     ///
-    /// The paper asks this of the initiator. The responder does it too: at this age the initiator's own attempts, due
-    /// since [`REKEY_AFTER_TIME`], have all failed, or it only ever receives.
+    /// The paper requires this of the initiator. The responder does it too: at this age the initiator's own attempts, due since
+    /// [`REKEY_AFTER_TIME`], have all failed, or the initiator never sends.
     pub fn rekey_on_receive(&self, now: Instant) -> bool {
         now.since(self.created) >= REKEY_ON_RECEIVE_AFTER_TIME
             && !self.rekey_hinted.load(Relaxed)
@@ -220,7 +220,7 @@ pub enum Replay {
     Outside,
 }
 
-/// One word more than the window holds: it need not begin at a word's first bit.
+/// One word more than the window fills, because it need not begin at a word's first bit.
 const WORDS: usize = REPLAY_WINDOW as usize / 64 + 1;
 
 /// A sliding window of 8,192 counters (RFC 6479's ring of blocks).

@@ -9,7 +9,7 @@ pub const LIMIT: usize = 128;
 pub struct Staged(VecDeque<Box<[u8]>>);
 
 impl Staged {
-    /// Adds a packet; returns true when the oldest had to go.
+    /// Adds a packet. True: the queue was full, and the oldest packet was dropped.
     pub fn push(&mut self, packet: Box<[u8]>) -> bool {
         let full = self.0.len() >= LIMIT;
         if full {
@@ -23,7 +23,7 @@ impl Staged {
     pub fn pop(&mut self) -> Option<Box<[u8]>> {
         let packet = self.0.pop_front();
         if self.0.is_empty() {
-            // Nothing waits for most of a peer's life: keep no room for 128 packets until then.
+            // For most of a peer's life nothing waits: free the room for 128 packets.
             self.0 = VecDeque::new();
         }
         packet

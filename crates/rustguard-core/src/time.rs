@@ -29,7 +29,7 @@ impl core::ops::Add<Duration> for Instant {
     }
 }
 
-/// Both clocks at one moment: `instant` for every timer, `unix` (time since 1970) only for TAI64N.
+/// Both clocks at one moment. `instant` is for every timer; `unix`, the wall clock, only for timestamps of initiations.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
     /// The clock of the timers.

@@ -327,10 +327,10 @@ impl Tunnel {
 
     /// Seals an IP packet of the host in place.
     ///
-    /// The packet is `buffer[HEADROOM..HEADROOM + len]`. The buffer has up to [`TAILROOM`] bytes behind it, fewer where the packet's
-    /// length is a multiple of 16 or padding ends at the MTU. Returns the datagram, which begins at the buffer's first byte. Without a
-    /// session the result is `None`: a copy of the packet waits for the handshake that begins (up to 128 packets for each peer, the oldest
-    /// is dropped first), and comes out of [`poll`](Self::poll).
+    /// The packet is `buffer[HEADROOM..HEADROOM + len]`. The buffer has up to [`TAILROOM`] bytes behind it, fewer where the
+    /// packet's length is a multiple of 16 or padding ends at the MTU. Returns the datagram, which begins at the buffer's first
+    /// byte. Without a session the result is `None`: a copy of the packet waits for the handshake that begins (up to 128 packets
+    /// for each peer, the oldest is dropped first), and comes out of [`poll`](Self::poll).
     ///
     /// # Errors
     /// [`Unsent`]; then the packet is dropped, and the buffer as it was.

@@ -32,10 +32,9 @@ impl Key {
         self.0.seal_run(slab, frames);
     }
 
-    /// Opens every frame in place; `opened[i]` says whether frame `i` was authentic.
+    /// Opens every frame in place; `opened[i]` is whether frame `i` was authentic.
     ///
-    /// The text of a forged frame is unspecified, but never the decryption. Entries of `opened` past the frames are left
-    /// alone.
+    /// The text of a forged frame is unspecified, but never the decryption. Entries of `opened` past the frames stay as they are.
     ///
     /// Frames must not overlap.
     ///

@@ -1,8 +1,7 @@
 //! BLAKE2s (RFC 7693), keyed BLAKE2s, HMAC-BLAKE2s and the HKDF of Noise.
 //!
-//! Everything takes its input in parts, so that nobody has to put them together in a buffer first. Hash states, which
-//! hold traces of keys, and intermediate results are zeroized on drop; what is returned is a plain array, and wiping it,
-//! if it is secret, is the caller's business.
+//! All functions take their input in parts, so that no buffer is needed to join them. Hash states, which hold traces of keys, and
+//! intermediate results are zeroized on drop. Results are plain arrays: the caller wipes those that are secret.
 
 use blake2::{
     Blake2s256, Blake2sMac,

@@ -5,15 +5,15 @@
 //!
 //! | Feature | From | Needs | For |
 //! |---|---|---|---|
-//! | `portable` | RustCrypto and dalek | `core` only | small machines; the oracle of the tests |
+//! | `portable` | RustCrypto and dalek | `core` only | small machines, builds without C; the oracle of the tests |
 //! | `aws-lc` | aws-lc-rs | `std`, a C compiler to build | everything else; three times as fast on full packets |
 //!
-//! With both, `aws-lc` does the work and both stay reachable under [`backend`], so that tests and benchmarks can hold
-//! one against the other. On x86-64 the feature `simd` puts kernels for AVX-512 and AVX2 on top, for runs of packets and where
-//! the processor has them: sixteen packets at a time, with AVX-512 more than twice as fast as `aws-lc`. BLAKE2s and
-//! XChaCha20-Poly1305, which only handshakes and cookies use, are RustCrypto's in either case.
+//! With both, `aws-lc` does the work, and both are available under [`backend`], so that tests and benchmarks can compare them. On
+//! x86-64 the feature `simd` adds kernels for AVX-512 and AVX2, which process runs of packets where the processor has these
+//! instructions: sixteen packets at a time, with AVX-512 more than twice as fast as `aws-lc`. BLAKE2s and XChaCha20-Poly1305, which
+//! only handshakes and cookies use, are RustCrypto's in either case.
 //!
-//! Randomness is an argument everywhere: nothing here asks an operating system for any.
+//! With the feature `getrandom`, keys can be drawn from the operating system's generator: the module `random`.
 #![no_std]
 // Only `simd` may.
 #![deny(unsafe_code)]
@@ -42,8 +42,7 @@ pub mod random;
 mod simd;
 pub mod x25519;
 
-/// Compiles only if `T` is wiped when it is dropped: dependencies do that behind cargo features, which must not get
-/// lost.
+/// Compiles only if `T` is wiped when it is dropped. Dependencies do that behind cargo features, which must stay on.
 const fn wiped_on_drop<T: zeroize::ZeroizeOnDrop>() {}
 
 /// The examples of README.md, as tests.

@@ -1,6 +1,6 @@
 //! ChaCha20-Poly1305 over several packets at once: the only module of this crate with `unsafe` in it.
 //!
-//! [`Group`] checks where packets lie, [`Avx512`] and [`Avx2`] prove what the processor can do; what they offer together is
+//! [`Group`] checks where packets lie; [`Avx512`] and [`Avx2`] prove that the processor has the instructions. Together they are
 //! safe to call. [`backend::simd`](crate::backend::simd) decides which packets go through which of them.
 //!
 //! # How
@@ -10,15 +10,15 @@
 //! is how Poly1305 wants them. That runs one packet per 64-bit lane, because the blocks of one packet depend on each other.
 //! Lanes without a packet repeat packet 0, and their results go nowhere.
 //!
-//! A full group on AVX-512 starts otherwise: as far as its shortest packet goes, lane `i` is packet `i`, and all lanes compute
-//! the block of one number. Three quarters of the first round are then done once for all blocks, and between the rounds
-//! Poly1305 takes in what the blocks before have sealed.
+//! A full group on AVX-512 starts differently: up to the end of its shortest packet, lane `i` is packet `i`, and all lanes compute
+//! the block with the same number. Three quarters of the first round are then done once for all blocks, and Poly1305 processes the
+//! sealed blocks between the rounds.
 //!
 //! # Secrets
 //! No branch and no address depends on a key, on keystream or on text, only on lengths, on the number of packets, and on which
-//! packets turned out authentic. Tags are compared without leaving the vector registers: only the verdict does.
-//! Memory that holds one-time keys or keystream by design is wiped. What the compiler spills it does not say, so that
-//! [`wipe_stack`] overwrites the stack that the kernels used when a run is done. Registers are left to be reused.
+//! packets turned out authentic. Tags are compared without leaving the vector registers: only the verdict does. Memory that holds
+//! one-time keys or keystream by design is wiped. The compiler does not say what it spills, so [`wipe_stack`] overwrites the stack
+//! that the kernels used when a run is done. Registers are not wiped.
 #![allow(unsafe_code)]
 
 use crate::frame::{Frame, TAG_LEN};

@@ -33,7 +33,7 @@ impl StaticSecret {
         random::bytes().map(|bytes| Self::from_bytes(*bytes))
     }
 
-    /// The clamped bytes, as configuration files hold them. Wiping them is the caller's business.
+    /// The clamped bytes, as configuration files hold them. The caller wipes them.
     pub fn to_bytes(&self) -> [u8; 32] {
         self.0.to_bytes()
     }

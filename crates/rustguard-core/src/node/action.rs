@@ -12,14 +12,14 @@ use core::time::Duration;
 /// WireGuard, so that a new action is a breaking change.
 #[derive(Debug)]
 pub enum Action {
-    /// Send a handshake message to the peer's endpoint (the caller keeps endpoints), with a fresh source address decision if `retry`.
+    /// Send a handshake message to the peer's endpoint, which the caller keeps.
     Send {
-        /// To whom.
+        /// The peer.
         peer: PeerId,
         /// The message.
         datagram: Vec<u8>,
-        /// How often this handshake was tried before; from the second on the caller should resolve the endpoint's name again
-        /// and forget a sticky source.
+        /// How often this handshake was tried before. From 1 on the caller should resolve the endpoint's name again, and forget the
+        /// source address that it used.
         attempt: u32,
     },
     /// Send a message back to where the datagram just handled came from (cookie reply).
@@ -32,12 +32,12 @@ pub enum Action {
     SetScreen(Option<Screen>),
     /// The datagram just handled was authentic: its source is the peer's endpoint now.
     Endpoint {
-        /// Whose.
+        /// The peer.
         peer: PeerId,
     },
     /// Packets with this opener's index belong to `peer` from now on.
     AddOpener {
-        /// Whose.
+        /// The peer.
         peer: PeerId,
         /// The receiving half.
         opener: Arc<Opener>,
@@ -49,29 +49,29 @@ pub enum Action {
     },
     /// Seal for `peer` with this from now on; `None`: nothing can be sealed, stage instead.
     SetSealer {
-        /// For whom.
+        /// The peer.
         peer: PeerId,
         /// The sending half.
         sealer: Option<Arc<Sealer>>,
     },
     /// Send what is staged for `peer`; if nothing is and `or_keepalive`, a keepalive.
     Flush {
-        /// For whom.
+        /// The peer.
         peer: PeerId,
-        /// Confirm the session even with nothing to send.
+        /// Send a keepalive if nothing is staged: the first packet confirms the session.
         or_keepalive: bool,
     },
     /// Seal and send an empty packet; with no sealer do nothing.
     Keepalive {
-        /// For whom.
+        /// The peer.
         peer: PeerId,
     },
     /// The handshake was given up: drop what is staged.
     DropStaged {
-        /// For whom.
+        /// The peer.
         peer: PeerId,
     },
-    /// For the application.
+    /// Tell the application.
     Event(Event),
 }
 
@@ -81,19 +81,19 @@ pub enum Action {
 pub enum Event {
     /// A handshake completed.
     HandshakeComplete {
-        /// With whom.
+        /// The peer.
         peer: PeerId,
-        /// From the first initiation of this attempt to its answer, where we initiated.
+        /// From the first initiation of the attempt to its answer; `None` where the peer initiated.
         took: Option<Duration>,
     },
-    /// Ninety seconds without an answer.
+    /// There was no answer for 90 seconds (Rekey-Attempt-Time).
     HandshakeFailed {
-        /// With whom.
+        /// The peer.
         peer: PeerId,
     },
     /// Keys were erased after 3 × Reject-After-Time without a new handshake.
     SessionExpired {
-        /// With whom.
+        /// The peer.
         peer: PeerId,
     },
 }

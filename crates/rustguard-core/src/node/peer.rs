@@ -39,7 +39,7 @@ pub(crate) struct Peer {
     initiation_seen: Option<Instant>,
 }
 
-/// The shared secret of both static keys: computed when it is first needed, so that ten thousand peers are added quickly.
+/// The shared secret of both static keys. It is computed when it is first needed, so that ten thousand peers are added quickly.
 enum StaticStatic {
     Unknown,
     LowOrder,

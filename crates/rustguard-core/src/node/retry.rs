@@ -10,16 +10,17 @@ use alloc::{boxed::Box, vec::Vec};
 use core::time::Duration;
 use rand_core::CryptoRng;
 
-/// Initiations for which nothing waits, to one peer. Thousands of absent peers must not cost Diffie-Hellman operations for long.
+/// The initiations of a greeting, for which no packet waits. Thousands of absent peers must not cost Diffie-Hellman operations for long.
 const GREETINGS: u32 = 3;
 
-/// A row of initiations, until one is answered or the last is given up.
+/// An attempt at a handshake: initiations, until one is answered or the last has been given up.
 pub(crate) struct Attempt {
     pub(crate) since: Instant,
     pub(crate) first_sent: Option<Instant>,
     /// Initiations made so far.
     pub(crate) tries: u32,
-    /// Nothing waits for it: it is given up early and in silence. Whatever does want a handshake makes it one like any other.
+    /// No packet waits for it: it is given up early and without an event. As soon as a handshake is wanted, it is an attempt like
+    /// any other.
     pub(crate) greeting: bool,
 }
 
@@ -60,7 +61,7 @@ impl Node {
         }
     }
 
-    /// Sets the time of a first initiation for which nothing waits.
+    /// Sets the time of the first initiation of a greeting.
     pub(super) fn begin_greeting(&mut self, id: PeerId, at: Instant) {
         let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
         if peer.attempt.is_none() && peer.usable_sealer(at).is_none() {

@@ -1,4 +1,4 @@
-//! What time does to a node: keepalives, dead sessions, retries, erasure.
+//! What the timers of a node do: keepalives, dead sessions, erasure of keys.
 use super::{Action, Event, Node, PeerId, retire, retry::jitter, timers::Timer};
 use crate::{
     constants::{KEEPALIVE_TIMEOUT, NEW_HANDSHAKE_TIMEOUT},
@@ -28,7 +28,7 @@ impl Node {
         }
     }
 
-    /// The stamps say that something is owed or awaited: neither can be due before the shorter of the two times.
+    /// The stamps say that an answer is owed or awaited: neither can be due before the shorter of the two times.
     pub(super) fn schedule_look(&mut self, id: PeerId, now: Instant) {
         if let Some(peer) = self.peers.get_mut(&id)
             && peer.armed[Timer::Look as usize].is_none()
@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    /// Nothing passed for the interval: say something. Traffic is read from its stamp, it never touches the timer.
+    /// Sends a keepalive if nothing passed for the interval. Traffic only writes its stamp: it never touches the timer.
     fn persistent_keepalive(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
         let Some(interval) = peer.keepalive_interval() else { return };
@@ -87,7 +87,7 @@ impl Node {
         }
     }
 
-    /// A handshake got through, whoever began it: there is a way to the peer.
+    /// A handshake is complete, whichever side began it: there is a way to the peer.
     pub(super) fn link_is_usable(&mut self, id: PeerId, now: Instant) {
         let Some(peer) = self.peers.get_mut(&id).filter(|peer| !peer.started) else { return };
         peer.started = true;
@@ -96,7 +96,7 @@ impl Node {
         }
     }
 
-    /// No handshake for so long that no key can be of use: forget them all.
+    /// Erases all keys: there was no handshake for so long that no key can be of use.
     fn erase(&mut self, id: PeerId, out: &mut Vec<Action>) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         out.push(Action::SetSealer { peer: id, sealer: None });

@@ -1,4 +1,4 @@
-//! The choice among paths: by what our own probes say, or by the peer's word where it probes and we do not.
+//! The choice among paths: by our own probes, or by the peer's requests where only the peer probes.
 use super::{
     Choice, MAX_PATHS, PathReport, Paths, Place, Share, State,
     path::Own,
@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 impl Paths {
-    /// For people.
+    /// All paths, for reports.
     pub fn report(&self) -> Vec<PathReport> {
         let choice = self.choice();
         let weight = |path: usize| {
@@ -55,7 +55,7 @@ impl Paths {
         let roamed =
             |path: usize| path == self.configured && self.own.get(path).is_some_and(|own| own.state == State::Unknown);
         if self.active.is_some_and(roamed) {
-            // The peer was heard there last. Probes tell in a moment whether it can be reached, too.
+            // The peer was heard there last. Probes soon show whether it can be reached there too.
             return;
         }
         let up = |own: &Own| own.state == State::Up;
@@ -64,7 +64,7 @@ impl Paths {
         let Some(best) =
             (0..self.own.len()).filter(|&path| fits(&self.own[path])).min_by_key(|&path| self.own[path].smoothed())
         else {
-            // Nothing works, or the peer answers no probes: it stays where it is, or where it began.
+            // Nothing works, or the peer answers no probes: the active path stays, or is the first.
             self.active = self.active.filter(|&path| path < self.own.len());
             self.active = self.active.or_else(|| self.own.iter().position(|own| own.place.is_some()));
             return;
@@ -85,13 +85,13 @@ impl Paths {
         };
     }
 
-    /// Takes the peer's word.
+    /// Follows the peer's choice.
     fn follow(&mut self) {
         let usable = |path: &usize| self.theirs[*path].is_some_and(|theirs| theirs.usable);
         let told = self.their_active.map(usize::from).filter(usable);
         let kept = self.active.filter(|path| self.following && usable(path));
         let next = told.or(kept).or_else(|| (0..MAX_PATHS).find(usable));
-        // What does not work any more is better than nothing, as long as it is remembered.
+        // A path that no longer works is better than none, as long as it is remembered.
         let next = next.or(self.active.filter(|&path| self.following && self.theirs[path].is_some()));
         self.following = next.is_some();
         self.active = if self.following { next } else { self.active.filter(|&path| path < self.own.len()) };
@@ -102,8 +102,8 @@ impl Paths {
         if self.following { Some(self.sticky(path)?) } else { self.own[path].place }
     }
 
-    /// Where a path of theirs leads. It leaves from the address that the peer has sent to; and by the interface that
-    /// it came in by, where the peer's address alone would not tell two of its paths apart, or is link-local.
+    /// Where a path of the peer's leads. Datagrams leave from the address that the peer has sent to. They leave by the interface that the
+    /// peer's came in by, where the peer's address is link-local or does not identify one of its paths.
     pub(super) fn sticky(&self, path: usize) -> Option<Place> {
         let place = self.theirs.get(path)?.as_ref()?.place;
         let same = self.theirs.iter().flatten().filter(|other| other.place.remote == place.remote).count();

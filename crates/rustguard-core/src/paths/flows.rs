@@ -1,8 +1,8 @@
-//! Which flow goes by which path: a flow that is going stays where it is, a new one goes where the fewest are.
+//! Which flow goes by which path: an active flow stays on its path, a new one goes where the fewest are.
 //!
-//! A hash alone would leave a path empty for one in eight sets of four flows; two links of a home, and a handful of flows that
-//! matter, are what several paths are for. So a table remembers: its slots are the flows (those that share a slot share
-//! its fate), and a slot that was silent for [`REST`] may move, since nothing of it is under way that could be overtaken.
+//! A hash alone would leave a path empty for one in eight sets of four flows, and a home with two links has only a handful of flows
+//! that matter. So a table remembers the path of each flow. Flows that share a slot share its path. A slot that was silent for
+//! [`REST`] may move: none of its packets is under way that could be overtaken.
 use super::probe::MAX_PATHS;
 use crate::time::Instant;
 use core::time::Duration;
@@ -11,12 +11,12 @@ use portable_atomic::{
     Ordering::{AcqRel, Relaxed},
 };
 
-/// Flows that are told apart. Beyond, some share a slot.
+/// Slots for flows. With more flows, some share a slot.
 const SLOTS: usize = 512;
 /// The upper bits of a hash are its best mixed ones.
 const SLOT_SHIFT: u32 = u64::BITS - SLOTS.ilog2();
-/// A flow that was silent for so long may change its path: longer than two paths differ in delay, and than a sender's pause between two
-/// parts of one transfer.
+/// A flow that was silent for so long may change its path. It is longer than the difference in delay of two paths, and than the
+/// pauses within a transfer.
 pub const REST: Duration = Duration::from_secs(2);
 /// The clock of the slots, in milliseconds: coarse, so that a slot is written four times a second and not for every packet.
 const TICK: u64 = 256;
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn who_rests_makes_room() {
+    fn a_resting_flow_makes_room() {
         let flows = Flows::default();
         spread(&flows, 30, &EVEN, START);
         let later = START + REST + Duration::from_millis(2 * TICK);

@@ -1,4 +1,4 @@
-//! One path, as seen by who probes it and by who is asked.
+//! One path: as the end that probes it sees it, and as the end that answers does.
 use super::{
     timing::{ANSWERS, FIRST_PATIENCE, PATIENCE},
     types::{PathPolicy, Place, State},

@@ -1,10 +1,10 @@
-//! The probe: what two RustGuards say to each other about the paths between them, inside the tunnel.
+//! Probes: the messages about paths that two RustGuards exchange inside the tunnel.
 use crate::bytes::{field, put};
 use core::time::Duration;
 
 /// Bytes of a probe.
 pub const PROBE_LEN: usize = 32;
-/// Most paths to one peer.
+/// The most paths to one peer.
 pub const MAX_PATHS: usize = 8;
 
 const MAGIC: [u8; 3] = [b'R', b'G', 1];
@@ -15,9 +15,9 @@ const RETURNS_NONCES: u8 = 1;
 
 /// A probe.
 ///
-/// A probe is the text of a transport message, like a packet, but its first byte is no version of IP: a stock peer drops it as
-/// no packet, without an answer. It is authentic, and no replay, as everything that leaves a session; it never reaches a host
-/// or another peer. Both kinds have 32 bytes (a multiple of 16: no padding), so that nobody is made to send more than he got.
+/// A probe is the text of a transport message, like a packet, but its first byte is no version of IP: a stock peer drops it without an
+/// answer. The session authenticates it and rules out replays. It never reaches a host or another peer. Both kinds have 32 bytes (a
+/// multiple of 16: no padding), so that a reply is never longer than its request.
 ///
 /// ```text
 /// byte   request                                                   reply
@@ -36,23 +36,23 @@ const RETURNS_NONCES: u8 = 1;
 /// Numbers are little-endian, as everywhere in WireGuard. A reply goes where its request came from, and leaves from the address
 /// that the request was sent to: it tells about the path both ways.
 ///
-/// A request is authentic, but the source address of its datagram is not: somebody on the way can forward it from another address, or
-/// rewrite the address. So nothing but replies is sent to a new place before a request has come from there with the nonce of a
-/// reply that was sent there. Programs that do not know nonces ignore theirs and send 0 in byte 7; their word is taken.
+/// A request is authentic, but the source address of its datagram is not: an attacker on the way can forward it from another address. So
+/// only replies are sent to a new place until a request has come from there with the nonce of a reply that was sent there. Programs
+/// that do not know nonces ignore them and send 0 in byte 7; their addresses are believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// Does this path work?
+    /// The question whether a path works.
     Request(Request),
-    /// It does.
+    /// The answer that it does.
     Reply(Reply),
 }
 
-/// A question, and what the sender has made of the paths.
+/// A question, and the sender's view of the paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The sender's number of the path.
     pub path: u8,
-    /// The path by which the sender sends what it does not spread.
+    /// The path by which the sender sends everything that it does not spread.
     pub active: Option<u8>,
     /// A bit for each path that works both ways.
     pub usable: u8,
@@ -96,7 +96,7 @@ pub fn is_probe(text: &[u8]) -> bool {
 }
 
 impl Probe {
-    /// Reads one. `None` for what is none, or makes no sense.
+    /// Reads a probe. `None` for other texts, and for a probe with values out of range.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = text.first_chunk::<PROBE_LEN>().filter(|text| is_probe(&text[..]))?;
         let path = text[4];

@@ -12,14 +12,15 @@ use core::{
 pub struct Place {
     /// The peer's address.
     pub remote: SocketAddr,
-    /// Ours, where it matters.
+    /// Our own address, where it matters.
     pub local: Option<IpAddr>,
-    /// The interface by which datagrams must leave; 0: as the kernel's routes say.
+    /// The index of the interface by which datagrams must leave; 0: as the kernel's routes say.
     pub interface: u32,
 }
 
 impl Place {
-    /// Whether what came from `from` (an address, ours that it was sent to, the interface it came in by) came from here.
+    /// Whether a datagram came from this place. `from` has its source address, the address of ours that it was sent to, and the interface
+    /// it came in by.
     pub fn covers(&self, from: &Self) -> bool {
         self.remote == from.remote
             && self.local.is_none_or(|local| from.local.is_none_or(|from| from == local))
@@ -27,88 +28,88 @@ impl Place {
     }
 }
 
-/// What an endpoint is for.
+/// What an endpoint is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathPolicy {
-    /// The best of those that work carries everything, the others are in reserve.
+    /// The best working endpoint carries everything, the others are in reserve.
     #[default]
     Best,
-    /// Flows are spread over all of these that work, by weight (1 to 255); those without a weight are in reserve.
+    /// Flows are spread over all working endpoints with a weight (1 to 255), in proportion. Those without a weight are in reserve.
     Weighted(u8),
-    /// Everything goes here, whether or not it works, and wherever the peer is heard from.
+    /// Everything goes here, whether it works or not, and wherever the peer is heard from.
     Pinned,
 }
 
-/// What there is to do.
+/// What the caller has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Seal this and send it there.
     Probe {
-        /// Where to.
+        /// The destination.
         to: Place,
-        /// What.
+        /// The text to seal.
         probe: Probe,
     },
-    /// Begin a handshake, by every place ([`Paths::places`]).
+    /// Begin a handshake. The initiation goes to every place ([`Paths::places`](super::Paths::places)).
     Handshake,
-    /// A configured path works, or has ceased to: news for people.
+    /// A configured path works, or has ceased to: report it.
     State {
         /// Its position in the configuration.
         path: usize,
         /// It works.
         up: bool,
     },
-    /// A configured path does not work. Perhaps its name has another address; asked for again every 30 s.
+    /// A configured path does not work: resolve its name again, which may have another address by now. Repeated every 30 s.
     Elsewhere {
         /// Its position in the configuration.
         path: usize,
     },
 }
 
-/// What the device sees of the peer.
+/// What the caller knows of the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
-    /// There is a session to send in.
+    /// There is a session, in which probes can be sent.
     pub session: bool,
-    /// Bytes so far, both ways; those of probes and of a routing engine's packets left out.
+    /// Bytes so far, in both directions, without those of probes and of a routing engine's packets.
     pub data: u64,
-    /// Since when data that was sent has no answer.
+    /// Since when data that was sent has had no answer.
     pub unanswered: Option<Instant>,
 }
 
-/// What the workers need to know.
+/// Where packets go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// Where everything goes that is not spread; `None`: wherever the peer was last heard from.
+    /// The place for everything that is not spread; `None`: wherever the peer was last heard from.
     pub active: Option<Place>,
-    /// Where it may be heard from without having moved.
+    /// Places from which the peer may be heard without having moved.
     pub known: Vec<Place>,
-    /// Being heard from elsewhere does not move it.
+    /// The peer does not move when it is heard from elsewhere.
     pub pinned: bool,
     /// The paths that flows are spread over, at least two, or none.
     pub spread: Vec<(Share, Place)>,
 }
 
-/// How a path is.
+/// The state of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Not probed, or no answer yet.
     Unknown,
-    /// It works both ways.
+    /// It works in both directions.
     Up,
-    /// It does not.
+    /// It does not work.
     Down,
 }
 
-/// A path, for people.
+/// A path, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathReport {
     /// Its position in the configuration; `None` for one that the peer has shown us.
     pub configured: Option<usize>,
-    /// Where it leads.
+    /// The place it leads to.
     pub place: Option<Place>,
-    /// How it is.
+    /// Its state.
     pub state: State,
     /// The smoothed round trip.
     pub round_trip: Option<Duration>,

@@ -4,7 +4,7 @@ use crate::{allowed_ips::AllowedIps, peer::PeerId, time::Instant};
 use alloc::vec::Vec;
 use ipnet::IpNet;
 
-/// A peer's allowed IPs are where it is. A prefix belongs to the peer that was given it last.
+/// A peer's allowed IPs are its addresses. A prefix belongs to the peer that got it last.
 #[derive(Clone, Debug, Default)]
 pub struct StaticRoutes {
     table: AllowedIps,
@@ -15,7 +15,7 @@ impl RoutingEngine for StaticRoutes {
         match event {
             Event::Peer { peer, config } => self.set(peer, &config.allowed_ips, out),
             Event::PeerRemoved { peer } => self.set(peer, &[], out),
-            // Nobody is told anything, and nothing moves a static route.
+            // Nothing moves a static route.
             Event::Packet { .. }
             | Event::Signal { .. }
             | Event::Announce { .. }

@@ -1,4 +1,4 @@
-//! Who gets the packets of a prefix: a weighted set that flows are spread over, and one in reserve.
+//! The peers that get the packets of a prefix: a weighted set that flows are spread over, and one in reserve.
 use crate::peer::PeerId;
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ pub const MAX_WEIGHT: u8 = 8;
 /// A member of [`NextHops`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// Who.
+    /// The peer.
     pub peer: PeerId,
     /// Its share of the flows, 1 to [`MAX_WEIGHT`].
     pub weight: u8,
@@ -27,7 +27,7 @@ pub struct NextHops {
 }
 
 impl NextHops {
-    /// Nobody: packets are dropped, with an answer, instead of following a shorter prefix.
+    /// No next hop: packets are dropped and answered with ICMP, and do not follow a shorter prefix.
     pub const UNREACHABLE: Self = Self { members: Vec::new(), backup: None };
 
     /// A set, the best first. Weights are brought into their range; members beyond [`MAX_MEMBERS`] and repeated ones are
@@ -53,23 +53,23 @@ impl NextHops {
         &self.members
     }
 
-    /// Who takes over when no member is usable.
+    /// The peer that takes over when no member is usable.
     pub fn backup(&self) -> Option<PeerId> {
         self.backup
     }
 
-    /// Everyone who may get a packet.
+    /// Every peer that may get a packet.
     pub fn peers(&self) -> impl Iterator<Item = PeerId> {
         self.members.iter().map(|member| member.peer).chain(self.backup)
     }
 
-    /// Whether there is nobody.
+    /// Whether there is no next hop.
     pub fn is_unreachable(&self) -> bool {
         self.members.is_empty() && self.backup.is_none()
     }
 
-    /// The next hop of a flow (any hash of its addresses, protocol and ports) among those that are usable; the backup when
-    /// no member is; the best member when nobody is, as waiting for it is all that is left.
+    /// The next hop of a flow, which is any hash of its addresses, protocol and ports. The backup, when no member is usable; the
+    /// best member, when the backup is not usable either.
     pub fn pick(&self, flow: u64, usable: impl Fn(PeerId) -> bool) -> Option<PeerId> {
         let best = match self.members.as_slice() {
             // Nothing to spread: the common case costs no hash.
@@ -108,7 +108,7 @@ impl NextHop {
 
 /// 2^64 by the golden ratio: multiples of it are far from each other.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Odd, and its bits are in no order.
+/// An odd number without a pattern in its bits.
 const MULTIPLIER: u64 = 0xbf58_476d_1ce4_e5b9;
 
 /// The finaliser of SplitMix64: all bits depend on all bits.

@@ -1,4 +1,4 @@
-//! Longest prefix match whose snapshots share what did not change since.
+//! Longest prefix match with snapshots that share their unchanged parts.
 //!
 //! One trie is copied as a whole by the first change after a snapshot: a microsecond with 1,000 prefixes, a tenth of a millisecond
 //! and more with 100,000. Where there are more than [`FEW`], they are spread over many small tries, and a change copies one of them,

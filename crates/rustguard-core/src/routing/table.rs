@@ -1,4 +1,4 @@
-//! What an engine's actions come to: the table that workers look packets up in.
+//! The table that workers look packets up in: the result of an engine's actions.
 use super::{
     NextHops, SourceRule,
     prefixes::{Prefixes, Snapshot},
@@ -11,26 +11,24 @@ use ipnet::IpNet;
 /// Where packets for a prefix go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// To this host: the prefix is its own, or lies behind it.
+    /// To this host: the prefix is the host's own, or lies behind it.
     Host,
     /// To this peer.
     Peer(PeerId),
     /// To one of several peers.
     Several(Arc<NextHops>),
-    /// To nobody, also when a shorter prefix is known.
+    /// To no peer, even if a shorter prefix is known.
     Nobody,
 }
 
-/// A snapshot: cheap to clone, cheap to look up, changed by nobody.
-///
-/// It shares with the master copy, and with other snapshots, what did not change in between.
+/// An immutable snapshot, cheap to clone and to look up. It shares its unchanged parts with the master copy and with other snapshots.
 #[derive(Clone, Default)]
 pub struct Routes {
     targets: Snapshot<Target>,
     sources: Snapshot<Owners>,
 }
 
-/// Who may present a source whose longest prefix this is.
+/// The peers that may present a source whose longest prefix this is.
 #[derive(Clone, Debug)]
 enum Owners {
     One(PeerId),

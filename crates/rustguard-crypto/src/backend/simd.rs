@@ -1,11 +1,12 @@
-//! Runs of packets on AVX-512 or AVX2, and the rest one at a time by the backend below.
+//! Runs of packets on AVX-512 or AVX2, and the rest one at a time by the preferred backend (`aws-lc` or `portable`).
 //!
-//! What a processor can do is asked once, when it runs. Which packets go where was measured (`cargo bench -p rustguard-benches
-//! --bench crypto`): with AVX-512 everything of which there are four, with AVX2 only packets of up to 384 bytes where
-//! AWS-LC is there to take the longer ones. Handshake fields and single packets always go below.
+//! The processor's features are detected once, at run time. Measurements decided which packets go where (`cargo bench -p
+//! rustguard-benches
+//! --bench crypto`): with AVX-512 all groups of four or more packets, with AVX2 only packets of up to 384 bytes if AWS-LC is there for the
+//! longer ones. Handshake fields and single packets always go to the preferred backend.
 //!
-//! With the feature `std` the environment variable `RUSTGUARD_AEAD`, read once, can take away what was found: `avx2` leaves
-//! AVX-512 out, `single` both. It is for tests and measurements; results are the same on every path.
+//! With the feature `std` the environment variable `RUSTGUARD_AEAD`, read once, disables kernels: `avx2` disables AVX-512, `single` both.
+//! It is for tests and measurements; results are the same on every path.
 
 use super::{Aead, preferred};
 use crate::{
@@ -23,7 +24,7 @@ pub enum Path {
     Avx512,
     /// 8 blocks at a time with AVX2.
     Avx2,
-    /// One packet at a time, by the backend below.
+    /// One packet at a time, by the preferred backend.
     Single,
 }
 
@@ -59,13 +60,13 @@ pub struct Key {
     single: preferred::Key,
 }
 
-/// What goes to the kernels.
+/// Which packets go to the kernels.
 #[derive(Clone, Copy)]
 struct Plan {
     kernel: Option<Kernel>,
-    /// Packets longer than this go below.
+    /// Longer packets go to the preferred backend.
     max_len: usize,
-    /// Groups smaller than this go below.
+    /// Smaller groups go to the preferred backend.
     min_group: usize,
 }
 
@@ -77,11 +78,12 @@ enum Kernel {
 
 /// Where AWS-LC overtakes AVX2, on Sapphire Rapids; on Zen 5 it is at 576. RustCrypto never does.
 const AVX2_MAX_LEN: usize = if cfg!(feature = "aws-lc") { 384 } else { MAX_LEN };
-/// Four packets of any length take less time together. Two do from 1,000 bytes on only: 262 ns against 168 at 64 bytes.
+/// Four packets of any length take less time together than alone. Two do so only from 1,000 bytes on: at 64 bytes they take 262 ns
+/// instead of 168.
 const MIN_GROUP: usize = 4;
 
 impl Plan {
-    /// What pays on this processor, or less if `RUSTGUARD_AEAD` says so.
+    /// The fastest plan on this processor that `RUSTGUARD_AEAD` allows.
     fn detected() -> Self {
         Path::ALL
             .into_iter()
@@ -94,7 +96,7 @@ impl Plan {
             .expect("every processor can take packets one at a time")
     }
 
-    /// Everything the kernels of `path` can do, if the processor has what they need.
+    /// A plan that sends every packet to the kernel of `path`; `None` if the processor lacks its instructions.
     fn forced(path: Path) -> Option<Self> {
         let kernel = match path {
             Path::Avx512 => Some(Kernel::Avx512(Avx512::detect()?)),
@@ -104,7 +106,7 @@ impl Plan {
         Some(Self { kernel, max_len: MAX_LEN, min_group: 1 })
     }
 
-    /// The frames, by their places, in the batches to process them in, and what processes each: None is the backend below.
+    /// The frames, by their positions, in the batches to process them in, each with its kernel; `None` is the preferred backend.
     ///
     /// `order` comes in as 0, 1, 2…, and there are at most as many frames.
     fn batches<'a>(
@@ -156,9 +158,9 @@ fn best_allowed() -> Path {
 const SORTED: usize = 64;
 
 impl Key {
-    /// Expands `key` for a path that takes whatever it can, also where that does not pay: for tests and benchmarks.
+    /// Expands `key` for a path that takes every packet, also where that is slower: for tests and benchmarks.
     ///
-    /// None when the processor lacks what it needs.
+    /// `None` when the processor lacks the instructions.
     pub fn with_path(key: &[u8; KEY_LEN], path: Path) -> Option<Self> {
         Some(Self::with_plan(key, Plan::forced(path)?))
     }
