@@ -27,8 +27,8 @@ pub enum Action {
         /// The message.
         datagram: Vec<u8>,
     },
-    /// Judge the MACs of handshake messages with this from now on, where that is done before [`Node::handle_judged`]; `None`:
-    /// there is no private key.
+    /// Judge the MACs of handshake messages with this from now on, where that is done before
+    /// [`Node::handle_judged`](super::Node::handle_judged); `None`: there is no private key.
     SetScreen(Option<Screen>),
     /// The datagram just handled was authentic: its source is the peer's endpoint now.
     Endpoint {
@@ -117,7 +117,7 @@ pub enum Dropped {
     /// No private key is set.
     #[error("no private key is set")]
     NoIdentity,
-    /// The node is [stopped](Node::stop).
+    /// The node is [stopped](super::Node::stop).
     #[error("the interface is down")]
     Stopped,
     /// MAC1 is wrong: the sender does not know our public key.
