@@ -1,4 +1,4 @@
-//! How a device is made: what to say before it starts.
+//! How a device is made: the settings before it starts.
 
 use crate::{
     binder::Binder,
@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 #[cfg(feature = "kernel")]
 mod on_kernel;
 
-/// What a device starts with. More can be changed later with [`Device::update`].
+/// The settings of a device that is to start. [`Device::update`] changes some of them later.
 #[derive(Default)]
 pub struct Builder {
     pub(crate) settings: Settings,
@@ -60,21 +60,21 @@ impl Device {
 }
 
 impl Builder {
-    /// The private key. Without one nothing is sent or answered.
+    /// Sets the private key. A device without one neither sends nor answers.
     #[must_use]
     pub fn private_key(mut self, key: StaticSecret) -> Self {
         self.settings.update.private_key = Change::Set(key);
         self
     }
 
-    /// The UDP port; 0, the default, lets the system choose.
+    /// Sets the UDP port; 0, the default, lets the system choose one.
     #[must_use]
     pub fn listen_port(mut self, port: u16) -> Self {
         self.settings.update.listen_port = Some(port);
         self
     }
 
-    /// The firewall mark on everything sent.
+    /// Sets the firewall mark (SO_MARK) of all datagrams that the device sends; 0, the default, for none.
     #[must_use]
     pub fn fwmark(mut self, mark: u32) -> Self {
         self.settings.update.fwmark = Some(mark);
@@ -88,23 +88,23 @@ impl Builder {
         self
     }
 
-    /// The MTU in bytes; by default 1,420.
+    /// Sets the MTU of the interface, in bytes; 1,420 by default.
     #[must_use]
     pub fn mtu(mut self, mtu: u32) -> Self {
         self.settings.mtu = mtu;
         self
     }
 
-    /// How often a name that cannot be resolved is tried again, with growing pauses up to 30 s; by default without end.
+    /// Sets how often a name that cannot be resolved is tried again, with growing pauses of up to 30 s; without limit by default.
     #[must_use]
     pub fn resolution_retries(mut self, retries: u32) -> Self {
         self.settings.resolution_retries = Some(retries);
         self
     }
 
-    /// Whether a handshake begins with each peer as soon as it has an endpoint, though there is nothing to send; by default not.
-    /// Peers that still seal for the sessions of a program that has crashed then find out at once, and not after 15 seconds. With
-    /// many peers, a thousand begin each second.
+    /// Sets whether a handshake begins with each peer as soon as it has an endpoint, without a packet to send; off by default.
+    /// Peers that still use a session from before a crash of this program then get a new one at once, instead of after 15 seconds.
+    /// At most 1,000 handshakes begin each second.
     #[must_use]
     pub fn greet(mut self, greet: bool) -> Self {
         self.settings.greet = greet;
@@ -127,14 +127,14 @@ impl Builder {
         self
     }
 
-    /// How workers talk to the kernel; by default [`Io::Poll`]: ARCHITECTURE.md has the figures.
+    /// Sets how workers talk to the kernel; [`Io::Poll`] by default.
     #[must_use]
     pub fn io(mut self, io: Io) -> Self {
         self.io = io;
         self
     }
 
-    /// What becomes of a packet that one peer sends to another; by default [`Relay::Auto`].
+    /// Sets what happens to a packet that one peer sends to another; [`Relay::Auto`] by default.
     #[must_use]
     pub fn relay(mut self, relay: Relay) -> Self {
         self.settings.relay = relay;
@@ -150,37 +150,37 @@ impl Builder {
         self
     }
 
-    /// Lets `engine` decide about routes. Allowed IPs are then bounds of what a peer may carry, and may overlap; without an
-    /// engine they are where things are, as in WireGuard ([`StaticRoutes`](crate::routing::StaticRoutes)).
+    /// Lets `engine` decide about routes. Allowed IPs are then the limit of what a peer may carry, and may overlap. Without an engine
+    /// they are the routes, as in WireGuard ([`StaticRoutes`](crate::routing::StaticRoutes)).
     #[must_use]
     pub fn routing(mut self, engine: impl RoutingEngine + Send + 'static) -> Self {
         self.settings.engine = Some(Box::new(engine));
         self
     }
 
-    /// What becomes of the bytes that the engine wants to find again after a restart. Called on the control thread.
+    /// Sets the function that stores the state which the engine needs after a restart. The control thread calls it.
     #[must_use]
     pub fn routing_state(mut self, sink: impl FnMut(&[u8]) + Send + 'static) -> Self {
         self.settings.state_sink = Some(Box::new(sink));
         self
     }
 
-    /// What becomes of a router's packets with sources that it has not announced; by default they are dropped.
+    /// Sets what happens to a router's packets with sources that it has not announced; they are dropped by default.
     #[must_use]
     pub fn source_check(mut self, mode: SourceCheck) -> Self {
         self.settings.source_check = mode;
         self
     }
 
-    /// Lets `filter` have the last word about packets: see [`filter`](crate::filter). Workers call it for each, several of them at
-    /// a time: it has to be quick, and must neither block nor allocate if the data path is not to. A panic in it ends the device.
+    /// Lets `filter` decide about each packet: see [`filter`](crate::filter). Several workers call it at the same time, once for each
+    /// packet. It has to be quick, and should neither block nor allocate. A panic in it ends the device.
     #[must_use]
     pub fn filter(mut self, filter: impl Fn(&filter::Packet<'_>) -> filter::Verdict + Send + Sync + 'static) -> Self {
         self.settings.filter = Some(Box::new(filter));
         self
     }
 
-    /// The prefixes that the engine announces as this host's own.
+    /// Adds prefixes that the engine announces as this host's own.
     #[must_use]
     pub fn announce(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
         self.settings.update.announce.get_or_insert_default().extend(prefixes);
@@ -208,7 +208,7 @@ impl Builder {
         self
     }
 
-    /// Starts over transports of the embedder's own: packets in memory, a userspace stack, another kind of network.
+    /// Starts over the embedder's own transports: packets in memory, a network stack in the program, another kind of network.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -217,8 +217,8 @@ impl Builder {
     }
 }
 
-/// As many queues as there are pairs of cores, at most 8: a worker moves what its peers send and what goes to them, and
-/// leaves a core for those who make and take the packets.
+/// One queue for two cores, at least 1 and at most 8. A worker moves packets both ways, and leaves a core for the programs that
+/// send and receive them.
 pub fn default_queues() -> NonZeroUsize {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     NonZeroUsize::new((cores / 2).clamp(1, 8)).expect("it is clamped")

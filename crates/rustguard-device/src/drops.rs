@@ -22,24 +22,25 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// A datagram that nobody knows: unknown type, wrong length, nonzero reserved bytes.
+    /// A datagram that is no message of a known protocol: unknown type, wrong length, nonzero reserved bytes.
     Malformed => "malformed",
-    /// A transport message for an index that no session has.
+    /// A transport message for a receiver index that no session has.
     UnknownIndex => "unknown_index",
     /// A transport message of a session past Reject-After-Time.
     SessionExpired => "session_expired",
     /// A transport message that failed authentication.
     Forged => "forged",
-    /// A counter that was seen before, or lies behind the replay window.
+    /// A transport message whose counter was seen before, or lies behind the replay window.
     Replayed => "replayed",
-    /// An authentic message whose text is no IP packet.
+    /// An authentic message whose payload is no IP packet.
     NotIp => "not_ip",
     /// An inner source address outside the peer's allowed IPs.
     SourceNotAllowed => "source_not_allowed",
     /// A source within the allowed IPs of a router that has not announced it to the routing engine
     /// ([`SourceCheck`](crate::SourceCheck)).
     SourceNotAnnounced => "source_not_announced",
-    /// A packet from the host, not for all, that no peer's allowed IPs hold, or one for a peer that a filter named and that is not there.
+    /// A unicast packet from the host for an address that no peer has, or a packet for a peer that a filter named and that does not
+    /// exist.
     NoRoute => "no_route",
     /// One of the tunnel's own datagrams that came back from the TUN: a route of the host leads to a peer's endpoint through the
     /// tunnel. Sent on, it would come back for ever.
@@ -48,25 +49,25 @@ reasons! {
     Isolated => "isolated",
     /// A packet that the embedder's filter dropped ([`Builder::filter`](crate::Builder::filter)).
     Filtered => "filtered",
-    /// A probe beyond what several paths to a peer can be worth, or one that found control busy with those of others.
+    /// A probe of a path beyond the rate that a peer may send, or while the control thread was busy with probes of others.
     ProbeLimit => "probe_limit",
     /// A packet for a peer whose endpoint is not known.
     NoEndpoint => "no_endpoint",
     /// The oldest of more than 128 packets waiting for a handshake, or of fewer where 16 MiB wait for all peers together; all
     /// of them when the handshake was given up or the peer removed.
     StagingFull => "staging_full",
-    /// A handshake message that came faster than control could look at it.
+    /// A handshake message that found the control thread's queue full.
     HandshakeQueueFull => "handshake_queue_full",
     /// A datagram of another protocol on the tunnel's port ([`Builder::datagrams`](crate::Builder::datagrams)) that came faster
     /// than it was taken.
     DatagramQueueFull => "datagram_queue_full",
-    /// A packet for the routing engine that came faster than control could look at it.
+    /// A packet for the routing engine that found the control thread's queue full.
     EngineQueueFull => "engine_queue_full",
     /// A packet for the routing engine beyond what one peer may send to it in a while.
     EngineLimit => "engine_limit",
     /// A packet for the routing engine that is longer than the interface's MTU.
     EngineTooLong => "engine_too_long",
-    /// A packet for the routing engine from a [client](rustguard_core::routing::Role::Client), which has nothing to say to it.
+    /// A packet for the routing engine from a [client](rustguard_core::routing::Role::Client), which does not take part in the protocol.
     EngineNotARouter => "engine_not_a_router",
     /// A handshake message that was not acceptable: see the log for which check it failed.
     HandshakeRefused => "handshake_refused",
