@@ -70,19 +70,19 @@ pub struct Interface {
     pub pre_down: Vec<String>,
     /// `PostDown` commands.
     pub post_down: Vec<String>,
-    /// `Routing`: who decides where packets go. RustGuard's own key, as the next five.
+    /// `Routing`: what decides where packets go. This key and the next six are RustGuard's own.
     pub routing: Routing,
-    /// `Announce`: prefixes besides the addresses that other routers are to send here.
+    /// `Announce`: prefixes that this node announces besides its addresses.
     pub announce: Vec<IpNet>,
     /// `Redistribute`: the kernel's routes that are announced as well.
     pub redistribute: Vec<Redistribute>,
-    /// `Pin`: who alone may announce what.
+    /// `Pin`: prefixes that only one router may announce.
     pub pins: Vec<Pin>,
-    /// `SourceCheck`: what becomes of routers' packets with sources that they have not announced.
+    /// `SourceCheck`: whether a router's packet passes when the router has not announced its source address.
     pub source_check: SourceCheck,
-    /// `NodeName`: what other nodes see this one under.
+    /// `NodeName`: the name that other nodes see.
     pub node_name: NodeName,
-    /// `HandshakeOnUp`: begin a handshake with each peer that has an endpoint, which is done where nothing is said.
+    /// `HandshakeOnUp`: whether a handshake begins at once with each peer that has an endpoint; `None` is yes.
     pub handshake_on_up: Option<bool>,
     /// `SaveConfig`: write the state of the device back into the file on the way down.
     pub save_config: bool,
@@ -92,10 +92,10 @@ pub struct Interface {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Routing {
-    /// The allowed IPs are where things are, as in WireGuard.
+    /// Packets go to the peer with the longest matching allowed IP, as in WireGuard.
     #[default]
     Static,
-    /// Babel (RFC 8966) finds out; the allowed IPs are bounds.
+    /// Babel (RFC 8966) finds the routes; the allowed IPs bound what a peer may carry.
     Babel,
 }
 
@@ -103,16 +103,16 @@ pub enum Routing {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeName {
-    /// The name of the host, where it can be one.
+    /// The first label of the host's name, if it is a valid node name.
     #[default]
     Host,
-    /// None.
+    /// No name.
     Off,
-    /// This one.
+    /// This name.
     Is(String),
 }
 
-/// A `Pin`: of this prefix and all within it, announcements are believed if they come from the router with this key.
+/// A `Pin`: announcements of this prefix, and of all prefixes within it, are accepted only from the router with this key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pin {

@@ -1,6 +1,6 @@
 //! The host's side of a tunnel: addresses, MTU, routes, policy rules and DNS, as wg-quick sets them up.
 //!
-//! The interface itself belongs to the caller, who creates it, calls [`apply`], and calls [`Applied::undo`] at the end:
+//! The interface itself belongs to the caller. The caller creates it, calls [`apply`], and calls [`Applied::undo`] at the end:
 //!
 //! ```no_run
 //! # async fn up() -> Result<(), rustguard_quick::host::HostError> {

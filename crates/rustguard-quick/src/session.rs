@@ -44,7 +44,7 @@ impl Session {
         let (path, interface) = conf::resolve_name(target)?;
         let text = std::fs::read_to_string(&path).map(zeroize::Zeroizing::new);
         let text = text.map_err(|source| FileError::NotRead { path: path.clone(), source })?;
-        // Reading is another matter: wg-quick warns. Whoever may change the file runs commands as root.
+        // A user who may change the file runs commands as root. For one who may only read it, wg-quick warns.
         if conf::writable_by_others(&path).unwrap_or(false) {
             return Err(FileError::Exposed(path).into());
         }

@@ -1,16 +1,16 @@
 //! Routes that a routing engine has learned, in the kernel's table: what the host sends to them goes into the tunnel.
 //!
 //! **Not the tunnel's own packets.** A route that covers an endpoint, and is the kernel's choice for it, would send the tunnel's
-//! datagrams into the tunnel. Such a route stays out for as long as that is so; an endpoint that moves into one takes it out
-//! again. The kernel is asked, because only it knows: a longer route to the endpoint, or a rule about the mark, makes the same
+//! datagrams into the tunnel. Such a route stays out for as long as that is so. When an endpoint moves into an installed route,
+//! the route is removed. The kernel is asked, because only it knows: a longer route to the endpoint, or a rule about the mark, makes the same
 //! route harmless.
 //!
 //! **Beside those of others.** Two meshes on one host may learn the same prefix. Their routes have the same metric and
 //! differ by the interface, so each is added behind what is there (NLM_F_APPEND) and replaces nothing; when one goes, the
 //! other is left.
 //!
-//! **For as long as they are wanted.** A route that somebody else takes away is put back, at once for the first few times, and
-//! once a minute from then on.
+//! **For as long as they are wanted.** A route that another program removes is put back: at once for the first few times, and
+//! once a minute from then on. Default routes have a guard that comes and goes with them: see `learned_default_route`.
 
 use super::{
     errno::{EEXIST, already_gone, errno, link_is_down},

@@ -140,7 +140,7 @@ async fn watch(interface: String, found: mpsc::Sender<ForwardRules>, asked: Arc<
 }
 
 /// The first of legacy iptables' tables that forwarded packets meet, where there is one. Its chains are not looked into: a table is
-/// there only because somebody has used it.
+/// there only because a program has used it.
 fn legacy() -> Option<String> {
     LEGACY.iter().find_map(|(program, path)| {
         // Without the module there is no file.

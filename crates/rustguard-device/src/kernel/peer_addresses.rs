@@ -1,4 +1,4 @@
-//! What the tunnel itself sends to: the addresses of all peers, and the mark of its packets.
+//! Where the tunnel's own datagrams go: the addresses of all peers, and the mark of the packets.
 
 use ipnet::IpNet;
 use rustguard_core::node::PeerId;
@@ -12,7 +12,7 @@ use std::{
 pub(super) struct PeerAddresses {
     /// SO_MARK of the sockets, 0 for none.
     pub(super) mark: u32,
-    /// The way to all of them may be another.
+    /// The kernel's routes have changed: the way to each of them may be another.
     pub(super) all_changed: bool,
     /// Those that are new.
     new: BTreeSet<IpAddr>,

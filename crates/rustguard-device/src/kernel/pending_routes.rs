@@ -1,6 +1,7 @@
-//! What the kernel's table is still to be told. Control adds to it and does not wait; the kernel takes longer for a route than a
-//! router takes to announce it and take it back. So each prefix is in here once, with what was last said of it: this grows with the
-//! prefixes that the engine knows, which are bounded, and not with how often they change.
+//! Changes of routes that the kernel has not been told yet. Control adds to them and does not wait. The kernel takes longer for a
+//! route than a router takes to announce and retract it. So each prefix is in here once, with its latest state: the list grows with
+//! the number of prefixes that the engine knows, which is bounded, and not with the number of changes.
+
 use ipnet::IpNet;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -32,7 +33,7 @@ impl PendingRoutes {
         self.some.notify_one();
     }
 
-    /// Waits until there is something, and takes all of it: nobody's prefixes wait behind those of others that change all the time.
+    /// Waits until there is a change, and takes all of them: no prefix waits behind others that change all the time.
     pub(super) async fn take(&self) -> Lot {
         loop {
             let lot = std::mem::take(&mut *self.lot.lock());

@@ -124,9 +124,9 @@ fn announced(route: &RouteMessage, index: u32, which: &[Redistribute]) -> Option
     let header = &route.header;
     let net = destination_of(route)?.trunc();
     let announced = header.kind == RouteType::Unicast
-        // What a mesh has learned, this one or another, is not this node's: it would come back with a shorter way.
+        // A route that this or another mesh has learned is not this node's: announced, it would come back with a shorter way.
         && header.protocol != RouteProtocol::Babel
-        // For some packets only: that cannot be said.
+        // The route is for some packets only. An announcement cannot express that.
         && header.source_prefix_length == 0
         && header.tos == 0
         // A cached path MTU or redirect.

@@ -60,7 +60,7 @@ pub fn resolve_name(target: &str) -> Result<(PathBuf, String), NameError> {
 /// When there is no such file, or it cannot be looked at.
 pub fn readable_by_others(path: &Path) -> io::Result<bool> {
     let metadata = path.metadata()?;
-    // A pipe or a terminal, as in `check /dev/stdin`, is nobody's configuration file.
+    // A pipe or a terminal, as in `check /dev/stdin`, is not a configuration file.
     Ok(metadata.is_file() && metadata.permissions().mode() & 0o004 != 0)
 }
 

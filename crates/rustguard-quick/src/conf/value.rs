@@ -209,7 +209,7 @@ pub(super) fn dns(text: &str) -> Result<Dns> {
     if let Ok(address) = text.parse() {
         return Ok(Dns::Server(address));
     }
-    // wg-quick takes what has a colon, or only digits and dots, for an address.
+    // To wg-quick, a text with a colon, or of only digits and dots, is an address.
     let address = text.contains(':') || text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     if !address && is_host(text) {
         return Ok(Dns::Search(text.to_owned()));

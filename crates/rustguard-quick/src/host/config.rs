@@ -24,8 +24,8 @@ pub struct HostConfig {
     pub table: Table,
     /// The allowed IPs of all peers together: the destinations to route into the tunnel.
     pub allowed_ips: Vec<IpNet>,
-    /// Routes come from a routing engine, which [`learned_tables`](Self::learned_tables) are for; allowed IPs are bounds. No
-    /// route is added, but where a default route may be learned, everything around it is prepared: mark, rules, guard.
+    /// Routes come from a routing engine, into the [`learned_tables`](Self::learned_tables); allowed IPs are bounds. No route is
+    /// added. Where a default route may be learned, mark, rules and guard are prepared for it.
     pub learned: bool,
     /// The mark the tunnel's sockets carry (SO_MARK), from the configuration or [`choose_fwmark`](super::choose_fwmark). It is also the
     /// number of the table for default routes. 0 is no mark, as everywhere in WireGuard.
@@ -68,6 +68,6 @@ pub enum Table {
     Auto,
     /// No routes.
     Off,
-    /// All routes, a /0 included, in this table. Who uses it is the user's business.
+    /// All routes, a /0 included, in this table. The user makes the rules that choose it.
     Number(u32),
 }

@@ -1,7 +1,7 @@
 //! Name servers of a tunnel, handed to systemd-resolved or to resolvconf.
 //!
-//! As wg-quick does, the tunnel's servers take over name resolution as a whole while it is up (`resolvconf -x`; with
-//! resolved, the routing domain `~.`): a server inside the tunnel that is asked only sometimes is of use to nobody.
+//! As under wg-quick, the tunnel's servers take over name resolution as a whole while it is up (`resolvconf -x`; with
+//! resolved, the routing domain `~.`): a server inside the tunnel that is asked only sometimes is useless.
 
 use super::{
     command::{self, find_program},

@@ -78,7 +78,7 @@ pub enum HostError {
         source: io::Error,
     },
 
-    /// There is nobody to hand the name servers to.
+    /// Neither systemd-resolved nor resolvconf is there to take the name servers.
     #[error(
         "cannot set DNS for `{interface}`: systemd-resolved does not answer on the system bus, \
          and there is no `resolvconf`; \

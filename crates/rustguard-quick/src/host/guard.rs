@@ -1,7 +1,7 @@
 //! The nftables guard that goes with a default route through the tunnel.
 //!
 //! Two things follow from routing everything by mark. The tunnel's addresses have to be safe from packets that arrive
-//! on another interface and claim to be for them (CVE-2019-14899: somebody on the local network probing connections
+//! on another interface and claim to be for them (CVE-2019-14899: an attacker on the local network probes connections
 //! inside the tunnel), and the answers to marked packets need the mark back for the reverse path filter. Rules as
 //! wg-quick's, in a table of the tunnel's own. Where the default route is learned, they come and go with it: a gateway that has
 //! none of its own in the tunnel is reached by its network at the tunnel's address as well.

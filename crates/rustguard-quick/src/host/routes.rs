@@ -92,7 +92,7 @@ impl Netlink {
     }
 
     /// Adds a route through the tunnel, as `ip route add NET dev NAME table TABLE` does. A route to the same
-    /// destination that is there already, whoever made it, is an error: taking it over would break its owner when the
+    /// destination that is there already is an error, whichever program made it: taking it over would break its owner when the
     /// tunnel goes.
     pub(super) async fn add_route(&self, name: &str, index: u32, net: IpNet, table: u32) -> Result<(), HostError> {
         match self.handle().route().add(route_message(index, net, table)).execute().await {

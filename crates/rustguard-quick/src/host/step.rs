@@ -64,8 +64,8 @@ pub enum DnsEntry {
 pub struct Rule {
     /// IPv6, else IPv4.
     pub v6: bool,
-    /// Its place in the list of rules; smaller is earlier. Always explicit, so that removing it cannot hit anybody
-    /// else's.
+    /// Its place in the list of rules; smaller is earlier. Always explicit, so that removing it cannot hit another
+    /// program's rule.
     pub priority: u32,
     /// What it says.
     pub kind: RuleKind,
