@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncWrite, AsyncWriteExt as _},
+    io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::{UnixListener, UnixStream},
     sync::Semaphore,
     task::JoinHandle,
@@ -187,11 +187,11 @@ where
                     drop(permit);
                 });
             }
-            Ok((mut stream, who)) => {
+            Ok((stream, who)) => {
                 tracing::warn!(uid = who.uid(), "{} refused a user", path.display());
                 let refusal = Arc::clone(&refusal);
                 tokio::spawn(async move {
-                    let _ = answer(&mut stream, &refusal).await;
+                    let _ = refuse(stream, &refusal).await;
                     drop(permit);
                 });
             }
@@ -203,10 +203,21 @@ where
     }
 }
 
+/// Tells a client that it may not ask. Its request is read and dropped: closing a socket with unread bytes resets the connection,
+/// and the client would not see the refusal (unix(7)).
+async fn refuse(mut stream: UnixStream, refusal: &[u8]) -> io::Result<()> {
+    if refusal.is_empty() {
+        return Ok(());
+    }
+    answer(&mut stream, refusal).await?;
+    stream.shutdown().await?;
+    within(tokio::io::copy(&mut stream.take(PART as u64), &mut tokio::io::sink())).await?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::AsyncReadExt as _;
 
     async fn echo(mut client: Client) -> io::Result<()> {
         let uid = client.uid.to_string();
@@ -243,6 +254,20 @@ mod tests {
         assert!(path.exists());
         let _socket = UnixSocket::start(&path, Access::Owner, Vec::new(), echo).unwrap();
         assert_eq!(heard(&path).await, geteuid().as_raw().to_string());
+    }
+
+    #[tokio::test]
+    async fn a_stranger_sees_the_refusal_whatever_it_has_sent_before() {
+        for _ in 0..20 {
+            let (mut stranger, ours) = UnixStream::pair().unwrap();
+            stranger.write_all(b"a request\n").await.unwrap();
+            let refusing = tokio::spawn(async move { refuse(ours, b"no\n").await });
+            let mut heard = String::new();
+            stranger.read_to_string(&mut heard).await.unwrap();
+            assert_eq!(heard, "no\n");
+            drop(stranger);
+            refusing.await.unwrap().unwrap();
+        }
     }
 
     #[test]
