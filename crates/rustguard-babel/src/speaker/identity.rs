@@ -113,7 +113,7 @@ impl Identity {
     }
 
     /// Takes numbers beyond one that another node announced, and returns the next to use. `None` if that is too far, or happened a
-    /// short time ago: then another node goes on under the same router-id, or somebody makes it look so, and there would be no end.
+    /// short time ago: then another node uses the same router-id, or forges it, and there would be no end.
     fn leap(&mut self, announced: Seqno, now: Instant) -> Option<Seqno> {
         let ahead = announced.ahead_of(self.newest);
         let rested = self.leaped.is_none_or(|at| now.since(at) >= SOURCE_GC);

@@ -1,4 +1,4 @@
-//! Seqno requests that wait for their answer (RFC 8966 §3.2.7, §3.8.2): who wants which number, what was forwarded, when to repeat.
+//! Seqno requests that wait for their answer (RFC 8966 §3.2.7, §3.8.2): which node wants which number, what was forwarded, when to repeat.
 use crate::{
     params::{
         MAX_REQUESTERS, MAX_REQUESTS, MAX_REQUESTS_OF_PEER, REQUEST_COPIES, REQUEST_DUPLICATE, REQUEST_RETRY,
@@ -43,7 +43,7 @@ pub(crate) struct Requests {
     asked: BTreeMap<PeerId, BTreeSet<SourceKey>>,
 }
 
-/// A sequence number that somebody wants, or a newer one.
+/// A request for this sequence number or a newer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SeqnoRequest {
     pub(crate) prefix: IpNet,
