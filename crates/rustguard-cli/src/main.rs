@@ -58,7 +58,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                 userspace::run(&interface, cli.bare.foreground).map(|()| ExitCode::SUCCESS)
             }
             // clap asks for one or the other already.
-            None => Cli::command().error(clap::error::ErrorKind::MissingSubcommand, "what shall be done?").exit(),
+            None => Cli::command()
+                .error(clap::error::ErrorKind::MissingSubcommand, "a command or an interface is needed")
+                .exit(),
         };
     };
     match command {

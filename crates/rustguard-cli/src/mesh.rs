@@ -146,8 +146,8 @@ pub(crate) fn routing(interface: &str) -> Result<RoutingView> {
     let view = uapi::routing(interface)?;
     if view.router_id.is_none() {
         bail!(
-            "{interface} has no routing protocol, its peers' AllowedIPs alone decide: rustguard show {interface} has them; \
-             `Routing = babel` in its file makes it learn routes"
+            "{interface} has no routing protocol: only the AllowedIPs of its peers decide, see `rustguard show {interface}`; \
+             `Routing = babel` in its file turns a routing protocol on"
         );
     }
     Ok(view)
@@ -166,10 +166,10 @@ fn the_only_one() -> Result<(String, RoutingView)> {
     }
     if found.len() > 1 {
         let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
-        bail!("{} have a routing protocol; say which with --interface", names.join(", "));
+        bail!("several interfaces have a routing protocol: {}; choose one with --interface", names.join(", "));
     }
     found.pop().ok_or_else(|| {
-        anyhow!("no interface that is up has a routing protocol; `Routing = babel` in its configuration gives it one")
+        anyhow!("no interface that is up has a routing protocol; `Routing = babel` in the configuration of an interface turns it on")
     })
 }
 

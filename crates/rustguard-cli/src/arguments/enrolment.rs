@@ -161,7 +161,7 @@ pub(crate) enum Invite {
 Examples:
   rustguard invite new                                 one machine, within a day
   rustguard invite new --uses 10 --expires 7d --tag ci
-  rustguard invite new --qr --name phone               a QR code for a WireGuard app, valid for a day")]
+  rustguard invite new --qr --name phone               QR code for a WireGuard app, valid for a day")]
     New {
         /// How many machines may use the invite
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]

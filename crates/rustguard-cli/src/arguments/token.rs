@@ -16,7 +16,7 @@ impl TokenSource {
             (_, Some(path)) => {
                 let file = std::fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
                 if rustguard_quick::conf::readable_by_others(path).unwrap_or(false) {
-                    tracing::warn!("{} can be read by everybody on this machine: chmod 600 it", path.display());
+                    tracing::warn!("every user of this machine can read {0}; chmod 600 {0}", path.display());
                 }
                 read(file).with_context(|| format!("cannot read {}", path.display()))?
             }
@@ -28,8 +28,8 @@ impl TokenSource {
             }
             (Some(token), None) => {
                 tracing::warn!(
-                    "a token on the command line can be seen by everybody on this machine; \
-                     RUSTGUARD_TOKEN, --token-file or `--token -` keep it private"
+                    "every user of this machine can see a token on the command line; \
+                     RUSTGUARD_TOKEN, --token-file and `--token -` keep it private"
                 );
                 Zeroizing::new(token.clone())
             }

@@ -36,7 +36,7 @@ pub(crate) fn run(target: &str) -> Result<()> {
     }
     let timeout = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
     if poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout))? == 0 {
-        bail!("process {number} has not ended after {PATIENCE} s; a hook may hang (see its log)");
+        bail!("process {number} has not ended within {PATIENCE} s; perhaps a hook hangs (see the log of the process)");
     }
     Ok(())
 }
@@ -46,9 +46,9 @@ fn clean_up_after(interface: &str) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         if !clean_up(interface).await? {
-            bail!("{interface} is not up; `rustguard show` lists what is");
+            bail!("{interface} is not up; `rustguard show` lists the interfaces that are");
         }
-        tracing::warn!("{interface} was not ended properly: cleaned up what was left");
+        tracing::warn!("{interface} was not ended properly; the changes that remained are undone");
         Ok(())
     })
 }

@@ -31,7 +31,7 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
             stock::add(&interface.interface, peer, endpoint.as_deref(), &stock::Form::Qr)?;
             writeln!(
                 io::stdout(),
-                "It has to be used within {}; then its address is given to others.",
+                "The configuration must be used within {}; after that its address is given to another peer.",
                 span(expires.as_secs())
             )?;
             Ok(())
@@ -49,7 +49,7 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
         }
         Invite::Ls { interface, json } => {
             let Answer::Invites { invites } = ask(&interface.interface, &Request::Invites)? else {
-                bail!("the server gave an answer to something else")
+                bail!("the server gave an answer that does not belong to the request")
             };
             let mut out = io::stdout().lock();
             if *json {
@@ -70,7 +70,9 @@ fn new(interface: &str, invite: NewInvite, json: bool) -> Result<()> {
         writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
         return Ok(());
     }
-    let Answer::Invite { token, endpoint, .. } = answer else { bail!("the server gave an answer to something else") };
+    let Answer::Invite { token, endpoint, .. } = answer else {
+        bail!("the server gave an answer that does not belong to the request")
+    };
     writeln!(out, "rustguard join {} --token {token}", endpoint.as_deref().unwrap_or("HOST"))?;
     Ok(())
 }

@@ -44,14 +44,16 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     interface::check_name(interface)?;
     let Some(token) = arguments.token.read()? else {
         bail!(
-            "a token is needed: --token, --token-file or RUSTGUARD_TOKEN; the server makes one: `rustguard invite new`"
+            "a token is needed: --token, --token-file or RUSTGUARD_TOKEN; `rustguard invite new` on the server creates one"
         )
     };
     let token = Token::parse(&token)?;
     let server = server(arguments, &token)?;
     let path = configuration(interface)?;
     if run_file::running(interface).is_some() {
-        bail!("{interface} is up; `rustguard down {interface}` ends it, `--interface` joins another network beside it");
+        bail!(
+            "{interface} is up; `rustguard down {interface}` ends it; `--interface NAME` joins another network in addition"
+        );
     }
     // Kept before anything is sent: what the server gives is given to this key.
     let identity = Folder::open(interface)?.private_key()?;
@@ -65,7 +67,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         tokio::select! {
             joined = joining => Ok::<_, anyhow::Error>(joined?),
-            () = give_up(arguments.timeout) => bail!("no success within {} s; see above", arguments.timeout),
+            () = give_up(arguments.timeout) => bail!("the machine has not joined within {} s; see above", arguments.timeout),
             _ = interrupt.recv() => bail!("ended by SIGINT before the machine has joined"),
             _ = terminate.recv() => bail!("ended by SIGTERM before the machine has joined"),
         }
@@ -97,9 +99,9 @@ fn server(arguments: &Join, token: &Token) -> Result<HostPort> {
         _ => None,
     };
     let Some(server) = arguments.server.as_deref().or(known) else {
-        bail!("where is the server? rustguard join HOST:PORT --token …")
+        bail!("the address of the server is not known; give it: rustguard join HOST:PORT --token …")
     };
-    parse(server).with_context(|| format!("`{server}` is no server: HOST, HOST:PORT or [IPv6]:PORT"))
+    parse(server).with_context(|| format!("`{server}` is not HOST, HOST:PORT or [IPv6]:PORT"))
 }
 
 /// A server that datagrams can be sent to.
@@ -113,7 +115,7 @@ fn configuration(interface: &str) -> Result<PathBuf> {
     let foreign = Path::new(WG_QUICK_DIR).join(format!("{interface}.conf"));
     if foreign.exists() {
         bail!(
-            "{} is there already, and `up` would take it; join as another interface: --interface NAME",
+            "{} exists already, and `up` would read it; join as another interface: --interface NAME",
             foreign.display()
         );
     }
@@ -121,7 +123,7 @@ fn configuration(interface: &str) -> Result<PathBuf> {
     match fs::read_to_string(&path) {
         Ok(text) if !text.starts_with(MARK) => {
             bail!(
-                "{} is there already, and not made by `join`; join as another interface: --interface NAME",
+                "{} exists already, and `join` has not written it; join as another interface: --interface NAME",
                 path.display()
             )
         }
@@ -140,7 +142,7 @@ fn host_name() -> Option<String> {
 /// What the one who waits wants to know.
 fn tell(server: &str, progress: &Progress) {
     match progress {
-        Progress::Unresolved(cause) => tracing::warn!("{server}: {cause}; trying again until it works"),
+        Progress::Unresolved(cause) => tracing::warn!("{server}: {cause}; trying again"),
         Progress::Silence => tracing::warn!(
             "{server} does not answer, and is tried until it does. It may be down or behind a firewall (UDP); or the invite \
              was used, has expired or was revoked; or the window of the code is closed (`rustguard open` on the server)"
@@ -211,7 +213,7 @@ async fn consent(said: Option<bool>, question: Option<String>, until: Instant) -
         Ok(answer) => Ok(matches!(answer??.trim().to_ascii_lowercase().as_str(), "y" | "yes")),
         Err(_) => {
             writeln!(io::stderr())?;
-            tracing::warn!("no answer is a no");
+            tracing::warn!("no answer in time: the answer is no");
             Ok(false)
         }
     }
@@ -246,14 +248,14 @@ fn without_ipv6(config: &mut conf::Config) -> Result<()> {
     let v4 = |net: &IpNet| matches!(net, IpNet::V4(_));
     if !config.interface.addresses.iter().all(v4) {
         tracing::warn!(
-            "IPv6 is disabled on this machine: the tunnel is set up without it; join again once it is enabled"
+            "IPv6 is disabled on this machine: the tunnel is set up without IPv6; join again after enabling it"
         );
     }
     config.interface.addresses.retain(v4);
     config.interface.dns.retain(IpAddr::is_ipv4);
     config.peers.iter_mut().for_each(|peer| peer.allowed_ips.retain(v4));
     if config.interface.addresses.is_empty() {
-        bail!("IPv6 is disabled on this machine, and the network has nothing else; nothing was written");
+        bail!("IPv6 is disabled on this machine, and the network has no IPv4 addresses; nothing was written");
     }
     Ok(())
 }
@@ -264,10 +266,10 @@ fn check(config: &conf::Config) -> Result<()> {
     let text = conf::to_text(config);
     let (read, diagnostics) = conf::parse(&text);
     if let Some(error) = diagnostics.iter().find(|diagnostic| diagnostic.severity == Severity::Error) {
-        bail!("what the server told makes no configuration: {}; nothing was written", error.message);
+        bail!("the server's answer does not make a valid configuration: {}; nothing was written", error.message);
     }
     if read.is_none_or(|read| *conf::to_text(&read) != *text) {
-        bail!("what the server told would be read as something else than it says; nothing was written");
+        bail!("a configuration with the server's answer would have another meaning; nothing was written");
     }
     for warning in diagnostics {
         tracing::warn!("{}", warning.message);

@@ -40,7 +40,7 @@ pub(crate) fn pubkey() -> Result<()> {
     if text.is_empty() {
         bail!("standard input is empty; give it a private key: rustguard genkey | rustguard pubkey");
     }
-    let key = from_base64(text).context("standard input is no private key")?;
+    let key = from_base64(text).context("standard input is not a private key")?;
     print(&StaticSecret::from_bytes(*key).public_key().0)
 }
 
@@ -57,6 +57,6 @@ fn print(key: &[u8; 32]) -> Result<()> {
 fn warn_if_readable() {
     let Ok(out) = io::stdout().as_fd().try_clone_to_owned() else { return };
     if File::from(out).metadata().is_ok_and(|out| out.is_file() && out.permissions().mode() & 0o007 != 0) {
-        tracing::warn!("the key goes into a file that everybody can read; `umask 077` before making one prevents that");
+        tracing::warn!("the key goes into a file that every user can read; set `umask 077` before generating a key");
     }
 }

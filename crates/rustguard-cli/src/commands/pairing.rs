@@ -15,7 +15,7 @@ use std::io::{self, Write as _};
 pub(crate) fn done(interface: &Interface, request: &Request) -> Result<()> {
     match ask(&interface.interface, request)? {
         Answer::Done => Ok(()),
-        other => bail!("the server gave an answer to something else: {other:?}"),
+        other => bail!("the server gave an answer that does not belong to the request: {other:?}"),
     }
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn open(arguments: &Open) -> Result<()> {
     let request = Request::Open { seconds: arguments.seconds, approve: arguments.approve };
     let answer = ask(&arguments.interface.interface, &request)?;
     let Answer::Opened { seconds, code, endpoint } = &answer else {
-        bail!("the server gave an answer to something else: {answer:?}")
+        bail!("the server gave an answer that does not belong to the request: {answer:?}")
     };
     let mut out = io::stdout().lock();
     if arguments.json {
@@ -59,6 +59,6 @@ pub(crate) fn approve(code: &str, interface: &Interface) -> Result<()> {
             writeln!(io::stdout(), "{} is admitted", name.as_deref().unwrap_or("the machine"))?;
             Ok(())
         }
-        other => bail!("the server gave an answer to something else: {other:?}"),
+        other => bail!("the server gave an answer that does not belong to the request: {other:?}"),
     }
 }

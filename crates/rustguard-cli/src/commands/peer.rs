@@ -20,7 +20,7 @@ pub(crate) fn run(command: &Peer) -> Result<()> {
     match command {
         Peer::Ls { interface, json } => {
             let Answer::Peers { peers } = ask(&interface.interface, &Request::Peers)? else {
-                bail!("the server gave an answer to something else")
+                bail!("the server gave an answer that does not belong to the request")
             };
             let mut out = io::stdout().lock();
             if *json {
@@ -50,7 +50,7 @@ pub(crate) fn run(command: &Peer) -> Result<()> {
                     write!(io::stdout(), "{}", farewell(&removed, &interface.option()))?;
                     Ok(())
                 }
-                _ => bail!("the server gave an answer to something else"),
+                _ => bail!("the server gave an answer that does not belong to the request"),
             }
         }
         Peer::Rename { peer, name, interface } => {

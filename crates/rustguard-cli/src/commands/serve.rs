@@ -111,8 +111,8 @@ fn open(seconds: u64) -> Request {
 fn announce(invite: &Answer, opened: Option<&Answer>, interface: &str) -> Result<()> {
     let (token, endpoint) = match invite {
         Answer::Invite { token, endpoint, .. } => (token, endpoint.as_deref().unwrap_or("HOST")),
-        Answer::Refused { error } => bail!("no invite could be made: {error}"),
-        other => bail!("the server gave an answer to something else: {other:?}"),
+        Answer::Refused { error } => bail!("cannot create an invite: {error}"),
+        other => bail!("the server gave an answer that does not belong to the request: {other:?}"),
     };
     let mut out = io::stdout().lock();
     writeln!(out, "On the machine that is to join, within a day (more invites: `rustguard invite new{interface}`):\n")?;
@@ -125,8 +125,8 @@ fn announce(invite: &Answer, opened: Option<&Answer>, interface: &str) -> Result
             let token = code.as_deref().unwrap_or("PASSPHRASE");
             writeln!(out, "Or, for {}:\n\n    rustguard join {endpoint} --token {token}\n", span(*seconds))?;
         }
-        Some(Answer::Refused { error }) => bail!("the window could not be opened: {error}"),
-        Some(other) => bail!("the server gave an answer to something else: {other:?}"),
+        Some(Answer::Refused { error }) => bail!("cannot open the window: {error}"),
+        Some(other) => bail!("the server gave an answer that does not belong to the request: {other:?}"),
     }
     out.flush()?;
     Ok(())
@@ -145,10 +145,10 @@ fn passphrase(token: &str) -> Result<Passphrase> {
             Ok(passphrase)
         }
         Token::Invite(_) => {
-            bail!("an invite is what a server gives away: `serve` takes a passphrase, or no token at all")
+            bail!("`serve` takes a passphrase or no token; this is an invite, which a server issues")
         }
         Token::Code(_) => {
-            bail!("this looks like the code of a window and would be taken for one; choose another passphrase")
+            bail!("this passphrase has the form of a code and would be read as one; choose another passphrase")
         }
     }
 }
@@ -190,7 +190,7 @@ fn usable(mut addresses: Vec<IpNet>) -> Vec<IpNet> {
     if !host::ipv6_available() {
         for address in addresses.extract_if(.., |address| matches!(address, IpNet::V6(_))) {
             tracing::warn!(
-                "IPv6 is disabled on this machine: {address} is left out, and is not reached by those who join"
+                "IPv6 is disabled on this machine: {address} is left out, and joined machines cannot reach it"
             );
         }
     }
@@ -209,7 +209,7 @@ async fn overlaps(pools: &[IpNet], known: &[IpNet]) -> Result<()> {
         if !known.contains(pool) {
             bail!("the pool {} overlaps {network} of this host; choose another: --pool CIDR", pool.trunc());
         }
-        tracing::warn!("the pool {} overlaps {network} of this host: one of them is out of reach", pool.trunc());
+        tracing::warn!("the pool {} overlaps {network} of this host: one of them cannot be reached", pool.trunc());
     }
     Ok(())
 }

@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 fn ask_status(interface: &str) -> Result<Status> {
     match ask(interface, &Request::Status)? {
         Answer::Status(status) => Ok(status),
-        other => bail!("the server gave an answer to something else: {other:?}"),
+        other => bail!("the server gave an answer that does not belong to the request: {other:?}"),
     }
 }
 

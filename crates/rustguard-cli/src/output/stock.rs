@@ -41,7 +41,7 @@ pub(crate) fn add(interface: &str, mut peer: AddPeer, endpoint: Option<&str>, fo
     let mut out = open(form)?;
     let name = peer.name.clone();
     let Answer::Added(added) = ask(interface, &Request::AddPeer(peer))? else {
-        bail!("the server gave an answer to something else")
+        bail!("the server gave an answer that does not belong to the request")
     };
     let text = conf::to_text(&config(&added, private_key, endpoint)?);
     match form {
@@ -51,18 +51,18 @@ pub(crate) fn add(interface: &str, mut peer: AddPeer, endpoint: Option<&str>, fo
                 .context("the configuration is too long for a QR code: use `peer add NAME --conf FILE`")?;
             writeln!(
                 out,
-                "{picture}{name}: scan it with the WireGuard app. It holds the private key, which is kept nowhere else."
+                "{picture}{name}: scan this code with the WireGuard app. It contains the private key, which is not stored anywhere else."
             )
         }
     }
-    .context("the peer was added, but its configuration could not be written: remove it, and try again")
+    .context("the peer was added, but its configuration could not be written; remove the peer and try again")
 }
 
 fn open(form: &Form) -> Result<Box<dyn io::Write>> {
     match form {
         Form::File(path) if path.as_os_str() != "-" => {
             let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-            Ok(Box::new(file.with_context(|| format!("cannot make {}", path.display()))?))
+            Ok(Box::new(file.with_context(|| format!("cannot create {}", path.display()))?))
         }
         _ => Ok(Box::new(io::stdout())),
     }
@@ -70,11 +70,13 @@ fn open(form: &Form) -> Result<Box<dyn io::Write>> {
 
 fn config(added: &Added, private_key: Option<StaticSecret>, endpoint: Option<&str>) -> Result<conf::Config> {
     let endpoint = endpoint.map(str::to_owned).or_else(|| added.endpoint.clone());
-    let Some(endpoint) = endpoint else { bail!("where can the server be reached? say it by --endpoint HOST:PORT") };
+    let Some(endpoint) = endpoint else {
+        bail!("the address of the server is not known; give it with --endpoint HOST:PORT")
+    };
     let at = endpoint.parse::<HostPort>().with_context(|| format!("`{endpoint}` is not HOST:PORT"))?;
     let endpoint = EndpointSpec::try_from(at)
-        .map_err(|at| anyhow!("`{at}`: a zone is the name of an interface here, and of none there"))?;
-    let key = |text: &str| key::from_base64(text).context("the server's answer holds a key that is none");
+        .map_err(|at| anyhow!("`{at}` contains the name of an interface, which other machines do not know"))?;
+    let key = |text: &str| key::from_base64(text).context("the server's answer contains an invalid key");
     let mut interface = conf::Interface::default();
     interface.private_key = private_key;
     interface.addresses = added.addresses.clone();

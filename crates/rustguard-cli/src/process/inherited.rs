@@ -26,7 +26,7 @@ pub(crate) fn take() -> Result<()> {
     let take = |name: &str| {
         let value = environment::take(name).with_context(|| {
             format!(
-                "{name} cannot be removed from the environment, where hooks would find it; --token-file does without"
+                "{name} cannot be removed from the environment, where hooks would find it; use --token-file instead"
             )
         })?;
         value.map(|value| value.into_string().map_err(|_| anyhow!("{name} is not UTF-8"))).transpose()
