@@ -1,6 +1,6 @@
 //! Joining: the client of rustguard-enroll on a UDP socket, for as long as it takes.
 
-use crate::service::now;
+use crate::clock::now;
 use rustguard_core::host_port::HostPort;
 use rustguard_crypto::{random::SystemRng, x25519::StaticSecret};
 use rustguard_enroll::{

@@ -22,8 +22,11 @@
 #![forbid(unsafe_code)]
 
 mod audit;
+mod clock;
+mod counters;
 mod folder;
 mod join;
+mod peer;
 mod prepare;
 pub mod request;
 mod service;
@@ -31,10 +34,11 @@ mod settings;
 mod socket;
 mod store;
 
+pub use counters::Counters;
 pub use folder::{Folder, FolderError};
 pub use join::{JoinError, JoinOptions, Membership, Progress, join};
 pub use prepare::{Configured, PrepareError, Prepared};
-pub use service::{Counters, Service, StartError};
+pub use service::{Service, StartError};
 pub use settings::{DEFAULT_PORT, Settings};
 pub use socket::{AskError, ask, socket_path};
 pub use store::{FileStore, FileStoreError};

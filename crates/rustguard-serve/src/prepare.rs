@@ -1,8 +1,10 @@
 //! Preparation of `serve`, before there is an interface: every error is found before anything is changed.
 
 use crate::{
+    clock::now,
+    counters::Counters,
     folder::{Folder, FolderError},
-    service::{self, Counters},
+    peer::to_update,
     settings::Settings,
     store::{FileStore, FileStoreError},
 };
@@ -99,7 +101,7 @@ impl<S: LeaseStore> Prepared<S> {
         let pools = Pools::new(&settings.pools)?;
         let identity = folder.private_key()?;
         let policy = Policy::default().with_lease_time(settings.lease_seconds.map(Duration::from_secs));
-        let now = service::now();
+        let now = now();
         let ledger = Ledger::open(store, pools, policy, now)?;
         let config = ServerConfig::default()
             .with_addresses(settings.own_addresses().iter().map(IpNet::addr).collect())
@@ -142,7 +144,7 @@ impl<S: LeaseStore> Prepared<S> {
         let endpoints = folder.endpoints();
         let peers = server.peers().map(|peer| {
             let endpoint = endpoints.get(&*key::to_base64(&peer.public_key.0)).copied();
-            service::to_update(peer).endpoints(endpoint.map(Into::into))
+            to_update(peer).endpoints(endpoint.map(Into::into))
         });
         let builder = peers.fold(builder, Builder::peer);
         (builder, Configured { interface, settings, server, passphrase, folder, datagrams, counters })

@@ -1,31 +1,25 @@
 //! The server at work: datagrams, handshakes and commands go in, peers and answers come out.
 
 mod commands;
-mod counters;
 
 use crate::{
     audit::AuditLog,
+    clock::now,
+    counters::Counters,
     folder::Folder,
+    peer::to_update,
     prepare::Configured,
     settings::Settings,
     socket::{self, Call, socket_path},
     store::FileStore,
 };
-pub use counters::Counters;
-use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::{random::SystemRng, x25519::PublicKey};
 use rustguard_device::{
-    Datagram, Datagrams, Device, DeviceHandle, Event, Events, EventsError, PeerUpdate, PresharedKey, Update, key,
+    Datagram, Datagrams, Device, DeviceHandle, Event, Events, EventsError, PeerUpdate, Update, key,
     unix_socket::UnixSocket,
 };
-use rustguard_enroll::{
-    action::{Action, PeerConfig},
-    audit::AuditRecord,
-    server::Server,
-    store::LeaseStore,
-    token::Passphrase,
-};
-use rustguard_tun::{Endpoint, clock};
+use rustguard_enroll::{action::Action, audit::AuditRecord, server::Server, store::LeaseStore, token::Passphrase};
+use rustguard_tun::Endpoint;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
@@ -216,15 +210,6 @@ impl<S: LeaseStore> Service<S> {
     }
 }
 
-/// The peer as the device gets it. Nothing of what it was before is left but its endpoint.
-pub(crate) fn to_update(peer: PeerConfig) -> PeerUpdate {
-    let mut update = PeerUpdate::new(peer.public_key)
-        .preshared_key(PresharedKey::from_bytes(&peer.preshared_key))
-        .replace_allowed_ips(peer.allowed_ips);
-    update.name = peer.name;
-    update
-}
-
 /// The record for the log that people read.
 fn describe(record: &AuditRecord) -> String {
     let word = |value: serde_json::Result<String>| value.unwrap_or_default().replace(['"', '-'], " ").trim().to_owned();
@@ -242,9 +227,4 @@ fn describe(record: &AuditRecord) -> String {
     ];
     text.extend(parts.into_iter().flatten());
     text
-}
-
-/// Both clocks.
-pub(crate) fn now() -> Now {
-    Now { instant: Instant::from_nanos(clock::boottime_nanos()), unix: clock::unix() }
 }

@@ -86,11 +86,12 @@ pub fn clean_up(interface: &str) -> io::Result<()> {
     remove_dead(&Path::new(SOCKET_DIR).join(format!("{interface}.sock"))).map(drop)
 }
 
-/// Request after request, until the client closes, breaks the protocol or takes too long.
+/// Request after request, until the client closes, breaks the protocol or takes too long for a request that it has begun.
+/// Between requests it may be silent: programs that watch a tunnel keep one connection.
 async fn serve(client: Client, device: DeviceHandle) -> io::Result<()> {
     let (read, mut write) = client.stream.into_split();
     let mut read = BufReader::with_capacity(READ_BUFFER, read);
-    while let Some(request) = within(read_request(&mut read)).await? {
+    while let Some(request) = next_request(&mut read).await? {
         let (body, result) = match parse(&request) {
             Ok(Request::Get { names }) => match device.status_with_secrets().await {
                 Some((status, secrets)) => (response::status(&status, &secrets, names), Ok(())),
@@ -111,6 +112,19 @@ async fn serve(client: Client, device: DeviceHandle) -> io::Result<()> {
     Ok(())
 }
 
+/// Waits as long as it takes until a request begins, and [`PATIENCE`](crate::unix_socket::PATIENCE) for the rest of it; `None` at
+/// the end of the stream.
+async fn next_request(read: &mut (impl tokio::io::AsyncBufRead + Unpin)) -> io::Result<Option<Zeroizing<String>>> {
+    loop {
+        match read.fill_buf().await?.first() {
+            None => return Ok(None),
+            // wg may send a blank line more than needed between requests.
+            Some(b'\n') => read.consume(1),
+            Some(_) => return within(read_request(read)).await,
+        }
+    }
+}
+
 /// The lines up to a blank one; `None` at the end of the stream.
 async fn read_request(read: &mut (impl tokio::io::AsyncBufRead + Unpin)) -> io::Result<Option<Zeroizing<String>>> {
     let mut request = Zeroizing::new(String::new());
@@ -122,10 +136,6 @@ async fn read_request(read: &mut (impl tokio::io::AsyncBufRead + Unpin)) -> io::
             return Ok(None);
         }
         if *line == b"\n" {
-            // wg may send a blank line more than needed between requests.
-            if request.is_empty() {
-                continue;
-            }
             return Ok(Some(request));
         }
         if !line.ends_with(b"\n") || request.len() > REQUEST_MAX {
@@ -148,5 +158,26 @@ fn errno(error: &UpdateError) -> Errno {
             _ => cause.raw_os_error().map_or(Errno::EIO, Errno),
         },
         _ => Errno::EIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unix_socket::PATIENCE;
+    use tokio::io::AsyncWriteExt as _;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_may_be_silent_between_requests_but_not_within_one() {
+        let (mut client, server) = tokio::io::duplex(1024);
+        let mut server = BufReader::new(server);
+        let asked = tokio::spawn(async move {
+            tokio::time::sleep(PATIENCE * 100).await;
+            client.write_all(b"\n\nget=1\n\nset=1\n").await.unwrap();
+            client
+        });
+        assert_eq!(next_request(&mut server).await.unwrap().unwrap().as_str(), "get=1\n");
+        let _open = asked.await.unwrap();
+        assert_eq!(next_request(&mut server).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -1,7 +1,8 @@
 //! What the control socket asks for.
 
-use super::{Service, now};
+use super::Service;
 use crate::{
+    clock::now,
     request::{
         AddPeer, Added, Answer, InviteState, InviteView, NewInvite, PeerState, PeerView, PoolView, Removed, Request,
         Status, WaitingView, WindowSecret, WindowView,
