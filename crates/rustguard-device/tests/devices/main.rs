@@ -1,0 +1,11 @@
+//! Whole devices over in-memory transports, seen from outside: by their hosts, by their peers and by strangers.
+
+mod datagrams;
+mod drops;
+mod engine;
+mod fairness;
+mod faulty;
+mod filter;
+mod one_kind;
+mod pair;
+mod relay;
