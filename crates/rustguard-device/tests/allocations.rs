@@ -1,11 +1,12 @@
-//! The steady state allocates nothing: workers of connected devices move many packets each way, and their threads' memory
-//! allocations are counted meanwhile.
+//! In the steady state, a device allocates no memory. Workers of connected devices move many packets each way, and the test counts
+//! the memory allocations of their threads.
 //!
-//! Transports in memory of this test's own, because those of `rustguard_tun::memory` allocate each packet: datagrams cross
-//! in rings made beforehand, the TUN invents packets and looks at what it is given. All of it runs on the worker's thread,
-//! which lets the TUN start and end the count: [`alloc_tracker`] counts for each thread apart. The control threads are not
-//! counted: they allocate for every handshake and question, never for a packet. Memory that aws-lc would take in C would
-//! not be seen; the AEAD works in place.
+//! The test has in-memory transports of its own, because those of `rustguard_tun::memory` allocate memory for each packet. Here,
+//! datagrams travel in rings that exist before the count begins. The TUN makes packets up, and checks those that it is given. All of
+//! this runs on the worker's thread, so the TUN can start and end the count: [`alloc_tracker`] counts each thread apart.
+//!
+//! Control threads are not counted: they allocate memory for each handshake and each request, but never for a packet. Memory that
+//! aws-lc takes in C is not seen. Its AEAD works in place.
 
 use alloc_tracker::{Allocator, Operation, Session, ThreadSpan};
 use rustguard_crypto::x25519::StaticSecret;
@@ -34,22 +35,22 @@ use std::{
 #[global_allocator]
 static ALLOCATOR: Allocator<System> = Allocator::system();
 
-/// What has passed each way before the count begins: sessions are confirmed, endpoints learned, vectors grown.
+/// Packets each way before the count begins. By then sessions are confirmed, endpoints are known and vectors have grown.
 const WARM_UP: u64 = 20_000;
-/// What passes each way while allocations are counted.
+/// Packets each way while allocations are counted.
 const COUNTED: u64 = 100_000;
-/// Far beyond anything that is waited for; only a hang meets it.
+/// A limit far above every wait in this test. Only a hang reaches it.
 const LONG: Duration = Duration::from_secs(120);
 
 const MTU: usize = 1_420;
-/// Packets in a super-packet, at most: what 64 KiB have of the shortest that is a full segment.
+/// The most packets in a super-packet: full segments in 64 KiB.
 const SEGMENTS: usize = 46;
 /// A full packet as a datagram: header and tag.
 const DATAGRAM: usize = 16 + MTU + 16;
 /// Datagrams a ring holds.
 const RING: usize = 512;
-/// Datagrams one `recv` takes: as many as make a worker's usual batch even when each is a run of its own. (A worker that
-/// once meets more grows its lists, once.)
+/// The most datagrams that one `recv` takes. A worker's lists have room for this many, even if each datagram is a run of its own.
+/// With more, the lists would grow once.
 const RECEIVE: usize = 64;
 
 #[tokio::test]
@@ -69,7 +70,7 @@ async fn all_sizes_and_several_peers() {
 
 #[tokio::test]
 async fn all_sizes_and_several_peers_through_a_filter() {
-    // It says itself what routing would do, so that keys are looked up both ways.
+    // The filter repeats the decision of routing, so that peers are looked up by key in both directions.
     let filter = |packet: &Packet<'_>| match packet.route {
         RouteDecision::Forward(peer) => Verdict::Forward(peer),
         _ => Verdict::Deliver,
@@ -77,8 +78,8 @@ async fn all_sizes_and_several_peers_through_a_filter() {
     steady_state(4, &[1, 1, 3, SEGMENTS, 1, 17], Some(filter)).await;
 }
 
-/// Connects `nodes` devices, the first with all others, and lets each send reads of as many packets as `shape` says in
-/// turn. Fails unless every worker counted no allocation.
+/// Connects `nodes` devices, the first with all others. Each read of a TUN has as many packets as the next item of `shape`. Fails
+/// if a worker counted an allocation.
 async fn steady_state(nodes: u8, shape: &'static [usize], filter: Option<fn(&Packet<'_>) -> Verdict>) {
     let rings: Arc<[Ring]> = (0..nodes).map(|_| Ring::new()).collect();
     let session = Session::new().no_stdout().no_file();
@@ -113,7 +114,7 @@ async fn steady_state(nodes: u8, shape: &'static [usize], filter: Option<fn(&Pac
         let peers = others.iter().map(|&other| {
             let peer =
                 PeerUpdate::new(keys[usize::from(other)].public_key()).allowed_ip(ipnet::Ipv4Net::from(inner(other)));
-            // The first knows where the others are, and starts the handshakes.
+            // The first has the endpoints of the others, and starts the handshakes.
             if n == 0 { peer.endpoint(outer(other)) } else { peer }
         });
         device.update(Update::new().peers(peers)).await.unwrap();
@@ -158,30 +159,30 @@ fn outer(node: u8) -> SocketAddr {
 }
 
 thread_local! {
-    /// The count of this worker while it runs; the span may not leave its thread, as a [`TunQueue`] might.
+    /// The count of this worker while it runs. A span stays on its thread, but a [`TunQueue`] may move to another one.
     static SPAN: RefCell<Option<ThreadSpan>> = const { RefCell::new(None) };
 }
 
-/// What the test and all its TUNs share.
+/// The state that the test and all its TUNs share.
 #[derive(Default)]
 struct Gate {
-    /// The sources may begin; they never dry up after that.
+    /// The TUNs may begin to make packets. They never stop after that.
     open: AtomicBool,
-    /// Packets that arrived as something else than was sent.
+    /// Packets that arrived changed.
     wrong: AtomicU64,
 }
 
-/// Invents packets for `others` in turn, and counts those that come from them.
+/// Makes packets for `others` in turn, and counts those that come from them.
 struct Tun {
     node: u8,
     others: Vec<u8>,
     shape: &'static [usize],
     gate: Arc<Gate>,
-    /// Readable, for good, once the gate is open.
+    /// Readable from the moment when the gate opens.
     fd: PipeReader,
     reads: usize,
     sent: u64,
-    /// By sender.
+    /// Packets received, by sender.
     received: Vec<u64>,
     count: Operation,
     counted: bool,
@@ -196,7 +197,7 @@ impl TunQueue for Tun {
         }
         let to = self.others[self.reads % self.others.len()];
         let count = self.shape[self.reads / self.others.len() % self.shape.len()];
-        // Single packets of every size, whole segments with a last one of any size.
+        // A single packet may have any size. In a super-packet the last segment may be shorter than the others.
         let last_len = 40 + self.reads * 7 % (MTU - 39);
         let len = if count == 1 { last_len } else { MTU };
         self.reads += 1;
@@ -217,16 +218,16 @@ impl TunQueue for Tun {
                 self.gate.wrong.fetch_add(1, Ordering::Relaxed);
             }
         }
-        // Not the sum: each of several peers has to be warm.
+        // Each peer has to pass the warm-up, not only the sum of all.
         let each = self.others.iter().map(|&other| self.received[usize::from(other)]).min().unwrap_or(0);
         let passed = self.sent.min(each * self.others.len() as u64);
         SPAN.with_borrow_mut(|span| match span {
             None if passed >= WARM_UP && !self.counted => *span = Some(self.count.measure_thread().iterations(1)),
             Some(_) if passed >= WARM_UP + COUNTED => {
-                // The source goes on: the others may still be counting.
+                // The TUN still makes packets, because the other workers may still count.
                 drop(span.take());
                 self.counted = true;
-                // The receiver may have left: with the failure of another worker.
+                // The receiver is gone if another worker has failed.
                 let _ = self.done.send(());
             }
             _ => {}
@@ -243,7 +244,7 @@ impl TunQueue for Tun {
     }
 }
 
-/// An IPv4 packet as the worker looks at it: version, length, addresses; the rest is the same everywhere.
+/// An IPv4 packet with the fields that a worker reads: version, length and addresses. The other bytes are always the same.
 fn fill(packet: &mut [u8], from: u8, to: u8) {
     packet.fill(0x5a);
     packet[0] = 0x45;
@@ -260,10 +261,10 @@ fn intact(packet: &[u8], from: u8, to: u8) -> bool {
     packet == expected
 }
 
-/// Datagrams on their way to one node. What finds it full is lost, as in any network.
+/// Datagrams on their way to one node. A full ring loses further datagrams, as any network does.
 struct Ring {
     queue: Mutex<Queue>,
-    /// Readable while there are datagrams: a byte in a pipe, written and taken with the queue locked.
+    /// Readable while there are datagrams: a byte in a pipe, written and read while the queue is locked.
     arrived: PipeReader,
     signal: PipeWriter,
 }
@@ -311,7 +312,7 @@ struct RingSocket {
 }
 
 impl Network for RingSocket {
-    /// Datagrams of one sender and size come as one run, the last maybe shorter: as GRO hands them over.
+    /// Like GRO, joins datagrams of one sender and size to one run, of which the last may be shorter.
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
         let ring = &self.rings[usize::from(self.node)];
         let mut queue = ring.queue.lock().unwrap();
@@ -349,7 +350,7 @@ impl Network for RingSocket {
     fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
         let mut sent = 0;
         for Transmit { to, segments, .. } in batch {
-            let SocketAddr::V4(to) = to.remote else { panic!("{to:?} is none of ours") };
+            let SocketAddr::V4(to) = to.remote else { panic!("{to:?} is the address of no node") };
             for piece in segments.pieces() {
                 let datagram = &slab[piece.offset..piece.offset + piece.len];
                 self.rings[usize::from(to.ip().octets()[3])].push(self.node, datagram);
@@ -368,7 +369,7 @@ impl Network for RingSocket {
     }
 }
 
-/// Gives a device its place at the rings.
+/// Connects a device with the rings.
 struct RingBinder {
     node: u8,
     rings: Arc<[Ring]>,

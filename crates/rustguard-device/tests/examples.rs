@@ -1,4 +1,4 @@
-//! The examples run, and reach what they show.
+//! Each example runs and does what it shows.
 
 #[cfg(feature = "kernel")]
 #[expect(dead_code, reason = "the test has another `main`, and calls `run`")]
@@ -43,7 +43,7 @@ fn a_routing_engine_spreads_flows() {
 #[cfg(feature = "kernel")]
 #[test]
 fn the_control_socket_tells_of_a_kernel_interface() {
-    // Threads and interfaces of the example are in the network namespace of this thread.
+    // The example's threads and interfaces are in the network namespace of this thread.
     let thread = std::thread::spawn(|| {
         if let Err(error) = rustguard_device::tun::namespace::enter_network() {
             // Not eprintln!, which the test harness captures.
@@ -65,7 +65,7 @@ fn the_control_socket_tells_of_a_kernel_interface() {
     thread.join().unwrap();
 }
 
-/// What the control socket answers to a client that does not know tokio.
+/// The answer of the control socket to a client without tokio.
 #[cfg(feature = "kernel")]
 fn get(socket: &Path) -> String {
     let mut client = UnixStream::connect(socket).unwrap();

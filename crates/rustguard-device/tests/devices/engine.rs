@@ -1,24 +1,20 @@
-//! A routing engine in its seat, over in-memory transports: what it is told, and what comes of what it wants. `B` is between `A` and
-//! `C`, and its engine says what a test has written for it.
+//! A routing engine in a device, over in-memory transports: what it is told, and what the device does about its actions. `B` is
+//! between `A` and `C`, and its engine wants what the test says.
 
+use super::support::{ENGINE, LONG, Node, at, key, next, packet};
 use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
-use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{
-    Builder, Device, DropReason, MemoryBinder, PeerUpdate, Relay, Update,
+    Device, DropReason, PeerUpdate, Relay, Update,
     routing::{Action, Event, NextHop, NextHops, Role, RoutingEngine, Signal, SourceRule},
 };
-use rustguard_tun::memory::{self, MemoryHost, MemoryNet};
+use rustguard_tun::memory::MemoryNet;
 use std::{
-    net::SocketAddr,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-/// Far beyond anything that is waited for; only a hang meets it.
-const LONG: Duration = Duration::from_secs(20);
-
-/// What an engine was told, in words, and what it is to want when it is told something the next time.
+/// What an engine was told, as text; which actions it wants the next time it is told something; and the state that it stored.
 #[derive(Clone, Default)]
 struct Script {
     told: Arc<Mutex<Vec<String>>>,
@@ -46,9 +42,8 @@ impl RoutingEngine for Engine {
         out.append(&mut self.0.wants.lock().unwrap());
     }
 
-    /// Protocol 254 (RFC 3692) is its own.
     fn claims(&self) -> Option<fn(&[u8]) -> bool> {
-        Some(|packet| packet.get(9) == Some(&254))
+        Some(|packet| packet.get(9) == Some(&ENGINE))
     }
 
     fn leave(&mut self, _: Instant, out: &mut Vec<Action>) {
@@ -57,48 +52,15 @@ impl RoutingEngine for Engine {
     }
 }
 
-fn secret(n: u8) -> StaticSecret {
-    StaticSecret::from_bytes([n; 32])
-}
-
-fn key(n: u8) -> PublicKey {
-    secret(n).public_key()
-}
-
-fn at(n: u8) -> SocketAddr {
-    ([192, 0, 2, n], 51_820).into()
-}
-
 fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// IPv4 with a protocol for experiments; nobody here looks at the checksum.
-fn packet(from: u8, to: u8, payload: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0x45, 0, 0, 20 + payload.len() as u8, 0, 0, 0x40, 0, 64, 253, 0, 0];
-    packet.extend([10, 0, 0, from, 10, 0, 0, to]);
-    packet.extend(payload);
-    packet
-}
-
-fn start(net: &MemoryNet, n: u8, builder: Builder) -> (Device, MemoryHost) {
-    let (tun, host) = memory::tun().unwrap();
-    host.set_timeout(Some(LONG)).unwrap();
-    let binder = MemoryBinder::new(net.clone(), at(n));
-    (builder.private_key(secret(n)).start_with(tun, binder).unwrap(), host)
-}
-
-fn next(host: &MemoryHost) -> Vec<u8> {
-    let mut buffer = [0; 2_048];
-    let n = host.recv(&mut buffer).unwrap();
-    buffer[..n].to_vec()
-}
-
-/// A is peer 0 of B, C is peer 1; B's engine decides.
+/// Three devices. A is peer 0 of B, and C is peer 1. B's engine decides.
 struct Three {
-    a: (Device, MemoryHost),
-    b: (Device, MemoryHost),
-    c: (Device, MemoryHost),
+    a: Node,
+    b: Node,
+    c: Node,
     script: Script,
 }
 
@@ -119,22 +81,22 @@ impl Three {
             .routing_state(move |bytes| kept.lock().unwrap().push(bytes.to_vec()))
             .announce(announced.iter().map(|text| net(text)))
             .relay(Relay::Off);
-        let (a, c) = (start(&memory, 1, everything()), start(&memory, 3, everything()));
-        Self { a, b: start(&memory, 2, middle), c, script }
+        let (a, c) = (Node::start(&memory, 1, everything()), Node::start(&memory, 3, everything()));
+        Self { a, b: Node::start(&memory, 2, middle), c, script }
     }
 
-    /// The engine wants this, and it is done when this returns.
+    /// Lets the engine want these actions, and waits until the device has done them.
     async fn wants(&self, actions: impl IntoIterator<Item = Action>) {
         self.script.wants.lock().unwrap().extend(actions);
         self.update(PeerUpdate::new(key(1)).role(Role::Router)).await;
-        assert!(self.script.wants.lock().unwrap().is_empty(), "it was not asked");
+        assert!(self.script.wants.lock().unwrap().is_empty(), "the engine was not asked");
     }
 
     async fn update(&self, peer: PeerUpdate) {
-        self.b.0.update(Update::new().peer(peer)).await.unwrap();
+        self.b.device.update(Update::new().peer(peer)).await.unwrap();
     }
 
-    /// What the engine was told since the last call, signals left out.
+    /// What the engine was told since the last call, without signals.
     fn told(&self) -> Vec<String> {
         let told = std::mem::take(&mut *self.script.told.lock().unwrap());
         let signal = |line: &String| {
@@ -150,10 +112,6 @@ impl Three {
             }
         };
         tokio::time::timeout(LONG, told).await.unwrap_or_else(|_| panic!("{what}: {:?}", self.told()));
-    }
-
-    async fn dropped(&self, reason: DropReason) -> u64 {
-        self.b.0.status().await.unwrap().dropped(reason)
     }
 }
 
@@ -174,12 +132,12 @@ async fn an_engine_is_told_what_is_configured() {
     for line in ["announce 10.9.0.0/16 at 0", "peer 0 Router [10.0.0.0/24]", "peer 1 Router [10.0.0.0/24]"] {
         assert!(told.iter().any(|told| told == line), "{line}: {told:?}");
     }
-    // Both have the same: nobody loses anything, as it is with an engine.
+    // Both peers have the same prefix. With an engine, neither loses it to the other.
     three.update(PeerUpdate::new(key(1)).allowed_ip(net("10.0.1.7/24")).role(Role::Client)).await;
     three.update(PeerUpdate::new(key(1)).without_allowed_ip(net("10.0.0.0/24"))).await;
     assert_eq!(three.told(), ["peer 0 Client [10.0.0.0/24, 10.0.1.0/24]", "peer 0 Client [10.0.1.0/24]"]);
     three.update(PeerUpdate::new(key(1)).replace_allowed_ips([net("10.0.2.0/24")])).await;
-    three.b.0.update(Update::new().announce([net("10.8.0.0/16")])).await.unwrap();
+    three.b.device.update(Update::new().announce([net("10.8.0.0/16")])).await.unwrap();
     three.update(PeerUpdate::remove(key(1))).await;
     three.update(PeerUpdate::new(key(1)).allowed_ip(net("10.0.3.0/24"))).await;
     assert_eq!(
@@ -192,17 +150,17 @@ async fn an_engine_is_told_what_is_configured() {
             "peer 2 Router [10.0.3.0/24]"
         ]
     );
-    let Three { b: (b, _), script, .. } = three;
-    b.shutdown().await;
+    let Three { b, script, .. } = three;
+    b.device.shutdown().await;
     assert_eq!(script.told.lock().unwrap().last().map(String::as_str), Some("leave"));
 }
 
 #[tokio::test]
 async fn what_an_engine_wants_is_done() {
     let three = Three::new(&[]);
-    let (a, b, c) = (&three.a.1, &three.b.1, &three.c.1);
+    let (a, b, c) = (&three.a.host, &three.b.host, &three.c.host);
     three.wants([to("10.0.0.1/32", &[A]), to("10.0.0.3/32", &[C]), permit(A, "10.0.0.1/32")]).await;
-    // Sources, until that is over.
+    // Sources are permitted, and forbidden again.
     let from_a = packet(1, 2, b"permitted");
     a.send(&from_a).unwrap();
     assert_eq!(next(b), from_a);
@@ -211,9 +169,9 @@ async fn what_an_engine_wants_is_done() {
     let other = packet(4, 2, b"another source");
     a.send(&other).unwrap();
     assert_eq!(next(b), other);
-    assert_eq!(three.dropped(DropReason::SourceNotAnnounced).await, 1);
+    assert_eq!(three.b.dropped(DropReason::SourceNotAnnounced).await, 1);
 
-    // Routes, the flag that passes a member over, and their end.
+    // Routes, next hops that are not usable for a while, and the removal of a route.
     let for_c = packet(2, 3, b"for c");
     b.send(&for_c).unwrap();
     assert_eq!(next(c), for_c);
@@ -230,18 +188,18 @@ async fn what_an_engine_wants_is_done() {
     three.wants([Action::Remove { prefix: net("10.0.0.7/32") }]).await;
     b.send(&sent).unwrap();
     b.send(&for_c).unwrap();
-    assert_eq!(next(c), for_c, "nobody else is there for it");
-    assert_eq!(three.dropped(DropReason::NoRoute).await, 1);
+    assert_eq!(next(c), for_c, "the route is gone");
+    assert_eq!(three.b.dropped(DropReason::NoRoute).await, 1);
 
     three.wants([Action::Keep { bytes: vec![1, 2, 3] }]).await;
     assert_eq!(*three.script.kept.lock().unwrap(), [[1, 2, 3]]);
 }
 
-/// What is the host's own stays so, whatever an engine says of it.
+/// What the host announces stays the host's, whatever the engine installs.
 #[tokio::test]
 async fn nobody_takes_what_is_announced() {
     let three = Three::new(&["10.0.0.2/32"]);
-    let (b, c) = (&three.b.1, &three.c.1);
+    let (b, c) = (&three.b.host, &three.c.host);
     three
         .wants([to("10.0.0.0/24", &[C]), to("10.0.0.2/32", &[C]), Action::Remove { prefix: net("10.0.0.2/32") }])
         .await;
@@ -249,37 +207,37 @@ async fn nobody_takes_what_is_announced() {
     let other = packet(2, 9, b"other");
     b.send(&own).unwrap();
     b.send(&other).unwrap();
-    assert_eq!(next(c), other, "the own address was taken, or removed");
-    // Not any more: then it is in the prefix that covers it.
-    three.b.0.update(Update::new().announce([])).await.unwrap();
+    assert_eq!(next(c), other, "the engine took the host's own address, or removed it");
+    // Once it is no longer announced, the route that covers it applies.
+    three.b.device.update(Update::new().announce([])).await.unwrap();
     b.send(&own).unwrap();
     assert_eq!(next(c), own);
 }
 
-/// The engine's own packets: a session is made for them, they reach the other engine and no host, and are no traffic.
+/// The engine's own packets: they start a session, and what a peer sends to the engine does not reach the host.
 #[tokio::test]
 async fn packets_between_engines() {
     let three = Three::new(&[]);
     let mut own = packet(2, 1, b"from engine to engine");
-    own[9] = 254;
+    own[9] = ENGINE;
     three.wants([Action::Send { peer: C, packet: own.clone() }]).await;
     three.until_told(&format!("{:?} 1", Signal::HandshakeComplete)).await;
     three.wants([Action::Send { peer: C, packet: own.clone() }]).await;
-    // C has no engine: for it that is a packet like any other.
-    assert_eq!(next(&three.c.1), own);
+    // C has no engine, and takes it for an ordinary packet.
+    assert_eq!(next(&three.c.host), own);
     let mut answer = packet(3, 2, b"and back");
-    answer[9] = 254;
-    three.c.1.send(&answer).unwrap();
+    answer[9] = ENGINE;
+    three.c.host.send(&answer).unwrap();
     three.until_told(&format!("packet of {C:?}, {} bytes", answer.len())).await;
 }
 
-/// What WireGuard sees of a peer is told several times a second.
+/// The engine is told again and again what WireGuard sees of a peer.
 #[tokio::test]
 async fn signals_come_again_and_again() {
     let three = Three::new(&[]);
     for _ in 0..3 {
         three.script.told.lock().unwrap().clear();
-        three.a.1.send(&packet(1, 2, &[0; 400])).unwrap();
+        three.a.host.send(&packet(1, 2, &[0; 400])).unwrap();
         for signal in ["heard, data true", "Carried"] {
             three.until_told(&format!("{signal} {}", A.0)).await;
         }

@@ -1,6 +1,6 @@
 //! Transports that fail on demand: what a tunnel survives, and what ends it.
 
-use rustguard_crypto::x25519::StaticSecret;
+use super::support::{LONG, Node, at, inner, key, next, packet, secret};
 use rustguard_device::{Binder, Bound, CloseReason, Device, MemoryBinder, PeerUpdate};
 use rustguard_tun::{
     Network, Received, Segments, Sent, Span, Transmit, TunQueue,
@@ -9,22 +9,18 @@ use rustguard_tun::{
 };
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
     os::fd::BorrowedFd,
     sync::{
         Arc,
         atomic::{AtomicI32, AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
-/// Far beyond anything that is waited for; only a hang meets it.
-const LONG: Duration = Duration::from_secs(20);
-/// Linux's numbers.
+/// Error numbers of Linux.
 const EIO: i32 = 5;
 const ENODEV: i32 = 19;
 
-/// The error that every read meets, 0 for none, and how many have met one.
+/// The error that every read returns, 0 for none, and how many reads have returned one.
 #[derive(Clone, Default)]
 struct Fault(Arc<(AtomicI32, AtomicUsize)>);
 
@@ -43,7 +39,7 @@ impl Fault {
         }
     }
 
-    /// Until so many reads have met it.
+    /// Waits until this many reads have returned the error.
     async fn until_met(&self, times: usize) {
         let met = async {
             while self.0.1.load(Ordering::SeqCst) < times {
@@ -79,7 +75,7 @@ struct FaultySocket(MemorySocket, Fault);
 
 impl Network for FaultySocket {
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
-        // What came before the error is there.
+        // What arrived before the error is delivered.
         self.0.recv(slab, out)?;
         self.1.meet()
     }
@@ -114,66 +110,46 @@ impl Binder for FaultyBinder {
     }
 }
 
-/// A device whose reads can be made to fail, and its peer; 10.0.0.1 and 10.0.0.2.
+/// Device 1, whose reads fail on demand, and its peer, device 2.
 struct Lab {
     device: Device,
     host: MemoryHost,
     tun: Fault,
     socket: Fault,
-    _peer: Device,
-    their_host: MemoryHost,
+    peer: Node,
 }
 
 impl Lab {
     fn new() -> Self {
         let net = MemoryNet::default();
-        let at = |n: u8| SocketAddr::from(([192, 0, 2, n], 51820));
-        let builder = |n: u8| {
-            let key = |n: u8| StaticSecret::from_bytes([n; 32]);
-            let other = ipnet::IpNet::from(IpAddr::from([10, 0, 0, 3 - n]));
-            let peer = PeerUpdate::new(key(3 - n).public_key()).allowed_ip(other).endpoint(at(3 - n));
-            Device::builder().private_key(key(n)).peer(peer)
+        let builder = |other: u8| {
+            let allowed = ipnet::Ipv4Net::from(inner(other));
+            Device::builder().peer(PeerUpdate::new(key(other)).allowed_ip(allowed).endpoint(at(other)))
         };
         let (tun, host) = memory::tun().unwrap();
-        let (their_tun, their_host) = memory::tun().unwrap();
+        host.set_timeout(Some(LONG)).unwrap();
         let faults = (Fault::default(), Fault::default());
-        let binder = |n: u8| MemoryBinder::new(net.clone(), at(n));
         let tun = FaultyTun(tun, faults.0.clone());
-        let device = builder(1).start_with(tun, FaultyBinder(binder(1), faults.1.clone())).unwrap();
-        let peer = builder(2).start_with(their_tun, binder(2)).unwrap();
-        for host in [&host, &their_host] {
-            host.set_timeout(Some(LONG)).unwrap();
-        }
-        Self { device, host, tun: faults.0, socket: faults.1, _peer: peer, their_host }
+        let binder = FaultyBinder(MemoryBinder::new(net.clone(), at(1)), faults.1.clone());
+        let device = builder(2).private_key(secret(1)).start_with(tun, binder).unwrap();
+        Self { device, host, tun: faults.0, socket: faults.1, peer: Node::start(&net, 2, builder(1)) }
     }
 
-    /// A packet by the device to its peer, and one back.
+    /// Sends a packet from device 1 to its peer, and one back.
     fn passes(&self, n: u8) {
         self.goes_out(n);
         self.comes_in(n);
     }
 
     fn goes_out(&self, n: u8) {
-        self.host.send(&packet(1, 2, n)).unwrap();
-        assert_eq!(next(&self.their_host), packet(1, 2, n));
+        self.host.send(&packet(1, 2, &[n])).unwrap();
+        assert_eq!(self.peer.next(), packet(1, 2, &[n]));
     }
 
     fn comes_in(&self, n: u8) {
-        self.their_host.send(&packet(2, 1, n)).unwrap();
-        assert_eq!(next(&self.host), packet(2, 1, n));
+        self.peer.host.send(&packet(2, 1, &[n])).unwrap();
+        assert_eq!(next(&self.host), packet(2, 1, &[n]));
     }
-}
-
-fn packet(from: u8, to: u8, n: u8) -> Vec<u8> {
-    let mut packet = vec![0x45, 0, 0, 24, 0, 0, 0, 0, 64, 253, 0, 0, 10, 0, 0, from, 10, 0, 0, to];
-    packet.extend([n; 4]);
-    packet
-}
-
-fn next(host: &MemoryHost) -> Vec<u8> {
-    let mut buffer = [0; 100];
-    let n = host.recv(&mut buffer).unwrap();
-    buffer[..n].to_vec()
 }
 
 #[tokio::test]
@@ -181,14 +157,14 @@ async fn a_tun_that_cannot_be_read_for_a_while_stops_neither_the_tunnel_nor_what
     let lab = Lab::new();
     lab.passes(1);
     lab.tun.set(EIO);
-    lab.host.send(&packet(1, 2, 2)).unwrap();
+    lab.host.send(&packet(1, 2, &[2])).unwrap();
     lab.tun.until_met(3).await;
-    // While reading pauses, also where it is tried again in between.
+    // Reads of the TUN pause and are tried again meanwhile.
     for n in 3..50 {
         lab.comes_in(n);
     }
     lab.tun.set(0);
-    assert_eq!(next(&lab.their_host), packet(1, 2, 2), "what could not be read before");
+    assert_eq!(lab.peer.next(), packet(1, 2, &[2]), "the packet that could not be read before");
     lab.passes(50);
 }
 
@@ -197,13 +173,13 @@ async fn sockets_that_cannot_be_read_for_a_while_stop_neither_the_tunnel_nor_wha
     let lab = Lab::new();
     lab.passes(1);
     lab.socket.set(EIO);
-    lab.their_host.send(&packet(2, 1, 2)).unwrap();
+    lab.peer.host.send(&packet(2, 1, &[2])).unwrap();
     lab.socket.until_met(3).await;
     for n in 3..50 {
         lab.goes_out(n);
     }
     lab.socket.set(0);
-    assert_eq!(next(&lab.host), packet(2, 1, 2), "what came with the error, or later");
+    assert_eq!(next(&lab.host), packet(2, 1, &[2]), "the packet that came with the error, or later");
     lab.passes(50);
 }
 
@@ -212,7 +188,7 @@ async fn an_interface_that_is_gone_ends_the_tunnel_at_the_first_read() {
     let lab = Lab::new();
     lab.passes(1);
     lab.tun.set(ENODEV);
-    lab.host.send(&packet(1, 2, 2)).unwrap();
+    lab.host.send(&packet(1, 2, &[2])).unwrap();
     let closed = tokio::time::timeout(LONG, lab.device.closed()).await.expect("it ends");
     assert!(matches!(closed, CloseReason::Failed(_) | CloseReason::InterfaceDeleted), "{closed:?}");
     assert_eq!(lab.tun.0.1.load(Ordering::SeqCst), 1);

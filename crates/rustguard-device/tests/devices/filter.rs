@@ -1,60 +1,19 @@
-//! Filters and the modes of the check of sources in whole devices, over in-memory transports: `B` is between `A` and `C`.
+//! Filters and the modes of the source check in whole devices, over in-memory transports: `B` is between `A` and `C`.
 
+use super::support::{Node, at, inner, key, packet};
 use ipnet::IpNet;
 use rustguard_core::time::Instant;
-use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{
-    Builder, Device, DropReason, MemoryBinder, PeerUpdate, Relay, SourceCheck, Update,
+    Builder, Device, DropReason, PeerUpdate, Relay, SourceCheck, Update,
     filter::{Origin, Packet, RouteDecision, Verdict},
     routing::{Action, Event, NextHops, Role, RoutingEngine, SourceRule},
 };
-use rustguard_tun::memory::{self, MemoryHost, MemoryNet};
+use rustguard_tun::memory::MemoryNet;
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
-/// Far beyond anything that is waited for; only a hang meets it.
-const LONG: Duration = Duration::from_secs(20);
-
-struct Node {
-    device: Device,
-    host: MemoryHost,
-}
-
-fn secret(n: u8) -> StaticSecret {
-    StaticSecret::from_bytes([n; 32])
-}
-
-fn key(n: u8) -> PublicKey {
-    secret(n).public_key()
-}
-
-fn at(n: u8) -> SocketAddr {
-    ([192, 0, 2, n], 51_820).into()
-}
-
-impl Node {
-    fn start(net: &MemoryNet, n: u8, builder: Builder) -> Self {
-        let (tun, host) = memory::tun().unwrap();
-        host.set_timeout(Some(LONG)).unwrap();
-        let binder = MemoryBinder::new(net.clone(), at(n));
-        Self { device: builder.private_key(secret(n)).start_with(tun, binder).unwrap(), host }
-    }
-
-    fn next(&self) -> Vec<u8> {
-        let mut buffer = [0; 2_048];
-        let n = self.host.recv(&mut buffer).unwrap();
-        buffer[..n].to_vec()
-    }
-
-    async fn dropped(&self, reason: DropReason) -> u64 {
-        self.device.status().await.unwrap().dropped(reason)
-    }
-}
-
-/// The nodes; everybody's addresses are 10.0.0.n.
 struct Three {
     a: Node,
     b: Node,
@@ -62,7 +21,7 @@ struct Three {
 }
 
 impl Three {
-    /// `middle` is B's; A and C send everything to B, and B knows both as `peer` makes them.
+    /// `middle` builds B, and `peer` completes B's peers. A and C send everything to B.
     fn new(middle: Builder, peer: fn(PeerUpdate, u8) -> PeerUpdate) -> Self {
         let net = MemoryNet::default();
         let everything = || {
@@ -75,7 +34,7 @@ impl Three {
         Self { a, b: Node::start(&net, 2, middle), c }
     }
 
-    /// Whatever A sent before is dealt with: B has answered this one.
+    /// Waits until B has dealt with everything that A sent: B's host gets the packet that A sends now, and nothing before it.
     fn settled(&self) {
         let last = packet(1, 2, b"the last of these");
         self.a.host.send(&last).unwrap();
@@ -84,22 +43,14 @@ impl Three {
 }
 
 fn own_address(peer: PeerUpdate, n: u8) -> PeerUpdate {
-    peer.allowed_ip(format!("10.0.0.{n}/32").parse::<IpNet>().unwrap())
+    peer.allowed_ip(IpNet::from(IpAddr::from(inner(n))))
 }
 
 fn relay() -> Builder {
     Device::builder().relay(Relay::Always { local: vec![[10, 0, 0, 2].into()] })
 }
 
-/// IPv4 with a protocol for experiments; nobody here looks at the checksum.
-fn packet(from: u8, to: u8, payload: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0x45, 0, 0, 20 + payload.len() as u8, 0, 0, 0x40, 0, 64, 253, 0, 0];
-    packet.extend([10, 0, 0, from, 10, 0, 0, to]);
-    packet.extend(payload);
-    packet
-}
-
-/// What of a packet no hop changes.
+/// The bytes of a packet that no hop changes.
 fn constant(packet: &[u8]) -> (&[u8], &[u8]) {
     (&packet[..8], &packet[12..])
 }
@@ -124,7 +75,7 @@ async fn a_filter_decides_about_peers_and_sees_who_they_are() {
     for payload in [&b"drop"[..], b"bounce", b"unknown", b"pass"] {
         lab.a.host.send(&packet(1, 3, payload)).unwrap();
     }
-    // For somebody who is nobody here, and for B itself.
+    // For an address that no peer has, and for B itself.
     lab.a.host.send(&packet(1, 77, b"forward")).unwrap();
     lab.a.host.send(&packet(1, 2, b"forward")).unwrap();
     assert_eq!(lab.b.next(), packet(1, 3, b"bounce"));
@@ -168,12 +119,12 @@ async fn a_filter_decides_about_the_host() {
     ] {
         lab.b.host.send(&packet(2, to, payload)).unwrap();
     }
-    // The answer about what nobody gets overtakes the others of its batch.
+    // The ICMP answer to the unreachable packet overtakes the others of its batch.
     let (answers, back): (Vec<_>, Vec<_>) = (0..3).map(|_| lab.b.next()).partition(|packet| packet[9] == 1);
     assert_eq!(back, [packet(2, 1, b"bounce"), packet(2, 77, b"here")]);
     assert_eq!(answers.len(), 1);
     assert!(answers[0].ends_with(&packet(2, 77, b"nobody")), "host unreachable");
-    assert_eq!(lab.c.next(), packet(2, 77, b"forward"), "a packet of the host's own loses no hop");
+    assert_eq!(lab.c.next(), packet(2, 77, b"forward"), "a packet from B's own host keeps its hop limit");
     assert_eq!(lab.a.next(), packet(2, 77, b"go to A"));
     assert_eq!(lab.a.next(), packet(2, 1, b"pass"));
     lab.settled();
@@ -189,7 +140,7 @@ async fn a_filter_that_wants_everything_gets_no_foreign_source() {
                 if packet.origin == Origin::Host {
                     return Verdict::Pass;
                 }
-                assert_eq!(packet.head.source, IpAddr::from([10, 0, 0, 1]), "it is not asked");
+                assert_eq!(packet.head.source, IpAddr::from([10, 0, 0, 1]), "the filter is not asked");
                 if packet.bytes[20..] == *b"the last of these" { Verdict::Pass } else { wish }
             }),
             own_address,
@@ -199,7 +150,7 @@ async fn a_filter_that_wants_everything_gets_no_foreign_source() {
         }
         lab.settled();
         assert_eq!(lab.b.dropped(DropReason::SourceNotAllowed).await, 3);
-        // Nor did C get any: this is its first.
+        // C got none either: this is its first packet.
         let first = packet(2, 3, b"for C");
         lab.b.host.send(&first).unwrap();
         assert_eq!(lab.c.next(), first);
@@ -224,7 +175,7 @@ async fn a_peer_that_has_come_or_gone_is_known_to_a_filter_at_once() {
     assert_eq!(lab.b.dropped(DropReason::NoRoute).await, 1);
 }
 
-/// Sends what is for 10.0.0.n to peer n, and lets nobody use a source but 10.0.0.1, and that also beyond allowed IPs.
+/// Routes the allowed IPs of each peer to it. Permits the source 10.0.0.1, and sources beyond the allowed IPs.
 struct Engine;
 
 impl RoutingEngine for Engine {
@@ -238,7 +189,7 @@ impl RoutingEngine for Engine {
     }
 }
 
-/// Bounded to 10.0.0.0/29: A announces 10.0.0.1 alone.
+/// Peers with the allowed IPs 10.0.0.0/29, of which A announces only 10.0.0.1.
 fn bounded(role: Role) -> fn(PeerUpdate, u8) -> PeerUpdate {
     match role {
         Role::Router => |peer, _| peer.allowed_ip("10.0.0.0/29".parse::<IpNet>().unwrap()).role(Role::Router),
@@ -248,7 +199,7 @@ fn bounded(role: Role) -> fn(PeerUpdate, u8) -> PeerUpdate {
 
 #[tokio::test]
 async fn routers_sources_in_each_mode_of_the_check() {
-    // (mode, role, whether 10.0.0.5 passes, how many are counted as not announced, as let through, as not allowed)
+    // (mode, role, whether 10.0.0.5 passes, packets counted as not announced, as let through, as not allowed)
     for (mode, role, passes, refused, let_through, not_allowed) in [
         (SourceCheck::Enforce, Role::Router, false, 2, 0, 2),
         (SourceCheck::Log, Role::Router, true, 0, 2, 2),
@@ -259,7 +210,7 @@ async fn routers_sources_in_each_mode_of_the_check() {
     ] {
         let builder = Device::builder().routing(Engine).source_check(mode).relay(Relay::Off);
         let lab = Three::new(builder, bounded(role));
-        // As a session begins, packets that waited for it may be overtaken.
+        // While a session begins, later packets may overtake those that wait for it.
         lab.settled();
         let unannounced = packet(5, 2, b"not announced");
         let beyond = packet(9, 2, b"beyond the bounds");

@@ -9,3 +9,4 @@ mod filter;
 mod one_kind;
 mod pair;
 mod relay;
+mod support;

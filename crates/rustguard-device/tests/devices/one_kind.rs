@@ -1,26 +1,18 @@
-//! A device gets as much of one kind of input as it takes, from a peer, from its host or from a stranger: a newcomer completes its
-//! handshake meanwhile, and its first packet arrives.
+//! A device gets as much of one kind of input as it takes, from a peer, from its host or from a stranger. Meanwhile a new peer
+//! completes its handshake, and its first packet arrives.
 //!
-//! The network is in memory and loses what its queue of 500 cannot hold, as a socket does. So the newcomer repeats what is
-//! lost, and the test fails if nothing of that gets through for twenty seconds. Probes are held back before they come to control
-//! (`worker/rx/tests/probes.rs`), handshakes of strangers are in `drops.rs`.
+//! The network is in memory. Like a real socket it loses what its queue (500 datagrams) cannot hold. So the new peer repeats what
+//! is lost, and the test fails if none of the repetitions gets through in twenty seconds. Two related tests are elsewhere: probes are
+//! dropped before they reach the control thread (`worker/rx/tests/probes.rs`), and `drops` has the handshakes of strangers.
 
-use rustguard_core::{
-    node::PeerConfig,
-    time::{Instant, Now},
-    tunnel::{HEADROOM, Output, TAILROOM, Tunnel},
-};
-use rustguard_crypto::x25519::StaticSecret;
+use super::support::{ENGINE, EXPERIMENT, LONG, Node, Peer, Socket, at, inner, ipv4, key};
+use rustguard_core::time::Instant;
 use rustguard_device::{
-    Datagrams, Device, DropReason, MemoryBinder, PeerUpdate,
+    Datagrams, Device, DropReason, PeerUpdate,
     routing::{Action, Event, RoutingEngine},
 };
-use rustguard_tun::{
-    Endpoint, Network, Segments, Transmit,
-    memory::{self, MemoryHost, MemoryNet, MemorySocket},
-};
+use rustguard_tun::memory::MemoryNet;
 use std::{
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -30,14 +22,8 @@ use std::{
     time::{Duration, Instant as Clock},
 };
 
-/// Far beyond anything that is waited for; only a hang meets it.
-const LONG: Duration = Duration::from_secs(20);
-/// How often the newcomer repeats what may be lost: less often than anybody is limited to.
+/// How often the newcomer repeats what may be lost. No rate limit of the device is lower.
 const AGAIN: Duration = Duration::from_millis(100);
-/// The protocols (RFC 3692) of the engine's own packets, and of others.
-const ENGINE: u8 = 254;
-const OTHER: u8 = 253;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// A router's packets for the routing engine.
@@ -50,25 +36,13 @@ enum Kind {
     Protocol,
 }
 
-fn at(n: u8) -> SocketAddr {
-    SocketAddr::from(([192, 0, 2, n], 51_820))
-}
-
-fn key(n: u8) -> StaticSecret {
-    StaticSecret::from_bytes([n; 32])
-}
-
-fn packet(from: u8, to: u8, protocol: u8) -> Vec<u8> {
-    vec![0x45, 0, 0, 20, 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, from, 10, 0, 0, to]
-}
-
-/// Tells who has sent it something.
+/// An engine that reports the last byte of the sources of its packets.
 struct Listens(mpsc::Sender<u8>);
 
 impl RoutingEngine for Listens {
     fn handle(&mut self, event: Event<'_>, _: Instant, _: &mut Vec<Action>) {
         if let Event::Packet { packet, .. } = event {
-            // The test is over when there is no other end.
+            // A closed channel means that the test is over.
             let _ = self.0.send(packet[15]);
         }
     }
@@ -78,82 +52,79 @@ impl RoutingEngine for Listens {
     }
 }
 
-/// A device with the key and number 2, its peers 1 and 3, and a silent one, 9.
+/// Device 2 with its peers 1 and 3, and a silent one, 9.
 struct Lab {
     kind: Kind,
     net: MemoryNet,
-    device: Device,
-    host: Arc<MemoryHost>,
+    node: Arc<Node>,
     engine: mpsc::Receiver<u8>,
-    /// Nobody takes them.
+    /// Never read, so that the queue of the other protocol fills up.
     _datagrams: Datagrams,
 }
 
 impl Lab {
     fn new(kind: Kind) -> Self {
         let net = MemoryNet::default();
-        let (tun, host) = memory::tun().unwrap();
-        host.set_timeout(Some(Duration::ZERO)).unwrap();
-        let (builder, datagrams) = Device::builder().datagrams(|datagram| datagram.first() == Some(&b'x'), 16);
-        let mut builder = builder.private_key(key(2));
+        let (mut builder, datagrams) = Device::builder().datagrams(|datagram| datagram.first() == Some(&b'x'), 16);
         for n in [1, 3, 9] {
-            let allowed: ipnet::IpNet = format!("10.0.0.{n}/32").parse().unwrap();
-            builder = builder.peer(PeerUpdate::new(key(n).public_key()).allowed_ip(allowed).endpoint(at(n)));
+            let allowed = ipnet::Ipv4Net::from(inner(n));
+            builder = builder.peer(PeerUpdate::new(key(n)).allowed_ip(allowed).endpoint(at(n)));
         }
         let (told, engine) = mpsc::channel();
         if kind == Kind::Engine {
             builder = builder.routing(Listens(told));
         }
-        let device = builder.start_with(tun, MemoryBinder::new(net.clone(), at(2))).unwrap();
-        Self { kind, net, device, host: Arc::new(host), engine, _datagrams: datagrams }
+        let node = Node::start(&net, 2, builder);
+        node.host.set_timeout(Some(Duration::ZERO)).unwrap();
+        Self { kind, net, node: Arc::new(node), engine, _datagrams: datagrams }
     }
 
-    /// What a peer sends that is to arrive, in this laboratory.
+    /// A packet of peer `n` that the device delivers, to the engine or to the host.
     fn packet_of(&self, n: u8) -> Vec<u8> {
-        packet(n, 2, if self.kind == Kind::Engine { ENGINE } else { OTHER })
+        ipv4(inner(n), inner(2), if self.kind == Kind::Engine { ENGINE } else { EXPERIMENT }, &[])
     }
 
-    /// Whether something from the newcomer has arrived; takes what is there.
+    /// Takes all packets that have arrived, and says whether one is from the newcomer.
     fn has_arrived(&self) -> bool {
         let mut buffer = [0; 2_048];
         let mut sources: Vec<u8> = self.engine.try_iter().collect();
-        while self.host.recv(&mut buffer).is_ok() {
+        while self.node.host.recv(&mut buffer).is_ok() {
             sources.push(buffer[15]);
         }
         sources.contains(&3)
     }
 
-    /// How much of the flood the device has taken for one.
+    /// How many packets of the flood the device has seen.
     async fn flooded(&self) -> u64 {
-        let status = self.device.status().await.unwrap();
+        let status = self.node.device.status().await.unwrap();
         let dropped = |reason| status.dropped(reason);
         match self.kind {
             Kind::Engine => dropped(DropReason::EngineLimit),
-            // All are good, and 64 bytes long.
+            // All are accepted, and 64 bytes long.
             Kind::Roaming => status.peers.iter().map(|peer| peer.rx_bytes / 64).sum(),
             Kind::Staging => dropped(DropReason::StagingFull),
             Kind::Protocol => dropped(DropReason::DatagramQueueFull),
         }
     }
 
-    /// Floods until told to end.
-    fn flood(&self, mut peer: Peer, end: Arc<AtomicBool>) -> JoinHandle<u64> {
-        let (kind, host, data) = (self.kind, self.host.clone(), self.packet_of(1));
-        let mut elsewhere = self.net.bind(at(11)).unwrap();
+    /// Floods the device until `end` is set: how many packets the flood had.
+    fn flood(&self, mut peer: Remote, end: Arc<AtomicBool>) -> JoinHandle<u64> {
+        let (kind, node, data) = (self.kind, Arc::clone(&self.node), self.packet_of(1));
+        let mut elsewhere = Socket::bind(&self.net, at(11));
         thread::spawn(move || {
             let mut sent = 0;
             while !end.load(Ordering::Relaxed) {
                 match kind {
-                    Kind::Engine => peer.sends(&data).iter().for_each(|datagram| send(&mut peer.socket, datagram)),
+                    Kind::Engine => peer.sends(&data),
                     Kind::Roaming => {
-                        for (n, datagram) in peer.sends(&data).iter().enumerate() {
+                        for (n, datagram) in peer.peer.sends(&data).iter().enumerate() {
                             let odd = (sent + n as u64) % 2 == 1;
-                            send(if odd { &mut elsewhere } else { &mut peer.socket }, datagram);
+                            if odd { &mut elsewhere } else { &mut peer.socket }.send(datagram);
                         }
                     }
-                    // A full queue takes no more: the host's flood is as fast as it is read.
-                    Kind::Staging => drop(host.send(&packet(2, 9, OTHER))),
-                    Kind::Protocol => send(&mut elsewhere, b"x"),
+                    // A full queue takes no more: the host's flood is as fast as the device reads it.
+                    Kind::Staging => drop(node.host.send(&ipv4(inner(2), inner(9), EXPERIMENT, &[]))),
+                    Kind::Protocol => elsewhere.send(b"x"),
                 }
                 sent += 1;
             }
@@ -162,65 +133,37 @@ impl Lab {
     }
 }
 
-/// The protocol in the test's hand, with the key `n`.
-struct Peer {
-    tunnel: Tunnel,
-    now: Now,
-    socket: MemorySocket,
-    slab: Vec<u8>,
+/// A peer at its socket.
+struct Remote {
+    peer: Peer,
+    socket: Socket,
 }
 
-impl Peer {
+impl Remote {
     fn new(lab: &Lab, n: u8) -> Self {
-        let now = Now { instant: Instant::from_nanos(1 << 40), unix: Duration::from_secs(1 << 30) };
-        let mut tunnel = Tunnel::new(1_420, now, &mut rand::rng());
-        tunnel.set_private_key(Some(key(n)), now, &mut rand::rng());
-        let other = PeerConfig::new(key(2).public_key());
-        tunnel.add_peer(other, Some(at(2)), &["0.0.0.0/0".parse().unwrap()], now, &mut rand::rng()).unwrap();
-        let socket = lab.net.bind(at(n)).unwrap();
-        let slab = vec![0; socket.recv_slab_len()];
-        Self { tunnel, now, socket, slab }
+        Self { peer: Peer::new(n), socket: Socket::bind(&lab.net, at(n)) }
     }
 
-    fn outgoing(&mut self) -> Vec<Vec<u8>> {
-        let outputs = std::iter::from_fn(|| self.tunnel.poll());
-        outputs
-            .filter_map(|out| if let Output::Transmit { datagram, .. } = out { Some(datagram) } else { None })
-            .collect()
+    fn sends(&mut self, packet: &[u8]) {
+        self.peer.sends(packet).iter().for_each(|datagram| self.socket.send(datagram));
     }
 
-    fn sends(&mut self, packet: &[u8]) -> Vec<Vec<u8>> {
-        let mut buffer = [&[0; HEADROOM][..], packet, &[0; TAILROOM]].concat();
-        let sealed = self.tunnel.send(&mut buffer, packet.len(), self.now, &mut rand::rng()).unwrap();
-        let mut datagrams: Vec<_> = sealed.map(|sealed| sealed.datagram.to_vec()).into_iter().collect();
-        datagrams.extend(self.outgoing());
-        datagrams
-    }
-
-    /// Takes what has come; what is to be said to it.
-    fn answers(&mut self) -> Vec<Vec<u8>> {
-        let mut received = Vec::new();
-        self.socket.recv(&mut self.slab, &mut received).unwrap();
-        for span in received.iter().flat_map(|received| received.segments.pieces()) {
-            let datagram = &mut self.slab[span.offset..span.offset + span.len];
-            // A second response to one initiation is refused.
-            let _ = self.tunnel.receive(at(2), datagram, self.now, &mut rand::rng());
-        }
-        self.outgoing()
-    }
-
-    /// Sends the initiation, again and again, until a response makes a session of it.
+    /// Sends an initiation again and again, until a response completes the session and `packet` is sent.
     fn shakes_hands(&mut self, packet: &[u8]) {
-        let initiation = self.sends(packet);
+        let initiation = self.peer.sends(packet);
         let (started, mut due) = (Clock::now(), Duration::ZERO);
         loop {
             if started.elapsed() >= due {
-                initiation.iter().for_each(|datagram| send(&mut self.socket, datagram));
+                initiation.iter().for_each(|datagram| self.socket.send(datagram));
                 due += AGAIN;
             }
-            let first = self.answers();
+            for datagram in self.socket.arrived() {
+                // A second response to one initiation is refused.
+                let _ = self.peer.takes(datagram);
+            }
+            let first = self.peer.outgoing();
             if !first.is_empty() {
-                first.iter().for_each(|datagram| send(&mut self.socket, datagram));
+                first.iter().for_each(|datagram| self.socket.send(datagram));
                 return;
             }
             assert!(started.elapsed() < LONG, "the handshake starves");
@@ -229,15 +172,9 @@ impl Peer {
     }
 }
 
-fn send(socket: &mut MemorySocket, datagram: &[u8]) {
-    let len = datagram.len();
-    let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
-    socket.send(datagram, &[Transmit { to: Endpoint { remote: at(2), local: None }, segments, ds: 0 }]);
-}
-
 async fn keeps_nobody_out(kind: Kind) {
     let lab = Lab::new(kind);
-    let mut flooder = Peer::new(&lab, 1);
+    let mut flooder = Remote::new(&lab, 1);
     flooder.shakes_hands(&lab.packet_of(1));
     let end = Arc::new(AtomicBool::new(false));
     let flood = lab.flood(flooder, end.clone());
@@ -249,14 +186,14 @@ async fn keeps_nobody_out(kind: Kind) {
     };
     tokio::time::timeout(LONG, arrives).await.expect("the flood arrives");
 
-    let mut newcomer = Peer::new(&lab, 3);
+    let mut newcomer = Remote::new(&lab, 3);
     let packet = lab.packet_of(3);
     newcomer.shakes_hands(&packet);
     let (started, mut due) = (Clock::now(), AGAIN);
     while !lab.has_arrived() {
         assert!(started.elapsed() < LONG, "the newcomer's packets starve");
         if started.elapsed() >= due {
-            newcomer.sends(&packet).iter().for_each(|datagram| send(&mut newcomer.socket, datagram));
+            newcomer.sends(&packet);
             due += AGAIN;
         }
         thread::yield_now();

@@ -1,96 +1,44 @@
-//! Three devices over in-memory transports, A – B – C: what B passes on from peer to peer, what it leaves to its host, and that
+//! Three devices over in-memory transports, A – B – C: what B relays from peer to peer, what it leaves to its host, and that
 //! C cannot tell the difference.
 
+use super::support::{EXPERIMENT, LONG, Node, at, inner, key};
 use ipnet::IpNet;
-use rustguard_crypto::x25519::StaticSecret;
-use rustguard_device::{Device, DropReason, Event, MemoryBinder, PeerUpdate, Relay, Update};
-use rustguard_tun::memory::{self, MemoryHost, MemoryNet};
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    time::Duration,
-};
+use rustguard_device::{Device, DropReason, Event, PeerUpdate, Relay, Update};
+use rustguard_tun::memory::MemoryNet;
+use std::net::{IpAddr, Ipv6Addr};
 
-/// Far beyond anything that is waited for; only a hang meets it.
-const LONG: Duration = Duration::from_secs(20);
 const MTU: u32 = 1_420;
-/// UDP, IPv6's hop-by-hop options, and a protocol for experiments (RFC 3692).
+/// Protocol numbers.
 const UDP: u8 = 17;
 const HOP_BY_HOP: u8 = 0;
-const EXPERIMENT: u8 = 253;
 
-/// A device, its host and its place in the network.
-struct Node {
-    device: Device,
-    host: MemoryHost,
-    key: StaticSecret,
-    at: SocketAddr,
-    n: u8,
-}
-
+/// What only these tests need.
 impl Node {
-    fn start(net: &MemoryNet, n: u8, relay: Relay, mtu: u32) -> Self {
-        let (tun, host) = memory::tun().unwrap();
-        host.set_timeout(Some(LONG)).unwrap();
-        let key = StaticSecret::from_bytes([n; 32]);
-        let at = SocketAddr::from(([192, 0, 2, n], 51820));
-        let binder = MemoryBinder::new(net.clone(), at);
-        let device = Device::builder().private_key(key.clone()).relay(relay).mtu(mtu).start_with(tun, binder).unwrap();
-        Self { device, host, key, at, n }
-    }
-
     fn v4(&self) -> IpAddr {
-        Ipv4Addr::new(10, 0, 0, self.n).into()
+        inner(self.n).into()
     }
 
     fn v6(&self) -> IpAddr {
         Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, self.n.into()).into()
     }
 
-    /// Adds `other`, who has `nets`.
-    async fn knows(&self, other: &Self, nets: &[IpNet], with_endpoint: bool) {
-        let mut peer = PeerUpdate::new(other.key.public_key());
-        peer = nets.iter().fold(peer, |peer, &net| peer.allowed_ip(net));
-        if with_endpoint {
-            peer = peer.endpoint(other.at);
-        }
-        self.device.update(Update::new().peer(peer)).await.unwrap();
-    }
-
-    /// The next packet for the host.
-    fn next(&self) -> Vec<u8> {
-        let mut buffer = [0; 65_535];
-        let n = self.host.recv(&mut buffer).unwrap();
-        buffer[..n].to_vec()
-    }
-
-    async fn dropped(&self, reason: DropReason) -> u64 {
-        self.device.status().await.unwrap().dropped(reason)
-    }
-
-    /// Control counts on its own thread, a moment later.
-    async fn has_dropped(&self, reason: DropReason, packets: u64) {
-        let counted = async {
-            while self.dropped(reason).await < packets {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(LONG, counted).await.expect("a drop is counted");
-        assert_eq!(self.dropped(reason).await, packets);
-    }
-
-    /// Received from, and sent to `other`.
+    /// The bytes received from `other`, and sent to it.
     async fn bytes(&self, other: &Self) -> (u64, u64) {
         let status = self.device.status().await.unwrap();
-        let peer = status.peers.iter().find(|peer| peer.public_key == other.key.public_key()).unwrap();
+        let peer = status.peers.iter().find(|peer| peer.public_key == key(other.n)).unwrap();
         (peer.rx_bytes, peer.tx_bytes)
     }
 }
 
-/// A and C know B, B knows both.
+/// Three devices. A and C have B as a peer, and B has both.
 struct Three {
     a: Node,
     b: Node,
     c: Node,
+}
+
+fn start(net: &MemoryNet, n: u8, relay: Relay, mtu: u32) -> Node {
+    Node::start(net, n, Device::builder().relay(relay).mtu(mtu))
 }
 
 fn one(address: IpAddr) -> IpNet {
@@ -108,9 +56,9 @@ impl Three {
 
     async fn with_mtus(relay: Relay, [a, b, c]: [u32; 3]) -> Self {
         let net = MemoryNet::default();
-        let a = Node::start(&net, 1, Relay::default(), a);
-        let b = Node::start(&net, 2, relay, b);
-        let c = Node::start(&net, 3, Relay::default(), c);
+        let a = start(&net, 1, Relay::default(), a);
+        let b = start(&net, 2, relay, b);
+        let c = start(&net, 3, Relay::default(), c);
         a.knows(&b, &any(), true).await;
         c.knows(&b, &any(), true).await;
         b.knows(&a, &[one(a.v4()), one(a.v6())], true).await;
@@ -118,7 +66,7 @@ impl Three {
         Self { a, b, c }
     }
 
-    /// The relay has nothing in hand: a packet that A sent last is at B's host, and is the only one.
+    /// Checks that B's host has got nothing until now: its next packet is the one that A sends now.
     fn nothing_but_this_reaches_b(&self) {
         let last = packet(self.a.v4(), self.b.v4(), 64, EXPERIMENT, b"the last");
         self.a.host.send(&last).unwrap();
@@ -130,12 +78,12 @@ impl Three {
     }
 }
 
-/// Everything is for another peer but B's own addresses.
+/// Relays everything except what is for B's own addresses.
 fn always() -> Relay {
     Relay::Always { local: vec![[10, 0, 0, 2].into(), "fd00::2".parse().unwrap()] }
 }
 
-/// An IP packet with a right header checksum.
+/// An IP packet with a correct header checksum.
 fn packet(from: IpAddr, to: IpAddr, hops: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -152,13 +100,13 @@ fn packet(from: IpAddr, to: IpAddr, hops: u8, protocol: u8, payload: &[u8]) -> V
             packet.extend(from.octets().iter().chain(&to.octets()));
             packet
         }
-        _ => unreachable!("of one family"),
+        _ => unreachable!("both addresses are of one family"),
     };
     packet.extend(payload);
     packet
 }
 
-/// The one's complement sum of all 16-bit words: 0xffff over a header with a right checksum (RFC 1071).
+/// The one's complement sum of all 16-bit words (RFC 1071). Over a header with a correct checksum it is 0xffff.
 fn sum(header: &[u8]) -> u16 {
     let words = header.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
     let sum: u32 = words.sum();
@@ -166,7 +114,7 @@ fn sum(header: &[u8]) -> u16 {
     u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap()
 }
 
-/// What a router makes of `packet`, written down anew: a hop less, and the checksum of that.
+/// `packet` as a router forwards it: one hop less, and the header checksum computed anew.
 fn a_hop_later(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     if packet[0] == 0x45 {
@@ -186,7 +134,7 @@ async fn isolated_peers_reach_the_host_and_not_each_other() {
     for (from, to) in [(lab.a.v4(), lab.c.v4()), (lab.a.v6(), lab.c.v6()), (lab.a.v4(), lab.a.v4())] {
         lab.a.host.send(&packet(from, to, 64, EXPERIMENT, b"psst")).unwrap();
     }
-    // What lies behind the host is its own affair.
+    // Packets to addresses behind the host go to the host.
     let out = packet(lab.a.v4(), [198, 51, 100, 1].into(), 64, EXPERIMENT, b"out");
     lab.a.host.send(&out).unwrap();
     assert_eq!(lab.b.next(), out);
@@ -199,7 +147,7 @@ async fn isolated_peers_reach_the_host_and_not_each_other() {
 async fn a_relayed_packet_loses_a_hop_and_nothing_else() {
     let lab = Three::new(always()).await;
     let (a, c) = (&lab.a, &lab.c);
-    // All of one byte's values, so that the checksum carries in every way there is.
+    // All hop limits, so that the checksum update meets every carry.
     for hops in 2..=255 {
         for (from, to) in [(a.v4(), c.v4()), (a.v6(), c.v6())] {
             let sent = packet(from, to, hops, EXPERIMENT, &[hops; 33]);
@@ -218,7 +166,7 @@ async fn a_relayed_packet_loses_a_hop_and_nothing_else() {
 
 #[tokio::test]
 async fn what_takes_a_router_goes_to_the_host_untouched() {
-    // What A sends may be longer than what B's interface takes: B's kernel knows what is to be done then.
+    // A sends longer packets than B's interface takes. They go to the host, whose kernel handles them.
     let lab = Three::with_mtus(always(), [MTU, 1_280, 1_280]).await;
     let (a, b, c) = (&lab.a, &lab.b, &lab.c);
     let with_options = {
@@ -247,7 +195,7 @@ async fn what_takes_a_router_goes_to_the_host_untouched() {
         a.host.send(&sent).unwrap();
         assert_eq!(b.next(), sent, "{what}");
     }
-    // The longest that fits takes the short way still.
+    // The longest packet that fits is relayed.
     let fits = packet(a.v4(), c.v4(), 64, EXPERIMENT, &[7; 1_260]);
     a.host.send(&fits).unwrap();
     assert_eq!(c.next(), a_hop_later(&fits));
@@ -298,15 +246,15 @@ async fn a_destination_of_nobody_goes_to_the_host() {
 #[tokio::test]
 async fn packets_wait_for_the_session_of_the_next_peer_and_arrive_in_order() {
     let net = MemoryNet::default();
-    let (a, b) = (Node::start(&net, 1, Relay::default(), MTU), Node::start(&net, 2, always(), MTU));
+    let (a, b) = (start(&net, 1, Relay::default(), MTU), start(&net, 2, always(), MTU));
     a.knows(&b, &any(), true).await;
     b.knows(&a, &[one(a.v4())], false).await;
-    // C is not there yet, so that all are staged before a session begins.
+    // C does not run yet, so that all packets are staged before a session begins.
     let to: IpAddr = [10, 0, 0, 3].into();
-    let absent = PeerUpdate::new(StaticSecret::from_bytes([3; 32]).public_key());
-    let absent = absent.allowed_ip(one(to)).endpoint(SocketAddr::from(([192, 0, 2, 3], 51820)));
+    let absent = PeerUpdate::new(key(3));
+    let absent = absent.allowed_ip(one(to)).endpoint(at(3));
     b.device.update(Update::new().peer(absent)).await.unwrap();
-    // A's own session begins.
+    // A and B establish their session.
     let first = packet(a.v4(), b.v4(), 64, UDP, b"here I am");
     a.host.send(&first).unwrap();
     assert_eq!(b.next(), first);
@@ -317,7 +265,7 @@ async fn packets_wait_for_the_session_of_the_next_peer_and_arrive_in_order() {
     let last = packet(a.v4(), b.v4(), 64, UDP, b"the relay has had them all");
     a.host.send(&last).unwrap();
     assert_eq!(b.next(), last);
-    let c = Node::start(&net, 3, Relay::default(), MTU);
+    let c = start(&net, 3, Relay::default(), MTU);
     c.knows(&b, &any(), true).await;
     c.host.send(&packet(c.v4(), b.v4(), 64, UDP, b"here I am")).unwrap();
     for packet in &packets {
@@ -330,14 +278,14 @@ async fn packets_wait_for_the_session_of_the_next_peer_and_arrive_in_order() {
 async fn a_next_peer_that_is_nowhere_loses_packets_that_are_counted() {
     let lab = Three::new(always()).await;
     let (a, b) = (&lab.a, &lab.b);
-    let nowhere = PeerUpdate::new(StaticSecret::from_bytes([9; 32]).public_key()).allowed_ip(one([10, 0, 0, 9].into()));
+    let nowhere = PeerUpdate::new(key(9)).allowed_ip(one([10, 0, 0, 9].into()));
     b.device.update(Update::new().peer(nowhere)).await.unwrap();
     for _ in 0..3 {
         a.host.send(&packet(a.v4(), [10, 0, 0, 9].into(), 64, UDP, b"where?")).unwrap();
     }
     lab.nothing_but_this_reaches_b();
     b.has_dropped(DropReason::NoEndpoint, 3).await;
-    // The host's own packets are told apart in the same way.
+    // Packets of the host itself are counted under the same reason.
     b.host.send(&packet(b.v4(), [10, 0, 0, 9].into(), 64, UDP, b"where?")).unwrap();
     b.has_dropped(DropReason::NoEndpoint, 4).await;
 }
@@ -346,12 +294,13 @@ async fn a_next_peer_that_is_nowhere_loses_packets_that_are_counted() {
 async fn many_datagrams_keep_their_order_and_their_content() {
     let lab = Three::new(always()).await;
     let (a, b, c) = (&lab.a, &lab.b, &lab.c);
-    // Both sessions, each way: while one begins, its first packets may be overtaken on their way through control.
+    // Establishes both sessions, each way. While a session begins, later packets may overtake its first ones, which go through
+    // the control thread.
     for (from, to) in [(a, c), (c, a)] {
         from.host.send(&packet(from.v4(), to.v4(), 64, UDP, b"first")).unwrap();
         to.next();
     }
-    // As far as the queues in memory go, with all three busy at once: from A for C, from C for A, some for B in between.
+    // As much as the in-memory queues hold, with all three devices busy: from A to C, from C to A, and some to B in between.
     let length = |n: u16| usize::from(n) * 7_919 % 1_380;
     let made = |from: &Node, to: &Node, n: u16| {
         let payload: Vec<u8> = n.to_be_bytes().into_iter().cycle().take(2 + length(n)).collect();
@@ -379,7 +328,7 @@ async fn many_datagrams_keep_their_order_and_their_content() {
 
 #[tokio::test]
 async fn without_relay_the_host_gets_everything() {
-    // Over transports of the embedder's own, Auto has no routes to ask for.
+    // With in-memory transports there are no kernel routes, so `Auto` never relays.
     for relay in [Relay::Off, Relay::Auto] {
         let lab = Three::new(relay.clone()).await;
         let (a, b, c) = (&lab.a, &lab.b, &lab.c);
@@ -387,7 +336,7 @@ async fn without_relay_the_host_gets_everything() {
             let sent = packet(from, to, 64, UDP, b"by the host");
             a.host.send(&sent).unwrap();
             assert_eq!(b.next(), sent, "{relay:?}");
-            // The host forwards it, or not; if it does, it goes on.
+            // If the host forwards it, it reaches C.
             b.host.send(&a_hop_later(&sent)).unwrap();
             assert_eq!(c.next(), a_hop_later(&sent), "{relay:?}");
         }
@@ -397,7 +346,7 @@ async fn without_relay_the_host_gets_everything() {
 
 #[tokio::test]
 async fn the_padding_of_the_sender_is_kept() {
-    // A pads up to 1,400 and no further, B would have padded some of these to more.
+    // A pads no further than its MTU of 1,400. B alone would pad some of these packets to more.
     let lab = Three::with_mtus(always(), [1_400, MTU, MTU]).await;
     let (a, b, c) = (&lab.a, &lab.b, &lab.c);
     let first = packet(a.v4(), c.v4(), 64, UDP, b"makes the sessions");
@@ -420,25 +369,23 @@ async fn the_padding_of_the_sender_is_kept() {
 async fn a_peer_that_is_removed_is_no_longer_relayed_to() {
     let lab = Three::new(always()).await;
     let (a, b, c) = (&lab.a, &lab.b, &lab.c);
-    // C begins: two initiations of B's to it within the 16 ms that timestamps are rounded to would be one too many.
+    // C begins the session. Timestamps are rounded to 16 ms, and C would refuse a second initiation of B within that time.
     c.host.send(&packet(c.v4(), b.v4(), 64, UDP, b"I am here")).unwrap();
     b.next();
     let sent = packet(a.v4(), c.v4(), 64, UDP, b"is C there?");
     a.host.send(&sent).unwrap();
     assert_eq!(c.next(), a_hop_later(&sent));
     let mut events = b.device.events();
-    let remove = PeerUpdate::remove(c.key.public_key());
+    let remove = PeerUpdate::remove(key(c.n));
     b.device.update(Update::new().peer(remove)).await.unwrap();
     a.host.send(&sent).unwrap();
-    assert_eq!(b.next(), sent, "its addresses are nobody's now");
-    // And when it comes back, so does the short way.
+    assert_eq!(b.next(), sent, "no peer has its addresses now");
+    // When C is added again, B relays to it again.
     b.knows(c, &[one(c.v4())], true).await;
     a.host.send(&sent).unwrap();
     assert_eq!(c.next(), a_hop_later(&sent));
     let complete = async {
-        while !matches!(events.recv().await.unwrap(), Event::HandshakeComplete { peer, .. } if peer == c.key.public_key())
-        {
-        }
+        while !matches!(events.recv().await.unwrap(), Event::HandshakeComplete { peer, .. } if peer == key(c.n)) {}
     };
-    tokio::time::timeout(LONG, complete).await.expect("by a new session");
+    tokio::time::timeout(LONG, complete).await.expect("a new session begins");
 }
