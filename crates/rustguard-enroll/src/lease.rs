@@ -2,6 +2,7 @@
 use core::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
     time::Duration,
 };
 use rustguard_crypto::x25519::PublicKey;
@@ -20,6 +21,11 @@ pub type UnixSeconds = u64;
 /// What names an invite in messages and logs. It is no secret.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TokenId(pub [u8; 8]);
+
+/// A text is not the id of an invite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the id of an invite has 16 hexadecimal digits")]
+pub struct InvalidTokenId;
 
 /// The preshared key of one lease: on the heap, so that moving a lease leaves no copy behind, and wiped on drop.
 /// Compared in constant time; `Debug` prints nothing of it, and no text format takes it.
@@ -241,6 +247,18 @@ impl<'de> Deserialize<'de> for PresharedKey {
 impl fmt::Display for TokenId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for TokenId {
+    type Err = InvalidTokenId;
+
+    /// Reads 16 hexadecimal digits.
+    fn from_str(text: &str) -> Result<Self, InvalidTokenId> {
+        if text.len() != 16 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(InvalidTokenId);
+        }
+        u64::from_str_radix(text, 16).map(|id| Self(id.to_be_bytes())).map_err(|_| InvalidTokenId)
     }
 }
 

@@ -1,11 +1,50 @@
 //! Requests to the control socket and its answers: JSON, one object a line.
 
+pub use rustguard_crypto::x25519::PublicKey;
+use rustguard_enroll::lease::Origin;
+pub use rustguard_enroll::lease::{PresharedKey, TokenId};
 use serde::{Deserialize, Serialize};
-use std::{fmt, net::IpAddr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    str::FromStr,
+};
+
+/// Types that are strings in JSON: by `Display` and `FromStr`.
+mod text {
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+    use std::{fmt::Display, str::FromStr};
+
+    pub(super) fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(json: D) -> Result<T, D::Error> {
+        String::deserialize(json)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// A preshared key in JSON: base64.
+mod preshared_key {
+    use super::PresharedKey;
+    use rustguard_device::key;
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+    use zeroize::Zeroizing;
+
+    pub(super) fn serialize<S: Serializer>(key: &PresharedKey, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&key::to_base64(key.as_bytes()))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(json: D) -> Result<PresharedKey, D::Error> {
+        let text = Zeroizing::new(String::deserialize(json)?);
+        key::from_base64(&text).map(|key| PresharedKey::from_bytes(&key)).map_err(D::Error::custom)
+    }
+}
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+#[non_exhaustive]
 pub enum Request {
     /// Open the pairing window.
     Open {
@@ -56,6 +95,7 @@ pub enum Request {
 /// An invite to make.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct NewInvite {
     /// How many machines may use it; one where absent.
     #[serde(default)]
@@ -80,6 +120,7 @@ pub struct NewInvite {
 /// A peer to add.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct AddPeer {
     /// Its public key, base64.
     pub public_key: String,
@@ -93,9 +134,17 @@ pub struct AddPeer {
     pub pending_seconds: Option<u64>,
 }
 
+impl AddPeer {
+    /// A peer with this public key (base64) and name. It gets free addresses, and stays until it is removed.
+    pub fn new(public_key: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { public_key: public_key.into(), name: name.into(), addresses: Vec::new(), pending_seconds: None }
+    }
+}
+
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Answer {
     /// It is done.
     Done,
@@ -118,7 +167,8 @@ pub enum Answer {
         /// The token. It lets its holder join.
         token: String,
         /// The invite's id.
-        id: String,
+        #[serde(with = "text")]
+        id: TokenId,
         /// Where joiners can reach the server.
         endpoint: Option<String>,
         /// Until when it works, in seconds since the epoch.
@@ -155,6 +205,7 @@ impl Answer {
 
 /// What the owner of a new peer's private key has to configure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Added {
     /// The peer's addresses with the pools' prefix lengths.
     pub addresses: Vec<ipnet::IpNet>,
@@ -164,23 +215,27 @@ pub struct Added {
     pub dns: Vec<IpAddr>,
     /// Search domains.
     pub search: Vec<String>,
-    /// The server's public key, base64.
-    pub server_key: String,
-    /// The preshared key, base64.
-    pub preshared_key: String,
+    /// The server's public key.
+    #[serde(with = "text")]
+    pub server_key: PublicKey,
+    /// The preshared key.
+    #[serde(with = "preshared_key")]
+    pub preshared_key: PresharedKey,
     /// Where the server is.
     pub endpoint: Option<String>,
 }
 
 /// A peer that was removed, and what could let its machine in again under another key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Removed {
     /// Its name, or else its public key.
     pub peer: String,
     /// The addresses it had.
     pub addresses: Vec<IpAddr>,
-    /// How it came: `invite ID`, `window` or `administrator`.
-    pub origin: String,
+    /// How it came.
+    #[serde(with = "text")]
+    pub origin: PeerOrigin,
     /// The invite it came by, as it is now; absent where there is none, or its record is gone.
     pub invite: Option<InviteView>,
     /// Other peers that came by the same invite, and stay.
@@ -193,9 +248,11 @@ pub struct Removed {
 
 /// An invite, as it is listed. The token itself is not kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct InviteView {
     /// Its id.
-    pub id: String,
+    #[serde(with = "text")]
+    pub id: TokenId,
     /// Whether it still admits machines.
     pub state: InviteState,
     /// How many machines may still use it.
@@ -238,17 +295,20 @@ impl fmt::Display for InviteState {
 
 /// A peer, as it is listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PeerView {
     /// Its name.
     pub name: Option<String>,
-    /// Its public key, base64.
-    pub public_key: String,
+    /// Its public key.
+    #[serde(with = "text")]
+    pub public_key: PublicKey,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
     /// Whether it has completed a handshake.
     pub state: PeerState,
-    /// How it came: `invite ID`, `window` or `administrator`.
-    pub origin: String,
+    /// How it came.
+    #[serde(with = "text")]
+    pub origin: PeerOrigin,
     /// The invite's tag.
     pub tag: Option<String>,
     /// It is removed once it is silent.
@@ -260,12 +320,61 @@ pub struct PeerView {
     /// Its last handshake, in seconds since the epoch.
     pub last_handshake: Option<u64>,
     /// Where it is.
-    pub endpoint: Option<String>,
+    pub endpoint: Option<SocketAddr>,
     /// Bytes from it.
     pub rx_bytes: u64,
     /// Bytes to it.
     pub tx_bytes: u64,
 }
+
+/// How a peer came. In JSON and for people: `invite ID`, `window` or `administrator`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PeerOrigin {
+    /// By this invite.
+    Invite(TokenId),
+    /// While a window was open.
+    Window,
+    /// An administrator added its key.
+    Administrator,
+}
+
+impl From<Origin> for PeerOrigin {
+    fn from(origin: Origin) -> Self {
+        match origin {
+            Origin::Invite(id) => Self::Invite(id),
+            Origin::Window => Self::Window,
+            Origin::Admin => Self::Administrator,
+        }
+    }
+}
+
+impl fmt::Display for PeerOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invite(id) => write!(f, "invite {id}"),
+            Self::Window => f.write_str("window"),
+            Self::Administrator => f.write_str("administrator"),
+        }
+    }
+}
+
+impl FromStr for PeerOrigin {
+    type Err = InvalidOrigin;
+
+    fn from_str(text: &str) -> Result<Self, InvalidOrigin> {
+        match text {
+            "window" => Ok(Self::Window),
+            "administrator" => Ok(Self::Administrator),
+            _ => text.strip_prefix("invite ").and_then(|id| id.parse().ok()).map(Self::Invite).ok_or(InvalidOrigin),
+        }
+    }
+}
+
+/// A text is not the origin of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a peer's origin is `invite ID`, `window` or `administrator`")]
+pub struct InvalidOrigin;
 
 /// Whether a peer has completed a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -289,11 +398,13 @@ impl fmt::Display for PeerState {
 
 /// The state of everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Status {
     /// The interface.
     pub interface: String,
-    /// The server's public key, base64.
-    pub public_key: String,
+    /// The server's public key.
+    #[serde(with = "text")]
+    pub public_key: PublicKey,
     /// The UDP port.
     pub port: u16,
     /// What joiners reach it by, as far as known.
@@ -311,11 +422,35 @@ pub struct Status {
     /// All peers.
     pub peers: Vec<PeerView>,
     /// Admissions, refusals, … since the start: what [`counters`](crate::Counters) counts.
-    pub counters: Vec<(String, u64)>,
+    pub counters: Vec<CounterView>,
+}
+
+/// How often something happened since the start. In JSON a list of both.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(String, u64)", into = "(String, u64)")]
+#[non_exhaustive]
+pub struct CounterView {
+    /// What happened, in lower-case letters.
+    pub name: String,
+    /// How often.
+    pub count: u64,
+}
+
+impl From<(String, u64)> for CounterView {
+    fn from((name, count): (String, u64)) -> Self {
+        Self { name, count }
+    }
+}
+
+impl From<CounterView> for (String, u64) {
+    fn from(counter: CounterView) -> Self {
+        (counter.name, counter.count)
+    }
 }
 
 /// A pool, as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PoolView {
     /// The prefix.
     pub prefix: ipnet::IpNet,
@@ -327,6 +462,7 @@ pub struct PoolView {
 
 /// The open window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct WindowView {
     /// It closes by itself after so many seconds.
     pub seconds_left: u64,
@@ -360,11 +496,62 @@ impl fmt::Display for WindowSecret {
 
 /// A joiner that waits for approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct WaitingView {
     /// The eight digits.
     pub code: String,
     /// The name it gives itself.
     pub name: Option<String>,
     /// Where it is.
-    pub source: String,
+    pub source: SocketAddr,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Programs read these words: `rustguard status --json`, and the answers of the control socket.
+    #[test]
+    fn types_are_the_same_words_in_json() {
+        let key = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
+        let peer = |origin: &str| {
+            json!({
+                "name": null, "public_key": key, "addresses": ["10.0.0.2"], "state": "active", "origin": origin,
+                "tag": null, "ephemeral": false, "created": 1, "expires": null, "last_handshake": 2,
+                "endpoint": "[2001:db8::1]:7", "rx_bytes": 3, "tx_bytes": 4,
+            })
+        };
+        let invite = json!({
+            "id": "0123456789abcdef", "state": "usable", "uses_left": 1, "created": 1, "expires": null, "tag": null,
+            "ephemeral": false,
+        });
+        for answer in [
+            json!({ "answer": "peers", "peers": [peer("invite 0123456789abcdef"), peer("window"), peer("administrator")] }),
+            json!({ "answer": "invites", "invites": [invite] }),
+            json!({ "answer": "invite", "token": "t", "id": "0123456789abcdef", "endpoint": null, "expires": null }),
+            json!({
+                "answer": "added", "addresses": ["10.0.0.2/24"], "allowed_ips": [], "dns": [], "search": [],
+                "server_key": key, "preshared_key": key, "endpoint": "example.org:51820",
+            }),
+            json!({
+                "answer": "removed", "peer": "laptop", "addresses": [], "origin": "window", "invite": invite, "others": 0,
+                "window_open": false, "passphrase": true,
+            }),
+            json!({
+                "answer": "status", "interface": "rg0", "public_key": key, "port": 51_820, "endpoint": null, "pools": [],
+                "isolate": false, "window": null,
+                "waiting": [{ "code": "12345678", "name": null, "source": "192.0.2.9:1" }], "usable_invites": 0,
+                "peers": [], "counters": [["admitted", 3], ["refused", 2]],
+            }),
+        ] {
+            let parsed: Answer = serde_json::from_value(answer.clone()).unwrap();
+            assert_eq!(serde_json::to_value(&parsed).unwrap(), answer);
+            // A message that shows an answer shows no key.
+            assert!(!format!("{parsed:?}").contains(key), "{parsed:?}");
+        }
+        for origin in ["invite", "invite 0123", "invite 0123456789abcdeg", "invite +123456789abcdef", "Window", ""] {
+            assert!(origin.parse::<PeerOrigin>().is_err(), "{origin}");
+        }
+    }
 }

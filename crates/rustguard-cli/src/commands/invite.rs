@@ -22,12 +22,9 @@ use std::{
 pub(crate) fn run(command: &Invite) -> Result<()> {
     match command {
         Invite::New { expires, addresses, endpoint, qr: true, name, interface, .. } => {
-            let peer = AddPeer {
-                public_key: String::new(),
-                name: name.clone(),
-                addresses: addresses.clone(),
-                pending_seconds: Some(expires.as_secs()),
-            };
+            let mut peer = AddPeer::new("", name);
+            peer.addresses = addresses.clone();
+            peer.pending_seconds = Some(expires.as_secs());
             stock::add(&interface.interface, peer, endpoint.as_deref(), &stock::Form::Qr)?;
             writeln!(
                 io::stdout(),
@@ -37,14 +34,13 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
             Ok(())
         }
         Invite::New { uses, expires, tag, addresses, ephemeral, endpoint, interface, json, .. } => {
-            let invite = NewInvite {
-                uses: Some(*uses),
-                seconds: Some(expires.as_secs()),
-                tag: tag.clone(),
-                addresses: addresses.clone(),
-                ephemeral: *ephemeral,
-                endpoint: endpoint.clone(),
-            };
+            let mut invite = NewInvite::default();
+            invite.uses = Some(*uses);
+            invite.seconds = Some(expires.as_secs());
+            invite.tag = tag.clone();
+            invite.addresses = addresses.clone();
+            invite.ephemeral = *ephemeral;
+            invite.endpoint = endpoint.clone();
             new(&interface.interface, invite, *json)
         }
         Invite::Ls { interface, json } => {
@@ -92,7 +88,7 @@ fn list(invites: &[InviteView]) -> String {
             state.push_str(", ephemeral");
         }
         let tag = invite.tag.clone().unwrap_or_default();
-        vec![invite.id.clone(), state, invite.uses_left.to_string(), expires, tag]
+        vec![invite.id.to_string(), state, invite.uses_left.to_string(), expires, tag]
     };
     table(&["ID", "STATE", "USES LEFT", "EXPIRES", "TAG"], &invites.iter().map(row).collect::<Vec<_>>())
 }

@@ -23,7 +23,7 @@ pub(crate) fn done(interface: &Interface, request: &Request) -> Result<()> {
 pub(crate) fn open(arguments: &Open) -> Result<()> {
     let request = Request::Open { seconds: arguments.seconds, approve: arguments.approve };
     let answer = ask(&arguments.interface.interface, &request)?;
-    let Answer::Opened { seconds, code, endpoint } = &answer else {
+    let Answer::Opened { seconds, code, endpoint, .. } = &answer else {
         bail!("the server gave an answer that does not belong to the request: {answer:?}")
     };
     let mut out = io::stdout().lock();

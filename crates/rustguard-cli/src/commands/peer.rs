@@ -36,12 +36,8 @@ pub(crate) fn run(command: &Peer) -> Result<()> {
                 (None, Some(_)) => Form::File("-".into()),
                 (None, None) => Form::Qr,
             };
-            let peer = AddPeer {
-                public_key: public_key.clone().unwrap_or_default(),
-                name: name.clone(),
-                addresses: addresses.clone(),
-                pending_seconds: None,
-            };
+            let mut peer = AddPeer::new(public_key.clone().unwrap_or_default(), name);
+            peer.addresses = addresses.clone();
             stock::add(&interface.interface, peer, endpoint.as_deref(), &form)
         }
         Peer::Rm { peer, revoke, interface } => {
@@ -92,27 +88,22 @@ fn farewell(removed: &Removed, interface: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustguard_serve::request::InviteView;
+    use serde_json::{Value, json};
 
     #[test]
     fn a_removal_says_by_what_the_machine_could_come_back() {
-        let invite = |state, uses_left| InviteView {
-            id: "0123456789abcdef".into(),
-            state,
-            uses_left,
-            created: 0,
-            expires: None,
-            tag: None,
-            ephemeral: false,
+        let invite = |state: InviteState, uses_left: u32| {
+            json!({
+                "id": "0123456789abcdef", "state": state, "uses_left": uses_left, "created": 0, "expires": null,
+                "tag": null, "ephemeral": false,
+            })
         };
-        let removed = |origin: &str, invite, others, window_open, passphrase| Removed {
-            peer: "laptop".into(),
-            addresses: vec!["10.150.0.2".parse().unwrap(), "fd15::2".parse().unwrap()],
-            origin: origin.into(),
-            invite,
-            others,
-            window_open,
-            passphrase,
+        let removed = |origin: &str, invite: Option<Value>, others: u32, window_open: bool, passphrase: bool| {
+            let removed = json!({
+                "peer": "laptop", "addresses": ["10.150.0.2", "fd15::2"], "origin": origin, "invite": invite,
+                "others": others, "window_open": window_open, "passphrase": passphrase,
+            });
+            serde_json::from_value::<Removed>(removed).unwrap()
         };
         let says = |removed: &Removed, words: &[&str]| {
             let text = farewell(removed, " --interface x");

@@ -10,7 +10,7 @@ use crate::{
 use anyhow::{Result, bail};
 use rustguard_serve::{
     ask,
-    request::{Answer, PeerView, Request, Status},
+    request::{Answer, PeerView, PublicKey, Request, Status},
 };
 use std::{
     collections::HashMap,
@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&status)?)?;
         return Ok(());
     }
-    let mut before: HashMap<String, (u64, u64)> = HashMap::new();
+    let mut before: HashMap<PublicKey, (u64, u64)> = HashMap::new();
     let mut at = Instant::now();
     screen::show(arguments.watch, || {
         let status = ask_status(interface)?;
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let rate = |peer: &PeerView| {
             let (rx, tx) = before.get(&peer.public_key)?;
             let per_second = |new: u64, old: u64| (new.saturating_sub(old) as f64 / seconds) as u64;
-            Some((peer.public_key.clone(), (per_second(peer.rx_bytes, *rx), per_second(peer.tx_bytes, *tx))))
+            Some((peer.public_key, (per_second(peer.rx_bytes, *rx), per_second(peer.tx_bytes, *tx))))
         };
         let page = page(&status, &status.peers.iter().filter_map(rate).collect());
         before = status.peers.into_iter().map(|peer| (peer.public_key, (peer.rx_bytes, peer.tx_bytes))).collect();
@@ -52,12 +52,12 @@ fn ask_status(interface: &str) -> Result<Status> {
 }
 
 /// The state for people; `rates` are bytes per second from and to a peer.
-fn page(status: &Status, rates: &HashMap<String, (u64, u64)>) -> String {
+fn page(status: &Status, rates: &HashMap<PublicKey, (u64, u64)>) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
         writeln!(text, "  {key}: {value}").expect("writing to a String cannot fail");
     };
-    line("public key", &status.public_key);
+    line("public key", &status.public_key.to_string());
     match &status.endpoint {
         Some(endpoint) => line("reached at", endpoint),
         None => line("listening port", &status.port.to_string()),
@@ -83,7 +83,8 @@ fn page(status: &Status, rates: &HashMap<String, (u64, u64)>) -> String {
     if status.usable_invites > 0 {
         line("invites", &format!("{} can be used; `rustguard invite ls`", status.usable_invites));
     }
-    let counters: Vec<_> = status.counters.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let counters: Vec<_> =
+        status.counters.iter().map(|counter| format!("{} {}", counter.count, counter.name)).collect();
     if !counters.is_empty() {
         line("since the start", &counters.join(", "));
     }
@@ -92,7 +93,7 @@ fn page(status: &Status, rates: &HashMap<String, (u64, u64)>) -> String {
 }
 
 /// Peers, a line each.
-pub(crate) fn peer_table(peers: &[PeerView], rates: &HashMap<String, (u64, u64)>) -> String {
+pub(crate) fn peer_table(peers: &[PeerView], rates: &HashMap<PublicKey, (u64, u64)>) -> String {
     let now = now();
     let row = |peer: &PeerView| {
         let addresses: Vec<_> = peer.addresses.iter().map(ToString::to_string).collect();
@@ -110,9 +111,9 @@ pub(crate) fn peer_table(peers: &[PeerView], rates: &HashMap<String, (u64, u64)>
         }
         let came_by = match &peer.tag {
             Some(tag) => format!("{} ({tag})", peer.origin),
-            None => peer.origin.clone(),
+            None => peer.origin.to_string(),
         };
-        let name = peer.name.clone().unwrap_or_else(|| peer.public_key.clone());
+        let name = peer.name.clone().unwrap_or_else(|| peer.public_key.to_string());
         vec![name, addresses.join(", "), state, came_by, heard, traffic]
     };
     table(
@@ -124,46 +125,32 @@ pub(crate) fn peer_table(peers: &[PeerView], rates: &HashMap<String, (u64, u64)>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustguard_serve::request::{PeerState, PoolView, WaitingView, WindowSecret, WindowView};
+    use serde_json::json;
 
     #[test]
     fn a_page() {
-        let peer = PeerView {
-            name: Some("laptop".into()),
-            public_key: "KEY".into(),
-            addresses: vec!["10.150.0.2".parse().unwrap()],
-            state: PeerState::Pending,
-            origin: "window".into(),
-            tag: Some("ci".into()),
-            ephemeral: true,
-            created: 0,
-            expires: None,
-            last_handshake: None,
-            endpoint: None,
-            rx_bytes: 2_048,
-            tx_bytes: 1,
-        };
-        let mut status = Status {
-            interface: "rg0".into(),
-            public_key: "SERVER".into(),
-            port: 51_820,
-            endpoint: Some("192.0.2.1:51820".into()),
-            pools: vec![PoolView {
-                prefix: "10.150.0.0/24".parse().unwrap(),
-                address: "10.150.0.1".parse().unwrap(),
-                leased: 1,
+        let mut status: Status = serde_json::from_value(json!({
+            "interface": "rg0",
+            "public_key": PublicKey([1; 32]).to_string(),
+            "port": 51_820,
+            "endpoint": "192.0.2.1:51820",
+            "pools": [{ "prefix": "10.150.0.0/24", "address": "10.150.0.1", "leased": 1 }],
+            "isolate": true,
+            "window": { "seconds_left": 61, "secret": "code", "attempts_left": 4, "approve": true },
+            "waiting": [{ "code": "12345678", "name": null, "source": "192.0.2.9:1" }],
+            "usable_invites": 1,
+            "peers": [{
+                "name": "laptop", "public_key": PublicKey([2; 32]).to_string(), "addresses": ["10.150.0.2"],
+                "state": "pending", "origin": "window", "tag": "ci", "ephemeral": true, "created": 0, "expires": null,
+                "last_handshake": null, "endpoint": null, "rx_bytes": 2_048, "tx_bytes": 1,
             }],
-            isolate: true,
-            window: Some(WindowView { seconds_left: 61, secret: WindowSecret::Code, attempts_left: 4, approve: true }),
-            waiting: vec![WaitingView { code: "12345678".into(), name: None, source: "192.0.2.9:1".into() }],
-            usable_invites: 1,
-            peers: vec![peer],
-            counters: vec![("admitted".into(), 3), ("refused".into(), 2)],
-        };
-        let rates = HashMap::from([("KEY".to_owned(), (1_536, 0))]);
+            "counters": [["admitted", 3], ["refused", 2]],
+        }))
+        .unwrap();
+        let rates = HashMap::from([(PublicKey([2; 32]), (1_536, 0))]);
         assert_eq!(
             page(&status, &rates),
-            "interface: rg0\n  public key: SERVER\n  reached at: 192.0.2.1:51820\n  \
+            "interface: rg0\n  public key: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n  reached at: 192.0.2.1:51820\n  \
              pool: 10.150.0.0/24 (1 leased; this machine is 10.150.0.1)\n  isolated: peers do not reach each other\n  \
              window: open for a code, with approval: 1 minute, 1 second left, 4 guesses\n  \
              waits for approval: 12345678 a machine without a name, at 192.0.2.9:1\n  \
@@ -171,7 +158,10 @@ mod tests {
              NAME    ADDRESSES   STATE               CAME BY      LAST HANDSHAKE  TRAFFIC\n\
              laptop  10.150.0.2  pending, ephemeral  window (ci)  never           1.50 KiB/s in, 0 B/s out\n"
         );
-        status = Status { endpoint: None, window: None, waiting: vec![], peers: vec![], counters: vec![], ..status };
+        (status.endpoint, status.window) = (None, None);
+        status.waiting.clear();
+        status.peers.clear();
+        status.counters.clear();
         let text = page(&status, &rates);
         assert!(text.contains("listening port: 51820") && text.contains("window: closed"));
         assert!(!text.contains("since") && !text.contains("NAME"));

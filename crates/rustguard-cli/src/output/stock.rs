@@ -2,7 +2,7 @@
 
 use super::qr;
 use anyhow::{Context as _, Result, anyhow, bail};
-use rustguard_crypto::x25519::{PublicKey, StaticSecret};
+use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{EndpointSpec, HostPort, PresharedKey, key};
 use rustguard_quick::conf;
 use rustguard_serve::{
@@ -76,14 +76,13 @@ fn config(added: &Added, private_key: Option<StaticSecret>, endpoint: Option<&st
     let at = endpoint.parse::<HostPort>().with_context(|| format!("`{endpoint}` is not HOST:PORT"))?;
     let endpoint = EndpointSpec::try_from(at)
         .map_err(|at| anyhow!("`{at}` contains the name of an interface, which other machines do not know"))?;
-    let key = |text: &str| key::from_base64(text).context("the server's answer contains an invalid key");
     let mut interface = conf::Interface::default();
     interface.private_key = private_key;
     interface.addresses = added.addresses.clone();
     interface.dns = added.dns.clone();
     interface.dns_search = added.search.clone();
-    let mut server = conf::Peer::new(PublicKey(*key(&added.server_key)?));
-    server.preshared_key = Some(PresharedKey::from_bytes(&*key(&added.preshared_key)?));
+    let mut server = conf::Peer::new(added.server_key);
+    server.preshared_key = Some(PresharedKey::from_bytes(added.preshared_key.as_bytes()));
     server.endpoints = vec![endpoint.into()];
     server.allowed_ips = added.allowed_ips.clone();
     server.persistent_keepalive = Some(KEEPALIVE);

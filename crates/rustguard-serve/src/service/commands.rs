@@ -4,8 +4,8 @@ use super::Service;
 use crate::{
     clock::now,
     request::{
-        AddPeer, Added, Answer, InviteState, InviteView, NewInvite, PeerState, PeerView, PoolView, Removed, Request,
-        Status, WaitingView, WindowSecret, WindowView,
+        AddPeer, Added, Answer, CounterView, InviteState, InviteView, NewInvite, PeerState, PeerView, PoolView,
+        Removed, Request, Status, WaitingView, WindowSecret, WindowView,
     },
     socket::Call,
 };
@@ -110,7 +110,7 @@ impl<S: LeaseStore> Service<S> {
             .with_endpoint(endpoint.clone());
         let invite = self.server.new_invite(options, now(), &mut SystemRng, &mut self.actions).map_err(text)?;
         let expires = self.server.ledger().invite(&invite.id()).and_then(|record| record.expires);
-        Ok(Answer::Invite { token: invite.to_text().to_string(), id: invite.id().to_string(), endpoint, expires })
+        Ok(Answer::Invite { token: invite.to_text().to_string(), id: invite.id(), endpoint, expires })
     }
 
     fn add_peer(&mut self, peer: AddPeer) -> Result<Answer> {
@@ -131,8 +131,8 @@ impl<S: LeaseStore> Service<S> {
             allowed_ips: self.settings.advised_routes(),
             dns: self.settings.dns.clone(),
             search: self.settings.search.clone(),
-            server_key: key::to_base64(&self.public_key.0).to_string(),
-            preshared_key: key::to_base64(lease.preshared_key.as_bytes()).to_string(),
+            server_key: self.public_key,
+            preshared_key: lease.preshared_key,
             endpoint: self.endpoint(),
         }))
     }
@@ -154,7 +154,7 @@ impl<S: LeaseStore> Service<S> {
         };
         Ok(Answer::Removed(Removed {
             addresses: lease.addresses().collect(),
-            origin: lease.origin.to_string(),
+            origin: lease.origin.into(),
             invite: invite.map(|invite| invite_view(invite, now.unix.as_secs())),
             others,
             window_open: by_window && self.server.window().is_some(),
@@ -181,12 +181,12 @@ impl<S: LeaseStore> Service<S> {
         let waiting = self.server.pending_approvals().into_iter().map(|waiting| WaitingView {
             code: waiting.code.to_string(),
             name: waiting.name,
-            source: waiting.source.to_string(),
+            source: waiting.source,
         });
         let invites = self.server.ledger().invites();
         Ok(Answer::Status(Status {
             interface: self.interface.clone(),
-            public_key: key::to_base64(&self.public_key.0).to_string(),
+            public_key: self.public_key,
             port: self.settings.port,
             endpoint: self.endpoint(),
             pools: pools.collect(),
@@ -199,7 +199,7 @@ impl<S: LeaseStore> Service<S> {
                 .counters
                 .snapshot()
                 .into_iter()
-                .map(|counter| (counter.name.to_owned(), counter.value))
+                .map(|counter| CounterView { name: counter.name.to_owned(), count: counter.value })
                 .collect(),
         }))
     }
@@ -288,7 +288,7 @@ fn state_of(invite: &InviteRecord, time: u64) -> InviteState {
 
 fn invite_view(invite: &InviteRecord, time: u64) -> InviteView {
     InviteView {
-        id: invite.id.to_string(),
+        id: invite.id,
         state: state_of(invite, time),
         uses_left: invite.uses_left,
         created: invite.created,
@@ -305,16 +305,16 @@ fn peer_view(lease: &Lease, live: Option<&PeerStatus>) -> PeerView {
     let guest = lease.origin == Origin::Admin && lease.expires.is_some() && handshake.is_none();
     PeerView {
         name: lease.name.clone(),
-        public_key: key::to_base64(&lease.public_key.0).to_string(),
+        public_key: lease.public_key,
         addresses: lease.addresses().collect(),
         state: if lease.is_pending() || guest { PeerState::Pending } else { PeerState::Active },
-        origin: lease.origin.to_string(),
+        origin: lease.origin.into(),
         tag: lease.tag.clone(),
         ephemeral: lease.ephemeral,
         created: lease.created,
         expires: lease.expires,
         last_handshake: handshake,
-        endpoint: live.and_then(|live| live.endpoint).map(|endpoint| endpoint.to_string()),
+        endpoint: live.and_then(|live| live.endpoint),
         rx_bytes: live.map_or(0, |live| live.rx_bytes),
         tx_bytes: live.map_or(0, |live| live.tx_bytes),
     }
