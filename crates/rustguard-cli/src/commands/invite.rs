@@ -5,7 +5,7 @@ use crate::{
     arguments::enrolment::Invite,
     output::{
         stock,
-        words::{ago, now, span, table},
+        words::{UNEXPECTED_ANSWER, ago, now, span, table},
     },
 };
 use anyhow::{Result, bail};
@@ -45,7 +45,7 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
         }
         Invite::Ls { interface, json } => {
             let Answer::Invites { invites } = ask(&interface.interface, &Request::Invites)? else {
-                bail!("the server gave an answer that does not belong to the request")
+                bail!(UNEXPECTED_ANSWER)
             };
             let mut out = io::stdout().lock();
             if *json {
@@ -66,9 +66,7 @@ fn new(interface: &str, invite: NewInvite, json: bool) -> Result<()> {
         writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
         return Ok(());
     }
-    let Answer::Invite { token, endpoint, .. } = answer else {
-        bail!("the server gave an answer that does not belong to the request")
-    };
+    let Answer::Invite { token, endpoint, .. } = answer else { bail!(UNEXPECTED_ANSWER) };
     writeln!(out, "rustguard join {} --token {token}", endpoint.as_deref().unwrap_or("HOST"))?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     arguments::enrolment::{Interface, Open},
-    output::words::span,
+    output::words::{UNEXPECTED_ANSWER, span},
 };
 use anyhow::{Result, bail};
 use rustguard_serve::{
@@ -15,7 +15,7 @@ use std::io::{self, Write as _};
 pub(crate) fn done(interface: &Interface, request: &Request) -> Result<()> {
     match ask(&interface.interface, request)? {
         Answer::Done => Ok(()),
-        other => bail!("the server gave an answer that does not belong to the request: {other:?}"),
+        _ => bail!(UNEXPECTED_ANSWER),
     }
 }
 
@@ -23,9 +23,7 @@ pub(crate) fn done(interface: &Interface, request: &Request) -> Result<()> {
 pub(crate) fn open(arguments: &Open) -> Result<()> {
     let request = Request::Open { seconds: arguments.seconds, approve: arguments.approve };
     let answer = ask(&arguments.interface.interface, &request)?;
-    let Answer::Opened { seconds, code, endpoint, .. } = &answer else {
-        bail!("the server gave an answer that does not belong to the request: {answer:?}")
-    };
+    let Answer::Opened { seconds, code, endpoint, .. } = &answer else { bail!(UNEXPECTED_ANSWER) };
     let mut out = io::stdout().lock();
     if arguments.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
@@ -59,6 +57,6 @@ pub(crate) fn approve(code: &str, interface: &Interface) -> Result<()> {
             writeln!(io::stdout(), "{} is admitted", name.as_deref().unwrap_or("the machine"))?;
             Ok(())
         }
-        other => bail!("the server gave an answer that does not belong to the request: {other:?}"),
+        _ => bail!(UNEXPECTED_ANSWER),
     }
 }

@@ -3,7 +3,10 @@
 use super::{pairing::done, status::peer_table};
 use crate::{
     arguments::enrolment::Peer,
-    output::stock::{self, Form},
+    output::{
+        stock::{self, Form},
+        words::UNEXPECTED_ANSWER,
+    },
 };
 use anyhow::{Result, bail};
 use rustguard_serve::{
@@ -19,9 +22,7 @@ use std::{
 pub(crate) fn run(command: &Peer) -> Result<()> {
     match command {
         Peer::Ls { interface, json } => {
-            let Answer::Peers { peers } = ask(&interface.interface, &Request::Peers)? else {
-                bail!("the server gave an answer that does not belong to the request")
-            };
+            let Answer::Peers { peers } = ask(&interface.interface, &Request::Peers)? else { bail!(UNEXPECTED_ANSWER) };
             let mut out = io::stdout().lock();
             if *json {
                 writeln!(out, "{}", serde_json::to_string_pretty(&peers)?)?;
@@ -46,7 +47,7 @@ pub(crate) fn run(command: &Peer) -> Result<()> {
                     write!(io::stdout(), "{}", farewell(&removed, &interface.option()))?;
                     Ok(())
                 }
-                _ => bail!("the server gave an answer that does not belong to the request"),
+                _ => bail!(UNEXPECTED_ANSWER),
             }
         }
         Peer::Rename { peer, name, interface } => {

@@ -6,7 +6,7 @@ use crate::{
         enrolment::{Serve, TokenSource},
     },
     netlink::networks,
-    output::words::span,
+    output::words::{UNEXPECTED_ANSWER, span},
     process::{
         detach,
         lifetime::{Signals, run_until_ended},
@@ -112,7 +112,7 @@ fn announce(invite: &Answer, opened: Option<&Answer>, interface: &str) -> Result
     let (token, endpoint) = match invite {
         Answer::Invite { token, endpoint, .. } => (token, endpoint.as_deref().unwrap_or("HOST")),
         Answer::Refused { error } => bail!("cannot create an invite: {error}"),
-        other => bail!("the server gave an answer that does not belong to the request: {other:?}"),
+        _ => bail!(UNEXPECTED_ANSWER),
     };
     let mut out = io::stdout().lock();
     writeln!(out, "On the machine that is to join, within a day (more invites: `rustguard invite new{interface}`):\n")?;
@@ -126,7 +126,7 @@ fn announce(invite: &Answer, opened: Option<&Answer>, interface: &str) -> Result
             writeln!(out, "Or, for {}:\n\n    rustguard join {endpoint} --token {token}\n", span(*seconds))?;
         }
         Some(Answer::Refused { error }) => bail!("cannot open the window: {error}"),
-        Some(other) => bail!("the server gave an answer that does not belong to the request: {other:?}"),
+        Some(_) => bail!(UNEXPECTED_ANSWER),
     }
     out.flush()?;
     Ok(())

@@ -4,7 +4,7 @@ use crate::{
     arguments::enrolment::Status as Arguments,
     output::{
         screen,
-        words::{ago, bytes, now, span, table},
+        words::{UNEXPECTED_ANSWER, ago, bytes, now, span, table},
     },
 };
 use anyhow::{Result, bail};
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 fn ask_status(interface: &str) -> Result<Status> {
     match ask(interface, &Request::Status)? {
         Answer::Status(status) => Ok(status),
-        other => bail!("the server gave an answer that does not belong to the request: {other:?}"),
+        _ => bail!(UNEXPECTED_ANSWER),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Configurations for stock WireGuard: a file, or a QR code for the apps.
 
-use super::qr;
+use super::{qr, words::UNEXPECTED_ANSWER};
 use anyhow::{Context as _, Result, anyhow, bail};
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{EndpointSpec, HostPort, PresharedKey, key};
@@ -40,9 +40,7 @@ pub(crate) fn add(interface: &str, mut peer: AddPeer, endpoint: Option<&str>, fo
     // Opened first: a peer whose configuration could not be written would be of no use.
     let mut out = open(form)?;
     let name = peer.name.clone();
-    let Answer::Added(added) = ask(interface, &Request::AddPeer(peer))? else {
-        bail!("the server gave an answer that does not belong to the request")
-    };
+    let Answer::Added(added) = ask(interface, &Request::AddPeer(peer))? else { bail!(UNEXPECTED_ANSWER) };
     let text = conf::to_text(&config(&added, private_key, endpoint)?);
     match form {
         Form::File(_) => out.write_all(text.as_bytes()),

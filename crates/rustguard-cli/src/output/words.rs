@@ -1,6 +1,9 @@
-//! Numbers and times as people read them.
+//! Numbers and times as people read them, and words that several commands share.
 
 use std::time::{Duration, SystemTime};
+
+/// The error for an answer to another request. It does not show the answer, which may contain a secret.
+pub(crate) const UNEXPECTED_ANSWER: &str = "the server gave an answer that does not belong to the request";
 
 /// Seconds since the epoch, by this machine's clock.
 pub(crate) fn now() -> Duration {
