@@ -1,12 +1,12 @@
-//! What the server wants done. The embedder carries it out, in order.
+//! The tasks that the server hands to its embedder. The embedder carries them out in order.
 use crate::{audit::AuditRecord, lease::Lease};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::PublicKey;
 use std::{fmt, net::SocketAddr};
 use zeroize::Zeroizing;
 
-/// A task for the program that runs the server. All state that an action relies on is durable when the action comes out. The enum
-/// is exhaustive on purpose: a program that ignores an action is wrong.
+/// A task for the program that runs the server. All state that an action relies on is durable before the action is
+/// returned. The enum is exhaustive on purpose: a program must not ignore an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A datagram for the tunnel's own UDP socket.
@@ -16,25 +16,26 @@ pub enum Action {
         /// At most [`wire::MAX_DATAGRAM`](crate::wire::MAX_DATAGRAM) bytes.
         bytes: Vec<u8>,
     },
-    /// Add a WireGuard peer, or change the one with this public key; its sessions go on if the preshared key is the same.
+    /// Add a WireGuard peer, or change the one with this public key. The peer's sessions continue if the preshared key
+    /// is unchanged.
     SetPeer(PeerConfig),
-    /// Remove a WireGuard peer, its sessions at once.
+    /// Remove a WireGuard peer and end its sessions at once.
     RemovePeer(PublicKey),
     /// A line for the audit log.
     Audit(AuditRecord),
 }
 
-/// A peer as the device must have it.
+/// The configuration of a peer on the device.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerConfig {
     /// Its WireGuard public key.
     pub public_key: PublicKey,
-    /// The preshared key of this peer alone.
+    /// The preshared key, which only this peer uses.
     pub preshared_key: Zeroizing<[u8; 32]>,
     /// The addresses of its lease, as /32 and /128 prefixes.
     pub allowed_ips: Vec<IpNet>,
-    /// What it is called.
+    /// The peer's name.
     pub name: Option<String>,
 }
 

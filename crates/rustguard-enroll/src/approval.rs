@@ -6,11 +6,11 @@ use core::fmt;
 pub struct ApprovalCode(pub(crate) u32);
 
 impl ApprovalCode {
-    /// The number of codes. A man in the middle who knows the secret has one chance in this many that both sides show the same
-    /// digits, for each exchange.
+    /// The number of possible codes. A man in the middle who knows the secret has a chance of 1 in `COUNT` for each
+    /// exchange that both sides show the same digits.
     pub(crate) const COUNT: u64 = 100_000_000;
 
-    /// Reads eight digits; spaces and dashes between them do not count.
+    /// Reads eight digits. Spaces and dashes between them are ignored.
     pub fn parse(text: &str) -> Option<Self> {
         let digits: String = text.chars().filter(|c| !matches!(c, ' ' | '-')).collect();
         let number = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,8 +1,9 @@
 //! The audit trail: one record for each change of the membership, and for each attempt.
 //!
-//! What an administrator does makes one record each, and so does a machine that stays. What others can bring about at will does not:
-//! refusals of one reason, rejoins of one peer, admissions that lead nowhere become one record with a count ([`COUNT_FIRST`]), so
-//! that nobody fills a disk by knocking, nor flushes out of a bounded log what was there.
+//! Each command of an administrator makes one record, and so does each machine that stays. Events that strangers can
+//! cause at will are counted: refusals with the same reason, rejoins of one peer and admissions that are never
+//! confirmed become one record with a count ([`COUNT_FIRST`]). A flood of messages therefore cannot fill the disk, and
+//! it cannot push older records out of a log of limited size.
 use crate::lease::{Lease, Origin, TokenId};
 use base64ct::{Base64, Encoding as _};
 use core::time::Duration;
@@ -14,27 +15,27 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-/// Events that are counted together make a record after this time.
+/// Events that are counted together make their first record after this time.
 pub const COUNT_FIRST: Duration = Duration::from_secs(10);
-/// And after this time, at the latest, while it goes on: 300 lines a day of each kind.
+/// The longest time between records while the events continue: about 300 lines a day of each kind.
 pub const COUNT_LAST: Duration = Duration::from_secs(5 * 60);
-/// Admissions that have a line each, one after the other: more in ten seconds are counted.
+/// The number of consecutive admissions that have a line each. Further admissions within ten seconds are counted.
 const ADMISSIONS_AT_ONCE: u32 = 64;
-/// Peers whose rejoins are counted apart; those of all others are counted together.
+/// The number of peers whose rejoins are counted separately. The rejoins of all other peers are counted together.
 const PEERS_APART: usize = 64;
 
-/// What happened, as a line of the audit log. Fields that do not apply are left out of the serialised form.
+/// An event as a line of the audit log. Fields that do not apply are left out of the serialised form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct AuditRecord {
     /// Seconds since the Unix epoch.
     pub time: u64,
-    /// What happened.
+    /// The kind of event.
     pub event: AuditEvent,
-    /// Why, for refusals, removals and closed windows.
+    /// The reason of a refusal, a removal or a closed window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// Where the datagram came from. Of refusals that were counted together, the last one's.
+    /// The source of the datagram. A record that counts several refusals has the source of the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<SocketAddr>,
     /// The user that gave the command. The program that reads the control socket fills it in.
@@ -52,19 +53,19 @@ pub struct AuditRecord {
     /// The addresses of the lease.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
-    /// How often it happened, where that is more than once.
+    /// The number of occurrences, if there was more than one.
     #[serde(skip_serializing_if = "is_one")]
     pub count: u32,
 }
 
-/// What an [`AuditRecord`] is about.
+/// The kind of event in an [`AuditRecord`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum AuditEvent {
     /// A machine got a lease.
     Admitted,
-    /// A machine that had a lease got it once more.
+    /// A machine that already has a lease got the same lease again.
     Rejoined,
     /// The machine completed a WireGuard handshake: its lease is no longer pending.
     Confirmed,
@@ -90,7 +91,7 @@ pub enum AuditEvent {
     InviteRevoked,
 }
 
-/// Why something was refused, removed or closed.
+/// The reason of a refusal, a removal or a closed window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -103,11 +104,11 @@ pub enum Reason {
     UsedToken,
     /// The invite was revoked.
     RevokedToken,
-    /// The machine was removed, and comes with nothing newer than that.
+    /// The peer was removed, and its grant is not newer than the removal.
     RemovedPeer,
-    /// A code or passphrase that does not prove itself.
+    /// A wrong code or passphrase.
     WrongSecret,
-    /// A message of a valid token that breaks the protocol.
+    /// A message with a valid token that violates the protocol.
     Malformed,
     /// A joiner could not prove that it has the private key of its public key.
     NoProof,
@@ -121,7 +122,7 @@ pub enum Reason {
     QueueFull,
     /// A time limit.
     Time,
-    /// As many guesses as a window allows.
+    /// The window's number of guesses is used up.
     Attempts,
     /// An administrator's command.
     Command,
@@ -132,7 +133,7 @@ pub enum Reason {
 }
 
 impl AuditRecord {
-    /// A record of an event, with nothing else in it.
+    /// A record of an event, with no other field set.
     pub fn new(event: AuditEvent, now: Now) -> Self {
         Self {
             time: now.unix.as_secs(),
@@ -148,7 +149,7 @@ impl AuditRecord {
         }
     }
 
-    /// A record about a lease, with the invite by which its peer came.
+    /// A record about a lease, with the invite that admitted its peer.
     pub(crate) fn of_lease(event: AuditEvent, lease: &Lease, now: Now) -> Self {
         let token = if let Origin::Invite(id) = lease.origin { Some(id) } else { None };
         let record = Self::new(event, now).peer(&lease.public_key).name(lease.name.as_deref()).token(token);
@@ -201,50 +202,52 @@ fn is_one(count: &u32) -> bool {
     *count == 1
 }
 
-/// Counts together what others can bring about at will: the first lines of a kind are told at once, the others in one line with
-/// their number, after [`COUNT_FIRST`], and then after twice as long each time, up to [`COUNT_LAST`], while it goes on.
+/// Combines events that strangers can cause at will. The first records of a kind are returned at once. Later ones are
+/// combined into one record with a count, after [`COUNT_FIRST`] at first. The interval doubles while the events
+/// continue, up to [`COUNT_LAST`].
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    // One entry for each kind, and some for single peers: bounded by both numbers.
+    // One entry for each kind and some for single peers. Both numbers are bounded.
     kinds: BTreeMap<Kind, Quiet>,
     peers: usize,
 }
 
-/// What is counted together: an event for a reason, of one peer where that tells more.
+/// Events with the same key are counted together: the event, its reason and, for some events, the peer.
 type Kind = (AuditEvent, Option<Reason>, Option<PublicKey>);
 
 #[derive(Debug)]
 struct Quiet {
     until: Instant,
     pause: Duration,
-    /// Lines told at once.
+    /// The number of records returned at once.
     told: u32,
-    /// The last one not told, with how many there were.
+    /// The last record that was held back, with the number of those held back.
     untold: Option<AuditRecord>,
 }
 
 impl Quiet {
-    /// Whether it has stopped. What was counted already has to be silent for longer: otherwise whoever pauses now and then would
-    /// begin anew each time.
+    /// Whether the events have stopped. A kind that was already counted must be silent for longer. Otherwise short
+    /// pauses would reset the count each time.
     fn is_over(&self, now: Instant) -> bool {
         let silence = if self.pause > COUNT_FIRST { COUNT_LAST } else { Duration::ZERO };
         self.untold.is_none() && now >= self.until + silence
     }
 }
 
-/// How many lines of such a record are told at once; `None` for one that only an administrator, or a lease for good, brings about.
+/// The number of records of this kind that are returned at once. `None` if only an administrator or a confirmed lease
+/// causes such a record.
 fn at_once(record: &AuditRecord) -> Option<u32> {
     match (record.event, record.reason) {
         (AuditEvent::Refused | AuditEvent::Rejoined, _) => Some(1),
-        // An invite's use comes back when its lease lapses: its holder can go on like that for ever. Each machine that stays has a
-        // line of its own when it is confirmed.
+        // When a pending lease lapses, its invite gets the use back, so a holder can repeat this without end. Each
+        // machine that stays has a line of its own when it is confirmed.
         (AuditEvent::Admitted, _) | (AuditEvent::Removed, Some(Reason::NeverConfirmed)) => Some(ADMISSIONS_AT_ONCE),
         _ => None,
     }
 }
 
 impl Tally {
-    /// Takes note of what happened; returns the record if it is to be told now.
+    /// Counts a record. Returns it if it is to be logged now.
     pub(crate) fn note(&mut self, record: AuditRecord, now: Instant) -> Option<AuditRecord> {
         let Some(at_once) = at_once(&record) else { return Some(record) };
         let peer = if record.event == AuditEvent::Rejoined { record.public_key } else { None };
@@ -273,13 +276,13 @@ impl Tally {
         None
     }
 
-    /// The records whose time has come.
+    /// The combined records that are due.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<AuditRecord> {
         let mut due = Vec::new();
         for quiet in self.kinds.values_mut().filter(|quiet| now >= quiet.until) {
             let Some(untold) = quiet.untold.take() else { continue };
             due.push(untold);
-            // It goes on: whatever comes next is counted too, for longer.
+            // The events continue, so the next ones are counted too, over a longer interval.
             quiet.told = u32::MAX;
             quiet.pause = (quiet.pause * 2).min(COUNT_LAST);
             quiet.until = now + quiet.pause;
@@ -288,17 +291,17 @@ impl Tally {
         due
     }
 
-    /// All that is not told yet, before its time.
+    /// All records that were held back, whether they are due or not.
     pub(crate) fn rest(&mut self) -> Vec<AuditRecord> {
         self.kinds.values_mut().filter_map(|quiet| quiet.untold.take()).collect()
     }
 
-    /// When [`Tally::due`] has something to tell.
+    /// The time at which [`Tally::due`] has records to return.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.kinds.values().filter(|quiet| quiet.untold.is_some()).map(|quiet| quiet.until).min()
     }
 
-    /// Forgets what has not happened again.
+    /// Forgets the kinds that have stopped.
     fn forget(&mut self, now: Instant) {
         self.kinds.retain(|_, quiet| !quiet.is_over(now));
         self.peers = self.kinds.keys().filter(|(_, _, peer)| peer.is_some()).count();
@@ -342,7 +345,7 @@ mod tests {
         assert_eq!(told.iter().map(|record| (record.count, record.time)).collect::<Vec<_>>(), [(999, 999)]);
         assert_eq!(tally.deadline(), None);
         assert_eq!(tally.rest(), []);
-        // Still quiet for a while, then forgotten.
+        // It stays counted for a while, and is then forgotten.
         assert!(tally.note(refusal(Reason::UsedToken, 0), at + COUNT_FIRST).is_none());
         assert_eq!(tally.due(at + COUNT_FIRST * 2), []);
         assert_eq!(tally.due(at + COUNT_FIRST * 3).len(), 1);
@@ -387,7 +390,7 @@ mod tests {
         assert_eq!(tally.kinds.len(), PEERS_APART + 1);
         let counts: Vec<_> = tally.due(at + COUNT_FIRST).iter().map(|record| record.count).collect();
         assert_eq!(counts, [1000 - PEERS_APART as u32 - 1, 1]);
-        // Those that were silent since make room.
+        // Entries that have been silent make room.
         assert!(tally.note(rejoined(2000), at + COUNT_FIRST * 100).is_some());
         tally.due(at + COUNT_FIRST * 100);
         assert_eq!(tally.kinds.len(), 1);

@@ -1,4 +1,4 @@
-//! The joiner's side: sends, waits, sends again, until it has a lease or knows that it gets none.
+//! The joiner's side: sends and repeats messages until it has a lease or a final refusal.
 //!
 //! ```text
 //! invite: Initiated ─────────────────► Claiming ──► done
@@ -51,24 +51,25 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub const SESSION_PAUSE: Duration = Duration::from_secs(1);
 /// The pause between questions whether we are approved.
 pub const APPROVAL_PAUSE: Duration = Duration::from_millis(1500);
-/// Proofs without an answer, after which the secret is taken to be wrong. The server waits for them as long.
+/// The number of unanswered proofs after which the secret counts as wrong. The server waits for proofs for the same
+/// time.
 const PROOF_TRIES: u32 = 11;
-/// Claims without an answer, after which we begin again.
+/// The number of unanswered claims after which the client starts a new exchange.
 const CLAIM_TRIES: u32 = 12;
-/// Questions without an answer, after which the approval is taken to be refused.
+/// The number of unanswered questions after which the approval counts as refused.
 const APPROVAL_TRIES: u32 = 20;
 
-/// Joins a network. It speaks to one server. The embedder resolves the server's name, also again.
+/// Joins a network through one server. The embedder resolves the server's name, again when needed.
 pub struct Client {
     identity: StaticSecret,
     joiner: Joiner,
     credential: Credential,
     maker: Maker,
     kem: Kem,
-    /// Of the last initiation: the next one has to be later, whatever the clock says.
+    /// The timestamp of the last initiation. The next one must be later, whatever the clock says.
     timestamp: Option<Timestamp>,
     stage: Stage,
-    /// Times the message of this stage was sent since it was last answered.
+    /// How often the message of this stage was sent since the last answer.
     tries: u32,
     next: Instant,
 }
@@ -79,7 +80,7 @@ enum Credential {
 }
 
 enum Stage {
-    /// Nothing is under way.
+    /// No exchange is active.
     Begin,
     Initiated(Box<Initiated>),
     Sharing(Box<Shared>),
@@ -103,8 +104,8 @@ struct Claiming {
 }
 
 impl Client {
-    /// Begins to join, at once. `identity` is this machine's WireGuard key, which the embedder has stored: whoever comes
-    /// back with it gets the same lease.
+    /// Begins to join, at once. `identity` is this machine's WireGuard key, which the embedder has stored. A machine
+    /// that joins again with the same key gets the same lease.
     ///
     /// # Errors
     /// [`JoinError::BadKey`].
@@ -117,7 +118,7 @@ impl Client {
         };
         let maker = match &credential {
             Credential::Invite(invite) => {
-                // Before anything is sent: no low-order key, and not our own.
+                // These checks come before any message: the key must not be of low order, and not be our own.
                 let own = *invite.server() == joiner.public_key;
                 identity.diffie_hellman(invite.server()).ok().filter(|_| !own).ok_or(JoinError::BadKey)?;
                 Maker::new(&invite::LABELS, invite.server())
@@ -137,14 +138,14 @@ impl Client {
         })
     }
 
-    /// Tells the server what this machine is called.
+    /// Sets the machine's name, which the server is told.
     #[must_use]
     pub fn with_name(mut self, name: impl Into<Option<String>>) -> Self {
         self.joiner.name = name.into();
         self
     }
 
-    /// Asks the server to forget this machine when it is silent for long.
+    /// Asks the server to end the lease when this machine is silent for long.
     #[must_use]
     pub fn with_ephemeral(mut self, ephemeral: bool) -> Self {
         self.joiner.ephemeral = ephemeral;
@@ -157,12 +158,12 @@ impl Client {
         Self { kem, ..self }
     }
 
-    /// The datagram to send now, if it is time for one.
+    /// The datagram to send now, if one is due.
     ///
     /// # Errors
-    /// [`JoinError::NotAccepted`] when the server answered the first message of a code or passphrase, but not the proof of it;
-    /// [`JoinError::NotApproved`] when it stopped answering while it waited for an administrator. Once; then the client
-    /// is over.
+    /// [`JoinError::NotAccepted`] when the server answered the first message of a code or passphrase, but not the proof
+    /// of it; [`JoinError::NotApproved`] when it stopped answering while it waited for an administrator. The error is
+    /// returned once. After that the client is over.
     pub fn poll(&mut self, now: Now, rng: &mut impl CryptoRng) -> Result<Option<Vec<u8>>, JoinError> {
         if now.instant < self.next || matches!(self.stage, Stage::Over) {
             return Ok(None);
@@ -200,12 +201,12 @@ impl Client {
         Ok(Some(message))
     }
 
-    /// When [`Client::poll`] has something to send; `None` when the client is over.
+    /// The time at which [`Client::poll`] has something to send; `None` when the client is over.
     pub fn deadline(&self) -> Option<Instant> {
         (!matches!(self.stage, Stage::Over)).then_some(self.next)
     }
 
-    /// Takes a datagram, from wherever it came: only an authentic one moves anything.
+    /// Takes a datagram from any source. Only an authentic datagram changes the client's state.
     pub fn handle(&mut self, datagram: &[u8], now: Now, rng: &mut impl CryptoRng) -> Heard {
         let stage = core::mem::replace(&mut self.stage, Stage::Over);
         match (Message::parse(datagram), stage) {
@@ -257,7 +258,7 @@ impl Client {
         }
     }
 
-    /// A new first message, of a new exchange.
+    /// Writes the first message of a new exchange.
     fn begin(&mut self, now: Now, rng: &mut impl CryptoRng) -> Result<(), JoinError> {
         let stage = match &self.credential {
             Credential::Invite(invite) => {
@@ -274,7 +275,7 @@ impl Client {
         Ok(())
     }
 
-    /// An authentic cookie is used at once, in the message it answers.
+    /// An authentic cookie is used at once, in a repetition of the message that it answers.
     fn take_cookie(&mut self, cookie: &Cookie<'_>, now: Now) -> Heard {
         let index = match &self.stage {
             Stage::Initiated(initiated) => wire::cookie_index(initiated.sender()),
@@ -290,7 +291,7 @@ impl Client {
         Heard::Progress
     }
 
-    /// The server is authentic: it told its settings, or why not.
+    /// The greeting is authentic: it has the server's settings or the reason of a refusal.
     fn greeted(
         &mut self,
         keys: &Keys,
@@ -303,7 +304,7 @@ impl Client {
         let (server, config) = match greeting {
             Greeting::Settings(server, config) => (server, config),
             Greeting::Refused(error) => return Heard::Failed(error),
-            // This is no answer to a claim. The next message asks again.
+            // This does not answer a claim. The next message asks again.
             Greeting::Wait => {
                 self.enter(Stage::Begin, now.instant);
                 return Heard::Nothing;
@@ -326,7 +327,7 @@ impl Client {
 
     fn wait(&mut self, proving: Box<Proving>) -> Heard {
         let code = proving.keys.approval_code(&proving.proof_text);
-        // The server has answered, so the count of questions restarts. The pace stays.
+        // The server has answered, so the count of questions restarts. The interval between questions stays.
         self.tries = 0;
         self.stage = Stage::Proving { proving, waiting: true };
         Heard::Waiting(code)
@@ -379,7 +380,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// The session's index in one of our own messages.
+/// The session's index in a message of our own.
 fn session_of(message: &[u8]) -> Option<Index> {
     match Message::parse(message)? {
         Message::Proof(proof) => Some(proof.session),
@@ -390,7 +391,7 @@ fn session_of(message: &[u8]) -> Option<Index> {
 fn joined(claiming: &Claiming, text: GrantText) -> Joined {
     let config = claiming.config.clone();
     let mut routes = config.routes;
-    // The server itself is reached through the tunnel even if nothing else is.
+    // Joiners always route the server's own addresses into the tunnel.
     for address in &config.addresses {
         if !routes.iter().any(|route| route.contains(address)) {
             routes.push(IpNet::from(*address));
@@ -414,7 +415,8 @@ fn joined(claiming: &Claiming, text: GrantText) -> Joined {
     }
 }
 
-/// Three to five quarters of a pause: clients that began together, as after a power cut, drift apart.
+/// A random duration of 75 % to 125 % of `pause`. Clients that started together, for example after a power cut, spread
+/// out over time.
 fn jittered(pause: Duration, rng: &mut impl CryptoRng) -> Duration {
     let mut byte = [0];
     rng.fill_bytes(&mut byte);

@@ -1,21 +1,22 @@
-//! What every joiner is told about the network, and how much of it fits.
+//! The settings of the network that every joiner receives, and their limits.
 use core::net::IpAddr;
 use ipnet::IpNet;
 
-/// Routes that a machine takes from its server.
+/// The largest number of routes that a machine accepts from its server.
 pub const MAX_ROUTES: usize = 64;
-/// Name servers that a machine takes from its server. Resolvers ask three (`MAXNS` of resolv.conf(5)).
+/// The largest number of name servers that a machine accepts from its server. Resolvers use three (`MAXNS` of
+/// resolv.conf(5)).
 pub const MAX_DNS: usize = 8;
-/// Search domains that a machine takes from its server.
+/// The largest number of search domains that a machine accepts from its server.
 pub const MAX_SEARCH: usize = 16;
 
-/// What every joiner is told about the network.
+/// The settings of the network that every joiner receives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerConfig {
     /// The server's own addresses inside the tunnel.
     pub addresses: Vec<IpAddr>,
-    /// What joiners route into the tunnel: usually the pools, and what lies behind the server.
+    /// The routes into the tunnel for joiners: usually the pools and the networks behind the server.
     pub routes: Vec<IpNet>,
     /// Name servers.
     pub dns: Vec<IpAddr>,
@@ -23,9 +24,9 @@ pub struct ServerConfig {
     pub search: Vec<String>,
     /// The tunnel's MTU, in bytes.
     pub mtu: Option<u16>,
-    /// The UDP port of WireGuard, when it is not the one that enrolment uses.
+    /// The UDP port of WireGuard, if it differs from the port of enrolment.
     pub port: Option<u16>,
-    /// Seconds between keepalives that joiners are advised to send.
+    /// The interval between keepalives that joiners are advised to send, in seconds.
     pub keepalive: Option<u16>,
 }
 
@@ -77,7 +78,7 @@ impl ServerConfig {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// It does not fit into one datagram.
+    /// The settings do not fit into one datagram.
     #[error(
         "routes, name servers and search domains take {len} bytes of the {most} that fit into one datagram; push fewer"
     )]
@@ -87,14 +88,14 @@ pub enum ConfigError {
         /// The longest that fits, in bytes.
         most: usize,
     },
-    /// A list is longer than joiners take.
+    /// A list is longer than joiners accept.
     #[error("{count} {what} for those who join are more than the {most} that they take; push fewer")]
     TooMany {
-        /// What the list holds.
+        /// The kind of element in the list.
         what: &'static str,
-        /// How many it holds.
+        /// The number of elements in the list.
         count: usize,
-        /// How many a joiner takes.
+        /// The largest number that a joiner accepts.
         most: usize,
     },
 }

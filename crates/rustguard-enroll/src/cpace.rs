@@ -12,10 +12,10 @@ use zeroize::Zeroizing;
 
 /// Bytes of a share.
 pub const SHARE_LEN: usize = 32;
-/// Bytes of the secret that both sides share afterwards.
+/// Bytes of the shared secret.
 pub const SECRET_LEN: usize = 64;
 
-/// Bytes that SHA-512 takes in at once (the draft's `s_in_bytes`).
+/// The input block size of SHA-512 in bytes (the draft's `s_in_bytes`).
 const HASH_BLOCK: usize = 128;
 const DSI: &[u8] = b"CPaceRistretto255";
 const DSI_ISK: &[u8] = b"CPaceRistretto255_ISK";
@@ -27,11 +27,11 @@ pub struct Context<'a> {
     pub password: &'a [u8],
     /// The parties and the protocol (the draft's CI).
     pub channel: &'a [u8],
-    /// Names this exchange (sid).
+    /// Identifies this exchange (the draft's sid).
     pub session: &'a [u8],
 }
 
-/// A share and what its sender wants bound to the result (the draft's Y and AD).
+/// A share, and the associated data that its sender binds to the result (the draft's Y and AD).
 #[derive(Clone, Copy)]
 pub struct Message<'a> {
     /// The encoded group element.
@@ -40,13 +40,13 @@ pub struct Message<'a> {
     pub data: &'a [u8],
 }
 
-/// The peer's share is no group element, or the neutral one.
+/// The peer's share is not a group element, or is the neutral element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the share is not a canonical element of ristretto255, or the neutral one")]
 pub struct InvalidShare;
 
-/// One side of a balanced password-authenticated key exchange with one share each way. The result is equal on both sides if the
-/// passwords are; that it is has to be confirmed afterwards. The scalar is wiped on drop.
+/// One side of a balanced password-authenticated key exchange with one share each way. Both sides get the same result
+/// if their passwords are equal. The protocol around it must confirm that they are. The scalar is wiped on drop.
 pub struct CPace {
     scalar: Zeroizing<Scalar>,
     share: [u8; SHARE_LEN],
@@ -55,7 +55,7 @@ pub struct CPace {
 impl CPace {
     /// Begins, with fresh randomness.
     pub fn start(context: &Context<'_>, rng: &mut impl CryptoRng) -> Self {
-        // 64 bytes reduced: no bias worth mentioning.
+        // 64 random bytes are reduced, so the bias is negligible.
         let mut wide = Zeroizing::new([0; 64]);
         rng.fill_bytes(&mut *wide);
         Self::with_scalar(context, Scalar::from_bytes_mod_order_wide(&wide))
@@ -66,7 +66,7 @@ impl CPace {
         &self.share
     }
 
-    /// Takes the answer to our share. `ours` is the associated data that went with our share.
+    /// Takes the answer to our share. `ours` is the associated data that our share was sent with.
     ///
     /// # Errors
     /// [`InvalidShare`].
@@ -80,7 +80,7 @@ impl CPace {
         self.finish(session, theirs, [&ours, theirs])
     }
 
-    /// Takes the share that ours answers. `ours` is the associated data that goes with our share.
+    /// Takes the share that our share answers. `ours` is the associated data that our share is sent with.
     ///
     /// # Errors
     /// [`InvalidShare`].
@@ -117,8 +117,8 @@ impl CPace {
     }
 }
 
-/// The draft's `calculate_generator`: hashes the password to the group. The padding fills the first block, so that the
-/// password alone decides how the hash goes on, whatever else comes after it.
+/// The draft's `calculate_generator`: hashes the password to the group. The padding fills the first block, so that this
+/// block depends on the password alone.
 fn generator(context: &Context<'_>) -> RistrettoPoint {
     let mut string = Zeroizing::new(Vec::with_capacity(2 * HASH_BLOCK + context.channel.len()));
     with_length(DSI, |bytes| string.extend_from_slice(bytes));
@@ -133,7 +133,7 @@ fn generator(context: &Context<'_>) -> RistrettoPoint {
     RistrettoPoint::from_uniform_bytes(&wide)
 }
 
-/// The draft's `scalar_mult_vfy`. Not every 32 bytes are an element, and each element has one encoding only.
+/// The draft's `scalar_mult_vfy`. Not every value of 32 bytes is an element, and each element has only one encoding.
 fn multiply(scalar: &Scalar, share: &[u8; SHARE_LEN]) -> Result<Zeroizing<[u8; 32]>, InvalidShare> {
     let point = CompressedRistretto(*share).decompress().ok_or(InvalidShare)?;
     let product = Zeroizing::new(point * scalar);
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(multiply(&scalar, &NOT_A_POINT), Err(InvalidShare));
         assert_eq!(multiply(&scalar, &[0; 32]), Err(InvalidShare), "the neutral element");
         assert_eq!(multiply(&scalar, &[0xff; 32]), Err(InvalidShare), "above the modulus");
-        // p + 0 is the neutral element written otherwise; RFC 9496 lets one encoding stand for each element.
+        // p + 0 is another way to write the neutral element. RFC 9496 permits one encoding for each element.
         let modulus = hex!("edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f");
         assert_eq!(multiply(&scalar, &modulus), Err(InvalidShare));
     }
@@ -232,7 +232,7 @@ mod tests {
         let mut out = Vec::new();
         with_length(&[7; 300], |bytes| out.extend_from_slice(bytes));
         assert_eq!((&out[..3], out.len()), (&[0xac, 0x02, 7][..], 302));
-        // A password longer than a block needs no padding, and does not trip over it.
+        // A password longer than a block needs no padding, and must not cause an underflow.
         let long = Context { password: &[7; 300], ..CONTEXT };
         assert_ne!(generator(&long), generator(&CONTEXT));
     }

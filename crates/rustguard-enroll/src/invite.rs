@@ -29,12 +29,12 @@ pub(crate) const LABELS: Labels = Labels {
 /// The pattern mixes in a preshared key. The server stores only public halves of invites, so the key is zero.
 const NO_PRESHARED_KEY: [u8; 32] = [0; 32];
 
-/// The joiner's side, waiting for the answer.
+/// The joiner's state while it waits for the answer.
 pub(crate) struct Initiated {
     noise: noise::Initiated,
     key: StaticSecret,
     sender: Index,
-    /// The message, its MACs still zero.
+    /// The message. Its MACs are still zero.
     pub(crate) message: Vec<u8>,
 }
 
@@ -63,8 +63,8 @@ pub(crate) fn initiate(
 }
 
 impl Initiated {
-    /// Reads the answer; `datagram` is the whole message. A forged answer changes nothing and returns `self`. The greeting is
-    /// `None` if it is authentic but cannot be read.
+    /// Reads the answer; `datagram` is the whole message. A forged answer changes nothing and returns `self`. The
+    /// greeting is `None` if it is authentic but malformed.
     pub(crate) fn finish(
         self: Box<Self>,
         response: &Response<'_>,
@@ -93,7 +93,8 @@ pub(crate) fn read(identity: &StaticSecret, initiation: &Initiation<'_>) -> Resu
     Claimed::read(&LABELS, identity, &PublicKey(*initiation.ephemeral), initiation.static_key)
 }
 
-/// The server's second step, after another multiplication. The sender holds the invite; the text says who wants to join.
+/// The server's second step, after another multiplication. It shows that the sender holds the invite, and reads who
+/// wants to join.
 pub(crate) fn verify(
     claimed: Claimed,
     identity: &StaticSecret,
@@ -124,7 +125,7 @@ fn proof_of_key(shared: &[u8; 32], ephemeral: &[u8; 32], text: &[u8]) -> [u8; PR
     proof
 }
 
-/// Answers; `datagram` is the whole initiation.
+/// Writes the answer; `datagram` is the whole initiation.
 pub(crate) fn respond(
     received: Received,
     datagram: &[u8],
@@ -181,7 +182,7 @@ mod tests {
         let (received, text) = verify(claimed, &identity, &message).expect("authentic");
         let (timestamp, who, proof) = Joiner::from_initiation(&text).expect("a joiner");
         assert_eq!((timestamp, who), (Timestamp::of(Duration::from_secs(9)).0, joiner()));
-        // The key is proven, and no other: not under another ephemeral key, not with another text.
+        // The proof holds for this key only, and not for another ephemeral key or another text.
         assert!(proves_key(&identity, &message, &node().public_key(), proof));
         assert!(!proves_key(&identity, &message, &invite.public_key(), proof));
         assert!(!proves_key(&identity, &message, &PublicKey([0; 32]), proof));
@@ -200,7 +201,7 @@ mod tests {
             let Some(Message::Response(response)) = Message::parse(&forged) else { panic!("a response") };
             match initiated.finish(&response, &forged) {
                 Err(back) => initiated = back,
-                // The session's index is not Noise's, but the transcript's: the keys are others.
+                // The session's index is not part of Noise but of the transcript, so the keys differ.
                 Ok((ours, ..)) => {
                     assert!((12..20).contains(&at), "byte {at}");
                     assert_ne!(ours.to_server(), theirs.to_server());

@@ -1,11 +1,11 @@
-//! Why joining failed: some of it the server says, some the client finds out.
+//! The reasons why joining fails. Some are reported by the server, others are detected by the client.
 use core::time::Duration;
 
 /// Why joining failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// The server answered, but did not take the code or passphrase.
+    /// The server answered, but did not accept the code or passphrase.
     #[error(
         "the server did not accept the code or passphrase, or its window has closed; compare it with what the server shows and join again"
     )]
@@ -19,13 +19,13 @@ pub enum JoinError {
     /// The server's administrator removed this machine.
     #[error("this machine was removed from the network; ask for a new invite")]
     Removed,
-    /// The token was used up by others, or its time is over, between the first message and the last.
+    /// The token was used up by other machines, or expired, between the first message and the last.
     #[error("the token is no longer good; ask for a new one")]
     TokenSpent,
     /// The server could not write its state.
     #[error("the server could not store the lease; its log says why")]
     ServerFailed,
-    /// The queue of those who wait for approval is full, or as many have asked as one window allows.
+    /// The queue of joiners that wait for approval is full, or the window's number of requests is used up.
     #[error(
         "too many machines wait for approval, or have asked for it in this window; try again when the administrator has approved some, or has opened a new window"
     )]
@@ -33,12 +33,12 @@ pub enum JoinError {
     /// The approval did not come in time, or the window was closed.
     #[error("the administrator did not approve in time; join again while a window is open")]
     NotApproved,
-    /// The answer is authentic, and not understood.
+    /// The answer is authentic, but malformed.
     #[error(
         "the server's answer cannot be read: the server is newer than this program, or hostile; update RustGuard on this machine"
     )]
     Unreadable,
-    /// The token's server key, or this machine's, is no key.
+    /// The server key in the token is of low order, or is this machine's own key.
     #[error("the public key in the token is of low order; the token is not genuine")]
     BadKey,
 }

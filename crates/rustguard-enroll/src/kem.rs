@@ -1,5 +1,5 @@
-//! ML-KEM-768 (FIPS 203), in the bytes that go over the wire, by one of two implementations. Each understands the other: a joiner
-//! and a server need not have the same.
+//! ML-KEM-768 (FIPS 203), as bytes for the wire, by one of two implementations. They are compatible: a joiner and a
+//! server may use different ones.
 #[cfg(feature = "aws-lc")]
 mod aws_lc;
 #[cfg(feature = "portable")]
@@ -18,15 +18,16 @@ pub(crate) const CIPHERTEXT_LEN: usize = 1088;
 /// Bytes of a shared secret.
 const SHARED_LEN: usize = 32;
 
-/// Which implementation of ML-KEM makes keys and secrets.
+/// The implementation of ML-KEM that makes keys and secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kem {
-    /// AWS-LC's, with randomness from AWS-LC's own generator, which the system seeds. The default where it is compiled in.
+    /// AWS-LC, with randomness from AWS-LC's own generator, which the operating system seeds. The default if it is
+    /// compiled in.
     #[cfg(feature = "aws-lc")]
     AwsLc,
-    /// That of the crate `ml-kem`, with randomness from the generator that the call is given: an exchange can be repeated byte by
-    /// byte, as the test vectors are.
+    /// The crate `ml-kem`, with randomness from the generator that the call is given. Exchanges are therefore
+    /// reproducible byte by byte, which the test vectors need.
     #[cfg(feature = "portable")]
     Portable,
 }
@@ -48,7 +49,7 @@ pub(crate) enum DecapsulationKey {
     Portable(portable::DecapsulationKey),
 }
 
-/// What encapsulation gives: the ciphertext for the owner of the key, and the shared secret.
+/// The result of encapsulation: the ciphertext for the owner of the key, and the shared secret.
 pub(crate) type Encapsulated = ([u8; CIPHERTEXT_LEN], Zeroizing<[u8; SHARED_LEN]>);
 
 /// The key is not canonical (FIPS 203, section 7.2: the modulus check).
@@ -83,7 +84,8 @@ impl Kem {
 }
 
 impl DecapsulationKey {
-    /// The shared secret. A forged ciphertext gives another one, without a sign: the message around it has to tell.
+    /// The shared secret. A forged ciphertext gives a different secret without an error. The authentication of the
+    /// message around it detects this.
     pub(crate) fn decapsulate(&self, ciphertext: &[u8; CIPHERTEXT_LEN]) -> Zeroizing<[u8; SHARED_LEN]> {
         match self {
             #[cfg(feature = "aws-lc")]
@@ -99,7 +101,7 @@ mod tests {
     use super::*;
     use rand::{SeedableRng as _, rngs::StdRng};
 
-    /// All that are compiled in.
+    /// All implementations that are compiled in.
     fn all() -> Vec<Kem> {
         vec![
             #[cfg(feature = "aws-lc")]
@@ -129,7 +131,7 @@ mod tests {
         for kem in all() {
             // 12-bit coefficients of 0xfff are above the modulus 3329.
             assert_eq!(kem.encapsulate(&[0xff; KEY_LEN], &mut rng).err(), Some(InvalidKey), "{kem:?}");
-            // One that is, among others that are not: the first coefficient is 3329.
+            // One invalid coefficient among valid ones: the first coefficient is 3329.
             let (_, mut key) = kem.generate(&mut rng);
             key[0] = 0x01;
             key[1] = key[1] & 0xf0 | 0x0d;
@@ -137,7 +139,7 @@ mod tests {
         }
     }
 
-    /// AWS-LC takes no seed by this interface, but a key in FIPS 203's encoding.
+    /// AWS-LC takes no seed through this interface, but it takes a key in FIPS 203's encoding.
     #[cfg(all(feature = "aws-lc", feature = "portable"))]
     #[test]
     fn one_encoded_key_gives_the_same_secrets_in_both_also_for_forged_ciphertexts() {

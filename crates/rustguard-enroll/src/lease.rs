@@ -1,4 +1,4 @@
-//! What the server keeps about each member: invites and leases.
+//! The server's records of each member: invites and leases.
 use core::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -12,13 +12,13 @@ use zeroize::Zeroizing;
 
 /// The longest name or tag, in bytes: that of a DNS label (RFC 1035, section 2.3.4).
 pub const MAX_NAME: usize = 63;
-/// Most uses of one invite.
+/// The largest number of uses of one invite.
 pub const MAX_USES: u32 = 65_536;
 
-/// Seconds since 1970 on the ledger's clock, which never goes back: see [`crate::ledger`].
+/// Seconds since 1970 on the ledger's clock, which never goes back (see [`crate::ledger`]).
 pub type UnixSeconds = u64;
 
-/// What names an invite in messages and logs. It is no secret.
+/// The id of an invite in messages and logs. It is not secret.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TokenId(pub [u8; 8]);
 
@@ -27,18 +27,18 @@ pub struct TokenId(pub [u8; 8]);
 #[error("the id of an invite has 16 hexadecimal digits")]
 pub struct InvalidTokenId;
 
-/// The preshared key of one lease: on the heap, so that moving a lease leaves no copy behind, and wiped on drop.
-/// Compared in constant time; `Debug` prints nothing of it, and no text format takes it.
+/// The preshared key of one lease. It is on the heap, so that a moved lease leaves no copy behind, and it is wiped on
+/// drop. Comparison is in constant time. `Debug` does not print the key, and text formats refuse it.
 #[derive(Clone)]
 pub struct PresharedKey(Box<Zeroizing<[u8; 32]>>);
 
-/// An administrator's terms for the peers that come by an invite, or for a peer added by hand.
+/// The terms that an administrator sets for the peers of an invite, or for a peer added by hand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Terms {
-    /// Fixed addresses, at most one of each family; what is not given comes from the pool.
+    /// Fixed addresses, at most one of each family. A missing one comes from the pool.
     pub addresses: Vec<IpAddr>,
-    /// A label of the administrator's, copied into the lease; at most [`MAX_NAME`] bytes.
+    /// A label that the administrator sets, copied into the lease; at most [`MAX_NAME`] bytes.
     pub tag: Option<String>,
     /// The lease ends soon after the peer falls silent ([`Policy::ephemeral`](crate::ledger::Policy::ephemeral)).
     pub ephemeral: bool,
@@ -68,20 +68,20 @@ impl Terms {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NewInvite {
-    /// Random, given in the token.
+    /// A random id, which the token determines.
     pub id: TokenId,
-    /// The public half of the one-time key; the private half exists in the token alone.
+    /// The public half of the one-time key. Only the token has the private half.
     pub public_key: PublicKey,
-    /// How long it is valid; `None`: until it is used up or revoked.
+    /// The invite's validity; `None`: until it is used up or revoked.
     pub lifetime: Option<Duration>,
-    /// How many keys it admits: 1 to [`MAX_USES`].
+    /// The number of keys it admits: 1 to [`MAX_USES`].
     pub uses: u32,
-    /// What those who use it get. Fixed addresses need `uses` to be 1.
+    /// The terms for the peers that use it. Fixed addresses need `uses` to be 1.
     pub terms: Terms,
 }
 
 impl NewInvite {
-    /// An invite that one key may use, for ever and on no special terms.
+    /// An invite for one key, without an end of validity and without special terms.
     pub fn new(id: TokenId, public_key: PublicKey) -> Self {
         Self { id, public_key, lifetime: None, uses: 1, terms: Terms::default() }
     }
@@ -105,34 +105,34 @@ impl NewInvite {
     }
 }
 
-/// An invite as the server keeps it. Nothing here lets anyone enrol.
+/// An invite as the server stores it. Its contents do not permit enrolment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InviteRecord {
-    /// What the token is called by.
+    /// The id of the invite.
     pub id: TokenId,
     /// The public half of the one-time key.
     #[serde(with = "key_bytes")]
     pub public_key: PublicKey,
-    /// Its place in the order of all invites and removals. Order, and not time, decides whether an invite is newer than
-    /// a removal: clocks have been known to move.
+    /// Its position in the order of all invites and removals. This order, and not the time, decides whether an invite
+    /// is newer than a removal, because clocks can be set.
     pub serial: u64,
     /// When it was made.
     pub created: UnixSeconds,
-    /// From when it is no longer valid.
+    /// The end of its validity.
     pub expires: Option<UnixSeconds>,
-    /// How many keys it admits in all.
+    /// The number of keys it admits in total.
     pub uses: u32,
-    /// How many more.
+    /// The number of keys it can still admit.
     pub uses_left: u32,
-    /// When it last admitted somebody.
+    /// When it last admitted a key.
     pub last_used: Option<UnixSeconds>,
     /// When it was revoked.
     pub revoked: Option<UnixSeconds>,
-    /// What those who use it get.
+    /// The terms for the peers that use it.
     pub terms: Terms,
 }
 
-/// How a peer came in.
+/// How a peer was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Origin {
     /// By this invite.
@@ -143,45 +143,45 @@ pub enum Origin {
     Admin,
 }
 
-/// Whether the peer has proved that it holds its private key.
+/// Whether the peer has proved possession of its private key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LeaseState {
-    /// Not yet; without a handshake the lease is freed at this time.
+    /// Not yet. Without a handshake the lease is freed at this time.
     Pending {
-        /// When the wait ends. Within one run the monotonic clock decides; this is for the time after a restart.
+        /// The end of the wait. Within one run the monotonic clock decides; this value is used after a restart.
         until: UnixSeconds,
     },
-    /// It has completed a handshake, or an administrator vouched for it.
+    /// The peer has completed a handshake, or an administrator added it.
     Active,
 }
 
 /// One peer's place in the network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Whose it is.
+    /// The peer's public key.
     #[serde(with = "key_bytes")]
     pub public_key: PublicKey,
-    /// What the peer calls itself, cleaned ([`clean_name`]). Names are not unique, and nothing is decided by them.
+    /// The peer's name for itself, cleaned ([`clean_name`]). Names are not unique and decide nothing.
     pub name: Option<String>,
-    /// Its IPv4 address, where there was an IPv4 pool when it came.
+    /// Its IPv4 address, if there was an IPv4 pool when the lease was made.
     pub v4: Option<Ipv4Addr>,
-    /// Its IPv6 address, where there was an IPv6 pool when it came.
+    /// Its IPv6 address, if there was an IPv6 pool when the lease was made.
     pub v6: Option<Ipv6Addr>,
     /// The preshared key of its tunnel.
     pub preshared_key: PresharedKey,
     /// Pending or active.
     pub state: LeaseState,
-    /// How it came in.
+    /// How the peer was admitted.
     pub origin: Origin,
     /// The administrator's label.
     pub tag: Option<String>,
-    /// Whether it ends soon after the peer falls silent.
+    /// Whether the lease ends soon after the peer falls silent.
     pub ephemeral: bool,
-    /// When it was given.
+    /// When the lease was made.
     pub created: UnixSeconds,
-    /// When it ends unless a handshake renews it.
+    /// When the lease ends unless a handshake renews it.
     pub expires: Option<UnixSeconds>,
-    /// The last handshake, coarsely: up to an hour older than the true one (see
+    /// The last handshake. The recorded time is up to an hour older than the true one (see
     /// [`Ledger::confirm`](crate::ledger::Ledger::confirm)).
     pub last_handshake: Option<UnixSeconds>,
 }
@@ -192,14 +192,14 @@ impl Lease {
         self.v4.map(IpAddr::V4).into_iter().chain(self.v6.map(IpAddr::V6))
     }
 
-    /// Whether it still waits for the first handshake.
+    /// Whether the lease still waits for the first handshake.
     pub fn is_pending(&self) -> bool {
         matches!(self.state, LeaseState::Pending { .. })
     }
 }
 
 impl PresharedKey {
-    /// Takes the 32 bytes over. Wiping the caller's copy is the caller's business.
+    /// Copies the 32 bytes. The caller has to wipe its own copy.
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
         let mut key = Box::new(Zeroizing::new([0; 32]));
         key.copy_from_slice(bytes);
@@ -228,7 +228,7 @@ impl fmt::Debug for PresharedKey {
 
 impl Serialize for PresharedKey {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Stores write bytes; logs and answers are text, and a preshared key has no business there.
+        // Stores write bytes. Logs and answers are text, which must not contain a preshared key.
         if serializer.is_human_readable() {
             return Err(serde::ser::Error::custom("a preshared key is not for people to read"));
         }
@@ -278,8 +278,8 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What is left of a name that came from outside: ASCII letters, digits, `-`, `_` and `.`, anything else a `-`, no `-`
-/// or `.` at either end, at most [`MAX_NAME`] bytes. `None` if that is nothing.
+/// Cleans a name from outside: ASCII letters, digits, `-`, `_` and `.` stay, any other character becomes a `-`, leading
+/// and trailing `-` and `.` are removed, and the result has at most [`MAX_NAME`] bytes. `None` if nothing is left.
 ///
 /// Terminals, logs and configuration files show names, so a name must not contain control characters or separators.
 pub fn clean_name(name: &str) -> Option<String> {
@@ -289,7 +289,7 @@ pub fn clean_name(name: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// Public keys as byte strings, which are copied at once where an array would be encoded byte by byte.
+/// Public keys as byte strings. A byte string is copied at once; an array would be encoded byte by byte.
 pub(crate) mod key_bytes {
     use super::*;
 

@@ -1,27 +1,30 @@
 //! The members of the network: invites, leases, addresses.
 //!
-//! [`Ledger::admit`] gives a key its place, [`confirm`](Ledger::confirm) keeps it, [`remove`](Ledger::remove) and
-//! [`expire`](Ledger::expire) end it. Every change is durable before it can be seen: if the store fails, the ledger is
-//! what it was, and says so. The one exception is when a peer was last seen, which follows within a minute.
+//! [`Ledger::admit`] gives a key a lease, [`confirm`](Ledger::confirm) makes the lease active,
+//! [`remove`](Ledger::remove) and [`expire`](Ledger::expire) end it. Every change is durable before it becomes visible:
+//! if the store fails, the ledger stays as it was and returns the error. The only exception is the time when a peer was
+//! last seen, which becomes durable within a minute.
 //!
 //! # Time
-//! Durable times are seconds since 1970 on a clock of the ledger's own. It is the wall clock, except that it never goes
-//! back, and goes on with the monotonic clock when the wall clock was set back; the highest time is kept with the state.
-//! - A step back changes nothing: everything lasts as long as it was meant to. Downtime while the wall clock is still
-//!   behind does not count, so that things may last longer by that.
-//! - A step forward is believed, and not taken back. Invites that have expired by then are gone, quarantines are over. Leases
-//!   get [`GRACE`] before any of them ends, as after a start: peers that are there have had a handshake by then, which
-//!   renews them.
-//! - Whether an invite is newer than a removal is a matter of order, not of time. Pending leases and the grace are
-//!   measured by the monotonic clock.
+//! Durable times are seconds since 1970 on the ledger's own clock. It follows the wall clock, but never goes back.
+//! After the wall clock was set back, the ledger's clock follows the monotonic clock. The highest time is stored with
+//! the state.
+//! - A step back changes nothing: all durations stay as intended. Downtime while the wall clock is still behind does
+//!   not count, so things may last longer by that time.
+//! - A step forward is accepted and not reverted. Invites that expire by it are gone, and quarantines end. Leases get
+//!   [`GRACE`] before any of them ends, as after a start. Connected peers complete a handshake within that time, which
+//!   renews their leases.
+//! - The order of invites and removals, and not the time, decides whether an invite is newer than a removal. The
+//!   monotonic clock measures pending leases and the grace.
 //!
 //! # Coming back
-//! A key that has a lease gets the same one again, by any grant that is still good, and by the invite it came with even
-//! if that is used up: an answer can get lost. After a removal only what is newer admits the key: an invite made
-//! later, a window opened later, or an administrator. The tombstone that sees to it is kept as long as there is an older
-//! invite or window. Records of invites go seven days after they admitted for the last time ([`RETENTION`]); one
-//! that never ends is never forgotten, nor are the removals since. A lease that merely ended leaves no tombstone: the key
-//! comes back by whatever is good, and within the quarantine to its old addresses.
+//! A key that has a lease gets the same lease again, by any grant that is still valid. It also gets it by the invite
+//! that admitted it, even if that invite is used up, because an answer can get lost. After a removal only a newer grant
+//! admits the key: an invite made later, a window opened later, or an administrator. A tombstone enforces this. It is
+//! kept as long as an older invite or window exists. Records of invites are deleted seven days after they could last
+//! admit a key ([`RETENTION`]). The record of an invite without an end of validity is kept, and so are all removals
+//! after it was made. A lease that merely ended leaves no tombstone: any valid grant admits the key again, and during
+//! the quarantine the key gets its old addresses.
 mod admission;
 mod clock;
 mod error;
@@ -49,11 +52,11 @@ use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::PublicKey;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// No lease ends sooner than this after a start or a leap of the wall clock.
+/// No lease ends within this time after a start or a leap of the wall clock.
 pub const GRACE: Duration = Duration::from_secs(10 * 60);
-/// How long handshakes of active peers may wait to become durable, all of them in one commit.
+/// The longest time until handshakes of active peers become durable, all of them in one commit.
 const FLUSH: Duration = Duration::from_secs(60);
-/// The coarsest step of [`Lease::last_handshake`].
+/// The coarsest step of [`Lease::last_handshake`], the longest time between two records of it.
 const STEP: Duration = Duration::from_secs(3600);
 
 /// The record of all members. Call [`expire`](Self::expire) when [`deadline`](Self::deadline) has come.
@@ -65,14 +68,14 @@ pub struct Ledger<S> {
     pools: Pools,
     policy: Policy,
     clock: Clock,
-    /// No lease ends before this.
+    /// No lease ends before this time.
     grace_until: Instant,
-    /// Handshakes of active peers that are not durable yet, and when they have to be.
+    /// Handshakes of active peers that are not durable yet, and the time by which they must be.
     seen: BTreeMap<PublicKey, UnixSeconds>,
     flush_at: Option<Instant>,
-    /// The serial from which on removals are younger than the open window.
+    /// The serial at the opening of the window. Removals with this serial or a later one are newer than the window.
     window: Option<u64>,
-    /// Tombstones may have become needless.
+    /// Some tombstones may no longer be needed.
     sweep: bool,
 }
 
@@ -109,7 +112,7 @@ impl<S: LeaseStore> Ledger<S> {
         })
     }
 
-    /// Gives the store back, for example to open it again.
+    /// Returns the store, for example to open it again.
     pub fn into_store(self) -> S {
         self.store
     }
@@ -124,7 +127,7 @@ impl<S: LeaseStore> Ledger<S> {
         &self.policy
     }
 
-    /// The ledger's time: see the module's page.
+    /// The ledger's time (see the module's page).
     pub fn time(&mut self, now: Now) -> UnixSeconds {
         if self.clock.advance(now) {
             self.grace_until = self.grace_until.max(now.instant + GRACE);
@@ -132,13 +135,13 @@ impl<S: LeaseStore> Ledger<S> {
         self.clock.seconds()
     }
 
-    /// A window opens: [`Grant::Window`] admits from now on, also peers that were removed before this moment. Windows do
-    /// not outlive the process.
+    /// Takes note that a window opens: [`Grant::Window`] admits from now on, including peers that were removed before
+    /// this moment. Windows do not survive a restart.
     pub fn window_opened(&mut self) {
         self.window = Some(self.state.serial);
     }
 
-    /// The window is closed.
+    /// Takes note that the window is closed.
     pub fn window_closed(&mut self) {
         self.window = None;
         self.sweep = true;
@@ -151,11 +154,13 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(self.commit(vec![Change::Lease(lease)], now)?)
     }
 
-    /// The peer completed a handshake: its lease is active, and renewed. True if it was pending.
+    /// Takes note of a completed handshake: the peer's lease becomes active and is renewed. Returns true if it was
+    /// pending.
     ///
-    /// That it is active is durable on return. Renewals are noted when the last one noted is older than a sixteenth of
-    /// what the lease lasts, one hour at most, and become durable together with those of other peers a minute later: 60,000
-    /// peers with a handshake every two minutes would otherwise be 500 commits a second.
+    /// The active state is durable on return. A renewal is recorded only if the last recorded one is older than a
+    /// sixteenth of the lease's lifetime, or one hour if that is less. It becomes durable within a minute, together
+    /// with those of other peers. Without this, 60,000 peers with a handshake every two minutes would need 500 commits
+    /// a second.
     pub fn confirm(&mut self, key: &PublicKey, now: Now) -> Result<bool, LedgerError> {
         let time = self.time(now);
         let lease = self.state.leases.get(key).ok_or(LedgerError::UnknownPeer(*key))?;
@@ -175,7 +180,7 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(false)
     }
 
-    /// Removes a peer, and returns what its lease was. Nothing older than this moment lets its key in again.
+    /// Removes a peer and returns its former lease. Only grants newer than this moment admit its key again.
     pub fn remove(&mut self, key: &PublicKey, now: Now) -> Result<Lease, LedgerError> {
         let time = self.time(now);
         let lease = self.state.leases.get(key).cloned().ok_or(LedgerError::UnknownPeer(*key))?;
@@ -192,7 +197,7 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(lease)
     }
 
-    /// Gives a peer another name.
+    /// Renames a peer.
     pub fn rename(&mut self, key: &PublicKey, name: &str, now: Now) -> Result<(), LedgerError> {
         let lease = self.state.leases.get(key).ok_or(LedgerError::UnknownPeer(*key))?;
         let clean = clean_name(name).filter(|clean| clean == name).ok_or_else(|| LedgerError::Name(name.to_owned()))?;
@@ -200,7 +205,7 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(self.commit(vec![Change::Lease(lease)], now)?)
     }
 
-    /// All leases, by key, pending ones too.
+    /// All leases, by key, including pending ones.
     pub fn leases(&self) -> impl ExactSizeIterator<Item = &Lease> {
         self.state.leases.values()
     }
@@ -216,7 +221,7 @@ impl<S: LeaseStore> Ledger<S> {
         lease.addresses().any(|leased| leased == address).then_some(lease)
     }
 
-    /// Makes the changes durable, then carries them out.
+    /// Makes the changes durable, then applies them.
     fn commit(&mut self, mut changes: Vec<Change>, now: Now) -> Result<(), StoreError> {
         let time = self.time(now);
         if time > self.state.time {
@@ -246,7 +251,7 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(())
     }
 
-    /// The quarantine of a lease that ends; the earliest one ends with it where there are too many.
+    /// The quarantine of a lease that ends. If there are too many quarantines, the earliest one ends.
     fn quarantined(&self, lease: &Lease, time: UnixSeconds) -> impl Iterator<Item = Change> + use<S> {
         let full = self.state.released.len() >= self.policy.max_leases;
         let oldest = self.index.quarantines().next().filter(|_| full);
@@ -269,15 +274,15 @@ impl<S: LeaseStore> Ledger<S> {
         self.lifetime(lease).map(|lifetime| handshake.saturating_add(lifetime.as_secs()))
     }
 
-    /// The serial of the oldest invite or window that could still let somebody in. Records that admit nobody count
-    /// too, while they are kept: a lapsed lease can give a use back.
+    /// The serial of the oldest invite or window that could still admit a key. Records of invites that admit nobody
+    /// count too while they are kept, because a lapsed lease can give a use back.
     fn oldest_grant(&self, but: &BTreeSet<TokenId>) -> Option<u64> {
         let invites = self.state.invites.values().filter(|invite| !but.contains(&invite.id));
         invites.map(|invite| invite.serial).chain(self.window).min()
     }
 }
 
-/// Whether the leases fit the pools, and each other.
+/// Checks that the leases fit the pools and do not collide.
 fn check(state: &State, index: &Index) -> Result<(), LedgerError> {
     let addresses = || state.leases.values().flat_map(|lease| lease.addresses().map(move |address| (address, lease)));
     let outside: Vec<_> = addresses()

@@ -1,16 +1,16 @@
-//! Enrolment: how a machine joins a network with one command. The crate does no I/O: datagrams, commands, the time and randomness
-//! come in, actions and the next deadline come out.
+//! Enrolment: a machine joins a network with one command. The crate does no I/O. Its inputs are datagrams, commands,
+//! the time and randomness. Its outputs are actions and the next deadline.
 //!
-//! | Module | What it does |
+//! | Module | Contents |
 //! |---|---|
-//! | [`server`], [`action`] | admits machines; what the device has to do about it |
-//! | [`client`] | joining |
+//! | [`server`], [`action`] | the server, which admits machines; the tasks for its embedder |
+//! | [`client`] | the joining machine |
 //! | [`token`] | invites, codes, passphrases |
-//! | [`ledger`], [`lease`], [`pool`], [`store`] | the members, their addresses, and where they are kept |
-//! | [`audit`] | the trail of it |
-//! | [`wire`] | which datagrams are enrolment's; the nine messages |
+//! | [`ledger`], [`lease`], [`pool`], [`store`] | the members, their addresses and their storage |
+//! | [`audit`] | the audit trail |
+//! | [`wire`] | recognition of enrolment's datagrams; the nine messages |
 //! | [`cpace`] | the password-authenticated key exchange |
-//! | [`kem`] | which implementation of ML-KEM |
+//! | [`kem`] | the implementations of ML-KEM |
 //!
 //! `examples/enrol.rs` joins two machines by hand; `docs/enrolment.md` specifies the protocol.
 #![forbid(unsafe_code)]

@@ -1,13 +1,14 @@
 //! Limits on the work that strangers can cause: buckets by source and in total, in bounded memory.
 //!
-//! The first message of an invite costs one X25519 multiplication before the server knows whether the invite is one of its
-//! own. So a source, and all of them together, have an allowance; above it a message needs a cookie, which proves its
-//! source; and those with cookies have an allowance again, so that there is an upper bound whoever sends.
+//! The first message of an invite costs one X25519 multiplication before the server knows whether the invite is its
+//! own. Each source, and all sources together, therefore have an allowance. A message above it needs a cookie, which
+//! proves its source address. Messages with cookies have an allowance too, so the total work is bounded for any number
+//! of senders.
 use core::{net::IpAddr, time::Duration};
 pub(crate) use rustguard_core::limit::{Admit, Bucket, Rate, Source};
 use rustguard_core::{limit::SourceTable, time::Instant};
 
-/// Sources remembered at most, of each kind.
+/// The largest number of sources that are remembered, of each kind.
 const MAX_SOURCES: usize = 4096;
 /// Idle sources are removed at most this often. Otherwise a flood would cause a sweep with each message.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -21,7 +22,7 @@ const COOKIE_PER_SOURCE: Rate = Rate { interval: Duration::from_millis(200), bur
 /// First messages of all sources with a cookie: 1,000 a second, about 5 % of a core.
 const COOKIE_IN_TOTAL: Rate = Rate { interval: Duration::from_millis(1), burst: 1000 };
 
-/// The door for first messages of invites.
+/// The rate limit for first messages of invites.
 #[derive(Debug, Default)]
 pub(crate) struct Door {
     unproven: Side,
@@ -29,11 +30,11 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Counts a message; `proven` is whether it has a valid cookie.
+    /// Counts a message; `proven` tells whether it has a valid cookie.
     pub(crate) fn knock(&mut self, from: IpAddr, proven: bool, now: Instant) -> Admit {
         let source = Source::of(from);
         if proven {
-            // Sources without a place in the table are real, but thousands of real ones are busy already.
+            // A source without an entry in the table is genuine, but thousands of genuine sources are active already.
             let within = self.proven.take(source, COOKIE_PER_SOURCE, COOKIE_IN_TOTAL, now) == Some(true);
             if within { Admit::Yes } else { Admit::No }
         } else if self.unproven.take(source, PER_SOURCE, IN_TOTAL, now) == Some(false) {
@@ -57,10 +58,11 @@ impl Default for Side {
 }
 
 impl Side {
-    /// Whether the message is within both allowances; `None` when it is within the total, and nothing can be said about its source.
+    /// Whether the message is within both allowances. `None` if it is within the total and the table has no entry for
+    /// its source.
     fn take(&mut self, source: Source, each: Rate, all: Rate, now: Instant) -> Option<bool> {
-        // What a source sends above its own allowance does not count for the total: a flood from one place leaves the
-        // others as they were.
+        // Messages above the source's own allowance do not count towards the total. A flood from one source therefore
+        // does not affect the others.
         let own = self.sources.get(source, now).map(|bucket| bucket.take(each, now));
         if own == Some(false) || !self.total.take(all, now) {
             return Some(false);
@@ -97,7 +99,7 @@ mod tests {
         assert_eq!(door.unproven.sources.len(), MAX_SOURCES);
         assert_eq!(door.knock(v4(200_000), false, AT), Admit::WithCookie);
         assert_eq!(door.knock(v4(200_000), true, AT), Admit::Yes);
-        // An upper bound even for those with cookies.
+        // Messages with cookies have an upper bound too.
         assert_eq!((0..100_000).filter(|&i| door.knock(v4(i), true, AT) == Admit::Yes).count(), 999);
         assert_eq!(door.proven.sources.len(), MAX_SOURCES);
         let later = AT + Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! Protocol B: CPace between a joiner and a window, from a code or a passphrase.
+//! Protocol B: CPace between a joiner and a window, with a code or a passphrase.
 use crate::{
     cpace::{CPace, Context, InvalidShare, Message, SHARE_LEN},
     payload::Joiner,
@@ -11,11 +11,11 @@ use rustguard_core::{noise::Labels, wire::MACS_LEN};
 use rustguard_crypto::{hash, x25519::PublicKey};
 use zeroize::Zeroizing;
 
-/// For the MACs alone: there is no Noise here.
+/// The labels for the MACs. This protocol does not use Noise.
 pub(crate) const LABELS: Labels =
     Labels { construction: b"", identifier: b"RustGuard enrolment v1, window", mac1: b"rgw-mac1", cookie: b"rgw-cook" };
 
-/// What opens a window.
+/// The secret that opens a window.
 #[derive(Clone)]
 pub(crate) enum WindowSecret {
     Code(Code),
@@ -23,8 +23,8 @@ pub(crate) enum WindowSecret {
 }
 
 impl WindowSecret {
-    /// What keys the MACs, in the place of a public key. Of a code only the half that is no secret, since it could be found
-    /// from a single packet; of a passphrase nothing at all.
+    /// The key for the MACs, in the place of a public key. For a code it is only the half that is not secret, because
+    /// an attacker can find it from a single packet. For a passphrase it is constant.
     pub(crate) fn mac_key(&self) -> PublicKey {
         PublicKey(match self {
             Self::Code(code) => hash::hash(&[b"RustGuard enrolment v1 window of a code", &code.window()]),
@@ -32,7 +32,7 @@ impl WindowSecret {
         })
     }
 
-    /// What has to be guessed.
+    /// The part that an attacker would have to guess.
     fn password(&self) -> Zeroizing<Vec<u8>> {
         Zeroizing::new(match self {
             Self::Code(code) => code.secret().to_vec(),
@@ -51,12 +51,12 @@ impl WindowSecret {
     }
 }
 
-/// The joiner's side, waiting for the server's share.
+/// The joiner's state while it waits for the server's share.
 pub(crate) struct Shared {
     cpace: CPace,
     id: [u8; 16],
     proof_text: [u8; PROOF_TEXT],
-    /// The message, its MACs still zero.
+    /// The message. Its MACs are still zero.
     pub(crate) message: Vec<u8>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn share(secret: &WindowSecret, joiner: &Joiner, rng: &mut impl Crypt
     Shared { cpace, id, proof_text, message }
 }
 
-/// What the joiner has when it knows the server's share.
+/// The joiner's state when it has the server's share.
 pub(crate) struct Proving {
     pub(crate) keys: Keys,
     pub(crate) sender: Index,
@@ -81,13 +81,13 @@ pub(crate) struct Proving {
 }
 
 impl Shared {
-    /// By what the server addresses us.
+    /// The index by which the server addresses us.
     pub(crate) fn sender(&self) -> Index {
         let [a, b, c, d, e, f, g, h, ..] = self.id;
         [a, b, c, d, e, f, g, h]
     }
 
-    /// Takes the server's share, `datagram` being its whole message, and writes the proof.
+    /// Takes the server's share and writes the proof; `datagram` is the server's whole message.
     pub(crate) fn prove(self, reply: &ShareReply<'_>, datagram: &[u8]) -> Result<Proving, InvalidShare> {
         let sender = self.sender();
         let data = server_data(&sender, &reply.session);
@@ -100,7 +100,7 @@ impl Shared {
     }
 }
 
-/// Answers a share, `datagram` being its whole message. From here on the sender can test one guess.
+/// Answers a share; `datagram` is its whole message. After this the sender can test one guess.
 pub(crate) fn reply(
     secret: &WindowSecret,
     share: &Share<'_>,

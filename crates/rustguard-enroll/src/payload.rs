@@ -58,7 +58,7 @@ mod tests {
         let server = PublicKey([5; 32]);
         let route: IpNet = "fd15::/64".parse().expect("a prefix");
         let with = |n| ServerConfig { routes: vec![route; n], ..ServerConfig::default() };
-        // 43 bytes without routes, 18 for each.
+        // 43 bytes without routes, and 18 more for each route.
         assert_eq!(settings(&server, &with(62)).expect("fits").len(), 43 + 62 * 18);
         assert!(matches!(settings(&server, &with(63)), Err(ConfigError::TooLong { len: 1177, most: MAX_SETTINGS })));
         assert!(matches!(settings(&server, &with(65)), Err(ConfigError::TooMany { count: 65, most: 64, .. })));

@@ -1,11 +1,11 @@
-//! Which addresses there are to give: the prefixes, what is kept out of them, and what is free.
+//! The addresses that can be leased: the prefixes, the reserved addresses, and the free ones.
 //!
-//! | Prefix | Kept out besides the server's own address |
+//! | Prefix | Reserved besides the server's own address |
 //! |---|---|
 //! | IPv4, /0 to /30 | network and broadcast address |
-//! | IPv4, /31 | nothing: a link of two (RFC 3021), so there is one address to give |
+//! | IPv4, /31 | nothing: a link of two (RFC 3021), so one address can be leased |
 //! | IPv6, /0 to /126 | the first address, which is the subnet-router anycast address (RFC 4291, section 2.6.1) |
-//! | IPv6, /127 | nothing: a link of two (RFC 6164), so there is one address to give |
+//! | IPv6, /127 | nothing: a link of two (RFC 6164), so one address can be leased |
 //! | IPv4 /32, IPv6 /128 | refused: the only address is the server's own |
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rustguard_crypto::{hash::hash, x25519::PublicKey};
@@ -28,10 +28,10 @@ pub enum PoolError {
     /// Neither an IPv4 nor an IPv6 prefix.
     #[error("no address pool was given; name one, such as 10.150.0.0/24")]
     None,
-    /// Two of one family.
+    /// Two prefixes of one family.
     #[error("{0} and {1} are of one family; give at most one pool of each")]
     Two(IpNet, IpNet),
-    /// One address, which is the server's own.
+    /// A prefix of one address, which is the server's own.
     #[error("the pool {0} has no address besides the server's own; take a shorter prefix")]
     NoRoom(IpNet),
     /// The address before the slash is the broadcast address.
@@ -40,8 +40,8 @@ pub enum PoolError {
 }
 
 impl Pools {
-    /// At most one prefix of each family. The server's own address is the one before the slash, as in `10.150.0.7/24`;
-    /// if that is the network's, as in `10.150.0.0/24`, it is the first host.
+    /// Takes at most one prefix of each family. The server's own address is the one before the slash, as in
+    /// `10.150.0.7/24`. If that is the network address, as in `10.150.0.0/24`, the server gets the first host address.
     pub fn new(prefixes: &[IpNet]) -> Result<Self, PoolError> {
         let mut pools = Self { v4: None, v6: None };
         for &prefix in prefixes {
@@ -84,34 +84,34 @@ impl Pools {
     }
 }
 
-/// The addresses of one pool that nobody has.
+/// The free addresses of one pool.
 ///
-/// They are kept as ranges: an empty /8 is one range, and the lowest free address is the start of the first. Taking,
-/// giving back and finding cost the logarithm of the number of gaps.
+/// They are stored as ranges: an empty /8 is one range, and the lowest free address is the start of the first range.
+/// The cost of taking, returning and finding an address is logarithmic in the number of gaps.
 #[derive(Debug)]
 pub(crate) struct Space {
     net: IpNet,
     own: u128,
-    /// The addresses that can be given, the server's own among them.
+    /// The first and the last address that can be leased. The server's own is among them.
     first: u128,
     last: u128,
-    /// From the first address of each range to its last. Ranges neither overlap nor touch.
+    /// Maps the first address of each range to its last. Ranges neither overlap nor touch.
     free: BTreeMap<u128, u128>,
 }
 
-/// How often an IPv6 address is drawn before the next free one is taken. Where this fails, hardly one address in
-/// ten is free.
+/// How often an IPv6 address is drawn before the next free one is taken. If all draws fail, probably less than a tenth
+/// of the addresses is free.
 const DRAWS: u8 = 32;
 
 impl Space {
-    /// All of an IPv4 pool.
+    /// The addresses of an IPv4 pool.
     pub(crate) fn v4((net, own): (Ipv4Net, Ipv4Addr)) -> Self {
         let margin = u128::from(net.prefix_len() < 31);
         let (first, last) = (u128::from(net.network().to_bits()), u128::from(net.broadcast().to_bits()));
         Self::new(net.into(), own.to_bits().into(), first + margin, last - margin)
     }
 
-    /// All of an IPv6 pool.
+    /// The addresses of an IPv6 pool.
     pub(crate) fn v6((net, own): (Ipv6Net, Ipv6Addr)) -> Self {
         let first = u128::from(net.network()) + u128::from(net.prefix_len() < 127);
         Self::new(net.into(), own.into(), first, net.broadcast().into())
@@ -128,30 +128,30 @@ impl Space {
         self.net
     }
 
-    /// Whether the address can be given at all.
+    /// Whether the address can be leased at all.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let value = value(address);
         self.net.contains(&address) && (self.first..=self.last).contains(&value) && value != self.own
     }
 
-    /// Whether it is free.
+    /// Whether the address is free.
     pub(crate) fn is_free(&self, address: IpAddr) -> bool {
         self.net.contains(&address) && self.range_of(value(address)).is_some()
     }
 
-    /// Takes it out of what is free, if it is.
+    /// Removes the address from the free ones.
     pub(crate) fn take(&mut self, address: IpAddr) {
         if self.net.contains(&address) {
             self.take_value(value(address));
         }
     }
 
-    /// Gives it back, if it is one to give.
+    /// Returns the address to the free ones, if it can be leased at all.
     pub(crate) fn give_back(&mut self, address: IpAddr) {
         if !self.contains(address) || self.is_free(address) {
             return;
         }
-        // At most one past the last address, which is no overflow: the highest one has no right neighbour to look for.
+        // The addition cannot overflow: the highest address has no right neighbour.
         let (mut start, mut end) = (value(address), value(address));
         if let Some(after) = end.checked_add(1).and_then(|next| self.free.remove(&next)) {
             end = after;
@@ -169,7 +169,7 @@ impl Space {
         self.free.keys().next().map(|&value| self.address(value))
     }
 
-    /// A free address drawn from a hash of the key and the pool: the same one each time, as long as nobody has it.
+    /// A free address derived from a hash of the key and the pool. It is the same each time while no other peer has it.
     pub(crate) fn drawn(&self, key: &PublicKey) -> Option<IpAddr> {
         let net = value(self.net.network());
         let host_bits = u32::from(self.net.max_prefix_len() - self.net.prefix_len());
@@ -199,7 +199,7 @@ impl Space {
         }
     }
 
-    /// The free range that has the value.
+    /// The free range that contains the value.
     fn range_of(&self, value: u128) -> Option<(u128, u128)> {
         self.free.range(..=value).next_back().map(|(&start, &end)| (start, end)).filter(|&(_, end)| value <= end)
     }
@@ -325,7 +325,7 @@ mod tests {
     }
 
     proptest! {
-        /// Ranges against a plain set.
+        /// The ranges are compared with a plain set.
         #[test]
         fn ranges_are_a_set(steps in proptest::collection::vec((any::<bool>(), 0_u8..=255), 0..400)) {
             let mut space = space("10.0.0.77/24");

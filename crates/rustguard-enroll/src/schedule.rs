@@ -8,7 +8,7 @@
 //! _, grant, psk                = KDF3(d, KEM shared secret)
 //! ```
 //!
-//! `claim` can be made only with the joiner's private key, `grant` and `psk` only with the KEM's as well.
+//! `claim` needs the joiner's private key. `grant` and `psk` need the KEM's private key too.
 use crate::{approval::ApprovalCode, kem};
 use rustguard_core::noise::SessionKeys;
 use rustguard_crypto::{
@@ -17,7 +17,7 @@ use rustguard_crypto::{
 };
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-/// Which protocol the keys are of.
+/// The protocol that the keys belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Invite,
@@ -49,18 +49,18 @@ impl Keys {
             Mode::Invite => b"RustGuard enrolment v1 transcript, invite",
             Mode::Window => b"RustGuard enrolment v1 transcript, window",
         };
-        // Hashed one by one, so that no byte can move from one message to the other.
+        // The messages are hashed separately, so that no byte can move from one message to the other.
         let transcript = hash::hash(&[label, &hash::hash(&[first]), &hash::hash(&[answer])]);
         let [to_server, to_client, export] = hash::kdf(&transcript, secret);
         Self { to_server, to_client, export }
     }
 
-    /// What seals the proof.
+    /// The key that seals the proof.
     pub(crate) fn to_server(&self) -> &[u8; 32] {
         &self.to_server
     }
 
-    /// What seals welcomes.
+    /// The key that seals welcomes.
     pub(crate) fn to_client(&self) -> &[u8; 32] {
         &self.to_client
     }
@@ -81,24 +81,24 @@ impl Keys {
     }
 }
 
-/// The keys that take the joiner's WireGuard key.
+/// The keys that depend on the joiner's WireGuard key.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub(crate) struct ClaimKeys {
     chain: [u8; 32],
     claim: [u8; 32],
 }
 
-/// The last keys, which take the joiner's ML-KEM key as well.
+/// The last keys, which depend on the joiner's ML-KEM key too.
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub(crate) struct GrantKeys {
-    /// Seals the grant.
+    /// The key that seals the grant.
     pub(crate) grant: [u8; 32],
-    /// The preshared key of a fresh lease.
+    /// The preshared key of a new lease.
     pub(crate) preshared_key: [u8; 32],
 }
 
 impl ClaimKeys {
-    /// What seals the claim.
+    /// The key that seals the claim.
     pub(crate) fn key(&self) -> &[u8; 32] {
         &self.claim
     }
@@ -112,13 +112,13 @@ impl ClaimKeys {
     }
 }
 
-/// A share commits to the text of the proof, with its nonce. Without the commitment, a man in the middle who knows the passphrase
-/// could choose shares until both sides show the same digits.
+/// The joiner's share commits to the text of the proof, with its nonce. Without the commitment, a man in the middle who
+/// knows the passphrase could choose shares until both sides show the same digits.
 pub(crate) fn commitment(proof_text: &[u8]) -> [u8; 32] {
     hash::hash(&[b"RustGuard enrolment v1 commitment", proof_text])
 }
 
-/// Seals `text` and appends its tag; what stands before it in the message is authenticated too.
+/// Seals `text` and appends its tag. The bytes before it in the message are authenticated too.
 pub(crate) fn seal(key: &[u8; 32], counter: u64, message: &mut Vec<u8>, text: &[u8]) {
     let start = message.len();
     message.extend_from_slice(text);
@@ -127,7 +127,7 @@ pub(crate) fn seal(key: &[u8; 32], counter: u64, message: &mut Vec<u8>, text: &[
     message.extend_from_slice(&tag);
 }
 
-/// Opens what [`seal`] made: `header` is what stood before the text.
+/// Opens the output of [`seal`]; `header` is the bytes before the text.
 pub(crate) fn open(
     key: &[u8; 32],
     counter: u64,
@@ -156,7 +156,7 @@ mod tests {
                 [keys.to_server, keys.to_client, keys.export, key, grant.grant, grant.preshared_key]
             };
         let base = all(Mode::Window, 1, b"first", b"answer", 2, b"claim", 3, 4);
-        // What changes from where on: the first three, then the claim's, then the grant's two.
+        // A changed input changes these keys and all later ones: all three, then the claim's, then the grant's two.
         let changed = [
             (all(Mode::Invite, 1, b"first", b"answer", 2, b"claim", 3, 4), 0),
             (all(Mode::Window, 7, b"first", b"answer", 2, b"claim", 3, 4), 0),

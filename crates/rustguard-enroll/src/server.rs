@@ -1,16 +1,17 @@
 //! The server: decides which machines may join, by invite, code or passphrase.
 //!
-//! [`Server`] knows no sockets and no clock. Datagrams, moments and commands go in; [`Action`]s come out, to be carried out in
-//! order. What an answer promises is durable before the answer comes out.
+//! [`Server`] uses no sockets and no clock. Its inputs are datagrams, moments and commands. Its outputs are
+//! [`Action`]s, which the embedder carries out in order. Everything that an answer promises is durable before the
+//! answer is returned.
 //!
-//! | File | What it does |
+//! | File | Contents |
 //! |---|---|
-//! | `initiations`, `shares` | first messages of strangers: invites, and codes or passphrases |
-//! | `refused_invites` | which invites admit nobody (any more) |
-//! | `proofs`, `approvals` | the proof of a code or passphrase; joiners who wait for an administrator |
-//! | `claims` | the last message, which ends in a lease |
+//! | `initiations`, `shares` | first messages of unknown senders: invites, and codes or passphrases |
+//! | `refused_invites` | the check for invites that admit nobody (any more) |
+//! | `proofs`, `approvals` | the proof of a code or passphrase; joiners that wait for an administrator |
+//! | `claims` | the last message, which results in a lease |
 //! | `admin` | commands |
-//! | `session`, `window` | what is remembered for seconds or minutes |
+//! | `session`, `window` | short-lived state, kept for seconds or minutes |
 mod admin;
 mod approvals;
 mod claims;
@@ -59,7 +60,7 @@ use std::net::SocketAddr;
 use window::Window;
 pub use window::{MAX_ASKING, MAX_ATTEMPTS};
 
-/// After a failure of the store, expiry is tried again this much later.
+/// The delay before expiry is tried again after a failure of the store.
 const RETRY_STORE: Duration = Duration::from_secs(5);
 
 /// Enrols machines.
@@ -67,7 +68,7 @@ pub struct Server<S> {
     identity: StaticSecret,
     public_key: PublicKey,
     ledger: Ledger<S>,
-    /// What joiners are told, as it goes into messages.
+    /// The settings for joiners, encoded.
     settings: Vec<u8>,
     checker: Checker,
     cookies: Secret,
@@ -76,18 +77,19 @@ pub struct Server<S> {
     sessions: Sessions,
     kem: Kem,
     window: Option<Window>,
-    /// Windows opened so far.
+    /// The number of windows opened so far.
     windows: u64,
-    /// Whether the ledger still admits peers by a window: joiners that proved its secret in time may finish after it has closed.
+    /// Whether the ledger still admits peers by a window. Joiners that proved its secret in time may finish after it
+    /// has closed.
     ledger_window: bool,
     tally: Tally,
-    /// When expiry is tried again, after a failure.
+    /// When expiry is tried again after a failure.
     retry: Option<Instant>,
 }
 
 impl<S: LeaseStore> Server<S> {
-    /// A server without an open window. `identity` is the WireGuard key of the tunnel, which the embedder keeps apart from
-    /// the store: neither alone enrols anybody.
+    /// A server without an open window. `identity` is the WireGuard key of the tunnel. The embedder stores it apart
+    /// from the store: neither of the two alone permits enrolment.
     ///
     /// # Errors
     /// [`ServerError::Config`].
@@ -124,7 +126,7 @@ impl<S: LeaseStore> Server<S> {
         Self { kem, ..self }
     }
 
-    /// Takes a datagram for which [`is_enrolment`](crate::wire::is_enrolment) holds; others are nothing to it.
+    /// Handles a datagram for which [`is_enrolment`](crate::wire::is_enrolment) holds. It ignores all others.
     ///
     /// An unauthenticated datagram changes no durable state, gets no answer longer than itself, and ends no exchange of another
     /// sender.
@@ -143,7 +145,7 @@ impl<S: LeaseStore> Server<S> {
             Some(Message::Share(message)) => self.handle_share(from, datagram, &message, now, rng, actions),
             Some(Message::Proof(message)) => self.handle_proof(from, datagram, &message, now, actions),
             Some(Message::Claim(message)) => self.handle_claim(from, datagram, &message, now, rng, actions),
-            // What a server sends is not for a server.
+            // These messages are sent by servers only.
             Some(
                 Message::Response(_)
                 | Message::Cookie(_)
@@ -156,7 +158,7 @@ impl<S: LeaseStore> Server<S> {
         self.settle_window(now, actions);
     }
 
-    /// A peer completed a WireGuard handshake: its lease is confirmed, and renewed.
+    /// Takes note of a completed WireGuard handshake: the peer's lease is confirmed and renewed.
     pub fn handshake_completed(&mut self, peer: &PublicKey, now: Now, actions: &mut Vec<Action>) {
         match self.ledger.confirm(peer, now) {
             Ok(true) => {
@@ -172,7 +174,7 @@ impl<S: LeaseStore> Server<S> {
         }
     }
 
-    /// Does everything that is due. Call it at [`Server::deadline`]; more often does no harm.
+    /// Does everything that is due. Call it at [`Server::deadline`]. Extra calls are harmless.
     pub fn tick(&mut self, now: Now, actions: &mut Vec<Action>) {
         self.settle(now, actions);
         if self.retry.is_none_or(|retry| now.instant >= retry) {
@@ -195,19 +197,19 @@ impl<S: LeaseStore> Server<S> {
         actions.extend(self.tally.due(now.instant).into_iter().map(Action::Audit));
     }
 
-    /// Reports what was counted and is not in the audit log yet. Call it before the server stops.
+    /// Reports the counted events that are not in the audit log yet. Call it before the server stops.
     pub fn stop(&mut self, actions: &mut Vec<Action>) {
         actions.extend(self.tally.rest().into_iter().map(Action::Audit));
     }
 
-    /// When [`Server::tick`] has something to do.
+    /// The time at which [`Server::tick`] is due.
     pub fn deadline(&self) -> Option<Instant> {
         let ledger = self.ledger.deadline().map(|at| self.retry.map_or(at, |retry| at.max(retry)));
         let window = self.window.as_ref().map(|window| window.until);
         [ledger, window, self.sessions.deadline(), self.tally.deadline()].into_iter().flatten().min()
     }
 
-    /// The peers the device must have: to install when it starts.
+    /// The peers to install on the device when it starts.
     pub fn peers(&self) -> impl Iterator<Item = PeerConfig> {
         self.ledger.leases().map(PeerConfig::of_lease)
     }
@@ -222,7 +224,7 @@ impl<S: LeaseStore> Server<S> {
         self.ledger
     }
 
-    /// The server's public key, as invites and welcomes name it.
+    /// The server's public key, which invites and welcomes contain.
     pub fn public_key(&self) -> &PublicKey {
         &self.public_key
     }
@@ -252,7 +254,7 @@ impl<S: LeaseStore> Server<S> {
         }
     }
 
-    /// Takes note of a refusal of which the sender hears nothing, at least not by this.
+    /// Records a refusal of which the sender is not told, at least not here.
     fn refuse_silently(
         &mut self,
         reason: Reason,
@@ -276,7 +278,7 @@ impl<S> fmt::Debug for Server<S> {
     }
 }
 
-/// Why a lease ended by itself.
+/// Why a lease ended without a command.
 fn why_ended(lease: &Lease) -> Reason {
     if lease.is_pending() {
         Reason::NeverConfirmed

@@ -1,5 +1,5 @@
-//! The storage of the ledger as a trait. The program that embeds the server provides it: `rustguard-serve` has one that keeps
-//! files in a folder. [`MemoryStore`] forgets with the process.
+//! The storage of the ledger, as a trait. The program that embeds the server implements it. `rustguard-serve` has an
+//! implementation that keeps files in a folder. [`MemoryStore`] keeps nothing after the process ends.
 mod error;
 mod memory;
 mod state;
@@ -8,16 +8,16 @@ pub use error::StoreError;
 pub use memory::MemoryStore;
 pub use state::{Change, Released, State, Tombstone};
 
-/// What the ledger needs of its storage.
+/// The storage operations that the ledger needs.
 pub trait LeaseStore {
-    /// Reads the state that was kept last time; `None` if nothing ever was. It is called once, before the first commit.
+    /// Reads the last stored state; `None` if there is none. It is called once, before the first commit.
     ///
     /// # Errors
-    /// Any error of the storage. Nothing that is stored may be lost by it.
+    /// Any error of the storage. An error must not lose stored data.
     fn load(&mut self) -> Result<Option<State>, StoreError>;
 
-    /// Makes `changes` durable, all of them or none, before it returns. `before` is the state they apply to, for a store
-    /// that writes the whole state anew.
+    /// Makes all of `changes` durable, or none of them, before it returns. `before` is the state that they apply to,
+    /// for a store that rewrites the whole state.
     ///
     /// # Errors
     /// Any error of the storage. The ledger then stays as it was.

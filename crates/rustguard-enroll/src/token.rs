@@ -1,12 +1,12 @@
-//! Tokens: what a machine shows to be let in. An invite, a code or a passphrase.
+//! Tokens, by which machines are admitted: invites, codes and passphrases.
 //!
-//! | Kind | Looks like | Holds | Opens |
+//! | Kind | Form | Contents | Protocol |
 //! |---|---|---|---|
-//! | [`Invite`] | `rg1-` and base32 | the server's public key, a 32-byte seed, an endpoint | protocol A |
-//! | [`Code`] | `XXXX-XXXX` | 3 symbols naming the window, 1 check symbol, 4 symbols of secret | protocol B |
-//! | [`Passphrase`] | anything else | what the administrator chose | protocol B |
+//! | [`Invite`] | `rg1-` and base32 | the server's public key, a 32-byte seed, an endpoint | A |
+//! | [`Code`] | `XXXX-XXXX` | 3 symbols naming the window, 1 check symbol, 4 symbols of secret | B |
+//! | [`Passphrase`] | any other text | the administrator's choice | B |
 //!
-//! Invites and codes carry a checksum: a typing error is found before anything is sent.
+//! Invites and codes contain a checksum, so a typing error is found before anything is sent.
 mod code;
 mod error;
 mod invite;
@@ -23,7 +23,7 @@ pub use invite::{INVITE_PREFIX, Invite};
 pub use limits::{ADVISED_PASSPHRASE, MAX_ENDPOINT, MAX_PASSPHRASE, MIN_PASSPHRASE};
 pub use passphrase::Passphrase;
 
-/// What a machine shows to be let in. `Debug` says the kind and no more.
+/// A token by which a machine is admitted. `Debug` shows only the kind.
 pub enum Token {
     /// Protocol A.
     Invite(Invite),
@@ -34,7 +34,7 @@ pub enum Token {
 }
 
 impl Token {
-    /// Reads what a user gave; white space around it does not count.
+    /// Reads a user's input. White space around it is ignored.
     ///
     /// # Errors
     /// [`TokenError`].

@@ -1,4 +1,4 @@
-//! The nine messages, checked once where they enter. `docs/enrolment.md` has them byte by byte.
+//! The nine messages. Their form is checked once, at the entry. `docs/enrolment.md` specifies them byte by byte.
 //!
 //! ```text
 //!             joiner                          server
@@ -12,14 +12,15 @@
 //!                               ◄───────────  Grant, 1212: the lease
 //! ```
 //!
-//! No answer is longer than what it answers, and no datagram longer than [`MAX_DATAGRAM`].
+//! No answer is longer than the message that it answers, and no datagram is longer than [`MAX_DATAGRAM`].
 use crate::{cpace::SHARE_LEN, kem};
 use core::ops::RangeInclusive;
 use rustguard_core::wire::{COOKIE_REPLY_LEN, MACS_LEN, Message as CoreMessage};
 
-/// Bytes of the longest datagram: an IPv6 path of 1,280 bytes, without the headers of IPv6 and UDP.
+/// The longest datagram in bytes: a packet of 1,280 bytes (the minimum MTU of IPv6), without the headers of IPv6 and
+/// UDP.
 pub const MAX_DATAGRAM: usize = 1232;
-/// The message types: outside WireGuard's 1 to 4, which is all that other implementations know.
+/// The message types. They are outside WireGuard's types 1 to 4, the only ones that other implementations know.
 pub const MESSAGE_TYPES: RangeInclusive<u32> = INITIATION..=GRANT;
 
 pub(crate) const INITIATION: u32 = 0x4567_7201;
@@ -42,19 +43,19 @@ pub(crate) const PROOF_TEXT: usize = PROOF_LEN - (4 + 8 + TAG_LEN);
 pub(crate) const CLAIM_LEN: usize = 4 + 8 + kem::KEY_LEN + TAG_LEN;
 pub(crate) const GRANT_LEN: usize = 4 + 8 + kem::CIPHERTEXT_LEN + GRANT_TEXT + TAG_LEN;
 pub(crate) const GRANT_TEXT: usize = 96;
-/// Bytes of a response around its text.
+/// Bytes of a response besides its text.
 pub(crate) const RESPONSE_OVERHEAD: usize = 4 + 8 + 8 + 32 + TAG_LEN;
-/// Bytes of a welcome around its text.
+/// Bytes of a welcome besides its text.
 pub(crate) const WELCOME_OVERHEAD: usize = 4 + 8 + 8 + TAG_LEN;
 
-// What keeps an answer from being longer than the message that causes it.
+// These relations keep every answer no longer than the message that causes it.
 const _: () = assert!(COOKIE_REPLY_LEN <= SHARE_MESSAGE_LEN && SHARE_REPLY_LEN <= SHARE_MESSAGE_LEN);
 const _: () = assert!(GRANT_LEN <= CLAIM_LEN && CLAIM_LEN <= MAX_DATAGRAM);
 
-/// An address of one side of an exchange, random, chosen by that side.
+/// The address of one side of an exchange: random, and chosen by that side.
 pub(crate) type Index = [u8; 8];
 
-/// Whether a datagram is one of enrolment's, by its type: a comparison, for the data path.
+/// Whether a datagram belongs to enrolment, by its type. The data path calls this, so it is a single comparison.
 pub fn is_enrolment(datagram: &[u8]) -> bool {
     datagram.first_chunk().is_some_and(|kind| MESSAGE_TYPES.contains(&u32::from_le_bytes(*kind)))
 }
@@ -88,14 +89,14 @@ pub(crate) struct Response<'d> {
     pub(crate) tag: &'d [u8; TAG_LEN],
 }
 
-/// A cookie reply, in the layout of WireGuard's but for the type.
+/// A cookie reply, in WireGuard's layout except for the type.
 pub(crate) struct Cookie<'d>(pub(crate) &'d [u8; COOKIE_REPLY_LEN]);
 
 pub(crate) struct Share<'d> {
     /// CPace's session id; its first half is the joiner's index.
     pub(crate) id: &'d [u8; 16],
     pub(crate) share: &'d [u8; SHARE_LEN],
-    /// Of the text of the proof that will follow.
+    /// The commitment to the text of the proof that will follow.
     pub(crate) commitment: &'d [u8; 32],
 }
 
@@ -132,7 +133,7 @@ pub(crate) struct Grant<'d> {
 }
 
 impl<'d> Message<'d> {
-    /// Checks the form; `None` for other types and wrong lengths.
+    /// Checks the form. Returns `None` for other types and wrong lengths.
     pub(crate) fn parse(datagram: &'d [u8]) -> Option<Self> {
         let mut fields = Reader(datagram);
         let message = match u32::from_le_bytes(*fields.take()?) {
@@ -185,12 +186,12 @@ impl<'d> Message<'d> {
 }
 
 impl Cookie<'_> {
-    /// The start of the joiner's index.
+    /// The first four bytes of the joiner's index.
     pub(crate) fn receiver(&self) -> u32 {
         u32::from_le_bytes([self.0[4], self.0[5], self.0[6], self.0[7]])
     }
 
-    /// Gives `read` the message as core knows it: the type is not part of what a cookie reply authenticates.
+    /// Passes the message to `read` in core's form. The type is not part of the data that a cookie reply authenticates.
     pub(crate) fn with_core<R>(&self, read: impl FnOnce(&rustguard_core::wire::CookieReply<'_>) -> R) -> Option<R> {
         const CORE_TYPE: u32 = 3;
         let mut bytes = *self.0;
@@ -201,24 +202,24 @@ impl Cookie<'_> {
         }
     }
 
-    /// Makes ours out of core's.
+    /// Converts core's cookie reply to ours.
     pub(crate) fn from_core(mut bytes: [u8; COOKIE_REPLY_LEN]) -> Vec<u8> {
         bytes[..4].copy_from_slice(&COOKIE.to_le_bytes());
         bytes.to_vec()
     }
 }
 
-/// What core's cookies take as index: the first bytes of ours.
+/// The index for core's cookies: the first four bytes of ours.
 pub(crate) fn cookie_index(index: &[u8]) -> u32 {
     index.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
 
-/// What MAC1 covers, the part that stays the same when a message is sent again with a cookie.
+/// The bytes that MAC1 covers. They stay the same when a message is repeated with a cookie.
 pub(crate) fn without_macs(message: &[u8]) -> &[u8] {
     &message[..message.len().saturating_sub(MACS_LEN)]
 }
 
-/// Puts a message together, field by field.
+/// Builds a message, field by field.
 pub(crate) fn build(kind: u32, fields: &[&[u8]]) -> Vec<u8> {
     let mut message = Vec::with_capacity(4 + fields.iter().map(|field| field.len()).sum::<usize>());
     message.extend_from_slice(&kind.to_le_bytes());
@@ -226,7 +227,7 @@ pub(crate) fn build(kind: u32, fields: &[&[u8]]) -> Vec<u8> {
     message
 }
 
-/// Takes fields off the front of bytes; `None` when they run out.
+/// Reads fields from the front of a slice. Returns `None` when too few bytes are left.
 pub(crate) struct Reader<'d>(pub(crate) &'d [u8]);
 
 impl<'d> Reader<'d> {
@@ -252,7 +253,8 @@ impl<'d> Reader<'d> {
         core::mem::take(&mut self.0)
     }
 
-    /// MAC1 and MAC2 are at the end, and not this reader's business. Too few bytes fail at the next field.
+    /// Removes the MACs at the end, which this reader does not read. If there are too few bytes, reading the next field
+    /// fails.
     fn macs_follow(&mut self) -> &mut Self {
         self.0 = self.0.split_last_chunk::<MACS_LEN>().map_or(&[], |(rest, _)| rest);
         self
@@ -271,7 +273,7 @@ mod tests {
         }
         for kind in MESSAGE_TYPES {
             assert!(is_enrolment(&kind.to_le_bytes()) && !is_enrolment(&kind.to_le_bytes()[..3]));
-            // WireGuard's reserved bytes are not zero: no implementation takes it for a message of its own.
+            // WireGuard's reserved bytes are not zero, so no implementation takes the message for its own.
             assert_ne!(kind.to_le_bytes()[1..], [0; 3]);
             assert!(CoreMessage::parse(&build(kind, &[&[0; 200]])).is_none());
         }

@@ -1,9 +1,10 @@
-//! The checks of the server's settings: what a machine accepts.
+//! The checks of the server's settings, before a machine uses them.
 //!
-//! The server is authentic. That does not make its settings good for this machine: a server may be hostile, taken over, or set up
-//! by somebody who does not know this machine's networks. So its settings are checked before anything is made of them:
+//! The server is authentic. Its settings may still be wrong for this machine: the server may be hostile or compromised,
+//! or its administrator may not know this machine's networks. The settings are therefore checked before they take
+//! effect:
 //!
-//! | The server says | What becomes of it |
+//! | Settings from the server | Result |
 //! |---|---|
 //! | more routes, name servers or search domains than [`MAX_ROUTES`], [`MAX_DNS`], [`MAX_SEARCH`] | refused: [`Unacceptable`] |
 //! | an MTU that no tunnel takes; an address that no machine can have, or that lies in one of this machine's networks | refused |
@@ -20,9 +21,9 @@ use core::{fmt, net::IpAddr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::collections::BTreeSet;
 
-/// The least MTU that a tunnel takes: what every IPv4 host accepts (RFC 791).
+/// The smallest MTU of a tunnel: every IPv4 host accepts packets of this size (RFC 791).
 const MIN_MTU: u16 = 576;
-/// The least with an IPv6 address (RFC 8200, section 5).
+/// The smallest MTU of a tunnel with an IPv6 address (RFC 8200, section 5).
 const MIN_MTU_V6: u16 = 1280;
 
 /// Routes to public addresses that together cover more than a prefix of this length are a default route in parts.
@@ -30,7 +31,7 @@ const WIDE_V4: u8 = 6;
 /// The same for IPv6, where all public addresses are in a /3 and a provider has a /19 or less.
 const WIDE_V6: u8 = 12;
 
-/// Private networks (RFC 1918, RFC 6598): however wide, they are no part of the Internet.
+/// Private networks (RFC 1918, RFC 6598). They are not part of the Internet, whatever their prefix length.
 const PRIVATE_V4: [Ipv4Net; 4] =
     [v4([10, 0, 0, 0], 8), v4([172, 16, 0, 0], 12), v4([192, 168, 0, 0], 16), v4([100, 64, 0, 0], 10)];
 /// Unique local addresses (RFC 4193).
@@ -38,7 +39,7 @@ const PRIVATE_V6: Ipv6Net = v6(0xfc00, 7);
 /// "This network", loopback, link-local, multicast, reserved (RFC 6890).
 const SPECIAL_V4: [Ipv4Net; 5] =
     [v4([0; 4], 8), v4([127, 0, 0, 0], 8), v4([169, 254, 0, 0], 16), v4([224, 0, 0, 0], 4), v4([240, 0, 0, 0], 4)];
-/// Unspecified, loopback, IPv4 in IPv6 clothing; link-local; multicast.
+/// Unspecified, loopback, IPv4-mapped and IPv4-compatible addresses; link-local; multicast.
 const SPECIAL_V6: [Ipv6Net; 3] = [v6(0, 80), v6(0xfe80, 10), v6(0xff00, 8)];
 
 const fn v4([a, b, c, d]: [u8; 4], len: u8) -> Ipv4Net {
@@ -49,13 +50,13 @@ const fn v6(first: u16, len: u8) -> Ipv6Net {
     Ipv6Net::new_assert(core::net::Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0), len)
 }
 
-/// This machine, and what its user has agreed to.
+/// This machine's networks, and the settings that its user accepts.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LocalPolicy {
-    /// The addresses of the server outside the tunnel: the tunnel's packets may go to each of them.
+    /// The addresses of the server outside the tunnel. The tunnel's packets may go to each of them.
     pub endpoints: Vec<IpAddr>,
-    /// The networks that this machine is connected to. A single address is a network of one.
+    /// The networks that this machine is connected to. A single address is a /32 or /128.
     pub networks: Vec<IpNet>,
     /// Whether the user accepts default routes.
     pub default_route: bool,
@@ -66,75 +67,75 @@ pub struct LocalPolicy {
 }
 
 impl LocalPolicy {
-    /// The policy of a machine whose user has agreed to nothing.
+    /// The policy of a user who accepts none of the optional settings.
     pub fn new(endpoints: Vec<IpAddr>, networks: Vec<IpNet>) -> Self {
         Self { endpoints, networks, default_route: false, dns: false, routes: Vec::new() }
     }
 
-    /// Whether the user accepts default routes.
+    /// Sets whether the user accepts default routes.
     #[must_use]
     pub fn with_default_route(self, default_route: bool) -> Self {
         Self { default_route, ..self }
     }
 
-    /// Whether the user accepts name servers and search domains.
+    /// Sets whether the user accepts name servers and search domains.
     #[must_use]
     pub fn with_dns(self, dns: bool) -> Self {
         Self { dns, ..self }
     }
 
-    /// Routes that the user accepts although they overlap networks of this machine.
+    /// Sets the routes that the user accepts although they overlap networks of this machine.
     #[must_use]
     pub fn with_routes(self, routes: Vec<IpNet>) -> Self {
         Self { routes, ..self }
     }
 }
 
-/// What a machine accepts.
+/// The settings that passed the checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Accepted {
-    /// The settings to make a tunnel of.
+    /// The settings for the tunnel.
     pub joined: Joined,
-    /// What the server said besides.
+    /// The settings that were left out.
     pub left_out: Vec<LeftOut>,
 }
 
-/// What was left out of the server's settings, and why.
+/// A setting that was left out, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeftOut {
     /// A default route, or a part of one, that the user has not accepted.
     DefaultRoute(IpNet),
-    /// A route over the address by which the server is reached.
+    /// A route that contains the server's endpoint address.
     Endpoint(IpNet, IpAddr),
     /// A route that overlaps this network of the machine.
     Overlap(IpNet, IpNet),
-    /// A route to addresses that are never behind a tunnel.
+    /// A route to special-purpose addresses, which are never behind a tunnel.
     Special(IpNet),
     /// Name servers and search domains that the user has not accepted.
     Dns(Vec<IpAddr>, Vec<String>),
-    /// A name server that cannot be one.
+    /// An address that cannot be a name server's.
     NameServer(IpAddr),
-    /// A search domain that is no domain.
+    /// A text that is not a domain name.
     SearchDomain(String),
 }
 
-/// Settings with which there is no tunnel.
+/// Settings that no tunnel can be made of.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unacceptable {
-    /// More than a machine takes.
+    /// A list is longer than a machine accepts.
     #[error("the server sends {count} {what}; this machine takes at most {most}; nothing was written")]
     TooMany {
-        /// Of what.
+        /// The kind of element in the list.
         what: &'static str,
-        /// How many.
+        /// The number of elements in the list.
         count: usize,
-        /// How many it may be.
+        /// The largest number accepted.
         most: usize,
     },
-    /// An MTU with which there is no tunnel.
+    /// An MTU that is too small for a tunnel.
     #[error(
         "the server asks for an MTU of {0} bytes; a tunnel has at least {MIN_MTU}, and {MIN_MTU_V6} with IPv6; nothing was written"
     )]
@@ -142,7 +143,7 @@ pub enum Unacceptable {
     /// No address for this machine.
     #[error("the server gave this machine no address; nothing was written")]
     NoAddress,
-    /// An address that no machine can have.
+    /// An address that no machine can use.
     #[error("the server gave this machine the address {0}, which cannot be a machine's; nothing was written")]
     Address(IpAddr),
     /// The server's own address, inside the tunnel or outside.
@@ -154,13 +155,14 @@ pub enum Unacceptable {
          the server has to use another pool (`rustguard serve --pool`), or leave that network; nothing was written"
     )]
     AddressInNetwork(IpAddr, IpNet),
-    /// Nothing would go through the tunnel.
+    /// None of the server's routes can be used.
     #[error("none of the server's routes can be used here; nothing was written")]
     NoRoute,
 }
 
 impl Joined {
-    /// The routes that are a default route, whole or in parts: with them, most of the Internet goes by way of the server.
+    /// The routes that form a default route, whole or in parts: with them, most Internet traffic goes through the
+    /// server.
     pub fn default_routes(&self) -> Vec<IpNet> {
         let mut default = Vec::new();
         for family in [true, false] {
@@ -170,7 +172,7 @@ impl Joined {
             public.dedup();
             let wide = share(if family { WIDE_V4 } else { WIDE_V6 });
             let mut covered: u128 = public.iter().map(|net| share(net.prefix_len())).sum();
-            // The widest first: what is left is what somebody may have meant.
+            // The widest routes are taken first. The remaining ones may be intended.
             default.extend(public.into_iter().take_while(|net| {
                 let too_wide = covered > wide;
                 covered -= share(net.prefix_len());
@@ -180,7 +182,7 @@ impl Joined {
         default
     }
 
-    /// Takes what is good for the machine that is `here`.
+    /// Accepts the settings that suit the machine described by `here`.
     ///
     /// # Errors
     /// See [`Unacceptable`].
@@ -218,7 +220,7 @@ impl Joined {
             if here.endpoints.contains(&address) || self.server_addresses.contains(&address) {
                 return Err(Unacceptable::ServersAddress(address));
             }
-            // An address of this machine's own is taken in any case.
+            // This machine's own addresses count as taken in any case.
             let accepted = here.routes.iter().any(|route| route.contains(&address));
             let taken = |net: &&IpNet| net.contains(&address) && (!accepted || net.addr() == address);
             if let Some(network) = here.networks.iter().find(taken) {
@@ -236,9 +238,9 @@ impl Joined {
                 continue;
             }
             let is_default = default.contains(&route);
-            // A default route proper leaves the tunnel's own packets out: they are marked. All others are plain routes.
+            // A /0 route excludes the tunnel's own packets by their mark. All other routes are plain routes.
             let looped = here.endpoints.iter().find(|endpoint| route.prefix_len() > 0 && route.contains(*endpoint));
-            // The networks of this machine are more specific than a default route, and stay what they are.
+            // This machine's networks are more specific than a default route and keep priority over it.
             let overlapped = here.networks.iter().find(|network| overlap(network, &route)).filter(|_| !is_default);
             let reason = if is_default && !here.default_route {
                 LeftOut::DefaultRoute(route)
@@ -275,7 +277,7 @@ impl Joined {
             }
         }
         for domain in search {
-            // Without a server that knows them they are of no use.
+            // Search domains are useless without a server that knows them.
             if !is_domain(&domain) || self.dns.is_empty() {
                 left_out.push(LeftOut::SearchDomain(domain));
             } else if !self.search.contains(&domain) {
@@ -314,7 +316,7 @@ impl fmt::Display for LeftOut {
             Self::NameServer(server) => {
                 write!(f, "the server's name server {server} is left out: it cannot be a name server's address")
             }
-            // Not as it is: it may be anything, and is shown on a terminal.
+            // The text may contain anything and is shown on a terminal, so it is escaped.
             Self::SearchDomain(domain) => {
                 write!(f, "the server's search domain {domain:?} is left out: it is none, or has no name server")
             }
@@ -340,7 +342,7 @@ fn is_special(net: &IpNet) -> bool {
     }
 }
 
-/// The part of its family's addresses that a prefix of this length has, in 2^-64.
+/// The share of its family's addresses that a prefix of this length covers, in units of 2^-64.
 fn share(len: u8) -> u128 {
     1 << (64 - u32::from(len.min(64)))
 }
@@ -349,7 +351,7 @@ fn overlap(a: &IpNet, b: &IpNet) -> bool {
     a.contains(b) || b.contains(a)
 }
 
-/// Whether it is a domain and can be nothing else: what stands beside it in a file is an address.
+/// Whether the text is a domain name and cannot be read as an address: configuration files list both in one place.
 fn is_domain(text: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())

@@ -1,4 +1,4 @@
-//! A server that is authentic and hostile: what a machine that joins makes of everything it can say, at every limit.
+//! An authentic but hostile server: the joiner's reaction to all settings, at every limit.
 use super::*;
 use crate::{kem, payload};
 use proptest::prelude::*;
@@ -55,7 +55,7 @@ fn grant() -> GrantText {
     }
 }
 
-/// What an honest server says.
+/// The settings of an honest server.
 fn honest() -> ServerConfig {
     ServerConfig {
         addresses: vec![address("10.150.0.1"), address("fd15::1")],
@@ -64,7 +64,7 @@ fn honest() -> ServerConfig {
     }
 }
 
-/// The machine that joins: at home, and with two more networks.
+/// The joining machine: in a home network, with two more networks.
 fn here() -> LocalPolicy {
     LocalPolicy {
         endpoints: vec![address("203.0.113.1")],
@@ -95,7 +95,7 @@ fn joined(config: &ServerConfig, grant: &GrantText) -> Joined {
     }
 }
 
-/// What becomes of settings on the machine that is `here`.
+/// The result of a check of settings on the machine `here`.
 fn accepted(config: &ServerConfig, here: &LocalPolicy) -> Result<(Joined, Vec<LeftOut>), Unacceptable> {
     let accepted = joined(config, &grant()).accept(here)?;
     Ok((accepted.joined, accepted.left_out))
@@ -145,7 +145,7 @@ fn default_routes_whole_or_in_parts_need_the_users_consent() {
     assert_eq!(joined(&config, &grant()).default_routes(), nets(&["0.0.0.0/0", "::/0"]));
     let (taken, left_out) = accepted(&config, &LocalPolicy { default_route: true, ..here() }).expect("good");
     assert_eq!((taken.routes, left_out), (config.routes, vec![]));
-    // Networks that people have, however wide they are.
+    // These are private networks, which may be of any width.
     let config = ServerConfig {
         routes: nets(&["10.0.0.0/8", "172.24.0.0/13", "fc00::/8", "203.0.112.0/24", "2001:db8::/32"]),
         ..honest()
@@ -179,23 +179,23 @@ fn routes_over_the_endpoint_over_this_machines_networks_and_to_nowhere_are_left_
         let (taken, left_out) = accepted(&config, &here()).expect("the rest is good");
         assert_eq!((taken.routes, left_out), (honest().routes, vec![why]), "{route}");
     }
-    // An endpoint by IPv6 as well; a default route is marked, and does not loop.
+    // The server has an IPv6 endpoint as well. A default route uses the mark and does not loop.
     let by_v6 = LocalPolicy { endpoints: vec![address("198.51.100.1"), v6], default_route: true, ..here() };
     let config = ServerConfig { routes: nets(&["2001:db8::/32", "::/0", "10.150.0.0/24", "fd15::/64"]), ..honest() };
     let (taken, left_out) = accepted(&config, &by_v6).expect("the rest is good");
     assert_eq!(taken.routes, nets(&["::/0", "10.150.0.0/24", "fd15::/64"]));
     assert_eq!(left_out, [LeftOut::Endpoint(net("2001:db8::/32"), v6)]);
-    // Halves of a default route are plain routes: the one with the endpoint loops though it is accepted.
+    // Halves of a default route are plain routes: the one with the endpoint loops even when it is accepted.
     let halves = ServerConfig { routes: nets(&["0.0.0.0/1", "128.0.0.0/1"]), ..honest() };
     let (_, left_out) = accepted(&halves, &LocalPolicy { default_route: true, ..here() }).expect("the rest is good");
     assert_eq!(left_out, [LeftOut::Endpoint(net("128.0.0.0/1"), endpoint)]);
-    // The user may know better about networks, not about loops.
+    // The user can permit overlaps, but not loops.
     let said = LocalPolicy { routes: nets(&["172.16.0.0/12", "203.0.113.0/24"]), ..here() };
     let config = ServerConfig { routes: nets(&["172.16.0.0/12", "203.0.113.0/24", "10.150.0.0/24"]), ..honest() };
     let (taken, left_out) = accepted(&config, &said).expect("the rest is good");
     assert_eq!(taken.routes, nets(&["172.16.0.0/12", "10.150.0.0/24", "fd15::1/128"]));
     assert_eq!(left_out, [LeftOut::Endpoint(net("203.0.113.0/24"), endpoint)]);
-    // Nothing but that.
+    // All other routes are left out.
     let config =
         ServerConfig { addresses: vec![endpoint], routes: nets(&["192.168.1.0/24"]), ..ServerConfig::default() };
     assert_eq!(accepted(&config, &here()).expect_err("nothing is left"), Unacceptable::NoRoute);
@@ -224,7 +224,7 @@ fn addresses_that_no_machine_has_or_somebody_has_already_are_refused() {
     {
         assert_eq!(with(Some(text), None, &here()), Err(Unacceptable::AddressInNetwork(address(text), net(network))));
     }
-    // A network that the user gives up, but not this machine's own address in it.
+    // The user gives up a network, but not this machine's own address in it.
     let said = LocalPolicy { routes: nets(&["192.168.1.0/24"]), ..here() };
     assert_eq!(with(Some("192.168.1.8"), None, &said), Ok(()));
     assert!(with(Some("192.168.1.7"), None, &said).is_err());
@@ -290,7 +290,7 @@ fn name_servers_need_the_users_consent_and_search_domains_are_domains() {
     assert_eq!(taken.dns, [address("10.150.0.1")]);
     assert_eq!(taken.search, ["corp.example", "a.b."]);
     assert_eq!(left_out.len(), 3 + 9);
-    // Search domains alone are of no use, and are no way around the question.
+    // Search domains alone are useless, and they do not bypass the user's consent.
     let config = ServerConfig { search: vec!["corp.example".to_owned()], ..honest() };
     assert_eq!(accepted(&config, &LocalPolicy { dns: true, ..here() }).expect("the rest is good").0.search, [""; 0]);
 }
@@ -325,7 +325,7 @@ fn any_net() -> impl Strategy<Value = IpNet> {
 }
 
 proptest! {
-    /// Whatever is said: what is taken is within all limits.
+    /// Whatever the server sends, the accepted settings are within all limits.
     #[test]
     fn nothing_gets_past(
         routes in prop::collection::vec(any_net(), 0..70),

@@ -5,19 +5,21 @@ use ipnet::IpNet;
 use rustguard_crypto::x25519::PublicKey;
 use zeroize::Zeroizing;
 
-/// All that a machine needs to bring its tunnel up, now and after each boot. `Debug` leaves the preshared key out.
+/// The settings that bring the tunnel up, now and after each boot. `Debug` leaves the preshared key out.
 ///
-/// It is what the server says. Before a tunnel is made of it, [`Joined::accept`] checks it.
+/// These are the server's settings. Check them with [`Joined::accept`] before you make a tunnel of them.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Joined {
-    /// The server's WireGuard public key, which is authentic.
+    /// The server's WireGuard public key, which was authenticated.
     pub server: PublicKey,
-    /// The preshared key of this machine and the server. A quantum computer does not find it in recorded traffic.
+    /// The preshared key between this machine and the server. A quantum computer cannot derive it from recorded
+    /// traffic.
     pub preshared_key: Zeroizing<[u8; 32]>,
-    /// This machine's addresses, each with the whole address as prefix.
+    /// This machine's addresses, as /32 and /128 prefixes.
     pub addresses: Vec<IpNet>,
-    /// What goes into the tunnel: what the server advises, and the server itself. Also the allowed IPs of the server.
+    /// The routes into the tunnel: those that the server advises, and the server's own addresses. They are also the
+    /// server's allowed IPs.
     pub routes: Vec<IpNet>,
     /// The server's addresses inside the tunnel.
     pub server_addresses: Vec<IpAddr>,
@@ -27,18 +29,18 @@ pub struct Joined {
     pub search: Vec<String>,
     /// The tunnel's MTU, in bytes.
     pub mtu: Option<u16>,
-    /// The server's WireGuard port, when it is not the one that enrolment used.
+    /// The server's WireGuard port, if it differs from the port of enrolment.
     pub port: Option<u16>,
-    /// Seconds between keepalives that the server advises.
+    /// The interval between keepalives that the server advises, in seconds.
     pub keepalive: Option<u16>,
-    /// When the lease ends, as time since the Unix epoch, unless handshakes renew it.
+    /// When the lease ends unless handshakes renew it, as time since the Unix epoch.
     pub expires: Option<Duration>,
-    /// Whether the server forgets this machine when it is silent for long.
+    /// Whether the server ends the lease when this machine is silent for long.
     pub ephemeral: bool,
 }
 
 impl Joined {
-    /// A membership of the network of `server`, with nothing else in it.
+    /// A membership of the network of `server`, with no other field set.
     pub fn new(server: PublicKey, preshared_key: Zeroizing<[u8; 32]>) -> Self {
         Self {
             server,
@@ -71,14 +73,14 @@ impl fmt::Debug for Joined {
 /// The effect of a datagram.
 #[derive(Debug)]
 pub enum Heard {
-    /// Nothing: not for us, not authentic, or heard before.
+    /// No effect: the datagram is not for this client, not authentic, or a repetition.
     Nothing,
-    /// The joining went a step further. There is something to send: [`Client::poll`](super::Client::poll).
+    /// Joining made progress. There is a message to send: [`Client::poll`](super::Client::poll).
     Progress,
-    /// An administrator has to approve, and sees the same eight digits. Told again whenever the server says so.
+    /// An administrator, who sees the same eight digits, has to approve. Returned each time the server says so.
     Waiting(ApprovalCode),
-    /// Done.
+    /// The machine has joined.
     Joined(Box<Joined>),
-    /// Over: trying again with the same token is of no use until the cause is gone.
+    /// Joining failed. Another try with the same token fails too until the cause is removed.
     Failed(JoinError),
 }

@@ -1,4 +1,4 @@
-//! Servers that no honest server is.
+//! Servers that do not follow the protocol.
 use super::*;
 use crate::{payload, token::Passphrase};
 use rand::{SeedableRng as _, rngs::StdRng};

@@ -1,5 +1,5 @@
-//! ML-KEM of AWS-LC, through aws-lc-rs. AWS-LC keeps private keys on its own heap, which it overwrites before it frees it;
-//! aws-lc-rs wipes the shared secrets that it hands out.
+//! ML-KEM of AWS-LC, through aws-lc-rs. AWS-LC keeps private keys on its own heap and overwrites that memory before it
+//! frees it. aws-lc-rs wipes the shared secrets that it returns.
 use super::{CIPHERTEXT_LEN, Encapsulated, InvalidKey, KEY_LEN, SHARED_LEN};
 use aws_lc_rs::kem::{self, Ciphertext, EncapsulationKey, ML_KEM_768, SharedSecret};
 use zeroize::Zeroizing;

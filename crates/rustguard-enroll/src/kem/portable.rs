@@ -1,4 +1,4 @@
-//! ML-KEM of the crate `ml-kem`: no C compiler, and an oracle for the other one.
+//! ML-KEM of the crate `ml-kem`: it needs no C compiler, and the tests compare AWS-LC with it.
 use super::{CIPHERTEXT_LEN, Encapsulated, InvalidKey, KEY_LEN, SHARED_LEN};
 use ml_kem::{
     Decapsulate as _, Encapsulate as _, MlKem768,
@@ -8,7 +8,7 @@ use ml_kem::{
 use rand_core::CryptoRng;
 use zeroize::Zeroizing;
 
-/// A private key, wiped on drop; boxed, since it is large and moves with what holds it.
+/// A private key, wiped on drop. It is boxed because it is large and its owner is moved.
 pub(crate) struct DecapsulationKey(Box<ml_kem_768::DecapsulationKey>);
 
 /// A fresh pair.

@@ -1,4 +1,4 @@
-//! Admission: who gets a lease, with which addresses.
+//! Admission: which keys get a lease, and with which addresses.
 use super::{
     Ledger,
     error::{Peer, Refusal},
@@ -15,7 +15,7 @@ use rustguard_crypto::x25519::PublicKey;
 use std::collections::BTreeMap;
 
 impl<S: LeaseStore> Ledger<S> {
-    /// Gives the key a lease, or the one it has.
+    /// Gives the key a new lease, or returns its existing one.
     pub fn admit(&mut self, request: Request, now: Now) -> Result<Admission, Refusal> {
         let time = self.time(now);
         let Request { public_key, name, preshared_key, ephemeral, grant } = request;
@@ -84,7 +84,7 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(())
     }
 
-    /// The address in one pool, if there is such a pool: the fixed one, the one the key had before, or a free one.
+    /// The address from one pool, if there is such a pool: the fixed one, the key's former one, or a free one.
     fn choose(&self, space: Option<&Space>, fixed: Option<IpAddr>, key: &PublicKey) -> Result<Option<IpAddr>, Refusal> {
         let Some(space) = space else { return Ok(None) };
         let v4 = space.net().addr().is_ipv4();
@@ -99,7 +99,7 @@ impl<S: LeaseStore> Ledger<S> {
         }
     }
 
-    /// When an address of a family comes free at the earliest, unless a peer is removed.
+    /// The earliest time at which an address of a family becomes free, unless a peer is removed before.
     fn next_free(&self, v4: bool) -> Option<UnixSeconds> {
         let has = |mine: Option<bool>| mine == Some(true);
         let quarantine = self.index.quarantines().find(|(_, key)| {
@@ -115,7 +115,8 @@ impl<S: LeaseStore> Ledger<S> {
         [quarantine.map(|(until, _)| until), pending].into_iter().flatten().min()
     }
 
-    /// An administrator may assign an address that is in quarantine. Its former holder does not get it back.
+    /// The addresses that the terms take out of another key's quarantine. An administrator may assign such an address.
+    /// Its former holder does not get it back.
     fn taken_from_quarantine(&self, terms: &Terms, key: &PublicKey) -> Vec<Change> {
         let mut taken = BTreeMap::new();
         for &address in &terms.addresses {

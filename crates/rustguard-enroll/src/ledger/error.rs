@@ -1,4 +1,4 @@
-//! Why not.
+//! The errors of the ledger.
 use crate::{
     lease::{Lease, MAX_NAME, MAX_USES, TokenId, UnixSeconds},
     store::StoreError,
@@ -8,20 +8,20 @@ use core::{fmt, net::IpAddr};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::PublicKey;
 
-/// Why somebody was not admitted. Nothing has changed.
+/// Why a key was not admitted. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// No such invite, or it ended long ago.
+    /// There is no such invite, or its record was deleted.
     #[error("the invite {0} is not known; make a new one")]
     Unknown(TokenId),
-    /// It is too old.
+    /// The invite has expired.
     #[error("the invite {0} has expired; make a new one")]
     Expired(TokenId),
-    /// It was withdrawn.
+    /// The invite was revoked.
     #[error("the invite {0} was revoked; make a new one")]
     Revoked(TokenId),
-    /// It has admitted as many as it may, and this key is not among them.
+    /// The invite has no use left, and it did not admit this key before.
     #[error("the invite {0} was used by another key; make a new one")]
     Used(TokenId),
     /// The peer was removed after the invite was made or the window opened.
@@ -35,66 +35,66 @@ pub enum Refusal {
     Exhausted {
         /// The pool.
         pool: IpNet,
-        /// When one may come free at the earliest, if that is known.
+        /// The earliest time at which an address may become free, if that is known.
         next_free: Option<UnixSeconds>,
     },
     /// There are as many leases as [`Policy::max_leases`](super::Policy::max_leases) allows.
     #[error("there are {0} leases, which is the most allowed; remove a peer")]
     Full(usize),
-    /// The fixed address is another peer's.
+    /// Another peer has the fixed address.
     #[error("the address {address} is leased to {holder}; choose another, or remove that peer")]
     AddressTaken {
         /// The address.
         address: IpAddr,
-        /// Who has it.
+        /// The peer that has it.
         holder: Peer,
     },
-    /// The fixed address is not one that can be leased.
+    /// The fixed address cannot be leased.
     #[error("the address {0} is not in the pool, or kept for the network or the server; choose another")]
     AddressUnusable(IpAddr),
-    /// Two fixed addresses of one family.
+    /// Two fixed addresses belong to one family.
     #[error("{0} and {1} are of one family; a peer gets one address of each")]
     TwoAddresses(IpAddr, IpAddr),
-    /// The tag is too long, or has characters that a name cannot have.
+    /// The tag is too long, or has characters that are not permitted in names.
     #[error("{0:?} cannot be a tag; use at most {MAX_NAME} letters, digits, '-', '_' and '.'")]
     Tag(String),
-    /// The state could not be kept.
+    /// The state could not be stored.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// What went wrong with the ledger or an administrator's request. Nothing has changed.
+/// Why a change of the ledger or an administrator's request failed. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerError {
-    /// The state could not be read or kept.
+    /// The state could not be read or stored.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// No lease of this key.
+    /// No lease belongs to this key.
     #[error("no peer has the key {}", base64(.0))]
     UnknownPeer(PublicKey),
-    /// No such invite.
+    /// There is no such invite.
     #[error("there is no invite {0}")]
     UnknownInvite(TokenId),
-    /// There is one of this id already.
+    /// There is already an invite with this id.
     #[error("there is an invite {0} already; draw another id")]
     InviteExists(TokenId),
-    /// The number of uses makes no sense.
+    /// The number of uses is not permitted.
     #[error("an invite admits 1 to {MAX_USES} keys, and 1 if it has a fixed address, not {0}")]
     Uses(u32),
-    /// These terms cannot be kept.
+    /// The terms cannot be met.
     #[error(transparent)]
     Terms(Refusal),
-    /// This is no name.
+    /// The text is not a valid name.
     #[error("{0:?} cannot be a name; use at most {MAX_NAME} letters, digits, '-', '_' and '.'")]
     Name(String),
-    /// Leases of the kept state that the pools have no room for. The state is as it was.
+    /// The stored state has leases that do not fit the pools. The state is unchanged.
     #[error(
         "{} outside of the address pool: {}; start with a pool that has them, remove those peers, then change the pool",
         count(.0), some(.0)
     )]
     OutsidePool(Vec<(IpAddr, Peer)>),
-    /// The kept state gives one address to two peers. The state is as it was.
+    /// The stored state gives one address to two peers. The state is unchanged.
     #[error(
         "the kept state leases {address} to both {} and {}; restore the state from a backup",
         peers[0], peers[1]
@@ -102,12 +102,12 @@ pub enum LedgerError {
     LeasedTwice {
         /// The address.
         address: IpAddr,
-        /// To whom.
+        /// The two peers.
         peers: Box<[Peer; 2]>,
     },
 }
 
-/// A peer in a message: its name if it has one, and its key.
+/// A peer in a message: its name, if it has one, and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its key.
@@ -132,13 +132,13 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A key as `wg` writes it.
+/// A key in the notation of `wg`.
 fn base64(key: &PublicKey) -> String {
     let mut text = [0; 44];
     Base64::encode(&key.0, &mut text).expect("32 bytes are 44 characters").to_owned()
 }
 
-/// How many leases a message names.
+/// The largest number of leases that a message names.
 const NAMED: usize = 10;
 
 fn count(leases: &[(IpAddr, Peer)]) -> String {

@@ -9,7 +9,7 @@ use rustguard_core::time::{Instant, Now};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl<S: LeaseStore> Ledger<S> {
-    /// When [`expire`](Self::expire) has something to do.
+    /// The time at which [`expire`](Self::expire) is due.
     pub fn deadline(&self) -> Option<Instant> {
         let at = |time: Option<UnixSeconds>| time.map(|time| self.clock.instant_of(time));
         let expiry = at(self.index.next_expiry()).map(|expiry| expiry.max(self.grace_until));
@@ -17,8 +17,8 @@ impl<S: LeaseStore> Ledger<S> {
         [self.index.next_pending(), expiry, quarantine, ended, self.flush_at].into_iter().flatten().min()
     }
 
-    /// Ends everything that is due, in one commit. Returns the leases that ended: pending ones without a handshake, and those
-    /// that were not renewed.
+    /// Ends everything that is due, in one commit. Returns the leases that ended: pending ones without a handshake, and
+    /// active ones that were not renewed.
     pub fn expire(&mut self, now: Now) -> Result<Vec<Lease>, LedgerError> {
         let time = self.time(now);
         let mut changes = Vec::new();
@@ -36,7 +36,7 @@ impl<S: LeaseStore> Ledger<S> {
             gone.insert(lease.public_key, lease.clone());
         }
         changes.extend(invites.into_values().map(Change::Invite));
-        // Before the leases: those that end begin a quarantine.
+        // Quarantines come before leases, because leases that end start a new quarantine.
         changes.extend(self.index.quarantine_due(time).map(Change::ReleasedGone));
 
         let ending = now.instant >= self.grace_until && self.index.next_expiry().is_some_and(|next| next <= time);

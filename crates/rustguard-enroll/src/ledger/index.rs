@@ -1,4 +1,4 @@
-//! What the ledger looks things up by: all of it follows from the state.
+//! Lookup tables of the ledger. All of their contents follow from the state.
 use crate::{
     lease::{InviteRecord, Lease, TokenId, UnixSeconds},
     pool::{Pools, Space},
@@ -12,8 +12,8 @@ use std::{
     net::IpAddr,
 };
 
-/// How long the record of an invite is kept after it admitted for the last time, so that a repeat of it can be told what
-/// became of it.
+/// How long the record of an invite is kept after it could last admit a key. A repeated use in this time gets a precise
+/// refusal.
 pub const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Addresses and due times of a state.
@@ -23,21 +23,22 @@ pub(super) struct Index {
     pub(super) v4: Option<Space>,
     /// The IPv6 pool.
     pub(super) v6: Option<Space>,
-    /// Who has an address, by a lease or from quarantine.
+    /// The key that has an address, by a lease or in quarantine.
     holders: BTreeMap<IpAddr, PublicKey>,
-    /// When pending leases end, on the monotonic clock: setting the wall clock during a join does not end the lease.
+    /// When pending leases end, on the monotonic clock: a change of the wall clock during a join does not end the
+    /// lease.
     pending: BTreeMap<PublicKey, Instant>,
     pending_due: BTreeSet<(Instant, PublicKey)>,
     /// When leases end.
     expiry: BTreeSet<(UnixSeconds, PublicKey)>,
     /// When quarantines end.
     quarantine: BTreeSet<(UnixSeconds, PublicKey)>,
-    /// When the records of invites that admit nobody any more may go.
+    /// When the records of invites that admit nobody any more may be deleted.
     ended: BTreeSet<(UnixSeconds, TokenId)>,
 }
 
 impl Index {
-    /// Of an empty state.
+    /// The index of an empty state.
     pub(super) fn new(pools: &Pools) -> Self {
         Self {
             v4: pools.v4().map(Space::v4),
@@ -51,7 +52,7 @@ impl Index {
         }
     }
 
-    /// Enters what the state says about a peer. A lease that is new and pending waits until `pending_until`.
+    /// Adds what the state records about a peer. A new pending lease waits until `pending_until`.
     pub(super) fn enter_peer(&mut self, state: &State, key: PublicKey, pending_until: Instant) {
         let lease = state.leases.get(&key);
         let released = state.released.get(&key);
@@ -72,7 +73,7 @@ impl Index {
         }
     }
 
-    /// Takes out what the state says about a peer, before that changes.
+    /// Removes what the state records about a peer, before that changes.
     pub(super) fn leave_peer(&mut self, state: &State, key: PublicKey) {
         for address in addresses(state, &key) {
             self.give_back(address, key);
@@ -85,24 +86,24 @@ impl Index {
         }
     }
 
-    /// Enters an invite.
+    /// Adds an invite.
     pub(super) fn enter_invite(&mut self, invite: &InviteRecord) {
         self.ended.extend(forgotten_at(invite).map(|at| (at, invite.id)));
     }
 
-    /// Takes an invite out, before it changes.
+    /// Removes an invite, before it changes.
     pub(super) fn leave_invite(&mut self, invite: &InviteRecord) {
         if let Some(at) = forgotten_at(invite) {
             self.ended.remove(&(at, invite.id));
         }
     }
 
-    /// Who has an address, by a lease or from quarantine.
+    /// The key that has an address, by a lease or in quarantine.
     pub(super) fn holder(&self, address: IpAddr) -> Option<PublicKey> {
         self.holders.get(&address).copied()
     }
 
-    /// When the next pending lease, lease, quarantine and record end.
+    /// When the next pending lease ends.
     pub(super) fn next_pending(&self) -> Option<Instant> {
         self.pending_due.first().map(|due| due.0)
     }
@@ -119,7 +120,7 @@ impl Index {
         self.ended.first().map(|due| due.0)
     }
 
-    /// Those that are due, the earliest first.
+    /// The keys of pending leases that are due, the earliest first.
     pub(super) fn pending_due(&self, now: Instant) -> impl Iterator<Item = PublicKey> {
         self.pending_due.iter().take_while(move |due| due.0 <= now).map(|due| due.1)
     }
@@ -136,17 +137,17 @@ impl Index {
         self.ended.iter().take_while(move |due| due.0 <= time).map(|due| due.1)
     }
 
-    /// Quarantines in the order in which they end.
+    /// Quarantines, ordered by their end.
     pub(super) fn quarantines(&self) -> impl Iterator<Item = (UnixSeconds, PublicKey)> {
         self.quarantine.iter().copied()
     }
 
-    /// Pending leases in the order in which they end.
+    /// Pending leases, ordered by their end.
     pub(super) fn pendings(&self) -> impl Iterator<Item = (Instant, PublicKey)> {
         self.pending_due.iter().copied()
     }
 
-    /// The pool that has the address among those to give.
+    /// The pool that can give the address.
     pub(super) fn space_of(&self, address: IpAddr) -> Option<&Space> {
         let space = if address.is_ipv4() { &self.v4 } else { &self.v6 };
         space.as_ref().filter(|space| space.contains(address))
@@ -157,7 +158,7 @@ impl Index {
         space.as_mut().filter(|space| space.contains(address))
     }
 
-    /// Addresses outside the pools have no holder: addresses of a former pool may remain in quarantine without effect.
+    /// Addresses outside the pools have no holder. Addresses of a former pool may remain in quarantine without effect.
     fn take(&mut self, address: IpAddr, key: PublicKey) {
         let Some(space) = self.space_mut(address) else { return };
         if space.is_free(address) {
@@ -176,7 +177,7 @@ impl Index {
     }
 }
 
-/// All addresses that are a peer's, by a lease or from quarantine; some of them twice.
+/// All addresses of a peer, by a lease or in quarantine. Some appear twice.
 fn addresses(state: &State, key: &PublicKey) -> impl Iterator<Item = IpAddr> + use<> {
     let leased = state.leases.get(key).map(Lease::addresses);
     let released = state
@@ -186,7 +187,7 @@ fn addresses(state: &State, key: &PublicKey) -> impl Iterator<Item = IpAddr> + u
     leased.into_iter().flatten().chain(released.into_iter().flatten())
 }
 
-/// When an invite's record may go: some time after it has admitted for the last time.
+/// When an invite's record may be deleted: some time after it could last admit a key.
 fn forgotten_at(invite: &InviteRecord) -> Option<UnixSeconds> {
     let used_up = invite.last_used.filter(|_| invite.uses_left == 0);
     let ended = [invite.revoked, invite.expires, used_up].into_iter().flatten().min()?;

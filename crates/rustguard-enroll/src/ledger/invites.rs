@@ -1,4 +1,4 @@
-//! Invites: made, revoked, looked up.
+//! Making, revoking and finding invites.
 use super::{Ledger, error::LedgerError};
 use crate::{
     lease::{InviteRecord, MAX_USES, NewInvite, TokenId},
@@ -7,7 +7,7 @@ use crate::{
 use rustguard_core::time::Now;
 
 impl<S: LeaseStore> Ledger<S> {
-    /// Makes an invite. Its fixed addresses must be free, or in quarantine, now and when it is used.
+    /// Makes an invite. Its fixed addresses must be free, or in quarantine, both now and when it is used.
     pub fn add_invite(&mut self, invite: NewInvite, now: Now) -> Result<&InviteRecord, LedgerError> {
         let time = self.time(now);
         let NewInvite { id, public_key, lifetime, uses, terms } = invite;
@@ -35,7 +35,7 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(&self.state.invites[&id])
     }
 
-    /// Withdraws an invite. Who came in by it stays.
+    /// Revokes an invite. Peers that it admitted stay.
     pub fn revoke_invite(&mut self, id: &TokenId, now: Now) -> Result<(), LedgerError> {
         let time = self.time(now);
         let invite = self.state.invites.get(id).ok_or(LedgerError::UnknownInvite(*id))?;
@@ -46,12 +46,12 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(self.commit(vec![Change::Invite(revoked)], now)?)
     }
 
-    /// All invites, by id, also those that admit nobody any more.
+    /// All invites, by id, including those that admit nobody any more.
     pub fn invites(&self) -> impl ExactSizeIterator<Item = &InviteRecord> {
         self.state.invites.values()
     }
 
-    /// One invite.
+    /// The invite with this id.
     pub fn invite(&self, id: &TokenId) -> Option<&InviteRecord> {
         self.state.invites.get(id)
     }

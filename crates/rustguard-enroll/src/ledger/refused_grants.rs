@@ -1,11 +1,11 @@
-//! Which grants are refused: invites that are unknown, revoked, expired or used, closed windows, and whatever is older than the
-//! removal of the peer.
+//! The grants that are refused: invites that are unknown, revoked, expired or used, closed windows, and grants older
+//! than the removal of the peer.
 use super::{Ledger, error::Refusal, request::Grant};
 use crate::lease::{Origin, Terms, UnixSeconds};
 use rustguard_crypto::x25519::PublicKey;
 
 impl<S> Ledger<S> {
-    /// Whether the grant lets this key in, and on what terms.
+    /// Checks whether the grant admits this key, and returns its terms.
     pub(super) fn permitted(
         &self,
         key: &PublicKey,

@@ -1,21 +1,24 @@
-//! What the ledger is asked, and by which rules it answers.
+//! Requests to the ledger, and the policy by which it answers.
 use crate::lease::{Lease, PresharedKey, Terms, TokenId};
 use core::time::Duration;
 use rustguard_crypto::x25519::PublicKey;
 
-/// How long things last.
+/// The durations and limits of leases.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Policy {
-    /// How long a lease lives after the last handshake; `None`: for ever. Peers an administrator added do not expire.
+    /// How long a lease lasts after the last handshake; `None`: without end. Peers that an administrator added do not
+    /// expire.
     pub lease_time: Option<Duration>,
-    /// How long an ephemeral peer may be silent: 30 minutes by default, some handshakes of a tunnel with keepalives.
+    /// How long an ephemeral peer may be silent. The default is 30 minutes, which is several handshakes of a tunnel
+    /// with keepalives.
     pub ephemeral: Duration,
-    /// How long an address rests before anybody else gets it: 24 hours by default.
+    /// How long an address is reserved for its former key after the lease ended. The default is 24 hours.
     pub quarantine: Duration,
-    /// How long a new peer has for its first handshake: 60 seconds by default.
+    /// How long a new peer may take for its first handshake. The default is 60 seconds.
     pub pending: Duration,
-    /// Most leases at a time, 65,536 by default: what bounds memory where the pool does not, as with an IPv6 /64.
+    /// The largest number of leases at a time. The default is 65,536. It bounds memory where the pool does not, as with
+    /// an IPv6 /64.
     pub max_leases: usize,
 }
 
@@ -63,17 +66,18 @@ impl Default for Policy {
     }
 }
 
-/// What lets a peer in.
+/// The reason to admit a peer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Grant {
-    /// This invite. Its terms hold.
+    /// This invite, with its terms.
     Invite(TokenId),
     /// The open window ([`Ledger::window_opened`](super::Ledger::window_opened)).
     Window,
-    /// An administrator's word: the lease is active at once, and it does not matter that the peer was removed before.
+    /// A decision of the administrator: the lease is active at once, and an earlier removal of the peer does not
+    /// matter.
     Admin(Terms),
-    /// The same for a guest: the lease ends after so long unless there is a handshake before.
+    /// The same for a guest: the lease ends after this time unless a handshake completes before.
     Guest(Terms, Duration),
 }
 
@@ -83,13 +87,14 @@ pub enum Grant {
 pub struct Request {
     /// The peer's WireGuard key.
     pub public_key: PublicKey,
-    /// What it calls itself, as it came: the ledger keeps what [`clean_name`](crate::lease::clean_name) makes of it.
+    /// The peer's name for itself, as received. The ledger stores it cleaned by
+    /// [`clean_name`](crate::lease::clean_name).
     pub name: Option<String>,
-    /// The preshared key of a fresh lease; one that exists keeps its own.
+    /// The preshared key of a new lease. An existing lease keeps its own key.
     pub preshared_key: PresharedKey,
     /// The peer itself asks for an ephemeral lease.
     pub ephemeral: bool,
-    /// What lets it in.
+    /// The reason to admit the peer.
     pub grant: Grant,
 }
 
@@ -116,8 +121,8 @@ impl Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Admission {
-    /// The lease, durable.
+    /// The lease, which is durable.
     pub lease: Lease,
-    /// Whether it is new; otherwise this key had it already, and nothing was counted or changed.
+    /// Whether the lease is new. Otherwise this key had it already, and no use was counted and nothing changed.
     pub fresh: bool,
 }

@@ -1,4 +1,4 @@
-//! One test for each thing that the ledger promises; `model` has the rest.
+//! One test for each promise of the ledger. `model` tests their combinations.
 mod model;
 
 use super::*;
@@ -15,7 +15,7 @@ fn at(seconds: u64) -> Now {
     stepped(seconds, i64::try_from(seconds).unwrap())
 }
 
-/// With a wall clock of its own.
+/// A time with different monotonic and wall clocks.
 fn stepped(instant: u64, wall: i64) -> Now {
     Now {
         instant: Instant::from_nanos((1_000 + instant) * 1_000_000_000),
@@ -174,7 +174,7 @@ fn a_fixed_address_is_had_or_the_refusal_says_who_has_it() {
     let refused = ledger.admit(request(3, Grant::Admin(two)), at(0));
     assert!(matches!(refused, Err(Refusal::TwoAddresses(..))));
 
-    // From quarantine too; whose it was gets another one.
+    // A fixed address can also come out of quarantine. Its former holder then gets another one.
     ledger.remove(&key(1), at(0)).unwrap();
     assert_eq!(text(ledger.admit(with(3, "10.0.0.4"), at(1)).unwrap().lease.v4), "10.0.0.4");
     let former = ledger.admit(admin(1), at(1)).unwrap().lease;
@@ -233,7 +233,7 @@ fn there_is_a_bound_where_the_pool_has_none() {
     let mut ledger = Ledger::open(MemoryStore::default(), pools(&["fd00::/64"]), policy, at(0)).unwrap();
     (1..=3).for_each(|peer| assert!(ledger.admit(admin(peer), at(0)).is_ok()));
     assert!(matches!(ledger.admit(admin(4), at(0)), Err(Refusal::Full(3))));
-    // Quarantines have the same bound; the earliest gives way.
+    // Quarantines have the same bound; the earliest one is dropped.
     for peer in 1..=10 {
         ledger.admit(admin(peer), at(peer.into())).unwrap();
         ledger.remove(&key(peer), at(peer.into())).unwrap();
@@ -249,7 +249,7 @@ fn pending_leases_without_a_handshake_are_freed_and_give_the_use_back() {
     ledger.admit(by_invite(2, 1), at(1)).unwrap();
     ledger.admit(by_invite(3, 1), at(2)).unwrap();
     ledger.confirm(&key(2), at(3)).unwrap();
-    // A repeat does not prolong it, nor does a new preshared key.
+    // A repetition does not prolong the wait, nor does a new preshared key.
     ledger.admit(by_invite(1, 1), at(50)).unwrap();
     ledger.set_preshared_key(&key(1), PresharedKey::from_bytes(&[5; 32]), at(51)).unwrap();
     assert_eq!(ledger.deadline(), Some(at(60).instant));
@@ -260,7 +260,7 @@ fn pending_leases_without_a_handshake_are_freed_and_give_the_use_back() {
     let mut ledger = reopened(ledger, at(63));
     assert_eq!(ledger.invite(&id(1)).unwrap().uses_left, 2);
     assert_eq!(text(ledger.admit(by_invite(4, 1), at(64)).unwrap().lease.v4), "10.0.0.2", "without quarantine");
-    // An administrator who removes a pending peer means it.
+    // An administrator's removal of a pending peer leaves a tombstone.
     ledger.remove(&key(4), at(65)).unwrap();
     assert_eq!(ledger.invite(&id(1)).unwrap().uses_left, 1);
 }
@@ -282,7 +282,8 @@ fn pending_leases_keep_what_is_left_of_their_minute_over_a_restart_whatever_the_
         let mut ledger = ledger(&["10.0.0.0/24"]);
         ledger.add_invite(new_invite(1, 1), at(0)).unwrap();
         ledger.admit(by_invite(1, 1), at(0)).unwrap();
-        // 40 s on the monotonic clock; the wall clock has its own opinion. Never longer than the time last seen allows.
+        // 40 s have passed on the monotonic clock, and another time on the wall clock. The wait is never longer than
+        // the last seen time permits.
         let mut ledger = reopened(ledger, stepped(40, wall));
         let ends = ends.min(100);
         let deadline = ledger.deadline().unwrap();
@@ -318,7 +319,7 @@ fn a_removed_peer_comes_back_by_something_newer_only() {
     let mut ledger = reopened(ledger, at(1));
     assert!(matches!(ledger.admit(request(1, Grant::Window), at(1)), Err(Refusal::Closed)), "not over a restart");
     assert!(matches!(ledger.admit(by_invite(1, 1), at(1)), Err(Refusal::Removed)));
-    // Made in the same second as the removal, and on a clock that went back: order counts.
+    // The invite is made in the same second as the removal, on a clock that went back: the order decides.
     ledger.add_invite(new_invite(2, 1), stepped(1, -1_000)).unwrap();
     assert!(ledger.admit(by_invite(1, 2), at(1)).unwrap().fresh);
     assert!(matches!(ledger.admit(by_invite(1, 1), at(1)), Err(Refusal::Removed)), "the old one does not, even now");
@@ -343,7 +344,7 @@ fn tombstones_go_when_nothing_older_is_left() {
     assert_eq!((ledger.invites().len(), ledger.state.removed.len()), (0, 0));
     assert!(matches!(ledger.admit(by_invite(1, 1), at(end)), Err(Refusal::Unknown(_))));
 
-    // A clock that leaps over all of it does not let a removed peer back in by the window.
+    // A large leap of the clock does not let the window admit a removed peer.
     ledger.window_opened();
     ledger.admit(request(2, Grant::Window), at(end)).unwrap();
     ledger.remove(&key(2), at(end)).unwrap();
@@ -352,7 +353,7 @@ fn tombstones_go_when_nothing_older_is_left() {
     ledger.window_closed();
     ledger.expire(at(end + 3)).unwrap();
     assert_eq!(ledger.state.removed.len(), 0);
-    // Nothing to remember where nothing could bring it back.
+    // No tombstone is needed if no grant could admit the peer again.
     ledger.admit(admin(3), at(end + 3)).unwrap();
     ledger.remove(&key(3), at(end + 3)).unwrap();
     assert_eq!(ledger.state.removed.len(), 0);
@@ -363,7 +364,7 @@ fn leasing(lease_time: u64, store: MemoryStore, now: Now) -> Ledger<MemoryStore>
     Ledger::open(store, pools(&["10.0.0.0/24"]), policy, now).unwrap()
 }
 
-/// With a peer that came by invite and is active since second 1.
+/// A ledger with a peer that came by invite and is active since second 1.
 fn with_a_lease(lease_time: u64) -> Ledger<MemoryStore> {
     let mut ledger = leasing(lease_time, MemoryStore::default(), at(0));
     ledger.add_invite(new_invite(1, 5), at(0)).unwrap();
@@ -377,7 +378,7 @@ fn leases_end_unless_handshakes_renew_them() {
     let mut ledger = with_a_lease(16_000);
     ledger.admit(admin(2), at(1)).unwrap();
     assert_eq!(ledger.lease(&key(1)).unwrap().expires, Some(START + 16_001));
-    // Too soon to be worth a note.
+    // Too soon to be recorded.
     ledger.confirm(&key(1), at(1_000)).unwrap();
     assert_eq!(ledger.deadline(), Some(at(16_001).instant));
     ledger.confirm(&key(1), at(10_000)).unwrap();
@@ -385,7 +386,7 @@ fn leases_end_unless_handshakes_renew_them() {
     ledger.expire(at(10_060)).unwrap();
     let lease = ledger.lease(&key(1)).unwrap();
     assert_eq!((lease.last_handshake, lease.expires), (Some(START + 10_000), Some(START + 26_000)));
-    // Not durable yet when its time has come: it counts all the same.
+    // The renewal is not durable yet at the lease's end, but it counts.
     ledger.confirm(&key(1), at(25_999)).unwrap();
     assert_eq!(ledger.expire(at(26_000)).unwrap(), []);
     let mut ledger = reopened(ledger, at(26_001));
@@ -443,7 +444,7 @@ fn a_clock_that_goes_back_changes_nothing() {
     let mut ledger = with_a_lease(10_000);
     assert_eq!(ledger.expire(stepped(2, back)).unwrap(), []);
     assert_eq!(ledger.time(stepped(100, back)), START + 100);
-    // In this run and after a restart, everything lasts as long as it was to.
+    // In this run and after a restart, all durations stay as intended.
     assert_eq!(ledger.deadline(), Some(at(10_001).instant));
     ledger.rename(&key(1), "noted", stepped(5_000, back)).unwrap();
     let mut ledger = reopened(ledger, stepped(5_000, back));
@@ -467,7 +468,7 @@ fn a_clock_that_leaps_forward_ends_no_lease_of_a_peer_that_is_there_and_nothing_
     let after_grace = 1_001 + GRACE.as_secs();
     let ended = ledger.expire(stepped(after_grace, ahead)).unwrap();
     assert_eq!(ended.iter().map(|lease| lease.public_key).collect::<Vec<_>>(), [key(2)], "the silent one");
-    // It was a mistake, and is taken back: what was renewed meanwhile still ends.
+    // The clock is set back again. Leases renewed in between still end.
     let mut ledger = reopened(ledger, at(after_grace + 1));
     let expires = ledger.lease(&key(1)).unwrap().expires.unwrap();
     assert!(expires > START + 3_650 * DAY);
@@ -581,7 +582,7 @@ fn a_guest_who_does_not_come_makes_room_and_one_who_does_stays() {
         let guest = Grant::Guest(Terms::default(), Duration::from_secs(DAY));
         assert_eq!(ledger.admit(request(peer, guest), at(0)).unwrap().lease.expires, Some(ledger.time(at(0)) + DAY));
     }
-    // A restart forgets neither.
+    // A restart preserves both facts.
     let mut ledger = reopened(ledger, at(60));
     ledger.confirm(&key(1), at(DAY - 3600)).unwrap();
     ledger.expire(at(DAY - 3000)).unwrap();

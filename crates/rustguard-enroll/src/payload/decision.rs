@@ -1,4 +1,4 @@
-//! The byte that says how a server decided.
+//! The byte that encodes a server's decision.
 use crate::join_error::JoinError;
 use core::time::Duration;
 
@@ -23,7 +23,7 @@ impl Decision {
                 JoinError::TokenSpent => 5,
                 JoinError::QueueFull => 7,
                 JoinError::NotApproved => 8,
-                // The others are never the server's to say.
+                // The server never sends the other errors.
                 JoinError::ServerFailed | JoinError::NotAccepted | JoinError::Unreadable | JoinError::BadKey => 6,
             },
         }

@@ -2,7 +2,7 @@
 use crate::wire::Reader;
 use core::net::IpAddr;
 
-/// False when there are more elements than a byte counts.
+/// Returns false if the list has more elements than one byte can count.
 pub(super) fn write_list<T>(to: &mut Vec<u8>, list: &[T], mut write: impl FnMut(&mut Vec<u8>, &T)) -> bool {
     to.push(list.len() as u8);
     list.iter().for_each(|element| write(to, element));

@@ -1,4 +1,4 @@
-//! What a grant says: the lease, or why there is none.
+//! The contents of a grant: the lease, or the reason of a refusal.
 use super::decision::Decision;
 use crate::{
     join_error::JoinError,
@@ -13,7 +13,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 /// The lease is ephemeral.
 const FLAG_EPHEMERAL: u8 = 1;
 
-/// The sealed part of a grant. `Debug` is not implemented: it has the preshared key.
+/// The sealed part of a grant. `Debug` is not implemented because it contains the preshared key.
 pub(crate) struct GrantText {
     pub(crate) decision: Decision,
     pub(crate) ephemeral: bool,
@@ -36,7 +36,8 @@ impl GrantText {
         }
     }
 
-    /// `decision 1 | flags 1 | IPv4 4 | IPv6 16 | expires 8 | preshared key 32 | wait 4 | zeros`, zeros for what is none.
+    /// `decision 1 | flags 1 | IPv4 4 | IPv6 16 | expires 8 | preshared key 32 | wait 4 | zeros`. An absent field is
+    /// zero.
     pub(crate) fn write(&self) -> Zeroizing<[u8; GRANT_TEXT]> {
         let wait = match self.decision {
             Decision::Refused(JoinError::PoolExhausted(Some(wait))) => {

@@ -1,4 +1,4 @@
-//! What a response or welcome says: the settings of the network, or why not.
+//! The contents of a response or welcome: the settings of the network, or the reason of a refusal.
 use super::{
     decision::Decision,
     fields::{read_address, read_list, write_address, write_list},
@@ -11,11 +11,12 @@ use crate::{
 use ipnet::IpNet;
 use rustguard_crypto::x25519::PublicKey;
 
-/// Bytes the settings may take: what fits into the one with more around it of the two messages that carry them.
+/// The largest size of the settings in bytes: the space in a response, which has the larger overhead of the two
+/// messages that carry them.
 pub(crate) const MAX_SETTINGS: usize = MAX_DATAGRAM - RESPONSE_OVERHEAD;
 const _: () = assert!(WELCOME_OVERHEAD <= RESPONSE_OVERHEAD);
 
-/// What a welcome or response says.
+/// The contents of a welcome or response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Greeting {
     Settings(PublicKey, ServerConfig),
@@ -23,15 +24,15 @@ pub(crate) enum Greeting {
     Refused(JoinError),
 }
 
-/// `decision 1`, which is not followed by settings.
+/// `decision 1`, without settings.
 pub(crate) fn short_greeting(decision: Decision) -> Vec<u8> {
     vec![decision.code()]
 }
 
-/// The settings: `0 | server 32 | mtu 2 | port 2 | keepalive 2 | addresses | routes | DNS | search`, numbers little-endian with 0
-/// for none, each list a count of one byte and its elements.
+/// The settings: `0 | server 32 | mtu 2 | port 2 | keepalive 2 | addresses | routes | DNS | search`. Numbers are
+/// little-endian, and 0 means none. Each list is a count of one byte and its elements.
 pub(crate) fn settings(server: &PublicKey, config: &ServerConfig) -> Result<Vec<u8>, ConfigError> {
-    // What a joiner takes, less the routes to the server's own addresses that it adds.
+    // The limits of a joiner, less the routes to the server's own addresses that the joiner adds.
     let counts = [
         ("routes", config.routes.len(), MAX_ROUTES - config.addresses.len().min(2)),
         ("name servers", config.dns.len(), MAX_DNS),
@@ -43,7 +44,7 @@ pub(crate) fn settings(server: &PublicKey, config: &ServerConfig) -> Result<Vec<
     settings_unchecked(server, config)
 }
 
-/// As [`settings`], however many there are of everything.
+/// Like [`settings`], without the limits on the numbers of elements.
 pub(crate) fn settings_unchecked(server: &PublicKey, config: &ServerConfig) -> Result<Vec<u8>, ConfigError> {
     let mut text = vec![Decision::Accepted.code()];
     text.extend_from_slice(&server.0);
@@ -89,7 +90,7 @@ impl Greeting {
                 let search = read_list(&mut fields, |from| {
                     let [len] = *from.take()?;
                     let domain = core::str::from_utf8(from.take_slice(usize::from(len))?).ok()?;
-                    // It ends up in configuration files: no white space, nothing that could begin another line.
+                    // The text is written to configuration files, so white space and line breaks are not permitted.
                     domain.bytes().all(|byte| byte.is_ascii_graphic()).then(|| domain.to_owned())
                 })?;
                 let config = ServerConfig { addresses, routes, dns, search, mtu, port, keepalive };

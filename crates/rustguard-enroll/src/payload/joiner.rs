@@ -8,7 +8,7 @@ use rustguard_crypto::x25519::PublicKey;
 
 /// The joiner asks for an ephemeral lease.
 const FLAG_EPHEMERAL: u8 = 1;
-/// Bytes by which an initiation proves the joiner's WireGuard key.
+/// Bytes of the proof of the joiner's WireGuard key in an initiation.
 pub(crate) const PROOF_OF_KEY: usize = 16;
 
 /// A machine that wants to join.
@@ -16,7 +16,7 @@ pub(crate) const PROOF_OF_KEY: usize = 16;
 pub(crate) struct Joiner {
     pub(crate) public_key: PublicKey,
     pub(crate) name: Option<String>,
-    /// It asks to be forgotten when it is silent.
+    /// The joiner asks the server to end the lease when it is silent for long.
     pub(crate) ephemeral: bool,
 }
 
@@ -42,7 +42,8 @@ impl Joiner {
         Some(Self { public_key, name, ephemeral: flags & FLAG_EPHEMERAL != 0 })
     }
 
-    /// The text of an initiation: `timestamp 12 | joiner | proof 16 | zeros`. `prove` makes the proof of what stands before it.
+    /// The text of an initiation: `timestamp 12 | joiner | proof 16 | zeros`. `prove` makes the proof of the preceding
+    /// bytes.
     pub(crate) fn initiation_text(
         &self,
         timestamp: &[u8; TIMESTAMP_LEN],
@@ -55,7 +56,7 @@ impl Joiner {
         padded(text)
     }
 
-    /// The timestamp, the joiner, and its proof. A program that makes none has zeros there.
+    /// The timestamp, the joiner and its proof. A program that makes no proof sends zeros there.
     pub(crate) fn from_initiation(text: &[u8]) -> Option<([u8; TIMESTAMP_LEN], Self, ProofOfKey<'_>)> {
         let mut fields = Reader(text);
         let (timestamp, joiner) = (*fields.take()?, Self::read(&mut fields)?);
@@ -85,7 +86,7 @@ fn padded<const N: usize>(mut text: Vec<u8>) -> [u8; N] {
 /// The part of an initiation that proves the joiner's WireGuard key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProofOfKey<'t> {
-    /// What stands before it.
+    /// The bytes that precede the proof.
     pub(crate) text: &'t [u8],
     pub(crate) mac: &'t [u8; PROOF_OF_KEY],
 }

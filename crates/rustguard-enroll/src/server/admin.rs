@@ -95,7 +95,7 @@ impl<S: LeaseStore> Server<S> {
 
     pub(super) fn close_window(&mut self, reason: Reason, now: Now, actions: &mut Vec<Action>) {
         let Some(window) = self.window.take() else { return };
-        // Guesses end with it: closed means silent.
+        // Guesses end with the window, so that a closed window is silent.
         self.sessions.retain(|session| !session.is_guess_of(window.serial));
         actions.push(Action::Audit(AuditRecord::new(AuditEvent::WindowClosed, now).reason(reason)));
     }
@@ -136,7 +136,8 @@ impl<S: LeaseStore> Server<S> {
 
 /// Peers.
 impl<S: LeaseStore> Server<S> {
-    /// Adds a peer by hand, for a config of a stock WireGuard app. The lease has its addresses and preshared key.
+    /// Adds a peer by hand, for the configuration of a stock WireGuard app. The lease has its addresses and preshared
+    /// key.
     ///
     /// # Errors
     /// [`ServerError::Refused`].
@@ -169,14 +170,15 @@ impl<S: LeaseStore> Server<S> {
         Ok(admission.lease)
     }
 
-    /// Withdraws what admitted a peer: revokes its invite, or closes the window. Other peers that came by it stay.
+    /// Withdraws the grant that admitted a peer: revokes its invite, or closes the window. Other peers that it admitted
+    /// stay.
     ///
     /// # Errors
     /// [`ServerError::Ledger`].
     pub fn withdraw_grant(&mut self, peer: &PublicKey, now: Now, actions: &mut Vec<Action>) -> Result<(), ServerError> {
         let lease = self.ledger.lease(peer).ok_or(LedgerError::UnknownPeer(*peer))?;
         match lease.origin {
-            // Its record may be gone already, and the invite with it.
+            // The record of the invite may have been deleted already.
             Origin::Invite(id) if self.ledger.invite(&id).is_some() => self.revoke_invite(&id, now, actions)?,
             Origin::Window => {
                 self.close(now, actions);
@@ -186,21 +188,21 @@ impl<S: LeaseStore> Server<S> {
         Ok(())
     }
 
-    /// Removes a peer, and returns what its lease was: no grant older than this lets its key in again. A machine that makes
-    /// itself another key is another peer: what let it in has to be withdrawn as well, [`Server::withdraw_grant`].
+    /// Removes a peer and returns its former lease. Only newer grants admit its key again. A machine with a new key is
+    /// another peer. To keep it out, withdraw the grant as well: [`Server::withdraw_grant`].
     ///
     /// # Errors
     /// [`ServerError::Ledger`].
     pub fn remove_peer(&mut self, peer: &PublicKey, now: Now, actions: &mut Vec<Action>) -> Result<Lease, ServerError> {
         let lease = self.ledger.remove(peer, now)?;
-        // An exchange under way would be refused by the tombstone. The answer to a finished exchange must not be repeated.
+        // The tombstone would refuse an exchange in progress. The answer to a finished exchange must not be repeated.
         self.sessions.retain(|session| session.joiner.as_ref().is_none_or(|joiner| joiner.public_key != *peer));
         actions.push(Action::RemovePeer(*peer));
         actions.push(Action::Audit(AuditRecord::of_lease(AuditEvent::Removed, &lease, now).reason(Reason::Command)));
         Ok(lease)
     }
 
-    /// Gives a peer another name.
+    /// Renames a peer.
     ///
     /// # Errors
     /// [`ServerError::Ledger`].

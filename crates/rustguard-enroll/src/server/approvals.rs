@@ -1,4 +1,4 @@
-//! Joiners who wait until an administrator has compared their digits.
+//! Joiners that wait until an administrator has compared their digits.
 use super::{
     Server,
     error::ServerError,
@@ -15,7 +15,7 @@ use crate::{
 };
 use rustguard_core::time::{Instant, Now};
 
-/// Joiners that may wait for approval at a time.
+/// The largest number of joiners that may wait for approval at a time.
 pub const MAX_WAITING: usize = 16;
 
 impl<S: LeaseStore> Server<S> {
@@ -49,15 +49,15 @@ impl<S: LeaseStore> Server<S> {
             record = record.peer(&joiner.public_key).name(joiner.name.as_deref()).source(*from);
         }
         session.stage = Stage::Welcomed;
-        // It asks every second or two, and has to hear this before it can go on.
+        // The joiner asks every second or two, and must receive the approval before it can continue.
         session.until = now.instant + SESSION_TIME * 2;
         session.answer_proof(hash, &self.settings);
         actions.push(Action::Audit(record));
         Ok(())
     }
 
-    /// Refuses the waiting joiners whose time limit `whom` selects. They hear it with their next question, a second or two later.
-    /// Returns whether there were any.
+    /// Refuses the waiting joiners whose time limit `whom` selects. They are told in the answer to their next question,
+    /// a second or two later. Returns whether there were any.
     pub(super) fn turn_away(&mut self, whom: impl Fn(Instant) -> bool, now: Instant) -> bool {
         let mut any = false;
         for session in self.sessions.iter_mut() {

@@ -1,4 +1,4 @@
-//! The claim, the last message of both protocols: it ends in a lease or in a refusal with its reason.
+//! The claim, the last message of both protocols. It results in a lease, or in a refusal with its reason.
 use super::{
     Server,
     session::{SESSION_TIME, Stage, Via},
@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 use zeroize::Zeroizing;
 
 impl<S: LeaseStore> Server<S> {
-    /// The joiner claims its lease, which takes its WireGuard key and sends its ML-KEM key.
+    /// Handles a claim, which proves the joiner's WireGuard key and contains its ML-KEM key.
     pub(super) fn handle_claim(
         &mut self,
         from: SocketAddr,
@@ -50,7 +50,7 @@ impl<S: LeaseStore> Server<S> {
         if session.claim_keys.is_none() {
             session.claim_keys = session.keys.claim(&self.identity, &joiner.public_key).ok();
         }
-        // None for a key of low order, which proves nothing.
+        // The result is `None` for a key of low order, which proves nothing.
         let opened = session.claim_keys.as_ref().and_then(|keys| {
             let header = &datagram[..datagram.len() - claim.text.len() - claim.tag.len()];
             let text = open(keys.key(), 0, header, claim.text, claim.tag)?;
@@ -64,7 +64,7 @@ impl<S: LeaseStore> Server<S> {
         };
         let receiver = session.receiver;
 
-        // Durable when it returns, with the key that the answer lets the joiner use.
+        // The lease is durable on return, with the preshared key that the answer gives the joiner.
         let request = Request {
             public_key: joiner.public_key,
             name: joiner.name.clone(),
@@ -93,7 +93,7 @@ impl<S: LeaseStore> Server<S> {
         actions: &mut Vec<Action>,
     ) -> GrantText {
         let lease = &admission.lease;
-        // The device already has the peer of an existing lease. Its sessions go on.
+        // The device already has the peer of an existing lease, so its sessions continue.
         if admission.fresh {
             actions.push(Action::SetPeer(PeerConfig::of_lease(lease)));
         }
@@ -126,7 +126,7 @@ impl<S: LeaseStore> Server<S> {
                 (Reason::PoolExhausted, JoinError::PoolExhausted(wait))
             }
             Refusal::Full(_) => (Reason::PoolExhausted, JoinError::PoolExhausted(None)),
-            // The last two are refused when the invite is made.
+            // The last two are already refused when the invite is made.
             Refusal::AddressTaken { .. }
             | Refusal::AddressUnusable(_)
             | Refusal::TwoAddresses(..)

@@ -1,4 +1,4 @@
-//! Why the server did not do as it was told.
+//! Why the server did not carry out a command.
 use crate::{
     approval::ApprovalCode,
     config::ConfigError,
@@ -6,11 +6,11 @@ use crate::{
     token::TokenError,
 };
 
-/// Why the server did not do as it was told.
+/// Why the server did not carry out a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// A window that is open too long, or not at all.
+    /// The duration of the window is zero or too long.
     #[error("a window is open for 1 second to 15 minutes")]
     WindowDuration,
     /// Another window is open.
@@ -19,16 +19,16 @@ pub enum ServerError {
     /// No waiting joiner shows this code.
     #[error("nobody waits with the code {0}; `rustguard status` lists who does")]
     NobodyWaits(ApprovalCode),
-    /// Joiners cannot be told this.
+    /// The settings cannot be sent to joiners.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The endpoint does not fit into an invite.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The ledger refuses.
+    /// The ledger refuses to admit the peer.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The ledger cannot.
+    /// The ledger could not carry out the change.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
 }

@@ -1,5 +1,5 @@
-//! Protocol A: the first message of an invite's holder. The checks stand in the order of what they cost: form, MAC1, what was
-//! answered before, the allowance or a cookie, and only then a multiplication.
+//! Protocol A: the first message of an invite's holder. The checks are ordered by cost: form, MAC1, repetition of an
+//! answered message, allowance or cookie, and only then a multiplication.
 use super::{
     Server,
     session::{MAX_PER_INVITE, SESSION_TIME, Session, Stage, Via},
@@ -33,7 +33,8 @@ impl<S: LeaseStore> Server<S> {
         if !self.checker.mac1_is_valid(datagram) {
             return;
         }
-        // The answer goes to wherever the message came from. It is no longer than the message, and only its first sender can use it.
+        // The answer goes to the source of the message. It is no longer than the message, and only the original sender
+        // can use it.
         let first = hash::hash(&[wire::without_macs(datagram)]);
         if let Some(answer) = self.sessions.answer(&first, now.instant) {
             actions.push(Action::Send { to: from, bytes: answer.to_vec() });
@@ -58,21 +59,22 @@ impl<S: LeaseStore> Server<S> {
             self.refuse_silently(reason, from, Some(id), None, now, actions);
             return;
         }
-        // From here on the sender claims a valid invite. `verify` proves that it holds it.
+        // From here on the sender claims a valid invite. `verify` proves that the sender holds it.
         let Ok((received, text)) = invite::verify(claimed, &self.identity, initiation) else { return };
         let joiner = Joiner::from_initiation(&text).filter(|(_, joiner, _)| joiner.public_key != self.public_key);
         let Some((timestamp, joiner, proof)) = joiner else {
             self.refuse_silently(Reason::Malformed, from, Some(id), None, now, actions);
             return;
         };
-        // An invite may have several holders, and each can name another's public key. So only a joiner that has proved its
-        // private key is treated as the owner of that key.
+        // An invite may have several holders, and each can name another's public key. Only a joiner that has proved its
+        // private key is therefore treated as the owner of that key.
         let proven = invite::proves_key(&self.identity, initiation, &joiner.public_key, proof);
         if self.is_used_by_others(&id, proven.then_some(&joiner.public_key)) {
             self.refuse_silently(Reason::UsedToken, from, Some(id), Some(&joiner.public_key), now, actions);
             return;
         }
-        // One session for each machine. An older initiation than the one being answered is a replay and must not end the session.
+        // There is one session for each machine. An initiation older than the answered one is a replay and must not end
+        // the session.
         if proven {
             match self.sessions.of_machine(&id, &joiner.public_key, now.instant) {
                 Some((_, last)) if timestamp <= last => return,

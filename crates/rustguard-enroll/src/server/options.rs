@@ -1,4 +1,4 @@
-//! What the server is told, and what it tells.
+//! The parameters and results of the server's commands.
 use crate::{
     approval::ApprovalCode,
     lease::Terms,
@@ -9,20 +9,20 @@ use rustguard_core::time::Instant;
 use rustguard_crypto::x25519::PublicKey;
 use std::net::SocketAddr;
 
-/// How long a window is open unless told otherwise.
+/// The default duration of a window.
 pub const DEFAULT_WINDOW: Duration = Duration::from_secs(60);
-/// How long a window may be open.
+/// The longest duration of a window.
 pub const MAX_WINDOW: Duration = Duration::from_secs(15 * 60);
-/// How long an invite is good unless told otherwise.
+/// The default validity of an invite.
 pub const DEFAULT_INVITE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How to open a window.
+/// The parameters of a new window.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// How long; at most [`MAX_WINDOW`].
+    /// Its duration; at most [`MAX_WINDOW`].
     pub duration: Duration,
-    /// The passphrase that opens it. Without one, a code is made.
+    /// The window's passphrase. Without one, the server makes a code.
     pub passphrase: Option<Passphrase>,
     /// Whether each joiner waits for [`Server::approve`](super::Server::approve).
     pub approve: bool,
@@ -84,29 +84,29 @@ pub struct WindowStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PendingApproval {
-    /// What the joiner sees as well.
+    /// The digits, which the joiner shows too.
     pub code: ApprovalCode,
-    /// What it calls itself.
+    /// The joiner's name for itself.
     pub name: Option<String>,
     /// Its WireGuard public key.
     pub public_key: PublicKey,
-    /// Where it was heard from last.
+    /// The source of its last message.
     pub source: SocketAddr,
-    /// Until when it can be approved.
+    /// The end of the time for approval.
     pub until: Instant,
 }
 
-/// How to make an invite.
+/// The parameters of a new invite.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct InviteOptions {
-    /// How many machines may use it: 1 to [`MAX_USES`](crate::lease::MAX_USES).
+    /// The number of machines that may use it: 1 to [`MAX_USES`](crate::lease::MAX_USES).
     pub uses: u32,
-    /// How long it is good; `None` is until it is used up or revoked.
+    /// Its validity; `None`: until it is used up or revoked.
     pub expires: Option<Duration>,
     /// The terms for machines that use it.
     pub terms: Terms,
-    /// Where the joiner finds the server, as `HOST:PORT`.
+    /// The server's address for the joiner, as `HOST:PORT`.
     pub endpoint: Option<String>,
 }
 
@@ -146,11 +146,11 @@ impl Default for InviteOptions {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct NewPeer {
-    /// What it is called.
+    /// The peer's name.
     pub name: Option<String>,
-    /// What it gets.
+    /// The terms of its lease.
     pub terms: Terms,
-    /// It is a guest: its lease ends unless there is a handshake within this time.
+    /// For a guest: the lease ends unless a handshake completes within this time.
     pub within: Option<Duration>,
 }
 

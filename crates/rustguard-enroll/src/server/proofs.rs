@@ -20,7 +20,7 @@ use rustguard_crypto::hash;
 use std::net::SocketAddr;
 
 impl<S: LeaseStore> Server<S> {
-    /// The joiner proves that it knows the secret. Only now does the server prove anything itself.
+    /// Handles the joiner's proof that it knows the secret. The server proves nothing before this.
     pub(super) fn handle_proof(
         &mut self,
         from: SocketAddr,
@@ -47,7 +47,8 @@ impl<S: LeaseStore> Server<S> {
         let Via::Window { serial, source, commitment: committed, approve } = session.via.clone() else { return };
         let header = &datagram[..datagram.len() - proof.text.len() - proof.tag.len()];
         let Some(text) = open(session.keys.to_server(), 0, header, proof.text, proof.tag) else {
-            // A wrong proof ends the session at once. From another source it may be forged to end somebody else's session.
+            // A wrong proof ends the session at once. A proof from another source does not, because it may be forged to
+            // end the session.
             if Source::of(from.ip()) == source {
                 self.sessions.remove(&proof.session);
                 self.refuse_silently(Reason::WrongSecret, from, None, None, now, actions);
@@ -80,7 +81,8 @@ impl<S: LeaseStore> Server<S> {
             session.answer_proof(hash, &self.settings);
         } else if asked >= MAX_ASKING || waiting.len() >= MAX_WAITING || waiting.iter().any(|other| other.code == code)
         {
-            // Two joiners with the same digits cannot be told apart. The second one tries again and gets other digits.
+            // Two joiners with the same digits cannot be distinguished. The second one tries again and gets other
+            // digits.
             session.stage = Stage::Refused;
             session.answer_proof(hash, &short_greeting(Decision::Refused(JoinError::QueueFull)));
             record.event = AuditEvent::Refused;

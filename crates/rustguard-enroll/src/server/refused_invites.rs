@@ -1,5 +1,5 @@
-//! Which invites are refused when their holder sends its first message: unknown, revoked, expired and used ones. The ledger
-//! decides again, and for good, when the lease is claimed ([`Ledger::admit`](crate::ledger::Ledger::admit)).
+//! The invites that are refused at their holder's first message: unknown, revoked, expired and used ones. The ledger
+//! makes the final decision when the lease is claimed ([`Ledger::admit`](crate::ledger::Ledger::admit)).
 use super::Server;
 use crate::{
     audit::Reason,
@@ -10,7 +10,7 @@ use rustguard_core::time::Now;
 use rustguard_crypto::x25519::PublicKey;
 
 impl<S: LeaseStore> Server<S> {
-    /// Why an invite admits nobody, if it does not. Whether it is used up is another question:
+    /// Why an invite admits nobody; `None` if it is valid. Another function checks whether it is used up:
     /// [`is_used_by_others`](Self::is_used_by_others).
     pub(super) fn refusal_of_invite(&mut self, id: &TokenId, public_key: &PublicKey, now: Now) -> Option<Reason> {
         let time = self.ledger.time(now);
@@ -22,8 +22,8 @@ impl<S: LeaseStore> Server<S> {
         }
     }
 
-    /// Whether an invite has no use left, and this joiner has none of the uses. `joiner` is the key it has proved, if it has
-    /// proved one: a machine that came by the invite may repeat its join, because an answer can get lost.
+    /// Whether an invite has no use left, and this joiner did not take one of the uses. `joiner` is the key that it has
+    /// proved, if any. A machine that came by the invite may repeat its join, because an answer can get lost.
     pub(super) fn is_used_by_others(&self, id: &TokenId, joiner: Option<&PublicKey>) -> bool {
         let used_up = self.ledger.invite(id).is_none_or(|record| record.uses_left == 0);
         let lease = joiner.and_then(|joiner| self.ledger.lease(joiner));

@@ -1,4 +1,4 @@
-//! What the server remembers between the datagrams of one exchange, for seconds, in bounded memory.
+//! The server's state between the datagrams of one exchange. It lasts for seconds and its size is bounded.
 use crate::{
     approval::ApprovalCode,
     lease::TokenId,
@@ -13,18 +13,18 @@ use rustguard_core::{time::Instant, wire::TIMESTAMP_LEN};
 use rustguard_crypto::x25519::PublicKey;
 use std::{collections::BTreeMap, net::SocketAddr};
 
-/// Sessions at most. Only holders of a good invite or, in a window, five guesses make any.
+/// The largest number of sessions. Only holders of a valid invite, or the five guesses of a window, create any.
 pub(crate) const MAX_SESSIONS: usize = 1024;
-/// Sessions of one invite at most: its holders cannot keep others out.
+/// The largest number of sessions of one invite. Its holders therefore cannot keep others out.
 pub(crate) const MAX_PER_INVITE: usize = 256;
-/// How long a session waits for the joiner's next message. Its retransmissions come at least every second.
+/// How long a session waits for the joiner's next message. The joiner repeats messages at least every second.
 pub(crate) const SESSION_TIME: Duration = Duration::from_secs(15);
-/// How long a server's share waits for the proof: the pace of guessing.
+/// How long a server's share waits for the proof. This limits the rate of guesses.
 pub(crate) const SHARE_TIME: Duration = Duration::from_secs(10);
 /// How long a joiner waits for approval.
 pub(crate) const APPROVAL_TIME: Duration = Duration::from_secs(5 * 60);
 
-/// One exchange. A message that comes again gets the same answer again.
+/// One exchange. A repeated message gets the same answer again.
 pub(crate) struct Session {
     /// The joiner's index.
     pub(crate) receiver: Index,
@@ -37,11 +37,11 @@ pub(crate) struct Session {
     /// The joiner, once its identity is authentic.
     pub(crate) joiner: Option<Joiner>,
     pub(crate) stage: Stage,
-    /// Hash of the proof, and the welcome that answers it for now.
+    /// Hash of the proof, and its current answer, the welcome.
     pub(crate) welcome: Option<([u8; 32], Vec<u8>)>,
-    /// Welcomes sealed so far: each takes a counter.
+    /// The number of welcomes sealed so far. Each one uses a counter value.
     pub(crate) welcomes: u64,
-    /// Computed once: it takes a multiplication.
+    /// Computed once, because it costs a multiplication.
     pub(crate) claim_keys: Option<ClaimKeys>,
     pub(crate) until: Instant,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Session {
 /// What entitles the joiner: an invite or a window.
 #[derive(Clone)]
 pub(crate) enum Via {
-    /// The timestamp of an initiation that proved the joiner's key; by an older program it proves none.
+    /// The timestamp of an initiation that proved the joiner's key. An initiation of an older program has no proof.
     Invite {
         id: TokenId,
         proven: Option<[u8; TIMESTAMP_LEN]>,
@@ -64,7 +64,7 @@ pub(crate) enum Via {
 
 /// The progress of a session.
 pub(crate) enum Stage {
-    /// The share is out, the proof is not in.
+    /// The share was sent, and the proof has not arrived.
     Shared,
     /// An administrator has to decide.
     Waiting { code: ApprovalCode, from: SocketAddr },
@@ -77,7 +77,7 @@ pub(crate) enum Stage {
 }
 
 impl Session {
-    /// Seals `greeting` into the welcome that answers the proof with this hash from now on.
+    /// Seals `greeting` into the welcome. From now on it answers the proof with this hash.
     pub(crate) fn answer_proof(&mut self, proof: [u8; 32], greeting: &[u8]) {
         let counter = self.welcomes;
         self.welcomes += 1;
@@ -86,7 +86,7 @@ impl Session {
         self.welcome = Some((proof, message));
     }
 
-    /// Whether it may still lead to a lease by way of a window.
+    /// Whether the session may still result in a lease by way of a window.
     pub(crate) fn needs_window(&self) -> bool {
         matches!(self.via, Via::Window { .. }) && matches!(self.stage, Stage::Waiting { .. } | Stage::Welcomed)
     }
@@ -108,7 +108,7 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// An index that no session has.
+    /// An unused index.
     pub(crate) fn fresh_index(&self, rng: &mut impl CryptoRng) -> Index {
         loop {
             let mut index = [0; 8];
@@ -128,7 +128,7 @@ impl Sessions {
         self.by_index.get_mut(index).filter(|session| now < session.until)
     }
 
-    /// The answer to a first message that was answered already.
+    /// The answer to a first message that was already answered.
     pub(crate) fn answer(&self, first: &[u8; 32], now: Instant) -> Option<&[u8]> {
         let session = self.by_index.get(self.by_first.get(first)?)?;
         (now < session.until).then_some(&session.answer)
@@ -161,7 +161,7 @@ impl Sessions {
         self.by_index.values_mut()
     }
 
-    /// The session of the machine that has proved this key, by one invite, and its timestamp.
+    /// The session, by one invite, of the machine that has proved this key, and its timestamp.
     pub(crate) fn of_machine(
         &self,
         invite: &TokenId,
@@ -181,7 +181,7 @@ impl Sessions {
         self.iter().filter(|session| session.is_of(invite) && now < session.until).count()
     }
 
-    /// Whether a guess from this source is being made.
+    /// Whether a guess from this source is in progress.
     pub(crate) fn guesses_from(&self, from: Source, now: Instant) -> bool {
         self.iter().any(|session| {
             matches!(session.stage, Stage::Shared)
@@ -190,7 +190,7 @@ impl Sessions {
         })
     }
 
-    /// When the next one ends.
+    /// When the next session ends.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.iter().map(|session| session.until).min()
     }

@@ -17,7 +17,7 @@ use rustguard_crypto::hash;
 use std::net::SocketAddr;
 
 impl<S: LeaseStore> Server<S> {
-    /// Protocol B. Without an open window nobody gets an answer, nor does a sender that does not name the window.
+    /// Handles a share of protocol B. Senders get no answer without an open window, or if they do not name the window.
     pub(super) fn handle_share(
         &mut self,
         from: SocketAddr,
@@ -54,7 +54,7 @@ impl<S: LeaseStore> Server<S> {
 
         let index = self.sessions.fresh_index(rng);
         let Ok((keys, receiver, answer)) = pake::reply(&window.secret, share, datagram, &index, rng) else { return };
-        // The guess counts now: with our share, the sender can test it whether or not it ever sends a proof.
+        // The guess counts now: with our share, the sender can test it even if it never sends a proof.
         window.attempts_left -= 1;
         let commitment = *share.commitment;
         let via = Via::Window { serial: window.serial, source, commitment, approve: window.approve };

@@ -1,4 +1,4 @@
-//! Joiners that no honest client is: they need what is inside.
+//! Joiners that do not follow the protocol. These tests need access to private items.
 use super::*;
 use crate::{
     lease::PresharedKey,
@@ -59,7 +59,7 @@ impl Lab {
         self.greeted_as(invite, public_key, &StaticSecret::from_bytes([66; 32]))
     }
 
-    /// The same by whoever has the private key `identity`.
+    /// The same, on behalf of the machine with the private key `identity`.
     fn greeted_as(
         &mut self,
         invite: &Invite,
@@ -94,7 +94,7 @@ fn who_has_not_the_private_key_of_the_public_key_it_names_gets_nothing() {
     let victim = StaticSecret::from_bytes([5; 32]).public_key();
     let (keys, session) = lab.greeted(&invite, victim).expect("the invite is good");
     let (_, kem_key) = Kem::default().generate(&mut lab.rng);
-    // With a key of its own in place of the victim's.
+    // The attacker uses its own key in place of the victim's.
     let own = StaticSecret::from_bytes([6; 32]);
     let wrong = keys.claim(&own, invite.server()).expect("honest keys");
     assert_eq!(lab.handle(&claim(&session, wrong.key(), &kem_key)), (vec![], vec![Reason::NoProof]));
@@ -179,7 +179,7 @@ fn a_second_claim_of_one_session_is_not_a_second_grant() {
             _ => None,
         }));
     }
-    // The same again for the same; nothing for another, whose key and nonce were used.
+    // The same claim gets the same grant again. A different claim gets nothing, because the key and nonce are used.
     assert_eq!(grants.len(), 2);
     assert_eq!(grants[0], grants[1]);
 }
@@ -205,7 +205,7 @@ fn who_proves_something_else_than_it_committed_to_is_refused() {
         let (reply, _) = lab.handle(&datagram);
         let Some(Message::ShareReply(share)) = Message::parse(&reply[0]) else { panic!("a share") };
         let proving = shared.prove(&share, &reply[0]).expect("a point");
-        // Another nonce would give other digits: so they could be chosen.
+        // Another nonce would give other digits, so an attacker could choose them.
         let mut text = proving.proof_text;
         if !honest {
             text[0] ^= 1;
@@ -216,10 +216,10 @@ fn who_proves_something_else_than_it_committed_to_is_refused() {
         assert_eq!((answers.len(), refused), if honest { (1, vec![]) } else { (0, vec![Reason::Malformed]) });
         assert_eq!(lab.server.pending_approvals().len(), usize::from(honest));
         if honest {
-            // What it was told has a counter of its own, and so has what it is told next: no nonce is used twice.
+            // The first welcome has its own counter, and so has the next one: no nonce is used twice.
             let Some(Message::Welcome(first)) = Message::parse(&answers[0]) else { panic!("a welcome") };
             assert_eq!(first.counter, 0);
-            // Who does not wait to be approved gets nothing.
+            // A joiner that does not wait for approval gets nothing.
             let (_, kem_key) = Kem::default().generate(&mut lab.rng);
             let keys = proving.keys.claim(&node, lab.server.public_key()).expect("honest keys");
             assert_eq!(lab.handle(&claim(&share.session, keys.key(), &kem_key)), (vec![], vec![]));
@@ -288,13 +288,13 @@ fn what_the_embedder_logs_has_no_secret_in_it() {
 }
 
 impl Lab {
-    /// Lets the machine with this key in by an invite.
+    /// Admits the machine with this key by an invite.
     fn admit(&mut self, invite: &Invite, identity: &StaticSecret) {
         let (keys, session) = self.greeted_as(invite, identity.public_key(), identity).expect("the invite is good");
         assert!(self.claims(&keys, &session, identity), "granted");
     }
 
-    /// Whether a claim in this session leads to a lease.
+    /// Whether a claim in this session results in a lease.
     fn claims(&mut self, keys: &Keys, session: &wire::Index, identity: &StaticSecret) -> bool {
         let keys = keys.claim(identity, &self.server.public_key).expect("honest keys");
         let (_, kem_key) = Kem::default().generate(&mut self.rng);
@@ -312,12 +312,12 @@ fn who_holds_a_used_invite_hears_nothing_whoever_it_claims_to_be() {
     let invite = lab.invite();
     let (member, attacker) = (StaticSecret::from_bytes([5; 32]), StaticSecret::from_bytes([6; 32]));
     lab.admit(&invite, &member);
-    // The member's public key is no secret: whoever has a used invite and names it is nobody.
+    // The member's public key is not secret. A holder of a used invite that names this key gets no answer.
     for named in [member.public_key(), attacker.public_key(), PublicKey([7; 32])] {
         lab.now.unix += Duration::from_secs(1);
         assert!(lab.greeted_as(&invite, named, &attacker).is_none(), "an answer for {named:?}");
     }
-    // The member itself is heard, again and again.
+    // The member itself gets an answer, each time.
     lab.now.unix += Duration::from_secs(1);
     let (keys, session) = lab.greeted_as(&invite, member.public_key(), &member).expect("it came by this invite");
     assert!(lab.claims(&keys, &session, &member));
@@ -330,7 +330,7 @@ fn another_holder_of_an_invite_neither_ends_a_machines_session_nor_keeps_it_from
     let invite = lab.server.new_invite(options, lab.now, &mut lab.rng, &mut Vec::new()).expect("an invite");
     let (victim, attacker) = (StaticSecret::from_bytes([5; 32]), StaticSecret::from_bytes([6; 32]));
     let at = lab.now.unix;
-    // Before and after: with a timestamp from the future, in the victim's name.
+    // The attack comes before and after the victim's initiation, with a timestamp from the future and the victim's key.
     lab.now.unix = at + Duration::from_secs(3_600);
     assert!(lab.greeted_as(&invite, victim.public_key(), &attacker).is_some(), "the invite is good");
     lab.now.unix = at;
@@ -339,13 +339,13 @@ fn another_holder_of_an_invite_neither_ends_a_machines_session_nor_keeps_it_from
     let (other, index) = lab.greeted_as(&invite, victim.public_key(), &attacker).expect("the invite is good");
     assert!(!lab.claims(&other, &index, &attacker), "by a key that it does not have");
     assert!(lab.claims(&keys, &session, &victim), "the victim's session was ended");
-    // Its own newer one ends its older one: a machine has one place.
+    // The machine's own newer initiation ends its older session: a machine has one session.
     let sessions = |lab: &Lab| lab.server.sessions.count_of_invite(&invite.id(), lab.now.instant);
     let before = sessions(&lab);
     lab.now.unix = at + Duration::from_secs(1);
     assert!(lab.greeted_as(&invite, victim.public_key(), &victim).is_some());
     assert_eq!(sessions(&lab), before);
-    // And an older one of its own is a replay.
+    // An older initiation of its own is a replay.
     lab.now.unix = at;
     assert!(lab.greeted_as(&invite, victim.public_key(), &victim).is_none());
 }

@@ -1,13 +1,13 @@
-//! The error of a store, whatever kind of store it is.
+//! The error of any kind of store.
 use core::{error::Error, fmt};
 
-/// Why the state could not be read or kept. It shows as the store's own error does, and gives it back by
-/// [`downcast_ref`](Self::downcast_ref).
+/// Why the state could not be read or stored. It displays the store's own error, which
+/// [`downcast_ref`](Self::downcast_ref) returns.
 #[derive(Debug)]
 pub struct StoreError(Box<dyn Error + Send + Sync>);
 
 impl StoreError {
-    /// Wraps the error of a store, or a text that says what failed.
+    /// Wraps the error of a store, or a text that describes the failure.
     pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self(error.into())
     }

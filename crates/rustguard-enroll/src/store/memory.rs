@@ -1,7 +1,7 @@
-//! A store that forgets with the process: for tests, examples and networks that live as long.
+//! A store in memory: for tests, examples and networks that end with the process.
 use super::{Change, LeaseStore, State, StoreError};
 
-/// Keeps the state in memory. A clone is a copy of what was kept so far.
+/// Keeps the state in memory. A clone is a copy of the current state.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore(Option<State>);
 

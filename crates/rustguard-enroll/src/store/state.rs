@@ -1,4 +1,4 @@
-//! Everything the ledger keeps, and the changes it is made of.
+//! The state of the ledger, and the changes to it.
 use crate::lease::{InviteRecord, Lease, TokenId, UnixSeconds, key_bytes};
 use rustguard_crypto::x25519::PublicKey;
 use serde::{Deserialize, Serialize};
@@ -7,81 +7,82 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr},
 };
 
-/// Everything the ledger keeps.
+/// The state of the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The highest time the ledger has seen.
     pub time: UnixSeconds,
     /// The next serial of invites and removals.
     pub serial: u64,
-    /// All leases, pending ones too.
+    /// All leases, including pending ones.
     pub leases: BTreeMap<PublicKey, Lease>,
-    /// All invites, also those that admit nobody any more, for a while.
+    /// All invites. Those that admit nobody any more stay for a while.
     pub invites: BTreeMap<TokenId, InviteRecord>,
-    /// Addresses in quarantine, by whose they were.
+    /// Addresses in quarantine, by their former key.
     pub released: BTreeMap<PublicKey, Released>,
-    /// Peers that were removed, and that older invites must not bring back.
+    /// Removed peers that older invites must not admit again.
     pub removed: BTreeMap<PublicKey, Tombstone>,
 }
 
-/// The addresses of a lease that has ended: for a while they are given to nobody but the same key.
+/// The addresses of an ended lease. For a while only the same key can get them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Released {
-    /// Whose they were.
+    /// The former key.
     #[serde(with = "key_bytes")]
     pub public_key: PublicKey,
     /// The IPv4 address.
     pub v4: Option<Ipv4Addr>,
     /// The IPv6 address.
     pub v6: Option<Ipv6Addr>,
-    /// When anybody may have them.
+    /// When any key may get them.
     pub until: UnixSeconds,
 }
 
 /// A peer that was removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tombstone {
-    /// Whose lease it was.
+    /// The key of the removed peer.
     #[serde(with = "key_bytes")]
     pub public_key: PublicKey,
-    /// The removal's place in the order of invites and removals.
+    /// The removal's position in the order of invites and removals.
     pub serial: u64,
     /// When it was removed.
     pub removed: UnixSeconds,
 }
 
-/// One step from a state to the next. It holds the new value, not a difference: applying a sequence of changes again, to its
-/// result or to any state in between, gives the same result. A store writes and reads every field, so a new field is a new format.
+/// One change from a state to the next. It contains the new value, not a difference: a sequence of changes can be
+/// applied again, to its result or to any state in between, with the same result. A store writes and reads every field,
+/// so a new field makes a new format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// The ledger's clock has reached this.
+    /// The new time of the ledger's clock.
     Time(UnixSeconds),
-    /// The next serial is this.
+    /// The next serial.
     Serial(u64),
-    /// A lease is as given here.
+    /// A new or changed lease.
     Lease(Lease),
-    /// There is no such lease.
+    /// A lease was deleted.
     LeaseGone(#[serde(with = "key_bytes")] PublicKey),
-    /// An invite is as given here.
+    /// A new or changed invite.
     Invite(InviteRecord),
-    /// There is no such invite.
+    /// The record of an invite was deleted.
     InviteGone(TokenId),
     /// These addresses are in quarantine.
     Released(Released),
-    /// No address is in quarantine for this key.
+    /// The quarantine of this key's addresses ended.
     ReleasedGone(#[serde(with = "key_bytes")] PublicKey),
     /// A peer was removed.
     Removed(Tombstone),
-    /// The removal no longer matters.
+    /// The tombstone of this key was deleted.
     RemovedGone(#[serde(with = "key_bytes")] PublicKey),
     /// The peer completed a handshake, which renewed its lease.
     Renewed {
-        /// Whose lease.
+        /// The peer's public key.
         #[serde(with = "key_bytes")]
         public_key: PublicKey,
         /// When the handshake was.
         last_handshake: UnixSeconds,
-        /// When the lease ends now.
+        /// The new end of the lease.
         expires: Option<UnixSeconds>,
     },
 }
@@ -127,7 +128,7 @@ impl State {
 }
 
 impl Change {
-    /// The peer whose lease, quarantine or tombstone changes.
+    /// The peer whose lease, quarantine or tombstone the change concerns.
     pub fn peer(&self) -> Option<PublicKey> {
         match self {
             Self::Lease(lease) => Some(lease.public_key),
@@ -139,7 +140,7 @@ impl Change {
         }
     }
 
-    /// The invite that changes.
+    /// The invite that the change concerns.
     pub fn invite(&self) -> Option<TokenId> {
         match self {
             Self::Invite(invite) => Some(invite.id),

@@ -1,16 +1,17 @@
-//! Codes: eight symbols that people type, one of which finds typing errors.
+//! Codes: eight symbols for typing. One of them detects typing errors.
 use super::error::TokenError;
 use core::fmt;
 use rand_core::CryptoRng;
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// Possible secrets of a [`Code`]: four symbols of five bits. Five guesses in a window find one in 209,715.
+/// The number of possible secrets of a [`Code`]: four symbols of five bits. The five guesses of a window succeed with a
+/// probability of 1 in 209,715.
 pub const CODE_SECRETS: u32 = 1 << 20;
 
 /// `XXXX-XXXX`, valid for one window. The first three symbols name the window and are not secret: they key MAC1, so that a sender
 /// without them gets no answer. The fourth is a check symbol. The last four are the secret, of 20 bits.
 ///
-/// The check symbol depends on the secret too, so neither it nor anything made of it is ever sent.
+/// The check symbol depends on the secret too. Neither it nor a value derived from it is ever sent.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Code(Zeroizing<[u8; 8]>);
 
@@ -26,13 +27,13 @@ impl Code {
         symbols.iter_mut().for_each(|symbol| *symbol &= 31);
         symbols[Self::CHECK] = 0;
         let rest = syndrome(&symbols);
-        // The weight of the check symbol is not zero, so that exactly one value fits.
+        // The weight of the check symbol is not zero, so exactly one value fits.
         let fitting = (0..32).find(|&symbol| gf32_multiply(WEIGHTS[Self::CHECK], symbol) == rest);
         symbols[Self::CHECK] = fitting.expect("multiplying by a weight is a permutation");
         Self(symbols)
     }
 
-    /// Reads a code: in capitals or not, with or without its dash, O for 0, I and L for 1.
+    /// Reads a code, in upper or lower case, with or without its dash. O counts as 0; I and L count as 1.
     ///
     /// # Errors
     /// [`TokenError::CodeForm`], [`TokenError::CodeChecksum`].
@@ -69,13 +70,13 @@ impl Code {
         text
     }
 
-    /// What names the window.
+    /// The symbols that name the window.
     pub(crate) fn window(&self) -> [u8; 3] {
         let [a, b, c, ..] = *self.0;
         [a, b, c]
     }
 
-    /// What has to be guessed.
+    /// The secret symbols, which an attacker would have to guess.
     pub(crate) fn secret(&self) -> Zeroizing<[u8; 4]> {
         let [.., a, b, c, d] = *self.0;
         Zeroizing::new([a, b, c, d])
@@ -88,8 +89,8 @@ impl fmt::Debug for Code {
     }
 }
 
-/// Eight symbols with a dash are meant as a code, right or mistyped. Without the dash, only a valid code counts as one: eight
-/// letters are a likely passphrase.
+/// Eight symbols with a dash are a code, correct or mistyped. Without the dash only a valid code counts as one, because
+/// a passphrase may well have eight letters.
 pub(super) fn has_code_form(text: &str) -> bool {
     match text.as_bytes() {
         [first @ .., b'-', _, _, _, _] if first.len() == 4 => {
@@ -99,7 +100,7 @@ pub(super) fn has_code_form(text: &str) -> bool {
     }
 }
 
-/// Powers of a generator of GF(32), all different: each single wrong symbol, and each two that changed places, give a
+/// Different powers of a generator of GF(32). Each single wrong symbol, and each swap of two different symbols, gives a
 /// syndrome that is not zero.
 const WEIGHTS: [u8; 8] = [1, 2, 4, 8, 16, 5, 10, 20];
 
@@ -107,11 +108,11 @@ fn syndrome(symbols: &[u8; 8]) -> u8 {
     symbols.iter().zip(WEIGHTS).fold(0, |sum, (&symbol, weight)| sum ^ gf32_multiply(weight, symbol))
 }
 
-/// In GF(32) modulo x⁵ + x² + 1.
+/// Multiplication in GF(32) modulo x⁵ + x² + 1.
 fn gf32_multiply(a: u8, b: u8) -> u8 {
     let mut product = 0_u16;
     for bit in 0..5 {
-        // No branch on the secret.
+        // The computation does not branch on the secret.
         product ^= (u16::from(a) << bit) * u16::from(b >> bit & 1);
     }
     for bit in (5..9).rev() {

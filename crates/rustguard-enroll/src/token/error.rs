@@ -5,13 +5,13 @@ use super::limits::{MAX_ENDPOINT, MAX_PASSPHRASE, MIN_PASSPHRASE};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// No text at all.
+    /// The text is empty.
     #[error("the token is empty; paste the invite, code or passphrase that the server shows")]
     Empty,
-    /// An invite with characters that base32 has not, or cut short.
+    /// An invite that was cut short, or has characters that are not base32.
     #[error("the invite is damaged: it is cut short, or has characters that no invite has; paste it again, all of it")]
     InviteForm,
-    /// An invite whose checksum does not hold.
+    /// An invite with a wrong checksum.
     #[error("the invite was mistyped: its checksum does not match; paste it again, all of it")]
     InviteChecksum,
     /// An invite of a version that this program does not know.
@@ -26,7 +26,7 @@ pub enum TokenError {
     /// A code whose check symbol does not match.
     #[error("the code was mistyped: its check symbol does not match; compare it with what the server shows")]
     CodeChecksum,
-    /// A passphrase too short or too long.
+    /// A passphrase that is too short or too long.
     #[error("a passphrase has {MIN_PASSPHRASE} to {MAX_PASSPHRASE} bytes")]
     PassphraseLength,
     /// A passphrase with the form of an invite or a code.

@@ -10,10 +10,11 @@ use rustguard_crypto::{
 };
 use zeroize::Zeroizing;
 
-/// What an invite begins with.
+/// The prefix of every invite.
 pub const INVITE_PREFIX: &str = "rg1-";
 
-/// `rg1-…`: names the server and gives its holder a one-time key, of which the server keeps the public half.
+/// `rg1-…`: contains the server's public key and gives its holder a one-time key. The server stores only the public
+/// half of that key.
 #[derive(Clone)]
 pub struct Invite {
     server: PublicKey,
@@ -40,7 +41,7 @@ impl Invite {
         Ok(Self { server, seed, endpoint })
     }
 
-    /// Reads `rg1-…`, in capitals or not.
+    /// Reads `rg1-…`, in upper or lower case.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -52,7 +53,7 @@ impl Invite {
         let mut bytes = Zeroizing::new([0; Self::MIN + MAX_ENDPOINT]);
         let bytes = Base32Unpadded::decode(digits.as_bytes(), &mut *bytes).map_err(|_| TokenError::InviteForm)?;
         let (content, checksum) = bytes.split_last_chunk().ok_or(TokenError::InviteForm)?;
-        // The version first: another one may sum otherwise.
+        // The version is checked first, because another version may have another checksum.
         match content.first() {
             Some(&Self::VERSION) => {}
             Some(&version) => return Err(TokenError::InviteVersion(version)),
@@ -75,7 +76,7 @@ impl Invite {
         Ok(Self { server: PublicKey(*server), seed: Zeroizing::new(*seed), endpoint })
     }
 
-    /// The text to hand over. It lets its reader join.
+    /// The text to give to a joiner. Any reader of it can join.
     pub fn to_text(&self) -> Zeroizing<String> {
         let endpoint = self.endpoint.as_deref().unwrap_or_default();
         let mut bytes = Zeroizing::new(Vec::with_capacity(Self::MIN + endpoint.len()));
@@ -98,22 +99,22 @@ impl Invite {
         &self.server
     }
 
-    /// Where the server is, as `HOST:PORT`, if the invite says so.
+    /// The server's address as `HOST:PORT`, if the invite contains it.
     pub fn endpoint(&self) -> Option<&str> {
         self.endpoint.as_deref()
     }
 
-    /// The id of the invite at the server and in its log.
+    /// The id of the invite on the server and in its log.
     pub fn id(&self) -> TokenId {
         token_id(&self.public_key())
     }
 
-    /// The public half of the one-time key, which is all that the server keeps.
+    /// The public half of the one-time key. The server stores only this half.
     pub fn public_key(&self) -> PublicKey {
         self.secret().public_key()
     }
 
-    /// The one-time key of its holder.
+    /// The one-time key.
     pub(crate) fn secret(&self) -> StaticSecret {
         let bytes = Zeroizing::new(hash::hash(&[b"RustGuard enrolment v1 invite key", &*self.seed]));
         StaticSecret::from_bytes(*bytes)

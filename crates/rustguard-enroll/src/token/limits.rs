@@ -1,10 +1,11 @@
-//! How long tokens and their parts may be.
+//! Length limits of tokens and their parts.
 
-/// Bytes of the longest endpoint in an invite: a DNS name of 253, a colon, a port would be 259, but a length is one byte.
+/// The longest endpoint in an invite, in bytes. A DNS name of 253 bytes with a colon and a port would have 259, but the
+/// length field is one byte.
 pub const MAX_ENDPOINT: usize = 255;
-/// Bytes of the shortest passphrase. Short is bearable: a guess costs one of five attempts of a window.
+/// The shortest passphrase, in bytes. This length suffices because a window permits only five guesses.
 pub const MIN_PASSPHRASE: usize = 6;
-/// Characters of a passphrase that is not worth a warning: see [`Passphrase::is_short`].
+/// The number of characters from which a passphrase causes no warning (see [`Passphrase::is_short`]).
 pub const ADVISED_PASSPHRASE: usize = 10;
-/// Bytes of the longest passphrase.
+/// The longest passphrase, in bytes.
 pub const MAX_PASSPHRASE: usize = 128;

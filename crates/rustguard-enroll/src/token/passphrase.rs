@@ -1,4 +1,4 @@
-//! Passphrases: whatever is neither an invite nor a code.
+//! Passphrases: any text that is neither an invite nor a code.
 use super::{
     code::has_code_form,
     error::TokenError,
@@ -8,16 +8,16 @@ use super::{
 use core::fmt;
 use zeroize::Zeroizing;
 
-/// A secret that the administrator chose. The port answers everybody while a window for one is open.
+/// A secret that the administrator chose. While a window with a passphrase is open, the port answers every sender.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Passphrase(Zeroizing<String>);
 
 impl Passphrase {
-    /// Takes a passphrase as it is, byte for byte, but for white space around it.
+    /// Takes a passphrase byte for byte, without the white space around it.
     ///
     /// # Errors
-    /// [`TokenError::PassphraseLength`]; [`TokenError::PassphraseAmbiguous`] for what [`Token::parse`](super::Token::parse) takes for something
-    /// else.
+    /// [`TokenError::PassphraseLength`]; [`TokenError::PassphraseAmbiguous`] if [`Token::parse`](super::Token::parse)
+    /// would read the text as another kind of token.
     pub fn new(text: &str) -> Result<Self, TokenError> {
         let text = text.trim();
         if has_invite_prefix(text) || has_code_form(text) {
@@ -29,8 +29,9 @@ impl Passphrase {
         }
     }
 
-    /// Whether it has fewer than [`ADVISED_PASSPHRASE`] characters. What people choose at that length is mostly among the most
-    /// common ten thousand, of which the five guesses of a window find one in 2,000.
+    /// Whether it has fewer than [`ADVISED_PASSPHRASE`] characters. Most passphrases that people choose at that length
+    /// are among the ten thousand most common ones. The five guesses of a window find one of those with a probability
+    /// of 1 in 2,000.
     pub fn is_short(&self) -> bool {
         self.0.chars().count() < ADVISED_PASSPHRASE
     }

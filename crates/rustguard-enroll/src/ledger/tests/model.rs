@@ -1,8 +1,9 @@
-//! The ledger against a plain model: random requests, removals, handshakes, restarts, failing stores and clocks that are set.
+//! The ledger is compared with a simple model: random requests, removals, handshakes, restarts, failing stores and
+//! changes of the clocks.
 use super::*;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-/// Fails when told to, and otherwise is a memory store.
+/// A memory store that fails on request.
 #[derive(Debug, Default)]
 struct Flaky {
     store: MemoryStore,
@@ -45,7 +46,7 @@ struct MInvite {
     last_used: u64,
 }
 
-/// Everything in the plainest way: vectors of pairs would do. Instants are seconds.
+/// The simplest possible model. Instants are seconds.
 #[derive(Clone, Debug, Default)]
 struct Model {
     time: u64,
@@ -56,7 +57,7 @@ struct Model {
     leases: BTreeMap<u8, MLease>,
     rests: BTreeMap<u8, (Option<u8>, u64)>,
     invites: BTreeMap<u8, MInvite>,
-    /// Removals are never forgotten here.
+    /// The model never forgets removals.
     removed: BTreeMap<u8, u64>,
 }
 
@@ -83,7 +84,7 @@ impl Model {
         self.order
     }
 
-    /// The host number, or the name of the refusal.
+    /// The host number of the address, or the name of the refusal.
     fn admit(&mut self, peer: u8, by: By) -> Result<(u8, bool), &'static str> {
         let removed_after = |order: u64| self.removed.get(&peer).is_some_and(|&removed| removed > order);
         match by {
@@ -209,7 +210,7 @@ fn host(lease: &Lease) -> u8 {
     lease.v4.unwrap().octets()[3]
 }
 
-/// What can be seen of both.
+/// Compares everything observable of both.
 fn compare(ledger: &Ledger<Flaky>, model: &Model, place: &str) {
     let seen: Vec<_> = ledger.leases().map(|lease| (lease.public_key.0[0], host(lease), lease.is_pending())).collect();
     let expected: Vec<_> =
@@ -362,7 +363,8 @@ fn the_ledger_does_what_a_plain_model_does() {
                     model.time = ledger.time(now);
                     model.grace = model.instant + 600;
                     for (peer, lease) in &mut model.leases {
-                        // What a restart may change: renewals of the last minute, and how long a pending lease waits.
+                        // A restart may change two things: renewals of the last minute, and how long a pending lease
+                        // waits.
                         let kept = ledger.lease(&key(*peer)).unwrap();
                         (lease.seen, lease.noted) =
                             (kept.last_handshake.unwrap_or(kept.created), kept.last_handshake.is_some());
@@ -396,7 +398,7 @@ fn the_ledger_does_what_a_plain_model_does() {
             *outcomes.entry(outcome).or_default() += 1;
         }
     }
-    // Everything that can happen has happened, often enough.
+    // Every possible outcome has occurred often enough.
     assert!(outcomes.len() >= 24 && outcomes.values().all(|&times| times >= 20), "{outcomes:?}");
     println!("{outcomes:?}");
 }
