@@ -1,4 +1,4 @@
-//! `Routing = babel`: the tunnel gets a Babel speaker.
+//! `Routing = babel`: adds a Babel speaker to the tunnel.
 
 use crate::{
     conf::{self, NodeName},
@@ -11,10 +11,10 @@ use rustguard_babel::{Babel, Config, Name, Pin, RouterId, Start};
 use rustguard_crypto::random::SystemRng;
 use rustguard_device::{Builder, Relay};
 
-/// Gives the tunnel a Babel speaker: it announces the interface's addresses and what `Announce` says, and what it learns goes to
-/// the tables of the host's set-up.
+/// Adds a Babel speaker to the tunnel. It announces the interface's addresses and the prefixes of `Announce`. The
+/// routes that it learns go into the tables of the host's set-up.
 ///
-/// With `relays`, packets from peer to peer do not go through the host.
+/// With `relays`, packets between peers do not pass through the host.
 pub(crate) fn speaker(
     builder: Builder,
     config: &conf::Interface,
@@ -53,7 +53,7 @@ pub(crate) fn speaker(
     Ok(if relays { builder.relay(Relay::ByEngine) } else { builder })
 }
 
-/// The first label of a host name, where other nodes can be told that.
+/// The first label of a host name, as a name that other nodes can be told; `None` if it is not valid.
 fn host_name(host: &str) -> Option<Name> {
     let label = host.split('.').next().filter(|&label| label != "localhost")?;
     label.parse().ok()

@@ -1,8 +1,9 @@
-//! wg-quick's configuration files: read with every mistake reported at its place, and written again for `SaveConfig`.
+//! wg-quick's configuration files. The parser reports every mistake with its position, and `SaveConfig` writes the
+//! files again.
 //!
-//! [`parse`] never stops at the first mistake. It returns the configuration when there is no error, and in any case every
-//! [`Diagnostic`], each with the span of the text it is about. What is accepted is what wg-quick(8) and wg(8) accept, and
-//! on top of it a name for a peer, in a comment that both of them skip:
+//! [`parse`] does not stop at the first mistake. It returns the configuration if there is no error. It always returns
+//! every [`Diagnostic`], each with the span of the text that it concerns. It accepts the syntax of wg-quick(8) and
+//! wg(8), and RustGuard's own keys. It also reads the name of a peer, in a comment that wg and wg-quick skip:
 //!
 //! ```text
 //! # Name = laptop
@@ -32,31 +33,31 @@ use rustguard_device::{
 use std::{net::IpAddr, time::Duration};
 pub use write::{to_text, write, write_with_comment};
 
-/// A configuration file. Holds the private key: handle it as such.
+/// A configuration file. It contains the private key and needs the same protection.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Config {
-    /// The `[Interface]` section, or sections: wg-quick merges them.
+    /// The `[Interface]` section, or several: wg-quick merges them.
     pub interface: Interface,
     /// The `[Peer]` sections, in the order of the file.
     pub peers: Vec<Peer>,
 }
 
-/// What `[Interface]` says.
+/// The `[Interface]` section.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Interface {
-    /// `PrivateKey`. [`parse`] insists on it, unless a hook sets one.
+    /// `PrivateKey`. [`parse`] requires it, unless a hook sets a key.
     pub private_key: Option<StaticSecret>,
-    /// `ListenPort`; without it the system chooses.
+    /// `ListenPort`. Without it the system chooses a port.
     pub listen_port: Option<u16>,
-    /// `FwMark`: the mark of the encrypted packets; 0 (`off`) for none.
+    /// `FwMark`: the mark of the encrypted packets. 0 (`off`) means no mark.
     pub fwmark: Option<u32>,
-    /// `Address`, host bits included.
+    /// `Address`, with host bits.
     pub addresses: Vec<IpNet>,
-    /// The addresses among `DNS`.
+    /// The addresses in `DNS`.
     pub dns: Vec<IpAddr>,
-    /// The search domains among `DNS`.
+    /// The search domains in `DNS`.
     pub dns_search: Vec<String>,
     /// `MTU`, in bytes.
     pub mtu: Option<u16>,
@@ -70,36 +71,36 @@ pub struct Interface {
     pub pre_down: Vec<String>,
     /// `PostDown` commands.
     pub post_down: Vec<String>,
-    /// `Routing`: what decides where packets go. This key and the next six are RustGuard's own.
+    /// `Routing`: the protocol that decides where packets go. This key and the next six are RustGuard's own.
     pub routing: Routing,
     /// `Announce`: prefixes that this node announces besides its addresses.
     pub announce: Vec<IpNet>,
-    /// `Redistribute`: the kernel's routes that are announced as well.
+    /// `Redistribute`: routes of the kernel that this node also announces.
     pub redistribute: Vec<Redistribute>,
     /// `Pin`: prefixes that only one router may announce.
     pub pins: Vec<Pin>,
-    /// `SourceCheck`: whether a router's packet passes when the router has not announced its source address.
+    /// `SourceCheck`: whether a router's packet is accepted if the router has not announced its source address.
     pub source_check: SourceCheck,
     /// `NodeName`: the name that other nodes see.
     pub node_name: NodeName,
-    /// `HandshakeOnUp`: whether a handshake begins at once with each peer that has an endpoint; `None` is yes.
+    /// `HandshakeOnUp`: whether a handshake starts at once with each peer that has an endpoint. `None` means yes.
     pub handshake_on_up: Option<bool>,
-    /// `SaveConfig`: write the state of the device back into the file on the way down.
+    /// `SaveConfig`: write the device's state back to the file when the tunnel stops.
     pub save_config: bool,
 }
 
-/// What `Routing` says.
+/// The value of `Routing`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Routing {
     /// Packets go to the peer with the longest matching allowed IP, as in WireGuard.
     #[default]
     Static,
-    /// Babel (RFC 8966) finds the routes; the allowed IPs bound what a peer may carry.
+    /// Babel (RFC 8966) finds the routes. The allowed IPs limit the addresses of each peer.
     Babel,
 }
 
-/// What `NodeName` says.
+/// The value of `NodeName`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeName {
@@ -122,7 +123,7 @@ pub struct Pin {
     pub key: PublicKey,
 }
 
-/// What one `[Peer]` says.
+/// A `[Peer]` section.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Peer {
@@ -130,27 +131,27 @@ pub struct Peer {
     pub name: Option<String>,
     /// `PublicKey`.
     pub public_key: PublicKey,
-    /// `PresharedKey`; all zeros in a file is `None` here, as WireGuard takes it.
+    /// `PresharedKey`. All zeros in a file become `None`, because WireGuard treats them as no key.
     pub preshared_key: Option<PresharedKey>,
-    /// `Endpoint`. More than one is RustGuard's own, and so is what they are for.
+    /// `Endpoint`. Several endpoints, and their options, are RustGuard's own.
     pub endpoints: Vec<PathSpec>,
     /// `AllowedIPs`, without host bits.
     pub allowed_ips: Vec<IpNet>,
     /// `PersistentKeepalive`, in whole seconds; `None` is `off`.
     pub persistent_keepalive: Option<Duration>,
-    /// `Role`: what the peer is to Babel. RustGuard's own key.
+    /// `Role`: the peer's role in Babel. RustGuard's own key.
     pub role: Option<Role>,
 }
 
 impl Config {
-    /// A configuration of these two parts.
+    /// A configuration with these two parts.
     pub fn new(interface: Interface, peers: Vec<Peer>) -> Self {
         Self { interface, peers }
     }
 
-    /// This configuration with what has become of it: keys, port, mark and peers are those of the running device.
-    /// Names, addresses, DNS, MTU, table and hooks are not the device's business and stay, and so do an endpoint's host
-    /// name, which is what the file's owner meant by the address it resolved to, and several endpoints.
+    /// This configuration, updated from the running device: keys, port, mark and peers are those of the device. Names,
+    /// addresses, DNS, MTU, table and hooks stay, because the device does not know them. An endpoint's host name stays
+    /// too, because the user wrote the name and not the address that it resolved to. Several endpoints also stay.
     #[must_use]
     pub fn with_status(&self, status: &Status, secrets: &Secrets) -> Self {
         let mut config = self.clone();
@@ -163,7 +164,7 @@ impl Config {
 
     fn peer_with_status(&self, status: &PeerStatus, secrets: &Secrets) -> Peer {
         let before = self.peers.iter().find(|peer| peer.public_key == status.public_key);
-        // One plain address is where the peer was when the file was written: it may have moved.
+        // One plain address is the peer's endpoint when the file was written. The peer may have moved since.
         let plain = |peer: &Peer| match &peer.endpoints[..] {
             [] => true,
             [one] => {
@@ -187,14 +188,14 @@ impl Config {
 }
 
 impl Pin {
-    /// Only the router with this public key may announce the prefix and all within it.
+    /// Only the router with this public key may announce the prefix and all prefixes within it.
     pub fn new(prefix: IpNet, key: PublicKey) -> Self {
         Self { prefix, key }
     }
 }
 
 impl Peer {
-    /// A peer with this key, nothing else said. The fields add the rest.
+    /// A peer with this key and no other settings. Set the fields to add more.
     pub fn new(public_key: PublicKey) -> Self {
         Self {
             name: None,
@@ -207,9 +208,9 @@ impl Peer {
         }
     }
 
-    /// The change that makes a device's peer what this section says, whatever it was before.
+    /// The update that gives the device's peer exactly these settings, whatever it had before.
     pub fn to_update(&self) -> PeerUpdate {
-        // A file without a key or an interval means a peer without it.
+        // A missing key or interval in the file removes it from the peer.
         let mut update = PeerUpdate::new(self.public_key)
             .preshared_key(Change::set_or_remove(self.preshared_key.clone()))
             .endpoints(self.endpoints.iter().cloned())

@@ -1,4 +1,5 @@
-//! Why a tunnel did not come up. Each message names the thing and the remedy; causes are [`source`](std::error::Error::source)s.
+//! Why a tunnel did not start. Each message names the thing and the remedy. Causes are
+//! [`source`](std::error::Error::source)s.
 
 use crate::{
     conf::{Diagnostic, NameError},
@@ -8,11 +9,11 @@ use rustguard_device::{StartError, uapi::ServerError};
 use std::{io, path::PathBuf, process::ExitStatus};
 use thiserror::Error;
 
-/// Why a [`Session`](crate::Session) could not begin or start.
+/// Why a [`Session`](crate::Session) could not be opened or started.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// There is no configuration of that name.
+    /// There is no configuration with this name.
     #[error(transparent)]
     Name(#[from] NameError),
     /// The configuration file cannot be used.
@@ -21,7 +22,7 @@ pub enum SessionError {
     /// Another process has the interface, or the run file cannot be made.
     #[error(transparent)]
     RunFile(#[from] RunFileError),
-    /// An interface of that name exists.
+    /// An interface with this name already exists.
     #[error("the interface {0} exists already, and is not ours; choose another name, or remove it: ip link delete {0}")]
     InterfaceExists(String),
     /// A hook of the configuration failed.
@@ -74,15 +75,15 @@ pub enum FileError {
         /// The cause.
         source: io::Error,
     },
-    /// Everybody may change it, and with it the commands that root runs.
+    /// Every user may change the file, and thus the commands that root runs.
     #[error("everybody on this machine may change {path}, and with it the commands that it runs: chmod 600 {path}", path = .0.display())]
     Exposed(PathBuf),
-    /// It has mistakes.
+    /// The file has mistakes.
     #[error("{}, line {}: {}", path.display(), .diagnostics.first().map_or(0, |first| first.span.line), .diagnostics.first().map_or("", |first| &first.message))]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// The errors, at least one, in the order of the file; then the warnings.
+        /// The errors, at least one, in the order of the file, followed by the warnings.
         diagnostics: Vec<Diagnostic>,
     },
 }
@@ -107,17 +108,17 @@ pub enum RunFileError {
         /// The cause.
         source: io::Error,
     },
-    /// A process runs this interface.
+    /// Another process runs this interface.
     #[error("{interface} is up already{}; `rustguard down {interface}` ends it", process.map(|process| format!(" (process {process})")).unwrap_or_default())]
     Up {
         /// The interface.
         interface: String,
-        /// The number of the process, where its file has one.
+        /// The process id, if the run file contains one.
         process: Option<i32>,
     },
 }
 
-/// Why a hook did not succeed.
+/// Why a hook failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HookError {
@@ -138,7 +139,7 @@ pub enum HookError {
         key: &'static str,
         /// The command.
         hook: String,
-        /// How it ended.
+        /// The exit status of the command.
         status: ExitStatus,
     },
 }
@@ -147,18 +148,18 @@ pub enum HookError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RoutingError {
-    /// The file has no PrivateKey.
+    /// The file has no `PrivateKey`.
     #[error("Routing = babel takes the PrivateKey in the file: the addresses of the protocol are made of it")]
     NoPrivateKey,
     /// This program was built without Babel.
     #[error("Routing = babel: this program was built without rustguard-quick's feature `babel`")]
     NotBuilt,
-    /// The state of the protocol cannot be kept for the next start.
+    /// The state of the protocol cannot be stored for the next start.
     #[error("cannot {action} {}: {cause}{}", path.display(), if cause.kind() == io::ErrorKind::PermissionDenied { "; run as root, or with sudo" } else { "" })]
     State {
-        /// What was tried, as an infinitive.
+        /// The operation that failed, as an infinitive.
         action: &'static str,
-        /// With which file or folder.
+        /// The file or folder.
         path: PathBuf,
         /// The cause.
         cause: io::Error,
@@ -168,12 +169,12 @@ pub enum RoutingError {
     Exposed {
         /// The folder.
         path: PathBuf,
-        /// Its mode.
+        /// The folder's mode.
         mode: u32,
     },
 }
 
-/// The error and its causes, in one line. Some messages contain their cause already.
+/// The error and its causes, in one line. A cause that a message already contains is not repeated.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();

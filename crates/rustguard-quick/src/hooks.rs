@@ -4,18 +4,18 @@ use crate::error::HookError;
 use std::{io, os::fd::AsFd as _, process::Stdio};
 use tokio::process::Command;
 
-/// Where the standard output of hooks goes.
+/// The destination of the hooks' standard output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HookOutput {
-    /// To that of this process, as under wg-quick.
+    /// The standard output of this process, as under wg-quick.
     #[default]
     Inherit,
-    /// To the standard error of this process: for a program whose standard output has another use.
+    /// The standard error of this process: for a program that uses its standard output for something else.
     Stderr,
 }
 
-/// Runs hooks in order with `%i` replaced, as wg-quick does; the first that fails ends it.
+/// Runs hooks in order, with `%i` replaced as in wg-quick. The first failure ends the run.
 pub(crate) async fn run(
     key: &'static str,
     hooks: &[String],
@@ -38,11 +38,11 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// wg-quick's hooks are bash; where there is none, the system's shell has to do.
+/// wg-quick runs hooks with bash. Without bash, the system's shell runs them.
 fn shell(script: &str, output: HookOutput) -> io::Result<Command> {
     let shell = if std::path::Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
     let mut command = Command::new(shell);
-    // A hook must not outlive this process when it is told to end while the hook runs.
+    // If this process is stopped while a hook runs, the hook must not outlive it.
     command.arg("-c").arg(script).stdin(Stdio::null()).kill_on_drop(true);
     if output == HookOutput::Stderr {
         command.stdout(Stdio::from(io::stderr().as_fd().try_clone_to_owned()?));

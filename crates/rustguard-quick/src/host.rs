@@ -1,6 +1,6 @@
 //! The host's side of a tunnel: addresses, MTU, routes, policy rules and DNS, as wg-quick sets them up.
 //!
-//! The interface itself belongs to the caller. The caller creates it, calls [`apply`], and calls [`Applied::undo`] at the end:
+//! The caller owns the interface. It creates the interface, calls [`apply`], and calls [`Applied::undo`] at the end:
 //!
 //! ```no_run
 //! # async fn up() -> Result<(), rustguard_quick::host::HostError> {
@@ -11,7 +11,7 @@
 //! config.allowed_ips = vec!["0.0.0.0/0".parse().unwrap()];
 //! config.record = Some(host::record_path("wg0"));
 //!
-//! // The sockets have to carry the mark before a default route catches what they send.
+//! The sockets need the mark before a default route into the tunnel captures their packets.
 //! config.fwmark = host::choose_fwmark(&config).await?;
 //! // … SO_MARK …
 //! let applied = host::apply(&config).await?;
@@ -20,18 +20,18 @@
 //! # }
 //! ```
 //!
-//! In order: the [MTU](tunnel_mtu), the addresses, the interface up, DNS, a route for each allowed IP, and for a
-//! default route the policy rules and the guard against spoofed addresses. Each change is noted as a [`Step`]; when
-//! one fails, those before it are undone. Changes that would survive the interface are also noted in a file, ahead of
-//! being made, so that after SIGKILL [`cleanup`], or the next [`apply`], can undo them.
+//! The order is: the [MTU](tunnel_mtu), the addresses, interface up, DNS, a route for each allowed IP, and, for a
+//! default route, the policy rules and the guard against spoofed addresses. Each change is recorded as a [`Step`]. If
+//! one fails, the earlier ones are undone. Changes that outlive the interface are also recorded in a file before they
+//! are made. After SIGKILL, [`cleanup`] or the next [`apply`] can therefore undo them.
 //!
-//! What exists already is left alone, and stays when the tunnel goes: an address the interface has counts as set up,
-//! a route to the same destination through another interface is [an error](HostError::RouteExists), policy rules are
-//! always added anew.
+//! Existing settings are left alone and stay when the tunnel ends. An address that the interface already has counts as
+//! set up. A route to the same destination through another interface is [an error](HostError::RouteExists). Policy
+//! rules are always added.
 //!
-//! Everything goes through netlink, and DNS over D-Bus where systemd-resolved runs; only what has no stable interface
-//! of its own is left to programs, `nft` and `resolvconf`. All of it is async, on the caller's tokio runtime (a
-//! current-thread one will do, with I/O and time enabled), and happens in the network namespace of the calling thread.
+//! The set-up uses netlink, and D-Bus for DNS where systemd-resolved runs. Only two tasks without a stable interface
+//! use programs: `nft` and `resolvconf`. All functions are async and run on the caller's tokio runtime, which may be a
+//! current-thread runtime and needs I/O and time enabled. They work in the network namespace of the calling thread.
 
 mod apply;
 mod command;

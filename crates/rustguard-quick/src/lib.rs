@@ -1,5 +1,5 @@
-//! What `wg-quick` does, for Rust programs: read a configuration file, start the tunnel, set the host up, and undo all of it at
-//! the end.
+//! The functions of `wg-quick` for Rust programs: read a configuration file, start the tunnel, set up the host, and
+//! undo everything at the end.
 //!
 //! ```no_run
 //! use rustguard_quick::{Device, Session};
@@ -18,11 +18,11 @@
 //! # }
 //! ```
 //!
-//! A [`Session`] is a whole tunnel: one process has an interface ([`run_file`]), hooks run, and what is done to the host is
-//! recorded, so that it is also undone after a crash. Its two parts can be used without it: the [files](conf), and the
-//! [set-up of the host](host) for an interface that another program made.
+//! A [`Session`] is a complete tunnel. It claims its interface for one process ([`run_file`]), runs hooks, and records
+//! all changes to the host, so that they can be undone even after a crash. Its two parts can be used without it: the
+//! [files](conf), and the [set-up of the host](host) for an interface that another program made.
 //!
-//! The feature `babel`, on by default, is for files with `Routing = babel`.
+//! The feature `babel`, enabled by default, supports files with `Routing = babel`.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "babel")]

@@ -1,4 +1,4 @@
-//! `/var/lib/rustguard/NAME/routing`: where a routing protocol goes on after a restart.
+//! `/var/lib/rustguard/NAME/routing`: the state of a routing protocol for its next start.
 
 use crate::error::RoutingError;
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
@@ -14,7 +14,7 @@ use std::{
 pub(crate) struct RoutingState(PathBuf);
 
 impl RoutingState {
-    /// Makes the folder where there is none.
+    /// Opens the folder, and makes it if it does not exist.
     pub(crate) fn open(interface: &str) -> Result<Self, RoutingError> {
         let folder = Path::new(STATE_DIR).join(interface);
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
@@ -26,7 +26,7 @@ impl RoutingState {
         Ok(Self(folder.join("routing")))
     }
 
-    /// What the protocol kept the last time; `None` the first time.
+    /// The state that the protocol stored last; `None` the first time.
     pub(crate) fn load(&self) -> Result<Option<Vec<u8>>, RoutingError> {
         match fs::read(&self.0) {
             Ok(state) => Ok(Some(state)),
@@ -35,7 +35,7 @@ impl RoutingState {
         }
     }
 
-    /// A reader sees the old file or the new one, never a part. It is on the disk when this returns.
+    /// Replaces the file atomically: readers see the old contents or the new contents. The file is durable on return.
     pub(crate) fn store(&self, state: &[u8]) -> Result<(), RoutingError> {
         let written = AtomicWriteFile::options().mode(0o600).preserve_mode(false).open(&self.0).and_then(|mut file| {
             file.write_all(state)?;

@@ -1,7 +1,7 @@
-//! `/run/rustguard/NAME.pid`: which process runs an interface.
+//! `/run/rustguard/NAME.pid`: the process that runs an interface.
 //!
-//! The file is locked (flock) as long as its process lives, so that a second tunnel of the same name is refused, and one
-//! after a SIGKILL is not: the kernel takes the lock away with the process.
+//! The process locks the file (flock) while it lives. A second tunnel with the same name is therefore refused. After
+//! SIGKILL a new one can start, because the kernel releases the lock when the process ends.
 
 use crate::error::RunFileError;
 use rustguard_device::interface::{RUN_DIR, run_file};
@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The run file of this process, locked. Dropping it removes and unlocks it.
+/// The locked run file of this process. Dropping it removes and unlocks it.
 #[derive(Debug)]
 pub struct RunFile {
     path: PathBuf,
@@ -21,10 +21,10 @@ pub struct RunFile {
 }
 
 impl RunFile {
-    /// Takes the name for this process.
+    /// Claims the name for this process.
     ///
     /// # Errors
-    /// [`RunFileError::Up`] when another process has it.
+    /// [`RunFileError::Up`] if another process has it.
     pub fn claim(interface: &str) -> Result<Self, RunFileError> {
         let path = create_path(interface, "pid")?;
         loop {
@@ -33,7 +33,7 @@ impl RunFile {
                 .write(true)
                 .create(true)
                 .truncate(false)
-                // A process that may open the file may also lock it, which would keep this one from starting.
+                // A process that may open the file may also lock it, and could so prevent this one from starting.
                 .mode(0o600)
                 .open(&path)
                 .map_err(not_writable(&path))?;
@@ -44,7 +44,7 @@ impl RunFile {
                 }
                 Err(TryLockError::Error(source)) => return Err(RunFileError::NotLocked { path, source }),
             }
-            // The process before this one may have removed the file between our open and our lock.
+            // An earlier process may have removed the file between our open and our lock.
             if fs::metadata(&path).is_ok_and(|now| file.metadata().is_ok_and(|ours| ours.ino() == now.ino())) {
                 let written = || {
                     let left_behind = file.metadata()?.len() > 0;
@@ -58,7 +58,7 @@ impl RunFile {
         }
     }
 
-    /// Whether a process that was killed had this name before.
+    /// Whether an earlier process with this name was killed.
     pub fn left_behind(&self) -> bool {
         self.left_behind
     }
@@ -70,18 +70,18 @@ impl Drop for RunFile {
     }
 }
 
-/// The process that runs `interface` now; `None` when none does.
+/// The id of the process that runs `interface` now; `None` if there is none.
 pub fn running(interface: &str) -> Option<i32> {
-    // A text that is not a name, for example a path, leads to a file that does not exist.
+    // A text that is not a valid name, for example a path, leads to a file that does not exist.
     let mut file = File::open(run_file(interface, "pid")).ok()?;
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => read(&mut file),
-        // This process has got the lock, so no other runs the interface. Closing the file gives it back.
+        // This process got the lock, so no other process runs the interface. Closing the file releases the lock.
         _ => None,
     }
 }
 
-/// Refuses a name that a process has. To keep it free, take it by [`RunFile::claim`].
+/// Returns an error if a process has the name. To reserve the name, use [`RunFile::claim`].
 ///
 /// # Errors
 /// [`RunFileError::Up`].
@@ -92,7 +92,7 @@ pub fn check_free(interface: &str) -> Result<(), RunFileError> {
     }
 }
 
-/// Where a file of an interface is; makes the folder.
+/// The path of an interface's file. Makes the folder.
 ///
 /// # Errors
 /// [`RunFileError::NotWritable`].

@@ -1,5 +1,5 @@
-//! A tunnel from its configuration to its end: what wg-quick does, step by step, and how it is undone, whichever step was
-//! the last.
+//! A tunnel from its configuration to its end: the steps of wg-quick, and their reversal after whichever step was the
+//! last.
 
 use crate::{
     conf::{self, Config, Routing},
@@ -11,40 +11,43 @@ use crate::{
 use rustguard_device::{Builder, Device, DeviceHandle, interface, uapi};
 use std::{error::Error, net::SocketAddr, path::PathBuf, time::Duration};
 
-/// How long names may take to resolve before the MTU is computed without them. The tunnel itself does not wait for names.
+/// The longest wait for name resolution before the MTU is computed without the unresolved names. The tunnel itself does
+/// not wait for names.
 const MTU_LOOKUP: Duration = Duration::from_secs(1);
 
-/// Everything that is there because of one tunnel. [`stop`](Self::stop) undoes all of it, in the opposite order.
+/// All resources of one tunnel. [`stop`](Self::stop) releases them in reverse order.
 ///
-/// A session that is dropped without `stop` leaves routes, rules and DNS in place, as a process that was killed does; the
-/// next session of this name undoes them.
+/// A session that is dropped without `stop` leaves routes, rules and DNS in place, like a process that was killed. The
+/// next session with this name undoes them.
 pub struct Session {
     interface: String,
     config: Config,
-    /// Where `SaveConfig` writes.
+    /// The file that `SaveConfig` writes.
     path: Option<PathBuf>,
     hook_output: HookOutput,
-    /// Under `Routing = babel`, packets from peer to peer do not go through the host.
+    /// Under `Routing = babel`, packets between peers do not pass through the host.
     relays: bool,
     _run: RunFile,
     device: Option<Device>,
     uapi: Option<uapi::Server>,
     host: Option<host::Applied>,
-    /// PostUp was reached: PreDown belongs to the way back.
+    /// PostUp was reached, so PreDown runs when the session stops.
     complete: bool,
 }
 
 impl Session {
-    /// Reads a configuration file and claims its interface. `target` is the path of a file, or a name that is looked up in
-    /// `/etc/wireguard` and `/etc/rustguard`: see [`resolve_name`](conf::resolve_name). Warnings about the file are logged.
+    /// Reads a configuration file and claims its interface. `target` is the path of a file, or a name that is looked up
+    /// in `/etc/wireguard` and `/etc/rustguard` (see [`resolve_name`](conf::resolve_name)). Warnings about the file are
+    /// logged.
     ///
     /// # Errors
-    /// The file is not there, has mistakes, or everybody may change it; and those of [`claim`](Self::claim).
+    /// The file does not exist, has mistakes, or every user may change it. Also the errors of [`claim`](Self::claim).
     pub async fn open(target: &str) -> Result<Self, SessionError> {
         let (path, interface) = conf::resolve_name(target)?;
         let text = std::fs::read_to_string(&path).map(zeroize::Zeroizing::new);
         let text = text.map_err(|source| FileError::NotRead { path: path.clone(), source })?;
-        // A user who may change the file runs commands as root. For one who may only read it, wg-quick warns.
+        // A user who may change the file can run commands as root. If other users may only read it, wg-quick prints a
+        // warning.
         if conf::writable_by_others(&path).unwrap_or(false) {
             return Err(FileError::Exposed(path).into());
         }
@@ -59,10 +62,10 @@ impl Session {
         Ok(Self::claim(&interface, config).await?.saved_to(path))
     }
 
-    /// Claims an interface for this process, and cleans up after a predecessor that was killed.
+    /// Claims an interface for this process, and cleans up after an earlier process that was killed.
     ///
     /// # Errors
-    /// Another process runs this interface, or what was left cannot be undone.
+    /// Another process runs this interface, or the earlier changes cannot be undone.
     pub async fn claim(interface: &str, config: Config) -> Result<Self, SessionError> {
         let run = RunFile::claim(interface)?;
         host::cleanup(&host::record_path(interface)).await?;
@@ -80,21 +83,21 @@ impl Session {
         })
     }
 
-    /// The file that `SaveConfig = true` writes. Without one, nothing is saved.
+    /// Sets the file that `SaveConfig = true` writes. Without it nothing is saved.
     #[must_use]
     pub fn saved_to(mut self, path: impl Into<PathBuf>) -> Self {
         self.path = Some(path.into());
         self
     }
 
-    /// Where hooks print; by default as wg-quick's, to standard output.
+    /// Sets the output of hooks. The default is standard output, as in wg-quick.
     #[must_use]
     pub fn hook_output(mut self, output: HookOutput) -> Self {
         self.hook_output = output;
         self
     }
 
-    /// Under `Routing = babel`, packets from peer to peer are relayed without the host unless this says that they are not. For
+    /// Sets whether packets between peers are relayed without the host under `Routing = babel`. The default is yes. For
     /// tunnels without a routing protocol see [`Builder::relay`].
     #[must_use]
     pub fn relays(mut self, relays: bool) -> Self {
@@ -102,15 +105,15 @@ impl Session {
         self
     }
 
-    /// What the session is run with. It can be changed until [`start`](Self::start).
+    /// The session's configuration. It can be changed until [`start`](Self::start).
     pub fn config_mut(&mut self) -> &mut Config {
         &mut self.config
     }
 
-    /// Brings everything up: hooks, device, control socket for `wg`, host. `builder` has what the configuration does not say.
-    /// If this fails or is dropped, call [`stop`](Self::stop).
+    /// Starts everything: hooks, device, control socket for `wg`, host. `builder` has the settings that the
+    /// configuration does not contain. If this fails or is dropped, call [`stop`](Self::stop).
     ///
-    /// `WG_ENDPOINT_RESOLUTION_RETRIES` in the environment has the meaning that it has for `wg`.
+    /// The environment variable `WG_ENDPOINT_RESOLUTION_RETRIES` has the same meaning as for `wg`.
     ///
     /// # Errors
     /// The first step that fails.
@@ -139,12 +142,12 @@ impl Session {
         Ok(hooks::run("PostUp", &self.config.interface.post_up, name, self.hook_output).await?)
     }
 
-    /// The device, once started.
+    /// The device, if it is started.
     pub fn device(&self) -> Option<&Device> {
         self.device.as_ref()
     }
 
-    /// Undoes everything. What fails on the way is logged and does not keep the rest from being undone.
+    /// Undoes everything. Failures are logged and do not stop the remaining steps.
     pub async fn stop(mut self) {
         let interface = &self.config.interface;
         if self.complete {
@@ -161,7 +164,7 @@ impl Session {
         }
         match self.host.take() {
             Some(host) => report(host.undo().await),
-            // The set-up may have been ended in the middle: the record knows how far it was.
+            // The set-up may have stopped in the middle. The record shows how far it got.
             None => report(host::cleanup(&host::record_path(&self.interface)).await.map(drop)),
         }
         if self.complete {
@@ -170,7 +173,7 @@ impl Session {
         }
     }
 
-    /// SaveConfig: the file becomes what the device is now.
+    /// SaveConfig: writes the device's current state to the file.
     async fn save(&self, device: &DeviceHandle) -> Result<(), SessionError> {
         let (Some(path), Some((status, secrets))) = (&self.path, device.status_with_secrets().await) else {
             return Ok(());
@@ -192,7 +195,7 @@ impl Session {
         }
     }
 
-    /// Tells the device what the configuration says.
+    /// Applies the configuration to the device's builder.
     fn configure(&self, builder: Builder, host: &HostConfig) -> Builder {
         let interface = &self.config.interface;
         let mut builder = builder.fwmark(host.fwmark.unwrap_or(0)).greet(interface.handshake_on_up.unwrap_or(true));
@@ -231,7 +234,7 @@ impl Session {
         }
     }
 
-    /// Where the peers are, for the MTU: addresses, and those names that resolve at once.
+    /// The peers' endpoints, for the MTU: addresses, and names that resolve quickly.
     async fn endpoints(&self) -> Vec<SocketAddr> {
         if self.config.interface.mtu.is_some() {
             return Vec::new();
@@ -247,8 +250,8 @@ impl Session {
     }
 }
 
-/// Undoes what a process that was killed left of this interface: its set-up of the host and its control socket. Answers
-/// `false` when nothing was left.
+/// Undoes the changes of a process that was killed: its set-up of the host and its control socket. Returns `false` if
+/// there was nothing to undo.
 ///
 /// # Errors
 /// Another process runs this interface, or a step cannot be undone.
@@ -262,12 +265,12 @@ pub async fn clean_up(interface: &str) -> Result<bool, SessionError> {
     Ok(true)
 }
 
-/// Whether a process that was killed left changes of the host under this name.
+/// Whether a killed process left changes to the host under this name.
 pub fn left_behind(name: &str) -> bool {
     interface::check_name(name).is_ok() && host::record_path(name).exists()
 }
 
-/// wg's variable: a number, or `infinity`, which is what happens without it.
+/// wg's variable: a number, or `infinity`, which is the default.
 fn resolution_retries() -> Option<u32> {
     let text = std::env::var("WG_ENDPOINT_RESOLUTION_RETRIES").ok().filter(|text| text != "infinity")?;
     let retries = text.parse().ok();

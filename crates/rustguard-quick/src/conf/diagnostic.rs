@@ -1,39 +1,39 @@
-//! What is wrong with a file, and where.
+//! Mistakes in a file, with their positions.
 
 use std::ops::Range;
 
-/// One thing that is wrong, or looks wrong.
+/// A mistake, or a possible mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Diagnostic {
-    /// Whether the file can be used all the same.
+    /// Whether the file can still be used.
     pub severity: Severity,
-    /// What is wrong, in one line that names the key and the value.
+    /// The problem, in one line that names the key and the value.
     pub message: String,
-    /// The text it is about.
+    /// The text that the message concerns.
     pub span: Span,
-    /// What to do about it.
+    /// The remedy.
     pub help: Option<String>,
 }
 
-/// How bad it is.
+/// The severity of a diagnostic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The file works, but perhaps not as meant.
+    /// The file works, but perhaps not as intended.
     Warning,
     /// The file cannot be used.
     Error,
 }
 
-/// A piece of the file, within one line.
+/// A part of the file, within one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Span {
-    /// The line, from 1.
+    /// The line number, starting at 1.
     pub line: usize,
-    /// The column of the first character, from 1, in characters.
+    /// The column of the first character, starting at 1 and counted in characters.
     pub column: usize,
-    /// Its bytes in the whole text; on character boundaries.
+    /// The byte range in the whole text. Both ends are character boundaries.
     pub bytes: Range<usize>,
 }
 

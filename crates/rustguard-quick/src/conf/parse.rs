@@ -1,4 +1,4 @@
-//! From the text of a file to a [`Config`] and everything that is to be said about it.
+//! Parses the text of a file to a [`Config`] and diagnostics.
 
 mod checks;
 mod routing;
@@ -39,16 +39,18 @@ const INTERFACE_KEYS: [&str; 19] = [
 /// The keys of `[Peer]`.
 const PEER_KEYS: [&str; 6] = ["PublicKey", "PresharedKey", "Endpoint", "AllowedIPs", "PersistentKeepalive", "Role"];
 
-/// The longest name of a peer, in characters: a column of a table on a terminal.
+/// The longest name of a peer, in characters. It fits into a column of a table on a terminal.
 const MAX_NAME: usize = 63;
 
-/// An IPv6 link carries 1280 bytes (RFC 8200, section 5), and the kernel takes IPv6 away from one that does not.
+/// An IPv6 link carries 1280 bytes (RFC 8200, section 5). The kernel removes IPv6 from an interface with a smaller MTU.
 const MIN_MTU_IPV6: u16 = 1280;
 
-/// Text of this length, in bytes, may be a key that has lost a part, and is not repeated where it is not expected.
+/// Text of at least this length, in bytes, may be a key that has lost a part. Messages do not repeat it where no such
+/// text is expected.
 const SECRET_LENGTH: usize = 32;
 
-/// Reads a file. The configuration is there when no diagnostic is an error; the diagnostics are in the order of the file.
+/// Parses a file. The configuration is returned if no diagnostic is an error. The diagnostics are in the order of the
+/// file.
 pub fn parse(text: &str) -> (Option<Config>, Vec<Diagnostic>) {
     let mut parser = Parser::new(text);
     for line in lines(text) {
@@ -57,8 +59,8 @@ pub fn parse(text: &str) -> (Option<Config>, Vec<Diagnostic>) {
     parser.finish()
 }
 
-/// `text` with stars for every value that is, or may be meant as, a secret: for showing the lines that diagnostics are
-/// about. Byte offsets stay what they are.
+/// `text`, with asterisks in place of every value that is a secret or may be one. The result is for showing the lines
+/// that diagnostics concern. Byte offsets do not change.
 pub fn redact(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut end = 0;
@@ -75,7 +77,7 @@ pub fn redact(text: &str) -> String {
         match entry.map(|(key, value)| (known(key), value)) {
             Some((Some("PrivateKey" | "PresharedKey"), value)) => hide(value),
             Some((Some(_), _)) => {}
-            // A misspelt key, a broken line: what is long enough for a secret is taken for one.
+            // The key is misspelt or the line is malformed. Text that is long enough for a secret is treated as one.
             _ => line
                 .words(|c: char| c.is_whitespace() || c == '=')
                 .filter(|word| word.end - word.start >= SECRET_LENGTH)
@@ -86,7 +88,7 @@ pub fn redact(text: &str) -> String {
     out
 }
 
-/// A piece of one line.
+/// A part of one line.
 #[derive(Clone, Copy)]
 struct Piece<'a> {
     text: &'a str,
@@ -96,7 +98,7 @@ struct Piece<'a> {
     end: usize,
 }
 
-/// The lines, without their ends; a byte order mark is no part of the first.
+/// The lines, without their ends. A byte order mark is not part of the first line.
 fn lines(text: &str) -> impl Iterator<Item = Piece<'_>> {
     let mut start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
     text[start..].split('\n').zip(1..).map(move |(line, number)| {
@@ -111,7 +113,7 @@ impl<'a> Piece<'a> {
         &self.text[self.start..self.end]
     }
 
-    /// These bytes of it.
+    /// The given byte range of this piece.
     fn slice(self, range: Range<usize>) -> Self {
         Self { start: self.start + range.start, end: self.start + range.end, ..self }
     }
@@ -141,24 +143,24 @@ impl<'a> Piece<'a> {
         })
     }
 
-    /// The elements of a list: commas or blanks between them, as wg-quick has it.
+    /// The elements of a list, separated by commas or blanks as in wg-quick.
     fn list(self) -> impl Iterator<Item = Self> {
         self.words(|c| c == ',' || c.is_whitespace())
     }
 }
 
-/// Which section the line is in.
+/// The section of the current line.
 #[derive(Clone, Copy, PartialEq)]
 enum Section {
-    /// Before the first.
+    /// Before the first section.
     None,
     Interface,
     Peer,
-    /// One that was reported: what is in it is not reported again.
+    /// An unknown section, already reported. Its contents are not reported again.
     Unknown,
 }
 
-/// A `[Peer]` in the making.
+/// A `[Peer]` section that is not yet complete.
 struct Draft<'a> {
     header: Piece<'a>,
     name: Option<String>,
@@ -170,10 +172,10 @@ struct Draft<'a> {
     role: Option<Role>,
 }
 
-/// A `# Name = …` of which the next line says whose it is.
+/// A `# Name = …` comment. The next line decides which peer it belongs to.
 struct PendingName<'a> {
     name: Piece<'a>,
-    /// A blank line came before it.
+    /// A blank line precedes it.
     apart: bool,
 }
 
@@ -185,16 +187,15 @@ struct Parser<'a> {
     interface_header: Option<Piece<'a>>,
     mtu: Option<Piece<'a>>,
     addresses: Vec<(IpNet, Piece<'a>)>,
-    /// Each with its line.
+    /// Each pin, with its line.
     pins: Vec<(Pin, usize)>,
     drafts: Vec<Draft<'a>>,
-    /// Keys that only a routing protocol gives a meaning, and where they are.
+    /// Keys that only have a meaning with a routing protocol, and their positions.
     needs_babel: Vec<(&'static str, Span)>,
-    /// Where each key that can be there once has been in the current section, or sections, of the interface and in the
-    /// current peer.
+    /// The line of each key that may occur only once, for the interface section (or sections) and for the current peer.
     seen: [HashMap<&'static str, usize>; 2],
     pending: Option<PendingName<'a>>,
-    /// The line before was blank, or there was none.
+    /// The previous line was blank, or there was none.
     after_blank: bool,
 }
 
@@ -220,7 +221,7 @@ impl<'a> Parser<'a> {
     fn line(&mut self, line: Piece<'a>) {
         let whole = line.trim();
         if whole.str().is_empty() {
-            // The last line of a section, not the first of the next.
+            // The comment is the last line of a section, and not the first line of the next one.
             if self.pending.as_ref().is_some_and(|pending| !pending.apart) {
                 self.name_current();
             }
@@ -247,7 +248,7 @@ impl<'a> Parser<'a> {
             );
             return;
         };
-        // A hook is a shell's, and there `#` has uses beyond comments.
+        // A hook is a shell command, in which `#` does not only start comments.
         let raw = line.split_at_char('=').map_or(value, |(_, raw)| raw);
         self.entry(key.trim(), value.trim(), raw.trim());
     }
@@ -286,7 +287,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A pending name belongs to the peer whose section this is.
+    /// Gives a pending name to the peer of the current section.
     fn name_current(&mut self) {
         let Some(pending) = self.pending.take() else { return };
         if self.section != Section::Peer {
@@ -327,7 +328,7 @@ impl<'a> Parser<'a> {
                     Diagnostic::error(key.span(), format!("{} is before the first section", quoted(key)))
                         .help("begin the file with `[Interface]`"),
                 );
-                // Once is enough.
+                // Reported once only.
                 self.section = Section::Unknown;
                 return;
             }
@@ -411,7 +412,7 @@ impl<'a> Parser<'a> {
                     }
                 }
             }
-            // For wg-quick, no value is no key.
+            // wg-quick treats an empty value as a missing key.
             "MTU" | "Table" if value.str().is_empty() => {
                 self.diagnostics.push(Diagnostic::warning(value.span(), format!("{key} has no value")));
             }
@@ -458,7 +459,7 @@ impl<'a> Parser<'a> {
                 if key.is_some_and(|key| key.0 == [0; 32]) {
                     self.diagnostics.push(Diagnostic::error(value.span(), "PublicKey is all zeros, which is no key"));
                 }
-                // A broken key was reported: zeros stand for it, so that it is not reported as missing.
+                // A malformed key was already reported. Zeros stand for it, so that it is not reported as missing too.
                 self.draft().public_key = Some((key.unwrap_or(PublicKey([0; 32])), value));
             }
             "PresharedKey" => {
@@ -466,7 +467,7 @@ impl<'a> Parser<'a> {
                 self.draft().preshared_key = key.filter(|key| !key.is_zero());
             }
             "Endpoint" => {
-                // What an endpoint is for stands behind it, after a blank: only commas separate.
+                // An endpoint's options follow it after a blank, so only commas separate endpoints.
                 let items: Vec<_> = value.words(|c| c == ',').map(Piece::trim).collect();
                 for item in if items.is_empty() { vec![value] } else { items } {
                     if let Some(path) = self.value(key, item, value::path) {
@@ -504,7 +505,7 @@ impl<'a> Parser<'a> {
         self.drafts.last_mut().expect("a header made one before its entries")
     }
 
-    /// The value, or nothing and a diagnostic.
+    /// The parsed value, or `None` and a diagnostic.
     fn value<T>(&mut self, key: &str, value: Piece<'a>, read: impl FnOnce(&'a str) -> Result<T, Problem>) -> Option<T> {
         match read(value.str()) {
             Ok(read) => Some(read),
@@ -518,7 +519,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What can be told from the whole only.
+    /// Makes the checks that need the whole file.
     fn finish(mut self) -> (Option<Config>, Vec<Diagnostic>) {
         self.name_current();
         self.interface.addresses = self.addresses.iter().map(|&(net, _)| net).collect();
@@ -550,18 +551,19 @@ fn name_comment(comment: Piece<'_>) -> Option<Piece<'_>> {
     (key.trim().str().eq_ignore_ascii_case("Name") && !name.trim().str().is_empty()).then(|| name.trim())
 }
 
-/// Names reach terminals, logs and the lines of the UAPI: nothing in them may control any of these.
+/// Names appear on terminals, in logs and in lines of the UAPI, so they must not contain characters that control any of
+/// these.
 pub(super) fn is_name(text: &str) -> bool {
     let allowed = |c: char| c.is_alphanumeric() || " -_.@+:/()'".contains(c);
     (1..=MAX_NAME).contains(&text.chars().count()) && text.chars().all(allowed) && text.trim() == text
 }
 
-/// A key for a message; not when it could be a secret in the wrong place.
+/// A key for a message, unless it could be a misplaced secret.
 fn quoted(key: Piece<'_>) -> String {
     if key.str().len() < SECRET_LENGTH { format!("`{}`", key.str()) } else { "of this length".to_owned() }
 }
 
-/// The candidate that `text` is likely to be meant as.
+/// The candidate that `text` most likely means.
 fn nearest<'k>(text: &str, candidates: &[&'k str]) -> Option<&'k str> {
     let lower = text.to_ascii_lowercase();
     candidates

@@ -1,4 +1,4 @@
-//! From what is on the command line to a file and an interface name.
+//! Resolves a command line argument to a file and an interface name.
 
 use rustguard_device::interface::{InterfaceNameError, check_name};
 use std::{
@@ -7,30 +7,30 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where a bare name is looked up, in this order.
+/// The folders in which a bare name is looked up, in this order.
 const DIRECTORIES: [&str; 2] = ["/etc/wireguard", "/etc/rustguard"];
 
-/// Why there is no configuration file, or no usable name.
+/// Why no configuration file or no valid interface name was found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// Not an interface name.
+    /// The name is not valid for an interface.
     #[error(transparent)]
     Invalid(#[from] InterfaceNameError),
-    /// A bare name, and no file for it.
+    /// No file exists for a bare name.
     #[error("there is no configuration for {name}: neither {} exists; give a path (`./{name}.conf`) or put the file there", .looked.join(" nor "))]
     NotFound {
-        /// Which.
+        /// The name.
         name: String,
-        /// Where a file would have been found.
+        /// The paths that were tried.
         looked: Vec<String>,
     },
 }
 
-/// Finds the file that `target` means, and the interface it is for, which is the file's name without `.conf`.
+/// Finds the file that `target` refers to, and its interface, which is the file's name without `.conf`.
 ///
-/// What contains a `/` or ends in `.conf` is a path, and not looked for: opening it tells whether it is there. Anything
-/// else is a name, `wg0`, of a file in `/etc/wireguard` or else `/etc/rustguard`.
+/// A target that contains a `/` or ends in `.conf` is a path. This function does not check that it exists; opening it
+/// does. Any other target is a name, such as `wg0`, of a file in `/etc/wireguard` or else in `/etc/rustguard`.
 ///
 /// # Errors
 /// See [`NameError`].
@@ -45,8 +45,8 @@ pub fn resolve_name(target: &str) -> Result<(PathBuf, String), NameError> {
     }
     check_name(target)?;
     let looked = DIRECTORIES.map(|directory| format!("{directory}/{target}.conf"));
-    // A directory that we may not enter hides its files: then the first place is named, and opening it says "permission
-    // denied", which is the truth, and not "not found".
+    // A directory without search permission hides its files. The first path is then returned, and opening it reports
+    // "permission denied", which is correct, and not "not found".
     let there = |path: &&String| !matches!(Path::new(path).try_exists(), Ok(false));
     match looked.iter().find(there) {
         Some(path) => Ok((path.into(), target.to_owned())),
@@ -54,17 +54,18 @@ pub fn resolve_name(target: &str) -> Result<(PathBuf, String), NameError> {
     }
 }
 
-/// Whether everybody may read the file, which holds a private key. A group that may is meant to.
+/// Whether every user may read the file, which contains a private key. Read access of a group counts as intended.
 ///
 /// # Errors
-/// When there is no such file, or it cannot be looked at.
+/// The file does not exist, or its metadata cannot be read.
 pub fn readable_by_others(path: &Path) -> io::Result<bool> {
     let metadata = path.metadata()?;
     // A pipe or a terminal, as in `check /dev/stdin`, is not a configuration file.
     Ok(metadata.is_file() && metadata.permissions().mode() & 0o004 != 0)
 }
 
-/// Whether everybody may change the file, and with it the commands that root runs. A group that may is meant to.
+/// Whether every user may change the file, and thus the commands that root runs. Write access of a group counts as
+/// intended.
 ///
 /// # Errors
 /// As [`readable_by_others`].

@@ -1,4 +1,4 @@
-//! The parser, its diagnostics and the writer against each other.
+//! The parser, its diagnostics and the writer, tested together.
 
 use super::*;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ const SECRET: &str = "YAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
 const PEER: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
 const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
 
-/// A file that says everything.
+/// A file with every key.
 fn full() -> String {
     format!(
         "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com\nMTU = 1400\nTable = 7\nSaveConfig = true\nHandshakeOnUp = false\n\
@@ -98,7 +98,7 @@ fn names_belong_to_the_peer_they_stand_at() {
     assert_eq!(names(peer(&format!("# Name = in\n\n# name=above\n{other}"))), [name("in"), name("above")]);
     assert_eq!(names(peer(&format!("# Name = in\n\n# Name = above\n\n{other}"))), [name("in"), name("above")]);
     assert_eq!(names(peer(&format!("## Name = above\n# and more\n{other}"))), [None, name("above")]);
-    // Between two sections, on which side of the blank line it stands decides.
+    // Between two sections, the name belongs to the section on its side of the blank line.
     assert_eq!(names(peer(&format!("AllowedIPs =\n# Name = in\n\n{other}"))), [name("in"), None]);
     assert_eq!(names(peer(&format!("AllowedIPs =\n\n# Name = above\n\n{other}"))), [None, name("above")]);
     assert_eq!(names(peer("# Name = in\nAllowedIPs = ::1")), [name("in")]);
@@ -133,7 +133,7 @@ fn what_is_no_pin_is_explained() {
             "error 4:77 Pin has a key that is all zeros, which is no key",
         ]
     );
-    // Host bits make no other prefix.
+    // A prefix with host bits is the same prefix.
     assert_eq!(
         babel(&format!("Pin = 10.7.0.0/24 {PEER}\nPin = 10.7.0.9/24 {OTHER}, 10.7.0.0/24 {PEER}, 10.7.0.0/25 {OTHER}")),
         [
@@ -278,7 +278,7 @@ fn what_only_the_whole_shows() {
         assert!(said.len() == 1 && said[0].starts_with(expected), "{text}\n{said:#?}");
     }
     good("[Interface]\nPostUp = wg set %i private-key /etc/wireguard/%i.key");
-    // A net within another peer's is how routing works.
+    // Longest-prefix routing permits a prefix within another peer's prefix.
     good(&peer(&format!("AllowedIPs=10.0.0.0/8\n[Peer]\nPublicKey={OTHER}\nAllowedIPs=10.0.0.0/16")));
 }
 
@@ -336,7 +336,8 @@ fn saving_keeps_what_the_device_does_not_know() {
     assert_eq!(peer.allowed_ips, ["10.9.0.0/16".parse().unwrap()]);
 }
 
-/// Whatever comes: no panic, every span within the text and a line, and what is accepted survives being written.
+/// For any input: no panic, every span is within one line of the text, and an accepted file stays the same after
+/// writing and reading.
 fn holds(text: &str) {
     let (config, diagnostics) = parse(text);
     let redacted = redact(text);

@@ -1,4 +1,4 @@
-//! What can stand behind a `=`: one function per type, each from a text to a value or a [`Problem`].
+//! The values after `=`: one function for each type, from a text to a value or a [`Problem`].
 
 use super::{NodeName, Redistribute, Routing, Table};
 use ipnet::IpNet;
@@ -14,12 +14,12 @@ use zeroize::Zeroizing;
 /// Longest DNS name (RFC 1035, section 2.3.4).
 const MAX_HOST: usize = 253;
 
-/// Why a text is no value. The message continues a sentence that began with the key's name.
+/// Why a text is not a valid value. The message continues a sentence that begins with the key's name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     pub(super) message: String,
     pub(super) help: Option<String>,
-    /// The bytes of the value it is about, if not all of them.
+    /// The bytes of the value that are wrong, if not all of them.
     pub(super) range: Option<Range<usize>>,
 }
 
@@ -36,7 +36,7 @@ impl Problem {
     }
 }
 
-/// 32 bytes of base64. The messages tell positions and lengths, never the text: it may be a secret.
+/// 32 bytes in base64. The messages contain positions and lengths, but never the text, because it may be a secret.
 pub(super) fn key(text: &str) -> Result<Zeroizing<[u8; 32]>> {
     const WHAT: &str = "must be 32 bytes, which is 44 characters of base64";
     let base64 = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
@@ -67,7 +67,7 @@ pub(super) fn number<T: TryFrom<u32>>(text: &str, range: RangeInclusive<u32>) ->
     })
 }
 
-/// `off`, decimal, or hexadecimal behind `0x`; `off` is 0.
+/// `off` (0), a decimal number, or a hexadecimal number after `0x`.
 pub(super) fn fwmark(text: &str) -> Result<u32> {
     if text.eq_ignore_ascii_case("off") {
         return Ok(0);
@@ -77,7 +77,7 @@ pub(super) fn fwmark(text: &str) -> Result<u32> {
 }
 
 fn unsigned(text: &str) -> Option<u32> {
-    // u32's parsers take a sign, which wg does not.
+    // The parsers of `u32` accept a sign; wg does not.
     if text.starts_with(['+', '-']) {
         return None;
     }
@@ -88,7 +88,7 @@ fn unsigned(text: &str) -> Option<u32> {
     }
 }
 
-/// `off`, or seconds; 0 is `off`.
+/// `off` or a number of seconds. 0 means `off`.
 pub(super) fn keepalive(text: &str) -> Result<Option<Duration>> {
     if text.eq_ignore_ascii_case("off") {
         return Ok(None);
@@ -100,7 +100,7 @@ pub(super) fn keepalive(text: &str) -> Result<Option<Duration>> {
     Ok((seconds > 0).then(|| Duration::from_secs(seconds.into())))
 }
 
-/// `auto`, `off`, a number, or one of the tables that iproute2 has a name for everywhere.
+/// `auto`, `off`, a number, or a table name that iproute2 defines everywhere.
 pub(super) fn table(text: &str) -> Result<Table> {
     match text.to_ascii_lowercase().as_str() {
         "auto" => Ok(Table::Auto),
@@ -175,7 +175,7 @@ pub(super) fn role(text: &str) -> Result<Role> {
     }
 }
 
-/// An address with or without a prefix length; without, it is a single host.
+/// An address with or without a prefix length. Without a length it is a single host.
 pub(super) fn net(text: &str) -> Result<IpNet> {
     let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
     if let Some(rest) = text.strip_prefix(['+', '-'])
@@ -209,7 +209,7 @@ pub(super) fn dns(text: &str) -> Result<Dns> {
     if let Ok(address) = text.parse() {
         return Ok(Dns::Server(address));
     }
-    // To wg-quick, a text with a colon, or of only digits and dots, is an address.
+    // wg-quick treats a text as an address if it contains a colon, or only digits and dots.
     let address = text.contains(':') || text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     if !address && is_host(text) {
         return Ok(Dns::Search(text.to_owned()));
@@ -217,7 +217,7 @@ pub(super) fn dns(text: &str) -> Result<Dns> {
     Err(Problem::new(format!("must be IP addresses of servers and search domains, not `{text}`")))
 }
 
-/// An endpoint, and what it is for: `203.0.113.7:51820 via eth1 weight 2`.
+/// An endpoint with its options: `203.0.113.7:51820 via eth1 weight 2`.
 pub(super) fn path(text: &str) -> Result<PathSpec> {
     const WORDS: &str =
         "`via INTERFACE`, `weight N` and `pinned` can stand behind an endpoint; a comma comes before the next";
@@ -279,7 +279,7 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointSpec> {
         return Err(wrong_port("0"));
     }
     match at.host() {
-        // What is made of digits and dots only is a mistyped address: no top-level domain is a number.
+        // A name of only digits and dots is a mistyped address, because no top-level domain is a number.
         Host::Name(name) if name.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') || !is_host(name) => {
             Err(other())
         }
@@ -287,7 +287,7 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointSpec> {
     }
 }
 
-/// Whether a resolver could be asked for it. Underscores are no host name by the book, but in use.
+/// Whether the text can be resolved as a host name. Underscores are not valid in host names, but they are in use.
 fn is_host(text: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())

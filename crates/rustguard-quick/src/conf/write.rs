@@ -1,4 +1,4 @@
-//! From a [`Config`] to a file.
+//! Writes a [`Config`] to a file.
 
 use super::{Config, NodeName, Peer, Pin, Routing, Table, parse::is_name};
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
@@ -12,21 +12,22 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// Writes the file in the order of `wg showconf`, with wg-quick's keys first, as its `save` does. A reader sees the old
-/// file or the new one, never a part; only the owner may read it.
+/// Writes the file in the order of `wg showconf`, with wg-quick's keys first, like wg-quick's `save`. The file is
+/// replaced atomically: readers see either the old contents or the new contents. Only its owner may read it.
 ///
 /// # Errors
-/// The file cannot be written; the old one is then still there.
+/// The file cannot be written. The old file is then unchanged.
 pub fn write(path: &Path, config: &Config) -> io::Result<()> {
     write_with_comment(path, "", config)
 }
 
-/// As [`write()`], with a comment at the beginning: whole lines, each with its `#`. When this returns, the file is on the disk.
+/// Like [`write()`], with a comment at the beginning. The comment consists of whole lines, each with its `#`. The file
+/// is durable on return.
 ///
 /// # Errors
-/// The file cannot be written; the old one is then still there.
+/// The file cannot be written. The old file is then unchanged.
 pub fn write_with_comment(path: &Path, comment: &str, config: &Config) -> io::Result<()> {
-    // A link stays one: what it points to is the configuration.
+    // A symbolic link stays, and its target is replaced.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let mut file = AtomicWriteFile::options().mode(0o600).preserve_mode(false).open(path)?;
     file.write_all(comment.as_bytes())?;
@@ -34,10 +35,10 @@ pub fn write_with_comment(path: &Path, comment: &str, config: &Config) -> io::Re
     file.commit()
 }
 
-/// The text of the file. [`parse`](super::parse) makes the same configuration of it again.
+/// The text of the file. [`parse`](super::parse) restores the same configuration from it.
 pub fn to_text(config: &Config) -> Zeroizing<String> {
     let interface = &config.interface;
-    // Room for everything: growing would leave a copy of the private key behind.
+    // The capacity covers the whole text, because a reallocation would leave a copy of the private key behind.
     let hooks = [&interface.pre_up, &interface.post_up, &interface.pre_down, &interface.post_down];
     let hook_bytes: usize = hooks.iter().flat_map(|hooks| hooks.iter()).map(|hook| hook.len() + 16).sum();
     let peer_bytes: usize = config.peers.iter().map(|peer| 1024 + 64 * peer.allowed_ips.len()).sum();
@@ -97,7 +98,7 @@ pub fn to_text(config: &Config) -> Zeroizing<String> {
 
 fn push_peer(out: &mut String, peer: &Peer) {
     out.push('\n');
-    // A name may come from an embedder: one that could end the comment it is in stays out of the file.
+    // An embedder may have set the name. A name that could end its comment line is left out.
     maybe(out, "# Name", peer.name.as_ref().filter(|name| is_name(name)));
     out.push_str("[Peer]\n");
     line(out, "PublicKey", &*to_base64(&peer.public_key.0));

@@ -1,4 +1,4 @@
-//! The set-up itself, step by step.
+//! The steps of the set-up.
 
 use super::{
     config::HostConfig,
@@ -14,11 +14,12 @@ use super::{
 };
 use rustguard_device::{interface, kernel::Link};
 
-/// The mark the tunnel's sockets need: the configured one; otherwise, when a default route is to go into the tunnel,
-/// the first number from 51820 that no route and no rule of this host uses as table or mark; otherwise none.
+/// The mark for the tunnel's sockets. It is the configured mark, if there is one. Otherwise, if a default route goes
+/// into the tunnel, it is the first number from 51820 that no route and no rule of this host uses as table or mark.
+/// Otherwise it is `None`.
 ///
-/// Set it on the sockets and as [`HostConfig::fwmark`] before [`apply`]: until the sockets carry it, a default route
-/// would send their packets into the tunnel again.
+/// Set the mark on the sockets and as [`HostConfig::fwmark`] before [`apply`]. A default route would send packets of
+/// sockets without the mark back into the tunnel.
 pub async fn choose_fwmark(config: &HostConfig) -> Result<Option<u32>, HostError> {
     resolve_mark(&Netlink::open()?, config, &Plan::new(config)).await
 }
@@ -26,11 +27,12 @@ pub async fn choose_fwmark(config: &HostConfig) -> Result<Option<u32>, HostError
 /// Sets the host up for the tunnel.
 ///
 /// # Errors
-/// When a step fails, what was done before is undone, and the error says what failed. Should undoing fail as well,
-/// that is logged, and what is left stays in the record for [`cleanup`].
+/// If a step fails, the earlier steps are undone, and the error describes the failure. If undoing fails too, that is
+/// logged, and the remaining steps stay in the record for [`cleanup`].
 pub async fn apply(config: &HostConfig) -> Result<Applied, HostError> {
     check_name(&config.interface)?;
-    // The interface is the caller's and new, so a record under its name is of an earlier process, which is gone.
+    // The interface is new and belongs to the caller, so a record with its name was left by an earlier process, which
+    // has ended.
     if let Some(path) = &config.record {
         cleanup(path).await?;
     }
@@ -51,7 +53,7 @@ pub async fn apply(config: &HostConfig) -> Result<Applied, HostError> {
     }
 }
 
-/// A host that is set up. Dropping this leaves everything in place; [`undo`](Self::undo) takes it back.
+/// A host that is set up. Dropping this changes nothing on the host; [`undo`](Self::undo) reverts the set-up.
 #[derive(Debug)]
 #[must_use = "dropping this leaves routes, rules and DNS in place; call undo at the end"]
 pub struct Applied {
@@ -62,7 +64,7 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// The interface's MTU, bytes.
+    /// The interface's MTU in bytes.
     pub fn mtu(&self) -> u32 {
         self.mtu
     }
@@ -72,21 +74,21 @@ impl Applied {
         self.fwmark
     }
 
-    /// What was left out.
+    /// The parts of the set-up that were left out.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
 
-    /// What was done.
+    /// The changes that were made.
     pub fn record(&self) -> &Record {
         self.journal.get()
     }
 
-    /// Undoes everything, last to first. Quicker after the interface is deleted, when only what outlives it is left
-    /// to undo.
+    /// Undoes everything in reverse order. This is faster after the interface was deleted, because only changes that
+    /// outlive it remain.
     ///
     /// # Errors
-    /// All that can be undone is undone; the first failure is returned, and the record stays for [`cleanup`].
+    /// Every step that can be undone is undone. The first failure is returned, and the record stays for [`cleanup`].
     pub async fn undo(self) -> Result<(), HostError> {
         undo(self.journal, &Netlink::open()?).await
     }
@@ -97,7 +99,7 @@ impl Applied {
         self.fwmark = resolve_mark(netlink, config, &plan).await?;
         self.mtu = mtu::compute(netlink, config, self.fwmark).await?;
 
-        // The MTU first: an interface with less than 1,280 bytes takes no IPv6 address.
+        // The MTU comes first: an interface with an MTU below 1,280 bytes accepts no IPv6 address.
         self.journal.record(Step::Link { mtu: link.mtu, up: link.up })?;
         netlink.set_link(name, link.index, self.mtu, link.up).await?;
         for address in &config.addresses {
@@ -106,7 +108,8 @@ impl Applied {
             }
         }
         if config.learned {
-            // An engine learns as soon as the interface is up, and puts the guard up with the first default route.
+            // A routing engine learns routes as soon as the interface is up. The guard is added with the first learned
+            // default route.
             self.warnings.extend(guard::foresee(&mut self.journal, &plan.default)?);
         }
         netlink.set_link(name, link.index, self.mtu, true).await?;
@@ -134,7 +137,8 @@ async fn resolve_mark(netlink: &Netlink, config: &HostConfig, plan: &Plan) -> Re
     }
 }
 
-/// The names wg-quick accepts. They go into nft's script and onto resolvconf's command line, so nothing else may.
+/// The interface names that wg-quick accepts. They become part of nft's script and of resolvconf's command line, so no
+/// other characters are permitted.
 fn check_name(name: &str) -> Result<(), HostError> {
     if interface::check_name(name).is_ok() && !name.starts_with('-') {
         Ok(())

@@ -1,4 +1,4 @@
-//! Running the two programs that have no other interface: `nft` and `resolvconf`.
+//! Runs the two programs that are needed because no other interface exists: `nft` and `resolvconf`.
 
 use super::error::HostError;
 use std::{
@@ -8,10 +8,10 @@ use std::{
 };
 use tokio::{io::AsyncWriteExt, process::Command};
 
-/// Where administration programs are when a service's PATH leaves them out.
+/// The folders of administration programs, which a service's PATH may not contain.
 const SYSTEM_PATHS: [&str; 2] = ["/usr/sbin", "/sbin"];
 
-/// The program of that name in PATH or in the system directories.
+/// Finds the program with this name in PATH or in the system folders.
 pub(super) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -20,7 +20,7 @@ pub(super) fn find_program(name: &str) -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// Runs a program to its end with `input` on its standard input.
+/// Runs a program until it ends, with `input` on its standard input.
 pub(super) async fn run(program: &Path, arguments: &[&str], input: &str) -> Result<(), HostError> {
     let failed = |reason: String| {
         let mut command = program.display().to_string();
@@ -40,7 +40,7 @@ pub(super) async fn run(program: &Path, arguments: &[&str], input: &str) -> Resu
         .map_err(|error| failed(error.to_string()))?;
     if let Some(mut stdin) = child.stdin.take() {
         match stdin.write_all(input.as_bytes()).await {
-            // A program that did not want to read all of it says why with its exit status.
+            // A program that does not read all of its input reports the reason by its exit status.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(failed(error.to_string())),
             _ => {}
         }

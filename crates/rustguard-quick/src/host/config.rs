@@ -1,4 +1,4 @@
-//! What is asked of the host.
+//! The parameters of the host's set-up.
 
 use ipnet::IpNet;
 use std::{
@@ -6,38 +6,40 @@ use std::{
     path::PathBuf,
 };
 
-/// What a tunnel needs from the host.
+/// The parameters of the host's set-up for one tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HostConfig {
-    /// Name of the tunnel's interface, which exists already.
+    /// The name of the tunnel's interface, which already exists.
     pub interface: String,
     /// Its addresses with their prefix lengths.
     pub addresses: Vec<IpNet>,
-    /// Its MTU in bytes; [computed](super::tunnel_mtu) when absent.
+    /// Its MTU in bytes. Without a value the MTU is [computed](super::tunnel_mtu).
     pub mtu: Option<u32>,
     /// Name servers.
     pub dns: Vec<IpAddr>,
     /// Search domains. Without name servers they have no effect, as in wg-quick.
     pub dns_search: Vec<String>,
-    /// Where routes go.
+    /// The routing table for the routes.
     pub table: Table,
-    /// The allowed IPs of all peers together: the destinations to route into the tunnel.
+    /// The allowed IPs of all peers. They are the destinations of the routes into the tunnel.
     pub allowed_ips: Vec<IpNet>,
-    /// Routes come from a routing engine, into the [`learned_tables`](Self::learned_tables); allowed IPs are bounds. No route is
-    /// added. Where a default route may be learned, mark, rules and guard are prepared for it.
+    /// Routes come from a routing engine and go into the [`learned_tables`](Self::learned_tables). Allowed IPs are
+    /// limits, and no route is added for them. If a default route may be learned, the mark, the rules and the guard are
+    /// prepared for it.
     pub learned: bool,
-    /// The mark the tunnel's sockets carry (SO_MARK), from the configuration or [`choose_fwmark`](super::choose_fwmark). It is also the
-    /// number of the table for default routes. 0 is no mark, as everywhere in WireGuard.
+    /// The mark of the tunnel's sockets (SO_MARK), from the configuration or [`choose_fwmark`](super::choose_fwmark).
+    /// It is also the number of the table for default routes. 0 means no mark, as everywhere in WireGuard.
     pub fwmark: Option<u32>,
-    /// The peers' endpoints as far as they are known, for the MTU.
+    /// The known endpoints of the peers, for the MTU.
     pub endpoints: Vec<SocketAddr>,
-    /// Where to note what outlives the interface, usually [`record_path`](super::record_path); `None` to note nothing.
+    /// The file that records changes that outlive the interface, usually [`record_path`](super::record_path). `None`:
+    /// no record.
     pub record: Option<PathBuf>,
 }
 
 impl HostConfig {
-    /// An interface without addresses, routes, DNS and record; the fields add them.
+    /// An interface without addresses, routes, DNS and record. Set the fields to add them.
     pub fn new(interface: impl Into<String>) -> Self {
         Self {
             interface: interface.into(),
@@ -63,11 +65,11 @@ impl HostConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Table {
-    /// Routes in the main table; a /0 in a table of its own, chosen by policy rules.
+    /// Routes go into the main table. A /0 goes into a table of its own, which policy rules select.
     #[default]
     Auto,
     /// No routes.
     Off,
-    /// All routes, a /0 included, in this table. The user makes the rules that choose it.
+    /// All routes, including a /0, go into this table. The user makes the rules that select it.
     Number(u32),
 }

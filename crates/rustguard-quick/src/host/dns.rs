@@ -1,7 +1,7 @@
-//! Name servers of a tunnel, handed to systemd-resolved or to resolvconf.
+//! Passes the tunnel's name servers to systemd-resolved or resolvconf.
 //!
-//! As under wg-quick, the tunnel's servers take over name resolution as a whole while it is up (`resolvconf -x`; with
-//! resolved, the routing domain `~.`): a server inside the tunnel that is asked only sometimes is useless.
+//! As under wg-quick, the tunnel's servers answer all queries while the tunnel is up (`resolvconf -x`; with resolved,
+//! the routing domain `~.`). A server inside the tunnel that gets only some of the queries would be useless.
 
 use super::{
     command::{self, find_program},
@@ -14,26 +14,26 @@ use serde::Serialize;
 use std::{future::Future, net::IpAddr, path::PathBuf, time::Duration};
 use zbus::Connection;
 
-/// How long the system bus and resolved may take to answer; a hung one must not hang the tunnel.
+/// How long the system bus and resolved may take to answer. A bus that does not answer must not block the tunnel.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 const RESOLVED: &str = "org.freedesktop.resolve1";
 
-/// Debian's resolvconf orders its entries by the patterns in this file.
+/// Debian's resolvconf sorts its entries by the patterns in this file.
 const INTERFACE_ORDER: &str = "/etc/resolvconf/interface-order";
 
-/// Address families as resolved's methods number them (AF_INET, AF_INET6 of Linux).
+/// Address families, as in the methods of resolved (Linux' AF_INET and AF_INET6).
 const AF_INET: i32 = 2;
 const AF_INET6: i32 = 10;
 
-/// Where name servers go on this machine.
+/// The service that takes name servers on this machine.
 #[derive(Debug)]
 pub(super) enum DnsBackend {
     Resolved(Connection),
     Resolvconf(PathBuf),
 }
 
-/// Hands the configured servers over; without any, nothing is done, search domains or not.
+/// Passes the configured servers on. Without servers nothing happens, even if there are search domains.
 pub(super) async fn add(journal: &mut Journal, config: &HostConfig) -> Result<(), HostError> {
     if config.dns.is_empty() {
         return Ok(());
@@ -54,13 +54,13 @@ pub(super) async fn add(journal: &mut Journal, config: &HostConfig) -> Result<()
     }
 }
 
-/// Withdraws an entry. `index` is that of the interface if it still exists: resolved forgets a link that has gone by
-/// itself.
+/// Withdraws an entry. `index` is the interface's index if it still exists. resolved removes the settings of deleted
+/// links itself.
 pub(super) async fn remove(entry: &DnsEntry, interface: &str, index: Option<u32>) -> Result<(), HostError> {
     match entry {
         DnsEntry::Resolved => match (index, within(resolved()).await.flatten()) {
             (Some(index), Some(bus)) => call(&bus, interface, "RevertLink", &(link_argument(index),)).await,
-            // No interface or no resolved: no settings either.
+            // Without the interface or without resolved there are no settings to withdraw.
             _ => Ok(()),
         },
         DnsEntry::Resolvconf { name } => match find_program("resolvconf") {
@@ -82,8 +82,8 @@ impl DnsBackend {
     }
 }
 
-/// The system bus, if resolved is running on it. It is not started for this: where it is installed but switched off,
-/// it would take the servers and nobody would ask it.
+/// Connects to the system bus if resolved runs on it. resolved is not started: on a host where it is installed but
+/// disabled, it would accept the servers, but nobody would query it.
 async fn resolved() -> Option<Connection> {
     let bus = Connection::system().await.ok()?;
     let answer = bus
@@ -123,7 +123,7 @@ async fn within<T>(future: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(PATIENCE, future).await.ok()
 }
 
-/// The `a(iay)` of SetLinkDNS.
+/// The `a(iay)` argument of SetLinkDNS.
 fn servers(addresses: &[IpAddr]) -> Vec<(i32, Vec<u8>)> {
     let server = |address: &IpAddr| match address {
         IpAddr::V4(address) => (AF_INET, address.octets().to_vec()),
@@ -132,12 +132,13 @@ fn servers(addresses: &[IpAddr]) -> Vec<(i32, Vec<u8>)> {
     addresses.iter().map(server).collect()
 }
 
-/// The `a(sb)` of SetLinkDomains; the flag tells a domain that only routes queries (`~.`) from one that is searched.
+/// The `a(sb)` argument of SetLinkDomains. The flag is true for a domain that only routes queries (`~.`), and false for
+/// a search domain.
 fn domains(search: &[String]) -> Vec<(&str, bool)> {
     search.iter().map(|domain| (domain.as_str(), false)).chain([(".", true)]).collect()
 }
 
-/// The signature has a signed index; the kernel's are positive ints.
+/// The D-Bus signature has a signed index. The kernel's indices are positive ints.
 fn link_argument(index: u32) -> i32 {
     i32::try_from(index).expect("an interface index is a positive int in the kernel")
 }
@@ -150,8 +151,8 @@ fn resolv_conf(servers: &[IpAddr], search: &[String]) -> String {
     text
 }
 
-/// The first plain `PREFIX*` pattern of Debian's interface-order, with a dot, so that the entry sorts first: "tun."
-/// usually.
+/// The first plain `PREFIX*` pattern of Debian's interface-order, with a dot, usually "tun.". An entry with this prefix
+/// sorts first.
 fn entry_prefix(interface_order: &str) -> String {
     let mut prefixes = interface_order.lines().filter_map(|line| line.strip_suffix('*'));
     let plain = |prefix: &&str| {

@@ -1,27 +1,27 @@
-//! Why the host could not be set up, in words a user can act on.
+//! Why the host could not be set up.
 
 use ipnet::IpNet;
 use rustguard_device::kernel::KernelError;
 use std::{fmt, io, path::PathBuf};
 use thiserror::Error;
 
-/// A step of the host network set-up that failed. Every message names the thing, the cause and the remedy.
+/// A step of the host's set-up that failed. Every message names the thing, the cause and the remedy.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// The kernel refused a netlink request, for lack of CAP_NET_ADMIN or another reason.
+    /// The kernel refused a netlink request, because CAP_NET_ADMIN is missing or for another reason.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 
-    /// The name cannot be an interface's, or could be mistaken for an option of a program that is handed it.
+    /// The name is not valid for an interface, or a program could take it for an option.
     #[error("`{0}` is not an interface name: use 1 to 15 letters, digits or `_=+.-`, not beginning with `-`")]
     InterfaceName(String),
 
-    /// There is no interface of that name in this network namespace.
+    /// There is no interface with this name in this network namespace.
     #[error("there is no interface `{0}`: create it before its host set-up, and in the same network namespace")]
     NoSuchInterface(String),
 
-    /// IPv6 is switched off on the interface or missing from the kernel, and the configuration asks for it.
+    /// The configuration needs IPv6, which is disabled on the interface or missing in the kernel.
     #[error(
         "cannot set up {wanted} on `{interface}`: IPv6 is disabled here; enable it \
          (sysctl net.ipv6.conf.{interface}.disable_ipv6=0, or boot without ipv6.disable=1), \
@@ -34,16 +34,17 @@ pub enum HostError {
         wanted: IpNet,
     },
 
-    /// An explicit MTU below 1,280 bytes, the least IPv6 works with (RFC 8200 section 5), next to an IPv6 address.
+    /// The configured MTU is below 1,280 bytes, the minimum for IPv6 (RFC 8200 section 5), and there is an IPv6
+    /// address.
     #[error("MTU = {mtu} is too small for IPv6 on `{interface}`: use 1280 or more, or remove the IPv6 addresses")]
     MtuTooSmall {
         /// The tunnel's interface.
         interface: String,
-        /// The MTU asked for, bytes.
+        /// The configured MTU in bytes.
         mtu: u32,
     },
 
-    /// The table already has a route to exactly this destination, through another interface. It is left alone.
+    /// The table already has a route to exactly this destination through another interface. That route is not changed.
     #[error(
         "cannot route {net} through `{interface}`: table {table} already has a route to it; \
          remove that route, or use Table = off or another table"
@@ -57,28 +58,28 @@ pub enum HostError {
         table: u32,
     },
 
-    /// Someone else's policy rules leave no priority free in front of them.
+    /// Existing policy rules of other programs leave no free priority before them.
     #[error(
         "cannot add the policy rules: rule {first} leaves no room for {needed} rules before it; \
          move it to a higher priority"
     )]
     NoRuleRoom {
-        /// Priority of the first existing rule after the kernel's own at 0.
+        /// The priority of the first existing rule after the kernel's own rule at 0.
         first: u32,
-        /// How many rules have to go in front of it.
+        /// The number of rules that must be placed before it.
         needed: u32,
     },
 
-    /// A sysctl could not be written; in containers /proc/sys is often read-only.
+    /// A sysctl could not be written. In containers /proc/sys is often read-only.
     #[error("cannot set {name}=1: {source}; in a container, set it where the container is started (--sysctl {name}=1)")]
     Sysctl {
-        /// The sysctl, dotted.
+        /// The name of the sysctl, with dots.
         name: &'static str,
         /// The cause.
         source: io::Error,
     },
 
-    /// Neither systemd-resolved nor resolvconf is there to take the name servers.
+    /// Neither systemd-resolved nor resolvconf is available for the name servers.
     #[error(
         "cannot set DNS for `{interface}`: systemd-resolved does not answer on the system bus, \
          and there is no `resolvconf`; \
@@ -96,20 +97,20 @@ pub enum HostError {
         action: &'static str,
         /// The tunnel's interface.
         interface: String,
-        /// What it answered.
+        /// resolved's answer.
         reason: String,
     },
 
-    /// A program that was run for the set-up failed.
+    /// A program of the set-up failed.
     #[error("`{command}` failed: {reason}")]
     Command {
         /// The command line.
         command: String,
-        /// What it printed on standard error, or its exit status.
+        /// The program's standard error output, or its exit status.
         reason: String,
     },
 
-    /// The record of what was done could not be read or written.
+    /// The record of the changes could not be read or written.
     #[error(
         "cannot {action} {}: {source}; check its permissions, \
          or remove it once `ip rule` and `nft list tables` show nothing left over",
@@ -132,11 +133,11 @@ impl HostError {
     }
 }
 
-/// Something that was left out, and that the user should hear of.
+/// A part of the set-up that was left out, as a warning for the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// There is no `nft`, hence no guard for the tunnel's addresses.
+    /// There is no `nft`, so the tunnel's addresses have no guard.
     NoNft,
 }
 

@@ -1,10 +1,11 @@
-//! The nftables guard that goes with a default route through the tunnel.
+//! The nftables guard for a default route through the tunnel.
 //!
-//! Two things follow from routing everything by mark. The tunnel's addresses have to be safe from packets that arrive
-//! on another interface and claim to be for them (CVE-2019-14899: an attacker on the local network probes connections
-//! inside the tunnel), and the answers to marked packets need the mark back for the reverse path filter. Rules as
-//! wg-quick's, in a table of the tunnel's own. Where the default route is learned, they come and go with it: a gateway that has
-//! none of its own in the tunnel is reached by its network at the tunnel's address as well.
+//! Routing by mark has two consequences. The tunnel's addresses must be protected from packets that arrive on another
+//! interface with such a destination (CVE-2019-14899: an attacker on the local network probes connections inside the
+//! tunnel). Answers to marked packets need the mark for the reverse path filter. The rules are the same as wg-quick's,
+//! in a table for this tunnel. With a learned default route, the guard is added and removed together with the route. A
+//! gateway without its own default route in the tunnel must also be reachable from its local network at the tunnel's
+//! address.
 
 use super::{
     command::{self, find_program},
@@ -16,8 +17,7 @@ use super::{
 use ipnet::IpNet;
 use std::fmt::Write;
 
-/// Puts the guard up for the families of `defaults`. Without `nft` on this machine there is none, and a warning says
-/// so.
+/// Adds the guard for the families of `defaults`. Without `nft` on this machine it adds nothing and returns a warning.
 pub(super) async fn add(
     journal: &mut Journal,
     defaults: &[IpNet],
@@ -29,7 +29,8 @@ pub(super) async fn add(
     Ok(warning)
 }
 
-/// Notes the guard that may be [put up](put_up) for these families at any time from now on, so that it goes with the rest.
+/// Records the guard that may be [added](put_up) for these families at any time from now on, so that it is undone with
+/// the rest.
 pub(super) fn foresee(journal: &mut Journal, defaults: &[IpNet]) -> Result<Option<Warning>, HostError> {
     if defaults.is_empty() {
         return Ok(None);
@@ -42,7 +43,7 @@ pub(super) fn foresee(journal: &mut Journal, defaults: &[IpNet]) -> Result<Optio
     Ok(None)
 }
 
-/// Puts a guard up that is foreseen; without `nft`, there is none.
+/// Adds a guard that was recorded before. Without `nft` it adds nothing.
 pub(super) async fn put_up(
     interface: &str,
     defaults: &[IpNet],
@@ -54,10 +55,10 @@ pub(super) async fn put_up(
     command::run(&nft, &["-f", "-"], &tables.collect::<String>()).await
 }
 
-/// Takes the guard of an interface down, if it is there.
+/// Removes the guard of an interface, if there is one.
 pub(super) async fn remove(interface: &str, v4: bool, v6: bool) -> Result<(), HostError> {
-    // Without nft now, there was no guard, or it went away with the package; the kernel has no other interface for it
-    // here.
+    // If nft is missing now, either there was no guard or the package was removed with it. This program has no other
+    // way to remove nftables rules.
     let Some(nft) = find_program("nft") else { return Ok(()) };
     let mut script = String::new();
     for family in [v4.then_some("ip"), v6.then_some("ip6")].into_iter().flatten() {
@@ -66,7 +67,7 @@ pub(super) async fn remove(interface: &str, v4: bool, v6: bool) -> Result<(), Ho
     command::run(&nft, &["-f", "-"], &script).await
 }
 
-/// The nft commands for one family, replacing whatever a table of that name held.
+/// The nft commands for one family. They replace the contents of an existing table with that name.
 fn table(interface: &str, v6: bool, mark: u32, addresses: &[IpNet]) -> String {
     let family = if v6 { "ip6" } else { "ip" };
     let name = table_name(interface);
@@ -98,13 +99,13 @@ fn table(interface: &str, v6: bool, mark: u32, addresses: &[IpNet]) -> String {
     script
 }
 
-/// nft has no "delete if it exists" before 1.0.6; adding a table that exists changes nothing, and then there is one
-/// to delete.
+/// nft has no "delete if it exists" before 1.0.6. Adding an existing table changes nothing, so the table certainly
+/// exists when it is deleted.
 fn without_table(family: &str, name: &str) -> String {
     format!("add table {family} {name}\ndelete table {family} {name}\n")
 }
 
-/// `rustguard-NAME`. An nft identifier has no `=` and no `+`, which an interface name may contain.
+/// `rustguard-NAME`. An nft identifier must not contain `=` and `+`, but an interface name may.
 fn table_name(interface: &str) -> String {
     let mut name = String::from("rustguard-");
     for character in interface.chars() {

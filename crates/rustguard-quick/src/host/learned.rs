@@ -1,4 +1,4 @@
-//! Where the routes of a routing engine go in a host that is set up for them.
+//! The tables for the routes of a routing engine.
 
 use super::{
     config::{HostConfig, Table},
@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use rustguard_device::kernel::{DefaultRouteGuard, GuardFuture, LearnedTables};
 
 impl HostConfig {
-    /// Where an engine's routes go in the tables of this set-up; `None` with `Table = off`. Ask when the mark has been
+    /// The tables of this set-up for an engine's routes; `None` with `Table = off`. Call this after the mark was
     /// [chosen](super::choose_fwmark).
     pub fn learned_tables(&self) -> Option<LearnedTables> {
         match self.table {
@@ -34,7 +34,7 @@ impl HostConfig {
 struct Guard {
     interface: String,
     mark: u32,
-    /// The tunnel's addresses, which it guards.
+    /// The tunnel's addresses, which the guard protects.
     addresses: Vec<IpNet>,
 }
 

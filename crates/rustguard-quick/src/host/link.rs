@@ -1,4 +1,4 @@
-//! Links and their addresses.
+//! Interfaces and their addresses.
 
 use super::{error::HostError, netlink::Netlink};
 use ipnet::IpNet;
@@ -9,17 +9,17 @@ use rtnetlink::{
 use rustguard_device::kernel::{EEXIST, Family, HostEvent, Monitor, already_gone, errno};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Whether an interface of that name exists in this network namespace.
+/// Whether an interface with this name exists in this network namespace.
 pub async fn link_exists(name: &str) -> Result<bool, HostError> {
     Ok(link_index(name).await?.is_some())
 }
 
-/// The index of the interface of that name, `None` when there is none.
+/// The index of the interface with this name; `None` if there is none.
 pub async fn link_index(name: &str) -> Result<Option<u32>, HostError> {
     Ok(Netlink::open()?.link_by_name(name).await?.map(|link| link.index))
 }
 
-/// Deletes the interface of that name. Answers `false` when there was none.
+/// Deletes the interface with this name. Returns `false` if there was none.
 pub async fn delete_link(name: &str) -> Result<bool, HostError> {
     let netlink = Netlink::open()?;
     let Some(link) = netlink.link_by_name(name).await? else { return Ok(false) };
@@ -30,10 +30,11 @@ pub async fn delete_link(name: &str) -> Result<bool, HostError> {
     }
 }
 
-/// Returns once there is no interface of that name. Bound it with a timeout: nothing here makes the interface go.
+/// Waits until there is no interface with this name. This function does not delete the interface, so call it with a
+/// timeout.
 pub async fn wait_link_gone(name: &str) -> Result<(), HostError> {
     while let Some(index) = link_index(name).await? {
-        // A monitor that starts after the deletion reports it at once, so no event is missed in between.
+        // A monitor that starts after the deletion reports it at once, so no event is lost in between.
         let mut monitor = Monitor::new(index).await?;
         while !matches!(monitor.next().await, Some(HostEvent::LinkDeleted) | None) {}
     }
@@ -49,7 +50,8 @@ impl Netlink {
         })
     }
 
-    /// Adds an address. Answers `false` when the interface has it already, which is then not ours to remove.
+    /// Adds an address. Returns `false` if the interface already has it. The address then does not belong to this
+    /// tunnel and must not be removed.
     pub(super) async fn add_address(&self, name: &str, index: u32, address: IpNet) -> Result<bool, HostError> {
         let mut request = self.handle().address().add(index, address.addr(), address.prefix_len());
         *request.message_mut() = address_message(index, address);
@@ -72,7 +74,7 @@ impl Netlink {
     }
 }
 
-/// Whether IPv6 cannot be used on the interface. The kernel answers that with a different errno for each kind of
+/// Whether IPv6 is not available on the interface. The kernel reports this with a different errno for each kind of
 /// request.
 pub(super) fn ipv6_disabled_on(interface: &str) -> bool {
     let setting = std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"));
@@ -81,7 +83,7 @@ pub(super) fn ipv6_disabled_on(interface: &str) -> bool {
 
 /// Whether a new interface can have IPv6 addresses on this host.
 pub fn ipv6_available() -> bool {
-    // What a new interface begins with.
+    // A new interface starts with this setting.
     !ipv6_disabled_on("default")
 }
 
@@ -102,7 +104,7 @@ fn address_message(index: u32, address: IpNet) -> AddressMessage {
             AddressMessageBuilder::<Ipv6Addr>::new().index(index).address(net.addr(), net.prefix_len()).build()
         }
     };
-    // A tunnel has no broadcast address, and `ip address add` would not set one either.
+    // A tunnel has no broadcast address. `ip address add` does not set one either.
     message.attributes.retain(|attribute| !matches!(attribute, AddressAttribute::Broadcast(_)));
     message
 }

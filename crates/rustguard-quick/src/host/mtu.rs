@@ -1,4 +1,4 @@
-//! The MTU of a tunnel: what the paths to its endpoints carry, less what WireGuard adds.
+//! The MTU of a tunnel: the MTU of the paths to its endpoints, less WireGuard's overhead.
 
 use super::{config::HostConfig, error::HostError, link::is_v6, netlink::Netlink};
 use futures_util::TryStreamExt;
@@ -7,24 +7,24 @@ use rustguard_device::kernel::{Family, MAIN_TABLE};
 use std::net::IpAddr;
 
 /// Outer IPv6 header (40), UDP (8), WireGuard data header (16) and tag (16), in bytes. An IPv4 header is 20 bytes
-/// smaller; the larger one counts because a peer may roam from one family to the other.
+/// smaller. The larger value counts, because a peer may roam between the families.
 const OVERHEAD: u32 = 80;
 
-/// What Ethernet carries, for a host without any route yet.
+/// The MTU of Ethernet, for a host that has no route yet.
 const DEFAULT_PATH_MTU: u32 = 1500;
 
-/// The least IPv6 works with; below it the kernel takes IPv6 off the interface (RFC 8200 section 5).
+/// The minimum MTU of IPv6. Below it the kernel removes IPv6 from the interface (RFC 8200 section 5).
 const LEAST_FOR_V6: u32 = 1280;
 
-/// The least every IPv4 host accepts (RFC 791 section 3.1).
+/// The minimum packet size that every IPv4 host accepts (RFC 791 section 3.1).
 const LEAST_FOR_V4: u32 = 576;
 
-/// The MTU, in bytes, that [`apply`](super::apply) gives the tunnel: the one configured; otherwise the lowest over
-/// the routes to the endpoints (the route's own MTU, or its interface's), less 80; without endpoints, that of the
-/// default route; and without one, 1,420. A computed MTU does not fall below 1,280 when the tunnel has IPv6
-/// addresses, nor below 576.
+/// The MTU, in bytes, that [`apply`](super::apply) sets on the tunnel. It is the configured MTU, if there is one.
+/// Otherwise it is the lowest MTU of the routes to the endpoints (the route's own MTU, or its interface's), less 80.
+/// Without endpoints the default route counts. Without a default route the result is 1,420. A computed MTU is at least
+/// 1,280 if the tunnel has IPv6 addresses, and at least 576 otherwise.
 ///
-/// Ask again when the [`Monitor`](rustguard_device::kernel::Monitor) reports a changed network.
+/// Compute it again when the [`Monitor`](rustguard_device::kernel::Monitor) reports a changed network.
 ///
 /// # Errors
 /// [`HostError::MtuTooSmall`] for a configured MTU below 1,280 with IPv6 addresses; netlink errors.
@@ -32,8 +32,8 @@ pub async fn tunnel_mtu(config: &HostConfig) -> Result<u32, HostError> {
     compute(&Netlink::open()?, config, config.fwmark).await
 }
 
-/// [`tunnel_mtu`] with the mark the tunnel's own packets carry: without it, once a default route leads into the
-/// tunnel, the route to the endpoint would be the tunnel itself.
+/// [`tunnel_mtu`] for packets with the mark of the tunnel's sockets. Without the mark, a default route into the tunnel
+/// would make the tunnel itself the route to the endpoint.
 pub(super) async fn compute(netlink: &Netlink, config: &HostConfig, mark: Option<u32>) -> Result<u32, HostError> {
     let has_v6 = config.addresses.iter().any(|address| is_v6(*address));
     if let Some(mtu) = config.mtu {
@@ -60,14 +60,15 @@ pub(super) async fn compute(netlink: &Netlink, config: &HostConfig, mark: Option
 }
 
 impl Netlink {
-    /// The route a packet to `destination` takes, as `ip route get` shows it. `None` when there is none at the moment.
+    /// The route of a packet to `destination`, as in `ip route get`. `None` if there is none at the moment.
     async fn route_to(&self, destination: IpAddr, mark: Option<u32>) -> Option<RouteMessage> {
         let mut query = RouteMessage::default();
         query.header.address_family = Family::of(destination).into();
         query.header.destination_prefix_length = if destination.is_ipv4() { 32 } else { 128 };
         query.attributes.push(RouteAttribute::Destination(destination.into()));
         query.attributes.extend(mark.map(RouteAttribute::Mark));
-        // Unreachable, prohibited, no such family: an endpoint that cannot be reached now says nothing about the MTU.
+        // The errors are: unreachable, prohibited, or no such address family. An endpoint that is unreachable now does
+        // not affect the MTU.
         std::pin::pin!(self.handle().route().get(query).execute()).try_next().await.ok().flatten()
     }
 
@@ -93,8 +94,7 @@ impl Netlink {
         Ok(None)
     }
 
-    /// The MTU of a route: its own, or the lowest of the interfaces it leads through. Routes through the tunnel do
-    /// not count.
+    /// The MTU of a route: its own MTU, or the lowest MTU of its interfaces. Routes through the tunnel do not count.
     async fn route_mtu(&self, route: &RouteMessage, own: Option<u32>) -> Result<Option<u32>, HostError> {
         let mut interfaces = Vec::new();
         for attribute in &route.attributes {

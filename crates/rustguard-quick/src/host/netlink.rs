@@ -3,7 +3,7 @@
 use rustguard_device::kernel;
 use std::ops::Deref;
 
-/// That of `rustguard_device::kernel`, to which the files beside this one add their requests.
+/// Wraps the connection of `rustguard_device::kernel`. The other files of this folder add their requests to it.
 pub(super) struct Netlink(kernel::Netlink);
 
 impl Netlink {

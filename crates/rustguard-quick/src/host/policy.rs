@@ -1,18 +1,19 @@
-//! A default route through the tunnel: a table of its own, and the policy rules that choose it.
+//! A default route through the tunnel: a separate routing table and the policy rules that select it.
 //!
-//! A plain default route into the tunnel would catch the tunnel's own encrypted packets as well. So it goes into a
-//! table T of its own, the tunnel's sockets mark what they send with T, and two rules in front of the existing ones
-//! decide:
+//! A plain default route into the tunnel would also capture the tunnel's own encrypted packets. Therefore the route is
+//! in a separate table T. The tunnel's sockets set the mark T on their packets, and two rules before the existing ones
+//! select the table:
 //!
 //! ```text
-//! P      from all lookup main suppress_prefixlength 0     everything the main table knows better than "default"
-//! P + 1  not from all fwmark T lookup T                   the rest, unless it is the tunnel's own
+//! P      from all lookup main suppress_prefixlength 0     routes of the main table, except default routes
+//! P + 1  not from all fwmark T lookup T                   all other packets without the tunnel's mark
 //! ```
 //!
-//! **Several such tunnels.** The rules of a second tunnel come before those of the first, so what the second sends is
-//! routed through the first: each tunnel rides on whatever was the default when it came up. With the two rules alone,
-//! though, the first tunnel's packets (marked, but not with the second's mark) would then go into the second, and its
-//! into the first, forever. A tunnel that finds others puts two more kinds of rule between its own:
+//! **Several such tunnels.** The rules of a second tunnel precede those of the first. The second tunnel's encrypted
+//! packets are therefore routed through the first: each tunnel uses the default route that existed when it started.
+//! With only these two rules there would be a loop. The first tunnel's packets have a mark, but not that of the second
+//! tunnel, so they would go into the second tunnel, and its packets would go into the first. A tunnel that finds others
+//! therefore adds two more kinds of rule:
 //!
 //! ```text
 //! P      from all lookup main suppress_prefixlength 0
@@ -21,8 +22,8 @@
 //! P + 3  from all nop
 //! ```
 //!
-//! A tunnel's packets thus only ever see the rules of tunnels older than itself, which rules out a circle. The `goto`
-//! leads to a rule of the same tunnel, so it holds no matter which tunnel goes first.
+//! Packets of a tunnel are therefore only subject to the rules of older tunnels, which rules out loops. The target of
+//! each `goto` is a rule of the same tunnel, so it exists in whatever order the tunnels end.
 
 use super::{
     error::HostError,
@@ -42,16 +43,16 @@ use rtnetlink::{
 use rustguard_device::kernel::{Family, MAIN_TABLE, already_gone, table_of};
 use std::collections::BTreeSet;
 
-/// The first number tried for table and mark, wg-quick's: WireGuard's usual port.
+/// The first number that is tried for table and mark. wg-quick uses the same one, WireGuard's usual port.
 const FIRST_TABLE: u32 = 51820;
 
-/// The priority of the kernel's own rule for the main table, in front of which the first tunnel's rules go.
+/// The priority of the kernel's own rule for the main table. The first tunnel's rules are placed before it.
 const MAIN_PRIORITY: u32 = 32766;
 
 const SRC_VALID_MARK: &str = "net.ipv4.conf.all.src_valid_mark";
 
-/// Sets up the default routes of one tunnel under the mark its sockets carry: route, rules and src_valid_mark. A route that is
-/// yet to be learned finds the rules there; until then its table is empty, and the rules lead nowhere.
+/// Sets up the default routes of one tunnel, with its sockets' mark: route, rules and src_valid_mark. A default route
+/// that may be learned later uses the same rules. Until then its table is empty, and the rules have no effect.
 pub(super) async fn add(netlink: &Netlink, journal: &mut Journal, plan: &Plan, mark: u32) -> Result<(), HostError> {
     let mut others = BTreeSet::new();
     for family in Family::in_kernel() {
@@ -68,8 +69,8 @@ pub(super) async fn add(netlink: &Netlink, journal: &mut Journal, plan: &Plan, m
 
         let family = Family::of(net.addr());
         let existing = netlink.dump_rules(family).await?;
-        // From the last rule to the first: the one that excepts what the main table knows is there before the one
-        // that sends everything into the tunnel takes over, and a goto finds its target.
+        // The last rule is added first. The rule for the main table's routes therefore exists before the rule that
+        // sends all other packets into the tunnel, and each goto finds its target.
         let mut rules = arrange(family, &existing, mark, &others)?;
         rules.sort_by_key(|rule| matches!(rule.kind, RuleKind::IntoTunnel { .. }));
         for rule in rules {
@@ -162,7 +163,7 @@ impl Rule {
     }
 }
 
-/// The mark of the tunnel that a `not fwmark MARK lookup TABLE` rule belongs to; wg-quick's are of the same form.
+/// The mark of the tunnel to which a `not fwmark MARK lookup TABLE` rule belongs. wg-quick's rules have the same form.
 fn tunnel_mark(rule: &RuleMessage) -> Option<u32> {
     if rule.header.action != RuleAction::ToTable || !rule.header.flags.contains(RuleFlags::Invert) {
         return None;
@@ -173,8 +174,8 @@ fn tunnel_mark(rule: &RuleMessage) -> Option<u32> {
     })
 }
 
-/// The tunnel's rules, with the priorities right in front of the first existing one (where the kernel puts a rule
-/// without a priority), last rule first.
+/// The tunnel's rules, last rule first. Their priorities directly precede the first existing rule, where the kernel
+/// also puts a rule without a priority.
 fn arrange(
     family: Family,
     existing: &[RuleMessage],
@@ -187,7 +188,7 @@ fn arrange(
             _ => None,
         })
     };
-    // The kernel's rule for the local table is at 0 and stays the first.
+    // The kernel's rule for the local table is at 0 and stays first.
     let first = existing.iter().filter_map(priority).filter(|priority| *priority > 0).min().unwrap_or(MAIN_PRIORITY);
 
     let target = first - 1;
@@ -199,7 +200,7 @@ fn arrange(
     kinds.extend(others.iter().map(|other| RuleKind::Exempt { mark: *other, target }));
     kinds.push(RuleKind::MainWithoutDefault);
 
-    // Rule 0 is the kernel's, so the priorities to share are 1 to first - 1.
+    // Rule 0 belongs to the kernel, so priorities from 1 to first - 1 are available.
     let needed = u32::try_from(kinds.len()).unwrap_or(u32::MAX);
     if first <= needed {
         return Err(HostError::NoRuleRoom { first, needed });
@@ -208,12 +209,12 @@ fn arrange(
     Ok(rules.map(|(kind, priority)| Rule { v6: family == Family::V6, priority, kind }).collect())
 }
 
-/// Lets the reverse path filter route the answers to marked packets by their mark; a strict filter would drop them
-/// otherwise. It stays set afterwards, as with wg-quick: other tunnels may count on it, and without marks it changes
-/// nothing.
+/// Makes the reverse path filter use the mark for the answers to marked packets. A strict filter would drop them
+/// otherwise. The setting stays afterwards, as with wg-quick: other tunnels may depend on it, and it has no effect
+/// without marks.
 fn set_src_valid_mark() -> Result<(), HostError> {
     let path = format!("/proc/sys/{}", SRC_VALID_MARK.replace('.', "/"));
-    // Where it is set already, a read-only /proc/sys, as in containers, is no obstacle.
+    // If it is already set, a read-only /proc/sys, as in containers, does no harm.
     if std::fs::read_to_string(&path).is_ok_and(|value| value.trim() == "1") {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! The steps that were taken, in memory and in a file, so that they can be undone: at once when a later step fails, at
-//! the end of the tunnel, or by the next process when this one was killed.
+//! The steps that were made, in memory and in a file. They are undone at once when a later step fails, at the end of
+//! the tunnel, or by the next process if this one was killed.
 
 use super::{error::HostError, step::Step};
 use atomic_write_file::AtomicWriteFile;
@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Everything [`apply`](super::apply) changed for one interface, in order. As JSON it is the state file.
+/// All changes that [`apply`](super::apply) made for one interface, in order. The state file is this as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Record {
@@ -19,20 +19,20 @@ pub struct Record {
     pub interface: String,
     /// Its index.
     pub index: u32,
-    /// The network namespace this happened in, as /proc names it ("net:\[4026531840\]"): the state directory is
-    /// usually shared between namespaces, what was changed is not.
+    /// The network namespace of the changes, in the notation of /proc ("net:\[4026531840\]"). Namespaces usually share
+    /// the state directory, but not the changes.
     pub namespace: String,
     /// The steps, first to last.
     pub steps: Vec<Step>,
 }
 
-/// The default state file of an interface, `/run/rustguard/NAME.json`. `/run` is emptied at boot, as is everything it
-/// records.
+/// The default state file of an interface, `/run/rustguard/NAME.json`. A boot empties `/run` and also reverts the
+/// recorded changes.
 pub fn record_path(interface: &str) -> PathBuf {
     run_file(interface, "json")
 }
 
-/// Reads the record of an earlier process; `None` when there is no such file, or it is about another network namespace.
+/// Reads the record of an earlier process. `None` if there is no such file, or it belongs to another network namespace.
 pub(super) fn read(path: &Path) -> Result<Option<Journal>, HostError> {
     let failed = |source| HostError::Record { action: "read", path: path.to_owned(), source };
     let text = match fs::read(path) {
@@ -48,12 +48,12 @@ pub(super) fn read(path: &Path) -> Result<Option<Journal>, HostError> {
     Ok(Some(Journal { record, path: Some(path.to_owned()), written: true }))
 }
 
-/// The record while it is being written.
+/// The record during the set-up.
 #[derive(Debug)]
 pub(super) struct Journal {
     record: Record,
     path: Option<PathBuf>,
-    /// Whether the file at `path` is this journal's; it may still be that of another network namespace.
+    /// Whether this journal wrote the file at `path`. Otherwise the file may belong to another network namespace.
     written: bool,
 }
 
@@ -71,7 +71,7 @@ impl Journal {
         self.record.index
     }
 
-    /// Takes the steps out, first to last.
+    /// Takes the steps out, in order.
     pub(super) fn take_steps(&mut self) -> Vec<Step> {
         std::mem::take(&mut self.record.steps)
     }
@@ -80,15 +80,15 @@ impl Journal {
         &self.record
     }
 
-    /// Notes a step. One that outlives the interface is noted, and on disk, *before* it is taken, so that there is no
-    /// moment at which SIGKILL leaves something unknown behind; undoing a step that was never taken does nothing.
+    /// Records a step. A step that outlives the interface is recorded on disk *before* it is made, so SIGKILL never
+    /// leaves an unknown change behind. Undoing a step that was not made does nothing.
     pub(super) fn record(&mut self, step: Step) -> Result<(), HostError> {
         let save = step.outlives_interface();
         self.record.steps.push(step);
         if save { self.save() } else { Ok(()) }
     }
 
-    /// Writes the steps that outlive the interface; the others, up to a hundred thousand routes, need no record.
+    /// Writes the steps that outlive the interface. The others, which may be a hundred thousand routes, need no record.
     fn save(&mut self) -> Result<(), HostError> {
         let Some(path) = &self.path else { return Ok(()) };
         let steps = self.record.steps.iter().filter(|step| step.outlives_interface()).cloned().collect();
@@ -124,7 +124,7 @@ fn write(path: &Path, record: &Record) -> io::Result<()> {
     file.commit()
 }
 
-/// The network namespace of this thread. Empty, and thus equal to itself, where /proc is not mounted.
+/// The network namespace of this thread. Without /proc it is the empty string, which equals itself.
 fn namespace() -> String {
     fs::read_link("/proc/thread-self/ns/net").map(|link| link.to_string_lossy().into_owned()).unwrap_or_default()
 }

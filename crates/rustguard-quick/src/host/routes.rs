@@ -1,4 +1,4 @@
-//! Routes into the tunnel: one per allowed IP.
+//! Routes into the tunnel, one for each allowed IP.
 
 use super::{
     config::{HostConfig, Table},
@@ -13,29 +13,30 @@ use ipnet::IpNet;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType};
 use rustguard_device::kernel::{EEXIST, Family, MAIN_TABLE, already_gone, destination_of, errno};
 
-/// How many route requests are in flight at once: enough to hide the round trip to the kernel for a hundred thousand
-/// allowed IPs, few enough that the answers fit into the default socket buffer.
+/// The number of route requests in flight: enough to hide the round trip to the kernel with a hundred thousand allowed
+/// IPs, and few enough for the default socket buffer to hold the answers.
 const IN_FLIGHT: usize = 64;
 
-/// The allowed IPs that become ordinary routes, and those that are a default route to be set up with policy rules.
+/// The allowed IPs, divided into ordinary routes and default routes, which are set up with policy rules.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) ordinary: Vec<IpNet>,
     pub(super) default: Vec<IpNet>,
-    /// Where the ordinary ones go.
+    /// The table for ordinary routes.
     pub(super) table: u32,
-    /// The default routes are only prepared for.
+    /// Default routes are prepared, but not added.
     pub(super) learned: bool,
 }
 
 impl Plan {
-    /// Only `Table = auto` treats a /0 specially; in a table of the user's own it is a route like any other.
+    /// Only `Table = auto` treats a /0 specially. In a table that the user chose it is a route like any other.
     pub(super) fn new(config: &HostConfig) -> Self {
         let mut nets: Vec<IpNet> = match config.table {
             Table::Off => return Self::default(),
             Table::Auto | Table::Number(_) => config.allowed_ips.iter().map(IpNet::trunc).collect(),
         };
-        // Most specific first, so that traffic never takes a shorter prefix while a longer one is still missing.
+        // The most specific routes come first, so that no packet follows a shorter prefix before the longer one is
+        // added.
         nets.sort_unstable_by_key(|net| (std::cmp::Reverse(net.prefix_len()), *net));
         nets.dedup();
         let (default, ordinary, table) = match config.table {
@@ -52,9 +53,9 @@ impl Plan {
 
 /// Adds the ordinary routes of a plan.
 ///
-/// As wg-quick does, the main table gets no route for what one through the tunnel covers already: the address
-/// 10.0.0.2/24 brings a route to 10.0.0.0/24, and an allowed IP of 10.0.0.1/32 adds nothing to it. In a table of the
-/// user's own every route is added.
+/// As in wg-quick, the main table gets no route that an existing route through the tunnel already covers. For example,
+/// the address 10.0.0.2/24 adds a route to 10.0.0.0/24, so an allowed IP of 10.0.0.1/32 needs none. In a table that the
+/// user chose, every route is added.
 pub(super) async fn add(netlink: &Netlink, journal: &mut Journal, plan: &Plan) -> Result<(), HostError> {
     let table = plan.table;
     let covering = match table {
@@ -67,7 +68,7 @@ pub(super) async fn add(netlink: &Netlink, journal: &mut Journal, plan: &Plan) -
     let (name, index) = (journal.interface().to_owned(), journal.index());
     for nets in wanted.chunks(IN_FLIGHT) {
         let results = join_all(nets.iter().map(|net| netlink.add_route(&name, index, *net, table))).await;
-        // What did succeed next to a failure has to be known before it is rolled back.
+        // The requests that succeeded must be known before they are rolled back.
         let mut outcome = Ok(());
         for (net, result) in nets.iter().zip(results) {
             match result {
@@ -81,7 +82,7 @@ pub(super) async fn add(netlink: &Netlink, journal: &mut Journal, plan: &Plan) -
 }
 
 impl Netlink {
-    /// Where the main table already sends through the interface.
+    /// The destinations that the main table already sends through the interface.
     async fn destinations_through(&self, index: u32) -> Result<Vec<IpNet>, HostError> {
         let mut destinations = Vec::new();
         for family in Family::in_kernel() {
@@ -91,9 +92,9 @@ impl Netlink {
         Ok(destinations)
     }
 
-    /// Adds a route through the tunnel, as `ip route add NET dev NAME table TABLE` does. A route to the same
-    /// destination that is there already is an error, whichever program made it: taking it over would break its owner when the
-    /// tunnel goes.
+    /// Adds a route through the tunnel, like `ip route add NET dev NAME table TABLE`. An existing route to the same
+    /// destination is an error, whichever program made it. Replacing it would leave its owner without a route when the
+    /// tunnel ends.
     pub(super) async fn add_route(&self, name: &str, index: u32, net: IpNet, table: u32) -> Result<(), HostError> {
         match self.handle().route().add(route_message(index, net, table)).execute().await {
             Ok(()) => Ok(()),
@@ -120,11 +121,10 @@ fn route_message(index: u32, net: IpNet, table: u32) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = Family::of(net.addr()).into();
     message.header.destination_prefix_length = net.prefix_len();
-    // What `ip route add` marks its routes with, so that other tools see the same as under wg-quick.
+    // `ip route add` sets this protocol, so other tools see the same routes as under wg-quick.
     message.header.protocol = RouteProtocol::Boot;
     message.header.kind = RouteType::Unicast;
-    // An IPv4 route straight to an interface, without a gateway, reaches the link and no further. IPv6 has no scopes
-    // here.
+    // An IPv4 route to an interface without a gateway has link scope. IPv6 has no scopes here.
     message.header.scope = if is_v6(net) { RouteScope::Universe } else { RouteScope::Link };
     match u8::try_from(table) {
         Ok(table) => message.header.table = table,

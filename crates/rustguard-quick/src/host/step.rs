@@ -1,4 +1,4 @@
-//! The changes that a set-up makes to the host, as far as it takes to undo them.
+//! The host changes of a set-up, with the data that is needed to undo them.
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum Step {
     /// An address of the interface.
     Address(IpNet),
-    /// The interface was set up; this is how it was before.
+    /// The interface was set up. The fields are its state before.
     Link {
         /// MTU in bytes.
         mtu: u32,
@@ -38,13 +38,13 @@ pub enum Step {
 }
 
 impl Step {
-    /// Whether the change stays when the interface goes. Addresses and routes vanish with it.
+    /// Whether the change stays when the interface is deleted. Addresses and routes are deleted with it.
     pub(super) fn outlives_interface(&self) -> bool {
         matches!(self, Self::Dns(_) | Self::Rule(_) | Self::Guard { .. })
     }
 }
 
-/// What was handed over, as far as it takes to withdraw it.
+/// The DNS settings that were made, with the data that is needed to withdraw them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -53,7 +53,7 @@ pub enum DnsEntry {
     Resolved,
     /// resolvconf's entry of this name.
     Resolvconf {
-        /// The interface, with a prefix where the system's resolvconf orders entries by prefixes.
+        /// The interface's name, with a prefix if the system's resolvconf sorts entries by prefixes.
         name: String,
     },
 }
@@ -62,16 +62,16 @@ pub enum DnsEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Rule {
-    /// IPv6, else IPv4.
+    /// IPv6, or else IPv4.
     pub v6: bool,
-    /// Its place in the list of rules; smaller is earlier. Always explicit, so that removing it cannot hit another
+    /// Its priority; lower ones come first. It is always explicit, so that removing the rule cannot remove another
     /// program's rule.
     pub priority: u32,
-    /// What it says.
+    /// The kind of rule.
     pub kind: RuleKind,
 }
 
-/// What a policy rule of a tunnel says.
+/// The kind of a tunnel's policy rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -1,8 +1,8 @@
-//! The set-up in real network namespaces.
+//! Tests of the set-up in real network namespaces.
 //!
-//! Each test runs the test binary again under `unshare`, as one process in a network namespace of its own, with a
-//! directory for its files and programs that stand in for `resolvconf` and, when told to, for a failing `nft`. There,
-//! `wg0` is a tun interface nobody reads from, and `up0` is one end of a veth pair: the host's way to the internet.
+//! Each test runs the test binary again under `unshare`, as one process in its own network namespace. It has a
+//! directory for its files, and programs that replace `resolvconf` and, on request, a failing `nft`. In the namespace,
+//! `wg0` is a tun interface that nothing reads from, and `up0` is one end of a veth pair, the host's uplink.
 
 use super::*;
 use ipnet::IpNet;
@@ -19,18 +19,18 @@ use std::{
 const INSIDE: &str = "RUSTGUARD_TEST_INSIDE";
 const DIRECTORY: &str = "RUSTGUARD_TEST_DIRECTORY";
 
-/// Notes how it was called and what it read.
+/// Records its arguments and its input.
 const FAKE_RESOLVCONF: &str = r#"#!/bin/sh
 { echo "resolvconf $*"; case $1 in -a) cat;; esac; } >> $RUSTGUARD_TEST_DIRECTORY/resolvconf.log
 "#;
 
-/// The real one, unless a test wants it to fail.
+/// Runs the real `nft`, unless a test requests a failure.
 const FAKE_NFT: &str = r#"#!/bin/sh
 if [ -e $RUSTGUARD_TEST_DIRECTORY/nft.fails ]; then cat > /dev/null; echo 'no nf_tables here' >&2; exit 1; fi
 PATH=${PATH#*:} exec nft "$@"
 "#;
 
-/// What wg-quick needs of `wg`: a place for the mark, and one peer.
+/// The parts of `wg` that wg-quick needs: storage for the mark, and one peer.
 const FAKE_WG: &str = r#"#!/bin/sh
 mark=$RUSTGUARD_TEST_DIRECTORY/mark
 case "$1 $3" in
@@ -41,10 +41,10 @@ case "$1 $3" in
 esac
 "#;
 
-/// Longer than any test takes, on a loaded machine too.
+/// Longer than any test takes, even on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Names the test function it stands in, for the process that runs it again.
+/// Passes the name of the surrounding test function to the process that runs it again.
 macro_rules! in_namespace {
     ($name:ident, $body:expr) => {
         run_in_namespace(concat!(module_path!(), "::", stringify!($name)), $body)
@@ -109,9 +109,10 @@ fn sh(commands: &str) -> String {
 
 /// An uplink to 192.0.2.0/24 and 2001:db8::/64 with default routes, and the interface of a tunnel.
 ///
-/// The kernel finishes some of this later, in the middle of whatever a test compares or listens to. Link-local addresses are
-/// switched off on the uplink for that reason. The carrier and the IPv6 address are awaited. The kernel holds its lock for
-/// changes until it has announced them, so the change of `lo` afterwards waits for the announcements as well.
+/// The kernel finishes some of this asynchronously, while a test may compare state or wait for events. Link-local
+/// addresses are therefore disabled on the uplink, and the test waits for the carrier and the IPv6 address. The kernel
+/// holds its lock for changes until it has announced them, so the later change of `lo` waits for the announcements as
+/// well.
 fn host() {
     sh("ip link add up0 type veth peer name isp0
         ip link set isp0 addrgenmode none up; ip link set up0 addrgenmode none up
@@ -125,9 +126,10 @@ fn host() {
 
 /// Waits until every IPv6 address has its route in the table `local`.
 ///
-/// Adding an IPv6 address only queues work in the kernel (addrconf_dad_start). A kernel thread then announces the address and
-/// adds its route (addrconf_dad_completed), also when duplicates are not looked for. The flag `tentative` does not tell when:
-/// an address with `nodad` never has it. Removing an address takes effect at once.
+/// Adding an IPv6 address only queues work in the kernel (addrconf_dad_start). A kernel thread then announces the
+/// address and adds its route (addrconf_dad_completed), even without duplicate address detection. The flag `tentative`
+/// does not show when this is done, because an address with `nodad` never has it. Removing an address takes effect at
+/// once.
 fn await_ipv6_addresses() {
     let deadline = std::time::Instant::now() + PATIENCE;
     loop {
@@ -144,8 +146,8 @@ fn tun(name: &str) {
     sh(&format!("ip tuntap add dev {name} mode tun"));
 }
 
-/// Everything the set-up may touch, to compare before and after. The kernel adds multicast routes to an interface as
-/// it pleases.
+/// All state that the set-up may change, for a comparison before and after. Multicast routes are left out, because the
+/// kernel adds them at any time.
 fn snapshot() -> String {
     await_ipv6_addresses();
     sh("ip addr show dev wg0 | grep -v -e valid_lft -e wg0: ; ip link show wg0 | grep -o 'mtu [0-9]*'
@@ -173,7 +175,7 @@ fn full_tunnel(name: &str) -> HostConfig {
     config(name, &["10.9.0.2/24", "fd09::2/64"], &["0.0.0.0/0", "::/0"])
 }
 
-/// The interface a packet to the address leaves through.
+/// The interface by which a packet to the address leaves.
 fn leaves_through(address: &str, mark: u32) -> String {
     let route = sh(&format!("ip route get {address} mark {mark}"));
     let mut words = route.split_whitespace();

@@ -10,13 +10,13 @@ use super::{
 };
 use std::path::Path;
 
-/// Undoes what a process that was killed left behind, and removes its state file. Answers `false` when there is no
-/// such file, or it tells of another network namespace, where this process cannot do anything.
+/// Undoes the changes of a process that was killed, and removes its state file. Returns `false` if there is no such
+/// file, or if it belongs to another network namespace, where this process cannot change anything.
 ///
-/// To be called when it is certain that no tunnel of that name is running; [`apply`](super::apply) does so itself.
+/// Call this only when no tunnel with that name runs. [`apply`](super::apply) calls it itself.
 ///
 /// # Errors
-/// Everything that can be undone is undone; the first failure is returned, and the file then stays.
+/// Every step that can be undone is undone. The first failure is returned, and the file then stays.
 pub async fn cleanup(path: &Path) -> Result<bool, HostError> {
     let Some(journal) = record::read(path)? else { return Ok(false) };
     tracing::info!("cleaning up what an earlier `{}` left behind", journal.interface());
@@ -24,9 +24,9 @@ pub async fn cleanup(path: &Path) -> Result<bool, HostError> {
     Ok(true)
 }
 
-/// Undoes every step, last to first, as far as possible. The first failure is returned, the others are logged.
+/// Undoes all steps that it can, in reverse order. It returns the first failure and logs the others.
 pub(super) async fn undo(mut journal: Journal, netlink: &Netlink) -> Result<(), HostError> {
-    // The index alone could meanwhile be another interface's.
+    // The index alone may meanwhile belong to another interface.
     let link = netlink.link_by_name(journal.interface()).await?;
     let present = link.is_some_and(|link| link.index == journal.index());
 

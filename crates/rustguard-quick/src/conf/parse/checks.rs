@@ -1,4 +1,4 @@
-//! What can be told from the whole of a file only.
+//! The checks that need the whole file.
 
 use super::{Diagnostic, Draft, MIN_MTU_IPV6, Parser, Piece, Routing};
 use rustguard_core::{
@@ -41,7 +41,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Whether the key comes from elsewhere, as in the example of wg-quick(8): `PostUp = wg set %i private-key FILE`.
+    /// Whether a hook sets the private key, as in the example of wg-quick(8): `PostUp = wg set %i private-key FILE`.
     fn hook_sets_key(&self) -> bool {
         self.interface.pre_up.iter().chain(&self.interface.post_up).any(|hook| hook.contains("private-key"))
     }
@@ -75,7 +75,7 @@ impl Parser<'_> {
                 self.diagnostics.push(Diagnostic::warning(draft.header.span(), message));
             }
             check_endpoints(draft, &mut self.diagnostics);
-            // Under Babel they are bounds, and bounds may overlap.
+            // Under Babel the allowed IPs are limits, which may overlap.
             let shared = self.interface.routing == Routing::Babel;
             for (net, piece) in draft.allowed_ips.iter().filter(|_| !shared) {
                 let before = nets.insert((net.addr(), net.prefix_len()), (index, piece.line));
@@ -90,7 +90,7 @@ impl Parser<'_> {
     }
 }
 
-/// Several endpoints are to make sense together.
+/// Checks that several endpoints are consistent.
 fn check_endpoints(draft: &Draft<'_>, diagnostics: &mut Vec<Diagnostic>) {
     let endpoints = &draft.endpoints;
     for (index, (path, piece)) in endpoints.iter().enumerate() {

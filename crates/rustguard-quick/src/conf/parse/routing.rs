@@ -1,4 +1,4 @@
-//! The keys of `[Interface]` that are about a routing protocol.
+//! The keys of `[Interface]` for a routing protocol.
 
 use super::{Diagnostic, Parser, Piece, SECRET_LENGTH, value};
 use crate::conf::Pin;
@@ -42,7 +42,8 @@ impl<'a> Parser<'a> {
     /// `PREFIX KEY`.
     fn pin(&mut self, item: Piece<'a>) {
         let words: Vec<_> = item.words(char::is_whitespace).collect();
-        // Prefixes are shorter than keys. What stands in place of one is not repeated: it may be another kind of key.
+        // Prefixes are shorter than keys. Longer text in the place of a prefix is not repeated, because it may be a
+        // secret key.
         let is_prefix = |word: Piece<'_>| word.str().len() < SECRET_LENGTH || word.str().contains(':');
         let (prefix, key) = match words[..] {
             [prefix, key] if is_prefix(prefix) => (prefix, key),

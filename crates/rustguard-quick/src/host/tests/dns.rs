@@ -1,4 +1,4 @@
-//! Name servers, handed to stand-ins of resolvconf and systemd-resolved.
+//! Name servers, with replacements for resolvconf and systemd-resolved.
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn resolved_is_told_over_the_bus() {
 
 type Calls = std::sync::Arc<std::sync::Mutex<Vec<String>>>;
 
-/// A bus with a service on it that notes what resolved would be asked to do. The bus ends with the returned child.
+/// A bus with a service that records the requests to resolved. The bus ends with the returned child.
 async fn fake_resolved() -> Option<(tokio::process::Child, Calls)> {
     use futures_util::StreamExt;
     use tokio::io::AsyncBufReadExt;
@@ -62,7 +62,7 @@ async fn fake_resolved() -> Option<(tokio::process::Child, Calls)> {
         .kill_on_drop(true)
         .spawn()
         .ok()?;
-    // It prints its address once it listens.
+    // The bus prints its address when it listens.
     let mut ready = String::new();
     tokio::io::BufReader::new(bus.stdout.take().unwrap()).read_line(&mut ready).await.unwrap();
 

@@ -1,4 +1,4 @@
-//! Set-ups that fail, and what a killed process leaves.
+//! Set-ups that fail, and the state that a killed process leaves.
 
 use super::*;
 
@@ -15,14 +15,14 @@ fn a_failure_in_the_middle_is_rolled_back() {
         );
         config.dns = vec!["10.9.0.1".parse().unwrap()];
 
-        // Somebody else's route, met after addresses, link, DNS and another route; it stays.
+        // Another program's route is found after addresses, link, DNS and another route were set up. It stays.
         let error = apply(&config).await.unwrap_err();
         assert!(matches!(error, HostError::RouteExists { table: 254, .. }), "{error}");
         assert_eq!(snapshot(), before);
         let log = std::fs::read_to_string(directory().join("resolvconf.log")).unwrap();
         assert!(log.ends_with("resolvconf -d wg0 -f\n"), "{log}");
 
-        // The last step of all.
+        // Now the last step fails.
         sh("ip route del 10.20.0.0/16 dev up0");
         let before = snapshot();
         std::fs::write(directory().join("nft.fails"), "").unwrap();
@@ -30,7 +30,7 @@ fn a_failure_in_the_middle_is_rolled_back() {
         assert!(error.to_string().contains("no nf_tables here"), "{error}");
         std::fs::remove_file(directory().join("nft.fails")).unwrap();
         assert_eq!(snapshot(), before);
-        // Undoing the guard failed as well, of course: the record stays, and the next one to come takes care of it.
+        // Undoing the guard failed as well. The record stays, and the next process undoes the rest.
         let record = config.record.unwrap();
         assert!(record.exists());
         assert!(cleanup(&record).await.unwrap());
@@ -62,11 +62,11 @@ fn what_a_killed_process_left_is_cleaned_up() {
         assert_eq!(kinds(|step| matches!(step, Step::Rule(_))), 4);
         assert_eq!(kinds(|step| matches!(step, Step::Guard { v4: true, v6: true })), 1);
         assert_eq!(record.steps.len(), 6, "what vanishes with the interface needs no record");
-        // With a real tunnel the kernel does that: a tun goes with the process that made it.
+        // With a real tunnel the kernel does this: a tun interface is deleted when its process ends.
         sh("ip link del wg0");
         assert_eq!(sh("ip rule | wc -l; nft list tables | wc -l"), "5\n2");
 
-        // `up` again: the new set-up first clears the old one away, and ends up with the same numbers.
+        // `up` again: the new set-up first removes the old one, and gets the same numbers.
         tun("wg0");
         let again = apply(&config).await.unwrap();
         assert_eq!(again.fwmark(), Some(51820));
@@ -74,7 +74,7 @@ fn what_a_killed_process_left_is_cleaned_up() {
         let log = std::fs::read_to_string(directory().join("resolvconf.log")).unwrap();
         assert_eq!(log.matches("resolvconf -d wg0 -f").count(), 1);
 
-        // Or `down`, with the interface gone.
+        // Or `down`, after the interface was deleted.
         drop(again);
         sh("ip link del wg0");
         assert!(cleanup(&path).await.unwrap());
@@ -82,12 +82,13 @@ fn what_a_killed_process_left_is_cleaned_up() {
         assert_eq!(snapshot(), before);
         assert!(!cleanup(&path).await.unwrap());
 
-        // Killed between noting a step and taking it: nothing to undo, and no error.
+        // The process was killed after it recorded a step and before it made the change: there is nothing to undo, and
+        // no error.
         std::fs::write(&path, serde_json::to_vec(&record).unwrap()).unwrap();
         assert!(cleanup(&path).await.unwrap());
         assert_eq!(snapshot(), before);
 
-        // What happened in another namespace is not for this one to undo.
+        // Changes in another namespace are not undone here.
         let elsewhere = Record { namespace: "net:[1]".into(), ..record };
         std::fs::write(&path, serde_json::to_vec(&elsewhere).unwrap()).unwrap();
         assert!(!cleanup(&path).await.unwrap());
@@ -122,7 +123,7 @@ fn bad_names_and_missing_interfaces_are_refused() {
             assert!(matches!(apply(&HostConfig::new(name)).await, Err(HostError::InterfaceName(_))), "{name}");
         }
         assert!(matches!(apply(&HostConfig::new("wg9")).await, Err(HostError::NoSuchInterface(_))));
-        // An interface name that is not an nft identifier.
+        // This interface name is not a valid nft identifier.
         host();
         tun("wg+=0");
         let applied = apply(&config("wg+=0", &["10.9.0.2/24"], &["0.0.0.0/0"])).await.unwrap();

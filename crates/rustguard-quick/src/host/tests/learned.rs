@@ -1,9 +1,9 @@
-//! What a routing engine learns, in the kernel's tables.
+//! The routes that a routing engine learns, in the kernel's tables.
 
 use super::*;
 use rustguard_device::kernel::{KernelRoutes, LearnedTables, Redistribute};
 
-/// wg0 with Babel, where both default routes may be learned.
+/// wg0 with Babel. Both default routes may be learned.
 async fn prepared() -> (HostConfig, Applied, LearnedRoutes) {
     host();
     let mut config = full_tunnel("wg0");
@@ -18,7 +18,7 @@ async fn prepared() -> (HostConfig, Applied, LearnedRoutes) {
     (config, applied, learned)
 }
 
-/// Until the command succeeds.
+/// Waits until the command succeeds.
 async fn until(command: &str) {
     while !Command::new("sh").args(["-ec", command]).output().unwrap().status.success() {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -50,7 +50,7 @@ fn a_default_route_that_may_be_learned_is_prepared_for() {
         }
         until("nft list tables | grep 'ip rustguard-wg0'; nft list tables | grep 'ip6 rustguard-wg0'").await;
         assert_eq!(sh("ip route show table 51820 | cut -d ' ' -f 1-5"), "default dev wg0 proto babel");
-        // Each family has its own.
+        // Each family has its own guard.
         learned.set(net("0.0.0.0/0"), false);
         until("! nft list tables | grep 'ip rustguard-wg0'").await;
         assert_eq!((&*leaves_through(FAR[0].1, 0), &*leaves_through(FAR[1].1, 0)), ("up0", "wg0"));
@@ -59,7 +59,7 @@ fn a_default_route_that_may_be_learned_is_prepared_for() {
         until("! nft list tables | grep rustguard").await;
         assert_eq!(snapshot(), quiet);
 
-        // As after SIGKILL: the guard is in the record, though it was put up much later.
+        // The state after SIGKILL: the guard is in the record, although it was added much later.
         learned.set(net("0.0.0.0/0"), true);
         until("nft list tables | grep rustguard").await;
         drop((learned, applied));
@@ -88,7 +88,7 @@ fn a_default_route_that_was_not_foreseen_stays_out() {
         drop(learned);
         applied.undo().await.unwrap();
 
-        // Without any, nothing is prepared.
+        // Without a default route in the allowed IPs, nothing is prepared.
         config.allowed_ips = nets(&["10.20.0.0/16"]);
         config.fwmark = None;
         assert_eq!(choose_fwmark(&config).await.unwrap(), None);
@@ -121,7 +121,7 @@ fn a_table_of_ones_own_takes_learned_default_routes_too() {
     });
 }
 
-/// The kernel's routes, each time the table has changed.
+/// The kernel's routes, each time the table changed.
 #[test]
 fn the_kernels_routes_are_followed() {
     in_namespace!(the_kernels_routes_are_followed, async {
@@ -135,14 +135,14 @@ fn the_kernels_routes_are_followed() {
         routes.look_again();
         assert_eq!(found.recv().await.unwrap(), defaults);
 
-        // Of what is not named, nothing is heard.
+        // Routes that the configuration does not name are not reported.
         sh("ip link set wg0 up; ip route add 10.20.0.0/16 dev up0; ip route add 10.64.0.0/16 dev wg0
             ip route add 10.65.0.0/16 dev up0 proto babel; ip route add 10.66.0.0/16 dev up0 table 7");
         routes.look_again();
         sh("ip route add 10.67.0.0/16 dev up0; ip route del default");
         routes.look_again();
         assert_eq!(found.recv().await.unwrap(), set(&["10.67.0.0/16", "::/0"]));
-        // The kernel says nothing of this route.
+        // The kernel does not announce that this route is gone.
         sh("ip link set up0 down");
         routes.look_again();
         assert_eq!(found.recv().await.unwrap(), set(&[]));

@@ -1,4 +1,4 @@
-//! What the kernel announces about the interface and the network around it.
+//! The kernel's announcements about the interface and the network around it.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn the_monitor_sees_the_interface_and_the_network() {
         assert_eq!(monitor.next().await, Some(HostEvent::LinkMtu(1280)));
         sh("ip link set wg0 up");
         assert_eq!(monitor.next().await, Some(HostEvent::LinkUp));
-        // What happens on the interface itself is not the network; what follows is.
+        // Changes of the interface itself are not network changes; the following ones are.
         sh("ip addr add 10.9.0.2/24 dev wg0; ip route add 10.20.0.0/16 dev wg0; ip link set wg0 mtu 1290");
         assert_eq!(monitor.next().await, Some(HostEvent::LinkMtu(1290)));
         sh("ip route add 10.30.0.0/16 dev up0");
@@ -26,7 +26,7 @@ fn the_monitor_sees_the_interface_and_the_network() {
             }
         }
 
-        // A bridge's port that leaves the bridge is announced as deleted too, by the bridge.
+        // When a port leaves a bridge, the bridge also announces it as deleted.
         sh("ip link add br0 type bridge; ip link set isp0 master br0");
         let mut port = Monitor::new(link_index("isp0").await.unwrap().unwrap()).await.unwrap();
         sh("ip link set isp0 nomaster; ip link set isp0 mtu 1300");

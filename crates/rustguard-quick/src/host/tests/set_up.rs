@@ -1,4 +1,4 @@
-//! What the host looks like while a tunnel is up, and after.
+//! The state of the host while a tunnel is up, and afterwards.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn addresses_and_routes_come_and_go() {
         let addresses = sh("ip -o addr show dev wg0 | grep -v fe80 | awk '{print $4}'");
         assert_eq!(addresses, "10.9.0.2/24\n10.8.0.2/32\nfd09::2/64");
         assert!(sh("ip link show wg0").contains("mtu 1420"));
-        // 10.9.0.7 is covered by the address's own network, 10.20.3.4/24 is 10.20.3.0/24 again.
+        // The address's own network covers 10.9.0.7, and 10.20.3.4/24 is the same prefix as 10.20.3.0/24.
         let routes = sh("ip route show dev wg0 | awk '{print $1, $2, $3}'");
         assert_eq!(
             routes,
@@ -27,7 +27,7 @@ fn addresses_and_routes_come_and_go() {
         assert!(sh("ip -6 route show dev wg0").contains("fd20::/48"));
         assert_eq!(applied.fwmark(), None);
         assert_eq!(leaves_through("10.20.3.1", 0), "wg0");
-        // Nothing of this outlives the interface, so there is nothing to record.
+        // None of these changes outlives the interface, so there is no record.
         assert!(!config.record.unwrap().exists());
 
         applied.undo().await.unwrap();
@@ -101,7 +101,7 @@ fn a_default_route_is_chosen_by_policy_and_guarded() {
     });
 }
 
-/// wg-quick itself, on the same host with a stand-in for `wg`, leaves the same addresses, routes, rules and nft
+/// wg-quick itself, on the same host with a replacement for `wg`, makes the same addresses, routes, rules and nft
 /// rules.
 #[test]
 fn the_result_is_that_of_wg_quick() {
@@ -113,7 +113,7 @@ fn the_result_is_that_of_wg_quick() {
         host();
         sh("ip link del wg0");
         let directory = directory();
-        // wg-quick looks for programs next to itself first.
+        // wg-quick first looks for programs in its own folder.
         std::fs::copy(original, directory.join("bin/wg-quick")).unwrap();
         script(&directory.join("bin/wg"), FAKE_WG);
         script(&directory.join("bin/userspace"), "#!/bin/sh\nexec ip tuntap add dev $1 mode tun\n");
@@ -165,7 +165,7 @@ fn the_mtu_is_the_lowest_of_the_paths_to_the_endpoints() {
             (&["198.51.100.9:1"], 1220),
             (&["192.0.2.9:1", "198.51.100.9:1"], 1220),
             (&["127.0.0.1:1"], 65456),
-            // Without an endpoint that can be reached: the default route.
+            // Without a reachable endpoint, the default route counts.
             (&["203.0.113.9:1"], 1320),
             (&[], 1320),
         ] {
@@ -173,13 +173,13 @@ fn the_mtu_is_the_lowest_of_the_paths_to_the_endpoints() {
             assert_eq!(tunnel_mtu(&config).await.unwrap(), expected, "{list:?}");
         }
 
-        // An interface that begins below what IPv6 needs.
+        // An interface whose MTU is below the minimum of IPv6 at the start.
         sh("ip link set wg0 mtu 1000");
         let mut small = config.clone();
         small.addresses = nets(&["fd09::2/64"]);
         apply(&small).await.unwrap().undo().await.unwrap();
 
-        // IPv6 inside needs 1,280 whatever the path carries, and whatever the configuration says.
+        // IPv6 inside the tunnel needs 1,280 bytes, whatever the path's MTU is. A smaller configured MTU is an error.
         config.endpoints = endpoints(&["198.51.100.9:1"]);
         config.addresses = nets(&["fd09::2/64"]);
         assert_eq!(tunnel_mtu(&config).await.unwrap(), 1280);
@@ -216,15 +216,15 @@ fn a_second_default_route_rides_on_the_first() {
         assert_eq!((first.fwmark(), second.fwmark()), (Some(51820), Some(51821)));
         let paths = || [0, 51821, 51820].map(|mark| leaves_through("203.0.113.9", mark));
         assert_eq!(paths(), ["wg1", "wg0", "up0"], "{}", sh("ip rule"));
-        // The second has no IPv6: there the first carries everything but itself.
+        // The second tunnel has no IPv6, so the first one carries all IPv6 packets except its own.
         assert_eq!([0, 51821, 51820].map(|mark| leaves_through("2001:db8:9::9", mark)), ["wg0", "wg0", "up0"]);
         assert_eq!(leaves_through("192.0.2.7", 0), "up0");
 
-        // In either order of leaving and coming back there is no circle.
+        // There is no loop, in whatever order the tunnels stop and start.
         first.undo().await.unwrap();
         assert_eq!(paths(), ["wg1", "up0", "up0"], "{}", sh("ip rule"));
         let first = apply(&full_tunnel("wg0")).await.unwrap();
-        // 51820 is still in a rule of the second tunnel, so this is another mark, and the first now rides on the
+        // A rule of the second tunnel still has 51820, so the first one gets another mark. It is now routed through the
         // second.
         assert_eq!(first.fwmark(), Some(51822));
         assert_eq!(
@@ -234,7 +234,8 @@ fn a_second_default_route_rides_on_the_first() {
             sh("ip rule")
         );
 
-        // The same mark by configuration is the same table: refused, and nothing of the others is touched.
+        // The same configured mark means the same table. This is refused, and the other tunnels' settings do not
+        // change.
         tun("wg2");
         let rules = sh("ip rule");
         let mut third = config("wg2", &["10.11.0.2/24"], &["0.0.0.0/0"]);
