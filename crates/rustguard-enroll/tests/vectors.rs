@@ -1,7 +1,7 @@
-//! Test vectors for other implementations: whole exchanges, byte by byte, from randomness that anybody can make.
+//! Test vectors for other implementations: complete exchanges, byte by byte, from reproducible randomness.
 //!
-//! `RUSTGUARD_WRITE_VECTORS=1 cargo test -p rustguard-enroll --test vectors` writes them anew; otherwise the same bytes must
-//! come out as are checked in. `docs/enrolment.md` says what is in them.
+//! `RUSTGUARD_WRITE_VECTORS=1 cargo test -p rustguard-enroll --test vectors` writes them again. Otherwise the result
+//! must be the same bytes as the stored ones. `docs/enrolment.md` describes their contents.
 use core::convert::Infallible;
 use rand_core::{TryCryptoRng, TryRng};
 use rustguard_core::time::{Instant, Now};
@@ -19,7 +19,7 @@ use rustguard_enroll::{
 use serde_json::{Value, json};
 use std::{env, fs, path::Path, time::Duration};
 
-/// BLAKE2s-256 of the side's name and a counter (8 bytes, little-endian), block after block.
+/// Blocks of BLAKE2s-256 of the side's name and a counter (8 bytes, little-endian).
 struct Stream {
     name: &'static str,
     counter: u64,
@@ -81,7 +81,7 @@ fn exchange(how: How) -> Value {
         .with_keepalive(25);
     let identity = StaticSecret::from_bytes(server_key);
     let server = Server::new(identity, ledger.expect("empty"), &config, now, &mut theirs).expect("short");
-    // The other implementation has randomness of its own.
+    // The other implementation uses its own randomness.
     let mut server = server.with_kem(Kem::Portable);
     let mut actions = Vec::new();
     let token = match how {

@@ -1,4 +1,4 @@
-//! The audit log: a line of JSON for each decision.
+//! The audit log: one line of JSON for each decision.
 
 use serde::Serialize;
 use std::{
@@ -8,11 +8,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A log is renamed to `NAME.1` at this size, in bytes, and the previous `NAME.1` is dropped. Some hundred thousand lines are kept,
+/// A log of this size, in bytes, is renamed to `NAME.1`, and the previous `NAME.1` is deleted. About a hundred thousand
+/// lines are kept. Refusals that continue for a year do not fill the disk.
 /// and refusals that go on for a year do not fill the disk.
 const ROTATE: u64 = 16 << 20;
 
-/// An open log. Lines are in the system's hands when [`write`](Self::write) returns; they survive the process, not a power cut.
+/// An open log. When [`write`](Self::write) returns, the operating system has the line. It survives the end of the
+/// process, but maybe not a power cut.
 #[derive(Debug)]
 pub(crate) struct AuditLog {
     path: PathBuf,
@@ -22,10 +24,10 @@ pub(crate) struct AuditLog {
 }
 
 impl AuditLog {
-    /// Opens or makes the log, readable by its owner alone.
+    /// Opens or makes the log. Only its owner can read it.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the operating system.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
         let len = file.metadata()?.len();
@@ -35,7 +37,7 @@ impl AuditLog {
     /// Appends a line.
     ///
     /// # Errors
-    /// Those of the system: the disk is full.
+    /// Errors of the operating system, for example a full disk.
     pub(crate) fn write(&mut self, record: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');
@@ -45,7 +47,7 @@ impl AuditLog {
             fs::rename(&self.path, aside)?;
             *self = Self { rotate: self.rotate, ..Self::open(&self.path)? };
         }
-        // One write: lines of a process that is killed are whole.
+        // A single write, so that the lines of a process that is killed are complete.
         self.file.write_all(&line)?;
         self.len += line.len() as u64;
         Ok(())
@@ -63,7 +65,7 @@ mod tests {
         let mut log = AuditLog { rotate: 1_000, ..AuditLog::open(&path).unwrap() };
         for n in 0..300 {
             log.write(&serde_json::json!({ "n": n })).unwrap();
-            // A second process of the same name goes on where the first ended.
+            // A second process appends to the same log.
             if n == 150 {
                 log = AuditLog { rotate: 1_000, ..AuditLog::open(&path).unwrap() };
             }

@@ -1,4 +1,4 @@
-//! What has happened since the start, for `show`, `status` and metrics.
+//! Counts since the start, for `show`, `status` and metrics.
 
 use rustguard_device::Counter;
 use rustguard_enroll::audit::{AuditEvent, AuditRecord};
@@ -15,7 +15,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Those that are not zero, by name.
+    /// The counters that are not zero, with their names.
     pub fn snapshot(&self) -> Vec<Counter> {
         let all = [
             ("admitted", &self.admitted),

@@ -1,17 +1,18 @@
-//! The state folder of an interface: its private key, and what `serve` was last told.
+//! The state folder of an interface: its private key, and the last settings of `serve`.
 //!
 //! ```text
 //! /var/lib/rustguard/rg0/         0700
 //!     key                         0600  the WireGuard private key, base64 as `wg genkey` writes it
 //!     settings.json               0600  pools, port, … of `serve`
 //!     leases/                     0700  rustguard-enroll's store
-//!     routing                     0600  where a routing protocol goes on after a restart
-//!     endpoints.json              0600  where peers were when the server stopped
-//!     audit.jsonl                 0600  who was admitted, refused, removed
+//!     routing                     0600  the state of a routing protocol for its next start
+//!     endpoints.json              0600  the peers' endpoints when the server stopped
+//!     audit.jsonl                 0600  admissions, refusals, removals
 //! ```
 //!
-//! Both sides have one: a server's folder holds all of this, a joined machine's only the key. A file that cannot be read is never
-//! replaced by a new one: a new key would cut off every peer that knows the old key.
+//! Both sides have such a folder. A server's folder holds all of these files; the folder of a joined machine holds only
+//! the key. A file that cannot be read is never replaced by a new one, because a new key would disconnect every peer
+//! that knows the old one.
 
 use crate::settings::Settings;
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
@@ -34,7 +35,7 @@ use zeroize::Zeroizing;
 #[derive(Clone, Debug)]
 pub struct Folder(PathBuf);
 
-/// Why the state cannot be used.
+/// Why the state folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FolderError {
@@ -44,32 +45,32 @@ pub enum FolderError {
     /// The operating system refused.
     #[error("cannot {doing} {}: {cause}{}", .path.display(), hint(.cause))]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         doing: &'static str,
-        /// With what.
+        /// The file or folder.
         path: PathBuf,
         /// Why it failed.
         cause: io::Error,
     },
-    /// There is no private key yet, and none can be made.
+    /// There is no private key yet, and making one failed.
     #[error("cannot make a private key: {0}")]
     Random(rustguard_crypto::random::Unavailable),
-    /// Others could read or change it.
+    /// Other users could read or change it.
     #[error("{} is open to others (mode {mode:o}): chmod {} {}", .path.display(), if *.folder { "700" } else { "600" }, .path.display())]
     Exposed {
-        /// What.
+        /// The file or folder.
         path: PathBuf,
         /// Its mode.
         mode: u32,
-        /// It is a folder.
+        /// Whether it is a folder.
         folder: bool,
     },
-    /// A file says something else than it should.
+    /// The contents of a file are not valid.
     #[error("{} is damaged ({why}); restore it from a backup, or, to begin anew, move the folder away: everybody has to join again then", .path.display())]
     Damaged {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
 }
@@ -82,7 +83,7 @@ fn hint(cause: &io::Error) -> &'static str {
 }
 
 impl Folder {
-    /// Opens the folder of `interface` in [`STATE_DIR`]; makes it where there is none.
+    /// Opens the folder of `interface` in [`STATE_DIR`], and makes it if it does not exist.
     ///
     /// # Errors
     /// See [`FolderError`].
@@ -91,7 +92,7 @@ impl Folder {
         Self::open_at(&Path::new(STATE_DIR).join(interface))
     }
 
-    /// The folder of `interface`, where there is one.
+    /// The folder of `interface`; `None` if it does not exist.
     ///
     /// # Errors
     /// See [`FolderError`].
@@ -101,7 +102,7 @@ impl Folder {
         if path.is_dir() { Self::open_at(&path).map(Some) } else { Ok(None) }
     }
 
-    /// As [`open`](Self::open), anywhere.
+    /// Like [`open`](Self::open), with any path.
     ///
     /// # Errors
     /// See [`FolderError`].
@@ -115,20 +116,20 @@ impl Folder {
         Ok(Self(path.to_owned()))
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn as_path(&self) -> &Path {
         &self.0
     }
 
-    /// A file or folder in it.
+    /// The path of a file or folder in it.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// The private key. The first time it is made, and on the disk before anybody hears of it.
+    /// The private key. If there is none, it is generated, and stored on disk before this returns.
     ///
     /// # Errors
-    /// See [`FolderError`]; a key that is there and cannot be read is not replaced.
+    /// See [`FolderError`]. An existing key that cannot be read is not replaced.
     pub fn private_key(&self) -> Result<StaticSecret, FolderError> {
         let path = self.path("key");
         match fs::read_to_string(&path).map(Zeroizing::new) {
@@ -148,7 +149,7 @@ impl Folder {
         }
     }
 
-    /// What `serve` was last told; `None` the first time.
+    /// The last settings of `serve`; `None` the first time.
     ///
     /// # Errors
     /// See [`FolderError`].
@@ -162,7 +163,7 @@ impl Folder {
         Settings::from_json(&text).map(Some).map_err(|why| FolderError::Damaged { path, why })
     }
 
-    /// Keeps `settings` for the next start.
+    /// Stores `settings` for the next start.
     ///
     /// # Errors
     /// See [`FolderError`].
@@ -170,23 +171,23 @@ impl Folder {
         self.replace(&self.path("settings.json"), &settings.to_json())
     }
 
-    /// The endpoints of the peers when the server stopped, so that the next server begins handshakes at once. A file that cannot be
-    /// read is ignored: the peers begin handshakes themselves.
+    /// The endpoints of the peers when the server stopped, so that the next server can start handshakes at once. A file
+    /// that cannot be read is ignored, because the peers also start handshakes themselves.
     pub(crate) fn endpoints(&self) -> HashMap<String, SocketAddr> {
         let text = fs::read(self.path("endpoints.json")).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Keeps where peers are, by public key.
+    /// Stores the peers' endpoints, by public key.
     pub(crate) fn set_endpoints(&self, endpoints: &HashMap<String, SocketAddr>) -> Result<(), FolderError> {
         self.replace(&self.path("endpoints.json"), &serde_json::to_vec(endpoints).expect("plain data"))
     }
 
-    /// The old file or the new one, never a part; on the disk when this returns.
+    /// Replaces a file atomically: readers see the old contents or the new contents. The file is durable on return.
     fn replace(&self, path: &Path, text: &[u8]) -> Result<(), FolderError> {
         let written = AtomicWriteFile::options().mode(0o600).preserve_mode(false).open(path).and_then(|mut file| {
             file.write_all(text)?;
-            // Syncs the file and, after renaming it, the folder.
+            // This syncs the file and, after renaming it, the folder.
             file.commit()
         });
         written.map_err(failed("write", path))

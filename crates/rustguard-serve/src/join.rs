@@ -1,4 +1,4 @@
-//! Joining: the client of rustguard-enroll on a UDP socket, for as long as it takes.
+//! Joining: runs the client of rustguard-enroll on a UDP socket until it ends.
 
 use crate::clock::now;
 use rustguard_core::host_port::HostPort;
@@ -16,40 +16,40 @@ use std::{
 };
 use tokio::net::UdpSocket;
 
-/// A name that cannot be resolved is tried again after this long.
+/// The delay before a name that cannot be resolved is tried again.
 const RESOLVE_AGAIN: Duration = Duration::from_secs(3);
-/// Silence is worth a word after this long.
+/// The time without an answer after which the user is told.
 const SILENCE: Duration = Duration::from_secs(3);
-/// After this long without an answer the name is resolved anew.
+/// The time without an answer after which the name is resolved again.
 const RESOLVE_ANEW: Duration = Duration::from_secs(60);
-/// Timers of the runtime stand still while the machine sleeps: look again after this long.
+/// The runtime's timers stop while the machine sleeps, so the clock is checked at least this often.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// The progress of a join, for the user that waits.
+/// The progress of a join, for the waiting user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Progress {
-    /// The server's name cannot be resolved now; it is tried again.
+    /// The server's name cannot be resolved now. It is tried again.
     Unresolved(String),
-    /// No answer for a while. By design a server does not answer a machine without a valid token.
+    /// There was no answer for a while. By design a server does not answer a machine without a valid token.
     Silence,
-    /// The server's administrator has to approve, and is shown the same digits.
+    /// The server's administrator, who sees the same digits, has to approve.
     Waiting(ApprovalCode),
 }
 
-/// Why joining ended without success.
+/// Why joining failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// The server, or the token, says so.
+    /// The server refused, or the token is not valid.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// No socket.
+    /// The socket could not be opened.
     #[error("cannot open a UDP socket: {0}")]
     Socket(#[from] io::Error),
 }
 
-/// A machine and the network that it joins.
+/// A machine, and the network that it wants to join.
 #[derive(Debug)]
 pub struct JoinOptions {
     server: HostPort,
@@ -60,19 +60,19 @@ pub struct JoinOptions {
 }
 
 impl JoinOptions {
-    /// The machine with the key `identity` joins at `server`, which `token` lets it. The caller has stored the key before: what
-    /// the server gives is given to this key.
+    /// The machine with the key `identity` joins at `server` by `token`. The caller has stored the key before, because
+    /// the server gives the lease to this key.
     pub fn new(server: HostPort, token: Token, identity: StaticSecret) -> Self {
         Self { server, token, identity, name: None, ephemeral: false }
     }
 
-    /// What this machine is called.
+    /// Sets the machine's name.
     #[must_use]
     pub fn with_name(self, name: impl Into<Option<String>>) -> Self {
         Self { name: name.into(), ..self }
     }
 
-    /// Whether the server may forget this machine when it is silent for long.
+    /// Sets whether the server ends the lease when this machine is silent for long.
     #[must_use]
     pub fn with_ephemeral(self, ephemeral: bool) -> Self {
         Self { ephemeral, ..self }
@@ -83,13 +83,13 @@ impl JoinOptions {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Membership {
-    /// What the server told. [`Joined::accept`] checks it.
+    /// The server's settings. [`Joined::accept`] checks them.
     pub joined: Joined,
-    /// Where the server is: the address that answered, then the others of its name.
+    /// The server's endpoints: first the address that answered, then the other addresses of its name.
     pub endpoints: Vec<SocketAddr>,
 }
 
-/// Joins a network. Tries for ever; a caller without the patience drops the future.
+/// Joins a network. There is no time limit; drop the future to stop.
 ///
 /// # Errors
 /// See [`JoinError`].
@@ -117,12 +117,13 @@ pub async fn join(options: JoinOptions, mut progress: impl FnMut(Progress)) -> R
             progress(Progress::Silence);
         }
         if silent >= RESOLVE_ANEW {
-            // It may have moved meanwhile.
+            // The server may have a new address.
             since = now().instant;
             way = Way::new(resolve(server, &mut progress).await).await?;
             heard = false;
         }
-        // Otherwise the time is up, or an earlier datagram has met an ICMP error. The next datagram is then sent again.
+        // Otherwise the wait is over, or an earlier datagram caused an ICMP error. In both cases the loop continues and
+        // sends again when it is due.
         let Ok(Ok((len, from))) = received else { continue };
         if from != way.to {
             continue;
@@ -144,7 +145,7 @@ pub async fn join(options: JoinOptions, mut progress: impl FnMut(Progress)) -> R
     }
 }
 
-/// The way to the server: its addresses, of which the one that answers is kept.
+/// The server's addresses, and the one in use. An address that answers is kept.
 struct Way {
     addresses: Vec<SocketAddr>,
     next: usize,
@@ -158,13 +159,13 @@ impl Way {
         Ok(Self { addresses, next: 0, to, socket: bind(to).await? })
     }
 
-    /// The address that answers, then the others.
+    /// The address in use, then the others.
     fn all(&self) -> Vec<SocketAddr> {
         let others = self.addresses.iter().copied().filter(|address| *address != self.to);
         std::iter::once(self.to).chain(others).collect()
     }
 
-    /// Sends to the address that answers, or to each in turn until one does.
+    /// Sends to the address that answers. Until one does, sends to each address in turn.
     async fn send(&mut self, datagram: &[u8], answers: bool) -> io::Result<()> {
         if !answers {
             let to = self.addresses[self.next % self.addresses.len()];
@@ -174,7 +175,7 @@ impl Way {
             }
             self.to = to;
         }
-        // What cannot be reached now is tried again later.
+        // An address that is unreachable now is tried again later.
         if let Err(error) = self.socket.send_to(datagram, self.to).await {
             tracing::debug!("cannot send to {}: {error}", self.to);
         }

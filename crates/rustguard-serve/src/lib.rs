@@ -1,8 +1,8 @@
-//! Enrolment on a running tunnel: [`Service`] is what `rustguard serve` runs beside the device, [`join`] what `rustguard join`
-//! does before there is one.
+//! Enrolment on a running tunnel. [`Service`] is the part of `rustguard serve` beside the device. [`join`] is the first
+//! part of `rustguard join`, before there is a device.
 //!
-//! The protocol itself, and the rules of leases, are in [`rustguard_enroll`], without I/O; the tunnel is
-//! [`rustguard_device`]. This crate has what lies between: sockets, files, the clock and the control socket.
+//! [`rustguard_enroll`] has the protocol and the rules of leases, without I/O. [`rustguard_device`] is the tunnel. This
+//! crate connects them: it has the sockets, files, the clock and the control socket.
 //!
 //! ```no_run
 //! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,7 +14,7 @@
 //! let addresses = prepared.addresses();
 //! let (builder, configured) = prepared.configure(rustguard_device::Device::builder());
 //! let device = builder.start("rg0")?;
-//! // … `addresses` onto the interface: rustguard_quick::host …
+//! // … set `addresses` on the interface: rustguard_quick::host …
 //! Service::start(configured, &device)?.run().await;
 //! # Ok(())
 //! # }
@@ -43,5 +43,5 @@ pub use settings::{DEFAULT_PORT, Settings};
 pub use socket::{AskError, ask, socket_path};
 pub use store::{FileStore, FileStoreError};
 
-/// The interface where none is named.
+/// The default interface.
 pub const DEFAULT_INTERFACE: &str = "rg0";

@@ -3,7 +3,7 @@
 use rustguard_device::{PeerUpdate, PresharedKey};
 use rustguard_enroll::action::PeerConfig;
 
-/// The peer as the device gets it. Nothing of what it was before is left but its endpoint.
+/// The update that gives the device this peer. It replaces all earlier settings of the peer except its endpoint.
 pub(crate) fn to_update(peer: PeerConfig) -> PeerUpdate {
     let mut update = PeerUpdate::new(peer.public_key)
         .preshared_key(PresharedKey::from_bytes(&peer.preshared_key))

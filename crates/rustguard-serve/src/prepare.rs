@@ -1,4 +1,4 @@
-//! Preparation of `serve`, before there is an interface: every error is found before anything is changed.
+//! Preparation of `serve`, before the interface exists. All errors are found before anything is changed.
 
 use crate::{
     clock::now,
@@ -21,13 +21,13 @@ use rustguard_enroll::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// Datagrams that may wait for the server: some 20 ms of work at what a handshake costs.
+/// The number of datagrams that may wait for the server. This is about 20 ms of work, at the cost of a handshake each.
 const QUEUE: usize = 512;
-/// Seconds between the keepalives of joined machines: they are mostly behind address translation, and reachable only as long
-/// as that remembers them.
+/// The interval between keepalives of joined machines, in seconds. Most of them are behind address translation, and are
+/// reachable only while it keeps their mapping.
 const KEEPALIVE: u16 = 25;
 
-/// A server whose state has been read and checked, and that has no device yet. [`configure`](Self::configure) makes it
+/// A server whose state was read and checked. It has no device yet. [`configure`](Self::configure) converts it to
 /// [`Configured`].
 pub struct Prepared<S = FileStore> {
     interface: String,
@@ -38,7 +38,7 @@ pub struct Prepared<S = FileStore> {
     identity: StaticSecret,
 }
 
-/// A server whose device has been configured: [`Service::start`](crate::Service::start) takes it with the running device.
+/// A server whose device is configured. [`Service::start`](crate::Service::start) takes it with the running device.
 pub struct Configured<S = FileStore> {
     pub(crate) interface: String,
     pub(crate) settings: Settings,
@@ -49,33 +49,33 @@ pub struct Configured<S = FileStore> {
     pub(crate) counters: Arc<Counters>,
 }
 
-/// Why nothing can be served.
+/// Why the server cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrepareError {
-    /// The state folder.
+    /// The state folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The pools.
+    /// The pools are not valid.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// The store.
+    /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] FileStoreError),
-    /// The leases.
+    /// The leases cannot be used.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// What joiners would be told.
+    /// The settings cannot be sent to joiners.
     #[error(transparent)]
     Server(#[from] ServerError),
 }
 
 impl Prepared {
-    /// Reads the state of `interface` from `folder` and checks it against `settings`, which are kept from then on. A window is
-    /// opened for `passphrase`; where there is none, for a code.
+    /// Reads the state of `interface` from `folder`, checks it against `settings`, and stores `settings`. Windows use
+    /// `passphrase` if there is one, and otherwise a code.
     ///
     /// # Errors
-    /// See [`PrepareError`]; nothing has been changed then.
+    /// See [`PrepareError`]. After an error nothing has changed.
     pub fn new(
         interface: &str,
         folder: &Folder,
@@ -87,7 +87,7 @@ impl Prepared {
 }
 
 impl<S: LeaseStore> Prepared<S> {
-    /// As [`new`](Prepared::new), with the leases in a store of the embedder's own.
+    /// Like [`new`](Prepared::new), with the leases in the embedder's own store.
     ///
     /// # Errors
     /// See [`PrepareError`].
@@ -116,18 +116,18 @@ impl<S: LeaseStore> Prepared<S> {
         Ok(Self { interface: interface.to_owned(), settings, server, passphrase, folder: folder.clone(), identity })
     }
 
-    /// What the interface is to have: the server's own address in each pool, with the pool's length.
+    /// The addresses for the interface: the server's own address in each pool, with the pool's prefix length.
     pub fn addresses(&self) -> Vec<IpNet> {
         self.settings.own_addresses()
     }
 
-    /// Whether peers are kept from reaching each other.
+    /// Whether traffic between peers is blocked.
     pub fn isolates(&self) -> bool {
         self.settings.isolate
     }
 
-    /// Tells the device its key, port and peers, and that enrolment shares its port. The device is then built of the first, and
-    /// served by the second.
+    /// Sets the device's key, port and peers, and lets enrolment share its port. Build the device from the returned
+    /// builder, and pass the returned `Configured` to the service.
     #[must_use]
     pub fn configure(self, builder: Builder) -> (Builder, Configured<S>) {
         let Self { interface, settings, server, passphrase, folder, identity } = self;

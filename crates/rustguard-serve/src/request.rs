@@ -1,4 +1,4 @@
-//! Requests to the control socket and its answers: JSON, one object a line.
+//! Requests to the control socket and its answers: JSON, one object for each line.
 
 pub use rustguard_crypto::x25519::PublicKey;
 use rustguard_enroll::lease::Origin;
@@ -10,7 +10,7 @@ use std::{
     str::FromStr,
 };
 
-/// Types that are strings in JSON: by `Display` and `FromStr`.
+/// Serialises types as JSON strings, by `Display` and `FromStr`.
 mod text {
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
     use std::{fmt::Display, str::FromStr};
@@ -24,7 +24,7 @@ mod text {
     }
 }
 
-/// A preshared key in JSON: base64.
+/// Serialises a preshared key as base64.
 mod preshared_key {
     use super::PresharedKey;
     use rustguard_device::key;
@@ -48,27 +48,27 @@ mod preshared_key {
 pub enum Request {
     /// Open the pairing window.
     Open {
-        /// For how long, in seconds.
+        /// The duration in seconds.
         seconds: u64,
-        /// Joiners wait for [`Approve`](Self::Approve).
+        /// Whether joiners wait for [`Approve`](Self::Approve).
         approve: bool,
     },
     /// Close the window.
     Close,
-    /// The state of everything: [`Answer::Status`].
+    /// The server's state: [`Answer::Status`].
     Status,
     /// Admit a waiting joiner.
     Approve {
-        /// The eight digits that its side shows.
+        /// The eight digits that the joiner shows.
         code: String,
     },
     /// Make an invite: [`Answer::Invite`].
     NewInvite(NewInvite),
     /// All invites: [`Answer::Invites`].
     Invites,
-    /// An invite is not to work any more.
+    /// Revoke an invite.
     RevokeInvite {
-        /// Which, by its id in hexadecimal.
+        /// The invite's id in hexadecimal.
         id: String,
     },
     /// All peers: [`Answer::Peers`].
@@ -77,15 +77,15 @@ pub enum Request {
     AddPeer(AddPeer),
     /// Remove a peer: [`Answer::Removed`].
     RemovePeer {
-        /// Name, address or public key.
+        /// The peer's name, address or public key.
         peer: String,
-        /// What let it in is withdrawn too: its invite is revoked, or the window closed.
+        /// Whether to withdraw the grant that admitted the peer too: its invite is revoked, or the window closed.
         #[serde(default)]
         revoke: bool,
     },
-    /// Give a peer another name.
+    /// Rename a peer.
     RenamePeer {
-        /// Name, address or public key.
+        /// The peer's name, address or public key.
         peer: String,
         /// The new name.
         name: String,
@@ -97,22 +97,22 @@ pub enum Request {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct NewInvite {
-    /// How many machines may use it; one where absent.
+    /// The number of machines that may use it. The default is one.
     #[serde(default)]
     pub uses: Option<u32>,
-    /// How long it can be used, in seconds; a day where absent.
+    /// Its validity in seconds. The default is one day.
     #[serde(default)]
     pub seconds: Option<u64>,
-    /// What it is for; its peers are listed with it.
+    /// Its purpose. The peers that it admits are listed with it.
     #[serde(default)]
     pub tag: Option<String>,
-    /// The addresses its peer gets.
+    /// The addresses of its peer.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
-    /// Its peers are removed once they are silent.
+    /// Whether its peers are removed after they fall silent.
     #[serde(default)]
     pub ephemeral: bool,
-    /// Where the server can be reached, instead of what it knows itself.
+    /// The server's endpoint, instead of the one that the server determines.
     #[serde(default)]
     pub endpoint: Option<String>,
 }
@@ -129,7 +129,7 @@ pub struct AddPeer {
     /// Its addresses, instead of free ones.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
-    /// How long it may take to its first handshake, in seconds; for ever where absent.
+    /// The time for its first handshake, in seconds. There is no limit by default.
     #[serde(default)]
     pub pending_seconds: Option<u64>,
 }
@@ -146,49 +146,49 @@ impl AddPeer {
 #[serde(tag = "answer", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Answer {
-    /// It is done.
+    /// The request was carried out.
     Done,
-    /// It is not, and why.
+    /// The request was refused.
     Refused {
-        /// For people.
+        /// The reason, for people.
         error: String,
     },
     /// The window is open.
     Opened {
-        /// For how long, in seconds.
+        /// The duration in seconds.
         seconds: u64,
-        /// What joiners type; absent where they type the server's passphrase.
+        /// The code for joiners. Absent if they use the server's passphrase.
         code: Option<String>,
-        /// Where they can reach the server.
+        /// The server's endpoint for joiners.
         endpoint: Option<String>,
     },
     /// An invite was made.
     Invite {
-        /// The token. It lets its holder join.
+        /// The token. Any holder of it can join.
         token: String,
         /// The invite's id.
         #[serde(with = "text")]
         id: TokenId,
-        /// Where joiners can reach the server.
+        /// The server's endpoint for joiners.
         endpoint: Option<String>,
-        /// Until when it works, in seconds since the epoch.
+        /// The end of its validity, in seconds since the epoch.
         expires: Option<u64>,
     },
     /// All invites.
     Invites {
-        /// In the order they were made.
+        /// The invites, in the order they were made.
         invites: Vec<InviteView>,
     },
     /// All peers.
     Peers {
-        /// In the order of their addresses.
+        /// The peers, ordered by their addresses.
         peers: Vec<PeerView>,
     },
     /// A peer was added.
     Added(Added),
     /// A peer was removed.
     Removed(Removed),
-    /// The state of everything.
+    /// The server's state.
     Status(Status),
     /// A joiner was approved.
     Approved {
@@ -203,13 +203,13 @@ impl Answer {
     }
 }
 
-/// What the owner of a new peer's private key has to configure.
+/// The configuration for the owner of a new peer's private key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Added {
     /// The peer's addresses with the pools' prefix lengths.
     pub addresses: Vec<ipnet::IpNet>,
-    /// What to send to the server.
+    /// The destinations to send to the server.
     pub allowed_ips: Vec<ipnet::IpNet>,
     /// Name servers.
     pub dns: Vec<IpAddr>,
@@ -221,32 +221,32 @@ pub struct Added {
     /// The preshared key.
     #[serde(with = "preshared_key")]
     pub preshared_key: PresharedKey,
-    /// Where the server is.
+    /// The server's endpoint.
     pub endpoint: Option<String>,
 }
 
-/// A peer that was removed, and what could let its machine in again under another key.
+/// A removed peer, and the grants that could admit its machine again under another key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Removed {
-    /// Its name, or else its public key.
+    /// Its name, or its public key if it has none.
     pub peer: String,
-    /// The addresses it had.
+    /// Its former addresses.
     pub addresses: Vec<IpAddr>,
-    /// How it came.
+    /// How it was admitted.
     #[serde(with = "text")]
     pub origin: PeerOrigin,
-    /// The invite it came by, as it is now; absent where there is none, or its record is gone.
+    /// The current state of the invite that admitted it. Absent if there was none, or its record was deleted.
     pub invite: Option<InviteView>,
-    /// Other peers that came by the same invite, and stay.
+    /// The number of other peers that the same invite admitted. They stay.
     pub others: usize,
-    /// It came by a window, and one is open.
+    /// It was admitted by a window, and a window is open now.
     pub window_open: bool,
-    /// It came by a window, and windows open for a passphrase, which it may know.
+    /// It was admitted by a window, and windows use a passphrase, which it may know.
     pub passphrase: bool,
 }
 
-/// An invite, as it is listed. The token itself is not kept.
+/// An invite in a list. The token itself is not stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct InviteView {
@@ -255,15 +255,15 @@ pub struct InviteView {
     pub id: TokenId,
     /// Whether it still admits machines.
     pub state: InviteState,
-    /// How many machines may still use it.
+    /// The number of machines that may still use it.
     pub uses_left: u32,
     /// When it was made, in seconds since the epoch.
     pub created: u64,
-    /// Until when it works.
+    /// The end of its validity, in seconds since the epoch.
     pub expires: Option<u64>,
-    /// What it is for.
+    /// Its purpose.
     pub tag: Option<String>,
-    /// Its peers are removed once they are silent.
+    /// Whether its peers are removed after they fall silent.
     pub ephemeral: bool,
 }
 
@@ -272,11 +272,11 @@ pub struct InviteView {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum InviteState {
-    /// It does.
+    /// It admits machines.
     Usable,
     /// It has no use left.
     Used,
-    /// Its time is over.
+    /// It has expired.
     Expired,
     /// It was revoked.
     Revoked,
@@ -293,7 +293,7 @@ impl fmt::Display for InviteState {
     }
 }
 
-/// A peer, as it is listed.
+/// A peer in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PeerView {
@@ -306,28 +306,28 @@ pub struct PeerView {
     pub addresses: Vec<IpAddr>,
     /// Whether it has completed a handshake.
     pub state: PeerState,
-    /// How it came.
+    /// How it was admitted.
     #[serde(with = "text")]
     pub origin: PeerOrigin,
     /// The invite's tag.
     pub tag: Option<String>,
-    /// It is removed once it is silent.
+    /// Whether it is removed after it falls silent.
     pub ephemeral: bool,
-    /// When it came, in seconds since the epoch.
+    /// When its lease was made, in seconds since the epoch.
     pub created: u64,
-    /// When it goes, unless it is heard from.
+    /// When its lease ends unless a handshake renews it, in seconds since the epoch.
     pub expires: Option<u64>,
     /// Its last handshake, in seconds since the epoch.
     pub last_handshake: Option<u64>,
-    /// Where it is.
+    /// Its endpoint.
     pub endpoint: Option<SocketAddr>,
-    /// Bytes from it.
+    /// Bytes received from it.
     pub rx_bytes: u64,
-    /// Bytes to it.
+    /// Bytes sent to it.
     pub tx_bytes: u64,
 }
 
-/// How a peer came. In JSON and for people: `invite ID`, `window` or `administrator`.
+/// How a peer was admitted. In JSON and in text: `invite ID`, `window` or `administrator`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PeerOrigin {
@@ -371,7 +371,7 @@ impl FromStr for PeerOrigin {
     }
 }
 
-/// A text is not the origin of a peer.
+/// The text is not the origin of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a peer's origin is `invite ID`, `window` or `administrator`")]
 pub struct InvalidOrigin;
@@ -381,9 +381,9 @@ pub struct InvalidOrigin;
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum PeerState {
-    /// Not yet: its lease ends if it does not.
+    /// It has not. Its lease ends if it does not do so in time.
     Pending,
-    /// It has, or an administrator vouched for it.
+    /// It has, or an administrator added it.
     Active,
 }
 
@@ -396,7 +396,7 @@ impl fmt::Display for PeerState {
     }
 }
 
-/// The state of everything.
+/// The server's state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Status {
@@ -407,11 +407,11 @@ pub struct Status {
     pub public_key: PublicKey,
     /// The UDP port.
     pub port: u16,
-    /// What joiners reach it by, as far as known.
+    /// The server's endpoint for joiners, if it is known.
     pub endpoint: Option<String>,
     /// The pools.
     pub pools: Vec<PoolView>,
-    /// Peers do not reach each other.
+    /// Whether traffic between peers is blocked.
     pub isolate: bool,
     /// The window, while one is open.
     pub window: Option<WindowView>,
@@ -421,18 +421,18 @@ pub struct Status {
     pub usable_invites: usize,
     /// All peers.
     pub peers: Vec<PeerView>,
-    /// Admissions, refusals, … since the start: what [`counters`](crate::Counters) counts.
+    /// Admissions, refusals and other events since the start, as counted by [`counters`](crate::Counters).
     pub counters: Vec<CounterView>,
 }
 
-/// How often something happened since the start. In JSON a list of both.
+/// The count of an event since the start. In JSON it is a list of both fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(String, u64)", into = "(String, u64)")]
 #[non_exhaustive]
 pub struct CounterView {
-    /// What happened, in lower-case letters.
+    /// The name of the event, in lower-case letters.
     pub name: String,
-    /// How often.
+    /// The number of times it happened.
     pub count: u64,
 }
 
@@ -448,7 +448,7 @@ impl From<CounterView> for (String, u64) {
     }
 }
 
-/// A pool, as it is shown.
+/// A pool and its use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PoolView {
@@ -456,7 +456,7 @@ pub struct PoolView {
     pub prefix: ipnet::IpNet,
     /// The server's own address in it.
     pub address: IpAddr,
-    /// Leased addresses.
+    /// The number of leased addresses.
     pub leased: usize,
 }
 
@@ -464,22 +464,22 @@ pub struct PoolView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WindowView {
-    /// It closes by itself after so many seconds.
+    /// Seconds until the window closes.
     pub seconds_left: u64,
-    /// What opens it.
+    /// The kind of secret that opens it.
     pub secret: WindowSecret,
-    /// Guesses until it closes.
+    /// The number of guesses left.
     pub attempts_left: u32,
-    /// Joiners wait for approval.
+    /// Whether joiners wait for approval.
     pub approve: bool,
 }
 
-/// What opens a window.
+/// The kind of secret that opens a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum WindowSecret {
-    /// A code, made for this window.
+    /// A code that was made for this window.
     Code,
     /// The server's passphrase.
     Passphrase,
@@ -498,11 +498,11 @@ impl fmt::Display for WindowSecret {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WaitingView {
-    /// The eight digits.
+    /// The eight digits that the joiner shows.
     pub code: String,
-    /// The name it gives itself.
+    /// The joiner's name for itself.
     pub name: Option<String>,
-    /// Where it is.
+    /// The source of its last message.
     pub source: SocketAddr,
 }
 

@@ -1,4 +1,4 @@
-//! The server at work: datagrams, handshakes and commands go in, peers and answers come out.
+//! The running server. Its inputs are datagrams, handshakes and commands. Its outputs are peers and answers.
 
 mod commands;
 
@@ -23,22 +23,23 @@ use rustguard_tun::Endpoint;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
-/// Datagrams taken at a time: what they lead to reaches the device as one update, and the answers follow.
+/// The number of datagrams handled at a time. The resulting changes reach the device as one update, before the answers
+/// are sent.
 const BATCH: usize = 64;
-/// Calls of the control socket that may wait.
+/// The number of calls of the control socket that may wait.
 const CALLS: usize = 16;
 /// The runtime's timers stop while the machine sleeps, but leases go on: the service looks for due work at least this often.
 const LOOK: Duration = Duration::from_secs(30);
-/// A handshake not older than this counts as new where events were lost.
+/// If events were lost, a handshake that is not older than this counts as new.
 const RECENT: Duration = Duration::from_secs(180);
 
-/// Enrolment on a running device. It works while [`run`](Self::run) is polled.
+/// Enrolment on a running device. It makes progress while [`run`](Self::run) is polled.
 pub struct Service<S = FileStore> {
     interface: String,
     settings: Settings,
     public_key: PublicKey,
     server: Server<S>,
-    /// What `open` opens a window with, where `serve` was given one.
+    /// The passphrase for windows, if `serve` was given one.
     passphrase: Option<Passphrase>,
     device: DeviceHandle,
     datagrams: Datagrams,
@@ -55,33 +56,33 @@ pub struct Service<S = FileStore> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// There is no control socket.
+    /// The control socket could not be opened.
     #[error("cannot open the control socket {path}: {cause}")]
     Socket {
-        /// Which.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         cause: io::Error,
     },
-    /// There is no audit log.
+    /// The audit log could not be opened.
     #[error("cannot open the audit log {path}: {cause}")]
     Audit {
-        /// Which.
+        /// The path of the log.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         cause: io::Error,
     },
 }
 
 impl<S: LeaseStore> Service<S> {
-    /// Begins to serve the device that was built of [`Prepared::configure`](crate::Prepared::configure), on the current tokio
-    /// runtime.
+    /// Starts to serve the device that was built with [`Prepared::configure`](crate::Prepared::configure), on the
+    /// current tokio runtime.
     ///
     /// # Errors
     /// See [`StartError`].
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub fn start(configured: Configured<S>, device: &Device) -> Result<Self, StartError> {
         let Configured { interface, settings, server, passphrase, folder, datagrams, counters } = configured;
         let (calls_in, calls) = mpsc::channel(CALLS);
@@ -109,12 +110,12 @@ impl<S: LeaseStore> Service<S> {
 
     /// Serves until the device ends.
     pub async fn run(&mut self) {
-        // Peers of the previous server reconnect at once instead of by their own timeouts.
+        // The previous server's peers reconnect at once, instead of after their own timeouts.
         self.device.handshake_now().await;
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             let due = self.server.deadline().map_or(LOOK, |deadline| deadline.since(now().instant).min(LOOK));
-            // In this order: what outsiders can send comes last.
+            // The order matters: input from outsiders comes last.
             tokio::select! {
                 biased;
                 event = self.events.recv() => match event {
@@ -142,8 +143,8 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// Writes what the audit log lacks, and keeps where the peers are, for the next start: to be called while the device
-    /// still runs.
+    /// Writes the events that the audit log lacks, and stores the peers' endpoints for the next start. Call it while
+    /// the device still runs.
     pub async fn stop(&mut self) {
         self.server.stop(&mut self.actions);
         self.carry_out(&[], None).await;
@@ -158,7 +159,7 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// Events were lost: which handshakes there were lately, the device knows.
+    /// Events were lost. The device knows the recent handshakes.
     async fn catch_up(&mut self) {
         let Some(status) = self.device.status().await else { return };
         let now = now();
@@ -169,8 +170,8 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// Carries out all actions: the device gets its peers before the answers leave. The actions were caused by the datagrams
-    /// `caused_by` or by the user `uid`.
+    /// Carries out all actions. The device gets its peers before the answers are sent. The datagrams `caused_by` or the
+    /// user `uid` caused the actions.
     async fn carry_out(&mut self, caused_by: &[Datagram], uid: Option<u32>) {
         if self.actions.is_empty() {
             return;
@@ -181,7 +182,8 @@ impl<S: LeaseStore> Service<S> {
                 Action::SetPeer(peer) => peers.push(to_update(peer)),
                 Action::RemovePeer(key) => peers.push(PeerUpdate::remove(key)),
                 Action::Send { to, bytes } => {
-                    // From the address that was asked: a client behind a strict firewall hears no other.
+                    // The answer's source must be the address that was asked. A client behind a strict firewall
+                    // receives no other answers.
                     let from = caused_by.iter().rev().find(|datagram| datagram.endpoint.remote == to);
                     let endpoint = from.map_or(Endpoint { remote: to, local: None }, |datagram| datagram.endpoint);
                     answers.push(Datagram::new(endpoint, bytes));
@@ -200,7 +202,7 @@ impl<S: LeaseStore> Service<S> {
         if !peers.is_empty()
             && let Err(error) = self.device.update(Update::new().peers(peers)).await
         {
-            // The device is ending. A joiner that waits for an answer asks the next server.
+            // The device is stopping. A joiner that waits for an answer will ask the next server.
             tracing::debug!("peers were not updated: {error}");
             return;
         }
@@ -210,7 +212,7 @@ impl<S: LeaseStore> Service<S> {
     }
 }
 
-/// The record for the log that people read.
+/// Describes the record for the readable log.
 fn describe(record: &AuditRecord) -> String {
     let word = |value: serde_json::Result<String>| value.unwrap_or_default().replace(['"', '-'], " ").trim().to_owned();
     let mut text = word(serde_json::to_string(&record.event));

@@ -1,4 +1,4 @@
-//! The settings of `serve`. They are kept: a setting that is not given at the next start stays as it was.
+//! The settings of `serve`. They are stored: a setting that is not given at the next start keeps its value.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rand_core::Rng as _;
@@ -17,17 +17,18 @@ pub const DEFAULT_PORT: u16 = 51820;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Where addresses are taken from: at most one IPv4 and one IPv6 prefix.
+    /// The prefixes of the leased addresses: at most one IPv4 and one IPv6 prefix.
     pub pools: Vec<IpNet>,
     /// The UDP port.
     pub port: u16,
-    /// What others reach this machine by, host or host and port, for invites; found out where absent.
+    /// The address of this machine for others, with or without a port, for invites. If it is absent, it is determined
+    /// automatically.
     #[serde(default)]
     pub endpoint: Option<String>,
-    /// Peers do not reach each other.
+    /// Whether traffic between peers is blocked.
     #[serde(default)]
     pub isolate: bool,
-    /// Prefixes besides the pools that peers are to send here.
+    /// Prefixes besides the pools that peers route to this server.
     #[serde(default)]
     pub routes: Vec<IpNet>,
     /// Name servers for the peers.
@@ -36,7 +37,7 @@ pub struct Settings {
     /// Search domains for the peers.
     #[serde(default)]
     pub search: Vec<String>,
-    /// How long a lease lasts without a handshake, in seconds; for ever where absent.
+    /// How long a lease lasts without a handshake, in seconds. There is no limit by default.
     #[serde(default)]
     pub lease_seconds: Option<u64>,
 }
@@ -57,8 +58,9 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The settings of a first start: `10.150.0.0/24`, or the next such network that none of `taken` overlaps, and a random
-    /// /64 of fd00::/8 (RFC 4193 wants 40 random bits; here all 56 up to the /64 are), unless `ipv6` is not to be had.
+    /// The settings of a first start. The IPv4 pool is `10.150.0.0/24`, or the next such network that overlaps none of
+    /// `taken`. The IPv6 pool is a random /64 of fd00::/8, unless `ipv6` is false. RFC 4193 requires 40 random bits;
+    /// here all 56 bits up to the /64 are random.
     pub fn fresh(taken: &[IpNet], ipv6: bool) -> Self {
         let free = |net: &Ipv4Net| !taken.iter().any(|taken| overlap(taken, &IpNet::V4(*net)));
         let net = |second: u8| Ipv4Net::new(Ipv4Addr::new(10, second, 0, 0), 24).expect("24 is at most 32");
@@ -69,8 +71,8 @@ impl Settings {
         Self { pools: pools.into_iter().flatten().collect(), ..Self::default() }
     }
 
-    /// The server's own address in each pool, with the pool's length. None where these are no pools
-    /// ([`Prepared::new`](crate::Prepared::new) says so).
+    /// The server's own address in each pool, with the pool's prefix length. Empty if the pools are not valid;
+    /// [`Prepared::new`](crate::Prepared::new) reports the reason.
     pub fn own_addresses(&self) -> Vec<IpNet> {
         let Ok(pools) = Pools::new(&self.pools) else { return Vec::new() };
         let v4 = pools.v4().and_then(|(pool, own)| IpNet::new(own.into(), pool.prefix_len()).ok());
@@ -78,13 +80,13 @@ impl Settings {
         v4.into_iter().chain(v6).collect()
     }
 
-    /// What peers send here: the pools, and what lies behind this server.
+    /// The prefixes that peers route to this server: the pools, and the networks behind it.
     pub(crate) fn advised_routes(&self) -> Vec<IpNet> {
         self.pools.iter().chain(&self.routes).map(IpNet::trunc).collect()
     }
 
-    /// `HOST:PORT` by which others reach this server: what was set, or else the address by which this machine reaches others,
-    /// which behind address translation is not the one the world sees.
+    /// `HOST:PORT` by which others reach this server. It is the configured value, or else the source address that this
+    /// machine uses to reach others. Behind address translation, that is not the address that others see.
     pub fn reachable_at(&self) -> Option<String> {
         match &self.endpoint {
             Some(endpoint) => Some(self.with_port(endpoint)),
@@ -92,11 +94,11 @@ impl Settings {
         }
     }
 
-    /// `HOST`, `[IPv6]`, IPv6 or any of them with a port: with a port.
+    /// Adds the port to `HOST`, `[IPv6]` or a bare IPv6 address, if it has none.
     pub(crate) fn with_port(&self, endpoint: &str) -> String {
         match HostPort::parse_or(endpoint, self.port) {
             Ok(complete) => complete.to_string(),
-            // Joiners then hear what was said.
+            // Joiners then get the text as it is.
             Err(_) => endpoint.to_owned(),
         }
     }
@@ -116,15 +118,15 @@ impl Settings {
     }
 }
 
-/// The file.
+/// The contents of the file.
 #[derive(Serialize, Deserialize)]
 struct Kept<T> {
     version: u32,
     settings: T,
 }
 
-/// The address that packets to the world leave by. Connecting a UDP socket asks the routing table and sends nothing; the
-/// addresses are those of documentation (RFC 5737, RFC 3849).
+/// The source address of packets to the Internet. Connecting a UDP socket only looks up the route and sends nothing.
+/// The addresses are reserved for documentation (RFC 5737, RFC 3849).
 fn own_address() -> Option<IpAddr> {
     let ask = |from: IpAddr, to: IpAddr| {
         let socket = UdpSocket::bind((from, 0)).ok()?;
@@ -156,7 +158,7 @@ mod tests {
         assert_ne!(fresh[1], pools(&[])[1]);
         assert_eq!(pools(&["10.150.0.7/32", "10.151.0.0/16"])[0], "10.152.0.0/24".parse().unwrap());
         assert_eq!(Settings::fresh(&[], false).pools, ["10.150.0.0/24".parse::<IpNet>().unwrap()]);
-        // Nothing is free: then it is as good as any, and setting up the interface will say why not.
+        // No network is free. The default is then used, and the set-up of the interface reports the reason.
         assert_eq!(pools(&["10.0.0.0/8"])[0], "10.150.0.0/24".parse().unwrap());
     }
 

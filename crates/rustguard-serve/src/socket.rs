@@ -1,8 +1,8 @@
-//! The control socket, `/run/rustguard/NAME.ctl`: a line of JSON asks, a line of JSON answers.
+//! The control socket, `/run/rustguard/NAME.ctl`: each request is a line of JSON, and so is each answer.
 //!
-//! Root, the user of the server and the owner and group of the socket may ask ([`Access::OwnerAndGroup`]). The group is root's;
-//! `chgrp` lets others in. The kernel enforces this by the mode 0660. The server checks the credentials again, in case somebody
-//! has changed the mode.
+//! Root, the user of the server, and the owner and group of the socket may send requests ([`Access::OwnerAndGroup`]).
+//! The group is root's; `chgrp` admits others. The kernel enforces this by the mode 0660. The server checks the
+//! credentials again, because the mode may have been changed.
 
 use crate::request::{Answer, Request};
 use rustguard_device::{
@@ -19,7 +19,7 @@ use tokio::{
     sync::{mpsc, oneshot},
 };
 
-/// The longest request, in bytes. The longest there is, a peer to add with its name, is some hundred.
+/// The longest request, in bytes. The longest real one, which adds a peer with its name, has some hundred.
 const REQUEST_MAX: u64 = 16 << 10;
 
 /// A request, its user, and the channel for the answer.
@@ -40,10 +40,10 @@ pub enum AskError {
         /// The interface.
         interface: String,
     },
-    /// This user may not connect.
+    /// This user must not connect.
     #[error("{} is closed to you: run as root, or with sudo", .0.display())]
     Denied(PathBuf),
-    /// The server refuses.
+    /// The server refused the request.
     #[error("{0}")]
     Refused(String),
     /// The connection failed.
@@ -51,12 +51,12 @@ pub enum AskError {
     Io(#[from] io::Error),
 }
 
-/// Where the socket of `interface` is.
+/// The path of the socket of `interface`.
 pub fn socket_path(interface: &str) -> PathBuf {
     run_file(interface, "ctl")
 }
 
-/// Asks the server of `interface`, and waits for its answer.
+/// Sends a request to the server of `interface`, and waits for its answer.
 ///
 /// # Errors
 /// See [`AskError`].
@@ -87,7 +87,7 @@ fn ask_at(path: &Path, interface: &str, request: &Request) -> Result<Answer, Ask
     }
 }
 
-/// Opens the socket at `path` and passes requests on, from a task of the current tokio runtime.
+/// Opens the socket at `path` and passes requests to `calls`, in a task of the current tokio runtime.
 ///
 /// # Errors
 /// See [`UnixSocket::start`].
@@ -96,7 +96,7 @@ pub(crate) fn listen(path: &Path, calls: mpsc::Sender<Call>) -> io::Result<UnixS
     UnixSocket::start(path, Access::OwnerAndGroup, refusal, move |client| serve(client, calls.clone()))
 }
 
-/// One request, one answer.
+/// Handles one request and its answer.
 async fn serve(client: Client, calls: mpsc::Sender<Call>) -> io::Result<()> {
     let uid = client.uid;
     let (read, mut write) = client.stream.into_split();
@@ -160,10 +160,10 @@ mod tests {
         assert_eq!(ask_at(&path, "rg0", &Request::Close).unwrap_err().to_string(), "not twice");
         let second = listen(&path, calls).unwrap_err();
         assert_eq!(second.kind(), io::ErrorKind::AddrInUse, "a second server");
-        // Nonsense, too much of it, and nothing at all.
+        // Invalid input, input that is too long, and an unknown command.
         for bytes in [&b"nonsense\n"[..], &[b' '; 20 << 10], b"{\"command\":\"shutdown\"}\n"] {
             let mut stream = StdUnixStream::connect(&path).unwrap();
-            // The server may have had enough before the end.
+            // The server may close the connection before the end.
             let _ = stream.write_all(bytes);
             let mut answer = String::new();
             let _ = StdBufReader::new(stream).read_line(&mut answer);

@@ -1,4 +1,5 @@
-//! Where the ledger is kept: a folder with a snapshot and journals. The trait is [`rustguard_enroll::store::LeaseStore`].
+//! The storage of the ledger: a folder with a snapshot and journals. The trait is
+//! [`rustguard_enroll::store::LeaseStore`].
 
 mod error;
 mod file;

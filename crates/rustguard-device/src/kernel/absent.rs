@@ -1,5 +1,5 @@
-//! A device without the feature `kernel` has no interface in the kernel, so there is nothing to follow. Control has the same types as
-//! with the feature; of most of them no value exists.
+//! A device without the feature `kernel` has no interface in the kernel and follows nothing. These types replace those
+//! of the feature, so that control is the same in both cases. Most of them have no values.
 
 use super::answers::{ForwardRules, HostEvent, Way};
 use ipnet::IpNet;
@@ -16,13 +16,13 @@ fn absent() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "this program was built without rustguard-device's feature `kernel`")
 }
 
-/// A setting of [`LearnedRoutes`].
+/// Replaces the setting of [`LearnedRoutes`].
 pub(crate) enum LearnedTables {}
 
-/// A setting of [`KernelRoutes`].
+/// Replaces the setting of [`KernelRoutes`].
 pub(crate) enum Redistribute {}
 
-/// The interface's monitor.
+/// Replaces the monitor of the interface.
 pub(crate) enum Monitor {}
 
 impl Monitor {
@@ -39,7 +39,7 @@ impl Monitor {
     }
 }
 
-/// The learned routes in the kernel's table.
+/// Replaces the learned routes in the kernel's table.
 pub(crate) enum LearnedRoutes {}
 
 impl LearnedRoutes {
@@ -72,7 +72,7 @@ impl LearnedRoutes {
     }
 }
 
-/// The kernel's routes that are announced.
+/// Replaces the kernel's routes that are announced.
 pub(crate) enum KernelRoutes {}
 
 impl KernelRoutes {
@@ -85,7 +85,7 @@ impl KernelRoutes {
     }
 }
 
-/// How the kernel routes packets of peers.
+/// Replaces the lookup of routes for packets of peers.
 pub(crate) enum RouteLookup {}
 
 impl RouteLookup {
@@ -98,7 +98,7 @@ impl RouteLookup {
     }
 }
 
-/// How the kernel routes the tunnel's own datagrams.
+/// Replaces the lookup of routes for the tunnel's own datagrams.
 pub(crate) enum SourceLookup {}
 
 impl SourceLookup {
@@ -111,7 +111,7 @@ impl SourceLookup {
     }
 }
 
-/// Changes of the kernel's routes.
+/// Replaces the announcements of changed routes.
 pub(crate) enum RouteChanges {}
 
 impl RouteChanges {
@@ -124,7 +124,7 @@ impl RouteChanges {
     }
 }
 
-/// The rules of netfilter. Only a device with an interface starts it.
+/// Replaces the watch on netfilter's rules. Only a device with an interface starts it.
 pub(crate) struct RulesWatch;
 
 impl RulesWatch {

@@ -1,17 +1,17 @@
-//! What the errors of netlink requests mean.
+//! The meaning of errors of netlink requests.
 
 use std::io;
 
-// The errno values that are told apart. They are the same on every Linux architecture.
+// The errno values that this module distinguishes. They are the same on every Linux architecture.
 pub(super) const EPERM: i32 = 1;
 pub(super) const ENOENT: i32 = 2;
 pub(super) const ESRCH: i32 = 3;
-/// The kernel has what was to be added already.
+/// The object to be added already exists.
 pub const EEXIST: i32 = 17;
 pub(super) const ENODEV: i32 = 19;
 pub(super) const EINVAL: i32 = 22;
 
-/// The errno that the kernel answered with; `None` when the error has another origin.
+/// The errno in the kernel's answer; `None` if the error has another origin.
 pub fn errno(error: &rtnetlink::Error) -> Option<i32> {
     match error {
         rtnetlink::Error::NetlinkError(message) => message.code.map(|code| -code.get()),
@@ -19,7 +19,8 @@ pub fn errno(error: &rtnetlink::Error) -> Option<i32> {
     }
 }
 
-/// Whether the error says that the thing to be removed is not there any more, for addresses, routes, rules and links.
+/// Whether the error means that the object to be removed no longer exists. It covers addresses, routes, rules and
+/// links.
 pub fn already_gone(error: &rtnetlink::Error) -> bool {
     errno(error).is_some_and(|code| {
         matches!(code, ENOENT | ESRCH | ENODEV)
@@ -27,7 +28,7 @@ pub fn already_gone(error: &rtnetlink::Error) -> bool {
     })
 }
 
-/// Whether the error says that the interface is down: no route can lead there.
+/// Whether the error means that the interface is down, so that it cannot have routes.
 pub(super) fn link_is_down(error: &rtnetlink::Error) -> bool {
     errno(error).is_some_and(|code| io::Error::from_raw_os_error(code).kind() == io::ErrorKind::NetworkDown)
 }

@@ -11,14 +11,14 @@ pub enum KernelError {
     /// The process lacks CAP_NET_ADMIN in its network namespace (EPERM).
     #[error("cannot {action}: this needs CAP_NET_ADMIN; run as root, or with sudo")]
     Permission {
-        /// What was being done, as an infinitive.
+        /// The operation that failed, as an infinitive.
         action: String,
     },
 
     /// The kernel refused the request for another reason.
     #[error("cannot {action}: {source}")]
     Netlink {
-        /// What was being done, as an infinitive.
+        /// The operation that failed, as an infinitive.
         action: String,
         /// The kernel's errno.
         source: io::Error,

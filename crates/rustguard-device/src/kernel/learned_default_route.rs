@@ -1,23 +1,23 @@
-//! Where a learned default route goes, and the guard that comes and goes with it.
+//! The table for a learned default route, and the guard that is added and removed with it.
 //!
-//! A default route in the main table would send the tunnel's own datagrams into the tunnel. So it goes into a table of its own,
-//! which policy rules choose for all packets without the tunnel's mark, and which are set up before the tunnel runs. Where nothing
-//! is prepared, a learned default route stays out of the kernel's tables.
+//! A default route in the main table would send the tunnel's own datagrams into the tunnel. Therefore it goes into a
+//! separate table. Policy rules select this table for all packets without the tunnel's mark, and they are set up before
+//! the tunnel runs. If nothing is prepared, a learned default route stays out of the kernel's tables.
 
 use super::route_table::MAIN_TABLE;
 use ipnet::IpNet;
 use std::{collections::BTreeSet, error::Error, fmt, pin::Pin, sync::Arc};
 
-/// What a [`DefaultRouteGuard`] does, and whether it succeeded.
+/// The result of a [`DefaultRouteGuard`]'s operation.
 pub type GuardFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send + 'a>>;
 
-/// What has to be there for as long as a learned default route is, for example a rule of nftables against packets that
-/// claim to come through the tunnel. Errors are logged; the route stays.
+/// A guard that must exist while there is a learned default route, for example an nftables rule against packets that
+/// falsely claim to come through the tunnel. Errors are logged, and the route stays.
 pub trait DefaultRouteGuard: Send + Sync {
-    /// The default route of this family (`0.0.0.0/0` or `::/0`) was added.
+    /// Adds the guard: the default route of this family (`0.0.0.0/0` or `::/0`) was added.
     fn put_up(&self, default: IpNet) -> GuardFuture<'_>;
 
-    /// The default route of this family was taken away.
+    /// Removes the guard: the default route of this family was removed.
     fn take_down(&self, default: IpNet) -> GuardFuture<'_>;
 }
 
@@ -28,14 +28,14 @@ pub struct LearnedTables {
     defaults: Defaults,
 }
 
-/// What becomes of 0.0.0.0/0 and ::/0.
+/// The treatment of 0.0.0.0/0 and ::/0.
 #[derive(Debug, Clone)]
 enum Defaults {
-    /// They would catch the tunnel's own packets, because nothing is prepared.
+    /// They stay out, because nothing is prepared and they would capture the tunnel's own packets.
     LeftOut,
-    /// They go where the others do: a table of the user's own.
+    /// They go into the same table as the other routes, which the user chose.
     Together,
-    /// They go into a table that policy rules choose.
+    /// They go into a separate table, which policy rules select.
     Apart(Apart),
 }
 
@@ -44,7 +44,7 @@ enum Defaults {
 struct Apart {
     /// The default routes that it is prepared for.
     nets: Vec<IpNet>,
-    /// The table, and the mark that does not go there.
+    /// The number of the table. Packets with the same number as mark do not use it.
     mark: u32,
     guard: Arc<dyn DefaultRouteGuard>,
 }
@@ -56,18 +56,20 @@ impl fmt::Debug for Apart {
 }
 
 impl LearnedTables {
-    /// The main table. Default routes are left out, unless [`default_routes`](Self::default_routes) says where they go.
+    /// The main table. Default routes are left out, unless [`default_routes`](Self::default_routes) sets a table for
+    /// them.
     pub fn main() -> Self {
         Self { table: MAIN_TABLE, defaults: Defaults::LeftOut }
     }
 
-    /// A table of the user's own, by number, for all routes, default routes included.
+    /// A table that the user chose, by number, for all routes, including default routes.
     pub fn table(number: u32) -> Self {
         Self { table: number, defaults: Defaults::Together }
     }
 
-    /// The default routes `nets` go into the table with the number `mark`. Policy rules must lead all packets there but those
-    /// with this mark, which the tunnel's sockets must have. `guard` is told when one comes and goes.
+    /// The default routes `nets` go into the table with the number `mark`. Policy rules must select this table for all
+    /// packets except those with this mark, which the tunnel's sockets must set. `guard` is called when a default route
+    /// is added or removed.
     #[must_use]
     pub fn default_routes(
         mut self,
@@ -79,7 +81,7 @@ impl LearnedTables {
         self
     }
 
-    /// Where the prefix goes; none for a default route that would catch the tunnel's own packets.
+    /// The table for the prefix. `None` for a default route that would capture the tunnel's own packets.
     pub(super) fn of(&self, prefix: IpNet) -> Option<u32> {
         match &self.defaults {
             _ if prefix.prefix_len() > 0 => Some(self.table),
@@ -89,7 +91,7 @@ impl LearnedTables {
         }
     }
 
-    /// Whether it is a default route in a table of its own: rules keep packets with this mark from it.
+    /// Whether the prefix is a default route in a separate table, which rules do not select for packets with this mark.
     pub(super) fn spares(&self, prefix: IpNet, mark: u32) -> bool {
         match &self.defaults {
             Defaults::Apart(apart) => prefix.prefix_len() == 0 && mark == apart.mark,
@@ -98,10 +100,10 @@ impl LearnedTables {
     }
 }
 
-/// Puts the guard up with each learned default route that is added, and takes it down with each that is taken away.
+/// Adds the guard with each learned default route that is added, and removes it with each that is removed.
 #[derive(Debug, Default)]
 pub(super) struct Guarded {
-    /// The default routes that have a guard now.
+    /// The default routes that currently have a guard.
     nets: BTreeSet<IpNet>,
 }
 
@@ -116,7 +118,7 @@ impl Guarded {
         }
     }
 
-    /// The route was taken away.
+    /// The route was removed.
     pub(super) async fn taken_away(&mut self, tables: &LearnedTables, prefix: IpNet) {
         if let Defaults::Apart(apart) = &tables.defaults
             && self.nets.remove(&prefix)

@@ -1,16 +1,17 @@
-//! Routes that a routing engine has learned, in the kernel's table: what the host sends to them goes into the tunnel.
+//! Routes that a routing engine has learned, in the kernel's table. By them, packets of the host go into the tunnel.
 //!
-//! **Not the tunnel's own packets.** A route that covers an endpoint, and is the kernel's choice for it, would send the tunnel's
-//! datagrams into the tunnel. Such a route stays out for as long as that is so. When an endpoint moves into an installed route,
-//! the route is removed. The kernel is asked, because only it knows: a longer route to the endpoint, or a rule about the mark, makes the same
-//! route harmless.
+//! **The tunnel's own packets are excluded.** A route that covers an endpoint, and that the kernel would choose for it,
+//! would send the tunnel's datagrams into the tunnel. Such a route stays out while this is so. If an endpoint moves
+//! into an installed route, the route is removed. Only the kernel can decide this, so it is asked: a longer route to
+//! the endpoint, or a rule for the mark, makes the same route harmless.
 //!
-//! **Beside those of others.** Two meshes on one host may learn the same prefix. Their routes have the same metric and
-//! differ by the interface, so each is added behind what is there (NLM_F_APPEND) and replaces nothing; when one goes, the
-//! other is left.
+//! **Routes of others stay.** Two meshes on one host may learn the same prefix. Their routes have the same metric and
+//! differ by the interface. Each route is therefore appended (NLM_F_APPEND) and replaces nothing. When one is removed,
+//! the other stays.
 //!
-//! **For as long as they are wanted.** A route that another program removes is put back: at once for the first few times, and
-//! once a minute from then on. Default routes have a guard that comes and goes with them: see `learned_default_route`.
+//! **Wanted routes are restored.** A route that another program removes is added again: at once the first few times,
+//! and once a minute after that. Default routes have a guard that is added and removed with them (see
+//! `learned_default_route`).
 
 use super::{
     errno::{EEXIST, already_gone, errno, link_is_down},
@@ -46,39 +47,41 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// Between two looks at endpoints at least, and so many times what a look took.
+/// The minimum pause between two checks of endpoints. It is multiplied if a check takes longer.
 const PAUSE: Duration = Duration::from_millis(100);
 const REST: u32 = 9;
-/// A route is put back so often at once within [`PATIENCE`]; from then on once in that time.
+/// The number of times that a route is restored at once within [`PATIENCE`]. After that it is restored once in that
+/// time.
 const RESTORES: u32 = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two lines in the log about routes that stay out: a neighbour can announce and withdraw one all the time.
+/// The minimum pause between two log lines about routes that stay out. A neighbour can announce and withdraw a route
+/// all the time.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
-/// Metric of the routes: worse than those that an administrator, the kernel or DHCP makes by default (0 to 1,024), which
-/// therefore are preferred, and are not replaced by ours.
+/// The metric of the routes. Administrators, the kernel and DHCP use 0 to 1,024 by default. Those routes are therefore
+/// preferred, and ours do not replace them.
 const PRIORITY: u32 = 2_048;
 
-/// Keeps the kernel's table as the engine's, from a task of its own: control does not wait for the kernel. The routes are marked
-/// as Babel's (RTPROT_BABEL, 42) and go with the interface.
+/// Keeps the kernel's table in step with the engine, in a separate task, so that control does not wait for the kernel.
+/// The routes are marked as Babel's (RTPROT_BABEL, 42) and are deleted with the interface.
 pub struct LearnedRoutes {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
 
-/// What control and the task share.
+/// State that control and the task share.
 #[derive(Default)]
 struct Shared {
     pending: PendingRoutes,
     peers: Mutex<PeerAddresses>,
-    /// Of `peers`, or of the kernel's routes around it.
+    /// Notified when `peers` or the surrounding routes of the kernel change.
     changed: Notify,
-    /// Why a prefix is not in the kernel's table.
+    /// The reason for each prefix that is not in the kernel's table.
     notes: Mutex<BTreeMap<IpNet, String>>,
 }
 
 impl LearnedRoutes {
-    /// For routes to the interface of that index.
+    /// Starts the task for routes to the interface with this index.
     pub fn start(index: u32, tables: LearnedTables) -> Result<Self, KernelError> {
         let netlink = Netlink::open()?;
         let groups = [MulticastGroup::Ipv4Route, MulticastGroup::Ipv6Route];
@@ -99,7 +102,7 @@ impl LearnedRoutes {
         };
         let messages = Box::pin(messages.map(|(message, _)| message));
         let task = tokio::spawn(async move {
-            // The announcements end with either.
+            // The loop ends when either of the two ends.
             tokio::select! {
                 () = connection => {}
                 () = kernel.follow(messages) => {}
@@ -108,7 +111,7 @@ impl LearnedRoutes {
         Ok(Self { shared, task })
     }
 
-    /// The prefix is to be there, or not.
+    /// Sets whether the prefix is wanted.
     pub fn set(&self, prefix: IpNet, wanted: bool) {
         self.shared.pending.want(prefix, wanted);
     }
@@ -118,26 +121,26 @@ impl LearnedRoutes {
         self.shared.pending.link_up();
     }
 
-    /// Where a peer is: no route may lead the way there into the tunnel.
+    /// Sets a peer's endpoint addresses. No route may send packets for them into the tunnel.
     pub fn endpoints(&self, peer: PeerId, addresses: Vec<IpAddr>) {
         if self.shared.peers.lock().set(peer, addresses) {
             self.shared.changed.notify_one();
         }
     }
 
-    /// The mark of the tunnel's own packets.
+    /// Sets the mark of the tunnel's own packets.
     pub fn mark(&self, mark: u32) {
         self.shared.peers.lock().mark = mark;
         self.network_changed();
     }
 
-    /// The kernel may route otherwise now.
+    /// Takes note that the kernel's routes may have changed.
     pub fn network_changed(&self) {
         self.shared.peers.lock().all_changed = true;
         self.shared.changed.notify_one();
     }
 
-    /// The prefixes that are wanted and are not there, and why.
+    /// The wanted prefixes that are not in the table, with the reasons.
     pub fn notes(&self) -> BTreeMap<IpNet, String> {
         self.shared.notes.lock().clone()
     }
@@ -151,22 +154,22 @@ impl Drop for LearnedRoutes {
 
 type Messages = Pin<Box<dyn Stream<Item = NetlinkMessage<RouteNetlinkMessage>> + Send>>;
 
-/// The kernel's side, in the task.
+/// The task's side, which talks to the kernel.
 struct Kernel {
     netlink: Netlink,
     index: u32,
     tables: LearnedTables,
     shared: Arc<Shared>,
-    /// What is to be in the kernel's table, whether or not it is.
+    /// The wanted prefixes, whether or not they are in the table.
     wanted: BTreeSet<IpNet>,
-    /// What stays out, because it would catch the tunnel's own packets.
+    /// Prefixes that stay out, because they would capture the tunnel's own packets.
     refused: BTreeSet<IpNet>,
     guarded: Guarded,
-    /// How often each was put back, and since when that is counted.
+    /// How often each prefix was restored, and the start of that count.
     restored: BTreeMap<IpNet, (u32, Instant)>,
-    /// What is put back at the end of the minute.
+    /// Prefixes that are restored at the end of the minute.
     overdue: BTreeSet<IpNet>,
-    /// The last line about a route that stays out.
+    /// The time of the last log line about a route that stays out.
     logged: Option<Instant>,
 }
 
@@ -211,7 +214,7 @@ impl Kernel {
         }
         for (prefix, wanted) in lot.prefixes {
             let was_wanted = if wanted { !self.wanted.insert(prefix) } else { self.wanted.remove(&prefix) };
-            // What never was there need not go.
+            // A route that was never there need not be removed.
             if wanted || was_wanted {
                 latest.insert(prefix, wanted);
             }
@@ -251,10 +254,11 @@ impl Kernel {
 
     async fn install(&mut self, prefix: IpNet, table: u32) {
         let mut request = NetlinkMessage::from(RouteNetlinkMessage::NewRoute(message(self.index, table, prefix)));
-        // Not what `ip route add` does (NLM_F_EXCL), nor `replace`: another mesh may have the same prefix.
+        // `ip route add` uses NLM_F_EXCL, and `replace` would replace the route. Both are wrong here, because another
+        // mesh may have the same prefix.
         request.header.flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_APPEND;
         match ask(self.netlink.handle_mut(), request).await {
-            // Not yet: it is set again when the interface is up.
+            // The interface is down. The route is added again when the interface is up.
             Err(error) if link_is_down(&error) => return,
             Err(error) if errno(&error) == Some(EEXIST) => {}
             Err(error) => tracing::warn!("the route to {prefix} could not be installed: {error}"),
@@ -273,7 +277,7 @@ impl Kernel {
         self.guarded.taken_away(&self.tables, prefix).await;
     }
 
-    /// Nothing is remembered of a prefix that is not wanted any more.
+    /// Forgets everything about a prefix that is no longer wanted.
     fn forget(&mut self, prefix: IpNet) {
         self.refused.remove(&prefix);
         self.restored.remove(&prefix);
@@ -286,7 +290,7 @@ impl Kernel {
         self.note(prefix, &format!("the way to the endpoint {endpoint} of a peer would lead into the tunnel"));
     }
 
-    /// Says why a prefix is not in the kernel's table.
+    /// Records why a prefix is not in the kernel's table.
     fn note(&mut self, prefix: IpNet, why: &str) {
         let before = self.shared.notes.lock().insert(prefix, why.to_owned());
         let due = self.logged.is_none_or(|logged| logged.elapsed() >= LOG_PAUSE);
@@ -298,8 +302,9 @@ impl Kernel {
         }
     }
 
-    /// The first endpoint that the route would be the kernel's choice for. In the table of a learned route others are as good only
-    /// if they are longer, or as long and with a lower metric. A table that the kernel takes before, or by a rule, decides without it.
+    /// The first endpoint for which the kernel would choose this route. In the table of a learned route, another route
+    /// takes precedence only if it is longer, or as long with a lower metric. A table that the kernel uses before, or
+    /// selects by a rule, takes precedence over all of that table.
     async fn catches(&self, prefix: IpNet, table: u32) -> Option<IpAddr> {
         let (mark, endpoints) = {
             let peers = self.shared.peers.lock();
@@ -316,7 +321,7 @@ impl Kernel {
                     let length = prefix.prefix_len();
                     choice.length < length || choice.length == length && choice.metric > PRIORITY
                 }
-                // There is no way; in the tunnel there would be none either.
+                // There is no route, and the tunnel would not provide one either.
                 None => true,
             };
             if caught {
@@ -326,17 +331,18 @@ impl Kernel {
         None
     }
 
-    /// The route by which the tunnel's packets to that address leave.
+    /// The route that the kernel chooses for the tunnel's packets to this address.
     async fn choice(&self, endpoint: IpAddr, mark: u32) -> Option<Choice> {
         let mut question = match endpoint {
             IpAddr::V4(address) => RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(address, 32).build(),
             IpAddr::V6(address) => RouteMessageBuilder::<Ipv6Addr>::new().destination_prefix(address, 128).build(),
         };
-        // As `ip route get`: nothing of a route but its destination.
+        // As in `ip route get`, only the destination of the route is given.
         question.header = rtnetlink::packet_route::route::RouteHeader {
             address_family: question.header.address_family,
             destination_prefix_length: question.header.destination_prefix_length,
-            // The route itself, and of which table: without the second flag the answer for IPv4 always names the main table.
+            // The answer must have the route itself and its table. Without the second flag, the answer for IPv4 always
+            // names the main table.
             flags: RouteFlags::FibMatch | RouteFlags::LookupTable,
             ..Default::default()
         };
@@ -361,8 +367,8 @@ impl Kernel {
         Some(choice)
     }
 
-    /// Endpoints have moved, or the kernel's routes to them: what leads their packets into the tunnel goes, and what does not any
-    /// more comes back.
+    /// Endpoints, or the kernel's routes to them, have changed. Removes the routes that send the endpoints' packets
+    /// into the tunnel, and adds those that no longer do.
     async fn look(&mut self) {
         let (mark, endpoints) = {
             let mut peers = self.shared.peers.lock();
@@ -373,7 +379,7 @@ impl Kernel {
                 // Control runs on the same thread.
                 tokio::task::yield_now().await;
             }
-            // Those that cover it, the longest first: the kernel's choice among ours.
+            // The routes that cover the endpoint, the longest first, because the kernel prefers it among ours.
             for length in (0..=if endpoint.is_ipv4() { 32 } else { 128 }).rev() {
                 let Ok(prefix) = IpNet::new(endpoint, length).map(|net| net.trunc()) else { continue };
                 if !self.wanted.contains(&prefix) || self.refused.contains(&prefix) || self.tables.spares(prefix, mark)
@@ -394,7 +400,7 @@ impl Kernel {
         }
     }
 
-    /// A route went, or came in the place of another, perhaps of ours.
+    /// A route was removed, or was added and may have replaced one of ours.
     async fn gone(&mut self, route: &RouteMessage, deleted: bool) {
         let Some(prefix) = destination_of(route).map(|net| net.trunc()) else { return };
         let ours = route.attributes.contains(&RouteAttribute::Oif(self.index));
@@ -410,7 +416,7 @@ impl Kernel {
         let (count, since) = self.restored.get(&prefix).copied().unwrap_or((0, Instant::now()));
         let (count, since) = if since.elapsed() < PATIENCE { (count, since) } else { (0, Instant::now()) };
         if count < RESTORES {
-            // A route that came beside ours takes nothing.
+            // A route that was added beside ours removes nothing.
             if deleted {
                 self.restored.insert(prefix, (count + 1, since));
             }
@@ -428,7 +434,7 @@ impl Kernel {
     }
 }
 
-/// A route, as far as it matters.
+/// The relevant parts of a route.
 struct Choice {
     interface: Option<u32>,
     table: u32,
@@ -443,7 +449,7 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// Sends a request and waits for its end.
+/// Sends a request and waits for the end of its answer.
 async fn ask(
     handle: &mut rtnetlink::Handle,
     request: NetlinkMessage<RouteNetlinkMessage>,

@@ -1,4 +1,4 @@
-//! Interfaces and addresses, as the kernel lists them.
+//! Interfaces and addresses in the kernel.
 
 use super::{
     errno::{ENODEV, errno},
@@ -18,9 +18,9 @@ use std::net::IpAddr;
 pub struct Link {
     /// Its index.
     pub index: u32,
-    /// Its MTU, bytes.
+    /// Its MTU in bytes.
     pub mtu: u32,
-    /// Whether it is set up.
+    /// Whether it is up.
     pub up: bool,
 }
 
@@ -35,18 +35,18 @@ impl Link {
 }
 
 impl Netlink {
-    /// The interface of that name in this network namespace; `None` when there is none.
+    /// The interface with this name in this network namespace; `None` if there is none.
     ///
     /// # Errors
-    /// When the kernel does not answer.
+    /// The kernel did not answer.
     pub async fn link_by_name(&self, name: &str) -> Result<Option<Link>, KernelError> {
         self.link(self.handle().link().get().match_name(name)).await
     }
 
-    /// The interface of that index in this network namespace; `None` when there is none.
+    /// The interface with this index in this network namespace; `None` if there is none.
     ///
     /// # Errors
-    /// When the kernel does not answer.
+    /// The kernel did not answer.
     pub async fn link_by_index(&self, index: u32) -> Result<Option<Link>, KernelError> {
         self.link(self.handle().link().get().match_index(index)).await
     }

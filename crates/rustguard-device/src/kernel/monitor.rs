@@ -1,4 +1,4 @@
-//! What happens to the tunnel's interface and to the network around it, as the kernel announces it.
+//! Watches the tunnel's interface and the network around it, by the kernel's announcements.
 
 use super::{answers::HostEvent, error::KernelError, link::Link, netlink::Netlink, route_table::table_of};
 use futures_util::{FutureExt, Stream, StreamExt};
@@ -14,7 +14,7 @@ use rtnetlink::{
 use std::{collections::VecDeque, fmt, pin::Pin};
 use tokio::task::JoinHandle;
 
-/// The kernel's table of its own addresses, RT_TABLE_LOCAL; its routes only repeat what address messages say.
+/// The kernel's table of its own addresses, RT_TABLE_LOCAL. Its routes only repeat the address messages.
 const LOCAL_TABLE: u32 = 255;
 
 /// A subscription to the kernel's announcements, filtered for one interface.
@@ -26,8 +26,8 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Subscribes for the interface of that index. What changes from now on is reported; if the interface is gone
-    /// already, that is the first event.
+    /// Subscribes for the interface with this index. Changes from now on are reported. If the interface is already
+    /// gone, that is the first event.
     pub async fn new(index: u32) -> Result<Self, KernelError> {
         let groups = [
             MulticastGroup::Link,
@@ -43,7 +43,7 @@ impl Monitor {
         let task = tokio::spawn(connection);
         let netlink = Netlink::open()?;
         let mut view = View { index, link: None, pending: VecDeque::new(), deleted: false };
-        // Subscribed first, looked second: a change in between is seen twice rather than never.
+        // The subscription precedes the query, so a change in between is seen twice and never missed.
         match netlink.link_by_index(index).await? {
             Some(link) => view.link = Some(link),
             None => view.gone(),
@@ -51,13 +51,13 @@ impl Monitor {
         Ok(Self { messages: Box::pin(messages.map(|(message, _)| message)), netlink, view, task })
     }
 
-    /// The interface's MTU as last announced, bytes; `None` when it is gone.
+    /// The interface's last announced MTU in bytes; `None` after the interface was deleted.
     pub fn mtu(&self) -> Option<u32> {
         self.view.link.as_ref().map(|link| link.mtu)
     }
 
-    /// The next event; may be dropped and called again without losing one. `None` when the interface was deleted, or
-    /// the kernel closed the subscription, and nothing more will come.
+    /// The next event. The future may be dropped and called again without losing an event. `None` after the interface
+    /// was deleted, or after the kernel closed the subscription; there are no more events then.
     pub async fn next(&mut self) -> Option<HostEvent> {
         loop {
             if let Some(event) = self.view.pending.pop_front() {
@@ -68,7 +68,7 @@ impl Monitor {
             }
             let first = self.messages.next().await?;
             let mut overrun = self.view.see(&first);
-            // The rest of a burst is there already; what it says is told together.
+            // The other messages of a burst are already there and become one event.
             while let Some(Some(message)) = self.messages.next().now_or_never() {
                 overrun |= self.view.see(&message);
             }
@@ -78,8 +78,8 @@ impl Monitor {
         }
     }
 
-    /// Announcements were lost because too many came at once: find out by asking. When even that fails, the interface's
-    /// next announcement brings the view up to date.
+    /// Announcements were lost because too many arrived at once. Queries the current state instead. If that fails too,
+    /// the interface's next announcement corrects the state.
     async fn look_again(&mut self) {
         self.view.network_changed();
         match self.netlink.link_by_index(self.view.index).await {
@@ -102,7 +102,7 @@ impl fmt::Debug for Monitor {
     }
 }
 
-/// What is known of the interface, and the events that follow from each message.
+/// The known state of the interface, and the events that follow from each message.
 #[derive(Debug)]
 struct View {
     index: u32,
@@ -112,7 +112,7 @@ struct View {
 }
 
 impl View {
-    /// Takes a message in. Answers whether it says that messages were lost.
+    /// Processes a message. Returns whether it reports lost messages.
     fn see(&mut self, message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
         let message = match &message.payload {
             NetlinkPayload::InnerMessage(message) => message,
@@ -120,7 +120,7 @@ impl View {
             _ => return false,
         };
         match message {
-            // Messages of family AF_BRIDGE are about a bridge's port: an interface that leaves a bridge is not deleted.
+            // Messages of family AF_BRIDGE concern a bridge's port. An interface that leaves a bridge is not deleted.
             RouteNetlinkMessage::NewLink(link) if link.header.interface_family == AddressFamily::Unspec => {
                 if link.header.index == self.index {
                     self.link_is(Link::from_message(link));
@@ -175,13 +175,13 @@ impl View {
     fn is_outside(&self, route: &RouteMessage) -> bool {
         route.header.kind == RouteType::Unicast
             && table_of(route) != LOCAL_TABLE
-            // A cloned route is a cached path MTU or redirect, not a change of the table.
+            // A cloned route is a cached path MTU or redirect, and not a change of the table.
             && !route.header.flags.contains(RouteFlags::Cloned)
             && !route.attributes.contains(&RouteAttribute::Oif(self.index))
     }
 }
 
-/// Whether a link came up or went down. Drivers announce much else, wireless ones several times a minute.
+/// Whether a link came up or went down. Drivers also announce other changes, wireless ones several times a minute.
 fn carrier_changed(link: &LinkMessage) -> bool {
     link.header.change_mask.intersects(LinkFlags::Up | LinkFlags::Running | LinkFlags::LowerUp)
 }

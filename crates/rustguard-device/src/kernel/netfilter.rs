@@ -1,13 +1,14 @@
-//! Whether netfilter would look at a packet that the host forwards from the tunnel back into it.
+//! Checks whether netfilter would process a packet that the host forwards from the tunnel back into it.
 //!
-//! Asked are the base chains of nftables (family ip, ip6, inet; hook prerouting, forward, postrouting; and those of inet and
-//! netdev that hook the interface itself) and the tables of legacy iptables. iptables-nft is nftables to the kernel. Not regarded:
+//! The check covers the base chains of nftables (family ip, ip6, inet; hook prerouting, forward, postrouting; and those
+//! of inet and netdev that hook the interface itself) and the tables of legacy iptables. For the kernel, iptables-nft
+//! is nftables. The check ignores:
 //!
-//! - chains of type nat: they translate addresses, and the usual one, masquerading, is about other interfaces;
+//! - chains of type nat: they translate addresses, and the usual one, masquerading, concerns other interfaces;
 //! - chains without a rule and with the policy accept: they decide nothing;
-//! - the guards of tunnels with a default route, ours and wg-quick's: their rules are about other interfaces.
+//! - the guards of tunnels with a default route, ours and wg-quick's: their rules concern other interfaces.
 //!
-//! nftables announces its changes (NFNLGRP_NFTABLES). Legacy iptables does not: its tables are looked at every second.
+//! nftables announces its changes (NFNLGRP_NFTABLES). Legacy iptables does not, so its tables are checked every second.
 
 use super::answers::ForwardRules;
 use futures_util::FutureExt as _;
@@ -22,13 +23,14 @@ use tokio::{
     time::{Instant, MissedTickBehavior},
 };
 
-/// Between two looks at least: a firewall that is loaded announces thousands of changes.
+/// The minimum pause between two checks. Loading a firewall causes thousands of announcements.
 const PAUSE: Duration = Duration::from_millis(100);
-/// And so many times what a look took.
+/// The pause is at least this many times the duration of the last check.
 const REST: u32 = 9;
-/// How often the tables of legacy iptables are looked at, and everything where nothing is announced.
+/// The interval between checks of legacy iptables' tables. Without announcements all of the check is repeated at this
+/// interval.
 const TICK: Duration = Duration::from_secs(1);
-/// Dumps that may be torn by changes before the answer is that it is not known.
+/// The number of dumps that changes may interrupt before the answer is "not known".
 const TRIES: usize = 5;
 
 // linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h, linux/netlink.h
@@ -61,28 +63,29 @@ const HOOK_POSTROUTING: u32 = 4;
 const HOOK_INGRESS: u32 = 5;
 const NF_ACCEPT: u32 = 1;
 
-/// The names of legacy iptables' tables that this network namespace has. The thread's, not the process': they can differ.
+/// The names of legacy iptables' tables in this network namespace. The files are those of the thread, because its
+/// namespace can differ from that of the process.
 const LEGACY: [(&str, &str); 2] = [
     ("iptables-legacy", "/proc/thread-self/net/ip_tables_names"),
     ("ip6tables-legacy", "/proc/thread-self/net/ip6_tables_names"),
 ];
 
-/// Looks, and looks again when something may have changed, from a task of its own.
+/// Repeats the check in a separate task when something may have changed.
 pub(crate) struct RulesWatch {
     asked: Arc<Notify>,
     task: JoinHandle<()>,
 }
 
 impl RulesWatch {
-    /// What there is for packets of that interface is sent to `found` first, and whenever it is something else. Legacy
-    /// iptables is followed from the first [`ask`](Self::ask) on.
+    /// Starts the check for packets of the interface. The first result, and each different one, is sent to `found`.
+    /// Legacy iptables is included from the first [`ask`](Self::ask) on.
     pub(crate) fn start(interface: String, found: mpsc::Sender<ForwardRules>) -> Self {
         let asked = Arc::new(Notify::new());
         let task = tokio::spawn(watch(interface, found, Arc::clone(&asked)));
         Self { asked, task }
     }
 
-    /// Has everything looked at, and the answer sent, whatever it is.
+    /// Requests a complete check. Its result is sent even if it has not changed.
     pub(crate) fn ask(&self) {
         self.asked.notify_one();
     }
@@ -95,7 +98,7 @@ impl Drop for RulesWatch {
 }
 
 async fn watch(interface: String, found: mpsc::Sender<ForwardRules>, asked: Arc<Notify>) {
-    // Subscribed first, looked second: a change in between is seen twice rather than never.
+    // The subscription precedes the check, so a change in between is seen twice and never missed.
     let mut subscription = subscribe();
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -139,11 +142,11 @@ async fn watch(interface: String, found: mpsc::Sender<ForwardRules>, asked: Arc<
     }
 }
 
-/// The first of legacy iptables' tables that forwarded packets meet, where there is one. Its chains are not looked into: a table is
-/// there only because a program has used it.
+/// The first table of legacy iptables that applies to forwarded packets, if there is one. Its chains are not read: a
+/// table exists only because a program has used it.
 fn legacy() -> Option<String> {
     LEGACY.iter().find_map(|(program, path)| {
-        // Without the module there is no file.
+        // Without the kernel module the file does not exist.
         let names = std::fs::read_to_string(path).unwrap_or_default();
         let table = names.lines().find(|name| *name != "nat")?;
         Some(format!("the table `{}` of {program}", printable(table)))
@@ -162,17 +165,17 @@ fn open() -> io::Result<TokioSocket> {
     Ok(socket)
 }
 
-/// Waits for a change of nftables; for ever, where none is announced.
+/// Waits for a change of nftables. Never returns if there are no announcements.
 async fn changed(subscription: &mut io::Result<TokioSocket>) {
     let Ok(socket) = subscription else { return std::future::pending().await };
     let mut unread = [0; 64];
     let mut received = socket.recv(&mut &mut unread[..]).await;
-    // The rest of a burst is there already.
+    // The other messages of a burst are already there.
     while let (true, Some(more)) = (received.is_ok(), socket.recv(&mut &mut unread[..]).now_or_never()) {
         received = more;
     }
     match received {
-        // Those that did not fit are changes as well.
+        // Messages that did not fit into the buffer are changes too.
         Err(error) if error.raw_os_error() != Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {
             *subscription = Err(error);
         }
@@ -180,14 +183,15 @@ async fn changed(subscription: &mut io::Result<TokioSocket>) {
     }
 }
 
-/// The base chain that forwarded packets of the interface meet; the one that hooks forward, if there are several.
+/// The base chain that applies to forwarded packets of the interface. If there are several, it is the one that hooks
+/// forward.
 ///
 /// # Errors
-/// When the kernel does not tell.
+/// The kernel did not answer.
 async fn nftables(interface: &str) -> io::Result<ForwardRules> {
     for _ in 0..TRIES {
         let mut chains = match dump(interface).await {
-            // A kernel without nftables, or without netfilter's netlink at all: there are no such chains.
+            // The kernel has no nftables, or no netlink of netfilter at all, so it has no such chains.
             Err(error)
                 if error.kind() == io::ErrorKind::InvalidInput
                     || error.raw_os_error() == Some(rustix::io::Errno::PROTONOSUPPORT.raw_os_error()) =>
@@ -196,7 +200,7 @@ async fn nftables(interface: &str) -> io::Result<ForwardRules> {
             }
             dumped => match dumped? {
                 Some(chains) => chains,
-                // Torn by a change.
+                // A change interrupted the dump.
                 None => continue,
             },
         };
@@ -206,7 +210,7 @@ async fn nftables(interface: &str) -> io::Result<ForwardRules> {
     Err(io::Error::other("it changes all the time"))
 }
 
-/// All base chains that count; `None` when they changed meanwhile.
+/// All base chains that matter; `None` if they changed during the dump.
 async fn dump(interface: &str) -> io::Result<Option<Vec<Chain>>> {
     let socket = open()?;
     socket.send(&request()).await?;
@@ -235,7 +239,7 @@ async fn dump(interface: &str) -> io::Result<Option<Vec<Chain>>> {
     }
 }
 
-/// All chains of all families: a netlink header and that of nfnetlink (family, version, resource).
+/// Requests all chains of all families: a netlink header and a header of nfnetlink (family, version, resource).
 fn request() -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(HEADER.to_ne_bytes());
@@ -253,18 +257,18 @@ struct Chain {
     name: String,
     kind: String,
     hook: u32,
-    /// Of the families inet and netdev, the interfaces that it is at.
+    /// For the families inet and netdev, the interfaces that it hooks.
     devices: Vec<String>,
     accepts: bool,
-    /// Its rules; a kernel that does not tell has some.
+    /// The number of its rules. If the kernel does not report it, the chain counts as having some.
     rules: u32,
 }
 
 impl Chain {
-    /// Reads what follows the netlink header; `None` for a chain without a hook, which others jump to.
+    /// Parses the bytes after the netlink header; `None` for a chain without a hook, which is only a jump target.
     ///
     /// # Errors
-    /// When it is cut short. What cannot be read is not taken for a chain that does not count.
+    /// The data is too short. A chain that cannot be parsed is never treated as irrelevant.
     fn parse(payload: &[u8]) -> io::Result<Option<Self>> {
         Self::read(payload).ok_or_else(|| io::Error::other("a chain of nftables that is cut short"))
     }
@@ -304,9 +308,9 @@ impl Chain {
         Some(hooked.then_some(chain))
     }
 
-    /// Whether packets that come from the interface and go there meet it, and it could do something to them.
+    /// Whether the chain applies to packets that come from the interface and go back to it, and could affect them.
     fn counts(&self, interface: &str) -> bool {
-        // A device may be a prefix of names; which ones is told in an attribute of its own by kernels that know it.
+        // A device may be a prefix of names. Kernels that support this report it in a separate attribute.
         let here = || self.devices.is_empty() || self.devices.iter().any(|device| interface.starts_with(&**device));
         let met = match (self.family, self.hook) {
             (NFPROTO_INET, HOOK_INGRESS) | (NFPROTO_NETDEV, _) => here(),
@@ -337,7 +341,7 @@ fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()
 }
 
-/// Names are for a log and for lines of the control socket, and may be anything.
+/// Names may have any contents. This makes them safe for a log and for lines of the control socket.
 fn printable(name: &str) -> String {
     name.chars().take(64).map(|c| if c.is_ascii_graphic() && c != '`' { c } else { '?' }).collect()
 }

@@ -6,7 +6,7 @@ use tokio::task::JoinHandle;
 
 /// A netlink connection. It belongs to the network namespace of the thread that opened it.
 ///
-/// It needs a tokio runtime. The task that moves its messages ends with it.
+/// It needs a tokio runtime. The task that transfers its messages ends with it.
 #[derive(Debug)]
 pub struct Netlink {
     handle: Handle,
@@ -14,13 +14,13 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Opens a connection in the calling thread's network namespace. Needs no privilege by itself.
+    /// Opens a connection in the calling thread's network namespace. This needs no privilege.
     ///
-    /// # Errors
+    /// [`KernelError::Netlink`] if no socket could be opened.
     /// [`KernelError::Netlink`] when there is no socket.
     pub fn open() -> Result<Self, KernelError> {
-        // Strict checking lets the kernel filter dumps: without it, asking for the handful of routes of one table reads
-        // a whole BGP table. Kernels before 4.20 do not know it; callers filter again for those.
+        // Strict checking lets the kernel filter dumps. Without it, a request for the few routes of one table would
+        // read a whole BGP table. Kernels before 4.20 do not support it, so callers also filter.
         let (connection, handle, _unsolicited) = rtnetlink::new_connection_with_strict_check()
             .or_else(|_| rtnetlink::new_connection())
             .map_err(|source| KernelError::Netlink { action: "open a netlink socket".into(), source })?;

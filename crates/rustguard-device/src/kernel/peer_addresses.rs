@@ -1,4 +1,4 @@
-//! Where the tunnel's own datagrams go: the addresses of all peers, and the mark of the packets.
+//! The destinations of the tunnel's own datagrams: the addresses of all peers, and the mark of the packets.
 
 use ipnet::IpNet;
 use rustguard_core::node::PeerId;
@@ -12,17 +12,17 @@ use std::{
 pub(super) struct PeerAddresses {
     /// SO_MARK of the sockets, 0 for none.
     pub(super) mark: u32,
-    /// The kernel's routes have changed: the way to each of them may be another.
+    /// The kernel's routes have changed, so the route to each address may differ.
     pub(super) all_changed: bool,
-    /// Those that are new.
+    /// New addresses.
     new: BTreeSet<IpAddr>,
     of: HashMap<PeerId, Vec<IpAddr>>,
-    /// Each address, and how many peers have it.
+    /// Each address, and the number of peers that have it.
     all: BTreeMap<IpAddr, usize>,
 }
 
 impl PeerAddresses {
-    /// The peer has these addresses, and no others. Returns false when that was known.
+    /// Sets all addresses of the peer. Returns false if nothing changed.
     pub(super) fn set(&mut self, peer: PeerId, mut addresses: Vec<IpAddr>) -> bool {
         addresses.sort_unstable();
         addresses.dedup();
@@ -49,7 +49,7 @@ impl PeerAddresses {
         true
     }
 
-    /// Those that the kernel was not asked about since they, or its routes, have changed.
+    /// Takes the addresses that are new, or whose routes may have changed, since the kernel was last asked.
     pub(super) fn take_changed(&mut self) -> Vec<IpAddr> {
         let new = std::mem::take(&mut self.new);
         if std::mem::take(&mut self.all_changed) {
@@ -58,7 +58,7 @@ impl PeerAddresses {
         new.into_iter().collect()
     }
 
-    /// Those that the prefix covers.
+    /// The addresses that the prefix covers.
     pub(super) fn within(&self, prefix: IpNet) -> impl Iterator<Item = IpAddr> {
         self.all.range(prefix.network()..=prefix.broadcast()).map(|(address, _)| *address)
     }

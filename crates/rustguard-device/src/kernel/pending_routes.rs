@@ -1,6 +1,7 @@
-//! Changes of routes that the kernel has not been told yet. Control adds to them and does not wait. The kernel takes longer for a
-//! route than a router takes to announce and retract it. So each prefix is in here once, with its latest state: the list grows with
-//! the number of prefixes that the engine knows, which is bounded, and not with the number of changes.
+//! Changes of routes that are not yet sent to the kernel. Control adds to them without waiting. A router can announce
+//! and retract a route faster than the kernel can follow. Therefore each prefix is here only once, with its latest
+//! state. The size of the list is bounded by the number of prefixes that the engine knows, and does not depend on the
+//! number of changes.
 
 use ipnet::IpNet;
 use parking_lot::Mutex;
@@ -13,12 +14,13 @@ pub(super) struct PendingRoutes {
     some: Notify,
 }
 
-/// What is done together.
+/// Changes that are made together.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Lot {
-    /// The interface was set up: the kernel takes no routes before that, and has dropped all if it was down in between.
+    /// The interface was set up. The kernel accepts no routes before that, and has deleted all if it was down in
+    /// between.
     pub(super) link_up: bool,
-    /// Whether each prefix is to be there.
+    /// Whether each prefix is wanted.
     pub(super) prefixes: BTreeMap<IpNet, bool>,
 }
 
@@ -33,7 +35,7 @@ impl PendingRoutes {
         self.some.notify_one();
     }
 
-    /// Waits until there is a change, and takes all of them: no prefix waits behind others that change all the time.
+    /// Waits for a change, and takes all of them. No prefix therefore waits behind others that change all the time.
     pub(super) async fn take(&self) -> Lot {
         loop {
             let lot = std::mem::take(&mut *self.lot.lock());
@@ -49,7 +51,7 @@ impl PendingRoutes {
 mod tests {
     use super::*;
 
-    /// A router that announces and retracts faster than the kernel follows.
+    /// A router announces and retracts faster than the kernel can follow.
     #[tokio::test]
     async fn what_changes_again_and_again_waits_once() {
         let pending = PendingRoutes::default();

@@ -1,4 +1,4 @@
-//! Routes of the kernel that a routing engine announces: those of the main table that the configuration names.
+//! Kernel routes that a routing engine announces: the routes of the main table that the configuration selects.
 
 use super::{
     error::KernelError,
@@ -14,12 +14,13 @@ use tokio::{
     time::Instant,
 };
 
-/// As many as a neighbour takes by default (`rustguard_babel::MAX_ROUTES`): the rest would be refused there.
+/// The number of routes that a neighbour accepts by default (`rustguard_babel::MAX_ROUTES`). It would refuse any more.
 const MAX_ROUTES: usize = 4_096;
 
-/// Between two looks at the table at least, however often it changes: a look reads all of it.
+/// The minimum pause between two reads of the table, however often it changes. Each read covers the whole table.
 const PAUSE: Duration = Duration::from_millis(100);
-/// And so many times what a look took: a tenth of the time is enough, with a million routes too.
+/// The pause is at least this many times the duration of the last read. Reading takes at most a tenth of the time, even
+/// with a million routes.
 const REST: u32 = 9;
 
 /// Which of the kernel's routes are announced.
@@ -27,7 +28,7 @@ const REST: u32 = 9;
 pub enum Redistribute {
     /// The default routes, of both families.
     Default,
-    /// Those within this prefix, itself included.
+    /// The routes within this prefix, including the prefix itself.
     Within(IpNet),
 }
 
@@ -49,15 +50,15 @@ impl fmt::Display for Redistribute {
     }
 }
 
-/// Looks at the main table when told that something has changed, from a task of its own.
+/// Reads the main table after a change, in a separate task.
 pub struct KernelRoutes {
     again: Arc<Notify>,
     task: JoinHandle<()>,
 }
 
 impl KernelRoutes {
-    /// Those of `which` that do not lead into the interface of that index are sent to `found`, whenever they are others than
-    /// before.
+    /// Starts the task. It sends to `found` the routes of `which` that do not lead into the interface with this index,
+    /// each time they differ from before.
     pub fn start(
         index: u32,
         which: Vec<Redistribute>,
@@ -89,7 +90,7 @@ impl KernelRoutes {
         Ok(Self { again, task })
     }
 
-    /// Something has changed, or may have.
+    /// Takes note that something has changed, or may have changed.
     pub fn look_again(&self) {
         self.again.notify_one();
     }
@@ -101,7 +102,7 @@ impl Drop for KernelRoutes {
     }
 }
 
-/// All of it at once: the kernel does not tell which IPv4 routes went with an interface that was set down.
+/// Reads the whole table, because the kernel does not announce which IPv4 routes were lost when an interface went down.
 async fn look(netlink: &Netlink, index: u32, which: &[Redistribute]) -> Result<BTreeSet<IpNet>, KernelError> {
     let mut found = BTreeSet::new();
     for family in Family::in_kernel() {
@@ -119,14 +120,15 @@ async fn look(netlink: &Netlink, index: u32, which: &[Redistribute]) -> Result<B
     Ok(found)
 }
 
-/// The destination of a route that is to be announced.
+/// The destination of the route, if it is to be announced.
 fn announced(route: &RouteMessage, index: u32, which: &[Redistribute]) -> Option<IpNet> {
     let header = &route.header;
     let net = destination_of(route)?.trunc();
     let announced = header.kind == RouteType::Unicast
-        // A route that this or another mesh has learned is not this node's: announced, it would come back with a shorter way.
+        // A route that this or another mesh has learned does not belong to this node. If it were announced, it would
+        // return with a shorter path.
         && header.protocol != RouteProtocol::Babel
-        // The route is for some packets only. An announcement cannot express that.
+        // The route applies to some packets only, which an announcement cannot express.
         && header.source_prefix_length == 0
         && header.tos == 0
         // A cached path MTU or redirect.
@@ -145,7 +147,7 @@ fn leads_to(route: &RouteMessage, index: u32) -> bool {
     })
 }
 
-/// Link-local, multicast, loopback.
+/// Whether the prefix is link-local, multicast or loopback.
 fn is_martian(net: IpNet) -> bool {
     net.prefix_len() > 0
         && match net.addr() {
@@ -179,7 +181,7 @@ mod tests {
             IpAddr::V6(address) => (AddressFamily::Inet6, RouteAddress::Inet6(address)),
         };
         route.header.address_family = family;
-        // The kernel leaves it out of default routes.
+        // The kernel omits this attribute for default routes.
         route.attributes.extend((net.prefix_len() > 0).then_some(RouteAttribute::Destination(address)));
         route.attributes.push(RouteAttribute::Oif(3));
         route

@@ -1,4 +1,4 @@
-//! What the kernel would do with a packet, and when it may have changed its mind.
+//! The kernel's routing decisions for packets, and announcements of changes that may affect them.
 
 use super::{
     answers::Way,
@@ -23,23 +23,24 @@ use std::{
 /// IPPROTO_UDP.
 const UDP: u8 = 17;
 
-/// IPv6 has one switch that matters for all interfaces.
+/// In IPv6 only the switch for all interfaces matters.
 const FORWARDING_V6: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
 
-/// Asks the kernel how it would route packets that come in by one interface.
+/// Asks the kernel how it would route packets that arrive on one interface.
 pub(crate) struct RouteLookup {
     netlink: Netlink,
     index: u32,
 }
 
 impl RouteLookup {
-    /// For the interface of that index.
+    /// Opens a lookup for the interface with this index.
     pub(crate) fn open(index: u32) -> Result<Self, KernelError> {
         Ok(Self { netlink: Netlink::open()?, index })
     }
 
-    /// Whether a packet that came in by the interface would leave by it: forwarding is on, no rule and no route says
-    /// otherwise, and the destination is no address of the host's. Any failure is a no: the kernel then decides itself.
+    /// Whether a packet that arrived on the interface would leave by it: forwarding is enabled, no rule and no route
+    /// prevents it, and the destination is not an address of the host. After any failure the answer is no; the kernel
+    /// then routes the packet itself.
     pub(crate) fn returns(&self, source: IpAddr, destination: IpAddr) -> impl Future<Output = bool> + Send + use<> {
         let (handle, index) = (self.netlink.handle().clone(), self.index);
         async move {
@@ -95,7 +96,7 @@ impl SourceLookup {
         Ok(Self { netlink: Netlink::open()? })
     }
 
-    /// The way to `remote` from the address `source` and UDP port `port`, with the mark.
+    /// The path to `remote` from the address `source` and the UDP port `port`, with the mark.
     pub(crate) fn way(
         &self,
         remote: net::SocketAddr,
@@ -106,7 +107,7 @@ impl SourceLookup {
         let handle = self.netlink.handle().clone();
         async move {
             let mut message = from_to(source, remote.ip());
-            // Rules may be about the mark, and routes with several next hops are chosen from by ports.
+            // Rules may depend on the mark, and a route with several next hops selects one by the ports.
             message.attributes.extend((mark != 0).then_some(RouteAttribute::Mark(mark)));
             message.attributes.push(RouteAttribute::IpProto(UDP));
             message.attributes.push(RouteAttribute::Sport(port));
@@ -126,15 +127,15 @@ impl SourceLookup {
     }
 }
 
-/// Announces everything that can change what [`RouteLookup`] answers.
+/// Announces every change that can affect [`RouteLookup`]'s answers.
 pub(crate) struct RouteChanges {
-    /// A socket of its own, whose messages are not read but for their coming: rtnetlink cannot decode those of the forwarding
-    /// switches (RTM_NEWNETCONF), and drops what it cannot decode.
+    /// A separate socket. Only the arrival of its messages matters: rtnetlink cannot decode those of the forwarding
+    /// switches (RTM_NEWNETCONF), and drops messages that it cannot decode.
     socket: TokioSocket,
 }
 
 impl RouteChanges {
-    /// From now on.
+    /// Subscribes to changes from now on.
     pub(crate) fn subscribe() -> Result<Self, KernelError> {
         let groups = [
             MulticastGroup::Link,
@@ -159,12 +160,12 @@ impl RouteChanges {
         Ok(Self { socket })
     }
 
-    /// The next change, whatever it is; `None` when no more will be told.
+    /// Waits for the next change of any kind; `None` if there will be no more announcements.
     pub(crate) async fn next(&mut self) -> Option<()> {
         let mut unread = [0; 64];
         match self.socket.recv(&mut &mut unread[..]).await {
             Ok(()) => Some(()),
-            // More came than the socket holds: that is many changes.
+            // More messages arrived than the socket's buffer holds, which means many changes.
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => Some(()),
             Err(_) => None,
         }

@@ -1,4 +1,4 @@
-//! The kernel's routing tables, and what a route of them says.
+//! The kernel's routing tables, and the attributes of their routes.
 
 use super::{
     errno::{ENOENT, errno},
@@ -13,7 +13,7 @@ use rtnetlink::packet_route::{
 };
 use std::net::IpAddr;
 
-/// The table `ip route` shows, RT_TABLE_MAIN.
+/// The table that `ip route` shows, RT_TABLE_MAIN.
 pub const MAIN_TABLE: u32 = 254;
 
 /// An address family of routes and rules.
@@ -26,14 +26,15 @@ pub enum Family {
 }
 
 impl Family {
-    /// That of an address.
+    /// The family of an address.
     pub fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    /// The families this kernel has; asking for the routes of another would list everyone's.
+    /// The families that this kernel has. A request for the routes of any other family would list those of all
+    /// families.
     pub fn in_kernel() -> impl Iterator<Item = Self> {
-        // With `ipv6.disable=1` this tree does not exist.
+        // With `ipv6.disable=1` this folder does not exist.
         let there = |family: &Self| *family == Self::V4 || std::path::Path::new("/proc/sys/net/ipv6").exists();
         [Self::V4, Self::V6].into_iter().filter(there)
     }
@@ -52,7 +53,7 @@ impl Netlink {
     /// The routes of one table (or all) through one interface (or all).
     ///
     /// # Errors
-    /// When the kernel does not answer.
+    /// The kernel did not answer.
     pub async fn dump_routes(
         &self,
         family: Family,
@@ -65,7 +66,7 @@ impl Netlink {
         filter.attributes.extend(interface.map(RouteAttribute::Oif));
         let routes: Vec<RouteMessage> = match self.handle().route().get(filter).execute().try_collect().await {
             Ok(routes) => routes,
-            // The table does not exist as long as it holds no route.
+            // A table without routes does not exist.
             Err(error) if errno(&error) == Some(ENOENT) => Vec::new(),
             Err(error) => return Err(KernelError::netlink("list the routes", &error)),
         };
@@ -79,7 +80,7 @@ impl Netlink {
     }
 }
 
-/// The table of a route. The header has one byte for it; larger numbers are in an attribute.
+/// The table of a route. The header has one byte for it. Larger numbers are in an attribute.
 pub fn table_of(route: &RouteMessage) -> u32 {
     let attribute = route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Table(table) => Some(*table),
@@ -88,7 +89,7 @@ pub fn table_of(route: &RouteMessage) -> u32 {
     attribute.unwrap_or(u32::from(route.header.table))
 }
 
-/// The prefix that a route is for.
+/// The destination prefix of a route.
 pub fn destination_of(route: &RouteMessage) -> Option<IpNet> {
     let length = route.header.destination_prefix_length;
     let address = route.attributes.iter().find_map(|attribute| match attribute {

@@ -1,4 +1,4 @@
-//! What an outsider does, and what comes of it: nothing.
+//! Attacks by outsiders, which all have no effect.
 use crate::sim::{Datagram, Sim, seconds, server_address};
 use rand::{Rng as _, RngExt as _};
 use rustguard_crypto::{hash, x25519::StaticSecret};
@@ -20,14 +20,14 @@ fn elsewhere() -> SocketAddr {
     ELSEWHERE.parse().expect("an address")
 }
 
-/// What is durable, as far as an outsider could have changed it.
+/// The durable state that an outsider might change.
 fn durable(sim: &Sim) -> (u32, usize, Vec<(String, u32)>) {
     let ledger = sim.server.ledger();
     let invites = ledger.invites().map(|invite| (invite.id.to_string(), invite.uses_left)).collect();
     (sim.commits.get(), ledger.leases().len(), invites)
 }
 
-/// Makes MAC1 hold, as everybody can who knows the server's public key.
+/// Makes MAC1 valid. Anyone who knows the server's public key can do this.
 fn sign(sim: &Sim, datagram: &mut [u8]) {
     let end = datagram.len() - 32;
     let key = hash::hash(&[b"rge-mac1", &sim.server.public_key().0]);
@@ -62,7 +62,7 @@ fn wrong_expired_used_and_revoked_tokens_get_silence_and_an_audit_line() {
         assert_eq!((record.count, &record.token), (1, &Some(invite.id())));
     }
     assert_eq!((durable(&sim), sim.answers()), (before, answers));
-    // A token of another server: not even its MAC1 holds here, and there is nothing to tell.
+    // A token of another server has no valid MAC1 here, so there is nothing to log.
     let other = Sim::new(81).invite();
     let lines = sim.audit.len();
     sim.nodes.clear();
@@ -100,7 +100,8 @@ fn replayed_requests_by_invite_change_nothing_and_tell_nothing() {
         for from in [address, elsewhere()] {
             for message in &messages {
                 let answers = sim.ask(from, message);
-                // At most what only the first sender can read, and never more than was sent (checked by the network).
+                // The answer, if any, can be read by the original sender only. It is never longer than the request (the
+                // simulated network checks this).
                 assert!(answers.len() <= 1);
                 assert!(answers.iter().all(|answer| !contains(answer, &grant.preshared_key[..])));
             }
@@ -109,7 +110,7 @@ fn replayed_requests_by_invite_change_nothing_and_tell_nothing() {
     assert_eq!(durable(&sim), before);
     assert_eq!(sim.peers.len(), 1);
     assert!(sim.audit.len() <= lines + 2, "{:#?}", &sim.audit[lines..]);
-    // A removed peer's request, again: by then it hears nothing.
+    // The replayed request of a removed peer gets no answer any more.
     let key = sim.public_key(node);
     sim.admin(|server, now, _, actions| server.remove_peer(&key, now, actions).expect("known"));
     let before = durable(&sim);
@@ -125,7 +126,8 @@ fn a_replayed_initiation_does_not_disturb_a_session_under_way() {
     let token = sim.invite().to_text();
     let node = sim.join(&token);
     let first = sim.nodes[node].client.poll(sim.now, &mut sim.rng).expect("alive").expect("an initiation");
-    // It gets lost, the process starts anew, a second later; the attacker kept the first one.
+    // The answer gets lost, and the joiner's process starts again a second later. The attacker has recorded the first
+    // initiation.
     sim.loss = 100;
     sim.pass(seconds(1));
     sim.loss = 0;
@@ -146,7 +148,8 @@ fn replayed_requests_by_code_in_the_same_and_in_a_later_window() {
     assert!(sim.run(seconds(2)));
     sim.handshake(node);
     let (address, messages, before) = (sim.nodes[node].address, sim.sent_by(node), durable(&sim));
-    // Same window: what was answered is answered again while the session lives, elsewhere only with a cookie.
+    // In the same window: an answered message gets the same answer again while the session lives. From another source
+    // it needs a cookie.
     for message in &messages {
         for answer in sim.ask(elsewhere(), message) {
             assert!(answer.len() <= message.len());
@@ -179,7 +182,7 @@ fn a_stolen_state_file_and_recorded_traffic_enrol_nobody() {
     assert!(sim.run(seconds(2)));
     sim.handshake(node);
     sim.restart_server();
-    // Everything that is kept, in the store's own words, in which each key is 32 bytes in a row.
+    // The complete stored state, in the store's own format, in which each key is 32 consecutive bytes.
     let state = sim.kept().load().expect("readable").expect("something");
     let rustguard_enroll::store::State { time: _, serial: _, leases, invites, released, removed } = state;
     let invites: Vec<_> = invites.into_values().collect();
@@ -194,7 +197,7 @@ fn a_stolen_state_file_and_recorded_traffic_enrol_nobody() {
         assert_eq!(StaticSecret::from_bytes(key).public_key(), invite.public_key(), "it is the seed");
         assert!(!contains(&text, &key));
     }
-    // With what is there, the best one can do is to be somebody without the seed: the message of the other one, again.
+    // Without the seed, the best use of this data is a replay of the recorded message.
     let before = durable(&sim);
     for message in sim.sent_by(node) {
         sim.ask(elsewhere(), &message);
@@ -202,7 +205,7 @@ fn a_stolen_state_file_and_recorded_traffic_enrol_nobody() {
     assert_eq!(durable(&sim), before);
 }
 
-/// The seed in an invite's text: bytes 33 to 65 of what the base32 says.
+/// The seed in an invite's text: bytes 33 to 65 of the decoded base32.
 fn base32_seed(text: &str) -> [u8; 32] {
     let (mut bits, mut held, mut bytes) = (0_u32, 0, Vec::new());
     for symbol in text["rg1-".len()..].bytes() {
@@ -294,7 +297,7 @@ fn a_flood_of_garbage_and_of_valid_macs_while_an_honest_client_joins() {
         assert!(sim.step(end), "the honest ones did not get through");
         for _ in 0..300 {
             let spoofed = SocketAddr::new(IpAddr::from(sim.rng.random::<u32>().to_be_bytes()), 7);
-            // Garbage of each type, then the same with a MAC1 that holds.
+            // Garbage of each type, then the same with a valid MAC1.
             let kind = sim.rng.random_range(0x4567_7201_u32..=0x4567_7209);
             let mut message = vec![0; *[116, 1212, 1232].get(sim.rng.random_range(0..3)).expect("one of three")];
             sim.rng.fill_bytes(&mut message);
@@ -311,7 +314,7 @@ fn a_flood_of_garbage_and_of_valid_macs_while_an_honest_client_joins() {
     assert_eq!(answered[0], 0, "garbage gets no answer");
     assert!(answered[1] > 0 && answered[1] < answered[2], "the flood gets cookies, once it is one");
     assert_eq!(durable(&sim).1, before.1 + 2);
-    // 20 s at most, and a line in ten for what the flood could cause.
+    // 20 s at most, with one line in ten seconds for each effect of the flood.
     assert!(sim.audit.len() < 15, "{:#?}", sim.audit);
 }
 
@@ -348,8 +351,8 @@ fn forged_answers_move_nothing() {
     let mut seen = 0;
     while !sim.is_done() {
         assert!(sim.step(sim.now.instant + seconds(30)));
-        // Each answer of the server also comes changed in one place, and first. The reply with the share has no
-        // authentication of its own: an index that nobody off the path knows is what protects it.
+        // Each answer of the server also arrives modified in one place, before the genuine one. The reply with the
+        // share has no authentication of its own. Its protection is an index that only attackers on the path know.
         let fresh = sim.sent[seen..].to_vec();
         for datagram in fresh {
             if datagram.from != server_address() || datagram.bytes[0] == 5 {
@@ -358,7 +361,7 @@ fn forged_answers_move_nothing() {
             for _ in 0..20 {
                 let mut bytes = datagram.bytes.clone();
                 let at = sim.rng.random_range(0..bytes.len());
-                // The index of the session is covered by the keys only, and so is found out one message later.
+                // Only the keys cover the index of the session, so a change is detected one message later.
                 if datagram.bytes[0] == 2 && (12..20).contains(&at) {
                     continue;
                 }
@@ -407,7 +410,7 @@ fn sessions_are_bounded_and_those_of_one_invite_leave_room_for_others() {
     sim.delay = 1;
     let crowd = sim.invite_with(InviteOptions::default().with_uses(60_000)).to_text();
     let honest = sim.invite().to_text();
-    // A holder of an invite begins again and again, with a new key each time, and never goes on.
+    // A holder of an invite starts again and again, with a new key each time, and never continues.
     let mut answered = 0;
     for i in 0..1200_u32 {
         let mut key = [0; 32];

@@ -1,4 +1,4 @@
-//! Loss, restarts, clocks, disks.
+//! Loss, restarts, clocks and disk errors.
 use crate::sim::{Sim, seconds};
 use rustguard_enroll::{
     audit::{AuditEvent, Reason},
@@ -19,14 +19,14 @@ fn lost_doubled_and_reordered_datagrams_end_in_success_or_a_clean_failure() {
             _ => sim.open(Some("mysecret"), false),
         };
         let node = sim.join(&token);
-        // A window is open for 60 seconds; an invite for a day.
+        // A window is open for 60 seconds, and an invite is valid for a day.
         assert!(sim.run(seconds(3600)) || seed % 3 != 0, "seed {seed}");
         match &sim.nodes[node].outcome {
             Some(Ok(_)) => {
                 sim.check(node);
                 joined += 1;
             }
-            // A proof that was lost eleven times looks like a wrong code, and the user types it again.
+            // A proof that was lost eleven times looks like a wrong code. The user enters it again.
             Some(Err(JoinError::NotAccepted)) if seed % 3 != 0 => not_accepted += 1,
             None if seed % 3 != 0 => not_accepted += 1,
             other => panic!("seed {seed}: {other:?}"),
@@ -36,7 +36,7 @@ fn lost_doubled_and_reordered_datagrams_end_in_success_or_a_clean_failure() {
     assert!(joined >= 140 && joined + not_accepted == 150, "{joined} joined, {not_accepted} did not");
 }
 
-/// Runs to the `n`th delivery and calls `then`, then to the end. False when there were not that many.
+/// Runs to the `n`th delivery, calls `then`, and runs to the end. Returns false if there were fewer deliveries.
 fn interrupted(sim: &mut Sim, n: usize, then: impl FnOnce(&mut Sim)) -> bool {
     while sim.sent.len() < n {
         if sim.is_done() || !sim.step(sim.now.instant + seconds(60)) {
@@ -64,7 +64,7 @@ fn server_restarted_between_any_two_messages() {
         n += 1;
     }
     assert!(n > 4, "{n}");
-    // By code: the window is gone with the process, and the joiner is told, or goes on asking.
+    // By code: the window ends with the process. The joiner is told, or continues to ask.
     for n in 1..8 {
         let mut sim = Sim::new(51);
         let code = sim.open(None, false);
@@ -104,7 +104,7 @@ fn joining_again_gives_the_same_lease_and_preshared_key() {
     sim.restart_client(node, &token);
     assert!(sim.run(seconds(2)));
     sim.check(node);
-    // An answer that is lost on the way cannot leave both ends with different keys.
+    // A lost answer cannot leave both ends with different keys.
     assert_eq!(*sim.joined(node), before);
     assert_eq!(sim.audited(AuditEvent::Admitted).len(), 1);
     assert_eq!(sim.audited(AuditEvent::Rejoined).len(), 1);
@@ -140,7 +140,7 @@ fn the_last_answer_lost_for_good_is_repaired_by_beginning_again() {
     while sim.audited(AuditEvent::Admitted).is_empty() {
         assert!(sim.step(sim.now.instant + seconds(1)));
     }
-    // The grant is out, and from now on nothing arrives for longer than a session lives.
+    // The grant was sent. From now on nothing arrives for longer than a session lives.
     sim.loss = 100;
     sim.pass(seconds(1));
     sim.nodes[node].outcome = None;
@@ -162,7 +162,7 @@ fn clock_moved_either_way_on_the_joiner() {
         assert!(sim.run(seconds(5)));
         sim.check(right);
         sim.check(wrong);
-        // It is set right, or wrong, and joins again: by then its last session is over.
+        // The clock is set to the right or a wrong time, and the machine joins again after its last session has ended.
         sim.nodes[wrong].skew = -skew.min(1_600_000_000);
         sim.restart_client(wrong, &token);
         assert!(sim.run(seconds(40)), "{skew}");
@@ -180,7 +180,7 @@ fn clock_moved_either_way_on_the_server() {
         let nodes = [sim.join(&token), sim.join(&code)];
         assert!(sim.run(seconds(10)), "{by}");
         nodes.iter().for_each(|&node| sim.check(node));
-        // The window's time is monotonic.
+        // The window uses the monotonic clock.
         assert!(sim.server.window().is_some());
         sim.pass(seconds(60));
         assert!(sim.server.window().is_none());
@@ -201,7 +201,7 @@ fn nothing_goes_out_that_is_not_on_disk() {
     sim.restart_client(node, &token);
     assert!(sim.run(seconds(30)));
     sim.check(node);
-    // Expiry that cannot be written is tried again, and not all the time.
+    // Expiry that cannot be written is tried again, but not continuously.
     sim.broken.set(true);
     sim.pass(seconds(100));
     assert!(sim.peers.contains_key(&sim.public_key(node)));
@@ -218,7 +218,7 @@ fn an_endpoint_that_changes_between_messages_is_no_obstacle() {
     while sim.sent.len() < 2 {
         assert!(sim.step(sim.now.instant + seconds(1)));
     }
-    // The response is on its way to the old address. The next ones go to the new one.
+    // The response is on its way to the old address. The next ones go to the new address.
     sim.nodes[node].address = "203.0.113.200:9".parse().expect("an address");
     assert!(sim.run(seconds(30)));
     sim.check(node);

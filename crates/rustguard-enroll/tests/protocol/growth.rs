@@ -1,11 +1,12 @@
-//! How much whoever may join can make of the audit log, and of the disk.
+//! Limits on the audit log and disk space that machines which may join can use.
 use crate::sim::{Sim, seconds};
 use rustguard_enroll::{
     audit::{AuditEvent, Reason},
     server::InviteOptions,
 };
 
-/// A member joins again and again: a line at first, then one in five minutes, and all of them are counted.
+/// A member joins again and again. The first rejoin has a line. Later there is one line in five minutes, and every
+/// rejoin is counted.
 #[test]
 fn rejoining_for_ever_makes_few_lines_and_each_is_counted() {
     for by_window in [false, true] {
@@ -23,7 +24,7 @@ fn rejoining_for_ever_makes_few_lines_and_each_is_counted() {
                 sim.open(Some("correct horse battery"), false);
             }
             sim.restart_client(node, &token);
-            // A code costs a cookie first, and a share in 100 ms.
+            // A code first needs a cookie. A share is answered every 100 ms.
             if sim.run(seconds(30)) {
                 sim.check(node);
                 times += 1;
@@ -40,8 +41,8 @@ fn rejoining_for_ever_makes_few_lines_and_each_is_counted() {
     }
 }
 
-/// A holder of an invite for many takes place after place under new keys and never shows up: the uses come back, so it can do
-/// so for ever.
+/// A holder of an invite with many uses takes one lease after another under new keys and never completes a handshake.
+/// The uses come back, so this can continue without end.
 #[test]
 fn admissions_that_lead_nowhere_are_counted_and_those_who_stay_have_a_line_each() {
     let mut sim = Sim::new(241);

@@ -1,4 +1,4 @@
-//! What should work, works.
+//! Joins that succeed.
 use crate::sim::{Sim, seconds};
 use rustguard_enroll::{
     audit::{AuditEvent, Reason},
@@ -56,7 +56,7 @@ fn a_lease_is_confirmed_by_a_handshake_or_freed() {
     assert_eq!(sim.audited(AuditEvent::Removed)[0].reason, Some(Reason::NeverConfirmed));
     let peers: Vec<_> = sim.peers.keys().copied().collect();
     assert_eq!(peers, [sim.public_key(confirmed)]);
-    // The use was given back: the same invite works once more.
+    // The use was given back, so the same invite works again.
     sim.restart_client(silent, &b);
     assert!(sim.run(seconds(2)));
     sim.check(silent);
@@ -94,7 +94,7 @@ fn a_fixed_address_is_given() {
 
 #[test]
 fn two_joiners_at_once_on_the_last_address() {
-    // One address besides the server's.
+    // There is one address besides the server's.
     let mut sim = Sim::with_pools(6, &["10.150.0.0/30"]);
     let tokens = [sim.invite().to_text(), sim.invite().to_text()];
     let nodes = [sim.join(&tokens[0]), sim.join(&tokens[1])];

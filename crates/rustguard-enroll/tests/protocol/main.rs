@@ -1,4 +1,4 @@
-//! Server and clients over a network that loses, doubles and reorders, in simulated time, from a seed.
+//! Server and clients over a network that loses, duplicates and reorders packets, in simulated time, from a seed.
 mod attacks;
 mod faults;
 mod growth;

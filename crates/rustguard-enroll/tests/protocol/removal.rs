@@ -1,5 +1,5 @@
-//! Removal, and the return by every grant that was given before: a key does not come back, and a machine with another key only
-//! where what let it in was not withdrawn.
+//! Removal, and attempts to return by every earlier grant. A removed key does not return. A machine with another key
+//! returns only if the grant that admitted it was not withdrawn.
 use crate::sim::{Sim, seconds};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_enroll::{
@@ -11,11 +11,11 @@ use rustguard_enroll::{
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Grant {
-    /// For ten machines.
+    /// An invite for ten machines.
     Invite,
     Code,
     Passphrase,
-    /// A passphrase, and an administrator who approves.
+    /// A passphrase, with approval by an administrator.
     Approval,
 }
 
@@ -30,12 +30,12 @@ fn give(sim: &mut Sim, grant: Grant) -> String {
     }
 }
 
-/// Lets the machine go on, approving it where that is asked. Whether it is over in ten seconds.
+/// Lets the machine continue, and approves it when asked. Returns whether it is done within ten seconds.
 fn run(sim: &mut Sim, node: usize) -> bool {
     let end = sim.now.instant + seconds(10);
     while sim.nodes[node].outcome.is_none() {
         if let Some(code) = sim.nodes[node].waiting.take() {
-            // It may have been approved already, and not know it yet.
+            // It may have been approved already, without knowing it yet.
             let _ = sim.admin(|server, now, _, actions| server.approve(code, now, actions));
         }
         if !sim.step(end) {
@@ -45,7 +45,7 @@ fn run(sim: &mut Sim, node: usize) -> bool {
     true
 }
 
-/// A machine came by this grant and was removed.
+/// A machine joined by this grant and was removed.
 fn removed(sim: &mut Sim, token: &str, withdraw: bool) -> usize {
     let node = sim.join(token);
     assert!(run(sim, node));
@@ -79,14 +79,14 @@ fn a_removed_key_does_not_come_back_by_the_grant_it_had() {
         }
         assert!(sim.refusals().iter().all(|reason| *reason == Reason::RemovedPeer), "{grant:?}");
         assert!(sim.peers.is_empty() && sim.server.ledger().leases().len() == 0, "{grant:?}");
-        // Nor by any other that was given before it was removed, also after a restart.
+        // No other grant from before the removal admits the key either, even after a restart.
         sim.restart_server();
         if grant == Grant::Invite {
             sim.restart_client(node, &token);
             assert!(run(&mut sim, node));
             assert_eq!(sim.failed(node), JoinError::Removed);
         }
-        // What is newer lets it in.
+        // A newer grant admits it.
         let token = give(&mut sim, grant);
         sim.restart_client(node, &token);
         assert!(run(&mut sim, node), "{grant:?}");
@@ -105,7 +105,8 @@ fn no_grant_of_another_kind_that_was_given_before_brings_a_removed_key_back() {
         assert!(run(&mut sim, node));
         assert_eq!(sim.failed(node), JoinError::Removed);
     }
-    // As a peer by hand, `peer add --conf`: the administrator's word is newer, and its removal newer than that.
+    // A peer added by hand, `peer add --conf`: the administrator's command is newer than the earlier removal, and the
+    // next removal is newer still.
     let key = sim.public_key(node);
     let by_hand = |sim: &mut Sim| {
         let peer = NewPeer::default();
@@ -133,7 +134,8 @@ fn a_machine_with_another_key_comes_back_unless_what_let_it_in_is_withdrawn() {
             let node = sim.join(&token);
             assert!(run(&mut sim, node));
             sim.handshake(node);
-            // It has begun once more under another key when it is removed, and begins under a third one afterwards.
+            // The machine has started a second join under another key when it is removed, and afterwards starts a third
+            // one under yet another key.
             let second = sim.join(&token);
             let answers = sim.answers();
             while sim.answers() == answers {

@@ -1,4 +1,4 @@
-//! The network, the clock and the people.
+//! The simulated network, clock and users.
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -23,7 +23,7 @@ use std::{
 
 pub(crate) const POOLS: [&str; 2] = ["10.150.0.0/24", "fd15::/64"];
 
-/// A store whose disk can be pulled.
+/// A store with a disk that can fail.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TestStore {
     pub(crate) kept: Rc<RefCell<MemoryStore>>,
@@ -45,14 +45,14 @@ impl LeaseStore for TestStore {
     }
 }
 
-/// A machine that joins.
+/// A joining machine.
 pub(crate) struct Node {
     pub(crate) address: SocketAddr,
     pub(crate) key: [u8; 32],
     pub(crate) client: Client,
     pub(crate) outcome: Option<Result<Joined, JoinError>>,
     pub(crate) waiting: Option<ApprovalCode>,
-    /// What the machine's clock shows besides the truth, in seconds.
+    /// The error of the machine's clock in seconds.
     pub(crate) skew: i64,
 }
 
@@ -73,17 +73,17 @@ pub(crate) struct Sim {
     pub(crate) broken: Rc<Cell<bool>>,
     pub(crate) commits: Rc<Cell<u32>>,
     pub(crate) nodes: Vec<Node>,
-    /// In percent.
+    /// The packet loss in percent.
     pub(crate) loss: u32,
     pub(crate) duplicates: u32,
-    /// Milliseconds, at random up to this; so later datagrams overtake earlier ones.
+    /// The maximum random delay in milliseconds. Later datagrams may overtake earlier ones.
     pub(crate) delay: u64,
     flying: BTreeMap<(Instant, u64), Datagram>,
     serial: u64,
-    /// Everything that was sent, lost or not.
+    /// All datagrams that were sent, including lost ones.
     pub(crate) sent: Vec<Datagram>,
     pub(crate) audit: Vec<AuditRecord>,
-    /// What the device has.
+    /// The peers of the device.
     pub(crate) peers: BTreeMap<PublicKey, PeerConfig>,
 }
 
@@ -126,7 +126,7 @@ impl Sim {
         }
     }
 
-    /// The server's process ends and another one starts on the same state.
+    /// The server's process ends, and another one starts with the same state.
     pub(crate) fn restart_server(&mut self) {
         let placeholder = start(TestStore::default(), &self.pools, [1; 32], self.now, &mut self.rng);
         let old = std::mem::replace(&mut self.server, placeholder);
@@ -146,7 +146,7 @@ impl Sim {
         invite
     }
 
-    /// Opens a window for 60 seconds and returns what joiners type.
+    /// Opens a window for 60 seconds. Returns its code or passphrase.
     pub(crate) fn open(&mut self, passphrase: Option<&str>, approve: bool) -> String {
         let options = OpenOptions::default()
             .with_passphrase(passphrase.map(|text| Passphrase::new(text).expect("a passphrase")))
@@ -167,14 +167,14 @@ impl Sim {
         result
     }
 
-    /// A machine begins to join, with a fresh key.
+    /// A machine starts to join, with a new key.
     pub(crate) fn join(&mut self, token: &str) -> usize {
         let mut key = [0; 32];
         self.rng.fill_bytes(&mut key);
         self.join_as(token, key)
     }
 
-    /// The same with a key of its own, from an address of its own.
+    /// The same, with the given key and an address of its own.
     pub(crate) fn join_as(&mut self, token: &str, key: [u8; 32]) -> usize {
         let i = self.nodes.len();
         let address = SocketAddr::from(([198, 51, (100 + i / 250) as u8, (i % 250) as u8], 40_000 + i as u16));
@@ -190,7 +190,7 @@ impl Sim {
         self.nodes.len() - 1
     }
 
-    /// The machine's process ends; another one tries again with the same key and token.
+    /// The machine's process ends, and another one tries again with the same key and token.
     pub(crate) fn restart_client(&mut self, i: usize, token: &str) {
         let node = &mut self.nodes[i];
         let (token, identity) = (Token::parse(token).expect("a token"), StaticSecret::from_bytes(node.key));
@@ -199,7 +199,7 @@ impl Sim {
         node.outcome = None;
     }
 
-    /// Lets time pass until everybody is done, or for this long. Whether everybody is done.
+    /// Lets time pass until all machines are done, or for this long. Returns whether all are done.
     pub(crate) fn run(&mut self, at_most: Duration) -> bool {
         let end = self.now.instant + at_most;
         while !self.is_done() {
@@ -210,7 +210,7 @@ impl Sim {
         true
     }
 
-    /// Lets this much time pass, whoever is done.
+    /// Lets this much time pass in any case.
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now.instant + time;
         while self.step(end) {}
@@ -220,7 +220,7 @@ impl Sim {
         self.nodes.iter().all(|node| node.outcome.is_some())
     }
 
-    /// The next thing happens, unless that is after `end`: then it is `end`.
+    /// Processes the next event, or advances to `end` if that is earlier.
     pub(crate) fn step(&mut self, end: Instant) -> bool {
         let flying = self.flying.first_key_value().map(|((at, _), _)| *at);
         let clients = self.nodes.iter().filter(|node| node.outcome.is_none()).filter_map(|node| node.client.deadline());
@@ -291,7 +291,7 @@ impl Sim {
         }
     }
 
-    /// Gives the server a datagram. Returns what it answers, which is also on its way.
+    /// Gives the server a datagram. Returns its answers, which are also on their way to the sender.
     pub(crate) fn ask(&mut self, from: SocketAddr, bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut actions = Vec::new();
         self.server.handle(from, bytes, self.now, &mut self.rng, &mut actions);
@@ -304,7 +304,8 @@ impl Sim {
         answers
     }
 
-    /// `cause`: from whom, and how long the datagram was that caused it. Answers go there and are no longer.
+    /// `cause`: the source and length of the datagram that caused the actions. Answers go to this source and are not
+    /// longer.
     fn carry_out(&mut self, actions: Vec<Action>, cause: Option<(SocketAddr, usize)>) {
         let mut answered = 0;
         for action in actions {
@@ -334,12 +335,12 @@ impl Sim {
         self.now = Now { instant: self.now.instant + by, unix: self.now.unix + by };
     }
 
-    /// The server's wall clock is set.
+    /// Sets the server's wall clock.
     pub(crate) fn set_clock(&mut self, by: i64) {
         self.now = skewed(self.now, by);
     }
 
-    /// A copy of what is durable.
+    /// A copy of the durable state.
     pub(crate) fn kept(&self) -> MemoryStore {
         self.store.borrow().clone()
     }
@@ -362,14 +363,14 @@ impl Sim {
         StaticSecret::from_bytes(self.nodes[i].key).public_key()
     }
 
-    /// The tunnel comes up.
+    /// The tunnel completes a handshake.
     pub(crate) fn handshake(&mut self, i: usize) {
         let key = self.public_key(i);
         assert!(self.peers.contains_key(&key), "the device has the peer");
         self.admin(|server, now, _, actions| server.handshake_completed(&key, now, actions));
     }
 
-    /// Everything that must agree between a machine that joined, the ledger and the device.
+    /// Checks everything that must agree between a joined machine, the ledger and the device.
     pub(crate) fn check(&self, i: usize) {
         let (joined, key) = (self.joined(i), self.public_key(i));
         let peer = self.peers.get(&key).expect("the device has the peer");
@@ -385,7 +386,7 @@ impl Sim {
         );
     }
 
-    /// No two leases share an address or a preshared key.
+    /// Checks that no two leases share an address or a preshared key.
     pub(crate) fn check_all(&self) {
         let mut seen = BTreeSet::new();
         for lease in self.server.ledger().leases() {
@@ -403,13 +404,13 @@ impl Sim {
         self.audited(AuditEvent::Refused).iter().filter_map(|record| record.reason).collect()
     }
 
-    /// What machine `i` sent to the server.
+    /// The messages that machine `i` sent to the server.
     pub(crate) fn sent_by(&self, i: usize) -> Vec<Vec<u8>> {
         let from = self.nodes[i].address;
         self.sent.iter().filter(|datagram| datagram.from == from).map(|datagram| datagram.bytes.clone()).collect()
     }
 
-    /// How much the server has sent.
+    /// The number of messages that the server has sent.
     pub(crate) fn answers(&self) -> usize {
         self.sent.iter().filter(|datagram| datagram.from == server_address()).count()
     }

@@ -1,4 +1,4 @@
-//! Windows: time, guesses, approval.
+//! Windows: time limits, guesses, approval.
 use crate::sim::{Sim, seconds};
 use rustguard_enroll::{
     audit::{AuditEvent, Reason},
@@ -8,7 +8,7 @@ use rustguard_enroll::{
 };
 use std::time::Duration;
 
-/// Another code of the same window: its first half is right, as somebody has it who saw a packet.
+/// Another code of the same window. Its first half is correct, because an attacker can learn it from a packet.
 fn guess(code: &str, n: usize) -> String {
     const ALPHABET: &str = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
     let mut found = 0;
@@ -40,7 +40,7 @@ fn code_guessed_five_times_closes_the_window_and_says_why() {
     assert!(sim.server.window().is_none());
     let closed = sim.audited(AuditEvent::WindowClosed);
     assert_eq!(closed.iter().map(|record| record.reason).collect::<Vec<_>>(), [Some(Reason::Attempts)]);
-    // The right one is too late now, and hears nothing.
+    // The correct code is too late now, and gets no answer.
     let answers = sim.answers();
     sim.join(&code);
     assert!(!sim.run(seconds(20)));
@@ -51,18 +51,18 @@ fn code_guessed_five_times_closes_the_window_and_says_why() {
 
 #[test]
 fn a_share_alone_is_a_guess_too() {
-    // Whoever takes the server's share and goes away has tested a guess.
+    // A sender that takes the server's share and does not continue has tested a guess.
     let mut sim = Sim::new(21);
     let code = sim.open(Some("mysecret"), false);
     for n in 0..5 {
         let node = sim.join(&code);
-        // Until the share has been answered: hello, cookie, share, share.
+        // Until the share was answered: first message, cookie, share, share.
         while sim.answers() < 2 * (n + 1) {
             assert!(sim.step(sim.now.instant + seconds(1)));
         }
         sim.nodes.remove(node);
         assert_eq!(sim.server.window().expect("open").attempts_left, 4 - n as u32);
-        // From a source that has a guess pending nothing else is heard.
+        // A source with a pending guess gets no other answer.
         sim.pass(seconds(11));
     }
     assert_eq!(sim.server.window(), None);
@@ -89,7 +89,7 @@ fn one_guess_at_a_time_per_source() {
     let mut sim = Sim::new(23);
     let code = sim.open(None, false);
     let address = |port: u16| std::net::SocketAddr::from(([203, 0, 113, 9], port));
-    // Both are honest, behind one address: they take turns.
+    // Both are honest and share one address, so they take turns.
     let first = sim.join_from(&code, [1; 32], address(1), 0);
     let second = sim.join_from(&code, [2; 32], address(2), 0);
     let mut least = 5;
@@ -160,7 +160,7 @@ fn a_guess_under_way_ends_with_its_window() {
     while sim.answers() < 2 {
         assert!(sim.step(sim.now.instant + seconds(1)));
     }
-    // The share is out. The proof comes after the window.
+    // The share was sent. The proof arrives after the end of the window.
     sim.loss = 100;
     sim.pass(Duration::from_millis(100));
     assert_eq!(sim.server.window(), None);
@@ -200,7 +200,7 @@ fn who_proved_the_code_in_time_may_finish_after_the_window() {
     assert!(sim.run(seconds(10)));
     sim.check(node);
     sim.pass(seconds(40));
-    // The ledger's window is closed as well by now, and with it the door for a claim out of order.
+    // The ledger's window is closed by now too, so a late claim is no longer possible.
     sim.restart_client(node, &code);
     assert!(!sim.run(seconds(20)));
 }
@@ -228,7 +228,7 @@ fn approval_shows_both_sides_the_same_eight_digits_and_admits_one() {
     assert!(sim.nodes[0].outcome.is_none());
     let again = sim.admin(|server, now, _, actions| server.approve(shown, now, actions));
     assert!(matches!(again, Err(ServerError::NobodyWaits(_))));
-    // The other one is told when the time for it is over.
+    // The other one is told when the time for approval ends.
     sim.pass(seconds(310));
     assert_eq!(sim.failed(0), JoinError::NotApproved);
     assert_eq!(sim.audited(AuditEvent::Approved).len(), 1);
@@ -288,7 +288,8 @@ fn eight_digits_are_read_as_people_type_them() {
     assert_eq!(ApprovalCode::parse("0000 0042").expect("eight digits").to_string(), "00000042");
 }
 
-/// Whoever knows the secret may begin anew, and each time is a chance for the same digits: so there are only so many.
+/// A joiner that knows the secret may start again, and each start is another chance for equal digits. Their number is
+/// therefore limited.
 #[test]
 fn a_window_lets_only_so_many_ask_for_approval() {
     let mut sim = Sim::new(33);
@@ -300,7 +301,7 @@ fn a_window_lets_only_so_many_ask_for_approval() {
     };
     open(&mut sim);
     let mut asked = 0;
-    // One after the other, each of them approved at once, so that the queue is never full.
+    // They join one after the other. Each is approved at once, so the queue is never full.
     loop {
         let node = sim.join(code);
         while sim.nodes[node].waiting.is_none() && sim.nodes[node].outcome.is_none() {
@@ -319,7 +320,7 @@ fn a_window_lets_only_so_many_ask_for_approval() {
     }
     assert_eq!(asked, MAX_ASKING);
     assert_eq!(sim.audited(AuditEvent::ApprovalWanted).len(), asked as usize, "nor more lines in the log");
-    // A new window begins to count anew.
+    // A new window has a new count.
     sim.admin(|server, now, _, actions| server.close(now, actions));
     open(&mut sim);
     let node = sim.join(code);

@@ -1,4 +1,4 @@
-//! What the control socket asks for.
+//! The commands of the control socket.
 
 use super::Service;
 use crate::{
@@ -18,11 +18,11 @@ use rustguard_enroll::{
 };
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
-/// Refusals are for people to read.
+/// An error is a text for people.
 type Result<T> = std::result::Result<T, String>;
 
 impl<S: LeaseStore> Service<S> {
-    /// Does what a program that embeds the service asks, as the control socket would.
+    /// Carries out a request of a program that embeds the service, like a request through the control socket.
     pub async fn request(&mut self, request: Request) -> Answer {
         self.answer(request, rustix::process::getuid().as_raw()).await
     }
@@ -33,7 +33,7 @@ impl<S: LeaseStore> Service<S> {
         let _ = call.answer.send(answer);
     }
 
-    /// Does what was asked by `uid`, and answers once it is done.
+    /// Carries out a request of the user `uid`. The answer is returned after the request was carried out.
     async fn answer(&mut self, request: Request, uid: u32) -> Answer {
         let answer = match request {
             Request::Status => self.status().await,
@@ -213,7 +213,7 @@ impl<S: LeaseStore> Service<S> {
         Ok(leases.into_iter().map(|lease| peer_view(lease, live.get(&lease.public_key.0).copied())).collect())
     }
 
-    /// The endpoint by which joiners reach this server.
+    /// The server's endpoint for joiners.
     fn endpoint(&self) -> Option<String> {
         self.settings.reachable_at()
     }
@@ -244,7 +244,7 @@ impl<S: LeaseStore> Service<S> {
         }
     }
 
-    /// The invite whose id begins with this text.
+    /// The invite whose id starts with this text.
     fn invite_id(&self, text: &str) -> Result<TokenId> {
         let lower = text.to_ascii_lowercase();
         let ids = self.server.ledger().invites().map(|invite| invite.id);
@@ -261,7 +261,7 @@ fn text(error: impl ToString) -> String {
     error.to_string()
 }
 
-/// Rounded up: a window of 60 seconds is one of 60 when it has just been opened.
+/// Rounds up, so that a new window of 60 seconds shows 60.
 fn whole_seconds(time: Duration) -> u64 {
     time.as_millis().div_ceil(1_000).try_into().unwrap_or(u64::MAX)
 }
@@ -299,9 +299,9 @@ fn invite_view(invite: &InviteRecord, time: u64) -> InviteView {
 }
 
 fn peer_view(lease: &Lease, live: Option<&PeerStatus>) -> PeerView {
-    // The device has the exact time while it runs. The lease has a coarse time that lasts.
+    // The device has the exact time while it runs. The lease has a coarse time, which is durable.
     let handshake = live.and_then(|live| live.last_handshake).map(|at| at.as_secs()).or(lease.last_handshake);
-    // A guest's lease is active, and ends unless it is used.
+    // A guest's lease is active, but it ends if no handshake completes in time.
     let guest = lease.origin == Origin::Admin && lease.expires.is_some() && handshake.is_none();
     PeerView {
         name: lease.name.clone(),

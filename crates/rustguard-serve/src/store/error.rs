@@ -1,8 +1,8 @@
-//! What can go wrong with the folder and its files.
+//! The errors of the folder and its files.
 use rustguard_enroll::store::StoreError;
 use std::{io, path::PathBuf};
 
-/// Why the state could not be read or kept.
+/// Why the state could not be read or stored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileStoreError {
@@ -11,12 +11,12 @@ pub enum FileStoreError {
     Io {
         /// The operation.
         action: &'static str,
-        /// With which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Others may look into the folder, which has preshared keys in it.
+    /// Other users can enter the folder, which contains preshared keys.
     #[error("other users can enter {path} (mode {mode:o}), which holds keys; run: chmod 700 {path}", path = path.display())]
     Exposed {
         /// The folder.
@@ -34,7 +34,7 @@ pub enum FileStoreError {
         /// The user id of this process.
         us: u32,
     },
-    /// Another process has the folder.
+    /// Another process uses the folder.
     #[error("{path} is in use by {by}; stop that first, or use another folder", path = path.display())]
     Locked {
         /// The folder.
@@ -42,7 +42,7 @@ pub enum FileStoreError {
         /// The process that uses it, if it is known.
         by: String,
     },
-    /// A file does not hold what was written.
+    /// The contents of a file are not those that were written.
     #[error(
         "{path} is damaged at byte {offset}: {cause}; nothing was changed. Restore its folder from a backup, or move the \
          folder aside to start with nobody in the network: every peer then has to join again", path = path.display()
@@ -50,22 +50,22 @@ pub enum FileStoreError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The position in bytes.
         offset: u64,
-        /// What is wrong there.
+        /// The problem at this position.
         cause: &'static str,
     },
-    /// A file is of a version that is not known here.
+    /// This program does not know the version of a file.
     #[error("{path} has version {found}, and this program knows version {known}; run the program that wrote it, or a newer one", path = path.display())]
     Version {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The file's version.
         found: u32,
-        /// Ours.
+        /// The version that this program knows.
         known: u32,
     },
-    /// A file is missing, and others that need it are there.
+    /// A file is missing, and other files depend on it.
     #[error(
         "{path} is missing, and others that need it are there; nothing was changed. Restore its folder from a backup, or move the \
          folder aside to start with nobody in the network: every peer then has to join again", path = path.display()
@@ -74,13 +74,13 @@ pub enum FileStoreError {
         /// The file.
         path: PathBuf,
     },
-    /// A write failed, and undoing it failed too: the contents of the disk are unknown.
+    /// A write failed, and undoing it failed too. The contents of the disk are not known.
     #[error("an earlier write to {path} failed and could not be undone; nothing can be kept until a restart", path = path.display())]
     Broken {
         /// The folder.
         path: PathBuf,
     },
-    /// More was to be committed at once than a record can hold.
+    /// A commit is larger than a record can hold.
     #[error("a commit of {0} bytes is too large")]
     TooLarge(usize),
 }

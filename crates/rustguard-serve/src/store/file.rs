@@ -3,20 +3,20 @@ use super::{FileStoreError, files::Disk, log::Log};
 use rustguard_enroll::store::{Change, LeaseStore, State, StoreError};
 use std::path::Path;
 
-/// Keeps the state in a folder: a snapshot, and a journal of what happened since.
+/// Keeps the state in a folder: a snapshot, and a journal of the commits since the snapshot.
 ///
-/// The folder is made if need be, with mode 0700; one that others can enter is refused, and one that another process uses.
-/// Its files:
+/// The folder is made if it does not exist, with mode 0700. A folder that other users can enter, or that another
+/// process uses, is refused. Its files:
 ///
-/// - `snapshot`: the state at some moment. It is replaced by renaming, whole or not at all.
-/// - `journal-N`: the commits since, each written and synced before it is acknowledged. Snapshot number N is continued by
-///   journal N, journal N + 1 and so on: a new one is begun together with the next snapshot.
+/// - `snapshot`: the state at some moment. It is replaced by renaming, so it is always complete.
+/// - `journal-N`: the commits since, each written and synced before it is acknowledged. Snapshot N is continued by
+///   journal N, journal N + 1 and so on. Each new snapshot starts a new journal.
 /// - `lock`: locked while a process uses the folder.
 ///
-/// A commit that was cut off at the end of the last journal was never acknowledged, and is left out. Everything else that
-/// is not as written is an error on [`load`](LeaseStore::load), and changes nothing. Two cases cannot be told from a shorter
-/// history: the very last record was damaged after it was acknowledged, or somebody deleted the newest of several journals.
-/// To make a backup, copy the folder while nothing uses it.
+/// An incomplete commit at the end of the last journal was never acknowledged, and is ignored. Any other deviation from
+/// the written data is an error on [`load`](LeaseStore::load), which then changes nothing. Two cases look like a
+/// shorter history and cannot be detected: damage of the very last record after it was acknowledged, and deletion of
+/// the newest of several journals. To make a backup, copy the folder while no process uses it.
 #[derive(Debug)]
 pub struct FileStore(Log<Disk>);
 

@@ -1,4 +1,4 @@
-//! The files of one folder: what the log needs of a file system, so that tests can cut its power.
+//! The files of one folder, behind a trait: tests can replace the file system to simulate power cuts.
 use super::FileStoreError;
 use rustix::fs::{FlockOperation, flock};
 use std::{
@@ -13,27 +13,27 @@ use zeroize::Zeroizing;
 /// The file operations that the log needs. Written bytes are durable after `sync`; creations, renames and removals are durable
 /// after `sync_folder`. Before that, a power cut may lose any of them.
 pub(super) trait Files {
-    /// Where the folder is, for messages.
+    /// The path of the folder, for messages.
     fn folder(&self) -> PathBuf;
-    /// Where a file is, for messages.
+    /// The path of a file, for messages.
     fn path(&self, name: &str) -> PathBuf;
     /// The names of all files.
     fn list(&mut self) -> io::Result<Vec<String>>;
-    /// All of a file.
+    /// The contents of a file.
     fn read(&mut self, name: &str) -> io::Result<Zeroizing<Vec<u8>>>;
     /// Makes a file, or empties it.
     fn create(&mut self, name: &str) -> io::Result<()>;
-    /// Writes at the end of a file.
+    /// Appends to a file.
     fn append(&mut self, name: &str, bytes: &[u8]) -> io::Result<()>;
     /// Cuts a file off.
     fn truncate(&mut self, name: &str, len: u64) -> io::Result<()>;
-    /// Makes a file's contents last.
+    /// Makes a file's contents durable.
     fn sync(&mut self, name: &str) -> io::Result<()>;
-    /// Gives a file another name, which may be another file's: that one is gone then.
+    /// Renames a file. An existing file with the new name is replaced.
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&mut self, name: &str) -> io::Result<()>;
-    /// Makes the names last.
+    /// Makes creations, renames and removals durable.
     fn sync_folder(&mut self) -> io::Result<()>;
 }
 
@@ -42,13 +42,13 @@ pub(super) trait Files {
 pub(super) struct Disk {
     folder: PathBuf,
     handle: File,
-    /// Files that have been written to.
+    /// Files that were written to.
     open: BTreeMap<String, File>,
-    /// Locked as long as this is open, by the kernel: a killed process holds nothing.
+    /// The kernel holds the lock while this file is open, so a killed process keeps no lock.
     _lock: File,
 }
 
-/// The file that is locked. It has the number of the process in it.
+/// The file that is locked. It contains the process id.
 const LOCK: &str = "lock";
 
 impl Disk {
@@ -60,7 +60,7 @@ impl Disk {
         };
         if !folder.exists() {
             DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(io("create", folder))?;
-            // So that the folder itself is still there after a power cut.
+            // The parent is synced, so that the folder itself still exists after a power cut.
             let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
             File::open(parent).and_then(|parent| parent.sync_all()).map_err(io("sync", parent))?;
         }
@@ -82,7 +82,7 @@ impl Disk {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut by = String::new();
-                // What it says helps, and is not needed.
+                // The process id is helpful, but not required.
                 let _ = lock.read_to_string(&mut by);
                 let by = by.trim().parse::<u32>().map_or("another process".to_owned(), |pid| format!("process {pid}"));
                 return Err(FileStoreError::Locked { path: folder.to_owned(), by });
@@ -118,7 +118,7 @@ impl Files for Disk {
 
     fn read(&mut self, name: &str) -> io::Result<Zeroizing<Vec<u8>>> {
         let mut file = File::open(self.folder.join(name))?;
-        // As long as it has to be: a vector that grows leaves copies of keys behind.
+        // The capacity is exact, because a vector that grows leaves copies of keys behind.
         let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         let mut bytes = Zeroizing::new(vec![0; len]);
         file.read_exact(&mut bytes)?;
@@ -127,7 +127,7 @@ impl Files for Disk {
 
     fn create(&mut self, name: &str) -> io::Result<()> {
         let path = self.folder.join(name);
-        // One that is there could be open for others, by modes it had before.
+        // An existing file could have a mode that lets other users read it.
         if let Err(error) = fs::remove_file(&path)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -147,7 +147,7 @@ impl Files for Disk {
     }
 
     fn sync(&mut self, name: &str) -> io::Result<()> {
-        // The length counts as data where it is needed to read them (fdatasync(2)).
+        // fdatasync(2) also writes the length if it is needed to read the data.
         self.file(name)?.sync_data()
     }
 

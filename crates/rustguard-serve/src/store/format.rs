@@ -9,9 +9,9 @@
 //! | checksum of the above | 4 | | records | | | body | |
 //! | records | | | | | | | |
 //!
-//! A body is a sequence of [`Change`]s in postcard's encoding. One record of a journal is one commit; serials go on from
-//! journal to journal. The records of a snapshot, numbered from 0, together lead from the empty state to the one it
-//! holds; an empty record is the end, without which it is not whole.
+//! A body is a sequence of [`Change`]s in postcard's encoding. Each record of a journal is one commit, and serials
+//! continue from journal to journal. The records of a snapshot are numbered from 0. Together they change the empty
+//! state to the stored one. An empty record marks the end; a snapshot without it is incomplete.
 use rustguard_enroll::store::{Change, State};
 use zeroize::Zeroizing;
 
@@ -23,15 +23,15 @@ const SNAPSHOT_HEADER: usize = 32;
 const RECORD_HEADER: usize = 20;
 const SNAPSHOT_MAGIC: &[u8; 8] = b"RGledger";
 const JOURNAL_MAGIC: &[u8; 8] = b"RGjournl";
-/// Longest body of a record, in bytes: what a commit of some million leases takes.
+/// The longest body of a record, in bytes. A commit of about a million leases has this size.
 const MAX_BODY: usize = 1 << 30;
 
 /// Damage in a file, or an unknown version.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// At this offset, for this reason.
+    /// The offset of the damage, and the problem.
     Damaged(usize, &'static str),
-    /// It has this version.
+    /// The unknown version.
     Version(u32),
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Snapshot {
     pub(super) state: State,
 }
 
-/// Where the sound records of a journal end, and with which serial.
+/// The end of a journal's intact records, and the next serial.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Tail {
     pub(super) end: usize,
@@ -62,7 +62,7 @@ pub(super) fn snapshot_header(generation: u64, next_serial: u64) -> [u8; SNAPSHO
     header
 }
 
-/// Reads a snapshot of any version that is known.
+/// Reads a snapshot of any known version.
 pub(super) fn read_snapshot(bytes: &[u8]) -> Result<Snapshot, Fault> {
     let mut reader = Reader(bytes);
     match opening(&mut reader, SNAPSHOT_MAGIC)? {
@@ -82,8 +82,8 @@ pub(super) fn journal_header(generation: u64) -> [u8; JOURNAL_HEADER] {
     header
 }
 
-/// Carries out what a journal of any known version holds. An incomplete record at the very end is left out: its commit
-/// was never answered.
+/// Applies a journal of any known version. An incomplete record at the very end is ignored, because its commit was
+/// never acknowledged.
 pub(super) fn read_journal(bytes: &[u8], generation: u64, serial: u64, state: &mut State) -> Result<Tail, Fault> {
     let mut reader = Reader(bytes);
     match opening(&mut reader, JOURNAL_MAGIC)? {
@@ -92,7 +92,7 @@ pub(super) fn read_journal(bytes: &[u8], generation: u64, serial: u64, state: &m
     }
 }
 
-/// One commit, or a part of a snapshot. The error is a length that is too large.
+/// One commit, or a part of a snapshot. The error is the length, if it is too large.
 pub(super) fn record(serial: u64, changes: &[Change]) -> Result<Zeroizing<Vec<u8>>, usize> {
     let mut bytes = encode(changes);
     let (header, body) = bytes.split_at_mut(RECORD_HEADER);
@@ -105,7 +105,7 @@ pub(super) fn record(serial: u64, changes: &[Change]) -> Result<Zeroizing<Vec<u8
     Ok(bytes)
 }
 
-/// Magic and version, with which every version begins.
+/// Reads the magic and the version, with which every version starts.
 fn opening(reader: &mut Reader<'_>, magic: &[u8; 8]) -> Result<u32, Fault> {
     match reader.take::<8>() {
         Some(found) if found == magic => reader.u32().ok_or(Fault::Damaged(8, "it ends within its header")),
@@ -168,7 +168,7 @@ fn journal_v1(bytes: &[u8], generation: u64, serial: u64, state: &mut State) -> 
     Ok(tail)
 }
 
-/// Carries out the changes in the body of the record at `at`.
+/// Applies the changes in the body of the record at `at`.
 fn apply(body: &[u8], at: usize, state: &mut State) -> Result<(), Fault> {
     let mut changes = body;
     while !changes.is_empty() {
@@ -180,7 +180,7 @@ fn apply(body: &[u8], at: usize, state: &mut State) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The serial and the body of the record at the beginning of `bytes`, if it is whole.
+/// The serial and the body of the record at the start of `bytes`, if it is complete.
 fn sound_record(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let header = bytes.get(..RECORD_HEADER).filter(|header| is_sealed(header))?;
     let mut reader = Reader(header);
@@ -189,7 +189,8 @@ fn sound_record(bytes: &[u8]) -> Option<(u64, &[u8])> {
     (crc32fast::hash(body) == checksum).then_some((serial, body))
 }
 
-/// Room for a header, then the changes. Measured first: a vector that grows leaves copies of keys behind.
+/// Space for a header, followed by the changes. The length is computed first, because a vector that grows leaves copies
+/// of keys behind.
 fn encode(changes: &[Change]) -> Zeroizing<Vec<u8>> {
     const SOUND: &str = "a change has nothing that postcard cannot encode";
     let len = |change| postcard::experimental::serialized_size(change).expect(SOUND);
@@ -251,7 +252,7 @@ mod tests {
         store::{Released, Tombstone},
     };
 
-    /// One of everything.
+    /// One change of each kind.
     fn changes() -> Vec<Change> {
         let (public_key, v4, v6) = (PublicKey([1; 32]), [10, 0, 0, 2].into(), "fd00::2".parse().unwrap());
         vec![
@@ -339,7 +340,7 @@ mod tests {
         assert_eq!((tail, read), (Tail { end: bytes.len(), next_serial: 11 }, state));
     }
 
-    /// Version 1 is in use: if this fails, a version 2 is needed, and version 1 has to stay readable.
+    /// Version 1 is in use. If this test fails, a version 2 is needed, and version 1 must stay readable.
     #[test]
     fn version_1_stays_as_it_is() {
         let committed: &[u8] = include_bytes!("../../tests/lease_store_v1/snapshot");

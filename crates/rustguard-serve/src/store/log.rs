@@ -1,13 +1,13 @@
-//! Snapshot and journals, written in an order in which a power cut at any moment loses nothing that was acknowledged.
+//! Snapshot and journals. The order of writes ensures that a power cut at any moment loses no acknowledged commit.
 //!
-//! A commit appends one record to the newest journal and syncs it. When the journals have grown long, the next commit begins
-//! a new journal and the next snapshot. That is written in slices, one with each commit, so that no commit pays for
-//! all of it; when the last one is synced the file is renamed over the old snapshot, and the journals before the new one
-//! go. Until then the old snapshot and all journals are what counts.
+//! A commit appends one record to the newest journal and syncs it. When the journals have grown long, the next commit
+//! starts a new journal and a new snapshot. The snapshot is written in slices, one with each commit, so that no single
+//! commit pays for all of it. After the last slice was synced, the file is renamed over the old snapshot, and the
+//! journals before the new one are removed. Until then the old snapshot and all journals are valid.
 //!
-//! A snapshot thus holds each lease as it was at some moment during the writing, not all leases at the same moment. That is enough:
-//! later changes are in the new journal, and a change holds the new value, so that applying it twice does no harm. The snapshot
-//! holds only committed changes when it is put in place.
+//! A snapshot thus holds each lease as it was at some moment during the writing, not all leases at the same moment.
+//! That is sufficient: later changes are in the new journal. A change holds the new value, so applying it twice is
+//! harmless. When the snapshot is put in place, it holds only committed changes.
 use super::{
     FileStoreError,
     files::Files,
@@ -23,25 +23,25 @@ const SNAPSHOT_NEW: &str = "snapshot.new";
 const JOURNAL_NEW: &str = "journal.new";
 const JOURNAL: &str = "journal-";
 
-/// Below this length of the journals, in bytes, no snapshot is worth it.
+/// No snapshot is made while the journals are shorter than this, in bytes.
 const MIN_JOURNALS: u64 = 1 << 20;
-/// Above, they get a fourth as long as the snapshot. It would be a waste to write more often, and old journals that are
-/// much longer take long to be freed.
+/// The journals may reach this fraction of the snapshot's length. More frequent snapshots would be wasteful, and
+/// removing much longer journals takes long.
 const SHARE: u64 = 4;
-/// How many leases and other entries of a snapshot go with one commit: some 130 kB.
+/// The number of leases and other entries of a snapshot that are written with one commit: about 130 kB.
 const SLICE: usize = 1_000;
 
-/// The log in its files.
+/// The log and its files.
 #[derive(Debug)]
 pub(super) struct Log<F> {
     files: F,
-    /// The snapshot's generation, and that of the newest journal.
+    /// The generations of the snapshot and of the newest journal.
     oldest: u64,
     newest: u64,
     /// Length of the newest journal and of all journals, in bytes.
     journal_len: u64,
     journals_len: u64,
-    /// How long the journals may get before a snapshot is made.
+    /// The length of the journals, in bytes, that triggers a snapshot.
     bound: u64,
     min_journals: u64,
     slice: usize,
@@ -50,27 +50,27 @@ pub(super) struct Log<F> {
     broken: bool,
 }
 
-/// A snapshot on its way to the disk.
+/// A snapshot that is being written.
 #[derive(Debug)]
 struct Image {
     generation: u64,
     walk: Walk,
-    /// Records and bytes written.
+    /// The numbers of records and bytes written.
     parts: u64,
     len: u64,
     /// The serial of the first commit in the journal that follows it.
     next_serial: u64,
-    /// Length of the journals that it makes needless.
+    /// The length of the journals that it replaces.
     covers: u64,
 }
 
 impl<F: Files> Log<F> {
-    /// In these files.
+    /// A log in these files.
     pub(super) fn new(files: F) -> Self {
         Self::with_sizes(files, MIN_JOURNALS, SLICE)
     }
 
-    /// With sizes that let tests see several snapshots.
+    /// With sizes that are small enough for tests to see several snapshots.
     pub(super) fn with_sizes(files: F, min_journals: u64, slice: usize) -> Self {
         Self {
             files,
@@ -87,7 +87,7 @@ impl<F: Files> Log<F> {
         }
     }
 
-    /// Begins the journal after the newest one. Its name appears only when its header is on the disk.
+    /// Starts the journal after the newest one. Its name becomes visible only after its header is on disk.
     fn begin_journal(&mut self, generation: u64) -> Result<(), FileStoreError> {
         let write = self
             .files
@@ -107,7 +107,7 @@ impl<F: Files> Log<F> {
         Ok(())
     }
 
-    /// Begins a snapshot, and the journal that follows it.
+    /// Starts a snapshot, and the journal that follows it.
     fn begin_snapshot(&mut self) -> Result<(), FileStoreError> {
         let (generation, next_serial, covers) = (self.newest + 1, self.next_serial, self.journals_len);
         self.begin_journal(generation)?;
@@ -115,8 +115,8 @@ impl<F: Files> Log<F> {
         Ok(())
     }
 
-    /// Goes on without the snapshot that could not be begun or written: the old one and the journals still hold
-    /// everything. Another is tried when they have grown some more.
+    /// Continues without a snapshot after starting or writing it failed. The old snapshot and the journals still hold
+    /// everything. Another one is tried when the journals have grown further.
     fn without_snapshot(&mut self, error: FileStoreError) -> Result<(), FileStoreError> {
         self.image = None;
         self.bound = self.journals_len + self.min_journals;
@@ -130,7 +130,7 @@ impl<F: Files> Log<F> {
             Ok(false) => self.image = Some(image),
             Ok(true) => {
                 for generation in self.oldest..image.generation {
-                    // Those that stay are removed by the next start.
+                    // The next start removes files that stay.
                     let _ = self.files.remove(&journal(generation));
                 }
                 self.oldest = image.generation;
@@ -141,7 +141,7 @@ impl<F: Files> Log<F> {
         }
     }
 
-    /// True when the snapshot is in its place.
+    /// Returns true when the snapshot is in place.
     fn write_slice(&mut self, image: &mut Image, state: &State) -> io::Result<bool> {
         if image.parts == 0 {
             let header = format::snapshot_header(image.generation, image.next_serial);
@@ -154,7 +154,7 @@ impl<F: Files> Log<F> {
         self.files.sync(SNAPSHOT_NEW)?;
         image.parts += 1;
         image.len += part.len() as u64;
-        // The part without any changes is the end.
+        // A part without changes marks the end.
         if !changes.is_empty() {
             return Ok(false);
         }
@@ -171,7 +171,7 @@ impl<F: Files> Log<F> {
             self.next_serial += 1;
             return Ok(());
         };
-        // A record that was not acknowledged must not stay in front of later ones.
+        // A record that was not acknowledged must not precede later ones.
         let undone = self.files.truncate(&name, self.journal_len).and_then(|()| self.files.sync(&name));
         self.broken = undone.is_err();
         Err(self.io("write", &name, error))
@@ -243,11 +243,11 @@ impl<F: Files> Log<F> {
         for name in &names {
             let old = name.strip_prefix(JOURNAL).and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n < oldest);
             if old || name == SNAPSHOT_NEW || name == JOURNAL_NEW {
-                // A file that stays does no harm. The next start tries again.
+                // A file that stays is harmless. The next start tries again.
                 let _ = self.files.remove(name);
             }
         }
-        // No caller waits for an answer during the start.
+        // Nothing waits for an answer during the start.
         if self.journals_len > self.bound {
             self.begin_snapshot().or_else(|error| self.without_snapshot(error))?;
             while self.image.is_some() {
@@ -266,7 +266,7 @@ impl<F: Files> Log<F> {
         if self.image.is_none() && self.journals_len > self.bound {
             self.begin_snapshot().or_else(|error| self.without_snapshot(error))?;
         }
-        // All commits of the state before this one are on the disk.
+        // All commits before this one are on disk.
         self.append(&record)?;
         self.continue_snapshot(before);
         Ok(())

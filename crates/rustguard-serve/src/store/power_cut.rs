@@ -1,4 +1,4 @@
-//! A file system that loses power, and what the log makes of what is left.
+//! A file system that loses power, and the recovery of the log afterwards.
 use super::{FileStoreError, files::Files, log::Log};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_enroll::{
@@ -8,7 +8,7 @@ use rustguard_enroll::{
 use std::{cell::RefCell, collections::BTreeMap, io, path::PathBuf, rc::Rc};
 use zeroize::Zeroizing;
 
-/// Numbers from a seed (SplitMix64).
+/// Pseudo-random numbers from a seed (SplitMix64).
 #[derive(Clone, Debug)]
 struct Dice(u64);
 
@@ -49,13 +49,13 @@ impl NameOp {
     }
 }
 
-/// What happens at which operation.
+/// The kind of failure, and its operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
     None,
-    /// From this operation on nothing works.
+    /// All operations from this one on fail.
     CutAt(usize),
-    /// This operation fails, later ones do not.
+    /// This operation fails, and later ones succeed.
     ErrorAt(usize),
 }
 
@@ -70,7 +70,7 @@ struct Drive {
     dice: Dice,
 }
 
-/// A handle to the drive: what is left of it outlives the log.
+/// A handle to the drive. The drive's contents outlive the log.
 #[derive(Clone, Debug)]
 struct Shared(Rc<RefCell<Drive>>);
 
@@ -87,7 +87,7 @@ impl Drive {
         }
     }
 
-    /// Whether the next operation works.
+    /// Whether the next operation succeeds.
     fn works(&mut self) -> bool {
         self.operations += 1;
         match self.trouble {
@@ -111,7 +111,7 @@ impl Drive {
         if works { Ok(()) } else { Err(power()) }
     }
 
-    /// The drive after a power cut: of what was not synced, some.
+    /// The drive after a power cut. Data that was not synced is partly kept.
     fn restarted(&self, seed: u64) -> Self {
         let mut dice = Dice(seed);
         let mut names = self.durable_names.clone();
@@ -129,7 +129,7 @@ impl Drive {
     }
 }
 
-/// What a power cut leaves of a file.
+/// The contents of a file after a power cut.
 fn left(inode: &Inode, dice: &mut Dice) -> Vec<u8> {
     let Some(written) = inode.current.strip_prefix(&inode.durable[..]).filter(|written| !written.is_empty()) else {
         return if dice.below(2) == 0 { inode.durable.clone() } else { inode.current.clone() };
@@ -140,7 +140,7 @@ fn left(inode: &Inode, dice: &mut Dice) -> Vec<u8> {
         0 => bytes.truncate(durable),
         1 => bytes.truncate(durable + dice.below(written + 1)),
         2 => {
-            // The length was written, some of the contents were not.
+            // The length was written, but parts of the contents were not.
             let from = durable + dice.below(written);
             let to = from + dice.below(bytes.len() - from) + 1;
             bytes[from..to].fill(0);
@@ -228,7 +228,7 @@ impl Files for Shared {
     }
 }
 
-/// Commits number 0 to `COMMITS`, and the states between them.
+/// The commits number 0 to `COMMITS`, and the states between them.
 const COMMITS: usize = 60;
 
 fn script() -> (Vec<Vec<Change>>, Vec<State>) {
@@ -264,7 +264,7 @@ fn lease(byte: u8) -> Lease {
     }
 }
 
-/// Small enough for half a dozen snapshots, each in several slices.
+/// The sizes are small enough for half a dozen snapshots, each in several slices.
 fn log(drive: &Shared) -> Log<Shared> {
     Log::with_sizes(drive.clone(), 800, 7)
 }
@@ -273,7 +273,7 @@ fn drive(drive: Drive) -> Shared {
     Shared(Rc::new(RefCell::new(drive)))
 }
 
-/// Commits from number `next` until trouble comes. Returns how many are acknowledged in all.
+/// Commits from number `next` until an operation fails. Returns the total number of acknowledged commits.
 fn run(files: &Shared, commits: &[Vec<Change>], states: &[State]) -> (usize, Option<FileStoreError>) {
     let mut log = log(files);
     let loaded = match log.load() {
@@ -310,7 +310,7 @@ fn a_power_cut_at_any_operation_leaves_the_state_before_or_after() {
             let (acknowledged, error) = run(&files, &commits, &states);
             assert!(error.is_some() || acknowledged == COMMITS, "{place}");
 
-            // Power comes back, goes again at once while the first start repairs, and comes back.
+            // Power comes back, fails again while the first start repairs, and comes back.
             let again = drive(Drive { trouble: Trouble::CutAt(seed as usize), ..files.0.borrow().restarted(seed) });
             let _ = log(&again).load();
             let files = drive(again.0.borrow().restarted(seed + 100));
@@ -350,7 +350,8 @@ fn an_error_at_any_operation_loses_nothing_and_leaves_nothing_of_a_failed_commit
                     continue;
                 }
                 failed += 1;
-                // Not there now, nor after a restart; or the log is broken, and says so from then on.
+                // Either the commit is not there now nor after a restart, or the log is broken and all later commits
+                // fail.
                 if log.commit(&commits[next], &states[next]).is_ok() {
                     done = next + 1;
                     continue;
@@ -378,7 +379,7 @@ fn a_failed_commit_is_not_there_after_a_restart() {
         log.load().unwrap();
         log.commit(&commits[0], &states[0]).unwrap();
         let operations = files.0.borrow().operations;
-        // Written whole, and not synced.
+        // The record was written completely, but not synced.
         files.0.borrow_mut().trouble = Trouble::ErrorAt(operations + 1);
         assert!(log.commit(&commits[1], &states[1]).is_err());
         assert_eq!(loaded(&drive(files.0.borrow().restarted(seed))), states[1], "seed {seed}");
@@ -422,7 +423,7 @@ fn missing_files_are_named_and_nothing_is_changed() {
     run(&whole, &commits, &states);
     let mut names: Vec<String> = whole.0.borrow().names.keys().cloned().collect();
     names.retain(|name| name != "snapshot.new");
-    // Without its last journal, a log looks like one that was shorter.
+    // Without its last journal, a log looks like a shorter one.
     let last = names.iter().rposition(|name| name.starts_with("journal-")).unwrap();
     names.remove(last);
     assert!(names.len() >= 2, "a snapshot and a journal: {names:?}");
@@ -439,7 +440,7 @@ fn missing_files_are_named_and_nothing_is_changed() {
 #[test]
 fn every_flipped_bit_in_any_file_is_found_or_is_a_commit_cut_off() {
     let (commits, states) = script();
-    // Stopped where a snapshot and two journals count.
+    // The log is stopped when a snapshot and two journals are in use.
     let whole = drive(Drive::new(1));
     let mut written = log(&whole);
     written.load().unwrap();

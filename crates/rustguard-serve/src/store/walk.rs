@@ -6,7 +6,7 @@ use rustguard_enroll::{
 };
 use std::{collections::BTreeMap, ops::Bound};
 
-/// A position in a walk through a state, in steps. The state may change between two steps.
+/// A position in a walk through a state. The state may change between two steps.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     map: usize,
@@ -15,7 +15,8 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// The next entries, `most` of them, as the changes that make them. None are left when there are fewer.
+    /// The next entries, at most `most` of them, as the changes that make them. If there are fewer, the walk is
+    /// complete.
     pub(super) fn step(&mut self, state: &State, most: usize) -> Vec<Change> {
         let mut changes = Vec::with_capacity(most);
         while changes.len() < most && self.map < 5 {
@@ -36,7 +37,7 @@ impl Walk {
     }
 }
 
-/// The entries behind `last`, which moves on.
+/// The entries after `last`, which advances.
 fn after<K: Ord + Copy, V: Clone>(
     map: &BTreeMap<K, V>,
     last: &mut Option<K>,
