@@ -11,7 +11,7 @@
 //! config.allowed_ips = vec!["0.0.0.0/0".parse().unwrap()];
 //! config.record = Some(host::record_path("wg0"));
 //!
-//! The sockets need the mark before a default route into the tunnel captures their packets.
+//! // The sockets need the mark before a default route into the tunnel captures their packets.
 //! config.fwmark = host::choose_fwmark(&config).await?;
 //! // … SO_MARK …
 //! let applied = host::apply(&config).await?;

@@ -10,7 +10,6 @@ use std::{
 
 /// A log of this size, in bytes, is renamed to `NAME.1`, and the previous `NAME.1` is deleted. About a hundred thousand
 /// lines are kept. Refusals that continue for a year do not fill the disk.
-/// and refusals that go on for a year do not fill the disk.
 const ROTATE: u64 = 16 << 20;
 
 /// An open log. When [`write`](Self::write) returns, the operating system has the line. It survives the end of the

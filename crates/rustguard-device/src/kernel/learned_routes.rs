@@ -47,8 +47,9 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// The minimum pause between two checks of endpoints. It is multiplied if a check takes longer.
+/// The minimum pause between two checks of endpoints.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The pause is at least this many times the duration of the last check.
 const REST: u32 = 9;
 /// The number of times that a route is restored at once within [`PATIENCE`]. After that it is restored once in that
 /// time.
@@ -379,7 +380,7 @@ impl Kernel {
                 // Control runs on the same thread.
                 tokio::task::yield_now().await;
             }
-            // The routes that cover the endpoint, the longest first, because the kernel prefers it among ours.
+            // The routes that cover the endpoint, the longest first: the kernel prefers the longest of ours.
             for length in (0..=if endpoint.is_ipv4() { 32 } else { 128 }).rev() {
                 let Ok(prefix) = IpNet::new(endpoint, length).map(|net| net.trunc()) else { continue };
                 if !self.wanted.contains(&prefix) || self.refused.contains(&prefix) || self.tables.spares(prefix, mark)
