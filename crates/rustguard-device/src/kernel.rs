@@ -1,22 +1,22 @@
-//! What follows the Linux kernel while a tunnel runs.
+//! The parts of a device that watch or change the Linux kernel's network state while a tunnel runs.
 //!
-//! | File | What it does |
+//! | File | Contents |
 //! |---|---|
 //! | `monitor` | reports changes of the tunnel's interface and of the network around it |
 //! | `learned_routes` | keeps the routes of a routing engine in the kernel's tables |
-//! | `learned_default_route` | says where a learned default route goes, and puts its guard up and takes it down |
-//! | `pending_routes` | route changes that the kernel has not been told yet |
-//! | `peer_addresses` | the endpoints, which no learned route may lead into the tunnel |
+//! | `learned_default_route` | chooses the table for a learned default route, and adds and removes its guard |
+//! | `pending_routes` | route changes that are not yet sent to the kernel |
+//! | `peer_addresses` | the peers' addresses; no learned route may send packets for them into the tunnel |
 //! | `redistribute` | finds the kernel's routes that a routing engine announces |
 //! | `route_lookup` | asks the kernel how it would route a packet |
-//! | `netfilter` | finds the rules that a forwarded packet would meet |
-//! | `netlink`, `link`, `route_table`, `errno` | requests that several of these make |
+//! | `netfilter` | finds the rules that apply to a forwarded packet |
+//! | `netlink`, `link`, `route_table`, `errno` | requests that several of these files use |
 //!
-//! The public part has two uses. [`LearnedTables`] and [`Redistribute`] are settings of the [`Builder`](crate::Builder). The
-//! requests ([`Netlink`]) and the [`Monitor`] are for programs that set the host up before the tunnel runs, as `rustguard-quick`
-//! does.
+//! The public part has two uses. [`LearnedTables`] and [`Redistribute`] are settings of the
+//! [`Builder`](crate::Builder). The requests ([`Netlink`]) and the [`Monitor`] are for programs that set the host up
+//! before the tunnel runs, such as `rustguard-quick`.
 //!
-//! Without the feature `kernel`, a device only runs over transports of the embedder's own, and none of this is compiled.
+//! Without the feature `kernel`, a device only runs over the embedder's own transports, and none of this is compiled.
 
 #[cfg(not(feature = "kernel"))]
 mod absent;

@@ -1,4 +1,4 @@
-//! Two machines join by hand, one by invite, one by the code of a window; everything in memory.
+//! Two machines join by hand, one by an invite and one by a window's code. Everything is in memory.
 //!
 //! ```sh
 //! cargo run -p rustguard-enroll --example enrol
@@ -18,18 +18,18 @@ use rustguard_enroll::{
 use std::{error::Error, time::SystemTime};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Neither side asks for the time or for randomness: both are ours to give.
+    // The example provides the time and the randomness for both sides.
     let mut rng: StdRng = rand::make_rng();
     let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let mut now = Now { instant: Instant::from_nanos(0), unix };
 
-    // The server: its WireGuard key, a ledger over a store, what joiners are told.
+    // The server has a WireGuard key, a ledger with a store, and settings for joiners.
     let pool = "10.150.0.0/24".parse()?;
     let ledger = Ledger::open(MemoryStore::default(), Pools::new(&[pool])?, Policy::default(), now)?;
     let config = ServerConfig::default().with_addresses(vec!["10.150.0.1".parse()?]).with_routes(vec![pool]);
     let mut server = Server::new(secret(&mut rng), ledger, &config, now, &mut rng)?;
 
-    // What its administrator hands out.
+    // The tokens that the administrator hands out.
     let mut actions = Vec::new();
     let invite = server.new_invite(InviteOptions::default(), now, &mut rng, &mut actions)?;
     let opened = server.open(OpenOptions::default(), now, &mut rng, &mut actions)?;
@@ -37,12 +37,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     for (name, token) in [("laptop", invite.to_text()), ("phone", code.to_text())] {
         println!("{name} joins with {}", &**token);
-        // A machine keeps its key before it sends anything: coming back with it, it gets the same lease.
+        // A machine stores its key before it sends anything. With the same key it gets the same lease again.
         let identity = secret(&mut rng);
         let public_key = identity.public_key();
         let mut client = Client::new(Token::parse(&token)?, identity, now)?.with_name(name.to_owned());
         let joined = 'joined: loop {
-            // Here nothing gets lost, and so it is always time for the next message.
+            // No message gets lost here, so the next message is always due.
             if let Some(at) = client.deadline() {
                 now.instant = now.instant.max(at);
             }
@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         };
         println!("  {joined:?}");
-        // The tunnel comes up, and with its first handshake the lease is confirmed.
+        // The tunnel comes up. Its first handshake confirms the lease.
         server.handshake_completed(&public_key, now, &mut actions);
     }
     Ok(())

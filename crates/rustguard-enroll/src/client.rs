@@ -7,8 +7,8 @@
 //!            └────────────────────────────┘ with the same WireGuard key, for the same lease
 //! ```
 //!
-//! A server that is down, has no open window or does not know the token is silent. The client does not give up by itself, because
-//! windows open and servers come back. Final failures are reported as [`JoinError`].
+//! A server that is down, has no open window or does not know the token is silent. The client does not give up by
+//! itself, because windows open and servers come back. Final failures are reported as [`JoinError`].
 mod accept;
 #[cfg(test)]
 mod hostile;

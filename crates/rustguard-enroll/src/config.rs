@@ -89,7 +89,7 @@ pub enum ConfigError {
         most: usize,
     },
     /// A list is longer than joiners accept.
-    #[error("{count} {what} for those who join are more than the {most} that they take; push fewer")]
+    #[error("{count} {what} are too many: joiners accept at most {most}; push fewer")]
     TooMany {
         /// The kind of element in the list.
         what: &'static str,

@@ -1,5 +1,5 @@
-//! Protocol A: the Noise_IK handshake of `rustguard_core::noise` with other labels. The initiator's static key is the one-time key
-//! of an invite, the responder's is the server's WireGuard key.
+//! Protocol A: the Noise_IK handshake of `rustguard_core::noise` with other labels. The initiator's static key is the
+//! one-time key of an invite. The responder's static key is the server's WireGuard key.
 use crate::{
     payload::{Greeting, Joiner, PROOF_OF_KEY, ProofOfKey},
     schedule::Keys,
@@ -106,7 +106,7 @@ pub(crate) fn verify(
     Ok((received, text))
 }
 
-/// Whether the initiation was made by the machine whose WireGuard key it names, and not by another holder of the invite.
+/// Whether the machine with the named WireGuard key made the initiation, and not another holder of the invite.
 pub(crate) fn proves_key(
     identity: &StaticSecret,
     initiation: &Initiation<'_>,

@@ -128,8 +128,8 @@ impl<S: LeaseStore> Server<S> {
 
     /// Handles a datagram for which [`is_enrolment`](crate::wire::is_enrolment) holds. It ignores all others.
     ///
-    /// An unauthenticated datagram changes no durable state, gets no answer longer than itself, and ends no exchange of another
-    /// sender.
+    /// An unauthenticated datagram changes no durable state, gets no answer longer than itself, and ends no exchange of
+    /// another sender.
     pub fn handle(
         &mut self,
         from: SocketAddr,

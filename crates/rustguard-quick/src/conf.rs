@@ -113,7 +113,8 @@ pub enum NodeName {
     Is(String),
 }
 
-/// A `Pin`: announcements of this prefix, and of all prefixes within it, are accepted only from the router with this key.
+/// A `Pin`: announcements of this prefix, and of all prefixes within it, are accepted only from the router with this
+/// key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pin {

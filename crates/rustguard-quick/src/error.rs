@@ -149,7 +149,7 @@ pub enum HookError {
 #[non_exhaustive]
 pub enum RoutingError {
     /// The file has no `PrivateKey`.
-    #[error("Routing = babel takes the PrivateKey in the file: the addresses of the protocol are made of it")]
+    #[error("Routing = babel needs the PrivateKey in the file: the protocol's addresses are derived from it")]
     NoPrivateKey,
     /// This program was built without Babel.
     #[error("Routing = babel: this program was built without rustguard-quick's feature `babel`")]

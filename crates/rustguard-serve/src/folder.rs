@@ -66,7 +66,7 @@ pub enum FolderError {
         folder: bool,
     },
     /// The contents of a file are not valid.
-    #[error("{} is damaged ({why}); restore it from a backup, or, to begin anew, move the folder away: everybody has to join again then", .path.display())]
+    #[error("{} is damaged ({why}); restore it from a backup, or, to start over, move the folder away: every machine then has to join again", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,

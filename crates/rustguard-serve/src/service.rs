@@ -28,7 +28,8 @@ use tokio::sync::mpsc;
 const BATCH: usize = 64;
 /// The number of calls of the control socket that may wait.
 const CALLS: usize = 16;
-/// The runtime's timers stop while the machine sleeps, but leases go on: the service looks for due work at least this often.
+/// The runtime's timers stop while the machine sleeps, but leases continue to age. The service therefore looks for due
+/// work at least this often.
 const LOOK: Duration = Duration::from_secs(30);
 /// If events were lost, a handshake that is not older than this counts as new.
 const RECENT: Duration = Duration::from_secs(180);

@@ -6,11 +6,11 @@
 //!
 //! | Settings from the server | Result |
 //! |---|---|
-//! | more routes, name servers or search domains than [`MAX_ROUTES`], [`MAX_DNS`], [`MAX_SEARCH`] | refused: [`Unacceptable`] |
-//! | an MTU that no tunnel takes; an address that no machine can have, or that lies in one of this machine's networks | refused |
+//! | more than [`MAX_ROUTES`] routes, [`MAX_DNS`] name servers or [`MAX_SEARCH`] search domains | refused: [`Unacceptable`] |
+//! | an MTU too small for a tunnel; an address that no machine can use, or in one of this machine's networks | refused |
 //! | a default route, whole or in parts | taken if the user accepts it |
-//! | name servers and search domains | taken if the user accepts them, except for those that make no sense |
-//! | a route over the server's own endpoint | left out: the tunnel's packets would go into the tunnel |
+//! | name servers and search domains | taken if the user accepts them, except for invalid ones |
+//! | a route that contains the server's own endpoint | left out: the tunnel's packets would go into the tunnel |
 //! | a route that overlaps a network of this machine | left out, unless the user accepts this route |
 //! | a route to loopback, multicast, link-local or reserved addresses | left out |
 //!

@@ -50,7 +50,7 @@ pub enum Refusal {
         holder: Peer,
     },
     /// The fixed address cannot be leased.
-    #[error("the address {0} is not in the pool, or kept for the network or the server; choose another")]
+    #[error("the address {0} is not in the pool, or is reserved for the network or the server; choose another")]
     AddressUnusable(IpAddr),
     /// Two fixed addresses belong to one family.
     #[error("{0} and {1} are of one family; a peer gets one address of each")]
@@ -96,7 +96,7 @@ pub enum LedgerError {
     OutsidePool(Vec<(IpAddr, Peer)>),
     /// The stored state gives one address to two peers. The state is unchanged.
     #[error(
-        "the kept state leases {address} to both {} and {}; restore the state from a backup",
+        "the stored state leases {address} to both {} and {}; restore the state from a backup",
         peers[0], peers[1]
     )]
     LeasedTwice {

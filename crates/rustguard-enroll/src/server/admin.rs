@@ -72,7 +72,8 @@ impl<S: LeaseStore> Server<S> {
         Ok(Opened { code, until })
     }
 
-    /// Closes the window and refuses the joiners that wait for approval. Returns false if no window is open and nobody waits.
+    /// Closes the window and refuses the joiners that wait for approval. Returns false if no window is open and no
+    /// joiner waits.
     pub fn close(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
         self.settle(now, actions);
         let waited = self.turn_away(|_| true, now.instant);

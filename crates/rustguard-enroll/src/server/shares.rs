@@ -1,4 +1,4 @@
-//! Protocol B: the first message of a joiner with a code or passphrase. It costs the sender one of the window's guesses.
+//! Protocol B: the first message of a joiner with a code or passphrase. It costs the sender one guess of the window.
 use super::{
     Server,
     session::{SHARE_TIME, Session, Stage, Via},

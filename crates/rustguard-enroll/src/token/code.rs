@@ -8,8 +8,9 @@ use zeroize::{Zeroize as _, Zeroizing};
 /// probability of 1 in 209,715.
 pub const CODE_SECRETS: u32 = 1 << 20;
 
-/// `XXXX-XXXX`, valid for one window. The first three symbols name the window and are not secret: they key MAC1, so that a sender
-/// without them gets no answer. The fourth is a check symbol. The last four are the secret, of 20 bits.
+/// `XXXX-XXXX`, valid for one window. The first three symbols name the window and are not secret. They key MAC1, so
+/// that a sender without them gets no answer. The fourth symbol is a check symbol. The last four are the secret, of 20
+/// bits.
 ///
 /// The check symbol depends on the secret too. Neither it nor a value derived from it is ever sent.
 #[derive(Clone, PartialEq, Eq)]

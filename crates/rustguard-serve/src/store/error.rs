@@ -25,7 +25,7 @@ pub enum FileStoreError {
         mode: u32,
     },
     /// The folder belongs to another user, who could change its contents.
-    #[error("{path} belongs to user {owner} and not to user {us}, who runs this; run: chown -R {us} {path}", path = path.display())]
+    #[error("{path} belongs to user {owner}, but this program runs as user {us}; run: chown -R {us} {path}", path = path.display())]
     Owner {
         /// The folder.
         path: PathBuf,
@@ -67,7 +67,7 @@ pub enum FileStoreError {
     },
     /// A file is missing, and other files depend on it.
     #[error(
-        "{path} is missing, and others that need it are there; nothing was changed. Restore its folder from a backup, or move the \
+        "{path} is missing, but other files depend on it; nothing was changed. Restore its folder from a backup, or move the \
          folder aside to start with nobody in the network: every peer then has to join again", path = path.display()
     )]
     Missing {
@@ -75,7 +75,7 @@ pub enum FileStoreError {
         path: PathBuf,
     },
     /// A write failed, and undoing it failed too. The contents of the disk are not known.
-    #[error("an earlier write to {path} failed and could not be undone; nothing can be kept until a restart", path = path.display())]
+    #[error("an earlier write to {path} failed and could not be undone; nothing can be stored until a restart", path = path.display())]
     Broken {
         /// The folder.
         path: PathBuf,

@@ -10,8 +10,8 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// The file operations that the log needs. Written bytes are durable after `sync`; creations, renames and removals are durable
-/// after `sync_folder`. Before that, a power cut may lose any of them.
+/// The file operations that the log needs. Written bytes are durable after `sync`. Creations, renames and removals are
+/// durable after `sync_folder`. Before that, a power cut may lose any of them.
 pub(super) trait Files {
     /// The path of the folder, for messages.
     fn folder(&self) -> PathBuf;

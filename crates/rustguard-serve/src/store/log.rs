@@ -96,7 +96,8 @@ impl<F: Files> Log<F> {
             .and_then(|()| self.files.sync(JOURNAL_NEW));
         write.map_err(|error| self.io("write", JOURNAL_NEW, error))?;
         let name = journal(generation);
-        // From here on the new journal may exist after a power cut. Records appended to the old one would then be out of order.
+        // From here on the new journal may exist after a power cut. Records appended to the old one would then be out
+        // of order.
         self.broken = true;
         let rename = self.files.rename(JOURNAL_NEW, &name).and_then(|()| self.files.sync_folder());
         rename.map_err(|error| self.io("create", &name, error))?;
