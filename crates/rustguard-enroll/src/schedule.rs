@@ -156,7 +156,7 @@ mod tests {
                 [keys.to_server, keys.to_client, keys.export, key, grant.grant, grant.preshared_key]
             };
         let base = all(Mode::Window, 1, b"first", b"answer", 2, b"claim", 3, 4);
-        // A changed input changes these keys and all later ones: all three, then the claim's, then the grant's two.
+        // Each changed input affects the key with the given number and all later keys.
         let changed = [
             (all(Mode::Invite, 1, b"first", b"answer", 2, b"claim", 3, 4), 0),
             (all(Mode::Window, 7, b"first", b"answer", 2, b"claim", 3, 4), 0),

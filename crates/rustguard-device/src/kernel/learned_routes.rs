@@ -103,7 +103,7 @@ impl LearnedRoutes {
         };
         let messages = Box::pin(messages.map(|(message, _)| message));
         let task = tokio::spawn(async move {
-            // The loop ends when either of the two ends.
+            // The task ends when either future ends.
             tokio::select! {
                 () = connection => {}
                 () = kernel.follow(messages) => {}

@@ -16,8 +16,8 @@ pub struct Netlink {
 impl Netlink {
     /// Opens a connection in the calling thread's network namespace. This needs no privilege.
     ///
+    /// # Errors
     /// [`KernelError::Netlink`] if no socket could be opened.
-    /// [`KernelError::Netlink`] when there is no socket.
     pub fn open() -> Result<Self, KernelError> {
         // Strict checking lets the kernel filter dumps. Without it, a request for the few routes of one table would
         // read a whole BGP table. Kernels before 4.20 do not support it, so callers also filter.

@@ -6,8 +6,8 @@
 //!
 //! | Settings from the server | Result |
 //! |---|---|
-//! | more than [`MAX_ROUTES`] routes, [`MAX_DNS`] name servers or [`MAX_SEARCH`] search domains | refused: [`Unacceptable`] |
-//! | an MTU too small for a tunnel; an address that no machine can use, or in one of this machine's networks | refused |
+//! | more than [`MAX_ROUTES`] routes, [`MAX_DNS`] name servers, [`MAX_SEARCH`] domains | refused: [`Unacceptable`] |
+//! | an MTU too small for a tunnel; an address that is unusable or in one of this machine's networks | refused |
 //! | a default route, whole or in parts | taken if the user accepts it |
 //! | name servers and search domains | taken if the user accepts them, except for invalid ones |
 //! | a route that contains the server's own endpoint | left out: the tunnel's packets would go into the tunnel |
