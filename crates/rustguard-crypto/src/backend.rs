@@ -2,7 +2,7 @@
 //! [`x25519::StaticSecret`](crate::x25519::StaticSecret).
 //!
 //! A backend is a module with a `Key` that implements [`Aead`] and a `StaticSecret` that implements [`DiffieHellman`].
-//! Code that carries packets never names one; the traits are public so that tests and benchmarks can.
+//! Code that processes packets never names a backend. The traits are public for tests and benchmarks.
 
 use crate::{
     frame::{Forged, Frame, KEY_LEN, NONCE_LEN, TAG_LEN, nonce},
@@ -22,14 +22,14 @@ pub(crate) use aws_lc as preferred;
 pub(crate) use portable as preferred;
 #[cfg(not(all(feature = "simd", target_arch = "x86_64")))]
 pub(crate) use preferred as batch;
-/// What runs of packets go through. Single packets and exchanges are the preferred backend's.
+/// The backend for runs of packets. The preferred backend handles single packets and Diffie-Hellman exchanges.
 #[cfg(all(feature = "simd", target_arch = "x86_64"))]
 pub(crate) use simd as batch;
 
 /// ChaCha20-Poly1305 (RFC 8439) under one key.
 ///
-/// A backend that handles one packet at a time implements the `_packet` methods and inherits the `_run` ones; one that
-/// works on several packets at once overrides the latter.
+/// A backend that handles one packet at a time implements the `_packet` methods and inherits the `_run` methods. A
+/// backend that handles several packets at once overrides the `_run` methods.
 pub trait Aead: Sized {
     /// Expands `key`.
     fn new(key: &[u8; KEY_LEN]) -> Self;
@@ -40,7 +40,7 @@ pub trait Aead: Sized {
     /// Authenticates `text` and decrypts it in place.
     ///
     /// # Errors
-    /// [`Forged`] when `tag` does not authenticate `aad` and `text`; `text` then never holds the decryption.
+    /// [`Forged`] when `tag` does not authenticate `aad` and `text`. `text` then never contains the decryption.
     fn open_packet(
         &self,
         nonce: &[u8; NONCE_LEN],
@@ -49,7 +49,7 @@ pub trait Aead: Sized {
         tag: &[u8; TAG_LEN],
     ) -> Result<(), Forged>;
 
-    /// What [`Key::seal`](crate::aead::Key::seal) promises.
+    /// Does what [`Key::seal`](crate::aead::Key::seal) promises.
     fn seal_run(&self, slab: &mut [u8], frames: &[Frame]) {
         for frame in frames {
             let (text, tag) = frame.split(slab);
@@ -57,7 +57,7 @@ pub trait Aead: Sized {
         }
     }
 
-    /// What [`Key::open`](crate::aead::Key::open) promises; `opened` is as long as `frames`.
+    /// Does what [`Key::open`](crate::aead::Key::open) promises. `opened` is as long as `frames`.
     fn open_run(&self, slab: &mut [u8], frames: &[Frame], opened: &mut [bool]) {
         for (frame, opened) in frames.iter().zip(opened) {
             let (text, tag) = frame.split(slab);
@@ -72,11 +72,11 @@ pub trait DiffieHellman: Clone {
     fn from_clamped(scalar: &[u8; 32]) -> Self;
     /// The clamped scalar.
     fn to_bytes(&self) -> [u8; 32];
-    /// The public half, computed when the secret was made.
+    /// The public half, which was computed when the secret was made.
     fn public_key(&self) -> PublicKey;
     /// The shared secret with `public`.
     ///
     /// # Errors
-    /// [`LowOrder`] when it is all zeros.
+    /// [`LowOrder`] when the shared secret is all zeros.
     fn diffie_hellman(&self, public: &PublicKey) -> Result<SharedSecret, LowOrder>;
 }

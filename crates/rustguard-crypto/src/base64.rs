@@ -1,24 +1,24 @@
-//! Keys as base64 text, as configuration files and `wg` write them: 44 characters for 32 bytes.
+//! Keys as base64 text, the format of configuration files and `wg`: 44 characters for 32 bytes.
 
 use crate::x25519::{PublicKey, StaticSecret};
 use base64ct::{Base64, Encoding};
 use core::{fmt, str::FromStr};
 use zeroize::Zeroizing;
 
-/// The characters of 32 bytes in base64, padding included.
+/// The number of characters of 32 bytes in base64, padding included.
 const LEN: usize = 44;
 
-/// Why a text is no key.
+/// The reason why a text is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {
     /// The text is not 44 characters long. The number is its length in characters.
     Length(usize),
-    /// The text is not base64, or not of 32 bytes.
+    /// The text is not base64, or not the base64 of 32 bytes.
     Encoding,
 }
 
-/// Reads 32 bytes from base64, in constant time where the text has the right length.
+/// Reads 32 bytes from base64. If the text has the right length, this takes constant time.
 ///
 /// # Errors
 /// See [`KeyError`].
@@ -27,7 +27,7 @@ pub fn decode(text: &str) -> Result<Zeroizing<[u8; 32]>, KeyError> {
         return Err(KeyError::Length(text.chars().count()));
     }
     let mut key = Zeroizing::new([0; 32]);
-    // The buffer has room for the padding that base64ct decodes before it cuts.
+    // base64ct decodes the padding before it removes it, so the buffer has room for that.
     let mut buffer = Zeroizing::new([0; 33]);
     let bytes = Base64::decode(text, &mut *buffer).map_err(|_| KeyError::Encoding)?;
     if bytes.len() != key.len() {
@@ -65,7 +65,7 @@ impl fmt::Display for PublicKey {
     }
 }
 
-/// Reads base64, in constant time where the text has the right length. The bytes are clamped.
+/// Reads base64. If the text has the right length, this takes constant time. The bytes are clamped.
 impl FromStr for StaticSecret {
     type Err = KeyError;
 
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
     use alloc::string::ToString as _;
 
-    /// A pair of `wg genkey` and `wg pubkey`.
+    /// A key pair from `wg genkey` and `wg pubkey`.
     const PRIVATE: &str = "YAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
     const PUBLIC: &str = "Y2FD6uTgrq+/bbBAXCNOtE+PGk8Papoh7qaWBpQUXn0=";
 
@@ -96,7 +96,7 @@ mod tests {
     fn a_text_that_is_no_key_is_refused() {
         assert_eq!(decode("abc").unwrap_err(), KeyError::Length(3));
         assert_eq!(decode(&"!".repeat(44)).unwrap_err(), KeyError::Encoding);
-        // 33 bytes have 44 characters too, but no padding.
+        // 33 bytes also have 44 characters, but no padding.
         assert_eq!(decode(&"A".repeat(44)).unwrap_err(), KeyError::Encoding);
     }
 }

@@ -1,4 +1,4 @@
-//! Where the packets of a run lie, and what the AEAD of every backend has in common.
+//! The places of a run's packets in the slab, and the parts of the AEAD that all backends share.
 
 use core::fmt;
 
@@ -9,24 +9,23 @@ pub const TAG_LEN: usize = 16;
 /// Bytes in a nonce of RFC 8439.
 pub const NONCE_LEN: usize = 12;
 
-/// One packet of a run: where its text lies in the slab, and its counter.
+/// One packet of a run: the place of its text in the slab, and its counter.
 ///
-/// The text is `slab[offset..offset + len]`; the tag follows it at once, in
-/// `slab[offset + len..offset + len + TAG_LEN]`.
+/// The text is `slab[offset..offset + len]`. The tag follows directly, in `slab[offset + len..offset + len + TAG_LEN]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// First byte of the text.
+    /// The offset of the text's first byte.
     pub offset: usize,
-    /// Bytes of text, without the tag.
+    /// The length of the text in bytes, without the tag.
     pub len: usize,
-    /// The counter, which is the nonce.
+    /// The counter, from which the nonce is made.
     pub counter: u64,
 }
 
 impl Frame {
     /// The text and the tag.
     pub(crate) fn split<'slab>(&self, slab: &'slab mut [u8]) -> (&'slab mut [u8], &'slab mut [u8; TAG_LEN]) {
-        // Checked piece by piece, so that no sum can wrap around.
+        // Each part is checked separately, so that no sum can overflow.
         slab.get_mut(self.offset..)
             .and_then(|rest| rest.split_at_mut_checked(self.len))
             .and_then(|(text, rest)| Some((text, rest.first_chunk_mut()?)))

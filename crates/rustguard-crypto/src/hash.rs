@@ -1,7 +1,8 @@
 //! BLAKE2s (RFC 7693), keyed BLAKE2s, HMAC-BLAKE2s and the HKDF of Noise.
 //!
-//! All functions take their input in parts, so that no buffer is needed to join them. Hash states, which hold traces of keys, and
-//! intermediate results are zeroized on drop. Results are plain arrays: the caller wipes those that are secret.
+//! All functions take their input in parts, so that no buffer is needed to join them. Hash states, which contain traces
+//! of keys, and intermediate results are zeroized on drop. Results are plain arrays. The caller must wipe the secret
+//! ones.
 
 use blake2::{
     Blake2s256, Blake2sMac,
@@ -14,29 +15,29 @@ use zeroize::Zeroizing;
 pub const HASH_LEN: usize = 32;
 /// Bytes of a keyed hash.
 pub const MAC_LEN: usize = 16;
-/// Bytes BLAKE2s takes in at once, to which HMAC pads its key.
+/// The block length of BLAKE2s in bytes. HMAC pads its key to this length.
 const BLOCK_LEN: usize = 64;
 
-// `Blake2s256` itself does not carry the marker; its state does.
+// `Blake2s256` itself does not implement the marker trait, but its state does.
 const _: () = crate::wiped_on_drop::<blake2::Blake2sVarCore>();
 const _: () = crate::wiped_on_drop::<Blake2sMac<U16>>();
 
-/// BLAKE2s-256 over the parts, one after another.
+/// BLAKE2s-256 of the concatenated parts.
 pub fn hash(parts: &[&[u8]]) -> [u8; HASH_LEN] {
     finish(absorb(Blake2s256::default(), parts))
 }
 
-/// Keyed BLAKE2s with a 16-byte result (MAC1, MAC2, cookie), over the parts.
+/// Keyed BLAKE2s of the concatenated parts, with a result of 16 bytes (MAC1, MAC2, cookie).
 ///
 /// # Panics
-/// When `key` is empty or longer than 32 bytes: BLAKE2s has no such keys.
+/// When `key` is empty or longer than 32 bytes. BLAKE2s has no such keys.
 pub fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; MAC_LEN] {
     assert!(!key.is_empty(), "BLAKE2s is not keyed by an empty key");
     let state = Blake2sMac::<U16>::new_from_slice(key).expect("BLAKE2s takes keys of up to 32 bytes");
     absorb(state, parts).finalize_fixed().into()
 }
 
-/// HMAC-BLAKE2s (RFC 2104) over the parts.
+/// HMAC-BLAKE2s (RFC 2104) of the concatenated parts.
 pub fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; HASH_LEN] {
     const INNER: u8 = 0x36;
     const OUTER: u8 = 0x5c;
@@ -74,7 +75,7 @@ pub fn kdf<const N: usize>(chaining_key: &[u8; HASH_LEN], input: &[u8]) -> [[u8;
     outputs
 }
 
-/// Whether `a` and `b` are equal, in a time that depends on their lengths alone: for comparing MACs.
+/// Whether `a` and `b` are equal, for comparing MACs. The time depends only on their lengths.
 pub fn ct_eq(a: &[u8], b: &[u8]) -> bool {
     a.ct_eq(b).into()
 }

@@ -1,16 +1,16 @@
-//! Public keys and shared secrets, which every backend of X25519 takes and returns.
+//! Public keys and shared secrets. Every backend of X25519 takes and returns these types.
 
 use core::fmt;
 use zeroize::Zeroizing;
 
-/// A public key. `Debug` prints the first characters of its base64, which is how `wg show` writes it.
+/// A public key. `Debug` prints the first characters of its base64, the encoding of `wg show`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PublicKey(pub [u8; 32]);
 
 /// The result of a Diffie-Hellman exchange, zeroized on drop. `Debug` prints nothing of it.
 pub struct SharedSecret(Zeroizing<[u8; 32]>);
 
-/// The peer's public key is of low order: the shared secret is all zeros and must not be used.
+/// The peer's public key has a low order. The shared secret is all zeros and must not be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LowOrder;
 
@@ -26,7 +26,7 @@ impl fmt::Debug for PublicKey {
 }
 
 impl SharedSecret {
-    /// Takes a copy of what a backend computed.
+    /// Copies the result of a backend.
     pub(crate) fn new(bytes: &[u8; 32]) -> Self {
         Self(Zeroizing::new(*bytes))
     }
@@ -51,7 +51,7 @@ impl fmt::Display for LowOrder {
 
 impl core::error::Error for LowOrder {}
 
-/// Three bytes as four characters of base64. Not constant-time: for public keys only.
+/// Writes three bytes as four characters of base64. It is not constant-time, so it is for public keys only.
 fn write_base64(f: &mut fmt::Formatter<'_>, [a, b, c]: [u8; 3]) -> fmt::Result {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bits = u32::from_be_bytes([0, a, b, c]);

@@ -1,13 +1,13 @@
 //! Random bytes from the operating system's generator.
 //!
-//! Keys that are stored (private keys, preshared keys, the secrets of invites, a server's key) come from here. Ephemeral keys and other
-//! short-lived values may come from any [`CryptoRng`](rand_core::CryptoRng).
+//! Stored keys (private keys, preshared keys, the secrets of invites, a server's key) come from here. Ephemeral keys
+//! and other short-lived values may come from any [`CryptoRng`](rand_core::CryptoRng).
 
 use core::{convert::Infallible, fmt};
 use rand_core::{TryCryptoRng, TryRng};
 use zeroize::Zeroizing;
 
-/// The operating system has no random bytes: no `getrandom` system call and no `/dev/urandom`, for example.
+/// The operating system has no random bytes. For example, it has no `getrandom` system call and no `/dev/urandom`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable(getrandom::Error);
 
@@ -31,11 +31,11 @@ pub fn bytes<const N: usize>() -> Result<Zeroizing<[u8; N]>, Unavailable> {
 
 /// The operating system's generator, for functions that take a [`CryptoRng`](rand_core::CryptoRng).
 ///
-/// It has no state in the process. Each call is a system call or as fast as one.
+/// It has no state in the process. Each call is a system call, or as fast as one.
 ///
 /// # Panics
-/// Every method, when the system has no random bytes. Call [`bytes`] first where that must be handled: on Linux, a generator that has
-/// answered once does not fail later.
+/// Every method panics when the operating system has no random bytes. To handle that, call [`bytes`] first: on Linux, a
+/// generator that has answered once does not fail later.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemRng;
 
@@ -75,7 +75,7 @@ mod tests {
         rng.fill_bytes(&mut bytes);
         assert!(bytes != [0; 64] && rng.next_u64() != rng.next_u64());
         let mut seen = [false; 64];
-        // A byte is zero by chance once in 256 times, eight times in a row never.
+        // A byte is zero with a chance of 1 in 256. Eight times in a row does not happen.
         for _ in 0..8 {
             rng.fill_bytes(&mut bytes);
             seen.iter_mut().zip(bytes).for_each(|(seen, byte)| *seen |= byte != 0);

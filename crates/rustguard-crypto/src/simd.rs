@@ -1,24 +1,27 @@
-//! ChaCha20-Poly1305 over several packets at once: the only module of this crate with `unsafe` in it.
+//! ChaCha20-Poly1305 over several packets at once. No other module of this crate has `unsafe` code.
 //!
-//! [`Group`] checks where packets lie; [`Avx512`] and [`Avx2`] prove that the processor has the instructions. Together they are
-//! safe to call. [`backend::simd`](crate::backend::simd) decides which packets go through which of them.
+//! [`Group`] checks that the packets lie inside the slab. [`Avx512`] and [`Avx2`] prove that the processor has the
+//! instructions. With both, the kernels are safe to call. [`backend::simd`](crate::backend::simd) decides which packets
+//! go to which kernel.
 //!
-//! # How
-//! ChaCha20 keeps word `i` of a block in vector `i`, one block per 32-bit lane, and any lane takes any block of any packet:
-//! the texts of a group form one stream of blocks ([`Blocks`]), and packets of different lengths leave no lane idle but at its
-//! end. Block 0 of every packet, the one-time Poly1305 key, is computed first; its words already lie one packet per lane, which
-//! is how Poly1305 wants them. That runs one packet per 64-bit lane, because the blocks of one packet depend on each other.
-//! Lanes without a packet repeat packet 0, and their results go nowhere.
+//! # Algorithm
+//! ChaCha20 keeps word `i` of a block in vector `i`, with one block per 32-bit lane. Any lane can compute any block of
+//! any packet. The texts of a group therefore form one stream of blocks ([`Blocks`]). Packets of different lengths
+//! leave no lane idle, except at the end of the stream. Block 0 of every packet, the one-time Poly1305 key, is computed
+//! first. Its words have one packet per lane, which is the layout that Poly1305 needs. Poly1305 processes one packet
+//! per 64-bit lane, because the blocks of one packet depend on each other. Lanes without a packet repeat packet 0, and
+//! their results are discarded.
 //!
-//! A full group on AVX-512 starts differently: up to the end of its shortest packet, lane `i` is packet `i`, and all lanes compute
-//! the block with the same number. Three quarters of the first round are then done once for all blocks, and Poly1305 processes the
-//! sealed blocks between the rounds.
+//! A full group on AVX-512 starts differently. Up to the end of its shortest packet, lane `i` is packet `i`, and all
+//! lanes compute the block with the same number. Three quarters of the first round are then computed once for all
+//! blocks. Poly1305 processes the sealed blocks between the rounds.
 //!
 //! # Secrets
-//! No branch and no address depends on a key, on keystream or on text, only on lengths, on the number of packets, and on which
-//! packets turned out authentic. Tags are compared without leaving the vector registers: only the verdict does. Memory that holds
-//! one-time keys or keystream by design is wiped. The compiler does not say what it spills, so [`wipe_stack`] overwrites the stack
-//! that the kernels used when a run is done. Registers are not wiped.
+//! No branch and no address depends on a key, on keystream or on text. They depend only on lengths, on the number of
+//! packets, and on which packets are authentic. Tags are compared in the vector registers; only the result leaves them.
+//! Memory that is meant for one-time keys or keystream is wiped. The compiler does not report which registers it spills
+//! to the stack, so [`wipe_stack`] overwrites the kernels' part of the stack when a run is done. Registers are not
+//! wiped.
 #![allow(unsafe_code)]
 
 use crate::frame::{Frame, TAG_LEN};
@@ -30,77 +33,81 @@ mod avx512;
 cpufeatures::new!(has_avx512, "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512ifma", "avx512vbmi2");
 cpufeatures::new!(has_avx2, "avx2");
 
-/// Packets in a group, and lanes of 32 bits in the widest vector.
+/// The number of packets in a group, and of 32-bit lanes in the widest vector.
 pub(crate) const GROUP: usize = 16;
-/// The longest text in a group: no datagram carries more, and no block counter, length or sum here can overflow.
+/// The longest text in a group, in bytes. No datagram carries more. With this limit, no block counter, length or sum
+/// here can overflow.
 pub(crate) const MAX_LEN: usize = u16::MAX as usize;
 
-/// Bytes in a block of ChaCha20.
+/// The length of a ChaCha20 block in bytes.
 const BLOCK: usize = 64;
 /// The first row of every block: "expand 32-byte k".
 const CONSTANTS: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 
-/// Proof that the processor, and the operating system, can do AVX-512 F, BW, VL, DQ, IFMA and VBMI2: Ice Lake, Zen 4 and later.
+/// Proof that the processor and the operating system support AVX-512 F, BW, VL, DQ, IFMA and VBMI2 (Ice Lake, Zen 4 and
+/// later).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512(());
 
 impl Avx512 {
-    /// The proof, if there is one.
+    /// Returns the proof if the features are there.
     pub(crate) fn detect() -> Option<Self> {
         has_avx512::get().then_some(Self(()))
     }
 
     /// Encrypts every text of the group in place and writes its tag behind it.
     pub(crate) fn seal(self, key: &[u32; 8], group: &mut Group<'_>) {
-        // SAFETY: `self` exists only where `detect` found every feature.
+        // SAFETY: `self` exists only if `detect` found every feature.
         unsafe { avx512::seal(key, group) }
     }
 
-    /// Decrypts the authentic texts in place and leaves the others as they are; bit `i` says whether packet `i` is authentic.
+    /// Decrypts the authentic texts in place, and does not change the others. Bit `i` of the result is set if packet
+    /// `i` is authentic.
     pub(crate) fn open(self, key: &[u32; 8], group: &mut Group<'_>) -> u32 {
-        // SAFETY: `self` exists only where `detect` found every feature.
+        // SAFETY: `self` exists only if `detect` found every feature.
         unsafe { avx512::open(key, group) }
     }
 }
 
-/// Proof that the processor, and the operating system, can do AVX2.
+/// Proof that the processor and the operating system support AVX2.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx2(());
 
 impl Avx2 {
-    /// The proof, if there is one.
+    /// Returns the proof if the features are there.
     pub(crate) fn detect() -> Option<Self> {
         has_avx2::get().then_some(Self(()))
     }
 
     /// Encrypts every text of the group in place and writes its tag behind it.
     pub(crate) fn seal(self, key: &[u32; 8], group: &mut Group<'_>) {
-        // SAFETY: `self` exists only where `detect` found the feature.
+        // SAFETY: `self` exists only if `detect` found the feature.
         unsafe { avx2::seal(key, group) }
     }
 
-    /// Decrypts the authentic texts in place and leaves the others as they are; bit `i` says whether packet `i` is authentic.
+    /// Decrypts the authentic texts in place, and does not change the others. Bit `i` of the result is set if packet
+    /// `i` is authentic.
     pub(crate) fn open(self, key: &[u32; 8], group: &mut Group<'_>) -> u32 {
-        // SAFETY: `self` exists only where `detect` found the feature.
+        // SAFETY: `self` exists only if `detect` found the feature.
         unsafe { avx2::open(key, group) }
     }
 }
 
 /// Between 1 and [`GROUP`] packets of one slab.
 ///
-/// Every one of `packets` lies inside the slab with its tag, and the slab is borrowed for as long as the group lives: the
-/// kernels rely on both. Only [`Group::new`] makes one.
+/// Each of `packets` and its tag lie inside the slab, and the slab is borrowed for as long as the group lives. The
+/// kernels rely on both. Only [`Group::new`] makes a group.
 pub(crate) struct Group<'slab> {
-    /// Those past `count` repeat the first.
+    /// The entries past `count` repeat the first.
     packets: [Packet; GROUP],
     count: usize,
     slab: PhantomData<&'slab mut [u8]>,
 }
 
-/// Where a packet lies, and its counter.
+/// The place of a packet in the slab, and its counter.
 #[derive(Clone, Copy)]
 struct Packet {
-    /// `len` bytes of text, then [`TAG_LEN`] of tag.
+    /// The start of `len` bytes of text, which are followed by [`TAG_LEN`] bytes of tag.
     text: *mut u8,
     len: usize,
     counter: u64,
@@ -110,7 +117,8 @@ impl<'slab> Group<'slab> {
     /// Checks that the frames lie inside the slab.
     ///
     /// # Panics
-    /// When one does not, when there are none or more than [`GROUP`], or when a text is longer than [`MAX_LEN`].
+    /// When a frame does not lie inside the slab, when there are no frames or more than [`GROUP`], or when a text is
+    /// longer than [`MAX_LEN`].
     pub(crate) fn new(slab: &'slab mut [u8], frames: impl ExactSizeIterator<Item = Frame>) -> Self {
         let count = frames.len();
         assert!((1..=GROUP).contains(&count), "a group has between 1 and 16 packets");
@@ -118,7 +126,8 @@ impl<'slab> Group<'slab> {
         let mut packets = [Packet { text: base, len: 0, counter: 0 }; GROUP];
         for (packet, frame) in packets.iter_mut().zip(frames) {
             assert!(frame.len <= MAX_LEN, "the text fits a datagram");
-            // For its checks: its pointers would each invalidate those of the frame before.
+            // This call is only for its checks. Its pointers cannot be used, because each call would invalidate those
+            // of the frame before.
             let _ = frame.split(slab);
             *packet = Packet { text: base.wrapping_add(frame.offset), len: frame.len, counter: frame.counter };
         }
@@ -127,18 +136,18 @@ impl<'slab> Group<'slab> {
         Self { packets, count, slab: PhantomData }
     }
 
-    /// A bit for every packet.
+    /// A bit mask of all packets.
     fn everyone(&self) -> u32 {
         (1 << self.count) - 1
     }
 
-    /// The counters' low and high halves: the last two words of a nonce.
+    /// The low and high halves of the counters, which are the last two words of the nonces.
     fn nonces<const N: usize>(&self, first: usize) -> ([u32; N], [u32; N]) {
         let counter = |i: usize| self.packets[first + i].counter;
         (core::array::from_fn(|i| counter(i) as u32), core::array::from_fn(|i| (counter(i) >> 32) as u32))
     }
 
-    /// The tag that packet `i` came with, as two little-endian halves.
+    /// The received tag of packet `i`, as two little-endian halves.
     fn tag(&self, i: usize) -> (u64, u64) {
         let Packet { text, len, .. } = self.packets[i];
         // SAFETY: the tag lies behind the text inside the borrowed slab (`Group::new`).
@@ -150,49 +159,49 @@ impl<'slab> Group<'slab> {
     fn set_tag(&mut self, i: usize, low: u64, high: u64) {
         let Packet { text, len, .. } = self.packets[i];
         let tag = (u128::from(high) << 64 | u128::from(low)).to_le_bytes();
-        // SAFETY: as in `tag`, and the slab is borrowed mutably, through `self` too.
+        // SAFETY: as in `tag`. The slab is borrowed mutably, also through `self`.
         unsafe { text.add(len).cast::<[u8; TAG_LEN]>().write(tag) };
     }
 }
 
-/// The texts of some packets of a group as one stream of ChaCha20 blocks, from block 1 of each.
+/// The texts of some packets of a group, as one stream of ChaCha20 blocks. Each text begins with block 1 of its packet.
 struct Blocks<'group> {
     packets: &'group [Packet; GROUP],
-    /// Where they start and end in each packet that is not shorter.
+    /// The part of each text that belongs to the stream. A shorter text ends earlier.
     bytes: Range<usize>,
-    /// The packets to come, none of them empty: bit `i` stands for `packets[i]`.
+    /// The packets that are left, none of them empty. Bit `i` stands for `packets[i]`.
     wanted: u32,
-    /// Bytes of the first of them that are done: whole blocks.
+    /// The bytes of the first of these packets that are done. They are whole blocks.
     done: usize,
 }
 
-/// `N` blocks of a stream, or what was left of it: what each lane computes, and where it goes.
+/// The next `N` blocks of a stream, or fewer at its end: the block that each lane computes, and the place of its text.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Lanes<const N: usize> {
     /// The block counters.
     block: [u32; N],
-    /// The packets' counters, low halves and high halves.
+    /// The packets' counters: low halves and high halves.
     low: [u32; N],
     high: [u32; N],
     /// The texts, in the order of the lanes.
     pieces: [Piece; N],
-    /// How many of `pieces` there are.
+    /// The number of valid `pieces`.
     count: usize,
 }
 
-/// Some blocks in a row of one packet.
+/// Consecutive blocks of one packet.
 #[derive(Clone, Copy)]
 struct Piece {
-    /// Its first lane. All pieces together take no more lanes than there are.
+    /// The first lane of the piece. All pieces together take at most `N` lanes.
     lane: usize,
-    /// `len` bytes of text inside the slab: a lane for every 64, and one for what is left.
+    /// The start of `len` bytes of text inside the slab. There is a lane for every 64 bytes, and one for the rest.
     text: *mut u8,
     len: usize,
 }
 
 impl<'group> Blocks<'group> {
-    /// Of the `wanted` packets' texts those `bytes` that they have. They start with a block.
+    /// The stream of those `bytes` that the `wanted` packets' texts have. The range starts at the start of a block.
     fn new(group: &'group Group<'_>, mut wanted: u32, bytes: Range<usize>) -> Self {
         for (i, packet) in group.packets.iter().enumerate() {
             wanted &= !(u32::from(packet.len.min(bytes.end) <= bytes.start) << i);
@@ -200,7 +209,7 @@ impl<'group> Blocks<'group> {
         Self { packets: &group.packets, wanted, done: bytes.start, bytes }
     }
 
-    /// The next blocks into `lanes`; false if there are none left.
+    /// Writes the next blocks to `lanes`. Returns false if no blocks are left.
     #[inline]
     fn next<const N: usize>(&mut self, lanes: &mut Lanes<N>) -> bool {
         let mut lane = 0;
@@ -235,21 +244,23 @@ impl<const N: usize> Lanes<N> {
     }
 }
 
-/// Overwrites the stack that a call of a kernel at the same depth has used, and may have left keystream in.
+/// Overwrites the stack that a kernel has used when it was called at the same depth. The kernel may have left keystream
+/// there.
 ///
-/// Nothing obliges a compiler to put frames where this assumes them; every one for x86-64 does.
+/// No rule makes a compiler put stack frames where this function expects them, but every compiler for x86-64 does so.
 #[inline(never)]
 pub(crate) fn wipe_stack() {
     let mut frames = MaybeUninit::<[u8; STACK]>::uninit();
     let start = frames.as_mut_ptr();
     // SAFETY: the whole of `frames` is written, and nothing is read.
     unsafe { start.write_bytes(0, 1) };
-    // SAFETY: no instructions at all. As far as the compiler knows it may read `frames`, which therefore has to be written.
+    // SAFETY: the code has no instructions. The compiler has to assume that it reads `frames`, so the bytes must be
+    // written before.
     unsafe { asm!("/* {} */", in(reg) start, options(nostack, preserves_flags)) };
 }
 
-/// More than the kernels' frames, of which the deepest are `open`, `open_together` and `block_and_all` of AVX-512: 12,300 bytes
-/// together, optimised.
+/// The size in bytes. It is more than the kernels' stack frames: the deepest are `open`, `open_together` and
+/// `block_and_all` of AVX-512, with 12,300 bytes together in an optimised build.
 const STACK: usize = 13 * 1024;
 
 #[cfg(test)]
@@ -263,9 +274,10 @@ mod tests {
     };
     use std::vec::Vec;
 
-    /// Keys and texts at which sums come close to 2^130 - 5, to 2^130 and to 2^128, and carries run through every limb.
+    /// Compares tags for keys and texts whose sums come close to 2^130 - 5, to 2^130 and to 2^128, and whose carries
+    /// run through every limb.
     ///
-    /// ChaCha20 does not give such keys in a lifetime, so that no test of whole packets finds them.
+    /// ChaCha20 practically never produces such keys, so tests of whole packets cannot find these cases.
     fn tags_at_the_edges(tags: impl Fn(&[[u32; GROUP]; 8], &Group<'_>) -> [u128; GROUP]) {
         const R: [u128; 8] = [0, 1, 2, 4, 5 << 32, 0x0fff_fffc << 96, u128::MAX, u128::MAX - 0xff];
         const S: [u128; 3] = [0, 1, u128::MAX];
@@ -279,10 +291,12 @@ mod tests {
                 for (i, packet) in slab.chunks_mut(stride).enumerate() {
                     for (j, block) in packet[..len].chunks_mut(16).enumerate() {
                         let block_of = match (len, i / 8, j) {
-                            // With the lengths: 2^130 minus `shift`, where r is 1. Whether that is reduced shows here only.
+                            // With the lengths, the sum is 2^130 minus `shift` where r is 1. Only this case shows
+                            // whether the sum is reduced.
                             (32, 0, 0) => 0u128.wrapping_sub(shift as u128 + (32 << 64)),
                             (32, 0, 1) => 0,
-                            // In the first half a single block all along, in the second half every one in turn.
+                            // Packets of the first half repeat a single block. Packets of the second half use all
+                            // blocks in turn.
                             (_, half, _) => BLOCKS[(shift + half * j) % BLOCKS.len()],
                         };
                         let bytes = block_of.to_le_bytes();

@@ -7,14 +7,14 @@ use crate::random;
 use core::fmt;
 use zeroize::Zeroizing;
 
-/// A private key, clamped, zeroized on drop. `Debug` prints nothing of it.
+/// A private key. It is clamped, and zeroized on drop. `Debug` prints nothing of it.
 #[derive(Clone)]
 pub struct StaticSecret(preferred::StaticSecret);
 impl StaticSecret {
     /// Takes 32 random or stored bytes, and clamps them (RFC 7748, section 5).
     ///
-    /// The public half is computed here, once: this costs a scalar multiplication, and
-    /// [`public_key`](Self::public_key) nothing.
+    /// The public half is computed here, once, by a scalar multiplication. [`public_key`](Self::public_key) then costs
+    /// nothing.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         let mut scalar = Zeroizing::new(bytes);
         scalar[0] &= 0b1111_1000;
@@ -23,17 +23,18 @@ impl StaticSecret {
         Self(preferred::StaticSecret::from_clamped(&scalar))
     }
 
-    /// A new key from the operating system's generator, as every key that is stored should be. A generator in the process's memory
-    /// could be read or copied (a snapshot of a virtual machine, a core dump) before the key is made.
+    /// A new key from the operating system's generator. Every key that is stored should come from there: the state of a
+    /// generator in the process's memory could be read or copied (a snapshot of a virtual machine, a core dump) before
+    /// the key is made.
     ///
     /// # Errors
-    /// [`Unavailable`](random::Unavailable) when the system has no random bytes.
+    /// [`Unavailable`](random::Unavailable) when the operating system has no random bytes.
     #[cfg(feature = "getrandom")]
     pub fn generate() -> Result<Self, random::Unavailable> {
         random::bytes().map(|bytes| Self::from_bytes(*bytes))
     }
 
-    /// The clamped bytes, as configuration files hold them. The caller wipes them.
+    /// The clamped bytes, as configuration files contain them. The caller must wipe them.
     pub fn to_bytes(&self) -> [u8; 32] {
         self.0.to_bytes()
     }
@@ -46,7 +47,7 @@ impl StaticSecret {
     /// The shared secret with `public`, whose highest bit is ignored (RFC 7748, section 5).
     ///
     /// # Errors
-    /// [`LowOrder`] when the result is all zeros, whichever private key this is.
+    /// [`LowOrder`] when the result is all zeros. Such a public key gives this result with every private key.
     pub fn diffie_hellman(&self, public: &PublicKey) -> Result<SharedSecret, LowOrder> {
         self.0.diffie_hellman(public)
     }

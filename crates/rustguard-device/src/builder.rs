@@ -1,4 +1,4 @@
-//! How a device is made: the settings before it starts.
+//! The settings of a device before it starts.
 
 use crate::{
     binder::Binder,
@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 #[cfg(feature = "kernel")]
 mod on_kernel;
 
-/// The settings of a device that is to start. [`Device::update`] changes some of them later.
+/// The settings of a device before it starts. [`Device::update`] changes some of them later.
 #[derive(Default)]
 pub struct Builder {
     pub(crate) settings: Settings,
@@ -30,30 +30,30 @@ pub struct Builder {
     io: Io,
 }
 
-/// How workers talk to the kernel.
+/// The way in which workers exchange packets with the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Io {
-    /// A system call for each batch, and ppoll where there is nothing to do.
+    /// A system call for each batch, and ppoll while there is nothing to do.
     #[default]
     Poll,
-    /// io_uring: reads that go on by themselves, and whole batches of writes at once. Linux 6.7 or newer.
+    /// io_uring: reads continue by themselves, and one system call writes a whole batch. Needs Linux 6.7 or newer.
     Uring,
 }
 
-/// Whether whole runs of packets are exchanged with the kernel.
+/// Whether runs of packets are exchanged with the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Offload {
-    /// As far as the kernel is able to.
+    /// As far as the kernel supports it.
     #[default]
     On,
-    /// Every packet is a system call: for kernels that get it wrong, and to measure what it brings.
+    /// Every packet is a system call. This is for kernels with bugs, and for measuring the effect of offload.
     Off,
 }
 
 impl Device {
-    /// Begins a device.
+    /// Begins the settings of a device.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -74,7 +74,7 @@ impl Builder {
         self
     }
 
-    /// Sets the firewall mark (SO_MARK) of all datagrams that the device sends; 0, the default, for none.
+    /// Sets the firewall mark (SO_MARK) of all datagrams that the device sends; 0, the default, means no mark.
     #[must_use]
     pub fn fwmark(mut self, mark: u32) -> Self {
         self.settings.update.fwmark = Some(mark);
@@ -95,63 +95,65 @@ impl Builder {
         self
     }
 
-    /// Sets how often a name that cannot be resolved is tried again, with growing pauses of up to 30 s; without limit by default.
+    /// Sets how often a name that cannot be resolved is tried again; without limit by default. The pauses grow to 30 s.
     #[must_use]
     pub fn resolution_retries(mut self, retries: u32) -> Self {
         self.settings.resolution_retries = Some(retries);
         self
     }
 
-    /// Sets whether a handshake begins with each peer as soon as it has an endpoint, without a packet to send; off by default.
-    /// Peers that still use a session from before a crash of this program then get a new one at once, instead of after 15 seconds.
-    /// At most 1,000 handshakes begin each second.
+    /// Sets whether a handshake begins with each peer as soon as it has an endpoint, even if there is no packet to
+    /// send; off by default. A peer that still uses a session from before a crash of this program then gets a new
+    /// session at once, instead of after 15 seconds. At most 1,000 handshakes begin each second.
     #[must_use]
     pub fn greet(mut self, greet: bool) -> Self {
         self.settings.greet = greet;
         self
     }
 
-    /// How many queues the interface has, each with sockets and a thread of its own; by default [`default_queues`]. All
-    /// packets of one peer come in by one queue, and those of a flow go out by one: they stay in order.
+    /// Sets the number of the interface's queues; [`default_queues`] by default. Each queue has its own sockets and
+    /// thread. All packets of one peer arrive through one queue, and all packets of a flow leave through one queue, so
+    /// they stay in order.
     #[must_use]
     pub fn queues(mut self, queues: NonZeroUsize) -> Self {
         self.queues = Some(queues);
         self
     }
 
-    /// Whether whole runs of packets are exchanged with the kernel (TUN and UDP segmentation offload); by default they are,
-    /// as far as the kernel is able to.
+    /// Sets whether runs of packets are exchanged with the kernel (TUN and UDP segmentation offload); by default, as
+    /// far as the kernel supports it.
     #[must_use]
     pub fn offload(mut self, offload: Offload) -> Self {
         self.offload = offload;
         self
     }
 
-    /// Sets how workers talk to the kernel; [`Io::Poll`] by default.
+    /// Sets the way in which workers exchange packets with the kernel; [`Io::Poll`] by default.
     #[must_use]
     pub fn io(mut self, io: Io) -> Self {
         self.io = io;
         self
     }
 
-    /// Sets what happens to a packet that one peer sends to another; [`Relay::Auto`] by default.
+    /// Sets how packets from one peer to another are treated; [`Relay::Auto`] by default.
     #[must_use]
     pub fn relay(mut self, relay: Relay) -> Self {
         self.settings.relay = relay;
         self
     }
 
-    /// Relays also while netfilter has rules for what the host forwards: base chains of nftables at prerouting, forward or
-    /// postrouting, or tables of legacy iptables. Relayed packets pass none of them. Over transports of the embedder's own there
-    /// is no such host, and this is always so.
+    /// Relays packets even while netfilter has rules for packets that the host forwards: base chains of nftables at
+    /// prerouting, forward or postrouting, or tables of legacy iptables. Relayed packets do not pass through them. Over
+    /// the embedder's own transports there is no such host, so packets are always relayed unfiltered.
     #[must_use]
     pub fn relay_unfiltered(mut self) -> Self {
         self.settings.relay_unfiltered = true;
         self
     }
 
-    /// Lets `engine` decide about routes. Allowed IPs are then the limit of what a peer may carry, and may overlap. Without an engine
-    /// they are the routes, as in WireGuard ([`StaticRoutes`](crate::routing::StaticRoutes)).
+    /// Lets `engine` decide about routes. Allowed IPs then limit the addresses that a peer may carry, and may overlap.
+    /// Without an engine, the allowed IPs are the routes, as in WireGuard
+    /// ([`StaticRoutes`](crate::routing::StaticRoutes)).
     #[must_use]
     pub fn routing(mut self, engine: impl RoutingEngine + Send + 'static) -> Self {
         self.settings.engine = Some(Box::new(engine));
@@ -165,15 +167,15 @@ impl Builder {
         self
     }
 
-    /// Sets what happens to a router's packets with sources that it has not announced; they are dropped by default.
+    /// Sets how packets are treated whose source a router has not announced; they are dropped by default.
     #[must_use]
     pub fn source_check(mut self, mode: SourceCheck) -> Self {
         self.settings.source_check = mode;
         self
     }
 
-    /// Lets `filter` decide about each packet: see [`filter`](crate::filter). Several workers call it at the same time, once for each
-    /// packet. It has to be quick, and should neither block nor allocate. A panic in it ends the device.
+    /// Lets `filter` decide about each packet: see [`filter`](crate::filter). Several workers call it at the same time,
+    /// once for each packet. It has to be quick, and should neither block nor allocate. A panic in it ends the device.
     #[must_use]
     pub fn filter(mut self, filter: impl Fn(&filter::Packet<'_>) -> filter::Verdict + Send + Sync + 'static) -> Self {
         self.settings.filter = Some(Box::new(filter));
@@ -187,12 +189,13 @@ impl Builder {
         self
     }
 
-    /// Lets another protocol share the tunnel's UDP port. A datagram that is no WireGuard message is queued when `recognises`
-    /// returns true for it; [`DeviceHandle::send`](crate::DeviceHandle::send) answers. `recognises` runs on the data path, for
-    /// datagrams of anybody: it has to be quick. Stock WireGuard peers drop unknown messages without an answer.
+    /// Lets another protocol share the tunnel's UDP port. A datagram that is not a WireGuard message is queued if
+    /// `recognises` returns true for it. [`DeviceHandle::send`](crate::DeviceHandle::send) sends the answers.
+    /// `recognises` runs on the data path, for datagrams from any sender, so it has to be quick. Other WireGuard
+    /// implementations drop unknown messages without an answer.
     ///
-    /// At most `queued` datagrams wait; more are dropped and counted. Half of the places are kept for sources that send little,
-    /// so that a flood does not keep them out.
+    /// At most `queued` datagrams wait. More are dropped and counted. Half of the places are reserved for sources that
+    /// send little, so that a flood does not exclude them.
     #[must_use]
     pub fn datagrams(mut self, recognises: fn(&[u8]) -> bool, queued: usize) -> (Self, Datagrams) {
         let (queue, receiver) = mpsc::channel(queued);
@@ -200,15 +203,17 @@ impl Builder {
         (self, Datagrams::new(receiver))
     }
 
-    /// The embedder's counters, which are shown with the device's in [`Status::counters`](crate::Status::counters) and `show`. The
-    /// control thread calls the function for each status: it must not block.
+    /// Sets the function that returns the embedder's own counters. They are shown with the device's in
+    /// [`Status::counters`](crate::Status::counters) and `show`. The control thread calls the function for each status,
+    /// so it must not block.
     #[must_use]
     pub fn counters(mut self, counters: impl Fn() -> Vec<Counter> + Send + 'static) -> Self {
         self.settings.counters = Some(Box::new(counters));
         self
     }
 
-    /// Starts over the embedder's own transports: packets in memory, a network stack in the program, another kind of network.
+    /// Starts the device over the embedder's own transports: packets in memory, a network stack in the program, or
+    /// another kind of network.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -217,8 +222,8 @@ impl Builder {
     }
 }
 
-/// One queue for two cores, at least 1 and at most 8. A worker moves packets both ways, and leaves a core for the programs that
-/// send and receive them.
+/// The default number of queues: one for two cores, at least 1 and at most 8. A worker processes packets in both
+/// directions, and leaves one core to the programs that send and receive them.
 pub fn default_queues() -> NonZeroUsize {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     NonZeroUsize::new((cores / 2).clamp(1, 8)).expect("it is clamped")

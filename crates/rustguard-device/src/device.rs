@@ -1,4 +1,4 @@
-//! The handle on a running device, and how its threads are started.
+//! The handle on a running device, and the start of its threads.
 
 use crate::{
     binder::Binder,
@@ -18,7 +18,7 @@ use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 
 /// A running tunnel. Dropping it stops the threads, closes the sockets and erases every key.
 ///
-/// The methods are futures that any executor can run; the device itself runs on threads of its own.
+/// Any executor can run the futures of the methods. The device itself runs on its own threads.
 pub struct Device {
     handle: DeviceHandle,
     events: broadcast::Sender<Event>,
@@ -52,7 +52,7 @@ impl Device {
         self.handle.update(update).await
     }
 
-    /// The state now, without secrets; `None` once the device has ended.
+    /// The current state, without secrets; `None` once the device has ended.
     pub async fn status(&self) -> Option<Status> {
         self.handle.status().await
     }
@@ -62,34 +62,34 @@ impl Device {
         self.handle.secrets().await
     }
 
-    /// As [`DeviceHandle::handshake_now`].
+    /// The same as [`DeviceHandle::handshake_now`].
     pub async fn handshake_now(&self) {
         self.handle.handshake_now().await;
     }
 
-    /// What happens from now on.
+    /// The events from now on.
     pub fn events(&self) -> Events {
         Events::new(self.events.subscribe())
     }
 
-    /// Waits until the device has ended, and says why.
+    /// Waits until the device has ended. Returns the reason.
     pub async fn closed(&self) -> CloseReason {
         let mut closed = self.closed.clone();
         let reason = closed.wait_for(Option::is_some).await;
         reason.ok().and_then(|reason| reason.clone()).unwrap_or(CloseReason::Shutdown)
     }
 
-    /// The kernel interface; `None` over a transport of the embedder's own.
+    /// The kernel interface; `None` over the embedder's own transports.
     pub fn interface(&self) -> Option<&Interface> {
         self.interface.as_ref()
     }
 
-    /// A second way to ask and configure, which does not keep the device alive (the UAPI server has one).
+    /// A second handle, for queries and changes. It does not keep the device alive. The UAPI server uses one.
     pub fn handle(&self) -> DeviceHandle {
         self.handle.clone()
     }
 
-    /// Stops everything and waits for it: afterwards the interface, the sockets and the keys are gone.
+    /// Stops the device and waits for its end. Afterwards the interface, the sockets and the keys no longer exist.
     pub async fn shutdown(mut self) {
         let _ = self.handle.commands.send(Command::Shutdown).await;
         self.closed().await;
@@ -98,7 +98,7 @@ impl Device {
 
     fn join(&mut self) {
         if let Some(control) = self.control.take() {
-            // A panic there was printed by the panic hook.
+            // The panic hook has printed a panic of that thread.
             let _ = control.join();
         }
     }
@@ -107,21 +107,21 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if self.control.is_some() {
-            // Never blocks, and cannot be lost to a full queue.
+            // This never blocks, and a full queue cannot lose it.
             self.stop.notify_one();
             self.join();
         }
     }
 }
 
-/// Asks and configures a device without keeping it alive.
+/// A handle for queries and changes, which does not keep the device alive.
 #[derive(Clone)]
 pub struct DeviceHandle {
     commands: mpsc::Sender<Command>,
 }
 
 impl DeviceHandle {
-    /// As [`Device::update`].
+    /// The same as [`Device::update`].
     ///
     /// # Errors
     /// See [`UpdateError`].
@@ -131,38 +131,39 @@ impl DeviceHandle {
         answered.await.map_err(|_| UpdateError::Closed)?
     }
 
-    /// Starts a handshake with every peer whose endpoint is known: the network has changed under the tunnel.
+    /// Starts a handshake with every peer whose endpoint is known. Call this when the network under the tunnel has
+    /// changed.
     pub async fn handshake_now(&self) {
         let _ = self.commands.send(Command::HandshakeNow).await;
     }
 
-    /// Sends a datagram of another protocol from the tunnel's port: see [`Builder::datagrams`]. Like any datagram, it may be
-    /// lost.
+    /// Sends a datagram of another protocol from the tunnel's port: see
+    /// [`Builder::datagrams`](crate::Builder::datagrams). It may be lost, like any datagram.
     pub async fn send(&self, datagram: Datagram) {
-        // A device that has ended sends nothing any more.
+        // A device that has ended sends nothing.
         let _ = self.commands.send(Command::Send(datagram)).await;
     }
 
-    /// What the routing engine tells; `None` once the device has ended.
+    /// The state of the routing engine; `None` once the device has ended.
     pub async fn routing(&self) -> Option<RoutingStatus> {
         let (answer, answered) = oneshot::channel();
         self.commands.send(Command::Routing(answer)).await.ok()?;
         answered.await.ok()
     }
 
-    /// As [`Device::status`].
+    /// The same as [`Device::status`].
     pub async fn status(&self) -> Option<Status> {
         let (answer, answered) = oneshot::channel();
         self.commands.send(Command::Status(answer)).await.ok()?;
         answered.await.ok()
     }
 
-    /// As [`Device::secrets`].
+    /// The same as [`Device::secrets`].
     pub async fn secrets(&self) -> Option<Secrets> {
         self.status_with_secrets().await.map(|(_, secrets)| secrets)
     }
 
-    /// The state and the secrets of one moment: for configurations that are saved.
+    /// The state and the secrets at the same moment, for saving the configuration.
     pub async fn status_with_secrets(&self) -> Option<(Status, Secrets)> {
         let (answer, answered) = oneshot::channel();
         self.commands.send(Command::StatusWithSecrets(answer)).await.ok()?;

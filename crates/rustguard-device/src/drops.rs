@@ -1,10 +1,11 @@
-//! Why packets were dropped: one relaxed counter per reason, never touched by a packet that passes.
+//! The reasons why packets were dropped. Each reason has one relaxed counter. A packet that passes never touches these
+//! counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
-        /// Why a packet went nowhere.
+        /// The reason why a packet was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum DropReason { $($(#[$doc])* $variant,)* }
@@ -22,65 +23,68 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// A datagram that is no message of a known protocol: unknown type, wrong length, nonzero reserved bytes.
+    /// A datagram that is not a message of a known protocol: unknown type, wrong length, nonzero reserved bytes.
     Malformed => "malformed",
-    /// A transport message for a receiver index that no session has.
+    /// A transport message whose receiver index belongs to no session.
     UnknownIndex => "unknown_index",
-    /// A transport message of a session past Reject-After-Time.
+    /// A transport message of a session that is older than Reject-After-Time.
     SessionExpired => "session_expired",
     /// A transport message that failed authentication.
     Forged => "forged",
-    /// A transport message whose counter was seen before, or lies behind the replay window.
+    /// A transport message whose counter was seen before, or is older than the replay window.
     Replayed => "replayed",
-    /// An authentic message whose payload is no IP packet.
+    /// An authentic message whose payload is not an IP packet.
     NotIp => "not_ip",
-    /// An inner source address outside the peer's allowed IPs.
+    /// A packet whose source address is outside the peer's allowed IPs.
     SourceNotAllowed => "source_not_allowed",
-    /// A source within the allowed IPs of a router that has not announced it to the routing engine
-    /// ([`SourceCheck`](crate::SourceCheck)).
+    /// A packet whose source address is within the allowed IPs of a router, but was not announced by it to the routing
+    /// engine ([`SourceCheck`](crate::SourceCheck)).
     SourceNotAnnounced => "source_not_announced",
-    /// A unicast packet from the host for an address that no peer has, or a packet for a peer that a filter named and that does not
-    /// exist.
+    /// A unicast packet from the host to an address that no peer has, or a packet for which a filter named a peer that
+    /// does not exist.
     NoRoute => "no_route",
-    /// One of the tunnel's own datagrams that came back from the TUN: a route of the host leads to a peer's endpoint through the
-    /// tunnel. Sent on, it would come back for ever.
+    /// One of the tunnel's own datagrams that came back from the TUN: a route of the host to a peer's endpoint leads
+    /// through the tunnel. If it were sent again, it would come back without end.
     RoutingLoop => "routing_loop",
-    /// A packet of one peer for another, where [`Relay::Isolate`](crate::Relay::Isolate) keeps them apart.
+    /// A packet from one peer to another while [`Relay::Isolate`](crate::Relay::Isolate) is set.
     Isolated => "isolated",
     /// A packet that the embedder's filter dropped ([`Builder::filter`](crate::Builder::filter)).
     Filtered => "filtered",
-    /// A probe of a path beyond the rate that a peer may send, or while the control thread was busy with probes of others.
+    /// A probe of a path beyond a peer's rate limit, or a probe that arrived while the control thread was busy with
+    /// other probes.
     ProbeLimit => "probe_limit",
     /// A packet for a peer whose endpoint is not known.
     NoEndpoint => "no_endpoint",
-    /// The oldest of more than 128 packets waiting for a handshake, or of fewer where 16 MiB wait for all peers together; all
-    /// of them when the handshake was given up or the peer removed.
+    /// A packet that waited for a handshake. The oldest is dropped when more than 128 packets of a peer wait, or fewer
+    /// if 16 MiB wait for all peers together. All packets of a peer are dropped when its handshake was given up or the
+    /// peer was removed.
     StagingFull => "staging_full",
     /// A handshake message that found the control thread's queue full.
     HandshakeQueueFull => "handshake_queue_full",
-    /// A datagram of another protocol on the tunnel's port ([`Builder::datagrams`](crate::Builder::datagrams)) that came faster
-    /// than it was taken.
+    /// A datagram of another protocol on the tunnel's port ([`Builder::datagrams`](crate::Builder::datagrams)) that
+    /// arrived while the embedder's queue was full.
     DatagramQueueFull => "datagram_queue_full",
     /// A packet for the routing engine that found the control thread's queue full.
     EngineQueueFull => "engine_queue_full",
-    /// A packet for the routing engine beyond what one peer may send to it in a while.
+    /// A packet for the routing engine beyond the rate limit of one peer.
     EngineLimit => "engine_limit",
     /// A packet for the routing engine that is longer than the interface's MTU.
     EngineTooLong => "engine_too_long",
-    /// A packet for the routing engine from a [client](rustguard_core::routing::Role::Client), which does not take part in the protocol.
+    /// A packet for the routing engine from a [client](rustguard_core::routing::Role::Client), which does not take part
+    /// in the protocol.
     EngineNotARouter => "engine_not_a_router",
-    /// A handshake message that was not acceptable: see the log for which check it failed.
+    /// A handshake message that failed a check. The log tells which one.
     HandshakeRefused => "handshake_refused",
-    /// A handshake message answered with a cookie reply, or over the rate limit, under load.
+    /// A handshake message under load that was answered with a cookie reply, or exceeded the rate limit.
     UnderLoad => "under_load",
-    /// The kernel did not take a datagram after every remedy.
+    /// A datagram that the kernel did not accept after every remedy.
     SendFailed => "send_failed",
-    /// The host did not take a packet: the interface is down, or it is malformed.
+    /// A packet that the host did not accept: the interface is down, or the packet is malformed.
     HostRefused => "host_refused",
 }
 
-/// One counter per [`DropReason`]. On cache lines of its own: a flood of what is dropped must not slow down those who read
-/// what lies beside.
+/// One counter per [`DropReason`]. They have cache lines of their own, so that a flood of dropped packets does not slow
+/// down readers of neighbouring data.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Drops([AtomicU64; DropReason::ALL.len()]);

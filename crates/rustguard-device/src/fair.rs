@@ -1,8 +1,10 @@
-//! A bounded queue of messages from strangers. Half of its places are reserved for sources that send little.
+//! A bounded queue of messages from unauthenticated senders. Half of its places are reserved for sources that send
+//! little.
 //!
-//! Strangers can send faster than control can read. Without the reserve, a source that floods the queue has nearly all places, and an
-//! honest sender gets through by luck. A source that sends little is one with at most [`SHARE`] messages in a [`TICK`]. The figures
-//! are measured with a flood of enrolment's first messages at line rate, on two cores.
+//! Such senders can send faster than control can read. Without the reserve, a source that floods the queue has nearly
+//! all places, and an honest sender gets a place only by chance. A source that sends little is one with at most
+//! [`SHARE`] messages in a [`TICK`]. The figures come from measurements with a flood of enrolment's first messages at
+//! line rate, on two cores.
 
 use rustguard_core::{limit::Source, time::Instant};
 use std::{
@@ -15,16 +17,16 @@ use tokio::sync::mpsc;
 
 /// The period in which a source's messages are counted together.
 const TICK: Duration = Duration::from_millis(100);
-/// Messages of one source that may take reserved places in one tick.
+/// The number of messages of one source that may take reserved places in one tick.
 const SHARE: u32 = 8;
-/// The number of counters (64 KiB). Sources with the same hash share one; the hash is different in each process.
+/// The number of counters (64 KiB). Sources with the same hash share a counter. The hash is different in each process.
 const COUNTERS: usize = 8192;
 
-/// See the module. This is the sending end.
+/// The sending end of the queue that the module describes.
 pub(crate) struct FairQueue<T> {
     queue: mpsc::Sender<T>,
     hash: RandomState,
-    /// The tick in the upper half, and the messages in it.
+    /// Each counter has the tick in the upper half, and the number of messages in that tick in the lower half.
     counters: Box<[AtomicU64]>,
 }
 
@@ -34,8 +36,8 @@ impl<T> FairQueue<T> {
         Self { queue, hash: RandomState::new(), counters }
     }
 
-    /// Queues a message; false when it has to be dropped. The message is copied only when there is a place for it, so that a flood
-    /// costs no copies.
+    /// Queues a message. Returns false if it must be dropped. The message is copied only if there is a place for it, so
+    /// that a flood costs no copies.
     pub(crate) fn push(&self, from: IpAddr, now: Instant, message: impl FnOnce() -> T) -> bool {
         let contested = self.queue.capacity() <= self.queue.max_capacity() / 2;
         if contested && !self.within_share(from, now) {
@@ -44,13 +46,13 @@ impl<T> FairQueue<T> {
         self.queue.try_reserve().map(|place| place.send(message())).is_ok()
     }
 
-    /// Counts a message of a source: an IPv4 address or an IPv6 /64. Of two workers that count at once, one may be lost, which does no
-    /// harm.
+    /// Counts a message of a source: an IPv4 address or an IPv6 /64. If two workers count at the same time, one count
+    /// may be lost, which does no harm. Returns whether the source is within its share.
     fn within_share(&self, source: IpAddr, now: Instant) -> bool {
         let source = Source::of(source);
         let at = self.hash.hash_one(source) as usize % COUNTERS;
         let tick = (now.since(Instant::from_nanos(0)).as_nanos() / TICK.as_nanos()) as u32;
-        // The index is taken modulo the length: there is one.
+        // The index is taken modulo the length, so the counter exists.
         let Some(counter) = self.counters.get(at) else { return false };
         let counted = counter.load(Ordering::Relaxed);
         let before = if (counted >> 32) as u32 == tick { counted as u32 } else { 0 };
@@ -79,7 +81,7 @@ mod tests {
             Self { fair: FairQueue::new(sender), queue }
         }
 
-        /// Sends so many; how many of them are in the queue.
+        /// Sends `count` messages. Returns how many of them were queued.
         fn send(&mut self, from: &str, count: usize, after: Duration) -> usize {
             let now = Instant::from_nanos(1_000_000_000) + after;
             let before = self.queue.len();
@@ -95,7 +97,7 @@ mod tests {
         assert_eq!(lab.send("192.0.2.1", 10_000, Duration::ZERO), QUEUE / 2 + SHARE as usize);
         assert_eq!(lab.send("192.0.2.2", 3, Duration::ZERO), 3);
         assert_eq!(lab.send("192.0.2.1", 1, TICK - Duration::from_nanos(1)), 0, "in the same tick");
-        // A little later it has its share again, and no more.
+        // In the next tick it has its share again, and no more.
         assert_eq!(lab.send("192.0.2.1", 100, TICK), SHARE as usize);
     }
 
@@ -112,7 +114,7 @@ mod tests {
         let mut lab = Lab::new(QUEUE);
         let taken: usize = (0..100).map(|n| lab.send(&format!("192.0.2.{n}"), 2, Duration::ZERO)).sum();
         assert_eq!(taken, QUEUE);
-        // Of the smallest one, half is nothing.
+        // Half of the smallest queue is no place.
         let mut lab = Lab::new(1);
         assert_eq!(lab.send("192.0.2.1", 2, Duration::ZERO), 1);
     }
@@ -125,7 +127,7 @@ mod tests {
             ("2001:db8::1", "2001:db8:0:1::1", false),
             ("192.0.2.1", "192.0.2.2", false),
         ] {
-            // Two that are different may share a counter, by a chance of one in 8,192; not three times over.
+            // Different sources share a counter with a chance of 1 in 8,192, but not three times in a row.
             let shared = (0..3).all(|_| {
                 let mut lab = Lab::new(QUEUE);
                 lab.send(first, QUEUE, Duration::ZERO);

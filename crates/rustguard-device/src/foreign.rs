@@ -1,4 +1,5 @@
-//! A foreign protocol on the tunnel's port: how its datagrams are recognised, and the queue they wait in.
+//! A foreign protocol on the tunnel's port: the function that recognises its datagrams, and the queue in which they
+//! wait.
 
 use crate::{
     drops::{DropReason, Drops},
@@ -12,8 +13,8 @@ use tokio::sync::mpsc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Datagram {
-    /// The other side's address, and the local address that the datagram came to or leaves from. An answer with the endpoint of
-    /// the question leaves from the address that was asked.
+    /// The remote address, and the local address to which the datagram came or from which it leaves. If an answer has
+    /// the endpoint of its question, it leaves from the address to which the question was sent.
     pub endpoint: Endpoint,
     /// The payload.
     pub bytes: Box<[u8]>,
@@ -35,13 +36,13 @@ impl Datagrams {
         Self(receiver)
     }
 
-    /// Waits for the next datagram; `None` once the device has ended. Dropping the future loses none.
+    /// Waits for the next datagram; `None` once the device has ended. Dropping the future loses no datagram.
     pub async fn recv(&mut self) -> Option<Datagram> {
         self.0.recv().await
     }
 
-    /// Waits until there are datagrams, and appends up to `limit` of them to `batch`. Returns how many; 0 once the device has
-    /// ended. Dropping the future loses none.
+    /// Waits until there are datagrams, and appends up to `limit` of them to `batch`. Returns their number; 0 once the
+    /// device has ended. Dropping the future loses no datagram.
     pub async fn recv_many(&mut self, batch: &mut Vec<Datagram>, limit: usize) -> usize {
         self.0.recv_many(batch, limit).await
     }

@@ -1,10 +1,11 @@
 //! Handshake messages on their way from the workers to control.
 //!
-//! The worker checks the MACs, which takes about a microsecond. It drops a message with a wrong MAC1: the sender does not know our
-//! public key. Messages from senders that have proven their address by a cookie have a queue of their own, which spoofed sources
-//! cannot fill. Cookie replies have no MACs, so anybody can send them: they have a queue of their own too. While all three queues
-//! have messages, control reads half of its messages from the first and a quarter from each of the others. A flood in one queue
-//! delays no message in another.
+//! The worker checks the MACs, which takes about a microsecond. It drops a message with a wrong MAC1, because its
+//! sender does not know the local public key. There are three queues. Messages from senders that have proven their
+//! address by a cookie have their own queue, which spoofed sources cannot fill. Cookie replies have no MACs, so anybody
+//! can send them; they also have their own queue. While all three queues have messages, control reads half of its
+//! messages from the first and a quarter from each of the others. A flood in one queue therefore does not block the
+//! others.
 
 use crate::{
     drops::{DropReason, Drops},
@@ -19,40 +20,40 @@ use rustguard_core::{
 use rustguard_tun::Endpoint;
 use tokio::sync::mpsc;
 
-/// The longest handshake message, an initiation.
+/// The length of the longest handshake message, an initiation, in bytes.
 pub(crate) const HANDSHAKE_MAX: usize = 148;
-/// Messages that may wait in each queue. At 36 µs of X25519 each, a full one is about 20 ms of work.
+/// The number of messages that may wait in each queue. At 36 µs of X25519 each, a full queue is about 20 ms of work.
 pub(crate) const HANDSHAKE_QUEUE: usize = 512;
 
 /// A copy of a handshake message.
 pub(crate) struct HandshakeDatagram {
     pub(crate) from: Endpoint,
-    /// What its MACs say; `None` where the worker could not judge them.
+    /// The result of checking its MACs; `None` if the worker could not check them.
     pub(crate) standing: Option<Standing>,
     pub(crate) bytes: [u8; HANDSHAKE_MAX],
     pub(crate) len: usize,
 }
 
-/// The workers' end.
+/// The workers' end of the queues.
 pub(crate) struct HandshakeQueues {
-    /// Checks MACs; `None` while there is no private key, or control has not published it yet.
+    /// Checks MACs. It is `None` while there is no private key, or control has not published it yet.
     pub(crate) screen: ArcSwapOption<Screen>,
     proven: FairQueue<HandshakeDatagram>,
     unproven: FairQueue<HandshakeDatagram>,
     cookies: FairQueue<HandshakeDatagram>,
 }
 
-/// Control's end.
+/// Control's end of the queues.
 pub(crate) struct HandshakeInbox {
     proven: mpsc::Receiver<HandshakeDatagram>,
     unproven: mpsc::Receiver<HandshakeDatagram>,
     cookies: mpsc::Receiver<HandshakeDatagram>,
-    /// Messages read so far.
+    /// The number of messages read so far, modulo 256.
     turn: u8,
 }
 
 impl HandshakeQueues {
-    /// With room for so many messages in each queue.
+    /// Creates both ends, with `room` messages in each queue.
     pub(crate) fn new(room: usize) -> (Self, HandshakeInbox) {
         let (proven, proven_in) = mpsc::channel(room);
         let (unproven, unproven_in) = mpsc::channel(room);
@@ -93,7 +94,7 @@ impl HandshakeQueues {
 }
 
 impl HandshakeInbox {
-    /// The next message; `None` when the workers are gone. Nothing is lost when the future is dropped.
+    /// Waits for the next message; `None` once the workers have ended. Dropping the future loses no message.
     pub(crate) async fn recv(&mut self) -> Option<HandshakeDatagram> {
         let Self { proven, unproven, cookies, turn } = self;
         let message = match *turn % 4 {
@@ -111,7 +112,7 @@ impl HandshakeInbox {
     }
 }
 
-/// A message of the first of these queues that has one.
+/// A message from the first of these queues that has one.
 async fn first_of(queues: [&mut mpsc::Receiver<HandshakeDatagram>; 3]) -> Option<HandshakeDatagram> {
     let [first, second, third] = queues;
     tokio::select! {
@@ -148,7 +149,7 @@ mod tests {
         })
     }
 
-    /// Cookie replies have no MAC1: whoever sends them need not know our public key.
+    /// Cookie replies have no MAC1, so their sender need not know the local public key.
     #[test]
     fn cookie_replies_that_anybody_can_make_take_no_place_of_initiations() {
         let (handshakes, mut inbox) = HandshakeQueues::new(8);

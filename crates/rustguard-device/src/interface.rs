@@ -1,16 +1,16 @@
-//! The kernel interface of a device: what it is called, and where programs keep files about it while it runs.
+//! The kernel interface of a device: its name, and the folders for files about it.
 
 use std::path::{Path, PathBuf};
 
-/// Run files, records of the host's set-up, control sockets and logs of all interfaces are in this folder. `/run` is emptied at
-/// boot.
+/// The folder for files of all running interfaces: run files, records of the host's set-up, control sockets and logs.
+/// `/run` is emptied at boot.
 pub const RUN_DIR: &str = "/run/rustguard";
 
-/// What is kept of an interface between two runs is in a folder with its name in this one: keys, leases, the state of a routing
-/// protocol.
+/// The folder for data that is kept between two runs of an interface: keys, leases, the state of a routing protocol.
+/// Each interface has a folder with its name in it.
 pub const STATE_DIR: &str = "/var/lib/rustguard";
 
-/// The kernel's IFNAMSIZ is 16, with the byte that ends the string.
+/// The maximum length of a name in bytes. The kernel's IFNAMSIZ is 16, and includes the byte that ends the string.
 const MAX_NAME: usize = 15;
 
 /// The kernel interface of a device.
@@ -23,12 +23,12 @@ pub struct Interface {
     pub index: u32,
 }
 
-/// A text that is not the name of an interface.
+/// The text is not a valid name of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no interface name: 1 to 15 of a-z, A-Z, 0-9 and _=+.-, but not . or ..")]
+#[error("`{0}` is not an interface name: use 1 to 15 of a-z, A-Z, 0-9 and _=+.-, but not . or ..")]
 pub struct InterfaceNameError(pub String);
 
-/// Whether this can be the name of an interface, by wg-quick's rule. Such a name has no `/`: it is safe in a path.
+/// Checks the name of an interface by wg-quick's rule. Such a name has no `/`, so it is safe in a path.
 ///
 /// # Errors
 /// [`InterfaceNameError`], with the name.
@@ -41,7 +41,7 @@ pub fn check_name(name: &str) -> Result<(), InterfaceNameError> {
     }
 }
 
-/// `/run/rustguard/NAME.EXTENSION`. Nothing is made.
+/// The path `/run/rustguard/NAME.EXTENSION`. The file is not created.
 pub fn run_file(interface: &str, extension: &str) -> PathBuf {
     Path::new(RUN_DIR).join(format!("{interface}.{extension}"))
 }

@@ -1,4 +1,5 @@
-//! The paths of a peer that has several, as the workers see them: from where its packets are expected, and which path a flow takes.
+//! The paths of a peer that has several, for the workers: the places from which its packets are expected, and the path
+//! of each flow.
 
 use rustguard_core::{
     flow,
@@ -12,7 +13,8 @@ use std::{
     sync::Arc,
 };
 
-/// The choice of [`Paths`](rustguard_core::paths::Paths). It is replaced as a whole; the table of flows is carried over.
+/// The choice that [`Paths`](rustguard_core::paths::Paths) has made. It is replaced as a whole, but the table of flows
+/// is kept.
 pub(crate) struct PathSet {
     known: Vec<Place>,
     pinned: bool,
@@ -22,7 +24,7 @@ pub(crate) struct PathSet {
 }
 
 impl PathSet {
-    /// `None` where the peer has a single endpoint, and moves when it is heard elsewhere.
+    /// Returns `None` if the peer has a single endpoint and moves when it is heard from another one.
     pub(crate) fn new(choice: &Choice, flows: &Arc<Flows>) -> Option<Self> {
         if choice.known.is_empty() && choice.spread.is_empty() && !choice.pinned {
             return None;
@@ -40,7 +42,7 @@ impl PathSet {
         })
     }
 
-    /// Whether a packet from there does not move the peer.
+    /// Whether a packet from this endpoint leaves the peer's endpoint unchanged.
     pub(crate) fn expects(&self, from: &Endpoint) -> bool {
         let from = place(from);
         self.pinned || self.known.iter().any(|known| known.covers(&from))
@@ -51,20 +53,20 @@ impl PathSet {
         self.ends.iter().flatten()
     }
 
-    /// Whether flows go by different paths.
+    /// Whether flows are spread over paths.
     pub(crate) fn spreads(&self) -> bool {
         !self.shares.is_empty()
     }
 
-    /// Where this packet goes, by the flow it belongs to. Text that is no IP packet goes with flow 0.
+    /// The endpoint for this packet, by its flow. Text that is not an IP packet belongs to flow 0.
     pub(crate) fn endpoint(&self, text: &[u8], now: Instant) -> Option<Endpoint> {
         let flow = IpHead::parse(text).map_or(0, |head| flow::hash(text, &head));
         self.ends[usize::from(self.flows.path(flow, &self.shares, now)?)]
     }
 }
 
-/// The endpoint as [`rustguard_core::paths`] knows it. A received datagram tells its interface; one to be sent tells it only where
-/// it is bound to it.
+/// Converts an endpoint to the form of [`rustguard_core::paths`]. A received datagram has its interface. A datagram to
+/// be sent has an interface only if it is bound to it.
 pub(crate) fn place(endpoint: &Endpoint) -> Place {
     Place {
         remote: endpoint.remote,
@@ -73,7 +75,7 @@ pub(crate) fn place(endpoint: &Endpoint) -> Place {
     }
 }
 
-/// The place as sockets take it.
+/// Converts a place to the form of the sockets.
 pub(crate) fn endpoint(place: Place) -> Endpoint {
     let Place { remote, local, interface } = place;
     let local = match (local, interface) {

@@ -1,39 +1,40 @@
-//! The setting of what peers may send to each other, and the rule that workers apply.
+//! The setting for packets between peers, and the rule that workers apply.
 
 use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
 /// How packets from one peer to another are treated.
 ///
-/// Relayed packets are sealed again where they lie, several times as fast as the host would forward them. The host never sees
-/// them: its netfilter, its counters and its packet sockets only know of those that it forwards itself. Therefore nothing is
-/// relayed, in any of these modes, while netfilter has rules that forwarded packets would meet, unless
-/// [`Builder::relay_unfiltered`](crate::Builder::relay_unfiltered) says so; [`Status::relaying`](crate::Status::relaying) tells.
+/// A relayed packet is decrypted and sealed again in place, several times as fast as the host would forward it. The
+/// host never sees it: the host's netfilter, counters and packet sockets only see packets that the host itself
+/// forwards. Therefore, in all of these modes, nothing is relayed while netfilter has rules that apply to forwarded
+/// packets, unless [`Builder::relay_unfiltered`](crate::Builder::relay_unfiltered) permits it.
+/// [`Status::relaying`](crate::Status::relaying) tells whether packets are relayed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Relay {
-    /// It is relayed where the kernel, asked for this source and destination, would route it back into the interface:
-    /// forwarding is on (`net.ipv4.ip_forward`, `net.ipv6.conf.all.forwarding`), and no route, rule or local address says
-    /// otherwise. Rules that choose by port, protocol, mark or type of service are not asked about: they do not hold. Over
-    /// transports of the embedder's own, nothing is relayed.
+    /// Relay a packet if the kernel, asked for its source and destination, would route it back into the interface:
+    /// forwarding is on (`net.ipv4.ip_forward`, `net.ipv6.conf.all.forwarding`), and no route, rule or local address
+    /// says otherwise. Routing rules that depend on port, protocol, mark or type of service are not asked about and
+    /// have no effect. Over transports of the embedder's own, nothing is relayed.
     #[default]
     Auto,
-    /// The host gets everything.
+    /// Give every packet to the host.
     Off,
-    /// It is relayed wherever the allowed IPs give the destination to a peer.
+    /// Relay a packet if the allowed IPs assign its destination to a peer.
     Always {
-        /// The host's own addresses, which are never relayed even if they lie within a peer's allowed IPs.
+        /// The host's own addresses. Packets to them are never relayed, even if they lie within a peer's allowed IPs.
         local: Vec<IpAddr>,
     },
-    /// It is relayed wherever the routing engine sends it to a peer, except for what is addressed to one of the host's own
-    /// addresses, which are followed as they change. Over transports of the embedder's own, as [`Always`](Self::Always) without
-    /// any.
+    /// Relay a packet if the routing engine sends it to a peer. Packets to the host's own addresses are not relayed;
+    /// changes of these addresses are followed. Over transports of the embedder's own, this is the same as
+    /// [`Always`](Self::Always) without local addresses.
     ByEngine,
-    /// It is dropped: peers reach the host and what lies behind it, but not each other.
+    /// Drop a packet. Peers reach the host and the networks behind it, but not each other.
     Isolate,
 }
 
 impl Relay {
-    /// The setting as it works over the embedder's own transports, where there is no kernel to ask for routes or addresses.
+    /// The setting over the embedder's own transports, where no kernel can be asked for routes or addresses.
     pub(crate) fn without_interface(self) -> Self {
         match self {
             Self::Auto => Self::Off,
@@ -49,9 +50,10 @@ pub(crate) enum RelayRule {
     /// The host gets every packet.
     #[default]
     Never,
-    /// Relay what the kernel would route back into the interface: see [`Shared::kernel_answers`](crate::shared::Shared::kernel_answers).
+    /// Relay a packet that the kernel would route back into the interface: see
+    /// [`Shared::kernel_answers`](crate::shared::Shared::kernel_answers).
     AskKernel,
-    /// Relay everything whose next hop is a peer.
+    /// Relay every packet whose next hop is a peer.
     Always {
         /// The host's own addresses.
         local: Arc<HashSet<IpAddr>>,
@@ -66,7 +68,7 @@ impl From<Relay> for RelayRule {
             Relay::Auto => Self::AskKernel,
             Relay::Off => Self::Never,
             Relay::Isolate => Self::Isolate,
-            // Until the addresses have been listed, the host gets everything.
+            // The host gets every packet until its addresses have been listed.
             Relay::ByEngine => Self::Never,
             Relay::Always { local } => Self::Always { local: Arc::new(local.into_iter().collect()) },
         }

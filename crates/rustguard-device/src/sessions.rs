@@ -1,7 +1,8 @@
 //! The receiving sides of all sessions, by receiver index.
 //!
-//! A concurrent map frees removed entries later, many together. Keys must be erased at once. So a session holds its opener in a
-//! pointer that control clears; the key is erased when the run of packets that uses it at that moment is done.
+//! A concurrent map frees removed entries later, many together, but keys must be erased at once. A session therefore
+//! keeps its opener behind a pointer that control clears. The key is erased at once, or as soon as the run of packets
+//! that is using it is done.
 
 use crate::shared::peer::PeerShared;
 use arc_swap::{ArcSwapOption, Guard};
@@ -9,19 +10,19 @@ use parking_lot::Mutex;
 use rustguard_core::session::{Opener, ReplayWindow};
 use std::sync::Arc;
 
-/// One per device.
+/// All sessions of a device.
 #[derive(Default)]
 pub(crate) struct Sessions(papaya::HashMap<u32, Session>);
 
 /// The receiving side of one session.
 pub(crate) struct Session {
     opener: ArcSwapOption<Opener>,
-    /// Locked once per run.
+    /// The replay window. It is locked once per run.
     pub(crate) replay: Mutex<ReplayWindow>,
     pub(crate) peer: Arc<PeerShared>,
 }
 
-/// The map, for as long as a batch takes.
+/// Access to the map for the duration of a batch.
 pub(crate) struct Pinned<'a>(papaya::HashMapRef<'a, u32, Session, std::hash::RandomState, papaya::LocalGuard<'a>>);
 
 impl Sessions {
@@ -50,7 +51,8 @@ impl Pinned<'_> {
 }
 
 impl Session {
-    /// What opens the session's packets; `None` when it was removed a moment ago. To be held for a run, not longer.
+    /// The opener of the session's packets; `None` if the session was just removed. It may be held for one run, not
+    /// longer.
     pub(crate) fn opener(&self) -> Guard<Option<Arc<Opener>>> {
         self.opener.load()
     }
@@ -72,7 +74,7 @@ mod tests {
             sessions.insert(opener, Arc::clone(&peer));
             weak
         };
-        // Fewer than the map's collector frees together, many times over.
+        // The map's collector frees many entries together. Each of these keys must be freed before that.
         for index in 0..100 {
             let key = new(index);
             assert!(key.upgrade().is_some());

@@ -1,4 +1,4 @@
-//! What a device is made with: filled by [`Builder`](crate::Builder), taken apart by the control thread.
+//! The settings of a device. [`Builder`](crate::Builder) fills them, and the control thread takes them apart.
 
 use crate::{
     config::{SourceCheck, Update},
@@ -10,28 +10,29 @@ use crate::{
 };
 use rustguard_core::routing::RoutingEngine;
 
-/// wg-quick's MTU for an Ethernet underlay: 1,500 less IPv6 (40), UDP (8) and WireGuard (32).
+/// The default MTU in bytes, which is wg-quick's for an Ethernet underlay: 1,500 less IPv6 (40), UDP (8) and WireGuard
+/// (32).
 pub const DEFAULT_MTU: u32 = 1420;
 
 /// An embedder's routing engine.
 pub(crate) type Engine = Box<dyn RoutingEngine + Send>;
-/// Takes the bytes that an engine wants to find again after a restart.
+/// A function that stores the bytes that an engine needs after a restart.
 pub(crate) type StateSink = Box<dyn FnMut(&[u8]) + Send>;
-/// Counters of the embedder's own: see [`Builder::counters`].
+/// The embedder's own counters: see [`Builder::counters`](crate::Builder::counters).
 pub(crate) type Counters = Box<dyn Fn() -> Vec<Counter> + Send>;
 
-/// Everything that the control thread and the workers are told once, at the start.
+/// The settings that the control thread and the workers get once, at the start.
 pub(crate) struct Settings {
     /// The first configuration.
     pub(crate) update: Update,
     /// The MTU in bytes.
     pub(crate) mtu: u32,
-    /// How often a name that cannot be resolved is tried again; `None`: without end.
+    /// How often a name that cannot be resolved is tried again; `None` means without limit.
     pub(crate) resolution_retries: Option<u32>,
-    /// Start a handshake with every peer that has an endpoint, though there is nothing to send.
+    /// Whether to start a handshake with every peer that has an endpoint, even if there is nothing to send.
     pub(crate) greet: bool,
     pub(crate) relay: Relay,
-    /// Relay whatever rules netfilter has.
+    /// Whether to relay packets even if netfilter has rules for forwarded packets.
     pub(crate) relay_unfiltered: bool,
     /// `None`: the allowed IPs decide about routes.
     pub(crate) engine: Option<Engine>,

@@ -1,7 +1,8 @@
-//! A map whose snapshots share the parts that did not change.
+//! A map whose snapshots share the parts that have not changed.
 //!
-//! Each change of a peer gives the workers a new table. With 60,000 peers, the copy of one map takes 20 ms of control's time. So
-//! there are [`SHARDS`] maps: a change copies one of them, and a snapshot copies none.
+//! Each change of a peer gives the workers a new table. With 60,000 peers, copying a single map takes 20 ms of
+//! control's time. The entries are therefore distributed over [`SHARDS`] maps: a change copies one of them, and a
+//! snapshot copies none.
 
 use rustguard_core::node::PeerId;
 use rustguard_crypto::x25519::PublicKey;
@@ -9,24 +10,24 @@ use std::{collections::HashMap, hash::Hash, ops::Index, sync::Arc};
 
 const SHARDS: usize = 256;
 
-/// See the module. `Clone` makes a snapshot.
+/// The map that the module describes. `Clone` makes a snapshot.
 #[derive(Clone)]
 pub(crate) struct Sharded<K, V>(Arc<[Arc<HashMap<K, V>>]>);
 
-/// Which of the maps a key is in.
+/// A key that determines the map of its entry.
 pub(crate) trait Key: Eq + Hash + Clone {
     fn shard(&self) -> usize;
 }
 
 impl Key for PeerId {
-    /// Identifiers are given in order.
+    /// Identifiers are consecutive, so they are distributed evenly.
     fn shard(&self) -> usize {
         self.0 as usize
     }
 }
 
 impl Key for PublicKey {
-    /// Each byte of a public key is nearly random, except for the last, whose highest bit is zero.
+    /// Each byte of a public key is nearly random, except for the last one, whose highest bit is zero.
     fn shard(&self) -> usize {
         self.0[0].into()
     }
@@ -48,7 +49,7 @@ impl<K: Key, V: Clone> Sharded<K, V> {
     }
 
     pub(crate) fn remove(&mut self, key: &K) {
-        // Copied only for something that is there.
+        // The shard is copied only if the key is there.
         if self.get(key).is_some() {
             self.shard(key).remove(key);
         }
@@ -58,7 +59,7 @@ impl<K: Key, V: Clone> Sharded<K, V> {
         self.0.iter().flat_map(|shard| shard.iter())
     }
 
-    /// The map to change, made our own.
+    /// The key's map for a change. It is copied if a snapshot shares it.
     fn shard(&mut self, key: &K) -> &mut HashMap<K, V> {
         Arc::make_mut(&mut Arc::make_mut(&mut self.0)[key.shard() % SHARDS])
     }
@@ -68,7 +69,7 @@ impl<K: Key, V: Clone> Index<&K> for Sharded<K, V> {
     type Output = V;
 
     /// # Panics
-    /// When there is none.
+    /// When the map does not have the key.
     fn index(&self, key: &K) -> &V {
         &self.0[key.shard() % SHARDS][key]
     }
@@ -90,7 +91,7 @@ mod tests {
 
     const PEERS: u32 = 60_000;
 
-    /// The entries that `after` does not share with `before`.
+    /// The number of entries that `after` does not share with `before`.
     fn copied<K, V>(before: &Sharded<K, V>, after: &Sharded<K, V>) -> usize {
         let shards = before.0.iter().zip(&*after.0);
         shards.filter(|(before, after)| !Arc::ptr_eq(before, after)).map(|(_, after)| after.len()).sum()
@@ -106,11 +107,11 @@ mod tests {
         assert_eq!(copied(&before, &after), PEERS as usize / SHARDS + 1);
         map.remove(&PeerId(5));
         assert!(copied(&after, &map) <= PEERS as usize / SHARDS);
-        // Nothing to remove is nothing to copy.
+        // Removing a missing key copies nothing.
         let before_nothing = map.clone();
         map.remove(&PeerId(5));
         assert!(Arc::ptr_eq(&before_nothing.0, &map.0));
-        // Snapshots stay as they were.
+        // Snapshots are not changed.
         assert_eq!((before.get(&PeerId(PEERS)), before[&PeerId(5)]), (None, 5));
         assert_eq!((after[&PeerId(PEERS)], map.get(&PeerId(5))), (7, None));
         assert_eq!(map.iter().count(), PEERS as usize);

@@ -1,7 +1,7 @@
-//! The cross-platform userspace API of WireGuard: the socket by which `wg` sees and sets a device.
+//! The cross-platform userspace API of WireGuard: the socket through which `wg` reads and changes a device.
 //!
-//! One socket per interface, `/var/run/wireguard/NAME.sock`, for its owner only. A client sends `get=1` or `set=1`, lines
-//! of `key=value`, and a blank line; the answer ends with `errno=N` and a blank line. See
+//! Each interface has one socket, `/var/run/wireguard/NAME.sock`, which only its owner can use. A client sends `get=1`
+//! or `set=1`, lines of `key=value`, and a blank line. The answer ends with `errno=N` and a blank line. See
 //! <https://www.wireguard.com/xplatform/>.
 
 mod path;

@@ -1,9 +1,9 @@
-//! Serving a Unix socket: what the control sockets of a tunnel have in common, here and in programs that embed a device.
+//! A server for Unix sockets. The control sockets of a tunnel and of programs that embed a device share it.
 //!
-//! - The socket has its mode before anybody can connect.
-//! - A socket that a killed process left behind is replaced. One that is served is not.
-//! - A client is served only if it may be by its credentials, whatever the mode of the socket is by then.
-//! - [`CLIENTS`] are served at a time, more wait. [`within`] keeps each of them from staying for ever.
+//! - The socket has its mode before clients can connect.
+//! - A socket that a killed process left behind is replaced. A socket that is served is not replaced.
+//! - A client is served only if its credentials permit that, even if the mode of the socket was changed.
+//! - At most [`CLIENTS`] clients are served at a time, and more wait. [`within`] limits the time of each.
 
 use rustix::process::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -27,22 +27,22 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Clients that are served at a time. More wait.
+/// The number of clients that are served at a time. More clients wait.
 pub const CLIENTS: usize = 16;
-/// How long a client may take for a request, and for each part of an answer.
+/// The time that a client may take for a request, and for each part of an answer.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// After the system could not accept a client, the next one is accepted this much later: it is out of descriptors, most likely.
+/// The pause after a failed accept. The most likely cause is that the process has no free descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Bytes of an answer that a client has to take within [`PATIENCE`].
+/// The number of bytes of an answer that a client has to read within [`PATIENCE`].
 const PART: usize = 64 << 10;
 
-/// Who may connect. Root and the user of this process always may.
+/// The users who may connect. Root and the user of this process always may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Access {
-    /// The owner of the socket: mode 0600.
+    /// The socket's owner may connect: mode 0600.
     Owner,
-    /// The owner and the group of the socket: mode 0660. `chgrp` lets others in.
+    /// The socket's owner and group may connect: mode 0660. `chgrp` admits another group.
     OwnerAndGroup,
 }
 
@@ -62,18 +62,18 @@ impl Access {
     }
 }
 
-/// A client that may ask.
+/// An admitted client.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Client {
     /// The connection.
     pub stream: UnixStream,
-    /// Its user.
+    /// The client's user id.
     pub uid: u32,
 }
 
-/// A socket that is being served. Dropping it stops that and removes the socket; clients that are connected are served to
-/// their end.
+/// A socket that is served. Dropping this stops the server and removes the socket. Connected clients are still served
+/// to their end.
 #[derive(Debug)]
 pub struct UnixSocket {
     path: PathBuf,
@@ -81,11 +81,12 @@ pub struct UnixSocket {
 }
 
 impl UnixSocket {
-    /// Opens the socket at `path` and serves it from a task of the current tokio runtime, each client with a future that
-    /// `serve` makes. A missing folder is made, with mode 0755. A client that may not ask is told `refusal`, as it is.
+    /// Opens the socket at `path`, and serves it from a task of the current tokio runtime. `serve` makes a future for
+    /// each client. A missing folder is created with mode 0755. A client that is not admitted receives the bytes of
+    /// `refusal`.
     ///
     /// # Errors
-    /// Those of the system, and [`io::ErrorKind::AddrInUse`] where another process serves this socket.
+    /// Errors of the system, and [`io::ErrorKind::AddrInUse`] if another process serves this socket.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -109,7 +110,7 @@ impl UnixSocket {
         Ok(Self { path: path.to_owned(), task })
     }
 
-    /// Where the socket is.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -118,12 +119,12 @@ impl UnixSocket {
 impl Drop for UnixSocket {
     fn drop(&mut self) {
         self.task.abort();
-        // If it is gone already, somebody has cleaned up for us.
+        // If the file no longer exists, another program has removed it.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Removes a socket that nobody listens to. Returns false, and leaves it, if somebody does.
+/// Removes a socket that no process listens to. If a process does, it returns false and leaves the socket.
 ///
 /// # Errors
 /// When the socket cannot be removed.
@@ -137,18 +138,19 @@ pub fn remove_dead(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Waits for `step` of a client, at most [`PATIENCE`].
+/// Waits for `step` of a client for at most [`PATIENCE`].
 ///
 /// # Errors
-/// Those of `step`, and [`io::ErrorKind::TimedOut`].
+/// Errors of `step`, and [`io::ErrorKind::TimedOut`].
 pub async fn within<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     tokio::time::timeout(PATIENCE, step).await?
 }
 
-/// Writes an answer to a client that keeps taking it. A long answer may take longer than [`PATIENCE`].
+/// Writes an answer to a client. Each part must be taken within [`PATIENCE`], but a long answer may take longer in
+/// total.
 ///
 /// # Errors
-/// Those of the system, and [`io::ErrorKind::TimedOut`].
+/// Errors of the system, and [`io::ErrorKind::TimedOut`].
 pub async fn answer(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
     for part in bytes.chunks(PART) {
         within(stream.write_all(part)).await?;
@@ -156,7 +158,7 @@ pub async fn answer(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io:
     Ok(())
 }
 
-/// Nobody can connect before the mode is right: a connection needs listen(2).
+/// Opens the socket. No client can connect before the mode is set, because that needs listen(2).
 fn listen(path: &Path, access: Access) -> io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;
@@ -182,7 +184,7 @@ where
             Ok((stream, who)) if access.admits(&path, who.uid(), who.gid()) => {
                 let served = serve(Client { stream, uid: who.uid() });
                 tokio::spawn(async move {
-                    // A client that goes away or takes too long harms nobody else.
+                    // A client that disconnects or takes too long does not affect others.
                     let _ = served.await;
                     drop(permit);
                 });
@@ -203,8 +205,8 @@ where
     }
 }
 
-/// Tells a client that it may not ask. Its request is read and dropped: closing a socket with unread bytes resets the connection,
-/// and the client would not see the refusal (unix(7)).
+/// Sends the refusal to a client. Its request is read and dropped, because closing a socket with unread bytes resets
+/// the connection, and the client would not receive the refusal (unix(7)).
 async fn refuse(mut stream: UnixStream, refusal: &[u8]) -> io::Result<()> {
     if refusal.is_empty() {
         return Ok(());

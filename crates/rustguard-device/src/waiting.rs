@@ -1,25 +1,27 @@
-//! Packets that wait for a session: bounded for each peer, and for all peers together.
+//! Packets that wait for a session. They are limited for each peer, and for all peers together.
 //!
-//! Each peer has its own, behind a lock ([`PeerShared::waiting`](crate::shared::peer::PeerShared::waiting)) that workers take only when
-//! they find no usable sealer. Control holds the same lock while it sends what waits and publishes the new sealer. A worker
-//! looks for a sealer once more under the lock, so that no packet overtakes an older one and none is left behind.
+//! Each peer has its own queue behind a lock ([`PeerShared::waiting`](crate::shared::peer::PeerShared::waiting)).
+//! Workers take the lock only if they find no usable sealer. Control holds the same lock while it sends the waiting
+//! packets and publishes the new sealer. A worker looks for a sealer once more under the lock. Therefore no packet
+//! overtakes an older one, and none is left in the queue.
 
 use rustguard_core::staging::{LIMIT, Staged};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that may wait over all peers. All packets share one half: 85 peers can have 128 packets of 1,420 bytes each there. The
-/// other half is for the only waiting packet of a peer: room for 11,000 more peers.
+/// The number of bytes that may wait for all peers together. All packets share one half, in which 85 peers can have 128
+/// packets of 1,420 bytes each. The other half is for packets that are their peer's only waiting packet, and has room
+/// for 11,000 more peers.
 const LIMIT_BYTES: usize = 32 << 20;
-/// What a packet takes besides its bytes: its place in the queue, and the allocator's overhead.
+/// The bytes that a packet takes in addition to its own: its place in the queue, and the allocator's overhead.
 const PER_PACKET: usize = 48;
 
-/// Bytes that wait over all peers.
+/// The number of bytes that wait for all peers together.
 #[derive(Default)]
 pub(crate) struct WaitingBytes(AtomicUsize);
 
 impl WaitingBytes {
-    /// Takes room for a packet; `only`: no other packet of its peer waits. Without room, the packet is lost, but the handshake goes
-    /// on.
+    /// Reserves room for a packet. `only` means that no other packet of its peer waits. Without room, the packet is
+    /// lost, but the handshake continues.
     fn take(&self, bytes: usize, only: bool) -> bool {
         let limit = if only { LIMIT_BYTES } else { LIMIT_BYTES / 2 };
         let take = |used: usize| (used + bytes <= limit).then_some(used + bytes);
@@ -31,17 +33,18 @@ impl WaitingBytes {
     }
 }
 
-/// The packets of one peer.
+/// The waiting packets of one peer.
 #[derive(Default)]
 pub(crate) struct Waiting {
     packets: Staged,
     bytes: usize,
-    /// The peer was removed. A worker may see an older table until the end of its batch, and must leave nothing behind.
+    /// Whether the peer was removed. A worker may see an older table until the end of its batch, and must then leave no
+    /// packet here.
     closed: bool,
 }
 
 impl Waiting {
-    /// Adds a packet, in place of the oldest ones where there is no room. Returns how many packets were dropped.
+    /// Adds a packet. If there is no room, it replaces the oldest packets. Returns the number of dropped packets.
     pub(crate) fn push(&mut self, packet: &[u8], room: &WaitingBytes) -> usize {
         let mut dropped = 0;
         let bytes = packet.len() + PER_PACKET;
@@ -56,7 +59,7 @@ impl Waiting {
         dropped
     }
 
-    /// Takes the oldest.
+    /// Takes the oldest packet.
     pub(crate) fn pop(&mut self, room: &WaitingBytes) -> Option<Box<[u8]>> {
         let packet = self.packets.pop()?;
         let bytes = packet.len() + PER_PACKET;
@@ -65,18 +68,18 @@ impl Waiting {
         Some(packet)
     }
 
-    /// Whether none waits.
+    /// Whether no packet waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Drops all. Returns how many there were.
+    /// Drops all packets. Returns their number.
     pub(crate) fn clear(&mut self, room: &WaitingBytes) -> usize {
         room.give_back(std::mem::take(&mut self.bytes));
         self.packets.clear()
     }
 
-    /// Drops all, and whatever comes from now on. Returns how many there were.
+    /// Drops all packets and every later one. Returns the number of packets that waited.
     pub(crate) fn close(&mut self, room: &WaitingBytes) -> usize {
         self.closed = true;
         self.clear(room)

@@ -1,17 +1,17 @@
-//! The clocks: boottime (counts sleep, never goes back) and wall-clock time.
+//! The clocks: CLOCK_BOOTTIME, which counts time asleep and never goes back, and wall-clock time.
 use crate::sys;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Nanoseconds of CLOCK_BOOTTIME.
+/// CLOCK_BOOTTIME in nanoseconds.
 ///
-/// WireGuard's timers must see the time a machine was suspended: keys that grew old meanwhile are not used again
-/// (whitepaper section 6.1), and CLOCK_MONOTONIC stands still during sleep.
+/// WireGuard's timers must include the time for which a machine was suspended, so that keys that expired meanwhile are
+/// not used again (whitepaper section 6.1). CLOCK_MONOTONIC does not advance during that time.
 pub fn boottime_nanos() -> u64 {
     let time = sys::boottime();
     time.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(time.subsec_nanos()))
 }
 
-/// Time since the Unix epoch; zero when the wall clock stands before it.
+/// The time since the Unix epoch; zero when the wall clock is set to an earlier time.
 pub fn unix() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }

@@ -1,7 +1,8 @@
-//! TUN queues, UDP sockets, waiting and clocks: every system call of the data path, and all `unsafe`, in one crate.
+//! TUN queues, UDP sockets, waiting and clocks. This crate makes every system call of the data path. All `unsafe` code
+//! of RustGuard is in this crate, except for the SIMD module of `rustguard-crypto`.
 //!
-//! The data path works on a *slab*, a byte buffer that a worker owns. Everything read is written into it at places the
-//! caller chooses, everything sent is read from it, in batches.
+//! The data path works on a *slab*, a byte buffer that a worker owns. Received packets are written into the slab, at
+//! places that the caller chooses. Packets to send are read from the slab. Both happen in batches.
 #![deny(unsafe_code)]
 
 pub mod clock;
@@ -23,23 +24,24 @@ use std::{
     os::fd::BorrowedFd,
 };
 
-/// Bytes kept free before every packet read from a TUN: the WireGuard header goes there.
+/// Bytes kept free before every packet that is read from a TUN. The WireGuard header goes there.
 pub const HEADROOM: usize = 16;
-/// Bytes kept free after every packet read from a TUN: padding (up to 15) and the tag (16).
+/// Bytes kept free after every packet that is read from a TUN, for padding (up to 15) and the tag (16).
 pub const TAILROOM: usize = 32;
 
-/// Equal-stride pieces of a slab. Every piece has `len` bytes but the last, which has `last_len`.
+/// Pieces of a slab at equal distances. Every piece has `len` bytes, except for the last one, which has `last_len`
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segments {
-    /// First byte of the first piece.
+    /// The offset of the first piece in the slab.
     pub offset: usize,
-    /// From the first byte of one piece to the first byte of the next.
+    /// The bytes from the start of one piece to the start of the next.
     pub stride: usize,
-    /// How many pieces, at least one.
+    /// The number of pieces, at least one.
     pub count: usize,
-    /// Bytes of each piece but the last.
+    /// The length of each piece except for the last, in bytes.
     pub len: usize,
-    /// Bytes of the last piece, at most `len`.
+    /// The length of the last piece in bytes, at most `len`.
     pub last_len: usize,
 }
 
@@ -53,97 +55,104 @@ impl Segments {
     }
 }
 
-/// A stretch of a slab.
+/// A contiguous part of a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// First byte.
+    /// The offset of the first byte in the slab.
     pub offset: usize,
-    /// Bytes.
+    /// The length in bytes.
     pub len: usize,
 }
 
-/// Our side of a path, as the kernel reported it (IP_PKTINFO, IPV6_PKTINFO): replies leave from here (sticky source).
+/// The local end of a path, as the kernel reported it (IP_PKTINFO, IPV6_PKTINFO). Replies leave from this address
+/// (sticky source).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LocalAddr {
-    /// The address that was addressed.
+    /// The local address to which the datagram was sent.
     pub ip: IpAddr,
-    /// The interface it came in by; 0 when unknown.
+    /// The index of the interface that received the datagram; 0 when unknown.
     pub interface: u32,
-    /// Datagrams must leave by that interface, whatever the kernel's routes prefer; `ip` may be unspecified then. Never set
-    /// on what was received.
+    /// Whether datagrams must leave by that interface, even where the kernel's routes prefer another one. `ip` may then
+    /// be the unspecified address. A received datagram never has this set.
     pub bound: bool,
 }
 
-/// Where a peer is, and from where we talk to it.
+/// The address of a peer, and the local address from which datagrams to it leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// The peer's address. IPv4 is never given as an IPv4-mapped IPv6 address.
     pub remote: SocketAddr,
-    /// Ours, once known.
+    /// The local address, once it is known.
     pub local: Option<LocalAddr>,
 }
 
-/// A datagram, or with GRO several of one sender: `segments.stride == segments.len`, pieces lie end to end.
+/// A received datagram, or several datagrams of one sender that the kernel has joined (GRO). The pieces lie end to end:
+/// `segments.stride == segments.len`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// From whom, and to which of our addresses.
+    /// The sender's address, and the local address to which the datagram was sent.
     pub from: Endpoint,
-    /// Where it lies.
+    /// The place in the slab.
     pub segments: Segments,
-    /// The explicit congestion notification of its IP header (RFC 3168), the lower two bits of the DS field; the same for all
-    /// pieces.
+    /// The explicit congestion notification of the IP header (RFC 3168): the lower two bits of the DS field. It is the
+    /// same for all pieces.
     pub ecn: u8,
 }
 
-/// Datagrams for one endpoint; each piece is one datagram (with GSO, one system call for all).
+/// Datagrams to one endpoint. Each piece is one datagram. With GSO, one system call sends all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// To whom.
+    /// The destination.
     pub to: Endpoint,
-    /// Where they lie.
+    /// The place in the slab.
     pub segments: Segments,
-    /// The DS field of their IP headers (RFC 2474): six bits of DSCP, two of congestion notification.
+    /// The DS field of the IP headers (RFC 2474): six bits of DSCP and two bits of congestion notification.
     pub ds: u8,
 }
 
-/// What became of a batch that was sent.
+/// The result of sending a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Datagrams the kernel took.
+    /// The number of datagrams that the kernel accepted.
     pub sent: usize,
-    /// Datagrams it refused, after every remedy (a full buffer, EMSGSIZE, unreachable network, …).
+    /// The number of datagrams that the kernel refused after every remedy (a full buffer, EMSGSIZE, an unreachable
+    /// network, …).
     pub failed: usize,
-    /// Datagrams whose sticky source had disappeared, sent again without (the caller forgets it).
+    /// The number of datagrams that were sent without their sticky source, because it no longer existed. The caller
+    /// forgets that source.
     pub source_lost: usize,
 }
 
 /// One queue of an interface that carries IP packets.
 pub trait TunQueue: Send + 'static {
-    /// Reads the next packet, or super-packet, and lays its segments out in `slab` from `at` on, each with
-    /// [`HEADROOM`] before it. The stride of several leaves room for text padded to 16 bytes, but not beyond `mtu`,
-    /// and its tag: datagrams sealed in place lie end to end. `Ok(None)`: nothing there now.
+    /// Reads the next packet or super-packet. Its segments are written to `slab` from `at` on, each with [`HEADROOM`]
+    /// bytes before it. Where there are several segments, the stride has room for the text padded to 16 bytes (but not
+    /// beyond `mtu`) and for the tag. Datagrams that are sealed in place therefore lie end to end. `Ok(None)` means
+    /// that nothing is there now.
     fn read(&mut self, slab: &mut [u8], at: usize, mtu: usize) -> io::Result<Option<Segments>>;
-    /// Writes packets to the host, in order. Headers may be changed (coalescing). Returns how many were refused.
+    /// Writes packets to the host, in order. Their headers may be changed (coalescing). Returns the number of refused
+    /// packets.
     fn write(&mut self, slab: &mut [u8], packets: &[Span]) -> io::Result<usize>;
     /// Becomes readable when [`read`](Self::read) has something.
     fn fd(&self) -> BorrowedFd<'_>;
-    /// The most bytes one `read` may lay out, headroom and tailroom included.
+    /// The maximum number of bytes that one `read` writes to the slab, headroom and tailroom included.
     fn max_read(&self) -> usize;
 }
 
 /// The sockets of one worker.
 pub trait Network: Send + 'static {
-    /// Receives what is there into `slab`, and appends to `out`; `Ok(())` with nothing appended: nothing there now.
+    /// Receives the waiting datagrams into `slab` and appends them to `out`. `Ok(())` with nothing appended means that
+    /// nothing is there now.
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()>;
-    /// Sends a batch, without waiting for anything. One datagram that fails never holds up the others.
+    /// Sends a batch. It never waits, and a datagram that fails does not delay the others.
     fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent;
-    /// Become readable when [`recv`](Self::recv) has something.
+    /// These become readable when [`recv`](Self::recv) has something.
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>>;
-    /// Bytes a slab must have for `recv`.
+    /// The number of bytes that a slab must have for `recv`.
     fn recv_slab_len(&self) -> usize;
 }
 
-/// A network that is closed while it is `None`: nothing comes, and nothing goes.
+/// `None` is a closed network: it receives nothing, and every datagram to send fails.
 impl<N: Network> Network for Option<N> {
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
         self.as_mut().map_or(Ok(()), |network| network.recv(slab, out))
@@ -165,7 +174,7 @@ impl<N: Network> Network for Option<N> {
     }
 }
 
-/// The examples of README.md, as tests.
+/// Runs the examples of README.md as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,7 +1,8 @@
-//! In-memory transports: a TUN queue whose other end is in this process, and a network without sockets. No root needed.
+//! In-memory transports: a TUN queue whose other end is in this process, and a network without sockets. They need no
+//! root.
 //!
-//! Both behave as the kernel's do where it matters: queues are bounded, what does not fit is refused or lost, and the
-//! descriptor is readable exactly while something waits.
+//! Both behave like the kernel's transports in the points that matter. Queues are bounded, and packets beyond the bound
+//! are refused or lost. The descriptor is readable exactly while something waits.
 use crate::{
     Endpoint, HEADROOM, LocalAddr, Network, Received, Segments, Sent, Span, TAILROOM, Transmit, TunQueue,
     sys::{self, EventFd, PollFd},
@@ -15,24 +16,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Packets a queue holds, as many as the kernel's TUN queue does.
+/// The number of packets that a queue holds, the same as in the kernel's TUN queue.
 const QUEUE_LEN: usize = 500;
-/// The longest IP packet.
+/// The length of the longest IP packet in bytes.
 const MAX_PACKET: usize = 65_535;
-/// The longest UDP payload over IPv4.
+/// The length of the longest UDP payload over IPv4 in bytes.
 const MAX_DATAGRAM: usize = 65_507;
-/// Datagrams one [`MemorySocket::recv`] takes.
+/// The maximum number of datagrams that one [`MemorySocket::recv`] takes.
 const RECV_BATCH: usize = 64;
 
-/// The daemon's end of an in-memory interface. Once the [`MemoryHost`] is dropped, reading and writing fail with
-/// [`io::ErrorKind::NotConnected`], as they do on a TUN that was deleted.
+/// The daemon's end of an in-memory interface. Once the [`MemoryHost`] is dropped, reads and writes fail with
+/// [`io::ErrorKind::NotConnected`], as they do on a deleted TUN.
 #[derive(Debug)]
 pub struct MemoryTun {
     from_host: Arc<Queue<Vec<u8>>>,
     to_host: Arc<Queue<Vec<u8>>>,
 }
 
-/// The application's end: sends and receives whole IP packets.
+/// The application's end of an in-memory interface. It sends and receives whole IP packets.
 #[derive(Debug)]
 pub struct MemoryHost {
     to_tunnel: Arc<Queue<Vec<u8>>>,
@@ -40,7 +41,7 @@ pub struct MemoryHost {
     timeout: Mutex<Option<Duration>>,
 }
 
-/// Makes both ends.
+/// Creates both ends of an in-memory interface.
 pub fn tun() -> io::Result<(MemoryTun, MemoryHost)> {
     let (down, up) = (Arc::new(Queue::new()?), Arc::new(Queue::new()?));
     let host = MemoryHost { to_tunnel: down.clone(), from_tunnel: up.clone(), timeout: Mutex::new(None) };
@@ -51,8 +52,8 @@ impl MemoryHost {
     /// Gives a packet to the tunnel.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when its queue is full, [`io::ErrorKind::InvalidInput`] for more than 65,535
-    /// bytes, [`io::ErrorKind::NotConnected`] when the [`MemoryTun`] is gone.
+    /// [`io::ErrorKind::WouldBlock`] when the queue is full, [`io::ErrorKind::InvalidInput`] for more than 65,535
+    /// bytes, [`io::ErrorKind::NotConnected`] when the [`MemoryTun`] was dropped.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         if packet.len() > MAX_PACKET {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "an IP packet has at most 65,535 bytes"));
@@ -64,11 +65,11 @@ impl MemoryHost {
         }
     }
 
-    /// Waits for a packet from the tunnel. What does not fit into `buffer` is cut off.
+    /// Waits for a packet from the tunnel. A packet that is longer than `buffer` is truncated.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] after the time [`set_timeout`](Self::set_timeout) gave,
-    /// [`io::ErrorKind::NotConnected`] when the [`MemoryTun`] is gone and everything it wrote was received.
+    /// [`io::ErrorKind::TimedOut`] after the time that [`set_timeout`](Self::set_timeout) set,
+    /// [`io::ErrorKind::NotConnected`] when the [`MemoryTun`] was dropped and everything that it wrote was received.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let limit = *lock(&self.timeout);
         let start = Instant::now();
@@ -89,13 +90,13 @@ impl MemoryHost {
         }
     }
 
-    /// Limits how long [`recv`](Self::recv) waits; `None` (the default) for no limit. Zero never waits.
+    /// Sets how long [`recv`](Self::recv) waits. `None`, the default, means no limit. With zero, it never waits.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         *lock(&self.timeout) = timeout;
         Ok(())
     }
 
-    /// Readable when [`recv`](Self::recv) would not wait.
+    /// This descriptor is readable when [`recv`](Self::recv) would not wait.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.from_tunnel.event.as_fd()
     }
@@ -144,11 +145,11 @@ impl TunQueue for MemoryTun {
     }
 }
 
-/// A network in memory: sockets with addresses; what is sent to an address nobody has is lost.
+/// A network in memory, whose sockets have addresses. Datagrams to an address without a socket are lost.
 #[derive(Clone, Default)]
 pub struct MemoryNet(Arc<Mutex<HashMap<SocketAddr, Weak<Bound>>>>);
 
-/// One socket of it. The address is free again when the last handle is dropped.
+/// A socket of a [`MemoryNet`]. Its address is free again when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct MemorySocket(Arc<Bound>);
 
@@ -156,15 +157,15 @@ pub struct MemorySocket(Arc<Bound>);
 struct Bound {
     address: SocketAddr,
     net: MemoryNet,
-    /// Sender, DS field, bytes.
+    /// The datagrams that have arrived: the sender, the DS field and the bytes.
     arrived: Queue<(SocketAddr, u8, Vec<u8>)>,
 }
 
 impl MemoryNet {
-    /// A socket with this address.
+    /// Opens a socket with this address.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`] when it is taken.
+    /// [`io::ErrorKind::AddrInUse`] when another socket has the address.
     pub fn bind(&self, address: SocketAddr) -> io::Result<MemorySocket> {
         let arrived = Queue::new()?;
         let mut sockets = lock(&self.0);
@@ -182,7 +183,7 @@ impl MemoryNet {
 }
 
 impl fmt::Debug for MemoryNet {
-    /// The addresses only: sockets know their network, and would print each other without end.
+    /// Prints only the addresses. Sockets refer to their network, so printing them would never end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(lock(&self.0).keys()).finish()
     }
@@ -199,12 +200,13 @@ impl Drop for Bound {
 }
 
 impl MemorySocket {
-    /// A second handle on the same socket (control sends handshakes through one, the worker owns the other).
+    /// A second handle on the same socket. A worker owns one handle; the control thread sends handshakes through the
+    /// other.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(self.clone())
     }
 
-    /// The address it is bound to.
+    /// The address to which the socket is bound.
     pub fn address(&self) -> SocketAddr {
         self.0.address
     }
@@ -218,7 +220,7 @@ impl Network for MemorySocket {
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
         let mut offset = 0;
         for _ in 0..RECV_BATCH {
-            // The next may be of any length: only take it when the longest would fit.
+            // The next datagram may have any length, so it is taken only when the longest would fit.
             if slab.len() - offset < MAX_DATAGRAM {
                 break;
             }
@@ -247,7 +249,7 @@ impl Network for MemorySocket {
                     continue;
                 }
                 if let Some(there) = &there {
-                    // A full queue loses the datagram on its way, as a real one does: the sender never knows.
+                    // A full queue loses the datagram, as a real network does. The sender does not learn of it.
                     there.arrived.push((self.0.address, transmit.ds, datagram.to_vec()));
                 }
                 result.sent += 1;
@@ -266,7 +268,7 @@ impl Network for MemorySocket {
     }
 }
 
-/// A bounded queue whose eventfd is readable while there is something to take, or nothing ever again.
+/// A bounded queue. Its eventfd is readable while there is something to take, and after the queue was closed.
 #[derive(Debug)]
 struct Queue<T> {
     state: Mutex<State<T>>,
@@ -279,7 +281,7 @@ struct State<T> {
     closed: bool,
 }
 
-/// What became of an item.
+/// The result of adding an item.
 enum Push {
     Queued,
     Full,
@@ -291,7 +293,7 @@ impl<T> Queue<T> {
         Ok(Self { state: Mutex::new(State { items: VecDeque::new(), closed: false }), event: EventFd::new()? })
     }
 
-    // The eventfd changes only under the lock, so that it always agrees with the queue.
+    // The eventfd is changed only under the lock, so that it always agrees with the queue.
 
     fn push(&self, item: T) -> Push {
         let mut state = lock(&self.state);
@@ -329,7 +331,7 @@ fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the other end is gone")
 }
 
-/// No lock here is held where a panic could leave things half done.
+/// Takes the lock, poisoned or not. No code here can panic half-way through a change while it holds a lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

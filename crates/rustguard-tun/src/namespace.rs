@@ -1,4 +1,4 @@
-//! Network namespaces of our own, for demonstrations and tests that leave the host alone.
+//! Creates network namespaces, for demonstrations and tests that do not change the host.
 use crate::sys;
 use std::{
     fs::{self, File},
@@ -6,37 +6,39 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixDatagram},
 };
 
-/// Capabilities by their bit (linux/capability.h): to configure networks, and to make namespaces.
+/// The bit numbers of two capabilities (linux/capability.h). CAP_NET_ADMIN permits to configure networks, CAP_SYS_ADMIN
+/// to create namespaces.
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// Makes sure that this process may make network namespaces. `true`: it may already (it is root, or has
-/// CAP_SYS_ADMIN and CAP_NET_ADMIN). `false`: it was moved into a user namespace in which it is root, with all
-/// capabilities inside and none outside.
+/// Makes sure that this process may create network namespaces. Returns `true` if it was already permitted (it is root,
+/// or has CAP_SYS_ADMIN and CAP_NET_ADMIN). Returns `false` if it was moved into a new user namespace. In there it is
+/// root and has all capabilities; outside it has none.
 ///
 /// # Errors
-/// A process that needs the user namespace must have a single thread ([`io::ErrorKind::InvalidInput`], user_namespaces(7)).
-/// Hosts may forbid such namespaces (`kernel.unprivileged_userns_clone`, `user.max_user_namespaces`, AppArmor's
-/// `kernel.apparmor_restrict_unprivileged_userns`).
+/// A process that needs the user namespace must have a single thread ([`io::ErrorKind::InvalidInput`],
+/// user_namespaces(7)). A host may forbid such namespaces (`kernel.unprivileged_userns_clone`,
+/// `user.max_user_namespaces`, AppArmor's `kernel.apparmor_restrict_unprivileged_userns`).
 pub fn enter_user_if_needed() -> io::Result<bool> {
     if privileged()? {
         return Ok(true);
     }
-    // Afterwards both are the overflow ids, until the maps are written.
+    // After unshare, both are the overflow ids until the maps are written.
     let (user, group) = sys::effective_ids();
     sys::unshare(libc::CLONE_NEWUSER)?;
-    // gid_map may only be written by the unprivileged once setgroups is forbidden (user_namespaces(7)).
+    // An unprivileged process may write gid_map only after setgroups is forbidden (user_namespaces(7)).
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
     fs::write("/proc/self/gid_map", format!("0 {group} 1"))?;
     Ok(false)
 }
 
-/// Moves the calling thread, and threads it starts later, into a new network namespace, and brings its `lo` up. The
-/// namespace vanishes with the last thread, socket and descriptor that refer to it.
+/// Moves the calling thread into a new network namespace and brings its `lo` up. Threads that the calling thread starts
+/// later are in the new namespace, too. The namespace vanishes with the last thread, socket and descriptor that refer
+/// to it.
 pub fn enter_network() -> io::Result<()> {
     sys::unshare(libc::CLONE_NEWNET)?;
-    // Any socket of the new namespace names it to the kernel.
+    // A socket of the new namespace tells the kernel which namespace is meant.
     sys::bring_up(UnixDatagram::unbound()?, "lo")
 }
 
@@ -45,7 +47,7 @@ pub fn current_network() -> io::Result<OwnedFd> {
     Ok(File::open("/proc/thread-self/ns/net")?.into())
 }
 
-/// Whether the calling thread has the capabilities that matter here.
+/// Whether the calling thread has CAP_NET_ADMIN and CAP_SYS_ADMIN.
 fn privileged() -> io::Result<bool> {
     let status = fs::read_to_string("/proc/thread-self/status")?;
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -55,7 +57,8 @@ fn privileged() -> io::Result<bool> {
     Ok(effective & needed == needed)
 }
 
-/// For this crate's tests: runs `test` in a thread with a network namespace of its own, or says aloud that it cannot.
+/// For this crate's tests: runs `test` in a thread with a network namespace of its own. If that is not possible, it
+/// prints that the test was skipped.
 #[cfg(test)]
 pub(crate) fn isolated(what: &str, test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || match enter_network() {
@@ -67,16 +70,16 @@ pub(crate) fn isolated(what: &str, test: impl FnOnce() + Send + 'static) {
     });
     match thread.join() {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => skipped(&format!("{what}: no network namespace, for want of root or `unshare -Ur`"), &error),
+        Ok(Err(error)) => skipped(&format!("{what}: no network namespace; run as root or under `unshare -Ur`"), &error),
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 
-/// For this crate's tests: says that something was not tested, and why.
+/// For this crate's tests: prints what was not tested, and why.
 #[cfg(test)]
 pub(crate) fn skipped(what: &str, why: &io::Error) {
     use std::io::Write as _;
-    // Not eprintln!, which the test harness captures.
+    // The test harness captures the output of eprintln!, so that is not used.
     io::stderr().write_all(format!("skipped: {what} ({why})\n").as_bytes()).expect("standard error is open");
 }
 

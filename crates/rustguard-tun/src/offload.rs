@@ -1,7 +1,8 @@
-//! Super-packets: how the kernel hands over many TCP or UDP segments as one packet, and takes them back the same way.
+//! Super-packets: the kernel hands over many TCP or UDP segments as one packet, and accepts them in the same form.
 //!
-//! Pure functions on bytes, no I/O: [`split()`] is for what comes from the host, a [`Coalescer`] for what goes there.
-//! [`Tun`](crate::tun::Tun) does both; they are of use by themselves to whoever brings a TUN of their own.
+//! These are pure functions on bytes, without I/O. [`split()`] splits super-packets from the host. A [`Coalescer`]
+//! joins packets to the host. [`Tun`](crate::tun::Tun) does both. Programs with a TUN of their own can use them
+//! directly.
 mod checksum;
 mod coalesce;
 mod split;
@@ -11,16 +12,16 @@ mod testing;
 pub use coalesce::{Coalescer, Group, MAX_SEGMENTS};
 pub use split::{Malformed, split};
 
-/// Bytes of the header before every packet of a TUN with IFF_VNET_HDR.
+/// The length in bytes of the header before every packet of a TUN with IFF_VNET_HDR.
 pub const VNET_LEN: usize = 10;
 
 /// IP protocol numbers.
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// Where the checksum lies in a TCP and a UDP header.
+/// The offset of the checksum in a TCP header and in a UDP header, in bytes.
 const TCP_CHECKSUM: usize = 16;
 const UDP_CHECKSUM: usize = 6;
-/// Bytes of a UDP header and the least of a TCP header.
+/// The length of a UDP header, and the minimum length of a TCP header, in bytes.
 const UDP_HEADER: usize = 8;
 const TCP_HEADER: usize = 20;
 /// TCP flags, in byte 13.
@@ -34,15 +35,15 @@ const CWR: u8 = 0x80;
 pub struct VnetHeader {
     /// [`NEEDS_CSUM`](Self::NEEDS_CSUM): the checksum field holds only the sum of the pseudo-header.
     pub flags: u8,
-    /// What a super-packet consists of.
+    /// The kind of segments in a super-packet.
     pub gso_type: u8,
-    /// Bytes of all headers: a hint that the kernel does not keep to when it is the writer.
+    /// The length of all headers in bytes. It is only a hint: the kernel does not keep to it when it writes packets.
     pub hdr_len: u16,
-    /// Bytes of payload per segment.
+    /// The payload of each segment in bytes.
     pub gso_size: u16,
-    /// Where the checksummed part begins: the TCP or UDP header.
+    /// The start of the checksummed part: the TCP or UDP header.
     pub csum_start: u16,
-    /// Where the checksum lies in it.
+    /// The offset of the checksum in that part.
     pub csum_offset: u16,
 }
 
@@ -57,17 +58,17 @@ impl VnetHeader {
     pub const TCPV6: u8 = 4;
     /// UDP datagrams, each with a header of its own, over either IP.
     pub const UDP_L4: u8 = 5;
-    /// A flag beside the type: the first segment carries CWR.
+    /// A flag in addition to the type: the first segment carries CWR.
     pub const ECN: u8 = 0x80;
 
-    /// From the bytes before a packet.
+    /// Reads the header from the bytes before a packet.
     pub fn parse(bytes: &[u8; VNET_LEN]) -> Self {
         let [flags, gso_type, rest @ ..] = *bytes;
         let half = |i: usize| u16::from_ne_bytes([rest[2 * i], rest[2 * i + 1]]);
         Self { flags, gso_type, hdr_len: half(0), gso_size: half(1), csum_start: half(2), csum_offset: half(3) }
     }
 
-    /// The bytes before a packet.
+    /// The bytes that precede the packet.
     pub fn to_bytes(self) -> [u8; VNET_LEN] {
         let Self { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = self;
         let mut bytes = [0; VNET_LEN];

@@ -18,32 +18,33 @@ use std::{
     },
 };
 
-/// Bytes of the longest name the kernel takes (IFNAMSIZ less the NUL).
+/// The maximum length of a name in bytes (IFNAMSIZ without the final NUL).
 pub const MAX_NAME_LEN: usize = 15;
-/// The longest IP packet.
+/// The length of the longest IP packet in bytes.
 const MAX_PACKET: usize = 65_535;
-/// Queues of one interface at most (MAX_TAP_QUEUES).
+/// The maximum number of queues of one interface (MAX_TAP_QUEUES).
 const MAX_QUEUES: usize = 256;
 const DRIVER: &str = "/dev/net/tun";
-/// Bytes the segments of one super-packet may take. The kernel's smallest segments (TCP_MIN_MSS: 48 bytes, less
-/// options) need the most, and do not occur in practice: memory nobody writes to costs nothing.
+/// The maximum number of bytes that the segments of one super-packet take. The kernel's smallest segments (TCP_MIN_MSS:
+/// 48 bytes, less options) need the most room, and do not occur in practice. Memory that is never written costs
+/// nothing.
 const MAX_SPLIT: usize = 320 << 10;
 
-/// What to create.
+/// The settings of an interface.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TunOptions {
-    /// The name of the interface, at most 15 bytes. The kernel puts the first free number in place of `%d`.
+    /// The name of the interface, at most 15 bytes. The kernel replaces `%d` by the first free number.
     pub name: String,
     /// The MTU in bytes, 68 to 65,535; `None` leaves the kernel's default of 1,500.
     pub mtu: Option<u32>,
-    /// Whether the kernel gets and gives super-packets as far as it can (TUNSETOFFLOAD: TCP, and UDP since Linux 6.2). Without,
-    /// every packet is a system call: for tests, and for kernels with faults.
+    /// Whether super-packets are exchanged with the kernel as far as it supports them (TUNSETOFFLOAD: TCP, and UDP
+    /// since Linux 6.2). If not, every packet is a system call. That is for tests, and for kernels with bugs.
     pub offload: bool,
 }
 
 impl TunOptions {
-    /// An interface of this name with the kernel's MTU, with offload.
+    /// Settings with this name and the kernel's MTU, with offload.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), mtu: None, offload: true }
     }
@@ -72,13 +73,14 @@ pub struct Tun {
     pub(crate) coalescer: Coalescer,
     name: String,
     index: u32,
-    /// A socket of the network namespace the interface was made in: threads that ask later may live in another.
+    /// A socket of the network namespace in which the interface was created. Threads that ask later may be in another
+    /// namespace.
     namespace: UnixDatagram,
 }
 
 impl Tun {
-    /// Creates the interface, down and without addresses, with a single queue. It disappears when that is dropped,
-    /// also when the process is killed.
+    /// Creates the interface with a single queue. It is down and has no addresses. It disappears when the queue is
+    /// dropped, also when the process is killed.
     ///
     /// # Errors
     /// See [`TunError`]; nothing is left behind.
@@ -87,7 +89,7 @@ impl Tun {
         Ok(queues.pop().expect("as many as were asked for"))
     }
 
-    /// What takes packets with virtio-net headers as a TUN does.
+    /// A queue over any file that accepts packets with virtio-net headers as a TUN does.
     #[cfg(test)]
     pub(crate) fn over(queue: File) -> Self {
         let (coalescer, name, namespace) =
@@ -95,12 +97,12 @@ impl Tun {
         Self { queue, vnet: true, coalescer, name, index: 0, namespace }
     }
 
-    /// Creates the interface with several queues, 1 to 256: one for each worker. It disappears with the last of them.
+    /// Creates the interface with several queues, 1 to 256: one for each worker. It disappears with the last queue.
     ///
-    /// The host's packets are spread over the queues by a hash of their addresses and ports, which is the same both
-    /// ways; the kernel also remembers for three seconds (`TUN_FLOW_EXPIRE`) through which queue a flow's last
-    /// packet came *to* the host, and answers there. Packets of one flow therefore stay in order as long as its packets
-    /// to the host keep to one queue.
+    /// The kernel distributes the host's packets over the queues by a hash of their addresses and ports, which is the
+    /// same in both directions. It also remembers for three seconds (`TUN_FLOW_EXPIRE`) the queue through which a
+    /// flow's last packet came *to* the host, and answers there. The packets of one flow therefore stay in order as
+    /// long as its packets to the host use one queue.
     ///
     /// # Errors
     /// See [`TunError`]; nothing is left behind.
@@ -110,13 +112,14 @@ impl Tun {
         if !(1..=MAX_QUEUES).contains(&queues) {
             return Err(TunError::InvalidQueues { name: name.clone(), queues });
         }
-        // Exclusive: never attach to an interface somebody else made, it would outlive us. Then the name is ours.
+        // Exclusive: never attach to an interface of another program, because it would outlive this process. After this
+        // call the name is taken.
         let first = TunFlags { vnet: *offload, multi_queue: queues > 1, exclusive: true };
         let (queue, name) = attach(name, first)?;
         let namespace = UnixDatagram::unbound()?;
         let index = sys::index_of(&namespace, &name)?;
         if *offload {
-            // Of the interface, not of one queue.
+            // The setting is the interface's, not that of one queue.
             enable_offloads(|offloads| sys::set_tun_offload(&queue, offloads));
         }
         let first = Self { queue, vnet: *offload, coalescer: Coalescer::default(), name, index, namespace };
@@ -134,7 +137,7 @@ impl Tun {
         Ok(all)
     }
 
-    /// One more queue of this interface.
+    /// Opens one more queue of this interface.
     fn attach_next(&self) -> Result<Self, TunError> {
         let flags = TunFlags { vnet: self.vnet, multi_queue: true, exclusive: false };
         let (queue, name) = attach(&self.name, flags)?;
@@ -142,7 +145,7 @@ impl Tun {
         Ok(Self { queue, vnet: self.vnet, coalescer: Coalescer::default(), name, index: self.index, namespace })
     }
 
-    /// The name that the kernel gave to the interface when it was made.
+    /// The name that the kernel gave to the interface when it was created.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -152,10 +155,10 @@ impl Tun {
         self.index
     }
 
-    /// The present MTU in bytes, from the kernel. It is found after the interface was renamed, too.
+    /// The current MTU in bytes, as the kernel reports it. This works after the interface was renamed, too.
     ///
     /// # Errors
-    /// The interface is gone.
+    /// The interface no longer exists.
     pub fn mtu(&self) -> io::Result<u32> {
         sys::mtu(&self.namespace, &sys::name_of(&self.namespace, self.index)?)
     }
@@ -163,15 +166,16 @@ impl Tun {
     /// Changes the MTU, in bytes.
     ///
     /// # Errors
-    /// The kernel refuses what is not within 68 to 65,535 (EINVAL), or the interface is gone.
+    /// The kernel refuses values outside of 68 to 65,535 (EINVAL), or the interface no longer exists.
     pub fn set_mtu(&self, mtu: u32) -> io::Result<()> {
         sys::set_mtu(&self.namespace, &sys::name_of(&self.namespace, self.index)?, mtu)
     }
 
-    /// The driver forgets a queue whose interface was deleted, and answers EBADFD from then on (poll: POLLERR). ENODEV means the same.
+    /// Translates the errors of a deleted interface. The driver forgets its queues, and answers EBADFD from then on
+    /// (poll: POLLERR). ENODEV means the same.
     pub(crate) fn surface(&self, error: io::Error) -> io::Error {
         if matches!(error.raw_os_error(), Some(libc::EBADFD | libc::ENODEV)) {
-            let message = format!("the interface `{}` is gone: somebody deleted it", self.name);
+            let message = format!("the interface `{}` no longer exists: another program deleted it", self.name);
             return io::Error::new(io::ErrorKind::NotConnected, message);
         }
         error
@@ -179,8 +183,8 @@ impl Tun {
 }
 
 impl TunQueue for Tun {
-    /// A super-packet is split into segments. One that contradicts itself is given as a single empty packet, so that
-    /// whoever counts what is no IP packet counts it.
+    /// A super-packet is split into segments. A super-packet that contradicts its header is returned as a single empty
+    /// packet, so that the caller counts it among the packets that are not IP.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotConnected`] once the interface was deleted.
@@ -200,8 +204,8 @@ impl TunQueue for Tun {
         Ok(Some(self.lay_out(slab, at, len, mtu)))
     }
 
-    /// The kernel refuses what is no IP packet (EINVAL), everything while the interface is down (EIO), and what it has
-    /// no memory for.
+    /// The kernel refuses a packet that is not IP (EINVAL), every packet while the interface is down (EIO), and packets
+    /// for which it has no memory.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotConnected`] once the interface was deleted.
@@ -232,13 +236,13 @@ impl Tun {
         self.vnet
     }
 
-    /// Where to put what is read for `at`: the virtio-net header ends where the packet begins, the WireGuard header
-    /// overwrites it later.
+    /// The place to read to for a packet at `at`. The virtio-net header ends where the packet begins. The WireGuard
+    /// header overwrites it later.
     pub(crate) fn begin(&self, at: usize) -> usize {
         at + HEADROOM - if self.vnet { VNET_LEN } else { 0 }
     }
 
-    /// Makes segments of the `len` bytes that were read to [`begin`](Self::begin).
+    /// Splits the `len` bytes that were read to [`begin`](Self::begin) into segments.
     pub(crate) fn lay_out(&self, slab: &mut [u8], at: usize, len: usize, mtu: usize) -> Segments {
         let (begin, offset) = (self.begin(at), at + HEADROOM);
         let vnet = match slab[begin..offset].first_chunk() {
@@ -251,7 +255,7 @@ impl Tun {
         split(area, offset, len, vnet, mtu).unwrap_or(malformed)
     }
 
-    /// Writes the `n`th group of packets with one system call; returns how many were refused.
+    /// Writes the `n`th group of packets with one system call. Returns the number of refused packets.
     fn write_group(&self, slab: &mut [u8], packets: &[Span], coalescer: &mut Coalescer, n: usize) -> io::Result<usize> {
         let group = coalescer.groups()[n];
         let first = packets[group.first];
@@ -270,10 +274,11 @@ impl Tun {
         }
     }
 
-    /// What is left to do for a group that the kernel refused; returns how many packets were refused in the end.
+    /// Handles a group that the kernel refused. Returns the number of packets that were refused in the end.
     ///
-    /// Kernels that do not know a kind of super-packets refuse it (EINVAL, UDP before 6.2), and some refuse what they know: 6.6.44
-    /// and its contemporaries checked the header too strictly. So the packets go singly, and the next of their kind as well.
+    /// A kernel refuses kinds of super-packets that it does not know (EINVAL; UDP before 6.2). Some kernels refuse
+    /// kinds that they know: Linux 6.6.44 and others of its time checked the header too strictly. The packets are
+    /// therefore written singly, and so are the next packets of their kind.
     #[cold]
     pub(crate) fn write_refused(
         &self,
@@ -283,7 +288,7 @@ impl Tun {
         group: &Group,
         error: io::Error,
     ) -> io::Result<usize> {
-        // The interface is down: it takes nothing.
+        // The interface is down and refuses every packet.
         if group.count == 1 || error.raw_os_error() == Some(libc::EIO) {
             return refusal(Err(error)).map(|one| one * group.count).map_err(|error| self.surface(error));
         }
@@ -303,7 +308,7 @@ impl Tun {
     fn write_one(&self, slices: &[IoSlice<'_>]) -> io::Result<()> {
         loop {
             match (&self.queue).write_vectored(slices) {
-                // Nothing to write is nothing the driver is even asked about (vfs_writev).
+                // The kernel does not call the driver for an empty write (vfs_writev).
                 Ok(0) => return Err(io::ErrorKind::InvalidInput.into()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => return result.map(drop),
@@ -312,7 +317,7 @@ impl Tun {
     }
 }
 
-/// 1 when the kernel refused a packet, 0 when it took it; an error when the queue is gone.
+/// 1 when the kernel refused a packet, 0 when it accepted it. An error means that the queue no longer exists.
 fn refusal(written: io::Result<()>) -> io::Result<usize> {
     match written {
         Ok(()) => Ok(0),
@@ -321,13 +326,14 @@ fn refusal(written: io::Result<()>) -> io::Result<usize> {
     }
 }
 
-/// Opens the driver and makes what was opened a queue of the interface `name`. Returns the name the kernel gave.
+/// Opens the driver and attaches the descriptor to the interface `name` as a queue. Returns the name that the kernel
+/// gave.
 fn attach(name: &str, flags: TunFlags) -> Result<(File, String), TunError> {
     let not_permitted = || TunError::NotPermitted { name: name.to_owned() };
     let mut open = OpenOptions::new();
     let queue = open.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(DRIVER).map_err(|error| {
         match error.raw_os_error() {
-            // ENODEV and ENXIO: the node is there, the driver behind it is not.
+            // ENODEV and ENXIO: the device node exists, but there is no driver for it.
             Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TunError::NoDriver,
             Some(libc::EPERM | libc::EACCES) => not_permitted(),
             _ => TunError::Io(error),
@@ -345,9 +351,9 @@ fn bytes(slab: &[u8], span: Span) -> &[u8] {
     &slab[span.offset..span.offset + span.len]
 }
 
-/// Asks (TUNSETOFFLOAD, TUN_F_…) for super-packets of TCP and UDP, else (before Linux 6.2) of TCP only, else only for
-/// packets whose checksum is left to us. A kernel that refuses all of them sends whole packets: the header is there,
-/// and says so.
+/// Asks the kernel (TUNSETOFFLOAD, TUN_F_…) for super-packets of TCP and UDP. If it refuses (before Linux 6.2), asks
+/// for TCP only. If it refuses that too, asks only for packets with incomplete checksums. A kernel that refuses all
+/// three sends complete packets; the virtio-net header is still there and says so.
 fn enable_offloads(mut ask: impl FnMut(libc::c_uint) -> io::Result<()>) {
     let checksum = libc::TUN_F_CSUM;
     let tcp = checksum | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;

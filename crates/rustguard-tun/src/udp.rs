@@ -1,8 +1,9 @@
 //! The UDP sockets of a tunnel: IPv4 and, where the host has it, IPv6, on the same port.
 //!
-//! Datagrams longer than the path takes are fragmented, not refused, except beyond the 65,507 bytes UDP itself can carry: here where
-//! the kernel knows the path's MTU, and over IPv4 by routers on the way as well (no DF bit, as with the kernel's WireGuard), so that
-//! a tunnel whose MTU is too large works where ICMP is lost.
+//! A datagram that is longer than the path's MTU is fragmented, not refused. Only datagrams beyond the 65,507 bytes
+//! that UDP can carry are refused. This host fragments where the kernel knows the path's MTU. Over IPv4, routers on the
+//! path fragment as well, because the DF bit is not set (the kernel's WireGuard does the same). A tunnel whose MTU is
+//! too large therefore works even where ICMP is lost.
 
 mod bind;
 mod send;
@@ -19,41 +20,44 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
-/// Messages per system call that sends; each may be a run of datagrams.
+/// The maximum number of messages in one system call that sends. Each message may be a run of datagrams.
 pub(crate) const BATCH: usize = 64;
-/// Messages per system call that receives: measured, throughput does not grow beyond 8 where each is a run (1: 0.81 of
-/// it, 4: 0.94), and they bound the memory a flood touches to half a megabyte.
+/// The maximum number of messages in one system call that receives. In measurements with runs of datagrams, throughput
+/// does not grow beyond 8 messages (1 message: 0.81 of it, 4 messages: 0.94). The number bounds the memory that a flood
+/// touches to half a megabyte.
 const RECV_BATCH: usize = 8;
-/// Every how many batches the family is asked first that had nothing the last time: a system call in vain each time, and
-/// the longest that a flood of the one keeps the other waiting.
+/// After this many batches, the address family that had nothing the last time is asked first. Each such attempt may
+/// cost a system call without a result. The number is also the longest time, in batches, for which a flood on one
+/// family delays the other.
 const OTHER_FIRST: usize = 8;
-/// Bytes between the places of received datagrams. Any UDP payload or run fits, so that none can stop reception. The 1,536 bytes beyond
-/// 64 KiB keep the beginnings of all slots out of each other's cache sets: in the caches, ordinary packets lie as
-/// if end to end.
+/// The distance in bytes between the places of received datagrams. Any UDP payload or run fits, so that none can stop
+/// reception. The 1,536 bytes beyond 64 KiB keep the starts of the slots out of each other's cache sets: the caches
+/// treat ordinary packets as if they lay end to end.
 pub(crate) const SLOT: usize = 65_536 + 1_536;
-/// Errors in a row that [`Network::recv`] takes for those of datagrams sent earlier.
+/// The number of consecutive errors that [`Network::recv`] attributes to datagrams sent earlier.
 pub(crate) const PENDING_ERRORS: usize = 16;
 
-/// What to bind.
+/// The settings of the sockets.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct UdpOptions {
     /// The port, the same for both families; 0 lets the system choose one.
     pub port: u16,
-    /// The firewall mark (SO_MARK) of all datagrams sent; 0 stands for no mark.
+    /// The firewall mark (SO_MARK) of all datagrams that are sent; 0 means no mark.
     pub fwmark: u32,
-    /// Whether the kernel gets and gives runs of datagrams as far as it can (UDP_SEGMENT since Linux 4.18, UDP_GRO since 5.0).
-    /// Without, every datagram passes the kernel by itself: for measurements, and for kernels and network drivers with faults.
+    /// Whether runs of datagrams are exchanged with the kernel as far as it supports them (UDP_SEGMENT since Linux
+    /// 4.18, UDP_GRO since 5.0). If not, every datagram passes the kernel separately. That is for measurements, and for
+    /// kernels and network drivers with bugs.
     pub offload: bool,
 }
 
 impl UdpOptions {
-    /// This port, no mark, with offload.
+    /// Settings with this port, without a mark, with offload.
     pub fn new(port: u16) -> Self {
         Self { port, ..Self::default() }
     }
 
-    /// Sets the firewall mark; 0 for none.
+    /// Sets the firewall mark; 0 means no mark.
     #[must_use]
     pub fn fwmark(mut self, mark: u32) -> Self {
         self.fwmark = mark;
@@ -69,56 +73,57 @@ impl UdpOptions {
 }
 
 impl Default for UdpOptions {
-    /// A port that the system chooses, no mark, with offload.
+    /// Settings with a port that the system chooses, without a mark, with offload.
     fn default() -> Self {
         Self { port: 0, fwmark: 0, offload: true }
     }
 }
 
-/// The UDP sockets of one worker: one of IPv4 and one of IPv6, as far as the host has them.
+/// The UDP sockets of one worker: one for IPv4 and one for IPv6, where the host has both.
 pub struct Udp {
     sockets: Pair,
     port: u16,
     incoming: Messages<RECV_BATCH>,
     outgoing: Messages<BATCH>,
-    /// Messages of one family that wait for one system call; empty between calls.
+    /// The messages of one address family for the next system call. The queue is empty between calls.
     queue: Vec<Outgoing>,
-    /// The datagrams of a run that the kernel would not segment; empty between calls.
+    /// The datagrams of a run that the kernel did not segment. It is empty between calls.
     singly: Vec<Outgoing>,
-    /// Whether the kernel knows UDP_SEGMENT (Linux 4.18), and is to use it.
+    /// Whether UDP_SEGMENT is used: the kernel knows it (Linux 4.18), and the settings allow it.
     segmentation: bool,
-    /// The family that had datagrams the last time, and is asked first.
+    /// Whether IPv6 is asked first: the family that had datagrams the last time.
     ipv6_first: bool,
-    /// Calls of `recv`, for the other family's turn.
+    /// Counts calls of `recv`, to give the other family its turn.
     turn: usize,
 }
 
 impl Udp {
-    /// Binds both families; each is left out where the host has none of it.
+    /// Binds a socket of each family. A family that the host does not have is left out.
     ///
     /// # Errors
     /// [`io::ErrorKind::AddrInUse`], or [`io::ErrorKind::PermissionDenied`] for a firewall mark without CAP_NET_ADMIN
-    /// or a port below 1024; the messages name the port and the remedy.
+    /// or a port below 1024. The messages name the port and the remedy.
     pub fn bind(options: &UdpOptions) -> io::Result<Self> {
         let mut queues = Self::bind_queues(options, 1)?;
         Ok(queues.pop().expect("as many as were asked for"))
     }
 
-    /// Binds this many pairs of sockets to one port, one for each worker (SO_REUSEPORT). The kernel spreads datagrams over
-    /// them by a hash of both addresses and ports: those of one peer come to one worker, and so in order, until the peer
-    /// roams. [`set_fwmark`](Self::set_fwmark) sets the mark of one pair.
+    /// Binds this many pairs of sockets to one port, one for each worker (SO_REUSEPORT). The kernel distributes
+    /// datagrams over them by a hash of both addresses and ports. The datagrams of one peer therefore reach one worker,
+    /// in order, until the peer roams. [`set_fwmark`](Self::set_fwmark) sets the mark of one pair.
     ///
     /// # Errors
-    /// Those of [`bind`](Self::bind), and [`io::ErrorKind::InvalidInput`] for no queue at all.
+    /// Those of [`bind`](Self::bind), and [`io::ErrorKind::InvalidInput`] if `queues` is 0.
     pub fn bind_queues(options: &UdpOptions, queues: usize) -> io::Result<Vec<Self>> {
         if queues == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "no UDP socket was asked for: it takes at least one",
+                "the number of UDP sockets is 0: ask for at least one",
             ));
         }
-        // The first does not share the port while it binds, or it would join whoever shares it already. Once bound, it
-        // lets others join, and the kernel makes it one of their group (reuseport_add_sock).
+        // The first pair does not share the port while it binds. Otherwise it would join a program that already shares
+        // the port. Once it is bound, it lets others join, and the kernel makes it a member of their group
+        // (reuseport_add_sock).
         let (pair, port) = bind_pair(options.port, |domain, port| bind(domain, port, options, Claim::Alone))?;
         if queues > 1 {
             pair.iter().try_for_each(|socket| socket.set_reuse_port(true))?;
@@ -132,7 +137,7 @@ impl Udp {
     }
 
     fn new(sockets: Pair, port: u16, offload: bool) -> Self {
-        // Zero is the default; only a kernel that does not know the option refuses it.
+        // Zero is the default value. A kernel refuses it only if it does not know the option.
         let segments = |socket| sys::set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         let segmentation = offload && sockets.iter().all(segments);
         Self {
@@ -153,12 +158,12 @@ impl Udp {
         self.port
     }
 
-    /// Whether there is a socket of IPv6.
+    /// Whether there is an IPv6 socket.
     pub fn has_ipv6(&self) -> bool {
         self.sockets.v6.is_some()
     }
 
-    /// Changes SO_MARK, on all handles; 0 for none.
+    /// Changes SO_MARK for all handles; 0 means no mark.
     ///
     /// # Errors
     /// [`io::ErrorKind::PermissionDenied`] without CAP_NET_ADMIN.
@@ -166,10 +171,11 @@ impl Udp {
         self.sockets.iter().try_for_each(|socket| set_mark(socket, mark))
     }
 
-    /// A second handle on the same sockets: a worker owns the one, a control thread sends handshakes through the other.
+    /// A second handle on the same sockets. A worker owns one handle; a control thread sends handshakes through the
+    /// other.
     ///
     /// # Errors
-    /// The process has no file descriptor left.
+    /// The process has reached its limit of file descriptors.
     pub fn try_clone(&self) -> io::Result<Self> {
         let clone = |socket: &Option<Socket>| socket.as_ref().map(Socket::try_clone).transpose();
         let Pair { v4, v6 } = &self.sockets;
@@ -185,11 +191,11 @@ impl fmt::Debug for Udp {
 }
 
 impl Network for Udp {
-    /// What is waiting of one family, up to 8 runs of datagrams. An error that ICMP or an earlier `send` left on the socket
-    /// is passed over.
+    /// Receives the waiting datagrams of one family, up to 8 runs. An error that ICMP or an earlier `send` left on the
+    /// socket is ignored.
     ///
     /// # Errors
-    /// Only those that come again and again: the socket is of no use any more.
+    /// Only errors that persist: the socket is no longer usable.
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
         self.turn = (self.turn + 1) % OTHER_FIRST;
         for ipv6 in [self.ipv6_first ^ (self.turn == 0), !self.ipv6_first ^ (self.turn == 0)] {
@@ -197,7 +203,7 @@ impl Network for Udp {
             let count = receive(&mut self.incoming, socket, slab)?;
             for i in 0..count {
                 let Some(datagram) = self.incoming.incoming(i) else { continue };
-                // No UDP payload is longer than a slot; if one were, what is cut off could not be authentic.
+                // No UDP payload is longer than a slot. If one were, it would be cut off, and could not be authentic.
                 if datagram.truncated {
                     continue;
                 }
@@ -215,8 +221,8 @@ impl Network for Udp {
         Ok(())
     }
 
-    /// Never waits. Where a socket's buffer is full, what is for the same address side by side is dropped, and the next address
-    /// is tried.
+    /// Never waits. When a socket's buffer is full, the consecutive datagrams for the same address are dropped, and the
+    /// next address is tried.
     fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
         self.send_by(slab, batch, &mut |messages, socket, slab, datagrams| messages.send(socket, slab, datagrams))
     }
@@ -230,11 +236,12 @@ impl Network for Udp {
     }
 }
 
-/// Gives the first of some messages to the kernel; returns how many it took, or the error of the first.
+/// A function that gives the first of some messages to the kernel. It returns how many the kernel accepted, or the
+/// error of the first one.
 pub(crate) type SendBy<'a> = dyn FnMut(&mut Messages<BATCH>, &Socket, &[u8], &[Outgoing]) -> io::Result<usize> + 'a;
 
 impl Udp {
-    /// [`send`](Network::send), by this way to the kernel.
+    /// [`send`](Network::send), with `by` as the way to the kernel.
     pub(crate) fn send_by(&mut self, slab: &[u8], batch: &[Transmit], by: &mut SendBy<'_>) -> Sent {
         let mut sent = Sent::default();
         for &Transmit { to: Endpoint { remote, local }, segments, ds } in batch {
@@ -258,7 +265,7 @@ impl Udp {
         sent
     }
 
-    /// Sends the queue, all of one family, and empties it.
+    /// Sends the queue, whose messages are all of one family, and empties it.
     fn flush(&mut self, slab: &[u8], by: &mut SendBy<'_>, sent: &mut Sent) {
         let Self { sockets, outgoing, queue, singly, .. } = self;
         let mut give = |socket: &Socket, datagrams: &[Outgoing]| by(outgoing, socket, slab, datagrams);
@@ -267,15 +274,15 @@ impl Udp {
     }
 }
 
-/// The pieces of a received buffer: of `size` bytes each where the kernel put several together.
+/// The pieces of a received buffer. Where the kernel joined several datagrams, each has `size` bytes.
 pub(crate) fn run_of(offset: usize, len: usize, size: Option<usize>) -> Segments {
     let size = size.filter(|size| (1..len).contains(size)).unwrap_or(len);
     let count = if size == 0 { 1 } else { len.div_ceil(size) };
     Segments { offset, stride: size, count, len: size, last_len: len - (count - 1) * size }
 }
 
-/// recvmmsg, past errors that are not the socket's own. It reports what was left on the socket (`sk_err`), also by what
-/// another handle did, and forgets it thereby.
+/// recvmmsg, ignoring errors that are not the socket's own. It reports the error that is pending on the socket
+/// (`sk_err`), which may come from another handle, and thereby clears it.
 fn receive(messages: &mut Messages<RECV_BATCH>, socket: &Socket, slab: &mut [u8]) -> io::Result<usize> {
     let mut errors = 0;
     loop {

@@ -1,12 +1,13 @@
-//! The same TUN and the same sockets by io_uring, for Linux 6.7 and newer: reads that go on by themselves into buffers
-//! the kernel picks, and whole batches of sends and writes with one system call.
+//! TUN queues and UDP sockets over io_uring, for Linux 6.7 and newer. Reads continue by themselves into buffers that
+//! the kernel chooses. One system call sends or writes a whole batch.
 //!
-//! It works, and is not faster: measured in a virtual machine with two cores (Zen 5, Linux 6.18) by `benches/io.rs`, 64
-//! small datagrams sent and received take 79 µs instead of 68, a run of 45 full ones 7.4 instead of 4.9, 64 small packets
-//! through a TUN and back 85 instead of 79. Where system calls are dearer, that may be otherwise.
+//! It works, but it is not faster. `benches/io.rs` measured in a virtual machine with two cores (Zen 5, Linux 6.18): 64
+//! small datagrams sent and received take 79 µs instead of 68, a run of 45 full datagrams takes 7.4 µs instead of 4.9,
+//! and 64 small packets through a TUN and back take 85 µs instead of 79. The result may differ where system calls are
+//! more expensive.
 //!
-//! A ring belongs to the thread that first reads or writes through it: everything else may happen on others, creation
-//! and dropping, too.
+//! A ring belongs to the thread that first reads or writes through it. All other operations, including creation and
+//! dropping, may happen on other threads.
 use crate::{
     Endpoint, Network, Received, Segments, Sent, Span, Transmit, TunQueue,
     offload::{Coalescer, Group, VNET_LEN},
@@ -18,21 +19,21 @@ use std::{fmt, io, ops::Range, os::fd::BorrowedFd};
 
 /// A queue of a TUN, driven by io_uring.
 pub struct UringTun {
-    /// Rings go first: their reads are of this descriptor.
+    /// The rings are dropped first, because their reads use this descriptor.
     inbox: Inbox,
     outbox: Outbox,
     tun: Tun,
     batch: Batch,
 }
 
-/// Writes that are submitted together; empty between calls of `write`.
+/// Writes that are submitted together. The batch is empty between calls of `write`.
 #[derive(Default)]
 struct Batch {
     headers: Vec<[u8; VNET_LEN]>,
     spans: Vec<Span>,
-    /// How many of the spans each write gathers.
+    /// The number of spans that each write joins.
     counts: Vec<usize>,
-    /// Which of the last writes failed, in order, and why.
+    /// The positions of the last writes that failed, in order, and their errors.
     failed: Vec<(usize, io::Error)>,
 }
 
@@ -40,7 +41,8 @@ impl UringTun {
     /// Drives `tun` by io_uring.
     ///
     /// # Errors
-    /// Where the kernel has no io_uring, too old a one, or forbids it: the message says which, and what to do.
+    /// The kernel has no io_uring, its io_uring is too old, or it is forbidden. The message says which, and names the
+    /// remedy.
     pub fn new(tun: Tun) -> io::Result<Self> {
         Ok(Self { inbox: Inbox::packets()?, outbox: Outbox::new()?, tun, batch: Batch::default() })
     }
@@ -58,12 +60,12 @@ impl fmt::Debug for UringTun {
 }
 
 impl TunQueue for UringTun {
-    /// As [`Tun`] does; the packet is copied once more, from the kernel's choice of buffer into `slab`.
+    /// Works as in [`Tun`]. The packet is copied once more, from the buffer that the kernel chose into `slab`.
     fn read(&mut self, slab: &mut [u8], at: usize, mtu: usize) -> io::Result<Option<Segments>> {
         let Self { inbox, tun, .. } = self;
         let begin = tun.begin(at);
         let copy = |bytes: &[u8]| {
-            // No IP packet is longer than what `max_read` counts in; if one were, it is cut off and refused as
+            // No IP packet is longer than `max_read` allows. If one were, it would be cut off and then refused as
             // malformed.
             let room = &mut slab[begin..];
             let len = bytes.len().min(room.len());
@@ -100,7 +102,7 @@ impl TunQueue for UringTun {
         result
     }
 
-    /// Before the first `read` there is nothing to wait for but the TUN itself.
+    /// Before the first `read`, only the TUN itself can be waited for.
     fn fd(&self) -> BorrowedFd<'_> {
         if self.inbox.is_running() { self.inbox.fd() } else { self.tun.fd() }
     }
@@ -111,13 +113,13 @@ impl TunQueue for UringTun {
 }
 
 impl UringTun {
-    /// Writes the batch and empties it; what failed is listed in it.
+    /// Writes the batch and empties it. The batch then lists the writes that failed.
     fn flush(&mut self, slab: &[u8]) -> io::Result<()> {
         let Self { outbox, tun, batch, .. } = self;
         let Batch { headers, spans, counts, failed } = &mut *batch;
         let result = outbox.write(tun.fd(), slab, headers, spans, counts).and_then(|results| {
             for (i, &result) in results.iter().enumerate().filter(|&(_, &result)| result <= 0) {
-                // Nothing to write is nothing that the driver is even asked about.
+                // The kernel does not call the driver for an empty write.
                 let error = io::Error::from_raw_os_error(if result == 0 { libc::EINVAL } else { -result });
                 if error.raw_os_error() == Some(libc::EBADFD) {
                     return Err(tun.surface(error));
@@ -130,8 +132,8 @@ impl UringTun {
         result
     }
 
-    /// Writes a batch of these groups; returns how many packets were refused in the end. The packets of a group that was refused as a
-    /// whole come behind those of the batch.
+    /// Writes a batch of these groups. Returns the number of packets that were refused in the end. If a group is
+    /// refused as a whole, its packets are written after those of the batch.
     fn flush_groups(
         &mut self,
         slab: &mut [u8],
@@ -158,7 +160,7 @@ impl Batch {
         self.counts.push(1);
     }
 
-    /// The first packet whole, with its headers made those of the group, and the payloads of the others.
+    /// Adds the first packet as a whole, with the headers of the group, and the payloads of the other packets.
     fn push_group(&mut self, slab: &mut [u8], packets: &[Span], group: &Group, members: impl Iterator<Item = usize>) {
         let first = packets[group.first];
         self.headers.push(group.finish(&mut slab[first.offset..first.offset + first.len]).to_bytes());
@@ -183,15 +185,16 @@ pub struct UringUdp {
     inbox: Inbox,
     outbox: Outbox,
     udp: Udp,
-    /// Families take turns in being asked first.
+    /// The families take turns in being asked first.
     turn: usize,
 }
 
 impl UringUdp {
-    /// Drives `udp` by io_uring. [`Udp::try_clone`] gives plain handles for others, before or after.
+    /// Drives `udp` by io_uring. [`Udp::try_clone`] gives plain handles to other threads, before or after.
     ///
     /// # Errors
-    /// Where the kernel has no io_uring, too old a one, or forbids it: the message says which, and what to do.
+    /// The kernel has no io_uring, its io_uring is too old, or it is forbidden. The message says which, and names the
+    /// remedy.
     pub fn new(udp: Udp) -> io::Result<Self> {
         Ok(Self { inbox: Inbox::datagrams(udp.fds().count())?, outbox: Outbox::new()?, udp, turn: 0 })
     }
@@ -209,11 +212,11 @@ impl fmt::Debug for UringUdp {
 }
 
 impl Network for UringUdp {
-    /// As [`Udp`] does. Datagrams are copied once more, from the kernel's choice of buffers, and so lie close together:
-    /// as many are received as fit.
+    /// Works as in [`Udp`]. Datagrams are copied once more, from the buffers that the kernel chose, and therefore lie
+    /// close together. As many are received as fit.
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
         let Self { inbox, udp, turn, .. } = self;
-        // Both families, or the only one twice.
+        // Both families, or the only family twice.
         let mut files = udp.fds();
         let Some(first) = files.next() else { return Ok(()) };
         let files = [first, files.next().unwrap_or(first)];
@@ -223,7 +226,7 @@ impl Network for UringUdp {
             let room = &mut slab[offset..];
             match inbox.next_datagram(&files, *turn, room) {
                 Ok(None) => break,
-                // No UDP payload is longer than a slot; if one were, what is cut off could not be authentic.
+                // No UDP payload is longer than a slot. If one were, it would be cut off, and could not be authentic.
                 Ok(Some(None)) => {}
                 Ok(Some(Some(datagram))) => {
                     let from = Endpoint { remote: datagram.from, local: datagram.local };
@@ -231,7 +234,7 @@ impl Network for UringUdp {
                     out.push(Received { from, segments, ecn: datagram.ecn });
                     offset += datagram.len.next_multiple_of(CACHE_LINE);
                 }
-                // Left on the socket by ICMP or an earlier `send`, and forgotten thereby.
+                // ICMP or an earlier `send` left this error on the socket. Reading it has cleared it.
                 Err(_) if errors < PENDING_ERRORS => errors += 1,
                 Err(error) => return Err(error),
             }
@@ -242,7 +245,7 @@ impl Network for UringUdp {
     fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
         let Self { outbox, udp, .. } = self;
         udp.send_by(slab, batch, &mut |messages, socket, slab, datagrams| {
-            // Another thread's: the plain way is always there.
+            // The ring may belong to another thread. Plain system calls always work.
             if outbox.is_usable() {
                 outbox.send(messages, socket, slab, datagrams)
             } else {
@@ -251,7 +254,7 @@ impl Network for UringUdp {
         })
     }
 
-    /// Before the first `recv` there is nothing to wait for but the sockets themselves.
+    /// Before the first `recv`, only the sockets themselves can be waited for.
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let running = self.inbox.is_running();
         let ring = running.then(|| self.inbox.fd());
@@ -263,7 +266,7 @@ impl Network for UringUdp {
     }
 }
 
-/// Datagrams begin on lines of their own.
+/// Every datagram begins on a cache line of its own.
 const CACHE_LINE: usize = 64;
 
 #[cfg(test)]
@@ -299,7 +302,7 @@ mod tests {
         }
     }
 
-    /// Whether this host lets us; says so aloud where not.
+    /// Whether this host permits io_uring. If not, the test prints that it was skipped.
     fn allowed() -> bool {
         Inbox::packets().map_err(|error| skipped("io_uring", &error)).is_ok()
     }
@@ -340,7 +343,7 @@ mod tests {
         udp::a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again,
     );
 
-    /// Sends numbered datagrams, each by itself.
+    /// Sends numbered datagrams, each as a separate message.
     fn send_numbers(ours: &mut UringUdp, to: SocketAddr, numbers: Range<u32>) {
         let slab: Vec<u8> = numbers.clone().flat_map(u32::to_be_bytes).collect();
         let spans = (0..numbers.len()).map(|i| Span { offset: 4 * i, len: 4 });
@@ -359,7 +362,7 @@ mod tests {
         }
     }
 
-    /// There are 32 buffers: the endless read ends whenever all are full.
+    /// There are 32 buffers. The continuous read ends whenever all of them are full.
     #[test]
     fn datagrams_beyond_the_buffers_come_later_and_in_order() {
         isolated_if_allowed("more datagrams than buffers", || {

@@ -1,4 +1,4 @@
-//! Waiting for several descriptors, and waking a thread that waits.
+//! Waits for several descriptors, and wakes a waiting thread.
 use crate::sys::{self, EventFd, PollFd};
 use std::{
     io,
@@ -7,31 +7,31 @@ use std::{
     time::Duration,
 };
 
-/// Wakes the thread that waits with the [`Waiter`] it was made with. Cheap to clone, callable from anywhere.
+/// Wakes the thread that waits with the corresponding [`Waiter`]. It is cheap to clone, and any thread can call it.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<EventFd>);
 
 impl Waker {
-    /// Wakes; several calls before the thread looks count as one.
+    /// Wakes the thread. Several calls before the thread looks count as one.
     pub fn wake(&self) {
         self.0.signal();
     }
 }
 
-/// What ended a wait; neither when its time was over.
+/// The reason why a wait ended. Both fields are false when its time was over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wake {
-    /// Somebody called [`Waker::wake`].
+    /// [`Waker::wake`] was called.
     pub woken: bool,
     /// One of the descriptors is readable, has an error or was hung up.
     pub ready: bool,
 }
 
-/// Waits until a descriptor is readable or somebody wakes it.
+/// Waits until a descriptor is readable or a [`Waker`] wakes it.
 #[derive(Debug)]
 pub struct Waiter {
     event: Arc<EventFd>,
-    /// Kept between calls: waiting allocates nothing once it has seen its largest set.
+    /// The list is kept between calls, so that waiting allocates nothing once the largest set was seen.
     polled: Vec<PollFd>,
 }
 
@@ -42,8 +42,8 @@ impl Waiter {
         Ok((Self { event: event.clone(), polled: Vec::new() }, Waker(event)))
     }
 
-    /// Waits (`ppoll`) until one of `fds` is readable, has an error or was hung up. `None` waits without limit; a signal that
-    /// interrupts ends the wait early, with neither.
+    /// Waits (`ppoll`) until one of `fds` is readable, has an error or was hung up. `None` waits without a limit. A
+    /// signal ends the wait early; both fields of the result are then false.
     pub fn wait<'fd>(
         &mut self,
         fds: impl IntoIterator<Item = BorrowedFd<'fd>>,
@@ -53,7 +53,7 @@ impl Waiter {
         self.polled.push(PollFd::readable(self.event.as_fd()));
         self.polled.extend(fds.into_iter().map(PollFd::readable));
         match sys::poll(&mut self.polled, timeout) {
-            // A signal handler may have set a flag the caller wants to look at.
+            // A signal handler may have set a flag that the caller wants to check.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Wake::default()),
             result => result?,
         };

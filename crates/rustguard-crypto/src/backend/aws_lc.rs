@@ -1,11 +1,11 @@
 //! AWS-LC's ChaCha20-Poly1305 and X25519, through aws-lc-rs.
 //!
-//! AWS-LC keeps AEAD keys and X25519 private keys on its own heap, whose `OPENSSL_free` overwrites every block before it
-//! returns it, and wipes the copies of a key that sealing and opening leave on the stack; aws-lc-rs zeroizes the shared
-//! secret it hands out.
+//! AWS-LC keeps AEAD keys and X25519 private keys on its own heap. Its `OPENSSL_free` overwrites every block before it
+//! returns it. AWS-LC also wipes the copies of a key that sealing and opening leave on the stack. aws-lc-rs zeroizes
+//! the shared secret that it returns.
 //!
-//! Making a key and an exchange allocate. Sealing and opening packets does not, but for the error state that AWS-LC
-//! allocates for a thread when that meets its first forged packet.
+//! Making a key and a Diffie-Hellman exchange allocate memory. Sealing and opening packets do not, with one exception:
+//! AWS-LC allocates an error state for a thread at that thread's first forged packet.
 
 use super::{Aead, DiffieHellman};
 use crate::{
@@ -20,7 +20,7 @@ use aws_lc_rs::{
 use zeroize::Zeroizing;
 
 /// An AEAD key.
-// `LessSafeKey` is aws-lc-rs's word for "the caller picks the nonces". WireGuard's are the session's counters.
+// `LessSafeKey` means that the caller chooses the nonces. In WireGuard, they are the session's counters.
 pub struct Key(LessSafeKey);
 
 impl Aead for Key {
@@ -30,7 +30,8 @@ impl Aead for Key {
     }
 
     fn seal_packet(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], text: &mut [u8]) -> [u8; TAG_LEN] {
-        // The scatter form writes the tag into an array; the one that returns it wraps it in a `Tag` of variable length.
+        // The scatter form writes the tag into an array. The form that returns the tag wraps it in a `Tag` of variable
+        // length.
         let mut tag = [0; TAG_LEN];
         self.0
             .seal_in_place_scatter(Nonce::assume_unique_for_key(*nonce), Aad::from(aad), text, &[], &mut tag)
@@ -45,7 +46,7 @@ impl Aead for Key {
         text: &mut [u8],
         tag: &[u8; TAG_LEN],
     ) -> Result<(), Forged> {
-        // Decrypts while it authenticates, and overwrites the text with zeros when the tag turns out wrong.
+        // This call decrypts while it authenticates. If the tag is wrong, it overwrites the text with zeros.
         self.0
             .open_in_place_separate_tag(Nonce::assume_unique_for_key(*nonce), Aad::from(aad), tag, text)
             .map(|_| ())
@@ -57,7 +58,7 @@ impl Aead for Key {
 #[derive(Clone)]
 pub struct StaticSecret {
     scalar: Zeroizing<[u8; 32]>,
-    // Parsed once: AWS-LC computes the public half whenever it takes a private key.
+    // The key is parsed once, because AWS-LC computes the public half each time it takes a private key.
     key: Arc<PrivateKey>,
     public: PublicKey,
 }
@@ -80,7 +81,7 @@ impl DiffieHellman for StaticSecret {
     }
 
     fn diffie_hellman(&self, public: &PublicKey) -> Result<SharedSecret, LowOrder> {
-        // AWS-LC itself refuses an all-zero result, and of 32-byte keys nothing else.
+        // AWS-LC itself refuses an all-zero result. For keys of 32 bytes, it has no other error.
         let public = UnparsedPublicKey::new(&agreement::X25519, public.0);
         agreement::agree(&self.key, public, LowOrder, |shared| {
             Ok(SharedSecret::new(shared.try_into().expect("an X25519 shared secret has 32 bytes")))

@@ -1,12 +1,13 @@
-//! Runs of packets on AVX-512 or AVX2, and the rest one at a time by the preferred backend (`aws-lc` or `portable`).
+//! Runs of packets on AVX-512 or AVX2. The preferred backend (`aws-lc` or `portable`) handles the other packets one at
+//! a time.
 //!
-//! The processor's features are detected once, at run time. Measurements decided which packets go where (`cargo bench -p
-//! rustguard-benches
-//! --bench crypto`): with AVX-512 all groups of four or more packets, with AVX2 only packets of up to 384 bytes if AWS-LC is there for the
-//! longer ones. Handshake fields and single packets always go to the preferred backend.
+//! The processor's features are detected once, at run time. The rules for the distribution of packets come from
+//! measurements (`cargo bench -p rustguard-benches --bench crypto`). With AVX-512, the kernel takes all groups of four
+//! or more packets. With AVX2 it takes such groups too, but leaves packets of more than 384 bytes to AWS-LC, if that is
+//! available. Handshake fields and single packets always go to the preferred backend.
 //!
-//! With the feature `std` the environment variable `RUSTGUARD_AEAD`, read once, disables kernels: `avx2` disables AVX-512, `single` both.
-//! It is for tests and measurements; results are the same on every path.
+//! With the feature `std`, the environment variable `RUSTGUARD_AEAD` disables kernels: `avx2` disables AVX-512, and
+//! `single` disables both. It is read once. It is for tests and measurements; the results are the same on every path.
 
 use super::{Aead, preferred};
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
 use core::{array, cmp::Reverse, fmt, iter};
 use zeroize::Zeroizing;
 
-/// How a run of packets is processed.
+/// The ways to process a run of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Path {
@@ -24,15 +25,15 @@ pub enum Path {
     Avx512,
     /// 8 blocks at a time with AVX2.
     Avx2,
-    /// One packet at a time, by the preferred backend.
+    /// One packet at a time, with the preferred backend.
     Single,
 }
 
 impl Path {
-    /// Every path, the best first.
+    /// Every path, in order of preference.
     pub const ALL: [Self; 3] = [Self::Avx512, Self::Avx2, Self::Single];
 
-    /// What `RUSTGUARD_AEAD` calls it.
+    /// The path's name in `RUSTGUARD_AEAD`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Avx512 => "avx512",
@@ -41,7 +42,7 @@ impl Path {
         }
     }
 
-    /// The path of every key that [`Aead::new`] makes.
+    /// The path that every key from [`Aead::new`] uses.
     pub fn detected() -> Self {
         Plan::detected().path()
     }
@@ -60,7 +61,7 @@ pub struct Key {
     single: preferred::Key,
 }
 
-/// Which packets go to the kernels.
+/// The rules that decide which packets go to a kernel.
 #[derive(Clone, Copy)]
 struct Plan {
     kernel: Option<Kernel>,
@@ -76,14 +77,15 @@ enum Kernel {
     Avx2(Avx2),
 }
 
-/// Where AWS-LC overtakes AVX2, on Sapphire Rapids; on Zen 5 it is at 576. RustCrypto never does.
+/// The length in bytes from which AWS-LC is faster than AVX2, on Sapphire Rapids. On Zen 5 it is 576. RustCrypto is
+/// slower at every length.
 const AVX2_MAX_LEN: usize = if cfg!(feature = "aws-lc") { 384 } else { MAX_LEN };
-/// Four packets of any length take less time together than alone. Two do so only from 1,000 bytes on: at 64 bytes they take 262 ns
-/// instead of 168.
+/// Four packets of any length take less time in a group than one by one. Two packets do so only from 1,000 bytes on: at
+/// 64 bytes they take 262 ns instead of 168.
 const MIN_GROUP: usize = 4;
 
 impl Plan {
-    /// The fastest plan on this processor that `RUSTGUARD_AEAD` allows.
+    /// The fastest plan for this processor that `RUSTGUARD_AEAD` allows.
     fn detected() -> Self {
         Path::ALL
             .into_iter()
@@ -96,7 +98,7 @@ impl Plan {
             .expect("every processor can take packets one at a time")
     }
 
-    /// A plan that sends every packet to the kernel of `path`; `None` if the processor lacks its instructions.
+    /// A plan that sends every packet to the kernel of `path`; `None` if the processor lacks the instructions.
     fn forced(path: Path) -> Option<Self> {
         let kernel = match path {
             Path::Avx512 => Some(Kernel::Avx512(Avx512::detect()?)),
@@ -106,9 +108,10 @@ impl Plan {
         Some(Self { kernel, max_len: MAX_LEN, min_group: 1 })
     }
 
-    /// The frames, by their positions, in the batches to process them in, each with its kernel; `None` is the preferred backend.
+    /// Sorts the frames into batches. Each batch has the positions of its frames and its kernel; `None` means the
+    /// preferred backend.
     ///
-    /// `order` comes in as 0, 1, 2…, and there are at most as many frames.
+    /// The caller fills `order` with 0, 1, 2… There are at most as many frames as entries in `order`.
     fn batches<'a>(
         self,
         frames: &'a [Frame],
@@ -118,7 +121,8 @@ impl Plan {
         let long = if self.kernel.is_none() {
             order.len()
         } else {
-            // Poly1305 takes as long as the longest packet of a group. Most runs come sorted: of one length but for their end.
+            // Poly1305 takes as long as the longest packet of a group needs, so frames are sorted by length. Most runs
+            // are sorted already: all of their packets but the last have the same length.
             if !frames.is_sorted_by(|a, b| a.len >= b.len) {
                 order.sort_unstable_by_key(|&i| Reverse(frames[i].len));
             }
@@ -154,13 +158,13 @@ fn best_allowed() -> Path {
     Path::ALL[0]
 }
 
-/// Frames that are sorted at a time: a whole run, as a rule.
+/// The number of frames that are sorted together. A whole run usually fits.
 const SORTED: usize = 64;
 
 impl Key {
-    /// Expands `key` for a path that takes every packet, also where that is slower: for tests and benchmarks.
+    /// Expands `key` for a path that takes every packet, even where that is slower. This is for tests and benchmarks.
     ///
-    /// `None` when the processor lacks the instructions.
+    /// Returns `None` when the processor lacks the instructions.
     pub fn with_path(key: &[u8; KEY_LEN], path: Path) -> Option<Self> {
         Some(Self::with_plan(key, Plan::forced(path)?))
     }
@@ -173,7 +177,7 @@ impl Key {
         Self { words, plan, single: preferred::Key::new(key) }
     }
 
-    /// Leaves nothing of a run on the stack.
+    /// Erases the traces of a run from the stack.
     fn wipe(&self) {
         if self.plan.kernel.is_some() {
             wipe_stack();

@@ -1,15 +1,15 @@
-//! Eight blocks of ChaCha20 at a time, and Poly1305 of four packets on limbs of 26 bits.
+//! Eight blocks of ChaCha20 at a time, and Poly1305 of four packets with limbs of 26 bits.
 
 use super::{Blocks, CONSTANTS, GROUP, Group, Lanes, Packet};
 use core::{arch::x86_64::*, array};
 use zeroize::Zeroize;
 
-/// Packets whose one-time keys are computed at once.
+/// The number of packets whose one-time keys are computed at once.
 const HALF: usize = GROUP / 2;
-/// Packets that Poly1305 takes at once: one per lane of 64 bits.
+/// The number of packets that Poly1305 processes at once: one per 64-bit lane.
 const QUARTER: usize = GROUP / 4;
 
-/// What [`Avx2::seal`](super::Avx2::seal) promises.
+/// Does what [`Avx2::seal`](super::Avx2::seal) promises.
 #[target_feature(enable = "avx2")]
 pub(super) fn seal(key: &[u32; 8], group: &mut Group<'_>) {
     apply_keystream(key, group, group.everyone());
@@ -26,7 +26,7 @@ pub(super) fn seal(key: &[u32; 8], group: &mut Group<'_>) {
     }
 }
 
-/// What [`Avx2::open`](super::Avx2::open) promises.
+/// Does what [`Avx2::open`](super::Avx2::open) promises.
 #[target_feature(enable = "avx2")]
 pub(super) fn open(key: &[u32; 8], group: &mut Group<'_>) -> u32 {
     let mut authentic = 0;
@@ -54,7 +54,7 @@ fn quarter_of(packets: &[Packet; GROUP], first: usize) -> &[Packet; QUARTER] {
 
 // ---------------------------------------------------------------------------------------------------------------- ChaCha20
 
-/// Block 0 of the packets of a half: its first eight words, with packet `half + i` in lane `i`.
+/// The first eight words of block 0 of the packets of a half, with packet `half + i` in lane `i`.
 #[target_feature(enable = "avx2")]
 fn one_time_keys(key: &[u32; 8], group: &Group<'_>, half: usize) -> [__m256i; 8] {
     let (low, high) = group.nonces::<HALF>(half);
@@ -62,7 +62,7 @@ fn one_time_keys(key: &[u32; 8], group: &Group<'_>, half: usize) -> [__m256i; 8]
     front
 }
 
-/// Encrypts, or decrypts, the texts of the `wanted` packets.
+/// Encrypts or decrypts the texts of the `wanted` packets.
 #[target_feature(enable = "avx2")]
 fn apply_keystream(key: &[u32; 8], group: &mut Group<'_>, wanted: u32) {
     let mut blocks = Blocks::new(group, wanted, 0..usize::MAX);
@@ -75,18 +75,18 @@ fn apply_keystream(key: &[u32; 8], group: &mut Group<'_>, wanted: u32) {
             stream[lane] = [front[lane], back[lane]];
         }
         for piece in &lanes.pieces[..lanes.count] {
-            // SAFETY: the text of a piece lies inside the slab that the group borrows mutably; it has a lane for each of its
-            // blocks.
+            // SAFETY: the text of a piece lies inside the slab, which the group borrows mutably. The piece has a lane
+            // for each of its blocks.
             unsafe { mix(piece.text, stream.as_ptr().add(piece.lane).cast(), piece.len) };
         }
     }
     stream.zeroize();
 }
 
-/// Adds keystream to text.
+/// XORs keystream into text.
 ///
 /// # Safety
-/// There are `len` bytes at `text` to read and write, and as many at `stream` to read.
+/// `len` bytes at `text` can be read and written, and `len` bytes at `stream` can be read.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn mix(text: *mut u8, stream: *const u8, len: usize) {
@@ -106,7 +106,7 @@ unsafe fn mix(text: *mut u8, stream: *const u8, len: usize) {
     }
 }
 
-/// Eight blocks, word `i` of each in vector `i`: words 0 to 7, and 8 to 15.
+/// Eight blocks, with word `i` of each in vector `i`. The result has words 0 to 7, and words 8 to 15.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn keystream(key: &[u32; 8], block: __m256i, low: __m256i, high: __m256i) -> [[__m256i; 8]; 2] {
@@ -114,7 +114,7 @@ fn keystream(key: &[u32; 8], block: __m256i, low: __m256i, high: __m256i) -> [[_
         0..4 => _mm256_set1_epi32(CONSTANTS[i].cast_signed()),
         4..12 => _mm256_set1_epi32(key[i - 4].cast_signed()),
         12 => block,
-        // The 32 zero bits that begin WireGuard's nonces.
+        // WireGuard's nonces begin with 32 zero bits.
         13 => _mm256_setzero_si256(),
         14 => low,
         _ => high,
@@ -131,11 +131,11 @@ fn keystream(key: &[u32; 8], block: __m256i, low: __m256i, high: __m256i) -> [[_
     array::from_fn(|half| array::from_fn(|i| _mm256_add_epi32(state[8 * half + i], initial[8 * half + i])))
 }
 
-/// RFC 8439, section 2.1.
+/// The quarter round of RFC 8439, section 2.1.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn quarter_round(state: &mut [__m256i; 16], a: usize, b: usize, c: usize, d: usize) {
-    // Rotations by whole bytes are one shuffle.
+    // A rotation by whole bytes takes one shuffle.
     let by16 =
         _mm256_set_epi64x(0x0d0c_0f0e_0908_0b0a, 0x0504_0706_0100_0302, 0x0d0c_0f0e_0908_0b0a, 0x0504_0706_0100_0302);
     let by8 =
@@ -152,7 +152,7 @@ fn quarter_round(state: &mut [__m256i; 16], a: usize, b: usize, c: usize, d: usi
     state[b] = _mm256_or_si256(_mm256_slli_epi32::<7>(t), _mm256_srli_epi32::<25>(t));
 }
 
-/// From word `i` of eight half blocks in vector `i` to half block `i` in vector `i`.
+/// Transposes eight half blocks: from word `i` of each in vector `i` to half block `i` in vector `i`.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn transpose(word: [__m256i; 8]) -> [__m256i; 8] {
@@ -185,16 +185,16 @@ fn words(lanes: &[u32; 8]) -> __m256i {
 
 // ---------------------------------------------------------------------------------------------------------------- Poly1305
 //
-// A number below 2^130 is five limbs of 26 bits per lane: AVX2 multiplies 32 bits by 32 to 64.
+// A number below 2^130 has five limbs of 26 bits per lane, because AVX2 multiplies 32 bits by 32 bits to 64 bits.
 
 const MASK26: i64 = (1 << 26) - 1;
 
-/// A number in each of four lanes.
+/// Four numbers, one in each lane.
 type Limbs = [__m256i; 5];
 
-/// The tags of four packets, low and high 64 bits: Poly1305 of text, padding and lengths (RFC 8439, section 2.8).
+/// The tags of four packets, as low and high 64 bits: Poly1305 of text, padding and lengths (RFC 8439, section 2.8).
 ///
-/// Their one-time keys are in `one_time` from lane `first` on, which is 0 or 4.
+/// Their one-time keys are in `one_time` from lane `first` on. `first` is 0 or 4.
 #[target_feature(enable = "avx2")]
 fn tags(one_time: &[__m256i; 8], first: usize, packets: &[Packet; QUARTER]) -> (__m256i, __m256i) {
     let [r_low, r_high, s_low, s_high] = array::from_fn(|i| pair(one_time[2 * i], one_time[2 * i + 1], first));
@@ -202,11 +202,11 @@ fn tags(one_time: &[__m256i; 8], first: usize, packets: &[Packet; QUARTER]) -> (
         _mm256_and_si256(r_low, _mm256_set1_epi64x(0x0fff_fffc_0fff_ffff)),
         _mm256_and_si256(r_high, _mm256_set1_epi64x(0x0fff_fffc_0fff_fffc)),
     );
-    // 2^130 is 5 modulo 2^130 - 5.
+    // 2^130 equals 5 modulo 2^130 - 5.
     let times5 = r.map(|limb| _mm256_add_epi64(limb, _mm256_slli_epi64::<2>(limb)));
 
     let mut sum = [_mm256_setzero_si256(); 5];
-    // First the whole blocks that all of them have, then what only some have.
+    // The whole blocks that all packets have come first, then the blocks that only some have.
     let common = packets.iter().map(|packet| packet.len).fold(usize::MAX, usize::min) / 16;
     let blocks = packets.iter().map(|packet| packet.len).fold(0, usize::max).div_ceil(16);
     for block in 0..common {
@@ -215,12 +215,12 @@ fn tags(one_time: &[__m256i; 8], first: usize, packets: &[Packet; QUARTER]) -> (
         sum = multiply(add(sum, message(block)), &r, &times5);
     }
     for block in common..blocks {
-        // A copy, padded with zeros. Of sealed text, so that there is nothing to wipe.
+        // The block is copied and padded with zeros. It is sealed text, so the copy need not be wiped.
         let mut padded = [[0u8; 16]; QUARTER];
         let mut present = [0; QUARTER];
         for i in 0..QUARTER {
             let left = packets[i].len.saturating_sub(16 * block).min(16);
-            // SAFETY: `left` bytes of the text are left from this block on, and they fit 16.
+            // SAFETY: the text has `left` bytes from this block on, and `left` is at most 16.
             unsafe { padded[i].as_mut_ptr().copy_from_nonoverlapping(packets[i].text.wrapping_add(16 * block), left) };
             present[i] = if left > 0 { u64::MAX } else { 0 };
         }
@@ -230,12 +230,12 @@ fn tags(one_time: &[__m256i; 8], first: usize, packets: &[Packet; QUARTER]) -> (
         let present = from_array(&present);
         sum = array::from_fn(|limb| _mm256_blendv_epi8(sum[limb], next[limb], present));
     }
-    // No additional data, and the length of the text.
+    // The last block has the length of the additional data, which is 0, and the length of the text.
     let lengths = (_mm256_setzero_si256(), from_array(&array::from_fn(|i| packets[i].len as u64)));
     finish(multiply(add(sum, message(lengths)), &r, &times5), s_low, s_high)
 }
 
-/// Two 32-bit words of four packets as 64-bit lanes.
+/// Joins two 32-bit words of each of four packets to 64-bit lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn pair(low: __m256i, high: __m256i, first: usize) -> __m256i {
@@ -246,20 +246,20 @@ fn pair(low: __m256i, high: __m256i, first: usize) -> __m256i {
     _mm256_or_si256(low, _mm256_slli_epi64::<32>(high))
 }
 
-/// A block of each of four packets, as its low and its high 64 bits with packet `i` in lane `i`.
+/// Loads a block of each of four packets, as low and high 64 bits, with packet `i` in lane `i`.
 ///
 /// # Safety
-/// At each of `texts` there are 16 bytes to read.
+/// 16 bytes can be read at each of `texts`.
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn load(texts: [*const u8; QUARTER]) -> (__m256i, __m256i) {
-    // SAFETY: 16 bytes of each, at any alignment.
+    // SAFETY: 16 bytes are read at each of `texts`, at any alignment.
     let [a, b, c, d] = texts.map(|text| unsafe { _mm_loadu_si128(text.cast()) });
     let (ac, bd) = (_mm256_set_m128i(c, a), _mm256_set_m128i(d, b));
     (_mm256_unpacklo_epi64(ac, bd), _mm256_unpackhi_epi64(ac, bd))
 }
 
-/// A block as a number: 128 bits and the one above them.
+/// A block as a number: its 128 bits, and a 1 above them.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn message((low, high): (__m256i, __m256i)) -> Limbs {
@@ -288,9 +288,10 @@ fn add(a: Limbs, b: Limbs) -> Limbs {
     array::from_fn(|i| _mm256_add_epi64(a[i], b[i]))
 }
 
-/// `a` times `r`, with limbs of 26 bits but for the second, which has a few more.
+/// The product of `a` and `r`. Its limbs have 26 bits, except for the second, which has a few more.
 ///
-/// Factors stay below 2^32: a limb of a sum has at most 28 bits, one of `times5` at most 29. Five products fit 60 bits.
+/// Factors stay below 2^32: a limb of a sum has at most 28 bits, and a limb of `times5` at most 29. Five products fit
+/// 60 bits.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn multiply(a: Limbs, r: &Limbs, times5: &Limbs) -> Limbs {
@@ -304,7 +305,7 @@ fn multiply(a: Limbs, r: &Limbs, times5: &Limbs) -> Limbs {
     carry(d)
 }
 
-/// Passes carries from limb 0 up, around, and into limb 1.
+/// Passes carries from limb 0 up to limb 4, from there around to limb 0, and into limb 1.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn carry(mut d: Limbs) -> Limbs {
@@ -326,14 +327,14 @@ fn carry(mut d: Limbs) -> Limbs {
 #[target_feature(enable = "avx2")]
 fn finish(sum: Limbs, s_low: __m256i, s_high: __m256i) -> (__m256i, __m256i) {
     let mask = _mm256_set1_epi64x(MASK26);
-    // Once around, and to the top again: what is left above 2^130 is less than 5.
+    // Carry once around and up to the top again. The part above 2^130 is then less than 5.
     let mut h = carry(sum);
     for i in 1..4 {
         h[i + 1] = _mm256_add_epi64(h[i + 1], _mm256_srli_epi64::<26>(h[i]));
         h[i] = _mm256_and_si256(h[i], mask);
     }
 
-    // Plus 5, minus 2^130: that is the sum where it is not negative.
+    // Compute the sum plus 5 minus 2^130. If that is not negative, it is the reduced sum.
     let mut g = h;
     g[0] = _mm256_add_epi64(g[0], _mm256_set1_epi64x(5));
     for i in 0..4 {
@@ -350,7 +351,7 @@ fn finish(sum: Limbs, s_low: __m256i, s_high: __m256i) -> (__m256i, __m256i) {
         _mm256_slli_epi64::<40>(h[4]),
     );
     let low = _mm256_add_epi64(low, s_low);
-    // AVX2 compares signed numbers only: with the top bits flipped, in the order of unsigned ones.
+    // AVX2 only compares signed numbers. With flipped top bits, their order is that of unsigned numbers.
     let top = _mm256_set1_epi64x(i64::MIN);
     let carry = _mm256_cmpgt_epi64(_mm256_xor_si256(s_low, top), _mm256_xor_si256(low, top));
     (low, _mm256_sub_epi64(_mm256_add_epi64(high, s_high), carry))
@@ -372,7 +373,7 @@ fn to_array(lanes: __m256i) -> [u64; QUARTER] {
     array
 }
 
-/// The tags of a full group under given one-time keys, a word of each in every array.
+/// The tags of a full group under given one-time keys. Each array has one word of every key.
 #[cfg(test)]
 #[target_feature(enable = "avx2")]
 pub(super) fn tags_of_all(keys: &[[u32; GROUP]; 8], group: &Group<'_>) -> [u128; GROUP] {

@@ -1,4 +1,4 @@
-//! Sixteen packets at a time on AVX-512: ChaCha20 on lanes of 32 bits, Poly1305 on lanes of 64.
+//! Sixteen packets at a time on AVX-512. ChaCha20 uses lanes of 32 bits, and Poly1305 lanes of 64 bits.
 
 use self::{
     chacha20::{Together, apply_keystream, apply_together, mix_last, open_together, seal_together},
@@ -11,10 +11,10 @@ use zeroize::Zeroize;
 mod chacha20;
 mod poly1305;
 
-/// Packets that Poly1305 takes at once: one per lane of 64 bits.
+/// The number of packets that Poly1305 processes at once: one per 64-bit lane.
 const HALF: usize = GROUP / 2;
 
-/// What [`Avx512::seal`](super::Avx512::seal) promises.
+/// Does what [`Avx512::seal`](super::Avx512::seal) promises.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 pub(super) fn seal(key: &[u32; 8], group: &mut Group<'_>) {
     let mut together = Together::new(key, group);
@@ -23,11 +23,11 @@ pub(super) fn seal(key: &[u32; 8], group: &mut Group<'_>) {
     let (blocks, chunks) = group.together();
     let mut hashed = 0;
     if chunks >= POWERS_PAY {
-        // SAFETY: the group has that many blocks together, at least three.
+        // SAFETY: every packet of the group has that many blocks, at least three.
         unsafe { seal_together(&together, group, &mut hashes, (blocks, chunks)) };
         hashed = chunks;
     } else {
-        // SAFETY: the group has that many blocks together.
+        // SAFETY: every packet of the group has that many blocks.
         unsafe { apply_together(&together, group, blocks) };
     }
     apply_keystream(key, group, group.everyone(), blocks * BLOCK..usize::MAX);
@@ -43,18 +43,19 @@ pub(super) fn seal(key: &[u32; 8], group: &mut Group<'_>) {
     together.wipe();
 }
 
-/// What [`Avx512::open`](super::Avx512::open) promises.
+/// Does what [`Avx512::open`](super::Avx512::open) promises.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 pub(super) fn open(key: &[u32; 8], group: &mut Group<'_>) -> u32 {
     let mut together = Together::new(key, group);
     let mut one_time = together.one_time_keys();
     let mut hashes = [Poly1305::new(&one_time, 0), Poly1305::new(&one_time, 1)];
     let (blocks, chunks) = group.together();
-    // All but the last of the blocks are decrypted before the tags are known, because both at once take less time.
+    // All blocks except for the last are decrypted before the tags are known, because doing both at once takes less
+    // time.
     let mut last = None;
     let mut hashed = 0;
     if chunks >= POWERS_PAY {
-        // SAFETY: the group has that many blocks together, at least three.
+        // SAFETY: every packet of the group has that many blocks, at least three.
         last = Some(unsafe { open_together(&together, group, &mut hashes, (blocks, chunks)) });
         hashed = chunks;
     }
@@ -73,13 +74,13 @@ pub(super) fn open(key: &[u32; 8], group: &mut Group<'_>) -> u32 {
     let forged = group.everyone() & !authentic;
     let mut decrypted = 0;
     if let Some(last) = &mut last {
-        // SAFETY: the group has that many blocks together.
+        // SAFETY: every packet of the group has that many blocks.
         unsafe { mix_last(group, authentic, last, blocks - 1) };
-        // The same keystream once more: a forged text is again what came.
+        // The same keystream is applied once more, which restores the received text of a forged packet.
         apply_keystream(key, group, forged, 0..(blocks - 1) * BLOCK);
         decrypted = blocks;
     } else if forged == 0 {
-        // SAFETY: the group has that many blocks together.
+        // SAFETY: every packet of the group has that many blocks.
         unsafe { apply_together(&together, group, blocks) };
         decrypted = blocks;
     }
@@ -93,7 +94,8 @@ impl Group<'_> {
         self.packets[half * HALF..].first_chunk().expect("a group has two halves")
     }
 
-    /// Blocks that all packets of a full group have, and how many of them are whole: all, or all but the last.
+    /// The number of blocks that all packets of a full group have, and the number of them that are whole. The last
+    /// block may be partial.
     fn together(&self) -> (usize, usize) {
         let shortest = self.packets.iter().map(|packet| packet.len).fold(usize::MAX, usize::min);
         if self.count == GROUP { (shortest.div_ceil(BLOCK), shortest / BLOCK) } else { (0, 0) }
@@ -123,7 +125,7 @@ fn to_array(lanes: __m512i) -> [u64; HALF] {
     array
 }
 
-/// The tags of a full group under given one-time keys, a word of each in every array.
+/// The tags of a full group under given one-time keys. Each array has one word of every key.
 #[cfg(test)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 pub(super) fn tags_of_all(keys: &[[u32; GROUP]; 8], group: &Group<'_>) -> [u128; GROUP] {

@@ -16,25 +16,25 @@ use rustguard_tun::{
 use std::io;
 
 impl Builder {
-    /// The kernel's tables into which the engine's routes go; by default they are for the workers alone, and the host's own
-    /// packets need routes of other making.
+    /// Sets the kernel's tables into which the engine's routes go. By default only the workers use these routes, and
+    /// the host's own packets need other routes.
     #[must_use]
     pub fn routing_tables(mut self, tables: LearnedTables) -> Self {
         self.settings.tables = Some(tables);
         self
     }
 
-    /// The routes of the kernel's main table that the engine announces too, for as long as they are there. Left out are those that
-    /// lead into the tunnel, that a mesh has learned (`proto babel`), and link-local and multicast ones. Over transports of the
-    /// embedder's own there are none.
+    /// Adds routes of the kernel's main table that the engine also announces, for as long as they exist. Routes into
+    /// the tunnel, routes that a mesh has learned (`proto babel`), and link-local and multicast routes are left out.
+    /// The embedder's own transports have no such routes.
     #[must_use]
     pub fn redistribute(mut self, which: impl IntoIterator<Item = Redistribute>) -> Self {
         self.settings.redistribute.extend(which);
         self
     }
 
-    /// Starts on a new kernel interface with this name and on UDP sockets. The interface is left down and without addresses:
-    /// the crate `rustguard-quick` sets up the rest of the host.
+    /// Starts the device on a new kernel interface with this name, and on UDP sockets. The interface is down and has no
+    /// addresses; the crate `rustguard-quick` sets up the rest of the host.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -56,7 +56,7 @@ impl Builder {
     }
 }
 
-/// The queues of each worker.
+/// Groups the queues by worker.
 fn by_worker<T>(lanes: Vec<T>) -> Vec<Vec<T>> {
     let mut lanes = lanes.into_iter().peekable();
     let mut workers = Vec::new();

@@ -1,4 +1,4 @@
-//! Devices with several workers, over transports in memory.
+//! Tests of devices with several workers, over in-memory transports.
 
 use super::*;
 use crate::{MemoryBinder, PeerUpdate};
@@ -11,11 +11,12 @@ use std::{
     time::Duration,
 };
 
-/// Far beyond anything that is waited for; only a hang meets it.
+/// A time limit for waiting. Only a hang reaches it.
 const LONG: Duration = Duration::from_secs(20);
 const PAYLOAD: usize = 20;
 
-/// A device with that many workers. 10.0.0.`n` is its own, `peers` are the others.
+/// Starts a device with this number of workers. Its own address is 10.0.0.`n`, and `peers` are the numbers of the other
+/// devices.
 fn device(net: &MemoryNet, n: u8, workers: usize, peers: &[u8]) -> (Device, Vec<MemoryHost>) {
     let key = |n: u8| StaticSecret::from_bytes([n; 32]);
     let at = |n: u8| SocketAddr::from(([192, 0, 2, n], 51820));
@@ -44,7 +45,7 @@ fn packet(from: u8, to: u8, flow: u8, number: u32) -> Vec<u8> {
     packet
 }
 
-/// Gives the tunnel numbered packets of a flow (from, to, which) until `stop` says so.
+/// Sends numbered packets of a flow (from, to, which) into the tunnel until `stop` is set.
 fn flood(host: &MemoryHost, (from, to, flow): (u8, u8, u8), stop: &AtomicBool) {
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -55,7 +56,7 @@ fn flood(host: &MemoryHost, (from, to, flow): (u8, u8, u8), stop: &AtomicBool) {
     }
 }
 
-/// The next packet for the host: its flow and its number.
+/// Receives the next packet for the host. Returns its flow and its number.
 fn next(host: &MemoryHost) -> (u8, u32) {
     let mut buffer = [0; 64];
     host.recv(&mut buffer).expect("packets go on coming");
@@ -74,7 +75,7 @@ fn flows_stay_in_order_while_sessions_begin() {
                 let stop = &stop;
                 scope.spawn(move || flood(host, (1, 2, flow), stop));
             }
-            // Long enough for packets that would be late to be there.
+            // This is long enough for late packets to arrive.
             let (mut last, mut late) = ([None, None], None);
             for _ in 0..1_000 {
                 let (flow, number) = next(&theirs[0]);

@@ -1,4 +1,4 @@
-//! A path to a peer, as it goes through the socket and as `show --json` prints it.
+//! A path to a peer, in the form of the socket and of `show --json`.
 
 use crate::status::PathStatus;
 use rustguard_core::paths::State;
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 /// One of several paths.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathView {
-    /// As it was configured; `null` for one that the peer has shown us.
+    /// The path as it was configured; `null` if the peer has shown the path.
     pub configured: Option<String>,
-    /// Where it leads; `null` while its name is not resolved.
+    /// The remote endpoint; `null` while its name is not resolved.
     pub endpoint: Option<String>,
-    /// Our address on it, where it matters.
+    /// The local address on the path; `null` if it does not matter.
     pub local: Option<String>,
-    /// Whether it works: `up`, `down` or `unknown`.
+    /// Whether the path works: `up`, `down` or `unknown`.
     pub state: PathWord,
-    /// Its smoothed round trip in microseconds, where it is probed from here.
+    /// The smoothed round-trip time in microseconds; `null` if this end does not probe the path.
     pub round_trip_us: Option<u64>,
-    /// It carries what is not spread.
+    /// Whether the path carries the packets that are not spread over paths.
     pub active: bool,
-    /// Its share of the flows, while they are spread.
+    /// The path's share of the flows; `null` if flows are not spread.
     pub weight: Option<u8>,
 }
 
@@ -27,11 +27,11 @@ pub struct PathView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathWord {
-    /// It works both ways.
+    /// The path works in both directions.
     Up,
-    /// It does not.
+    /// The path does not work.
     Down,
-    /// Not probed, or not answered yet.
+    /// The path is not probed, or no probe was answered yet.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! What a client sends. Parsed as a whole before anything is applied: a wrong line changes nothing.
+//! The requests of clients. A request is parsed as a whole before anything is applied, so a wrong line changes nothing.
 
 use crate::{
     config::{AllowedIpChange, Change, PeerUpdate, Update},
@@ -12,37 +12,38 @@ use std::{
     time::Duration,
 };
 
-/// A request, understood.
+/// A parsed request.
 pub enum Request {
-    /// Tell everything. With `names`, also what only our own tools understand: peers' names and drop counters.
+    /// Asks for the device's state. With `names`, the answer also has the items that only RustGuard's tools read:
+    /// peers' names and drop counters.
     Get {
-        /// `get=rustguard` instead of `get=1`.
+        /// Whether the request is `get=rustguard` instead of `get=1`.
         names: bool,
     },
-    /// Tell what the routing engine knows, in JSON: `get=rustguard-routing`.
+    /// Asks for the routing engine's state, in JSON: `get=rustguard-routing`.
     GetRouting,
-    /// Change something.
+    /// Changes the configuration: `set=1`.
     Set(Box<Update>),
 }
 
-/// An error number, as errno(3) has them; the answer carries it negated.
+/// An error number of errno(3). The answer contains its negation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// A value that cannot be.
+    /// A value or a key is not valid.
     pub const EINVAL: Self = Self(22);
-    /// Not the protocol.
+    /// The request does not follow the protocol.
     pub const EPROTO: Self = Self(71);
-    /// The port is taken.
+    /// Another socket uses the port.
     pub const EADDRINUSE: Self = Self(98);
-    /// Not permitted.
+    /// The process does not have the permission.
     pub const EACCES: Self = Self(13);
-    /// Something with the system's help went wrong.
+    /// Any other failure.
     pub const EIO: Self = Self(5);
 }
 
-/// Understands a request: its lines, without the blank one that ends it.
+/// Parses a request. `text` has its lines, without the blank line at the end.
 ///
 /// # Errors
 /// `EPROTO` for an unknown operation or a line without `=`, `EINVAL` for an unknown key or a bad value.
@@ -77,7 +78,7 @@ fn device_line(update: &mut Update, key: &str, value: &str) -> Option<()> {
     match key {
         "private_key" => {
             let key = key::from_hex(value)?;
-            // All zeros takes the key away.
+            // A key of zeros removes the private key.
             update.private_key = Change::set_or_remove((*key != [0; 32]).then(|| StaticSecret::from_bytes(*key)));
         }
         "listen_port" => update.listen_port = Some(value.parse().ok()?),
@@ -116,7 +117,7 @@ fn is_true(value: &str) -> Option<bool> {
     (value == "true").then_some(true)
 }
 
-/// Decimal, or hexadecimal behind `0x`.
+/// Parses a firewall mark: decimal, or hexadecimal after `0x`.
 fn parse_mark(value: &str) -> Option<u32> {
     match value.strip_prefix("0x") {
         Some(hex) => u32::from_str_radix(hex, 16).ok(),
@@ -124,12 +125,13 @@ fn parse_mark(value: &str) -> Option<u32> {
     }
 }
 
-/// A prefix; an address alone is a host.
+/// Parses a prefix. An address without a prefix length is a single host.
 fn parse_net(value: &str) -> Option<IpNet> {
     value.parse().ok().or_else(|| value.parse::<IpAddr>().ok().map(IpNet::from))
 }
 
-/// `192.0.2.1:51820`, `[2001:db8::1]:51820`, `[fe80::1%3]:51820`, `[fe80::1%eth0]:51820`.
+/// Parses an endpoint, for example `192.0.2.1:51820`, `[2001:db8::1]:51820`, `[fe80::1%3]:51820` or
+/// `[fe80::1%eth0]:51820`.
 fn parse_endpoint(value: &str) -> Option<SocketAddr> {
     let at: HostPort = value.parse().ok()?;
     at.socket_addr().or_else(|| match at.host() {

@@ -1,4 +1,4 @@
-//! What a client gets.
+//! The answers to clients.
 
 use super::{Errno, path::PathView, routing::RoutingView};
 use crate::{
@@ -9,12 +9,13 @@ use crate::{
 use std::{fmt::Write as _, time::Duration};
 use zeroize::Zeroizing;
 
-/// The line that ends every answer, and the blank line behind it.
+/// The line that ends every answer, and the blank line after it.
 pub(super) fn end(result: Result<(), Errno>) -> String {
     format!("errno={}\n\n", result.err().map_or(0, |Errno(number)| -number))
 }
 
-/// The answer to a `get`, without its end. With `names`, peers' names and paths, and counters are told as well.
+/// The answer to a `get`, without the line that ends it. With `names`, it also has peers' names and paths, and
+/// counters.
 pub(super) fn status(status: &Status, secrets: &Secrets, names: bool) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::with_capacity(256 + 512 * status.peers.len()));
     if let Some(key) = secrets.private_key() {
@@ -50,7 +51,7 @@ pub(super) fn status(status: &Status, secrets: &Secrets, names: bool) -> Zeroizi
     out
 }
 
-/// The answer to a `get=rustguard-routing`, without its end: a line of JSON.
+/// The answer to a `get=rustguard-routing`, without the line that ends it: one line of JSON.
 pub(super) fn routing(status: &RoutingStatus) -> Zeroizing<String> {
     let json = serde_json::to_string(&RoutingView::from(status)).expect("plain data");
     Zeroizing::new(format!("rustguard_routing={json}\n"))

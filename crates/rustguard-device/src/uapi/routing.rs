@@ -1,4 +1,4 @@
-//! What a routing engine knows, as it goes through the socket and as `routes --json` prints it.
+//! The state of a routing engine, in the form of the socket and of `routes --json`.
 
 use crate::{
     key::to_base64,
@@ -8,59 +8,59 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// All of it; with nothing in it, there is no routing protocol.
+/// The state of a routing engine. It is empty if no routing protocol runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoutingView {
-    /// The engine's own identifier, in hexadecimal, where it has one.
+    /// The engine's own identifier in hexadecimal; `null` if it has none.
     pub router_id: Option<String>,
-    /// Who it talks to.
+    /// The neighbours.
     pub neighbours: Vec<NeighbourView>,
-    /// What it knows of prefixes.
+    /// The known prefixes.
     pub routes: Vec<RouteView>,
-    /// What origins claim to be called, by their identifiers in hexadecimal. Several may claim the same.
+    /// The names that origins claim, by their identifiers in hexadecimal. Several origins may claim the same name.
     #[serde(default)]
     pub names: BTreeMap<String, String>,
-    /// What it passed over, by reason.
+    /// How often the engine ignored something, by reason.
     pub refused: Vec<(String, u64)>,
 }
 
 /// A neighbour.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NeighbourView {
-    /// Its name, if it has one.
+    /// The neighbour's name; `null` if it has none.
     pub name: Option<String>,
-    /// Its public key, base64.
+    /// The neighbour's public key in base64.
     pub public_key: String,
-    /// Where it is.
+    /// The neighbour's endpoint; `null` while it is unknown.
     pub endpoint: Option<String>,
-    /// Whether it is heard.
+    /// Whether the neighbour's messages arrive.
     pub heard: bool,
-    /// The cost of the link; `null`: it cannot be used.
+    /// The cost of the link; `null` if the link cannot be used.
     pub cost: Option<u16>,
-    /// The smoothed round trip, in microseconds.
+    /// The smoothed round-trip time in microseconds.
     pub round_trip_us: Option<u64>,
-    /// How many prefixes it announces.
+    /// The number of prefixes that the neighbour announces.
     pub routes: usize,
 }
 
 /// A prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteView {
-    /// Which.
+    /// The prefix.
     pub prefix: IpNet,
     /// Whether this host announces it.
     pub local: bool,
-    /// How far it is; `null`: out of reach.
+    /// The metric; `null` if the prefix is unreachable.
     pub metric: Option<u16>,
-    /// Who originates it, in hexadecimal.
+    /// The identifier of the prefix's origin, in hexadecimal.
     pub origin: Option<String>,
-    /// Who gets packets for it, the best first: names, or keys where there are none.
+    /// The next hops, the best first: peers' names, or their keys if they have no names.
     pub next_hops: Vec<String>,
-    /// Who takes over.
+    /// The next hop that takes over if the others fail.
     pub backup: Option<String>,
-    /// Who announces it.
+    /// The announcements of the prefix.
     pub learned: Vec<LearnedView>,
-    /// Why it is not in the kernel's table, where it should be.
+    /// The reason why the route is not in the kernel's table; absent if it is there or does not belong there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
 }
@@ -68,11 +68,11 @@ pub struct RouteView {
 /// An announcement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LearnedView {
-    /// Whose.
+    /// The neighbour that announces the prefix.
     pub from: String,
-    /// How far it is from there.
+    /// The metric from that neighbour.
     pub metric: u16,
-    /// Whether it could be used.
+    /// Whether the route could be used.
     pub feasible: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The socket.
+//! The server of the socket.
 
 use super::{Errno, Request, parse, response};
 use crate::{
@@ -13,38 +13,39 @@ use std::{
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use zeroize::Zeroizing;
 
-/// Where `wg` looks for sockets.
+/// The folder in which `wg` looks for sockets.
 pub const SOCKET_DIR: &str = "/var/run/wireguard";
 /// The longest line of a request, in bytes.
 const LINE_MAX: u64 = 1024;
-/// Bytes read at a time: ten thousand peers are megabytes, and every turn between client and daemon costs a reschedule.
+/// The size of the read buffer in bytes. A request with ten thousand peers has megabytes, and every change between
+/// client and daemon costs a reschedule.
 const READ_BUFFER: usize = 128 * 1024;
-/// The longest request, in bytes: a million allowed IPs fit.
+/// The longest request in bytes. A million allowed IPs fit.
 const REQUEST_MAX: usize = 64 << 20;
 
-/// A socket that is being served. Dropping it stops that and removes the socket.
+/// A socket that is served. Dropping this stops the server and removes the socket.
 pub struct Server(UnixSocket);
 
-/// Why there is no socket.
+/// The reason why the socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
     /// Another process serves an interface of this name.
     #[error("{0} is in use: another WireGuard process serves this interface; end that one first")]
     InUse(PathBuf),
-    /// Anything else.
+    /// Another error of the system.
     #[error("cannot open the control socket {path}: {cause}")]
     Io {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         cause: io::Error,
     },
 }
 
 impl Server {
-    /// Opens the socket of `interface` in [`SOCKET_DIR`] and serves it from a task of the current tokio runtime. A socket
-    /// that a killed process left behind is replaced.
+    /// Opens the socket of `interface` in [`SOCKET_DIR`], and serves it from a task of the current tokio runtime. If a
+    /// killed process left a socket behind, it is replaced.
     ///
     /// # Errors
     /// See [`ServerError`].
@@ -64,7 +65,7 @@ impl Server {
     /// Outside a tokio runtime.
     pub fn start_in(dir: &Path, interface: &str, device: DeviceHandle) -> Result<Self, ServerError> {
         let path = dir.join(format!("{interface}.sock"));
-        // A stranger is told nothing: the connection ends.
+        // A client without permission gets no answer: the connection is closed.
         match UnixSocket::start(&path, Access::Owner, Vec::new(), move |client| serve(client, device.clone())) {
             Ok(socket) => Ok(Self(socket)),
             Err(cause) if cause.kind() == io::ErrorKind::AddrInUse => Err(ServerError::InUse(path)),
@@ -72,13 +73,13 @@ impl Server {
         }
     }
 
-    /// Where the socket is.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 }
 
-/// Removes the socket that a killed process left behind for `interface`; one that is served stays.
+/// Removes the socket that a killed process left behind for `interface`. A socket that is served is not removed.
 ///
 /// # Errors
 /// When the socket cannot be removed.
@@ -86,8 +87,8 @@ pub fn clean_up(interface: &str) -> io::Result<()> {
     remove_dead(&Path::new(SOCKET_DIR).join(format!("{interface}.sock"))).map(drop)
 }
 
-/// Request after request, until the client closes, breaks the protocol or takes too long for a request that it has begun.
-/// Between requests it may be silent: programs that watch a tunnel keep one connection.
+/// Answers requests until the client closes the connection, breaks the protocol, or takes too long for a request that
+/// it has begun. Between requests the client may be silent, because programs that watch a tunnel keep one connection.
 async fn serve(client: Client, device: DeviceHandle) -> io::Result<()> {
     let (read, mut write) = client.stream.into_split();
     let mut read = BufReader::with_capacity(READ_BUFFER, read);
@@ -112,23 +113,24 @@ async fn serve(client: Client, device: DeviceHandle) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits as long as it takes until a request begins, and [`PATIENCE`](crate::unix_socket::PATIENCE) for the rest of it; `None` at
-/// the end of the stream.
+/// Waits without limit until a request begins, and at most [`PATIENCE`](crate::unix_socket::PATIENCE) for the rest of
+/// it. Returns `None` at the end of the stream.
 async fn next_request(read: &mut (impl tokio::io::AsyncBufRead + Unpin)) -> io::Result<Option<Zeroizing<String>>> {
     loop {
         match read.fill_buf().await?.first() {
             None => return Ok(None),
-            // wg may send a blank line more than needed between requests.
+            // wg may send an additional blank line between requests.
             Some(b'\n') => read.consume(1),
             Some(_) => return within(read_request(read)).await,
         }
     }
 }
 
-/// The lines up to a blank one; `None` at the end of the stream.
+/// Reads lines up to a blank line. Returns `None` at the end of the stream.
 async fn read_request(read: &mut (impl tokio::io::AsyncBufRead + Unpin)) -> io::Result<Option<Zeroizing<String>>> {
     let mut request = Zeroizing::new(String::new());
-    // A line of its own: tokio's read_line checks the whole string it appends to, every time.
+    // Each line has a buffer of its own, because tokio's read_line checks the whole string to which it appends every
+    // time.
     let mut line = Zeroizing::new(Vec::with_capacity(256));
     loop {
         line.clear();

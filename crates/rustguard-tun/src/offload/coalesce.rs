@@ -1,44 +1,47 @@
-//! To the host: consecutive segments of a flow become one super-packet. Payloads stay where they lie.
+//! Packets to the host: consecutive segments of a flow become one super-packet. The payloads are not moved.
 //!
-//! The rules are those of the kernel's own GRO, with one addition: a checksum is verified before its packet joins
-//! others, because the kernel takes the checksum of a super-packet as given. A packet that was corrupt before it
-//! entered the tunnel goes to the host alone, as it came, and is refused there.
+//! The rules are those of the kernel's own GRO, with one addition: a packet's checksum is verified before the packet
+//! joins others, because the kernel does not verify the checksum of a super-packet. A packet that was corrupt before it
+//! entered the tunnel goes to the host alone and unchanged, and the host refuses it.
 use super::{
     ACK, PSH, TCP, TCP_CHECKSUM, TCP_HEADER, UDP, UDP_CHECKSUM, UDP_HEADER, VnetHeader, checksum, get16, get32, put16,
 };
 use crate::Span;
 
-/// Segments of one super-packet at most: the kernel refuses more of UDP (UDP_MAX_SEGMENTS), and 64 KiB of TCP is 47
-/// ordinary ones.
+/// The maximum number of segments in one super-packet. The kernel refuses more segments of UDP (UDP_MAX_SEGMENTS), and
+/// 64 KiB of TCP are 47 ordinary segments.
 pub const MAX_SEGMENTS: usize = 64;
-/// The longest packet, by the 16-bit lengths of both IP versions (IPv6 could take 40 bytes more).
+/// The length of the longest packet in bytes, by the 16-bit length fields of both IP versions (IPv6 permits 40 bytes
+/// more).
 const MAX_LEN: usize = 65_535;
-/// Flows that may be open at once. More take turns: an interleaving of so many has little to coalesce.
+/// The maximum number of open flows. With more flows, the oldest is closed: packets of so many interleaved flows are
+/// rarely consecutive.
 const OPEN_FLOWS: usize = 8;
 
-/// Packets of a kind that go alone after the host refused a super-packet of it, and at most, if it refuses again and again. A kernel
-/// that cannot do it costs one write in vain per million packets; an interface that had a bad moment is believed soon.
+/// After the host has refused a super-packet, this number of packets of the same kind go alone, and at most the second
+/// number, if the host refuses again and again. A kernel that cannot take the kind then costs one failed write per
+/// million packets. After a temporary failure of an interface, super-packets are soon tried again.
 const ALONE: u32 = 1 << 10;
 const ALONE_MAX: u32 = 1 << 20;
 
-/// One write to the host: a packet, and the payloads of those that continue it.
+/// One write to the host: a packet, and the payloads of the packets that continue it.
 #[derive(Clone, Copy, Debug)]
 pub struct Group {
-    /// Its first packet, an index into the batch.
+    /// The first packet, as an index into the batch.
     pub first: usize,
     last: usize,
-    /// How many packets it consists of.
+    /// The number of packets.
     pub count: usize,
-    /// Bytes of all headers, which only the first packet's count for.
+    /// The length of all headers in bytes. Only the first packet keeps its headers.
     pub headers: usize,
-    /// Bytes of payload of each but the last.
+    /// The payload of each packet except for the last, in bytes.
     gso_size: usize,
     len: usize,
     psh: bool,
     flow: Option<Flow>,
 }
 
-/// What decides whether a packet may join.
+/// The properties that packets of one group have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Flow {
     tcp: bool,
@@ -47,7 +50,7 @@ struct Flow {
     l4: usize,
 }
 
-/// A packet that could be part of a super-packet, or at least ends one of its flow.
+/// A packet that can be part of a super-packet, or that at least ends the super-packet of its flow.
 struct Segment {
     flow: Flow,
     headers: usize,
@@ -55,29 +58,29 @@ struct Segment {
     psh: bool,
 }
 
-/// Groups the packets of a batch; keeps its memory between batches.
+/// Groups the packets of a batch. Its memory is kept between batches.
 #[derive(Debug, Default)]
 pub struct Coalescer {
     groups: Vec<Group>,
-    /// For each packet, the one that follows it in its group.
+    /// For each packet, the packet that follows it in its group.
     next: Vec<usize>,
-    /// Groups that are open, the newest last.
+    /// The groups that are open. A new group is added at the end.
     open: Vec<usize>,
-    /// What the host refused, by [`Flow::kind`].
+    /// The host's refusals, indexed by [`Flow::kind`].
     refusals: [Refusal; 4],
 }
 
 /// The host's refusal of a kind of super-packets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Refusal {
-    /// Packets that go alone from here on.
+    /// The number of packets that still go alone.
     left: u32,
-    /// How many those were at the beginning.
+    /// The initial value of that number.
     alone: u32,
 }
 
 impl Refusal {
-    /// Whether one more packet may begin a super-packet.
+    /// Whether the next packet may begin a super-packet.
     fn over(&mut self) -> bool {
         let over = self.left == 0;
         self.left = self.left.saturating_sub(1);
@@ -86,14 +89,15 @@ impl Refusal {
 }
 
 impl Flow {
-    /// TCP or UDP, over IPv4 or IPv6: kernels differ in which of these they take.
+    /// The combination of TCP or UDP with IPv4 or IPv6. Kernels differ in which of these they take.
     fn kind(self) -> usize {
         usize::from(self.tcp) << 1 | usize::from(self.v4)
     }
 }
 
 impl Coalescer {
-    /// Groups `packets`, in the order of each group's first. Packets of one flow stay in order. Changes no byte.
+    /// Groups `packets`. The groups are in the order of their first packets, and packets of one flow stay in order. No
+    /// byte is changed.
     pub fn group(&mut self, slab: &[u8], packets: &[Span]) {
         self.groups.clear();
         self.open.clear();
@@ -114,18 +118,18 @@ impl Coalescer {
         std::iter::successors(Some(group.first), |&i| Some(self.next[i])).take(group.count)
     }
 
-    /// The host refused this group and took its packets singly: the next packets of this kind go alone, twice as many as the last
-    /// time.
+    /// Records that the host refused this group and took its packets singly. The next packets of this kind go alone,
+    /// twice as many as the last time.
     pub fn refused(&mut self, group: &Group) {
         let Some(refusal) = group.flow.map(|flow| &mut self.refusals[flow.kind()]) else { return };
-        // Those of the same batch say nothing new.
+        // Further refusals in the same batch contain nothing new.
         if refusal.left == 0 {
             refusal.alone = (refusal.alone * 2).clamp(ALONE, ALONE_MAX);
             refusal.left = refusal.alone;
         }
     }
 
-    /// The host took this group.
+    /// Records that the host took this group.
     pub fn taken(&mut self, group: &Group) {
         if let (Some(flow), 2..) = (group.flow, group.count) {
             self.refusals[flow.kind()].alone = 0;
@@ -135,7 +139,7 @@ impl Coalescer {
     fn add(&mut self, slab: &[u8], packets: &[Span], i: usize) {
         let packet = bytes(slab, packets[i]);
         let Some(segment) = Segment::parse(packet) else {
-            // A fragment, or one with IP options, may be of any flow: nothing may overtake it.
+            // A fragment, or a packet with IP options, may belong to any flow, so no packet may overtake it.
             self.open.clear();
             return self.groups.push(Group::single(i, packet.len()));
         };
@@ -159,7 +163,7 @@ impl Coalescer {
                 }
                 return;
             }
-            // What comes later must not overtake this one.
+            // Later packets must not overtake this one.
             self.open.swap_remove(place);
         }
         let opens = segment.joins && !segment.psh && self.refusals[segment.flow.kind()].over();
@@ -178,23 +182,25 @@ impl Coalescer {
         }
     }
 
-    /// Whether `packet`, of the same flow, is what comes next in `group`, and both are intact.
+    /// Whether `packet`, which is of the same flow, directly continues `group`, and both are intact.
     fn continues(&self, slab: &[u8], packets: &[Span], group: &Group, segment: &Segment, packet: &[u8]) -> bool {
         let first = bytes(slab, packets[group.first]);
         let payload = packet.len() - segment.headers;
         let Flow { tcp, v4, l4 } = segment.flow;
         let same_ip = if v4 {
-            // Type of service, do-not-fragment, TTL. The identification only matters where fragmentation may happen.
+            // Compares type of service, do-not-fragment and TTL. The identification matters only where fragmentation
+            // may happen.
             let follows = get16(packet, 4) == get16(first, 4).wrapping_add(group.count as u16);
             first[1] == packet[1] && first[6..9] == packet[6..9] && (first[6] & 0x40 != 0 || follows)
         } else {
-            // Traffic class, flow label, hop limit.
+            // Compares traffic class, flow label and hop limit.
             first[..4] == packet[..4] && first[7] == packet[7]
         };
         let same_tcp = || {
             let (first, packet) = (&first[l4..group.headers], &packet[l4..segment.headers]);
             let seq = get32(first, 4).wrapping_add((group.len - group.headers) as u32);
-            // Sequence and acknowledgement, data offset, window, options. Flags were looked at.
+            // Compares sequence and acknowledgement, data offset, window and options. `Segment::parse` has checked the
+            // flags.
             get32(packet, 4) == seq
                 && first[8..13] == packet[8..13]
                 && first[14..16] == packet[14..16]
@@ -215,7 +221,8 @@ impl Group {
         Self { first: i, last: i, count: 1, headers: len, gso_size: 0, len, psh: false, flow: None }
     }
 
-    /// Makes the headers of `first`, the group's first packet, those of the whole; returns what precedes it on a TUN.
+    /// Turns the headers of `first`, the group's first packet, into the headers of the group. Returns the virtio-net
+    /// header that precedes it on a TUN.
     pub fn finish(&self, first: &mut [u8]) -> VnetHeader {
         let (Some(Flow { tcp, v4, l4 }), 2..) = (self.flow, self.count) else { return VnetHeader::default() };
         let addresses = if v4 {
@@ -250,8 +257,8 @@ impl Group {
         }
     }
 
-    /// Makes what [`finish`](Self::finish) has changed what it was, for a host that refuses the whole. Exact, but for the two zeroes
-    /// of ones' complement: the checksums of the first packet were right.
+    /// Undoes the changes of [`finish`](Self::finish), for a host that refuses the group. The result is exact, because
+    /// the checksums of the first packet were right, except that the two zeroes of ones' complement may be exchanged.
     pub fn restore(&self, first: &mut [u8]) {
         let (Some(Flow { tcp, v4, l4 }), 2..) = (self.flow, self.count) else { return };
         let len = first.len();
@@ -267,7 +274,7 @@ impl Group {
         };
         let (protocol, field) = if tcp { (TCP, TCP_CHECKSUM) } else { (UDP, UDP_CHECKSUM) };
         if tcp {
-            // A packet that has it joins others only as their last.
+            // A packet with PSH joins others only as their last.
             first[l4 + 13] &= !PSH;
         } else {
             put16(first, l4 + 4, (len - l4) as u16);
@@ -279,10 +286,11 @@ impl Group {
 }
 
 impl Segment {
-    /// `None` for what is neither TCP nor UDP right behind a plain IP header, or contradicts itself: it goes alone.
+    /// Parses a packet. `None` means that it goes alone: it is not TCP or UDP directly after a plain IP header, or it
+    /// contradicts itself.
     fn parse(packet: &[u8]) -> Option<Self> {
         let (v4, l4, protocol) = match packet.first()? >> 4 {
-            // No options, no fragments: more than `headers` would have to agree.
+            // Options and fragments are excluded, because more fields than `headers` would have to agree.
             4 if packet.len() >= 20
                 && packet[0] == 0x45
                 && usize::from(get16(packet, 2)) == packet.len()
@@ -300,7 +308,7 @@ impl Segment {
                 let plain = flags & !PSH == ACK && transport[18..20] == [0, 0];
                 (true, usize::from(transport[12] >> 4) * 4, plain, flags & PSH != 0)
             }
-            // A checksum of zero is none: nothing vouches for the packet.
+            // A checksum of zero means that there is none, so the packet cannot be verified.
             UDP if transport.len() >= UDP_HEADER => {
                 let whole = usize::from(get16(transport, 4)) == transport.len();
                 (false, UDP_HEADER, whole && get16(transport, UDP_CHECKSUM) != 0, false)
@@ -319,7 +327,7 @@ fn bytes(slab: &[u8], span: Span) -> &[u8] {
     &slab[span.offset..span.offset + span.len]
 }
 
-/// Same addresses and ports.
+/// Whether both packets have the same addresses and ports.
 fn same_ends(a: &[u8], b: &[u8], Flow { v4, l4, .. }: Flow) -> bool {
     let addresses = if v4 { 12..20 } else { 8..40 };
     a[l4..l4 + 4] == b[l4..l4 + 4] && a[addresses.clone()] == b[addresses]
@@ -339,7 +347,7 @@ mod tests {
     use crate::offload::split;
     use proptest::prelude::*;
 
-    /// Groups, checks that every group splits into exactly its packets again, and returns which were put together.
+    /// Groups the packets, checks that every group splits into exactly its packets again, and returns the groups.
     fn run(packets: &[Vec<u8>]) -> Vec<Vec<usize>> {
         let (mut slab, mut spans) = (Vec::new(), Vec::new());
         for packet in packets {
@@ -428,7 +436,7 @@ mod tests {
         assert_eq!(run(&mixed), [[0, 2, 4], [1, 3, 5]]);
     }
 
-    /// Changes one byte, and makes the checksums right again where `repair` says so.
+    /// Changes one byte, and corrects the checksums if `repair` says so.
     fn changed(packet: &[u8], at: usize, to: u8, repair: bool) -> Vec<u8> {
         let mut packet = packet.to_vec();
         packet[at] = to;
@@ -444,7 +452,7 @@ mod tests {
             put16(&mut packet, field, 0);
             let pseudo = checksum::pseudo(&packet[addresses], protocol, packet.len() - l4);
             let sum = checksum::add(pseudo, checksum::sum(&packet[l4..]));
-            // Of the two zeroes of ones' complement, the one that splitting writes.
+            // Ones' complement has two zeroes. This is the one that splitting writes.
             put16(&mut packet, field, if sum == 0xffff { sum } else { !sum });
         }
         packet
@@ -452,7 +460,7 @@ mod tests {
 
     #[test]
     fn what_differs_stays_apart_and_nothing_overtakes_it() {
-        // Offset and value of what is changed in the second of four segments, checksums right.
+        // The offset and the new value of a byte in the second of four segments. The checksums stay right.
         let v4_tcp = [
             (1, 0, "type of service"),
             (6, 0, "fragments allowed"),

@@ -1,25 +1,26 @@
-//! From the host: one super-packet becomes the segments the wire carries, where it lies.
+//! Packets from the host: one super-packet is split in place into the segments that the wire carries.
 use super::{
     CWR, FIN, PSH, TCP_CHECKSUM, TCP_HEADER, UDP_CHECKSUM, UDP_HEADER, VnetHeader, checksum, get16, get32, put16,
 };
 use crate::{HEADROOM, Segments};
 
-/// Bytes of a Poly1305 tag, which follows every text.
+/// The length of a Poly1305 tag in bytes. A tag follows every text.
 const TAG: usize = 16;
 
-/// The kernel described a packet in a way that contradicts the packet, or asks for what was not offered.
+/// The virtio-net header contradicts its packet, or requires something that was not offered to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a packet from the TUN contradicts its virtio-net header")]
 pub struct Malformed;
 
-/// Lays the segments of the `len` bytes at `offset` out from there on, headers and checksums complete.
+/// Splits the `len` bytes at `offset` into segments, with complete headers and checksums. The first segment begins at
+/// `offset`.
 ///
-/// Segments lie at a stride of header, text padded to 16 bytes (but not beyond `mtu`) and tag, so that sealed datagrams
-/// lie end to end and leave with one system call. Payloads move once, the last first: each moves away from the
-/// beginning, onto what was moved before.
+/// The stride of the segments is the sum of the header, the text padded to 16 bytes (but not beyond `mtu`) and the tag.
+/// Sealed datagrams therefore lie end to end, and one system call sends them. Each payload moves once, the last one
+/// first. Every payload moves towards the end, over bytes that have been moved already.
 ///
 /// # Errors
-/// [`Malformed`], also when `slab` is too short for so many segments; the bytes at `offset` are unspecified then.
+/// [`Malformed`], also when `slab` is too short for the segments. The bytes at `offset` are then unspecified.
 pub fn split(slab: &mut [u8], offset: usize, len: usize, vnet: VnetHeader, mtu: usize) -> Result<Segments, Malformed> {
     let packet = slab.get_mut(offset..offset + len).ok_or(Malformed)?;
     if vnet.gso_type == VnetHeader::NONE {
@@ -35,7 +36,7 @@ pub fn split(slab: &mut [u8], offset: usize, len: usize, vnet: VnetHeader, mtu: 
     let full = headers + gso_size.min(payload);
     let last_len = headers + payload - (count - 1) * gso_size;
     let stride = stride(full, mtu);
-    // What follows the last text, padding and tag, must fit, too.
+    // The padding and the tag after the last text must fit, too.
     if slab.len() < offset + count * stride {
         return Err(Malformed);
     }
@@ -51,36 +52,37 @@ pub fn split(slab: &mut [u8], offset: usize, len: usize, vnet: VnetHeader, mtu: 
     Ok(Segments { offset, stride, count, len: full, last_len })
 }
 
-/// From one text of `len` bytes to the next, sealed.
+/// The distance in bytes from one text of `len` bytes to the next, when both are sealed.
 fn stride(len: usize, mtu: usize) -> usize {
     HEADROOM + len.next_multiple_of(16).min(mtu.max(len)) + TAG
 }
 
-/// A single packet whose checksum the host left to its network card: to us.
+/// Completes the checksum of a single packet. The host left it to its network card, which is this program.
 fn complete_checksum(packet: &mut [u8], vnet: VnetHeader) -> Result<(), Malformed> {
     let start = usize::from(vnet.csum_start);
     let field = start + usize::from(vnet.csum_offset);
     if packet.len() < field + 2 {
         return Err(Malformed);
     }
-    // The field holds the sum of the pseudo-header, and so takes its part.
+    // The field already holds the sum of the pseudo-header, so the sum over the field includes it.
     let sum = checksum::sum(&packet[start..]);
     put16(packet, field, checksum::inverted(sum));
     Ok(())
 }
 
-/// What all segments have in common, read once: the first segment's header is changed before the others are done.
+/// The values that all segments have in common. They are read once, because the first segment's header is changed
+/// before the other segments are written.
 #[derive(Clone, Copy)]
 struct SuperPacket {
     v4: bool,
     tcp: bool,
-    /// Where the TCP or UDP header begins; with IPv6, extension headers may lie before it.
+    /// The start of the TCP or UDP header. With IPv6, extension headers may precede it.
     l4: usize,
-    /// Bytes of all headers.
+    /// The length of all headers in bytes.
     headers: usize,
     gso_size: usize,
-    /// The pseudo-header's sum but for the length. From the kernel: with an IPv6 routing header, the addresses to sum
-    /// are not those of the header.
+    /// The sum of the pseudo-header without the length. It comes from the kernel, because with an IPv6 routing header
+    /// the addresses in the sum are not those of the IP header.
     pseudo: u16,
     id: u16,
     seq: u32,
@@ -117,7 +119,7 @@ impl SuperPacket {
         if headers < l4 + min_l4 || packet.len() < headers {
             return Err(Malformed);
         }
-        // The sum covers the length of the whole; subtracting is adding the complement.
+        // The sum includes the length of the super-packet. Adding the complement subtracts it.
         let total = u16::try_from(packet.len() - l4).map_err(|_| Malformed)?;
         Ok(Self {
             v4,
@@ -132,10 +134,11 @@ impl SuperPacket {
         })
     }
 
-    /// Makes the copied headers those of segment `i`.
+    /// Turns the copied headers into those of segment `i`.
     fn complete(&self, segment: &mut [u8], i: usize, last: bool) {
         let len = segment.len();
-        // None of these can be cut: a segment is no longer than the whole, which had at most 65,535 bytes.
+        // None of these conversions loses bits: a segment is no longer than the super-packet, which had at most 65,535
+        // bytes.
         if self.v4 {
             put16(segment, 2, len as u16);
             put16(segment, 4, self.id.wrapping_add(i as u16));
@@ -151,7 +154,7 @@ impl SuperPacket {
             let seq = self.seq.wrapping_add((i * self.gso_size) as u32);
             l4[4..8].copy_from_slice(&seq.to_be_bytes());
             let only_last = if last { 0 } else { FIN | PSH };
-            // RFC 3168 §6.1.2: one CWR answers one window reduction.
+            // RFC 3168 §6.1.2: one reduction of the window is answered by one CWR.
             let only_first = if i == 0 { 0 } else { CWR };
             l4[13] = self.tcp_flags & !only_last & !only_first;
             TCP_CHECKSUM
@@ -246,7 +249,7 @@ mod tests {
         }
     }
 
-    /// The kernel says where TCP begins; what lies before it is copied.
+    /// The kernel tells the start of the TCP header. Everything before it is copied.
     #[test]
     fn ipv6_extension_headers_are_carried_in_every_segment() {
         let plain = Packet { v4: false, tcp: true, id: 0, seq: 7, flags: 0x18, options: 0, payload: vec![5; 2_500] };

@@ -1,6 +1,7 @@
-//! The plain model: packets built and taken apart one segment at a time, by the RFCs, sharing nothing with the code.
+//! A simple model: it builds and splits packets one segment at a time by the RFCs, and shares no code with the
+//! implementation.
 
-/// A TCP or UDP packet before it is bytes.
+/// The fields of a TCP or UDP packet.
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub(super) v4: bool,
@@ -8,7 +9,7 @@ pub(super) struct Packet {
     pub(super) id: u16,
     pub(super) seq: u32,
     pub(super) flags: u8,
-    /// Bytes of TCP options, a multiple of 4 up to 40.
+    /// The length of the TCP options in bytes, a multiple of 4 up to 40.
     pub(super) options: usize,
     pub(super) payload: Vec<u8>,
 }
@@ -22,7 +23,7 @@ impl Packet {
         self.l4() + if self.tcp { 20 + self.options } else { 8 }
     }
 
-    /// The packet with all checksums right.
+    /// The packet with correct checksums.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let (mut packet, pseudo) = self.without_checksum();
         let field = self.l4() + if self.tcp { 16 } else { 6 };
@@ -32,7 +33,7 @@ impl Packet {
         packet
     }
 
-    /// The packet as the kernel leaves it to a network card: only the pseudo-header is summed.
+    /// The packet as the kernel gives it to a network card: the checksum only covers the pseudo-header.
     pub(super) fn with_partial_checksum(&self) -> Vec<u8> {
         let (mut packet, pseudo) = self.without_checksum();
         let field = self.l4() + if self.tcp { 16 } else { 6 };
@@ -75,7 +76,7 @@ impl Packet {
         (packet, pseudo)
     }
 
-    /// What the wire carries instead, by the definition of segmentation offload.
+    /// The packets on the wire, by the definition of segmentation offload.
     pub(super) fn segments(&self, size: usize) -> Vec<Vec<u8>> {
         let count = self.payload.chunks(size).len();
         let segment = |(i, payload): (usize, &[u8])| {
@@ -93,7 +94,7 @@ impl Packet {
     }
 }
 
-/// RFC 1071, word by word.
+/// The sum of RFC 1071, word by word.
 pub(super) fn words(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for word in bytes.chunks(2) {

@@ -1,4 +1,4 @@
-//! Changing the environment, which the whole process shares without a lock.
+//! Changes the environment, which all threads of a process share without a lock.
 
 use std::{
     ffi::{CStr, OsString, c_char},
@@ -9,16 +9,16 @@ unsafe extern "C" {
     static mut environ: *mut *mut c_char;
 }
 
-/// Removes a variable, and overwrites its value where it was.
+/// Removes a variable, and overwrites its value in place.
 pub(crate) fn take_variable(name: &str) -> io::Result<Option<OsString>> {
     let Some(value) = std::env::var_os(name) else { return Ok(None) };
     if std::fs::read_dir("/proc/self/task")?.count() != 1 {
         return Err(io::Error::other("the process has more than one thread already"));
     }
-    // SAFETY: this is the only thread, so nobody reads or changes the environment meanwhile. `environ` is a list of pointers to
-    // C strings with a null pointer at its end (POSIX, environ(7)), or null itself. The strings are the process's own memory, on the
-    // stack it began with or made by setenv, and are writable; only bytes before the final zero are written. No reference
-    // to them is kept: std copies values, and so has `var_os` done above.
+    // SAFETY: this is the only thread, so no other code reads or changes the environment meanwhile. `environ` is null,
+    // or a list of pointers to C strings that ends with a null pointer (POSIX, environ(7)). The strings are memory of
+    // this process, either on its initial stack or made by setenv, and are writable. Only bytes before the final zero
+    // are written. No reference to the strings exists: std copies values, also in `var_os` above.
     unsafe {
         let mut entry = environ;
         while !entry.is_null() && !(*entry).is_null() {

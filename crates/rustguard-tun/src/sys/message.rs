@@ -1,7 +1,7 @@
 //! recvmmsg and sendmmsg with the addresses of both ends (ip(7), ipv6(7): IP_PKTINFO, IPV6_PKTINFO).
 //!
-//! The arrays the kernel wants are kept between calls; every pointer in them is set anew in each call, from the slices
-//! that call was given, so none is ever followed after those slices are gone.
+//! The arrays for the kernel are kept between calls. Each call sets every pointer in them anew, to the slices that it
+//! was given. No pointer is therefore followed after its slice is no longer valid.
 #![allow(clippy::unnecessary_cast, reason = "musl gives some of these fields other integer types than glibc")]
 
 use super::check;
@@ -14,9 +14,10 @@ use std::{
     ptr,
 };
 
-/// Room for three control messages, an address of either family, the DS field and the size of segments; aligned as a `cmsghdr`.
+/// The buffer for three control messages: an address of either family, the DS field, and the segment size. It is
+/// aligned as a `cmsghdr`.
 type Control = [u64; 11];
-// SAFETY: only computes lengths.
+// SAFETY: these macros only compute lengths.
 const _: () = assert!(
     size_of::<Control>()
         >= unsafe {
@@ -25,7 +26,7 @@ const _: () = assert!(
         } as usize
 );
 
-/// The bits of a DS field or traffic class that are explicit congestion notification.
+/// The bits of explicit congestion notification in a DS field or traffic class.
 const ECN_MASK: u8 = 0b11;
 
 /// A socket address of either family.
@@ -37,35 +38,35 @@ union Address {
     v6: libc::sockaddr_in6,
 }
 
-/// Datagrams to send, which lie end to end: `source` as their sender's address, where given.
+/// Datagrams to send, which lie end to end. If `source` is given, they leave from that address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) span: Span,
     pub(crate) to: SocketAddr,
     pub(crate) source: Option<LocalAddr>,
-    /// The DS field of their IP headers.
+    /// The DS field of the IP headers.
     pub(crate) ds: u8,
-    /// Bytes of each datagram but the last.
+    /// The length of each datagram except for the last, in bytes.
     pub(crate) size: usize,
-    /// How many there are.
+    /// The number of datagrams.
     pub(crate) count: usize,
 }
 
-/// Datagrams of one sender that came as one (UDP_GRO), or a single one.
+/// A received datagram, or several datagrams of one sender that the kernel has joined (UDP_GRO).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incoming {
     pub(crate) len: usize,
-    /// Bytes of each datagram but the last, where there are several.
+    /// The length of each datagram except for the last, in bytes; `None` for a single datagram.
     pub(crate) size: Option<usize>,
-    /// It was longer than the buffer.
+    /// Whether the datagram was longer than the buffer.
     pub(crate) truncated: bool,
     pub(crate) from: SocketAddr,
     pub(crate) local: Option<LocalAddr>,
-    /// The explicit congestion notification of their IP headers: the kernel only joins what has the same.
+    /// The explicit congestion notification of the IP headers. The kernel only joins datagrams in which it is the same.
     pub(crate) ecn: u8,
 }
 
-/// The arrays of `N` messages, boxed: they are too large to move about.
+/// The arrays of `N` messages. They are boxed because they are too large to move.
 pub(crate) struct Messages<const N: usize>(Box<Arrays<N>>);
 
 struct Arrays<const N: usize> {
@@ -75,8 +76,8 @@ struct Arrays<const N: usize> {
     controls: [Control; N],
 }
 
-// SAFETY: the raw pointers inside are what keeps this from being Send by itself. They are followed only by the kernel
-// during a call (`&mut self`), after that call has set them to memory it borrows.
+// SAFETY: only the raw pointers inside prevent the automatic Send. The kernel alone follows them, during a call (`&mut
+// self`), after that call has set them to memory that it borrows.
 unsafe impl<const N: usize> Send for Messages<N> {}
 
 impl<const N: usize> std::fmt::Debug for Messages<N> {
@@ -87,12 +88,12 @@ impl<const N: usize> std::fmt::Debug for Messages<N> {
 
 impl<const N: usize> Messages<N> {
     pub(crate) fn new() -> Self {
-        // SAFETY: all of it is integers and pointers, for which zeroes are values.
+        // SAFETY: the arrays consist of integers and pointers, for which zeroes are valid.
         Self(Box::new(unsafe { zeroed() }))
     }
 
-    /// Receives up to one datagram per `slot` bytes of `slab`, at most `N`, without waiting. Returns how many came;
-    /// [`incoming`](Self::incoming) describes them, in order, until the next call.
+    /// Receives datagrams without waiting: at most one for each `slot` bytes of `slab`, and at most `N`. Returns their
+    /// number. [`incoming`](Self::incoming) describes them, in order, until the next call.
     pub(crate) fn recv(&mut self, socket: impl AsFd, slab: &mut [u8], slot: usize) -> io::Result<usize> {
         let Arrays { headers, buffers, addresses, controls } = &mut *self.0;
         let mut count = 0;
@@ -103,14 +104,15 @@ impl<const N: usize> Messages<N> {
             header.msg_namelen = size_of::<Address>() as libc::socklen_t;
             header.msg_iov = &raw mut buffers[i];
             header.msg_iovlen = 1;
-            // The kernel leaves the length it filled here: without a reset the next call would have no room.
+            // The kernel writes the length that it used here. Without a reset, the next call would have no room.
             header.msg_control = controls[i].as_mut_ptr().cast();
             header.msg_controllen = size_of::<Control>() as _;
             header.msg_flags = 0;
             count = i + 1;
         }
-        // SAFETY: `count` headers were filled above; each names an address and a control buffer that `self` owns with
-        // their true lengths, and a part of `slab` no other names; all outlive the call. A null timeout is allowed.
+        // SAFETY: `count` headers were filled above. Each refers to an address and a control buffer that `self` owns,
+        // with their true lengths, and to a part of `slab` that no other header refers to. All of this memory outlives
+        // the call. A null timeout is allowed.
         let received = check(unsafe {
             let headers = headers.as_mut_ptr();
             let flags = libc::MSG_DONTWAIT;
@@ -119,7 +121,7 @@ impl<const N: usize> Messages<N> {
         Ok(received.try_into().expect("check() lets nothing negative through"))
     }
 
-    /// The `i`th datagram of the last [`recv`](Self::recv); `None` when its sender's address is of no known family.
+    /// The `i`th datagram of the last [`recv`](Self::recv); `None` when the family of its sender's address is unknown.
     pub(crate) fn incoming(&self, i: usize) -> Option<Incoming> {
         let header = &self.0.headers[i];
         let control = read_control(&self.0.controls[i], header.msg_hdr.msg_controllen as usize);
@@ -133,12 +135,12 @@ impl<const N: usize> Messages<N> {
         })
     }
 
-    /// Sends the first of `datagrams`, at most `N`, from `slab`, without waiting. Returns how many the kernel took; an
-    /// error is about the first one, or left over from an earlier one (see `Udp`).
+    /// Sends the first of `datagrams`, at most `N`, from `slab`, without waiting. Returns how many the kernel accepted.
+    /// An error belongs to the first datagram, or is left over from an earlier one (see `Udp`).
     pub(crate) fn send(&mut self, socket: impl AsFd, slab: &[u8], datagrams: &[Outgoing]) -> io::Result<usize> {
         let headers = self.fill(slab, datagrams);
-        // SAFETY: each header was filled by `fill` and names an address and a control buffer that `self` owns with
-        // their true lengths, and a part of `slab`, which the kernel only reads; all outlive the call.
+        // SAFETY: `fill` has set each header. It refers to an address and a control buffer that `self` owns, with their
+        // true lengths, and to a part of `slab`, which the kernel only reads. All of this memory outlives the call.
         let sent = check(unsafe {
             let (count, headers) = (headers.len(), headers.as_mut_ptr());
             libc::sendmmsg(socket.as_fd().as_raw_fd(), headers, count as _, libc::MSG_DONTWAIT as _)
@@ -146,8 +148,8 @@ impl<const N: usize> Messages<N> {
         Ok(sent.try_into().expect("check() lets nothing negative through"))
     }
 
-    /// Describes the first of `datagrams`, at most `N`, to the kernel: each header leads to memory of `self`, and to
-    /// its part of `slab`, for reading.
+    /// Describes the first of `datagrams`, at most `N`, to the kernel. Each header refers to memory of `self` and, for
+    /// reading, to its part of `slab`.
     pub(super) fn fill(&mut self, slab: &[u8], datagrams: &[Outgoing]) -> &mut [libc::mmsghdr] {
         let Arrays { headers, buffers, addresses, controls } = &mut *self.0;
         let datagrams = &datagrams[..datagrams.len().min(N)];
@@ -168,7 +170,7 @@ impl<const N: usize> Messages<N> {
                 control += put(&mut controls[i], control, level, kind, libc::c_int::from(datagram.ds));
             }
             if datagram.count > 1 {
-                // A datagram has no more than 65,507 bytes.
+                // A datagram has at most 65,507 bytes.
                 control += put(&mut controls[i], control, libc::SOL_UDP, libc::UDP_SEGMENT, datagram.size as u16);
             }
             header.msg_control = if control == 0 { ptr::null_mut() } else { controls[i].as_mut_ptr().cast() };
@@ -180,12 +182,12 @@ impl<const N: usize> Messages<N> {
 }
 
 impl Incoming {
-    /// Room for the sender's address, and for control messages.
+    /// The room in bytes for the sender's address, and for control messages.
     pub(super) const NAME_LEN: usize = size_of::<Address>();
     pub(super) const CONTROL_LEN: usize = size_of::<Control>();
 
-    /// From the bytes of the sender's address and of the control messages; `None` when the address is of no known
-    /// family.
+    /// Reads the bytes of the sender's address and of the control messages. `None` when the family of the address is
+    /// unknown.
     pub(super) fn parse(name: &[u8], control_bytes: &[u8], len: usize) -> Option<Self> {
         let address = Address::from_bytes(name);
         let mut control: Control = Default::default();
@@ -200,17 +202,17 @@ impl Incoming {
 }
 
 impl Address {
-    /// As the kernel wrote it elsewhere.
+    /// Copies an address that the kernel wrote elsewhere.
     fn from_bytes(bytes: &[u8]) -> Self {
-        // SAFETY: all of it is integers, for which zeroes are values.
+        // SAFETY: the union consists of integers, for which zeroes are valid.
         let mut address: Self = unsafe { zeroed() };
         let len = bytes.len().min(size_of::<Self>());
-        // SAFETY: both are valid for `len` bytes and distinct; any bytes are a value of the integers in the union.
+        // SAFETY: both are valid for `len` bytes and do not overlap. Any bytes are valid for the integers in the union.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut address).cast(), len) };
         address
     }
 
-    /// Returns the length of what was set.
+    /// Sets the address and returns its length in bytes.
     fn set(&mut self, address: SocketAddr) -> usize {
         match address {
             SocketAddr::V4(address) => {
@@ -235,10 +237,10 @@ impl Address {
         }
     }
 
-    /// What the kernel wrote, `len` bytes of it.
+    /// Reads the `len` bytes that the kernel wrote.
     fn get(&self, len: usize) -> Option<SocketAddr> {
-        // SAFETY: every union here was zeroed at first and then written as one of these structs, by us or the kernel:
-        // all bytes are initialised, and any bits are integers.
+        // SAFETY: every union here was zeroed first, and then written as one of these structs, by this module or the
+        // kernel. All bytes are initialised, and any bits are valid integers.
         let (family, v4, v6) = unsafe { (self.family, self.v4, self.v6) };
         if i32::from(family) == libc::AF_INET && len >= size_of_val(&v4) {
             Some(SocketAddrV4::new(ipv4(v4.sin_addr), u16::from_be(v4.sin_port)).into())
@@ -251,18 +253,19 @@ impl Address {
     }
 }
 
-/// Writes the control message that makes a datagram leave from `source`; returns its length.
+/// Writes the control message that makes a datagram leave from `source`. Returns its length in bytes.
 fn set_pktinfo(control: &mut Control, source: LocalAddr) -> usize {
     match source.ip {
-        // No interface unless it was asked for: it would override routing, and where no route leads through it, send to
-        // neighbours what needs a gateway. The kernel's own WireGuard looks its route up by source address alone, too.
+        // The interface is left out unless it was asked for. It would override routing: where no route leads through
+        // it, packets that need a gateway would be sent to neighbours. The kernel's own WireGuard also looks up its
+        // route by the source address alone.
         IpAddr::V4(ip) => {
             let ipi_ifindex = if source.bound { source.interface as _ } else { 0 };
             let info =
                 libc::in_pktinfo { ipi_ifindex, ipi_spec_dst: in_addr(ip), ipi_addr: libc::in_addr { s_addr: 0 } };
             put(control, 0, libc::IPPROTO_IP, libc::IP_PKTINFO, info)
         }
-        // A link-local address means nothing without its interface.
+        // A link-local address is valid only together with its interface.
         IpAddr::V6(ip) => {
             let interface = if source.bound || ip.is_unicast_link_local() { source.interface } else { 0 };
             let info = libc::in6_pktinfo { ipi6_addr: in6_addr(ip), ipi6_ifindex: interface as _ };
@@ -271,17 +274,18 @@ fn set_pktinfo(control: &mut Control, source: LocalAddr) -> usize {
     }
 }
 
-/// Writes one control message behind `at` bytes of others; returns the bytes it takes. `T` is plain integers.
+/// Writes one control message after the first `at` bytes, which other messages use. Returns the bytes that it takes.
+/// `T` consists of plain integers.
 fn put<T: Copy>(control: &mut Control, at: usize, level: libc::c_int, kind: libc::c_int, value: T) -> usize {
     let bytes = size_of::<T>() as u32;
-    // SAFETY: only computes lengths.
+    // SAFETY: these macros only compute lengths.
     let (len, space) = unsafe { (libc::CMSG_LEN(bytes), libc::CMSG_SPACE(bytes) as usize) };
-    // `at` is a sum of spaces, which are multiples of the alignment.
+    // `at` is a sum of message sizes, which are multiples of the alignment.
     control[at / size_of::<u64>()..].fill(0);
     assert!(at + space <= size_of::<Control>(), "the buffer was made for both");
     let header: *mut libc::cmsghdr = control[at / size_of::<u64>()..].as_mut_ptr().cast();
-    // SAFETY: the buffer is aligned for a cmsghdr and has room for it and the value behind it, as asserted; CMSG_DATA
-    // computes where that is.
+    // SAFETY: the buffer is aligned for a cmsghdr, and has room for it and the value behind it, as asserted. CMSG_DATA
+    // computes the place of the value.
     unsafe {
         (*header).cmsg_len = len as _;
         (*header).cmsg_level = level;
@@ -291,7 +295,7 @@ fn put<T: Copy>(control: &mut Control, at: usize, level: libc::c_int, kind: libc
     space
 }
 
-/// What the control messages of a datagram say.
+/// The contents of a datagram's control messages.
 #[derive(Default)]
 struct ControlRead {
     local: Option<LocalAddr>,
@@ -299,25 +303,26 @@ struct ControlRead {
     ecn: u8,
 }
 
-/// Reads the `len` bytes of control messages a datagram came with.
+/// Reads the `len` bytes of control messages that came with a datagram.
 fn read_control(control: &Control, len: usize) -> ControlRead {
     let mut read = ControlRead::default();
     let mut words = &control[..len.min(size_of::<Control>()).div_ceil(size_of::<u64>())];
     while size_of_val(words) >= size_of::<libc::cmsghdr>() {
         let header: *const libc::cmsghdr = words.as_ptr().cast();
-        // SAFETY: the buffer is aligned for a cmsghdr, longer than one, and all of its bytes are initialised.
+        // SAFETY: the buffer is aligned for a cmsghdr and longer than one, and all of its bytes are initialised.
         let (level, kind, bytes) = unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len as usize) };
         if bytes < size_of::<libc::cmsghdr>() || bytes > size_of_val(words) {
             break;
         }
-        // SAFETY: only computes where the value begins, behind the header.
+        // SAFETY: the macro only computes the start of the value, behind the header.
         let data = unsafe { libc::CMSG_DATA(header) };
-        // SAFETY: each reads a value that the message was just seen to be long enough for, within the buffer; any bits
-        // of these types are integers.
+        // SAFETY: each branch reads a value within the buffer, after it has checked that the message is long enough.
+        // Any bits are valid integers of these types.
         unsafe {
             if (level, kind) == (libc::IPPROTO_IP, libc::IP_PKTINFO) && bytes >= cmsg_len::<libc::in_pktinfo>() {
                 let info = data.cast::<libc::in_pktinfo>().read_unaligned();
-                // Not `ipi_addr`, which is what the packet was addressed to, broadcast included.
+                // `ipi_addr` is not used: it is the destination address of the packet, which may be a broadcast
+                // address.
                 read.local = Some(LocalAddr {
                     ip: ipv4(info.ipi_spec_dst).into(),
                     interface: info.ipi_ifindex as u32,
@@ -335,7 +340,7 @@ fn read_control(control: &Control, len: usize) -> ControlRead {
             } else if (level, kind) == (libc::SOL_UDP, libc::UDP_GRO) && bytes >= cmsg_len::<libc::c_int>() {
                 read.size = usize::try_from(data.cast::<libc::c_int>().read_unaligned()).ok();
             } else if (level, kind) == (libc::IPPROTO_IP, libc::IP_TOS) && bytes >= cmsg_len::<u8>() {
-                // A single byte on the way in, an int on the way out.
+                // The kernel gives a single byte, but takes an int.
                 read.ecn = data.read() & ECN_MASK;
             } else if (level, kind) == (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) && bytes >= cmsg_len::<libc::c_int>() {
                 read.ecn = data.cast::<libc::c_int>().read_unaligned() as u8 & ECN_MASK;
@@ -347,7 +352,7 @@ fn read_control(control: &Control, len: usize) -> ControlRead {
 }
 
 fn cmsg_len<T>() -> usize {
-    // SAFETY: only computes a length.
+    // SAFETY: the macro only computes a length.
     unsafe { libc::CMSG_LEN(size_of::<T>() as u32) as usize }
 }
 
@@ -363,7 +368,7 @@ fn ipv4(address: libc::in_addr) -> Ipv4Addr {
     address.s_addr.to_ne_bytes().into()
 }
 
-/// Sets a socket option that is an int.
+/// Sets a socket option whose value is an int.
 pub(crate) fn set_option(
     socket: impl AsFd,
     level: libc::c_int,
@@ -371,7 +376,7 @@ pub(crate) fn set_option(
     value: libc::c_int,
 ) -> io::Result<()> {
     let len = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: `value` is valid for `len` bytes, which the kernel only reads.
+    // SAFETY: `value` is valid for `len` bytes, and the kernel only reads it.
     check(unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), level, option, (&raw const value).cast(), len) })
         .map(drop)
 }
@@ -382,7 +387,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What we tell the kernel about addresses is what we would read back from it.
+        /// Addresses that are written for the kernel read back the same.
         #[test]
         fn addresses_survive_the_kernels_format(remote: SocketAddr, ip: IpAddr, interface: u32, bound: bool, size: u16, ds: u8) {
             let mut address = Messages::<1>::new().0.addresses[0];

@@ -1,10 +1,11 @@
-//! io_uring: endless reads into buffers the kernel picks, and batches of sends and writes with one system call.
+//! io_uring: continuous reads into buffers that the kernel chooses, and batches of sends and writes with one system
+//! call.
 //!
-//! Two kinds of ring, one for each direction, so that neither waits for the other's completions. Both are made with
-//! SINGLE_ISSUER and DEFER_TASKRUN: they belong to the thread that uses them first, and **the kernel works on them, and
-//! so touches memory they name, only during that thread's `io_uring_enter`**. The safety arguments below rest on that:
-//! whoever holds `&mut` of a ring, and is not inside such a call, has its memory to themselves. That includes dropping
-//! it.
+//! There are two kinds of ring, one for each direction, so that neither waits for the other's completions. Both are
+//! made with SINGLE_ISSUER and DEFER_TASKRUN. A ring therefore belongs to the thread that uses it first, and **the
+//! kernel works on the ring, and touches memory that its entries name, only during that thread's `io_uring_enter`**.
+//! The safety arguments below rely on this: code that holds `&mut` of a ring, outside of such a call, has exclusive
+//! access to the ring's memory. This includes dropping the ring.
 use super::{
     check,
     message::{Incoming, Messages, Outgoing},
@@ -22,22 +23,23 @@ use std::{
     sync::atomic::{AtomicU16, Ordering},
 };
 
-/// Bytes of a buffer: the longest packet or datagram (65,535) and what the kernel says about it; the 1,536 bytes beyond
-/// a power of two keep the beginnings of buffers out of each other's cache sets.
+/// The size of a buffer in bytes: the longest packet or datagram (65,535) and what the kernel reports about it. The
+/// 1,536 bytes beyond a power of two keep the starts of the buffers out of each other's cache sets.
 const BUFFER: usize = 65_536 + 1_536;
-/// Buffers of each source, a power of two: how much may come before we look. Only those that were used take memory.
+/// The number of buffers of each source, a power of two. It is the number of packets that may arrive before the thread
+/// looks. Only buffers that were used take memory.
 const BUFFERS: u16 = 32;
-/// Linux has the newest of what is needed (READ_MULTISHOT) since 6.7.
+/// The operations that are needed. Linux has the newest of them (READ_MULTISHOT) since 6.7.
 const NEEDED: [u8; 4] =
     [opcode::ReadMulti::CODE, opcode::RecvMsgMulti::CODE, opcode::SendMsg::CODE, opcode::Writev::CODE];
-/// Submission slots of an [`Outbox`]: the longest batch of one call.
+/// The number of submission slots of an [`Outbox`]: the longest batch of one call.
 pub(crate) const BATCH: usize = 64;
-/// How often `io_uring_enter` is tried when the kernel is out of what it needs for the moment.
+/// How often `io_uring_enter` is tried while the kernel is temporarily out of resources.
 const ENTER_ATTEMPTS: usize = 64;
-/// Never wait; and so, never have anything under way when the call returns (uapi/linux/fs.h: RWF_NOWAIT).
+/// Operations never wait, so that none is in progress when the call returns (uapi/linux/fs.h: RWF_NOWAIT).
 const RWF_NOWAIT: i32 = 0x8;
 
-/// What is read from a source.
+/// The kind of data that is read from a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Bytes, by read(2).
@@ -46,42 +48,44 @@ enum Kind {
     Datagrams,
 }
 
-/// Endless reads of one or more sources.
+/// Continuous reads of one or more sources.
 pub(crate) struct Inbox {
-    /// Declared, and so dropped, before the buffers it knows.
+    /// Declared before the buffers that it refers to, and so dropped before them.
     ring: Ring,
-    /// Signalled by the kernel whenever there is a completion, or work for the ring's thread. Polling the ring itself
-    /// did not do: with DEFER_TASKRUN, sleepers there were not woken by packets that came (seen on Linux 6.18).
+    /// The kernel signals this for each completion, and when there is work for the ring's thread. Polling the ring
+    /// itself did not work: with DEFER_TASKRUN, arriving packets did not wake threads that slept there (seen on Linux
+    /// 6.18).
     event: EventFd,
     kind: Kind,
     sources: Vec<Source>,
-    /// How the kernel lays out what it says about a datagram. Boxed: read requests point here until they are submitted.
+    /// The layout of what the kernel reports about a datagram. It is boxed because read requests point to it until they
+    /// are submitted.
     header: Box<libc::msghdr>,
 }
 
 struct Source {
     buffers: Buffers,
-    /// Whether the endless read is under way: it ends with an error, and when there is no buffer.
+    /// Whether the continuous read is active. It ends with an error, and when no buffer is left.
     armed: bool,
 }
 
-// SAFETY: the raw pointers inside lead to memory that the inbox owns (mappings) or are null (the msghdr's). The
-// kernel's rule that one thread uses the ring is kept by the kernel itself: it refuses others (EEXIST).
+// SAFETY: the raw pointers inside refer to memory that the inbox owns (mappings), or are null (in the msghdr). Only one
+// thread may use the ring; the kernel itself enforces that and refuses others (EEXIST).
 unsafe impl Send for Inbox {}
 
 impl Inbox {
-    /// Reads of files, one packet each.
+    /// Reads of a file, where each read gives one packet.
     pub(crate) fn packets() -> io::Result<Self> {
         Self::new(Kind::Packets, 1)
     }
 
-    /// Reads of this many sockets.
+    /// Reads of this number of sockets.
     pub(crate) fn datagrams(sources: usize) -> io::Result<Self> {
         Self::new(Kind::Datagrams, sources)
     }
 
     fn new(kind: Kind, sources: usize) -> io::Result<Self> {
-        // A completion for every buffer, and for the end of every read.
+        // There is room for one completion per buffer, and for the end of every read.
         let completions = (sources * usize::from(BUFFERS) * 2) as u32;
         let ring = Ring::new(sources as u32, completions)?;
         let event = EventFd::new()?;
@@ -89,7 +93,7 @@ impl Inbox {
         let mut all = Vec::with_capacity(sources);
         for group in 0..sources {
             let buffers = Buffers::new()?;
-            // SAFETY: the kernel pins the pages of the ring; they stay mapped for as long as `self` has the ring.
+            // SAFETY: the kernel pins the pages of the ring, which stay mapped for as long as `self` has the ring.
             unsafe {
                 let address = buffers.ring.start as u64;
                 ring.io.submitter().register_buf_ring_with_flags(address, BUFFERS, group as u16, 0)?;
@@ -99,22 +103,22 @@ impl Inbox {
         Ok(Self { ring, event, kind, sources: all, header: Box::new(datagram_layout()) })
     }
 
-    /// Whether the reads were begun: from then on, [`fd`](Self::fd) tells when there is something.
+    /// Whether the reads have begun. From then on, [`fd`](Self::fd) becomes readable when there is something.
     pub(crate) fn is_running(&self) -> bool {
         self.ring.enabled
     }
 
-    /// Readable until [`next`](Self::next) has said that there is nothing, and again when there is.
+    /// This descriptor is readable until [`next`](Self::next) has returned `None`, and again when something arrives.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
-    /// Gives the next packet to `take`, and its buffer back to the kernel afterwards. `files` are those of the sources,
-    /// the same each time, and `first` the one to begin with where several wait for buffers. `Ok(None)`: nothing there
-    /// now.
+    /// Gives the next packet to `take`, and then returns its buffer to the kernel. `files` are the descriptors of the
+    /// sources, the same ones in each call. `first` is the source to begin with where several wait for buffers.
+    /// `Ok(None)` means that nothing is there now.
     ///
     /// # Errors
-    /// What a source answered: its next read begins with the next call.
+    /// The error of a source. Its next read begins with the next call.
     pub(crate) fn next<R>(
         &mut self,
         files: &[BorrowedFd<'_>],
@@ -130,12 +134,12 @@ impl Inbox {
                 if cleared {
                     return Ok(None);
                 }
-                // What comes from here on is seen below, or signalled.
+                // Anything that arrives from here on is either seen below or signalled.
                 self.event.clear();
                 cleared = true;
                 continue;
             };
-            // The signal for what lies behind this one may be gone.
+            // The signal for completions after this one may have been cleared.
             if std::mem::take(&mut cleared) {
                 self.event.signal();
             }
@@ -144,8 +148,8 @@ impl Inbox {
             let buffer = cqueue::buffer_select(completion.flags());
             let result = match usize::try_from(completion.result()) {
                 Ok(len) => buffer.map(|id| Ok(take(source.buffers.filled(id, len)))),
-                // All buffers are full, or were until just now: what is there is taken first, then the read begins
-                // anew.
+                // All buffers are full, or were full until just now. The waiting packets are taken first; then the read
+                // begins again.
                 Err(_) if completion.result() == -libc::ENOBUFS => None,
                 Err(_) => Some(Err(io::Error::from_raw_os_error(-completion.result()))),
             };
@@ -159,8 +163,8 @@ impl Inbox {
         }
     }
 
-    /// Copies the next datagram to the beginning of `room`. `Ok(Some(None))`: one that was longer than a buffer, or
-    /// from an address of no known family.
+    /// Copies the next datagram to the start of `room`. `Ok(Some(None))` stands for a datagram that was longer than a
+    /// buffer, or whose sender's address has an unknown family.
     pub(crate) fn next_datagram(
         &mut self,
         files: &[BorrowedFd<'_>],
@@ -178,8 +182,8 @@ impl Inbox {
         })
     }
 
-    /// Begins the reads that have ended, or never began, and lets the kernel work on what came. `false` when there is
-    /// nothing to do.
+    /// Begins the reads that have ended or never began, and lets the kernel process what has arrived. Returns `false`
+    /// when there is nothing to do.
     fn begin_reads(&mut self, files: &[BorrowedFd<'_>], first: usize) -> io::Result<bool> {
         for i in 0..self.sources.len() {
             let i = (first + i) % self.sources.len();
@@ -188,17 +192,17 @@ impl Inbox {
             }
             let (file, group) = (types::Fd(files[i].as_raw_fd()), i as u16);
             let entry = match self.kind {
-                // An offset of -1: there is no position, as in read(2).
+                // An offset of -1 means no position, as in read(2).
                 Kind::Packets => opcode::ReadMulti::new(file, 0, group).offset(u64::MAX).build(),
                 Kind::Datagrams => opcode::RecvMsgMulti::new(file, &raw const *self.header, group).build(),
             };
-            // SAFETY: reads go to the buffers of the group, which live as long as the ring; the header does, too.
+            // SAFETY: reads write to the buffers of the group, which live as long as the ring. The header does, too.
             let pushed = unsafe { self.ring.io.submission().push(&entry.user_data(i as u64)) };
             pushed.expect("there is a place for each source, and none is pushed again before its completion");
             self.sources[i].armed = true;
         }
         let submission = self.ring.io.submission();
-        // Entries may also be those of an earlier call that failed.
+        // There may also be entries of an earlier call that failed.
         let work = submission.taskrun() || !submission.is_empty();
         drop(submission);
         if work {
@@ -209,8 +213,8 @@ impl Inbox {
 }
 
 impl Drop for Inbox {
-    /// Ends the reads, so that the kernel lets go of their files now and not some time after the ring was closed. It
-    /// does that then where this is not the ring's thread, which alone may do this.
+    /// Ends the reads, so that the kernel releases their files now and not some time after the ring is closed. Only the
+    /// ring's thread may do this. On another thread, the kernel releases the files later.
     fn drop(&mut self) {
         if !self.ring.enabled || self.ring.io.submitter().register_sync_cancel(None, CancelBuilder::any()).is_err() {
             return;
@@ -226,9 +230,9 @@ impl Drop for Inbox {
     }
 }
 
-/// How the kernel lays out what it says about a datagram: this much room for its sender and for control messages.
+/// The layout of what the kernel reports about a datagram: the room for its sender's address and for control messages.
 fn datagram_layout() -> libc::msghdr {
-    // SAFETY: a msghdr is integers and pointers, for which zeroes are values.
+    // SAFETY: a msghdr consists of integers and pointers, for which zeroes are valid.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_namelen = Incoming::NAME_LEN as libc::socklen_t;
     header.msg_controllen = Incoming::CONTROL_LEN as _;
@@ -238,11 +242,12 @@ fn datagram_layout() -> libc::msghdr {
 /// Sends and writes in batches.
 pub(crate) struct Outbox {
     ring: Ring,
-    /// What became of each operation of the last batch.
+    /// The result of each operation of the last batch.
     results: Vec<i32>,
-    /// The pieces of writes; empty between calls.
+    /// The pieces of writes. The list is empty between calls.
     pieces: Vec<libc::iovec>,
-    /// A submission failed half-way: the ring names memory it must not use any more, and is left alone for good.
+    /// Whether a submission failed half-way. The ring then refers to memory that it must not use any more, and is never
+    /// used again.
     broken: bool,
 }
 
@@ -255,12 +260,12 @@ impl Outbox {
         Ok(Self { ring, results: Vec::with_capacity(BATCH), pieces: Vec::new(), broken: false })
     }
 
-    /// Whether it still does anything.
+    /// Whether the ring can still be used.
     pub(crate) fn is_usable(&self) -> bool {
         !self.broken
     }
 
-    /// Sends as [`Messages::send`] does. The first that fails ends the batch.
+    /// Sends as [`Messages::send`] does. The first datagram that fails ends the batch.
     pub(crate) fn send<const N: usize>(
         &mut self,
         messages: &mut Messages<N>,
@@ -272,13 +277,13 @@ impl Outbox {
         let headers = messages.fill(slab, &datagrams[..count]);
         let (socket, count) = (types::Fd(socket.as_fd().as_raw_fd()), headers.len());
         let entries = headers.iter().enumerate().map(|(i, header)| {
-            // Without waiting for the socket: nothing is under way when the call returns.
+            // The operation does not wait for the socket, so that none is in progress when the call returns.
             let entry =
                 opcode::SendMsg::new(socket, &raw const header.msg_hdr).flags(libc::MSG_DONTWAIT as u32).build();
-            // In order, and not beyond one that fails.
+            // The operations run in order, and stop at the first that fails.
             if i + 1 < count { entry.flags(squeue::Flags::IO_LINK) } else { entry }
         });
-        // SAFETY: each entry names a header that `fill` has just set, to memory of `messages` and `slab`, which are
+        // SAFETY: each entry refers to a header that `fill` has just set, to memory of `messages` and `slab`. Both are
         // borrowed for longer than the call takes.
         let results = unsafe { submit(&mut self.ring, &mut self.results, &mut self.broken, entries) }?;
         match results.iter().position(|&result| result < 0) {
@@ -288,8 +293,8 @@ impl Outbox {
         }
     }
 
-    /// Writes packets, at most [`BATCH`], in order: the `i`th consists of `headers[i]` (where there are headers) and
-    /// the next `counts[i]` of `spans`. Returns what became of each: bytes written, or the negative of an error.
+    /// Writes packets, at most [`BATCH`], in order. The `i`th packet consists of `headers[i]` (where there are headers)
+    /// and the next `counts[i]` of `spans`. Returns the result of each: the bytes written, or a negated error number.
     pub(crate) fn write(
         &mut self,
         file: impl AsFd,
@@ -314,16 +319,16 @@ impl Outbox {
             pieces = rest;
             opcode::Writev::new(file, first.as_ptr(), first.len() as u32).offset(u64::MAX).rw_flags(RWF_NOWAIT).build()
         });
-        // SAFETY: each entry names pieces that were just set to parts of `headers` and `slab`, all borrowed for longer
-        // than the call takes. `pieces` does not grow meanwhile.
+        // SAFETY: each entry refers to pieces that were just set to parts of `headers` and `slab`, which are borrowed
+        // for longer than the call takes. `pieces` does not grow meanwhile.
         unsafe { submit(&mut self.ring, &mut self.results, &mut self.broken, entries) }
     }
 }
 
-/// Submits operations that do not wait, and returns what became of each.
+/// Submits operations that do not wait, and returns the result of each.
 ///
 /// # Safety
-/// What the entries name is valid during the call.
+/// The memory that the entries refer to is valid during the call.
 unsafe fn submit<'a>(
     ring: &mut Ring,
     results: &'a mut Vec<i32>,
@@ -335,14 +340,14 @@ unsafe fn submit<'a>(
     }
     results.clear();
     for entry in entries {
-        // SAFETY: by the caller's promise; and when they are not used up in this call, then never.
+        // SAFETY: the caller promises this. Entries that are not used up in this call are never used.
         let pushed = unsafe { ring.io.submission().push(&entry.user_data(results.len() as u64)) };
         pushed.expect("there are as many places as operations in a batch, and all are free between calls");
         results.push(0);
     }
     let mut left = results.len();
     while left > 0 {
-        // All are done when this returns, in the order given: none waits for anything.
+        // All operations are done when this returns, in the given order, because none waits.
         if let Err(error) = ring.enter(left) {
             *broken = true;
             return Err(error);
@@ -355,7 +360,7 @@ unsafe fn submit<'a>(
     Ok(results)
 }
 
-/// A ring that begins to work with its first use, on the thread that uses it.
+/// A ring that is enabled by its first use, on the thread that uses it.
 struct Ring {
     io: IoUring,
     enabled: bool,
@@ -364,8 +369,8 @@ struct Ring {
 impl Ring {
     fn new(submissions: u32, completions: u32) -> io::Result<Self> {
         let mut builder = IoUring::builder();
-        // Disabled at first: it is the thread that enables the ring it belongs to. All entries are tried, also behind
-        // one that fails at once.
+        // The ring is disabled at first, because it belongs to the thread that enables it. All entries are tried,
+        // including those after one that fails at once.
         builder.setup_r_disabled().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
         let io = builder.setup_cqsize(completions).build(submissions).map_err(explain)?;
         let mut probe = Probe::new();
@@ -376,7 +381,7 @@ impl Ring {
         Err(explain(io::Error::from_raw_os_error(libc::EINVAL)))
     }
 
-    /// `io_uring_enter`: submits what is queued, lets the kernel work, and waits for `want` completions.
+    /// Calls `io_uring_enter`: submits the queued entries, lets the kernel work, and waits for `want` completions.
     fn enter(&mut self, want: usize) -> io::Result<()> {
         if !self.enabled {
             self.io.submitter().register_enable_rings()?;
@@ -396,11 +401,11 @@ impl Ring {
     }
 }
 
-/// Why there is no ring, and what to do.
+/// Explains why there is no ring, and names the remedy.
 fn explain(error: io::Error) -> io::Error {
     let message = match error.raw_os_error() {
         Some(libc::ENOSYS) => "this kernel has no io_uring: use `--io poll`",
-        Some(libc::EINVAL) => "this kernel's io_uring is too old, it takes Linux 6.7: use `--io poll`",
+        Some(libc::EINVAL) => "this kernel's io_uring is too old: use Linux 6.7 or newer, or `--io poll`",
         Some(libc::EPERM | libc::EACCES) => {
             "io_uring is forbidden here, by the sysctl kernel.io_uring_disabled or a container's seccomp profile: allow \
              it there, or use `--io poll`"
@@ -410,11 +415,11 @@ fn explain(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), message)
 }
 
-/// Buffers for the kernel to choose from, and the ring in which they are offered (io_uring_register_buf_ring(3)).
+/// Buffers from which the kernel chooses, and the ring that offers them (io_uring_register_buf_ring(3)).
 struct Buffers {
     ring: Mapping,
     memory: Mapping,
-    /// How many were ever offered.
+    /// The number of offers so far, modulo 2^16.
     offered: u16,
 }
 
@@ -430,17 +435,17 @@ impl Buffers {
     /// The first `len` bytes of a buffer that the kernel has filled.
     fn filled(&self, id: u16, len: usize) -> &[u8] {
         assert!(id < BUFFERS && len <= BUFFER, "the kernel fills what it was offered");
-        // SAFETY: within the mapping, whose pages began as zeroes; it was filled, and until it is given back, which
-        // takes `&mut self`, the kernel leaves it alone.
+        // SAFETY: the range is within the mapping, whose pages were zero at first. The kernel has filled the buffer,
+        // and does not touch it until it is given back, which takes `&mut self`.
         unsafe { std::slice::from_raw_parts(self.memory.start.add(usize::from(id) * BUFFER), len) }
     }
 
-    /// Offers a buffer.
+    /// Offers a buffer to the kernel.
     fn give_back(&mut self, id: u16) {
         assert!(id < BUFFERS, "a buffer of these");
         let entries: *mut types::BufRingEntry = self.ring.start.cast();
-        // SAFETY: both places are within their mappings, which are aligned to pages; the kernel reads entries only up
-        // to the tail, which moves past this one afterwards.
+        // SAFETY: both places are within their mappings, which are aligned to pages. The kernel reads entries only up
+        // to the tail, which moves past this entry afterwards.
         unsafe {
             let entry = &mut *entries.add(usize::from(self.offered % BUFFERS));
             entry.set_addr(self.memory.start.add(usize::from(id) * BUFFER) as u64);
@@ -448,13 +453,13 @@ impl Buffers {
             entry.set_bid(id);
         }
         self.offered = self.offered.wrapping_add(1);
-        // SAFETY: the tail is an aligned u16 in the first entry, in a part of it that is written nowhere else.
+        // SAFETY: the tail is an aligned u16 in the first entry, in a part of that entry that no other code writes.
         let tail = unsafe { AtomicU16::from_ptr(types::BufRingEntry::tail(entries).cast_mut()) };
         tail.store(self.offered, Ordering::Release);
     }
 }
 
-/// Pages of our own, zero at first, that take memory when touched.
+/// Private pages, which are zero at first and take memory only when they are touched.
 struct Mapping {
     start: *mut u8,
     len: usize,
@@ -463,7 +468,7 @@ struct Mapping {
 impl Mapping {
     fn new(len: usize) -> io::Result<Self> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping, at an address the kernel chooses, touches nothing that is there.
+        // SAFETY: a new mapping at an address that the kernel chooses does not touch existing memory.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -474,7 +479,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it is ours, and nothing that was borrowed from it is left.
+        // SAFETY: this value owns the mapping, and nothing that was borrowed from it is left.
         let unmapped = check(unsafe { libc::munmap(self.start.cast(), self.len) });
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
@@ -484,7 +489,7 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
 
-    /// A kernel that refuses cannot be had in a namespace: its answers are played here.
+    /// A namespace cannot have a kernel that refuses io_uring, so the test simulates its answers.
     #[test]
     fn refusals_name_their_cause_and_a_way_out() {
         for (errno, cause) in [

@@ -1,4 +1,4 @@
-//! TUN queues on real interfaces.
+//! Test bodies for TUN queues on real interfaces.
 use super::PATIENCE;
 use crate::{
     HEADROOM, Segments, Span, TunQueue,
@@ -43,14 +43,14 @@ pub(crate) fn create<T: TestTun>(name: &str, offload: bool) -> T {
     T::over(tun)
 }
 
-/// Waits until the descriptor is readable; `false` when woken first.
+/// Waits until the descriptor is readable. Returns `false` if it was woken first.
 fn wait(tun: &impl TunQueue, waiter: &mut Waiter) -> bool {
     let wake = waiter.wait([tun.fd()], Some(PATIENCE)).unwrap();
     assert!(wake.woken || wake.ready, "no packet came");
     !wake.woken
 }
 
-/// Waits for the next packet that is IPv4 (the kernel sends router solicitations of its own).
+/// Waits for the next IPv4 packet. The kernel also sends router solicitations by itself.
 pub(crate) fn next_ipv4(tun: &mut impl TunQueue, slab: &mut [u8], at: usize) -> Segments {
     let (mut waiter, _waker) = Waiter::new().unwrap();
     loop {
@@ -75,14 +75,15 @@ pub(crate) fn packets_pass_both_ways<T: TestTun>() {
             ip("link set rg-test up");
             let socket = UdpSocket::bind("10.9.9.1:4000").unwrap();
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
-            // More than one round: whatever is armed must be armed again.
+            // There are several rounds, because reads may have to be armed again.
             for round in 0..3 {
                 socket.send_to(b"out", "10.9.9.2:5000").unwrap();
                 let sent = next_ipv4(&mut tun, &mut slab, 0);
                 assert_eq!((sent.offset, sent.count, sent.len, sent.last_len), (HEADROOM, 1, 31, 31), "{round}");
                 assert_eq!(&slab[HEADROOM + 28..HEADROOM + 31], b"out");
 
-                // Reflected: both addresses and both ports change places, which leaves the checksums right.
+                // The packet is reflected: both addresses and both ports are exchanged, which leaves the checksums
+                // right.
                 let packet = &mut slab[HEADROOM..HEADROOM + 31];
                 packet[12..20].rotate_left(4);
                 packet[20..24].rotate_left(2);
@@ -98,7 +99,7 @@ pub(crate) fn packets_pass_both_ways<T: TestTun>() {
     }
 }
 
-/// The kernel itself says whether what we split and put together is right: it checks what comes back.
+/// The kernel itself verifies the splitting and joining: it checks the packets that come back.
 pub(crate) fn super_packets_of_udp_pass_both_ways<T: TestTun>() {
     for offload in [true, false] {
         isolated("super-packets", move || {
@@ -124,7 +125,7 @@ pub(crate) fn super_packets_of_udp_pass_both_ways<T: TestTun>() {
                 packet[12..20].rotate_left(4);
                 packet[20..24].rotate_left(2);
             }
-            // One that was corrupted on its way must not hide behind the sum of a super-packet.
+            // A packet that was corrupted on its way must not be hidden by the checksum of a super-packet.
             slab[spans[1].offset + 500] ^= 1;
             assert_eq!(tun.write(&mut slab, &spans).unwrap(), 0);
             for piece in [0, 2, 3] {
@@ -136,7 +137,7 @@ pub(crate) fn super_packets_of_udp_pass_both_ways<T: TestTun>() {
     }
 }
 
-/// A UDP packet over IPv4 with this payload, without checksums.
+/// A UDP packet over IPv4 with this number of payload bytes and correct checksums.
 fn datagram(id: u16, payload: usize) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 9, 9, 2, 10, 9, 9, 1, 0, 7, 0, 7, 0, 0, 0, 0];
     packet.resize(28 + payload, id as u8);
@@ -157,8 +158,9 @@ fn datagram(id: u16, payload: usize) -> Vec<u8> {
     packet
 }
 
-/// In place of a TUN, a socket that takes no message longer than its buffer (36,000 bytes, which Linux doubles), and so no super-packet
-/// of five packets. Singly they fit: the kernel only asks whether there is room left, and counts 8.5 KiB for each.
+/// The test replaces the TUN by a socket that takes no message longer than its buffer (36,000 bytes, which Linux
+/// doubles), and so no super-packet of five packets. Single packets fit: the kernel only checks whether there is room
+/// left, and counts 8.5 KiB for each.
 pub(crate) fn super_packets_that_are_refused_go_singly<T: TestTun>() {
     let (here, there) = UnixDatagram::pair().unwrap();
     sys::set_option(&here, libc::SOL_SOCKET, libc::SO_SNDBUF, 18_000).unwrap();
@@ -177,14 +179,15 @@ pub(crate) fn super_packets_that_are_refused_go_singly<T: TestTun>() {
             assert!(buffer[10..received] == *packet, "as it came");
         }
     }
-    // Two of them fit: what was refused a moment ago is not offered again so soon.
+    // A super-packet of two such packets would fit. But a kind that was refused a moment ago is not offered again so
+    // soon.
     let fit = [datagram(7, 500), datagram(7, 500)];
     let (mut slab, len) = (fit.concat(), fit[0].len());
     assert_eq!(tun.write(&mut slab, &[Span { offset: 0, len }, Span { offset: len, len }]).unwrap(), 0);
     for _ in fit {
         assert_eq!(there.recv(&mut [0; 2_000]).unwrap(), 10 + len);
     }
-    // Nothing is remembered of what is refused singly as well.
+    // A refusal is not remembered when the single packets are refused as well.
     let mut tun = T::over(Tun::over(OwnedFd::from(UnixDatagram::unbound().unwrap()).into()));
     let packets: Vec<_> = (0..5).map(|id| datagram(id, 100)).collect();
     let (mut slab, len) = (packets.concat(), packets[0].len());
@@ -192,10 +195,10 @@ pub(crate) fn super_packets_that_are_refused_go_singly<T: TestTun>() {
     assert_eq!(tun.write(&mut slab, &spans).unwrap(), 5, "nobody is there");
 }
 
-/// A TCP connection of this host with itself, every packet of it through the TUN and back.
+/// A TCP connection of this host with itself. Every packet passes through the TUN and back.
 ///
-/// The client talks to an address nobody has; with both addresses exchanged, which leaves the checksums right, its
-/// packets are for this host, and the answers find their way back likewise.
+/// The client connects to an address that no host has. The test exchanges both addresses, which leaves the checksums
+/// right. The client's packets are then for this host, and the answers return in the same way.
 pub(crate) fn a_tcp_stream_passes_both_ways<T: TestTun>() {
     for offload in [true, false] {
         for (here, there) in [("10.9.9.1", "10.9.9.2"), ("fd09::1", "fd09::2")] {
@@ -229,7 +232,7 @@ pub(crate) fn a_tcp_stream_passes_both_ways<T: TestTun>() {
     }
 }
 
-/// Takes everything the first client sends, and wakes when that is complete.
+/// Receives everything that the first client sends, and calls the waker when all of it has arrived.
 fn receive(listener: &TcpListener, expected: &[u8], waker: &Waker) {
     let mut stream = listener.accept().unwrap().0;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -239,14 +242,14 @@ fn receive(listener: &TcpListener, expected: &[u8], waker: &Waker) {
     waker.wake();
 }
 
-/// What went through.
+/// The packets that passed through.
 struct Reflected {
     segments: usize,
-    /// Segments of the largest super-packet.
+    /// The number of segments in the largest super-packet.
     largest: usize,
 }
 
-/// Gives all TCP back to the host, with its addresses exchanged, until woken.
+/// Sends all TCP packets back to the host with their addresses exchanged, until it is woken.
 fn reflect(tun: &mut impl TunQueue, waiter: &mut Waiter) -> Reflected {
     let mut slab = vec![0; 4 * tun.max_read()];
     let mut reflected = Reflected { segments: 0, largest: 0 };
@@ -278,7 +281,7 @@ fn reflect(tun: &mut impl TunQueue, waiter: &mut Waiter) -> Reflected {
     }
 }
 
-/// Packets, or super-packets, that an interface has given to the host.
+/// The number of packets or super-packets that an interface has given to the host.
 fn taken_by_the_host(interface: &str) -> usize {
     let counters = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     let line = counters.lines().find_map(|line| line.trim_start().strip_prefix(&format!("{interface}:"))).unwrap();
@@ -289,7 +292,7 @@ pub(crate) fn an_interface_deleted_from_outside_surfaces_everywhere<T: TestTun>(
     isolated("deleting a TUN", || {
         let mut tun: T = create("rg-gone", true);
         let mut slab = vec![0; tun.max_read()];
-        // Whatever the kernel sends of itself, so that the queue is empty and waited for.
+        // Takes the packets that the kernel sends by itself, so that the queue is empty and the read waits.
         while tun.read(&mut slab, 0, MTU).unwrap().is_some() {}
         ip("link delete dev rg-gone");
         let (mut waiter, _waker) = Waiter::new().unwrap();

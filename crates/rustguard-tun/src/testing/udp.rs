@@ -1,4 +1,4 @@
-//! Sockets, over loopback.
+//! Test bodies for sockets, over loopback.
 use super::PATIENCE;
 use crate::{
     Endpoint, LocalAddr, Network, Received, Segments, Sent, Span, Transmit,
@@ -40,7 +40,7 @@ pub(crate) fn transmit(remote: impl Into<SocketAddr>, local: Option<LocalAddr>, 
     Transmit { to: Endpoint { remote: remote.into(), local }, segments, ds: 0 }
 }
 
-/// Receives until `count` datagrams are there: where each came from, and its bytes.
+/// Receives until `count` datagrams are there. Returns the endpoint and the bytes of each.
 pub(crate) fn receive_all(udp: &mut impl Network, count: usize) -> Vec<(Endpoint, Vec<u8>)> {
     let mut slab = vec![0; udp.recv_slab_len()];
     let (mut waiter, _waker) = Waiter::new().unwrap();
@@ -80,7 +80,7 @@ pub(crate) fn datagrams_of_every_length_pass<N: TestUdp>() {
     let (mut ours, mut theirs) = (open::<N>(), open::<N>());
     let slab: Vec<u8> = (0..65_507u32).map(|i| (i % 251) as u8).collect();
     let to = here("127.0.0.1", &theirs);
-    // All short ones, then every 97th, then the longest.
+    // All short lengths, then every 97th, then the longest.
     let lengths: Vec<_> = (0..2_000).chain((2_000..65_507).step_by(97)).chain([65_506, 65_507]).collect();
     for lengths in lengths.chunks(50) {
         let batch: Vec<_> = lengths.iter().map(|&len| transmit(to, None, Span { offset: 0, len })).collect();
@@ -135,7 +135,7 @@ pub(crate) fn runs_of_every_shape_arrive_as_they_were_cut<N: TestUdp>() {
     });
 }
 
-/// The codepoint is that of each datagram, runs included.
+/// Each datagram has its own codepoint, also in runs.
 pub(crate) fn congestion_notification_passes<N: TestUdp>() {
     isolated("the DS field", || {
         let (mut ours, mut theirs) = (open::<N>(), open::<N>());
@@ -145,7 +145,7 @@ pub(crate) fn congestion_notification_passes<N: TestUdp>() {
             let fields = [0, 1, 2, 3, 0x88, 0x8a, 0xff, 0];
             let with = |ds, count| Transmit { ds, ..run_to(to, 100, count, 100) };
             let batch: Vec<_> = fields.iter().flat_map(|&ds| [with(ds, 1), with(ds, 3)]).collect();
-            // From an address of ours as well: three control messages in all.
+            // The same with a local address: three control messages in all.
             let local = LocalAddr { ip: to.ip(), interface: 0, bound: false };
             let from =
                 |transmit: &Transmit| Transmit { to: Endpoint { local: Some(local), ..transmit.to }, ..*transmit };
@@ -194,7 +194,7 @@ pub(crate) fn both_families_share_a_port_and_are_drained_fairly<N: TestUdp>() {
         }
         assert!(received.iter().any(|r| r.from.remote.is_ipv6()), "a flood of IPv4 must not starve IPv6");
         receive_all(&mut theirs, batch.len() - received.len());
-        // All places have held IPv4 now, whose addresses are shorter.
+        // All slots have held IPv4 addresses now, which are shorter.
         assert_eq!(ours.send(&[1], &[v6]).sent, 1);
         for _ in 0..2 {
             let (from, _) = receive_all(&mut theirs, 1)[0];
@@ -207,7 +207,8 @@ pub(crate) fn both_families_share_a_port_and_are_drained_fairly<N: TestUdp>() {
 
 pub(crate) fn a_bad_datagram_in_mid_batch_fails_alone<N: TestUdp>() {
     isolated("a bad destination", || {
-        // The namespace has no route but loopback's: 192.0.2.1 is unreachable. Nobody is at port 9: refused (ICMP).
+        // The namespace has only the route of the loopback: 192.0.2.1 is unreachable. No program is at port 9, so
+        // datagrams to it are refused (ICMP).
         let (mut ours, mut theirs) = (open::<N>(), open::<N>());
         let to = here("127.0.0.1", &theirs);
         let slab = vec![7; 70_000];
@@ -221,11 +222,11 @@ pub(crate) fn a_bad_datagram_in_mid_batch_fails_alone<N: TestUdp>() {
             let lengths: Vec<_> = receive_all(&mut theirs, 4).iter().map(|(_, bytes)| bytes.len()).collect();
             assert_eq!(lengths, [1, 2, 3, 4]);
         }
-        // A run that cannot leave is as many failures as it has datagrams.
+        // A run that cannot be sent counts as many failures as it has datagrams.
         let run = run_to("192.0.2.1:1".parse().unwrap(), 100, 40, 7);
         assert_eq!(ours.send(&slab, &[one(1), run]), Sent { sent: 1, failed: 40, source_lost: 0 });
         assert_eq!(receive_all(&mut theirs, 1).len(), 1);
-        // What failed does not come up again where somebody receives.
+        // Earlier failures do not appear as errors of receiving.
         let mut received = Vec::new();
         ours.recv(&mut vec![0; ours.recv_slab_len()], &mut received).unwrap();
         assert_eq!(received, []);
@@ -259,15 +260,16 @@ pub(crate) fn a_source_that_moved_away_is_left_out<N: TestUdp>() {
                 assert_eq!(from.remote, here(ip, &ours));
             }
         }
-        // No source helps where there is no route.
+        // Without a route, the datagram fails with and without a source.
         let nowhere = transmit("198.51.100.1:1".parse::<SocketAddr>().unwrap(), local("192.0.2.7"), one(1));
         assert_eq!(ours.send(&[0], &[nowhere]), Sent { sent: 0, failed: 1, source_lost: 0 });
-        // An interface that was asked for is not exchanged for another. The first of a namespace is the loopback.
+        // An interface that was asked for is not replaced by another. The first interface of a namespace is the
+        // loopback.
         let bound = |interface| Some(LocalAddr { ip: "0.0.0.0".parse().unwrap(), interface, bound: true });
         let by = |interface| transmit(here("127.0.0.1", &theirs), bound(interface), one(1));
         let expected = Sent { sent: 1, failed: 1, source_lost: 0 };
         assert_eq!(ours.send(&[0], &[by(1), by(999)]), expected);
-        // A source of the other family means nothing.
+        // A source of the other address family is ignored.
         let odd = transmit(here("127.0.0.1", &theirs), local("::1"), one(1));
         assert_eq!(ours.send(&[0], &[odd]), Sent { sent: 1, failed: 0, source_lost: 0 });
     });
@@ -288,7 +290,7 @@ pub(crate) fn hosts_with_ipv6_disabled_run_on_ipv4<N: TestUdp>() {
 
 pub(crate) fn a_full_socket_buffer_drops_a_peers_run_and_holds_up_nobody<N: TestUdp>() {
     isolated("a full buffer", || {
-        // An interface whose queue never drains: one byte per second.
+        // An interface whose queue hardly drains: one byte per second.
         let _tun = Tun::create(&TunOptions::new("slow")).unwrap();
         for command in [
             "tc qdisc add dev slow root tbf rate 8bit burst 2000 limit 100000000",
@@ -312,7 +314,7 @@ pub(crate) fn a_full_socket_buffer_drops_a_peers_run_and_holds_up_nobody<N: Test
     });
 }
 
-/// The kernel refuses segments that exceed the MTU, and fragments single datagrams that do.
+/// The kernel refuses segments that exceed the MTU, and fragments single datagrams that exceed it.
 pub(crate) fn a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again<N: TestUdp>() {
     isolated("a small MTU", || {
         fs::write("/sys/class/net/lo/mtu", "1400").unwrap();

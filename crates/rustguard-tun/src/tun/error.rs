@@ -1,9 +1,9 @@
-//! Why an interface was not created, and which names are possible.
+//! The reasons why an interface was not created, and the check of its name.
 
 use super::{DRIVER, MAX_NAME_LEN, MAX_QUEUES};
 use std::io;
 
-/// Why an interface was not created: each variant's message names the thing, the cause and the remedy.
+/// The reason why an interface was not created. The message of each variant names the thing, the cause and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TunError {
@@ -27,12 +27,12 @@ pub enum TunError {
         /// The interface.
         name: String,
     },
-    /// The name is not possible for an interface.
-    #[error("`{name}` is no interface name: {problem}; take up to {MAX_NAME_LEN} letters, digits and `_=+.-`")]
+    /// The text cannot be the name of an interface.
+    #[error("`{name}` is not an interface name: {problem}; use up to {MAX_NAME_LEN} letters, digits and `_=+.-`")]
     InvalidName {
         /// The name.
         name: String,
-        /// What is wrong with the name.
+        /// The rule that the name breaks.
         problem: &'static str,
     },
     /// The MTU is outside of the kernel's bounds: 68 to 65,535 bytes.
@@ -56,7 +56,8 @@ pub enum TunError {
     Io(#[from] io::Error),
 }
 
-/// The kernel's rules (dev_valid_name, dev_alloc_name), checked here because it only says EINVAL.
+/// Checks the kernel's rules for names (dev_valid_name, dev_alloc_name). They are checked here because the kernel only
+/// answers EINVAL.
 pub(super) fn check_name(name: &str) -> Result<(), TunError> {
     let problem = if name.is_empty() {
         "it is empty"

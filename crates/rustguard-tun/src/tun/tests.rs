@@ -1,4 +1,4 @@
-//! The driver itself, in network namespaces, and a double of it that refuses what kernels may refuse.
+//! Tests of the driver in network namespaces, and of a substitute that refuses what some kernels refuse.
 
 use super::*;
 use crate::{
@@ -65,7 +65,7 @@ fn names_and_mtus_are_the_kernels() {
     });
 }
 
-/// Kernels by the offloads they know: what each is asked for, in order.
+/// The requests to each kernel, in order, by the offloads that it knows.
 #[test]
 fn older_kernels_are_asked_for_less() {
     let (checksum, tcp, udp) = (0x01, 0x0f, 0x6f);
@@ -82,7 +82,7 @@ fn older_kernels_are_asked_for_less() {
     }
 }
 
-/// The number a flow's packets carry, and the flow's port.
+/// The port of a packet's flow, and the packet's number.
 fn flow_and_number(packet: &[u8]) -> (u16, u32) {
     let number = packet[28..32].try_into().expect("four bytes");
     (u16::from_be_bytes([packet[20], packet[21]]), u32::from_be_bytes(number))
@@ -115,10 +115,10 @@ fn flows_are_spread_over_the_queues_and_each_keeps_its_order() {
         let mut busy = 0;
         for queue in &mut queues {
             let before = next.len();
-            // All are waiting already: the kernel queues what is sent before `send_to` returns.
+            // All packets are waiting already: the kernel queues a packet before `send_to` returns.
             while let Some(packet) = queue.read(&mut slab, 0, 1_420).unwrap() {
                 let packet = &slab[packet.offset..packet.offset + packet.len];
-                // Router solicitations are the kernel's own.
+                // The kernel sends router solicitations by itself.
                 if packet[0] >> 4 != 4 {
                     continue;
                 }
@@ -133,7 +133,7 @@ fn flows_are_spread_over_the_queues_and_each_keeps_its_order() {
         assert!(next.values().all(|&count| count == packets), "{next:?}");
         assert!(busy > 1, "32 flows do not hash to a single queue of four");
 
-        // Whichever queue writes: the packet reaches the host.
+        // A packet reaches the host through every queue.
         let socket = &sockets[0];
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let to_us = reply_packet(socket.local_addr().unwrap().port());
@@ -150,7 +150,7 @@ fn flows_are_spread_over_the_queues_and_each_keeps_its_order() {
     });
 }
 
-/// 10.9.9.2:5000 to 10.9.9.1 and `port`, four bytes, without UDP checksum.
+/// A packet of four bytes from 10.9.9.2:5000 to 10.9.9.1 and `port`, without a UDP checksum.
 fn reply_packet(port: u16) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 9, 9, 2, 10, 9, 9, 1];
     let sum = packet.chunks(2).fold(0, |sum, word| sum + (u32::from(word[0]) << 8 | u32::from(word[1])));

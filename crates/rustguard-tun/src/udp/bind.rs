@@ -1,4 +1,4 @@
-//! The sockets of both families, bound to one port.
+//! Binds the sockets of both families to one port.
 
 use super::UdpOptions;
 use crate::sys;
@@ -8,16 +8,18 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-/// A full send queue of the peer's TCP must fit: with the default 208 KiB single TCP loses a sixth of its throughput.
+/// The size of the receive buffer in bytes. A full send queue of the peer's TCP must fit: with the default of 208 KiB,
+/// a single TCP connection loses a sixth of its throughput.
 const RECEIVE_BUFFER: usize = 7 << 20;
-/// The queueing discipline of a saturated link must drop before the socket's buffer is full, because all peers share that buffer,
-/// also those behind other links. The kernel doubles this, and counts all memory of a packet: it is twice what fq_codel holds
-/// (`memory_limit`, 32 MiB), and more than 1,000 packets of pfifo_fast.
+/// The size of the send buffer in bytes. All peers share it, including peers behind other links. The queueing
+/// discipline of a saturated link must therefore drop before this buffer is full. The kernel doubles the value, and
+/// counts all memory of a packet. The result is twice the memory limit of fq_codel (`memory_limit`, 32 MiB), and more
+/// than 1,000 packets of pfifo_fast.
 const SEND_BUFFER: usize = 32 << 20;
-/// How often a random port is drawn until both families agree.
+/// How often a random port is tried until both families can have it.
 const PORT_ATTEMPTS: usize = 64;
 
-/// The sockets of both families. At least one of them is there.
+/// The sockets of both families. At least one of them exists.
 pub(super) struct Pair {
     pub(super) v4: Option<Socket>,
     pub(super) v6: Option<Socket>,
@@ -33,7 +35,7 @@ impl Pair {
     }
 }
 
-/// Binds both families to one port with `bind`; a port of 0 is drawn anew until both agree.
+/// Binds both families to one port with `bind`. For port 0, another port is tried until both families can have it.
 pub(super) fn bind_pair(port: u16, mut bind: impl FnMut(Domain, u16) -> io::Result<Socket>) -> io::Result<(Pair, u16)> {
     let mut attempts = 0;
     loop {
@@ -52,7 +54,7 @@ pub(super) fn bind_pair(port: u16, mut bind: impl FnMut(Domain, u16) -> io::Resu
     }
 }
 
-/// A host may lack a family: not built in (EAFNOSUPPORT), or disabled (EADDRNOTAVAIL).
+/// `None` if the host lacks a family: it is not built in (EAFNOSUPPORT), or disabled (EADDRNOTAVAIL).
 fn if_available(socket: io::Result<Socket>) -> io::Result<Option<Socket>> {
     match socket {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => Ok(None),
@@ -68,9 +70,9 @@ pub(super) fn port_of(socket: &Socket) -> io::Result<u16> {
 /// How a socket takes its port.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// Nobody else may have it.
+    /// No other socket may have the port.
     Alone,
-    /// Together with those of the same user who share it.
+    /// Sockets of the same user may share the port, if they also choose to.
     Shared,
 }
 
@@ -93,7 +95,7 @@ pub(super) fn bind(domain: Domain, port: u16, options: &UdpOptions, claim: Claim
     socket.set_reuse_port(claim == Claim::Shared)?;
     enlarge_buffers(&socket);
     if options.offload {
-        // Linux 5.0; older kernels deliver every datagram by itself.
+        // Needs Linux 5.0. Older kernels deliver every datagram separately.
         let _ = sys::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
     }
     socket.bind(&any).map_err(|error| match error.raw_os_error() {
@@ -104,7 +106,7 @@ pub(super) fn bind(domain: Domain, port: u16, options: &UdpOptions, claim: Claim
         }
         Some(libc::EACCES) => io::Error::new(
             error.kind(),
-            format!("not permitted to use UDP port {port}: take one above 1023, or be root"),
+            format!("not permitted to use UDP port {port}: choose a port above 1023, or run as root"),
         ),
         _ => error,
     })?;
@@ -121,8 +123,8 @@ pub(super) fn set_mark(socket: &Socket, mark: u32) -> io::Result<()> {
     })
 }
 
-/// Beyond `net.core.rmem_max` and `wmem_max` only with CAP_NET_ADMIN; without, as far as they allow. A host that
-/// allows nothing works, slower.
+/// Sets the sizes of the buffers. Sizes beyond `net.core.rmem_max` and `wmem_max` need CAP_NET_ADMIN; without it, those
+/// limits apply. If the host refuses any change, the tunnel still works, but slower.
 fn enlarge_buffers(socket: &Socket) {
     for (force, plain, size) in
         [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_BUFFER), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER)]

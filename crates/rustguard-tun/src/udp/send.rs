@@ -1,18 +1,19 @@
-//! Sending: runs of datagrams, and what is done about each error of the kernel.
+//! Sends runs of datagrams, and handles each error of the kernel.
 
 use super::bind::Pair;
 use crate::{LocalAddr, Segments, Sent, Span, sys::Outgoing};
 use socket2::Socket;
 use std::{io, net::SocketAddr};
 
-/// Datagrams in one message at most (UDP_MAX_SEGMENTS of kernels before 6.9).
+/// The maximum number of datagrams in one message (UDP_MAX_SEGMENTS of kernels before 6.9).
 pub(super) const MAX_SEGMENTS: usize = 64;
-/// The longest UDP payload over IPv4, which also bounds a run.
+/// The longest UDP payload over IPv4 in bytes. It also limits a run.
 pub(super) const MAX_PAYLOAD: usize = 65_507;
 
-/// Sends messages, all of one family, and goes on behind one that fails for good. A run that fails is sent again
-/// datagram by datagram, in `singly`: the route may lead through a device that cannot segment (EIO), or have an MTU
-/// below the datagrams' size (EINVAL, EMSGSIZE), which fragmentation would carry. Next time may be another route.
+/// Sends messages, all of one family. If one fails for good, the next ones are still sent. A run that fails is sent
+/// again datagram by datagram, in `singly`. The route may lead through a device that cannot segment (EIO), or have an
+/// MTU below the datagrams' size (EINVAL, EMSGSIZE), which fragmentation solves. The next run is tried whole again,
+/// because its route may be another one.
 pub(super) fn send_all(
     sockets: &Pair,
     give: &mut dyn FnMut(&Socket, &[Outgoing]) -> io::Result<usize>,
@@ -20,7 +21,7 @@ pub(super) fn send_all(
     singly: &mut Vec<Outgoing>,
     sent: &mut Sent,
 ) {
-    // About the first of the rest: how it was tried so far.
+    // The attempts for the first message of the rest.
     let mut tries = Tries::default();
     while let Some(&first) = rest.first() {
         let Some(socket) = sockets.of(first.to) else {
@@ -41,15 +42,15 @@ pub(super) fn send_all(
         };
         match error.raw_os_error() {
             Some(libc::EINTR) => {}
-            // The socket's buffer is full, or the kernel has no memory. Whoever waited here would keep all peers waiting, and
-            // what they send as well.
+            // The socket's buffer is full, or the kernel has no memory. Waiting here would delay all peers, in both
+            // directions.
             Some(libc::EAGAIN | libc::ENOBUFS) => {
                 let run = rest.iter().take_while(|datagram| datagram.to == first.to).count();
                 sent.failed += datagrams(&rest[..run]);
                 rest = &mut rest[run..];
                 tries = Tries::default();
             }
-            // Perhaps the error of another datagram. Only what comes again is this one's.
+            // This may be the error of another datagram. Only an error that comes again belongs to this one.
             _ if !tries.again => {
                 tries.again = true;
                 forget_pending_error(socket);
@@ -64,7 +65,8 @@ pub(super) fn send_all(
                 rest = &mut rest[1..];
                 tries = Tries::default();
             }
-            // Our address may have moved away: the kernel finds another. An interface that was asked for is not exchanged.
+            // The local address may no longer exist on this host: let the kernel choose another one. An interface that
+            // was asked for is not replaced.
             Some(libc::EINVAL | libc::EADDRNOTAVAIL | libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENODEV)
                 if first.source.is_some_and(|source| !source.bound) =>
             {
@@ -79,14 +81,14 @@ pub(super) fn send_all(
     }
 }
 
-/// What was done for the datagram in front.
+/// The attempts for the first message.
 #[derive(Default)]
 struct Tries {
     again: bool,
     source_lost: Option<LocalAddr>,
 }
 
-/// How many of these datagrams one message may carry: only what lies end to end.
+/// How many of these datagrams one message may carry. Only datagrams that lie end to end can share a message.
 pub(super) fn longest_run(segments: &Segments) -> usize {
     if segments.stride != segments.len || segments.len == 0 || segments.last_len == 0 {
         return 1;
@@ -94,7 +96,7 @@ pub(super) fn longest_run(segments: &Segments) -> usize {
     (MAX_PAYLOAD / segments.len).clamp(1, MAX_SEGMENTS)
 }
 
-/// Each datagram of a message as a message of its own.
+/// Splits a message: each of its datagrams becomes a message of its own.
 pub(super) fn pieces(run: Outgoing) -> impl Iterator<Item = Outgoing> {
     let Outgoing { span, size, count, .. } = run;
     let end = span.offset + span.len;
@@ -109,14 +111,16 @@ pub(super) fn datagrams(messages: &[Outgoing]) -> usize {
     messages.iter().map(|message| message.count).sum()
 }
 
-/// What the kernel left on the socket (`sk_err`: of ICMP, of a recvmmsg that stopped in mid-batch) hits the next
-/// datagram, which is not to blame. What is wrong with a datagram itself shows again when it is offered again.
+/// Clears the error that is pending on the socket (`sk_err`: from ICMP, or from a recvmmsg that stopped in the middle
+/// of a batch). The kernel reports it for the next datagram, which did not cause it. An error of the datagram itself
+/// appears again when the datagram is offered again.
 fn forget_pending_error(socket: &Socket) {
-    // Its own failure would only mean that nothing was pending.
+    // If this fails, nothing was pending.
     let _ = socket.take_error();
 }
 
-/// Takes a source that was found lost from all that would leave from it too. Returns from how many.
+/// Removes a lost source from all datagrams to the same address that would use it. Returns the number of these
+/// datagrams.
 fn forget_source(datagrams: &mut [Outgoing], to: SocketAddr, lost: LocalAddr) -> usize {
     let same = datagrams.iter_mut().filter(|datagram| datagram.to == to && datagram.source == Some(lost));
     same.map(|message| {

@@ -1,4 +1,4 @@
-//! Sockets over loopback, and what the kernel may refuse.
+//! Tests of sockets over loopback, and of errors of the kernel.
 
 use super::{bind::port_of, *};
 use crate::{
@@ -83,7 +83,7 @@ fn a_message_has_at_most_64_datagrams_and_65507_bytes() {
     assert_eq!(run_of(5, 9, Some(3)), Segments { offset: 5, stride: 3, count: 3, len: 3, last_len: 3 });
 }
 
-/// The kernel is asked once about each peer's run, whatever it says, and not again.
+/// The kernel is asked once about each peer's run, and not again, with either error.
 #[test]
 fn what_a_full_buffer_refuses_is_dropped_run_by_run_without_waiting() {
     let mut udp = open();
@@ -97,7 +97,7 @@ fn what_a_full_buffer_refuses_is_dropped_run_by_run_without_waiting() {
         let mut asked = Vec::new();
         let sent = udp.send_by(&[0; 6_400], &batch, &mut |_, _, _, messages| {
             asked.push(messages[0].to);
-            // Who lives at 192.0.2.1 has a saturated link.
+            // The link to 192.0.2.1 is saturated.
             let taken = messages.iter().take_while(|message| message.to == at(2)).count();
             if taken > 0 { Ok(taken) } else { Err(io::Error::from_raw_os_error(refusal)) }
         });
@@ -125,7 +125,7 @@ fn without_offload_no_run_is_sent_nor_received() {
     });
 }
 
-/// How many datagrams came in each piece; over loopback, what was sent has arrived.
+/// The number of datagrams in each received piece. Over loopback, a datagram has arrived once it was sent.
 fn counts(udp: &mut Udp, datagrams: usize) -> Vec<usize> {
     let (mut slab, mut received) = (vec![0; udp.recv_slab_len()], Vec::new());
     while received.iter().map(|r: &Received| r.segments.count).sum::<usize>() < datagrams {
@@ -151,7 +151,7 @@ fn handles_share_sockets_and_their_errors_are_not_the_receivers() {
             assert_eq!(control.send(&slab, &[good, bad, good]).sent, 2);
             assert_eq!(receive_all(&mut worker, 2).len(), 2);
         }
-        // With IP_RECVERR the kernel leaves on the socket that nobody was at port 9.
+        // With IP_RECVERR, the kernel leaves the error on the socket that no program was at port 9.
         let v4 = control.sockets.v4.as_ref().unwrap();
         sys::set_option(v4, libc::IPPROTO_IP, libc::IP_RECVERR, 1).unwrap();
         let nobody = transmit("127.0.0.1:9".parse::<SocketAddr>().unwrap(), None, Span { offset: 0, len: 1 });
@@ -163,7 +163,7 @@ fn handles_share_sockets_and_their_errors_are_not_the_receivers() {
     });
 }
 
-/// A kernel that lacks a family cannot be had in a namespace: its answers are played here.
+/// A namespace cannot have a kernel that lacks an address family, so the test simulates its answers.
 #[test]
 fn a_missing_family_is_left_out() {
     let missing = |family| {
@@ -230,7 +230,7 @@ fn sources_are_spread_over_the_queues_and_each_keeps_to_one() {
             let mut seen = std::collections::HashMap::new();
             for queue in &mut queues {
                 let (before, mut slab) = (seen.len(), vec![0; queue.recv_slab_len()]);
-                // Over loopback, what was sent has arrived.
+                // Over loopback, a datagram has arrived once it was sent.
                 loop {
                     let mut received = Vec::new();
                     queue.recv(&mut slab, &mut received).unwrap();
@@ -245,7 +245,7 @@ fn sources_are_spread_over_the_queues_and_each_keeps_to_one() {
                         }
                     }
                 }
-                // With 64 sources, one of four queues stays idle once in 25 million times.
+                // With 64 sources, the chance that one of four queues stays idle is 1 in 25 million.
                 assert!(seen.len() > before, "an idle queue");
             }
             assert_eq!(seen.len(), sources.len());
@@ -264,7 +264,7 @@ fn a_port_of_several_sockets_is_not_shared_with_others() {
             assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
             assert!(error.to_string().contains(&ours[0].port().to_string()), "{error}");
         }
-        // Nor does one that others would share become ours.
+        // A port that others would share is not joined either.
         let theirs = bind(Domain::IPV4, 0, &UdpOptions::default(), Claim::Shared).unwrap();
         let options = UdpOptions::new(port_of(&theirs).unwrap());
         assert_eq!(Udp::bind_queues(&options, 2).unwrap_err().kind(), io::ErrorKind::AddrInUse);

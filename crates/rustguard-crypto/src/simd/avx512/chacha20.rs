@@ -1,4 +1,4 @@
-//! Sixteen blocks of ChaCha20 at a time: word `i` of each in vector `i` (RFC 8439, section 2.3).
+//! Sixteen blocks of ChaCha20 at a time, with word `i` of each in vector `i` (RFC 8439, section 2.3).
 
 use super::{
     BLOCK, Blocks, CONSTANTS, GROUP, Group, Lanes,
@@ -8,9 +8,10 @@ use super::{
 use core::{arch::x86_64::*, array, ops::Range};
 use zeroize::Zeroize;
 
-/// One round of sixteen blocks, all four quarter rounds step by step: neighbours are independent.
+/// One round of sixteen blocks. All four quarter rounds advance together, step by step, so that neighbouring
+/// instructions are independent.
 ///
-/// A macro, because the state has to stay in registers, and a function would not be inlined for sure.
+/// This is a macro because the state has to stay in registers, and the compiler might not inline a function.
 macro_rules! round {
     ($state:ident, columns) => {
         round!($state: [0 4 8 12] [1 5 9 13] [2 6 10 14] [3 7 11 15]);
@@ -37,12 +38,13 @@ macro_rules! double_round {
     };
 }
 
-/// A block of each of sixteen packets, whose numbers are the same: then the first round is mostly the same for all blocks.
+/// One block of each of sixteen packets. The blocks have the same number, so the first round is mostly the same for all
+/// numbers.
 pub(super) struct Together {
     initial: [__m512i; 16],
-    /// After the first round, but for column 0, which alone the number of the block is in.
+    /// The state after the first round, except for column 0. The number of the block is only in that column.
     columns: [__m512i; 16],
-    /// Column 0 before it, with 0 for the number.
+    /// Column 0 before the first round, without the number.
     column: [u32; 3],
 }
 
@@ -85,13 +87,13 @@ impl Together {
         words
     }
 
-    /// Block 0 of every packet: its first eight words, with packet `i` in lane `i`.
+    /// The first eight words of block 0 of every packet, with packet `i` in lane `i`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     pub(super) fn one_time_keys(&self) -> [__m512i; 8] {
         *self.block(0).first_chunk().expect("eight are fewer than sixteen")
     }
 
-    /// Block `number`, alone.
+    /// Computes only block `number`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     fn block(&self, number: u32) -> [__m512i; 16] {
         let mut state = self.start(number);
@@ -102,10 +104,10 @@ impl Together {
         self.end(number, state)
     }
 
-    /// Computes block `number` while the block before it is transposed and added to its chunk of the texts.
+    /// Computes block `number`. Meanwhile it transposes the block before, and XORs it into its chunk of the texts.
     ///
     /// # Safety
-    /// `number` is at least 2, and every packet of the group, which is full, has `number - 1` whole chunks.
+    /// `number` is at least 2. The group is full, and every packet has `number - 1` whole chunks.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     unsafe fn block_and_mix(&self, number: u32, before: &mut Transposition, group: &mut Group<'_>) {
         let mut state = self.start(number);
@@ -116,20 +118,21 @@ impl Together {
         }
         for i in 0..4 {
             double_round!(state);
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller promises this.
             unsafe { mix_four(group, i, before.second_half(i), number as usize - 2) };
         }
         double_round!(state);
         before.0 = self.end(number, state);
     }
 
-    /// The same, and each half of the group takes in a chunk.
+    /// Does the same as [`block_and_mix`](Self::block_and_mix), and each half of the group absorbs a chunk.
     ///
-    /// ChaCha20 alone leaves gaps: rotations have a single port on Intel's processors, shuffles another, and multiplications
-    /// take four cycles in which others can start.
+    /// ChaCha20 alone leaves execution units idle: on Intel's processors, rotations have a single port, and shuffles
+    /// have another. Multiplications take four cycles, in which other instructions can start.
     ///
     /// # Safety
-    /// The same, and every packet has a whole chunk of the number `chunk`.
+    /// The conditions of [`block_and_mix`](Self::block_and_mix), and every packet has a whole chunk with the number
+    /// `chunk`.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     unsafe fn block_and_all(
         &self,
@@ -142,7 +145,7 @@ impl Together {
         let mixed = number as usize - 2;
         let mut state = self.start(number);
         round!(state, diagonals);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this.
         let mut chunk0 = unsafe { Chunk::load(powers0, group.half(0), chunk) };
         double_round!(state);
         before.first_half(0);
@@ -157,21 +160,21 @@ impl Together {
         before.first_half(3);
         hash0.add(powers0, chunk0);
         double_round!(state);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this.
         let mut chunk1 = unsafe { Chunk::load(powers1, group.half(1), chunk) };
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this.
         unsafe { mix_four(group, 0, before.second_half(0), mixed) };
         double_round!(state);
         chunk1.multiply(powers1, 1);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this.
         unsafe { mix_four(group, 1, before.second_half(1), mixed) };
         double_round!(state);
         chunk1.multiply(powers1, 2);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this.
         unsafe { mix_four(group, 2, before.second_half(2), mixed) };
         double_round!(state);
         chunk1.multiply(powers1, 3);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this.
         unsafe { mix_four(group, 3, before.second_half(3), mixed) };
         double_round!(state);
         hash1.add(powers1, chunk1);
@@ -186,10 +189,10 @@ impl Together {
     }
 }
 
-/// Adds keystream to the first `blocks` blocks of every packet.
+/// XORs keystream into the first `blocks` blocks of every packet.
 ///
 /// # Safety
-/// The group is full, and every packet has more than `blocks - 1` whole chunks.
+/// The group is full. Every packet has `blocks - 1` whole chunks and at least one byte more.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 pub(super) unsafe fn apply_together(together: &Together, group: &mut Group<'_>, blocks: usize) {
     if blocks == 0 {
@@ -197,19 +200,19 @@ pub(super) unsafe fn apply_together(together: &Together, group: &mut Group<'_>, 
     }
     let mut before = Transposition(together.block(1));
     for number in 2..=blocks as u32 {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this.
         unsafe { together.block_and_mix(number, &mut before, group) };
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this.
     unsafe { mix_last(group, group.everyone(), &mut before, blocks - 1) };
 }
 
-/// The same, and takes in the whole chunks that result: `blocks`, or one less.
+/// Does the same as [`apply_together`], and absorbs the resulting whole chunks. Their number is `blocks`, or one less.
 ///
-/// In every step block n is computed, block n - 1 added to its chunk, and the chunk before that one taken in.
+/// Every step computes block n, XORs block n - 1 into its chunk, and absorbs the chunk before that.
 ///
 /// # Safety
-/// As above, and `blocks` is at least 2.
+/// The conditions of [`apply_together`], and `blocks` is at least 2.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 pub(super) unsafe fn seal_together(
@@ -220,29 +223,30 @@ pub(super) unsafe fn seal_together(
 ) {
     let mut powers = [hashes[0].powers(), hashes[1].powers()];
     let mut before = Transposition(together.block(1));
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this.
     unsafe { together.block_and_mix(2, &mut before, group) };
     for number in 3..=blocks as u32 {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this.
         unsafe { together.block_and_all(number, &mut before, group, (hashes, &powers), number as usize - 3) };
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this.
     unsafe { mix_last(group, group.everyone(), &mut before, blocks - 1) };
     for (half, (hash, powers)) in hashes.iter_mut().zip(&mut powers).enumerate() {
         for chunk in blocks - 2..chunks {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller promises this.
             unsafe { hash.absorb(powers, group.half(half), chunk) };
         }
         powers.wipe();
     }
 }
 
-/// Takes in the whole chunks among the first `blocks`, all or all but the last, and decrypts all but the last.
+/// Absorbs the whole chunks among the first `blocks`, which are all or all but the last, and decrypts all but the last.
 ///
-/// The last block is computed, but not added: it is returned. Every chunk is taken in before it is decrypted.
+/// The last block is computed and returned, but not XORed into the text. Every chunk is absorbed before it is
+/// decrypted.
 ///
 /// # Safety
-/// As above.
+/// The conditions of [`seal_together`].
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 pub(super) unsafe fn open_together(
@@ -253,16 +257,16 @@ pub(super) unsafe fn open_together(
 ) -> Transposition {
     let mut powers = [hashes[0].powers(), hashes[1].powers()];
     for (half, (hash, powers)) in hashes.iter_mut().zip(&powers).enumerate() {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this.
         unsafe { hash.absorb(powers, group.half(half), 0) };
     }
     let mut before = Transposition(together.block(1));
     for number in 2..=chunks as u32 {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this.
         unsafe { together.block_and_all(number, &mut before, group, (hashes, &powers), number as usize - 1) };
     }
     if blocks > chunks {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this.
         unsafe { together.block_and_mix(blocks as u32, &mut before, group) };
     }
     for powers in &mut powers {
@@ -271,15 +275,15 @@ pub(super) unsafe fn open_together(
     before
 }
 
-/// Adds blocks of keystream to a whole chunk of the packets c, 4 + c, 8 + c and 12 + c.
+/// XORs blocks of keystream into a whole chunk of the packets c, 4 + c, 8 + c and 12 + c.
 ///
 /// # Safety
-/// Every packet of the group, which is full, has a whole chunk of this number.
+/// The group is full, and every packet has a whole chunk of this number.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 unsafe fn mix_four(group: &mut Group<'_>, c: usize, stream: [__m512i; 4], chunk: usize) {
     for (i, block) in stream.into_iter().enumerate() {
-        // SAFETY: 64 bytes inside the slab that the group borrows mutably, as the caller promises.
+        // SAFETY: the caller promises that these 64 bytes lie inside the slab, which the group borrows mutably.
         unsafe {
             let text = group.packets[4 * i + c].text.add(chunk * BLOCK).cast();
             _mm512_storeu_epi8(text, _mm512_xor_si512(_mm512_loadu_epi8(text), block));
@@ -287,10 +291,10 @@ unsafe fn mix_four(group: &mut Group<'_>, c: usize, stream: [__m512i; 4], chunk:
     }
 }
 
-/// Adds blocks of keystream to a last chunk, which may be a part, of the `wanted` packets.
+/// XORs blocks of keystream into a last chunk of the `wanted` packets. That chunk may be partial.
 ///
 /// # Safety
-/// Every packet of the group, which is full, has more than `chunk` whole chunks, or that many and some bytes more.
+/// The group is full. Every packet has at least `chunk` whole chunks and one byte more.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 pub(super) unsafe fn mix_last(group: &mut Group<'_>, wanted: u32, before: &mut Transposition, chunk: usize) {
     before.run();
@@ -299,22 +303,24 @@ pub(super) unsafe fn mix_last(group: &mut Group<'_>, wanted: u32, before: &mut T
             continue;
         }
         let len = (packet.len - chunk * BLOCK).min(BLOCK);
-        // SAFETY: `len` bytes are left of the text, inside the slab that the group borrows mutably, and a block is enough.
+        // SAFETY: the text has `len` more bytes, inside the slab that the group borrows mutably. One block is enough
+        // for them.
         unsafe { mix(packet.text.add(chunk * BLOCK), block, len) };
     }
     before.wipe();
 }
 
-/// Encrypts, or decrypts, the texts of the `wanted` packets, or those bytes of each that it has. They start with a block.
+/// Encrypts or decrypts the given range of `bytes` of the `wanted` packets' texts, as far as each text has them. The
+/// range starts at the start of a block.
 ///
-/// Shuffles have a single port on Intel's processors, rotations another: while sixteen blocks go through their rounds, the
-/// sixteen before them are transposed. One after the other takes a tenth longer.
+/// On Intel's processors, shuffles have a single port, and rotations have another. While sixteen blocks go through
+/// their rounds, the sixteen blocks before them are transposed. Doing one after the other takes a tenth longer.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 pub(super) fn apply_keystream(key: &[u32; 8], group: &mut Group<'_>, wanted: u32, bytes: Range<usize>) {
     let mut blocks = Blocks::new(group, wanted, bytes);
     let [mut before, mut here, mut ahead] = [Lanes::<16>::new(); 3];
     let [mut before, mut here, mut ahead] = [&mut before, &mut here, &mut ahead];
-    // Of the lanes before: at first there are none.
+    // The keystream of the lanes before. There are none at first.
     let mut transposition = Transposition([_mm512_setzero_si512(); 16]);
     let mut more = blocks.next(here);
     if !more {
@@ -327,7 +333,8 @@ pub(super) fn apply_keystream(key: &[u32; 8], group: &mut Group<'_>, wanted: u32
             double_round!(state);
             transposition.first_half(i);
         }
-        // A loop ahead, because reading as vectors what was just stored as words would wait for the stores.
+        // The lanes are filled one iteration ahead. Otherwise, words that were just written would be read as vectors,
+        // and the reads would wait for the stores.
         more = blocks.next(ahead);
         for i in 0..4 {
             double_round!(state);
@@ -348,35 +355,36 @@ pub(super) fn apply_keystream(key: &[u32; 8], group: &mut Group<'_>, wanted: u32
     transposition.wipe();
 }
 
-/// What tells blocks of one key apart.
+/// The inputs in which blocks under one key differ.
 #[derive(Clone, Copy)]
 struct Counters {
     /// The block counter.
     block: __m512i,
-    /// The packet's counter, low half and high half.
+    /// The packet's counter: low half and high half.
     low: __m512i,
     high: __m512i,
 }
 
-/// Adds sixteen blocks of keystream to the texts that they are for.
+/// XORs sixteen blocks of keystream into their texts.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn mix_all(lanes: &Lanes<16>, stream: &[__m512i; 16]) {
     for piece in &lanes.pieces[..lanes.count] {
-        // SAFETY: the text of a piece lies inside the slab that the group borrows mutably; it has a lane for each of its blocks.
+        // SAFETY: the text of a piece lies inside the slab, which the group borrows mutably. The piece has a lane for
+        // each of its blocks.
         unsafe { mix(piece.text, stream.as_ptr().add(piece.lane), piece.len) };
     }
 }
 
-/// Adds keystream to text.
+/// XORs keystream into text.
 ///
 /// # Safety
-/// There are `len` bytes at `text` to read and write, and as many whole blocks at `stream` to read as they need.
+/// `len` bytes at `text` can be read and written. As many whole blocks as they need can be read at `stream`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 unsafe fn mix(text: *mut u8, stream: *const __m512i, len: usize) {
     for i in 0..len / BLOCK {
-        // SAFETY: block `i` is whole, and so among the `len` bytes.
+        // SAFETY: block `i` is whole, so its bytes are among the `len` bytes.
         unsafe {
             let text = text.add(i * BLOCK).cast();
             _mm512_storeu_epi8(text, _mm512_xor_si512(_mm512_loadu_epi8(text), *stream.add(i)));
@@ -385,7 +393,7 @@ unsafe fn mix(text: *mut u8, stream: *const __m512i, len: usize) {
     let left = len % BLOCK;
     if left > 0 {
         let mask = (1 << left) - 1;
-        // SAFETY: the mask has a bit for each of the bytes left, and others are neither read nor written.
+        // SAFETY: the mask has a bit for each of the remaining bytes. Other bytes are neither read nor written.
         unsafe {
             let text = text.add(len - left).cast();
             let mixed = _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, text), *stream.add(len / BLOCK));
@@ -394,7 +402,7 @@ unsafe fn mix(text: *mut u8, stream: *const __m512i, len: usize) {
     }
 }
 
-/// RFC 8439, section 2.3, with WireGuard's nonce: 32 zero bits and the packet's counter.
+/// The initial state of RFC 8439, section 2.3, with WireGuard's nonce: 32 zero bits and the packet's counter.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn initial(key: &[u32; 8], counters: &Counters) -> [__m512i; 16] {
@@ -411,9 +419,11 @@ fn initial(key: &[u32; 8], counters: &Counters) -> [__m512i; 16] {
     state
 }
 
-/// From word `i` of every block in vector `i` to block `i` in vector `i`, in place, in eight steps.
+/// Transposes sixteen blocks in place, in eight steps: from word `i` of every block in vector `i` to block `i` in
+/// vector `i`.
 pub(super) struct Transposition(
-    /// In between, `4g + c` has words 4g to 4g + 3 of blocks c, 4 + c, 8 + c and 12 + c, 128 bits each.
+    /// Between the halves, vector `4g + c` has words 4g to 4g + 3 of blocks c, 4 + c, 8 + c and 12 + c, with 128 bits
+    /// of each.
     [__m512i; 16],
 );
 
@@ -430,7 +440,7 @@ impl Transposition {
         self.0[4 * g + 3] = _mm512_unpackhi_epi64(ab_high, cd_high);
     }
 
-    /// Blocks c, 4 + c, 8 + c and 12 + c.
+    /// Returns blocks c, 4 + c, 8 + c and 12 + c.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     fn second_half(&self, c: usize) -> [__m512i; 4] {

@@ -1,7 +1,8 @@
-//! Poly1305 of eight packets on limbs of 44 bits, which is what IFMA multiplies (RFC 8439, section 2.5).
+//! Poly1305 of eight packets with limbs of 44 bits, for the multiplications of IFMA (RFC 8439, section 2.5).
 //!
-//! A number below 2^130 is three limbs of 44, 44 and 42 bits per lane. IFMA adds the low or the high 52 bits of a product of
-//! two factors below 2^52 to a sum. The weight of a high half is 2^52 times that of the low one: 2^8 times the next limb's.
+//! A number below 2^130 has three limbs of 44, 44 and 42 bits per lane. IFMA multiplies two factors below 2^52, and
+//! adds the low or the high 52 bits of the product to a sum. A high half weighs 2^52 times as much as the low half,
+//! which is 2^8 times the weight of the next limb.
 
 use super::{BLOCK, HALF, Packet, from_array};
 use core::{arch::x86_64::*, array};
@@ -10,10 +11,10 @@ use zeroize::Zeroize;
 const MASK44: i64 = (1 << 44) - 1;
 const MASK42: i64 = (1 << 42) - 1;
 
-/// A number in each of eight lanes.
+/// Eight numbers, one in each lane.
 type Limbs = [__m512i; 3];
 
-/// A power of `r` as a factor: its limbs, and 20 times the upper two, as 2^132 is 20 modulo 2^130 - 5.
+/// A power of `r` as a factor: its limbs, and 20 times the upper two limbs, because 2^132 equals 20 modulo 2^130 - 5.
 #[derive(Clone, Copy)]
 struct Factor {
     limbs: Limbs,
@@ -24,26 +25,26 @@ struct Factor {
 pub(super) struct Poly1305 {
     sum: Limbs,
     r: Factor,
-    /// The second half of the key, low and high 64 bits.
+    /// The second half of the key, as low and high 64 bits.
     s: (__m512i, __m512i),
 }
 
-/// What takes in a chunk of four blocks with a single reduction.
+/// The values with which a chunk of four blocks is absorbed with a single reduction.
 pub(super) struct Powers {
-    /// r^4, r^3, r^2 and r: what each block of a chunk is multiplied by.
+    /// The factors of the four blocks of a chunk: r^4, r^3, r^2 and r.
     factors: [Factor; 4],
-    /// What the bits above the 128 of each block contribute, always the same.
+    /// The constant contribution of the bits above the 128 bits of each block.
     tops: Product,
 }
 
-/// A chunk of each packet that is being taken in.
+/// A chunk of each packet, while it is absorbed.
 pub(super) struct Chunk {
     blocks: [(__m512i, __m512i); 4],
     product: Product,
 }
 
 impl Poly1305 {
-    /// From the one-time keys of a group, a word of every key in each vector: those of one of its halves.
+    /// Takes the one-time keys of one half of a group. Each vector has one word of every key of the group.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     pub(super) fn new(one_time: &[__m512i; 8], half: usize) -> Self {
@@ -68,14 +69,14 @@ impl Poly1305 {
         Powers { factors, tops }
     }
 
-    /// Takes in a whole chunk of 64 bytes of every packet.
+    /// Absorbs a whole chunk of 64 bytes of every packet.
     ///
     /// # Safety
-    /// Every one of `packets` has a whole chunk of this number.
+    /// Each of `packets` has a whole chunk of this number.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     pub(super) unsafe fn absorb(&mut self, powers: &Powers, packets: &[Packet; HALF], chunk: usize) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this.
         let mut chunk = unsafe { Chunk::load(powers, packets, chunk) };
         for i in [1, 2, 3] {
             chunk.multiply(powers, i);
@@ -83,9 +84,9 @@ impl Poly1305 {
         self.add(powers, chunk);
     }
 
-    /// Takes in the sum so far, and with it what has been made of the chunk: (sum + b0) r^4 + b1 r^3 + b2 r^2 + b3 r.
+    /// Adds the sum so far to the products of the chunk: (sum + b0) r^4 + b1 r^3 + b2 r^2 + b3 r.
     ///
-    /// The only step that has to wait for the chunk before.
+    /// Only this step has to wait for the chunk before.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     pub(super) fn add(&mut self, powers: &Powers, chunk: Chunk) {
@@ -93,13 +94,13 @@ impl Poly1305 {
         self.sum = reduce(multiply_add(chunk.product, add(self.sum, split(low, high)), &powers.factors[0]));
     }
 
-    /// Takes in all of the texts from a chunk on, padding, and lengths (RFC 8439, section 2.8).
+    /// Absorbs the texts from the chunk `from` on, the padding and the lengths (RFC 8439, section 2.8).
     ///
-    /// Every packet has at least `from` chunks. Returns the tags, low and high 64 bits.
+    /// Every packet has at least `from` chunks. Returns the tags, as low and high 64 bits.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     pub(super) fn finish(&mut self, packets: &[Packet; HALF], from: usize) -> (__m512i, __m512i) {
         let chunks = packets.iter().map(|packet| packet.len).fold(0, usize::max).div_ceil(BLOCK);
-        // The blocks that all of them have, and those that only some have.
+        // `common` chunks exist in all packets, and the others only in some.
         let common = packets.iter().map(|packet| packet.len).fold(usize::MAX, usize::min) / BLOCK;
         if common >= from + POWERS_PAY {
             let mut powers = self.powers();
@@ -118,12 +119,12 @@ impl Poly1305 {
             }
         }
         for chunk in common.max(from)..chunks {
-            // A copy, padded with zeros. Of sealed text, so that there is nothing to wipe.
+            // The chunk is copied and padded with zeros. It is sealed text, so the copy need not be wiped.
             let mut padded = [[0u8; BLOCK]; HALF];
             let left = from_fn_usize(|i| packets[i].len.saturating_sub(chunk * BLOCK).min(BLOCK));
             for i in 0..HALF {
                 let mask = if left[i] == BLOCK as u64 { u64::MAX } else { (1 << left[i]) - 1 };
-                // SAFETY: the mask has as many bits as bytes of this chunk are left of the text; no others are read.
+                // SAFETY: the mask has one bit for each byte that the text has in this chunk. No other bytes are read.
                 let text = unsafe { _mm512_maskz_loadu_epi8(mask, packets[i].text.wrapping_add(chunk * BLOCK).cast()) };
                 // SAFETY: 64 bytes are written to an array of 64 bytes.
                 unsafe { _mm512_storeu_epi8(padded[i].as_mut_ptr().cast(), text) };
@@ -140,7 +141,7 @@ impl Poly1305 {
                 self.sum = array::from_fn(|limb| _mm512_mask_mov_epi64(self.sum[limb], present, next[limb]));
             }
         }
-        // No additional data, and the length of the text.
+        // The last block has the length of the additional data, which is 0, and the length of the text.
         let lengths = (_mm512_setzero_si512(), from_array(from_fn_usize(|i| packets[i].len)));
         let sum = multiply(add(self.sum, message(lengths)), &self.r);
         add_s(sum, self.s)
@@ -167,11 +168,11 @@ impl Powers {
 
 impl Chunk {
     /// # Safety
-    /// Every one of `packets` has a whole chunk of this number.
+    /// Each of `packets` has a whole chunk of this number.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
     pub(super) unsafe fn load(powers: &Powers, packets: &[Packet; HALF], chunk: usize) -> Self {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this.
         let blocks = unsafe { load(array::from_fn(|i| packets[i].text.add(chunk * BLOCK).cast_const())) };
         Self { blocks, product: powers.tops }
     }
@@ -185,10 +186,11 @@ impl Chunk {
     }
 }
 
-/// Common chunks from which computing r^2, r^3 and r^4 is earned back.
+/// From this number of common chunks on, absorbing whole chunks saves more time than the computation of r^2, r^3 and
+/// r^4 costs.
 pub(super) const POWERS_PAY: usize = 3;
 
-/// Two 32-bit words of the packets of a half as 64-bit lanes.
+/// Joins two 32-bit words of each packet of a half to 64-bit lanes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn pair(low: __m512i, high: __m512i, half: usize) -> __m512i {
@@ -199,16 +201,17 @@ fn pair(low: __m512i, high: __m512i, half: usize) -> __m512i {
     _mm512_or_si512(low, _mm512_slli_epi64::<32>(high))
 }
 
-/// The four blocks of 64 bytes of eight packets, each as its low and its high 64 bits with packet `i` in lane `i`.
+/// Loads 64 bytes of each of eight packets as four blocks. Each block has low and high 64 bits, with packet `i` in lane
+/// `i`.
 ///
 /// # Safety
-/// At each of `texts` there are 64 bytes to read.
+/// 64 bytes can be read at each of `texts`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 unsafe fn load(texts: [*const u8; HALF]) -> [(__m512i, __m512i); 4] {
-    // Inserting from memory spares half the shuffles, for which Intel's have a single port.
+    // Inserting from memory saves half of the shuffles, for which Intel's processors have a single port.
     let two = |a: usize, b: usize, offset: usize| {
-        // SAFETY: `offset` is 0 or 32, and 32 bytes from there are among the 64.
+        // SAFETY: `offset` is 0 or 32, so the 32 bytes from there are among the 64.
         unsafe {
             let a = _mm256_loadu_si256(texts[a].add(offset).cast());
             let b = _mm256_loadu_si256(texts[b].add(offset).cast());
@@ -217,7 +220,7 @@ unsafe fn load(texts: [*const u8; HALF]) -> [(__m512i, __m512i); 4] {
     };
     let mut blocks = [(_mm512_setzero_si512(), _mm512_setzero_si512()); 4];
     for i in 0..2 {
-        // Of each: 128 bits of one block, of the next block, and both again of the second packet.
+        // Each of these has 128 bits of a block and of the next block of one packet, and the same of a second packet.
         let quarter = [two(0, 2, 32 * i), two(1, 3, 32 * i), two(4, 6, 32 * i), two(5, 7, 32 * i)];
         let low = [_mm512_unpacklo_epi64(quarter[0], quarter[1]), _mm512_unpacklo_epi64(quarter[2], quarter[3])];
         let high = [_mm512_unpackhi_epi64(quarter[0], quarter[1]), _mm512_unpackhi_epi64(quarter[2], quarter[3])];
@@ -228,7 +231,7 @@ unsafe fn load(texts: [*const u8; HALF]) -> [(__m512i, __m512i); 4] {
     blocks
 }
 
-/// A block as a number: 128 bits and the one above them.
+/// A block as a number: its 128 bits, and a 1 above them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn message((low, high): (__m512i, __m512i)) -> Limbs {
@@ -265,7 +268,7 @@ impl Factor {
     }
 }
 
-/// Limbs of a product, not yet carried: sums of low halves, and of high halves.
+/// The limbs of a product before the carries: sums of low halves, and sums of high halves.
 #[derive(Clone, Copy)]
 struct Product {
     low: Limbs,
@@ -289,7 +292,7 @@ fn zero() -> Product {
 fn multiply_add(mut sum: Product, a: Limbs, b: &Factor) -> Product {
     let [b0, b1, b2] = b.limbs;
     let [b1x20, b2x20] = b.times20;
-    // Row i: what a[i] contributes to each limb.
+    // Row i contains the factors with which a[i] contributes to each limb.
     for (a, row) in a.into_iter().zip([[b0, b1, b2], [b2x20, b0, b1], [b1x20, b2x20, b0]]) {
         for (limb, b) in row.into_iter().enumerate() {
             sum.low[limb] = _mm512_madd52lo_epu64(sum.low[limb], a, b);
@@ -299,10 +302,10 @@ fn multiply_add(mut sum: Product, a: Limbs, b: &Factor) -> Product {
     sum
 }
 
-/// Limbs of 44, a little over 44, and 42 bits.
+/// Carries the product. The limbs of the result have 44, a little over 44, and 42 bits.
 ///
-/// Factors stay below 2^52: a limb of a sum has at most 46 bits, one of a power times 20 at most 49. Four products then leave
-/// the sums below 2^56 and 2^46, and what wraps around below 2^51.
+/// Factors stay below 2^52: a limb of a sum has at most 46 bits, and a limb of a power times 20 at most 49. With four
+/// products, the sums stay below 2^56 and 2^46, and the part that wraps around stays below 2^51.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn reduce(Product { low, high }: Product) -> Limbs {
@@ -314,7 +317,7 @@ fn reduce(Product { low, high }: Product) -> Limbs {
     let h1 = _mm512_and_si512(d1, mask44);
     let d2 = _mm512_add_epi64(_mm512_add_epi64(low[2], _mm512_slli_epi64::<8>(high[1])), carry);
     let h2 = _mm512_and_si512(d2, mask42);
-    // From 2^130 on: five times as much below.
+    // The part from 2^130 on is added at the bottom, times 5.
     let carry = _mm512_add_epi64(_mm512_srli_epi64::<42>(d2), _mm512_slli_epi64::<10>(high[2]));
     let h0 = _mm512_add_epi64(h0, _mm512_add_epi64(carry, _mm512_slli_epi64::<2>(carry)));
     let carry = _mm512_srli_epi64::<44>(h0);
@@ -326,7 +329,7 @@ fn reduce(Product { low, high }: Product) -> Limbs {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512ifma,avx512vbmi2")]
 fn add_s(sum: Limbs, (s_low, s_high): (__m512i, __m512i)) -> (__m512i, __m512i) {
     let (mask44, mask42) = (_mm512_set1_epi64(MASK44), _mm512_set1_epi64(MASK42));
-    // Carries once around, and to the top again: what is left above 2^130 is less than 5.
+    // Carry once around and up to the top again. The part above 2^130 is then less than 5.
     let [h0, h1, h2] = sum;
     let h2 = _mm512_add_epi64(h2, _mm512_srli_epi64::<44>(h1));
     let h1 = _mm512_and_si512(h1, mask44);
@@ -338,7 +341,7 @@ fn add_s(sum: Limbs, (s_low, s_high): (__m512i, __m512i)) -> (__m512i, __m512i) 
     let h2 = _mm512_add_epi64(h2, _mm512_srli_epi64::<44>(h1));
     let h1 = _mm512_and_si512(h1, mask44);
 
-    // Plus 5, minus 2^130: that is the sum where it is not negative.
+    // Compute the sum plus 5 minus 2^130. If that is not negative, it is the reduced sum.
     let g0 = _mm512_add_epi64(h0, _mm512_set1_epi64(5));
     let g1 = _mm512_add_epi64(h1, _mm512_srli_epi64::<44>(g0));
     let g2 = _mm512_add_epi64(h2, _mm512_srli_epi64::<44>(g1));
