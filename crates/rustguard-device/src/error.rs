@@ -8,7 +8,7 @@ use std::io;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// [`Device::shutdown`], or the handle was dropped.
+    /// [`Device::shutdown`](crate::Device::shutdown), or the handle was dropped.
     #[error("the device was shut down")]
     Shutdown,
     /// Somebody deleted the interface.
