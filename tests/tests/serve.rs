@@ -109,9 +109,9 @@ fn a_removed_peer_stays_out() {
             network.try_ask(&["peer", "rm", "laptop"])?.refused(&["no peer laptop"])?;
             let server = network.server_addresses()?;
             let listed = network.ask(&["peer", "ls"])?;
-            ensure!(listed.contains("CAME BY") && listed.contains("(staff)"), "by what it came: {listed}");
+            ensure!(listed.contains("JOINED BY") && listed.contains("(staff)"), "how it joined: {listed}");
             let said = network.ask(&["peer", "rm", "notebook"])?;
-            ensure!(said.contains("it came by: invite") && said.contains("4 more times"), "{said}");
+            ensure!(said.contains("it had joined by: invite") && said.contains("4 more times"), "{said}");
             network.machines[0].does_not_reach(&server[0])?;
             ensure!(network.ask(&["peer", "ls"])?.lines().count() == 1, "the list is empty");
             machine.stop("TERM")?;
@@ -148,10 +148,10 @@ fn a_removed_machine_stays_out_where_its_grant_is_revoked() {
             ensure!(joins(1, &token)?, "by a good invite");
             let said = network.ask(&["peer", "rm", "laptop"])?;
             ensure!(said.contains("could come back with another key"), "{said}");
-            ensure!(said.contains("1 other peer that came by it stays"), "{said}");
+            ensure!(said.contains("1 other peer that joined in the same way stays"), "{said}");
             ensure!(joins(1, &token)?, "what `peer rm` warns of");
             let said = network.ask(&["peer", "rm", "laptop", "--revoke"])?;
-            ensure!(said.contains("is revoked: nobody comes by it"), "{said}");
+            ensure!(said.contains("is revoked, so no machine can join with it"), "{said}");
             ensure!(!joins(1, &token)?, "it came back by a revoked invite");
             network.audited("invite-revoked", 1)?;
             network.reaches_server(2)?;
@@ -168,7 +168,7 @@ fn a_removed_machine_stays_out_where_its_grant_is_revoked() {
             let path = lab.path("stock.conf");
             network.ask(&["peer", "add", "phone", "--conf", &path.display().to_string()])?;
             let said = network.ask(&["peer", "rm", "phone", "--revoke"])?;
-            ensure!(said.contains("it came by: administrator") && said.lines().count() == 1, "{said}");
+            ensure!(said.contains("it had joined by: administrator") && said.lines().count() == 1, "{said}");
             ensure!(!network.ask(&["peer", "ls"])?.contains("phone"), "still there");
             drop(stays);
             served.stop()
@@ -579,7 +579,7 @@ fn without_ipv6() {
             let served = network.serve(lab, &["--pool", "10.66.0.0/24", "--pool", "fd66::/64"])?;
             let mut one = network.join(lab, 1, &["10.1.0.1", "--token", &network.invite(&[])?])?;
             ensure!(one.log().contains("IPv6 is disabled"), "{}", one.log());
-            ensure!(one.log().contains("through the tunnel go 10.66.0.0/24\n"), "{}", one.log());
+            ensure!(one.log().contains("routes through the tunnel: 10.66.0.0/24\n"), "{}", one.log());
             ensure!(network.addresses(1)? == ["10.66.0.2"], "{:?}", network.addresses(1)?);
             network.machines[0].reaches("10.66.0.1", 10)?;
             served.stop()?;

@@ -49,7 +49,7 @@ fn trace_tells_who_is_on_the_way() {
         ensure!(json["hops"][2].is_null() && json["route"]["next_hops"][0] == "b", "{json}");
 
         // What is here, what is nowhere, and what the host itself would send elsewhere.
-        contains(&says(&a.node, &["trace", "10.77.0.1", "-i", "wga"])?, &["this host", "has it itself"])?;
+        contains(&says(&a.node, &["trace", "10.77.0.1", "-i", "wga"])?, &["this host", "has the address and announces it"])?;
         let lost = a.node.end_of(a.node.rustguard()?.args(["trace", "192.0.2.1", "-i", "wga"]))?;
         lost.refused(&["wga", "192.0.2.1", "announce"])?;
         a.node.run(&["ip", "route", "add", "10.77.0.3", "via", "10.1.0.2"])?;
@@ -115,7 +115,7 @@ fn the_demonstration_of_a_mesh_heals_and_leaves_a_picture() {
         let text = says(&node, &["demo", "mesh", "--picture", picture])?;
         contains(&text, &["bob → cem\n", "bob → ann → eli → dia → cem\n", "  healed  ", "  found  ", picture])?;
         let svg = fs::read_to_string(&file)?;
-        contains(&svg, &["all pairs again after", ">bob – cem</text>", "nothing lost", "bad dots", " s lost<"])?;
+        contains(&svg, &["all pairs connected after", ">bob – cem</text>", "nothing lost", "bad dots", " s lost<"])?;
         ensure!(before == node.traces()?, "something is left behind");
         Ok(())
     });

@@ -1,4 +1,4 @@
-//! The command line. `--help`, the manual pages and the completions are made from this one definition.
+//! The command line: the one definition behind `--help`, the manual pages and the completions.
 
 pub(crate) mod data_path;
 pub(crate) mod enrolment;
@@ -297,8 +297,9 @@ pub(crate) struct Check {
     pub(crate) json: bool,
 }
 
-/// The options of this process's command that were given on its command line, of those that `wanted` names. What comes from the
-/// environment is not among them: a child inherits that.
+/// Returns the options on this process's command line that `wanted` selects.
+///
+/// Values from the environment are left out, because a child inherits the environment.
 pub(crate) fn given(wanted: impl Fn(&str) -> bool) -> Vec<OsString> {
     let command = Cli::command();
     let matches = command.clone().get_matches();
@@ -330,9 +331,9 @@ fn options(command: &clap::Command, matches: &ArgMatches, wanted: impl Fn(&str) 
     options
 }
 
-/// The command that was probably meant by `word`.
+/// Returns the command whose name resembles `word`.
 ///
-/// The names of most interfaces contain a digit; those of commands never do.
+/// Most interface names contain a digit, and command names never do. A word with a digit therefore has no similar command.
 pub(crate) fn similar_command(word: &str) -> Option<String> {
     if word.contains(|c: char| c.is_ascii_digit()) {
         return None;

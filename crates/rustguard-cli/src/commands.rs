@@ -1,4 +1,4 @@
-//! What each command does, a file per command or pair of commands.
+//! The commands. Each file has one command, or a few closely related ones.
 
 pub(crate) mod check;
 pub(crate) mod demo;

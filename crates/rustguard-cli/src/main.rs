@@ -31,12 +31,12 @@ fn start() -> anyhow::Result<ExitCode> {
     let cli = Cli::parse();
     let tunnel = matches!(cli.command, Some(Command::Up { .. } | Command::Serve(_) | Command::Join(_)) | None);
     if tunnel {
-        // Before the log's thread.
+        // This has to happen before the log starts its thread.
         rustguard_device::prepare();
     }
     log::init(tunnel);
-    // The demo's keys live as long as the demo, and its user namespace is set up through files of /proc/self that a process
-    // without core dumps may not write.
+    // The demo is not hardened. Its keys exist only as long as the demo, and it sets its user namespace up through files of
+    // /proc/self that a process without core dumps may not write.
     if !matches!(cli.command, Some(Command::Demo { .. })) {
         harden::process();
     }
@@ -57,7 +57,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                 }
                 userspace::run(&interface, cli.bare.foreground).map(|()| ExitCode::SUCCESS)
             }
-            // clap asks for one or the other already.
+            // clap requires one of the two already.
             None => Cli::command()
                 .error(clap::error::ErrorKind::MissingSubcommand, "a command or an interface is needed")
                 .exit(),
@@ -91,9 +91,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     .map(|()| ExitCode::SUCCESS)
 }
 
-/// Says why it failed, on one line, without a backtrace: it is for people who did not write this program.
+/// The reason of a failure in one line. It has no backtrace, because users do not need one.
 fn failure(error: &anyhow::Error) -> Option<String> {
-    // `rustguard show | head` is no failure to be told of.
+    // A closed pipe, as in `rustguard show | head`, is no failure that users need to see.
     let broken_pipe = |cause: &(dyn std::error::Error + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
     };

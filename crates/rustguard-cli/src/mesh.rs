@@ -1,4 +1,4 @@
-//! What this node knows of its mesh, with names where there are any: for `routes`, `neighbours`, `trace` and `map`.
+//! The mesh as this node knows it, with the names of nodes, for `routes`, `neighbours`, `trace` and `map`.
 
 use crate::uapi;
 use anyhow::{Result, anyhow, bail};
@@ -10,13 +10,14 @@ use rustguard_device::{
 };
 use std::{collections::BTreeMap, net::IpAddr};
 
-/// What the routing protocol of an interface knows.
+/// The knowledge of the routing protocol of an interface.
 pub(crate) struct Mesh {
     /// The interface.
     pub(crate) interface: String,
-    /// What its engine tells.
+    /// The report of the routing engine.
     pub(crate) view: RoutingView,
-    /// Names of origins, by their router-ids in hexadecimal; of those that are made of a key, by the part that is.
+    /// Names of origins, by their router-ids in hexadecimal. If the router-id is derived from a key, only the derived part is the
+    /// index.
     names: BTreeMap<String, String>,
 }
 
@@ -30,14 +31,14 @@ impl Mesh {
         Self::named(&interface, view)
     }
 
-    /// What an interface has told, with names.
+    /// Adds names to the report of an interface.
     pub(crate) fn named(interface: &str, view: RoutingView) -> Result<Self> {
         let peers = uapi::get(interface)?.peers.into_iter().map(|peer| (peer.public_key, peer.name));
         Ok(Self::new(interface.to_owned(), view, peers))
     }
 
-    /// `peers` are those that the interface is configured with. What they are called there counts; other nodes, and peers without a
-    /// name, are called as they claim.
+    /// `peers` are the configured peers of the interface. A configured name takes precedence. Other nodes, and peers without a name,
+    /// have the names that they claim.
     pub(crate) fn new(
         interface: String,
         mut view: RoutingView,
@@ -59,8 +60,8 @@ impl Mesh {
             names.insert(part, name);
         }
         rename(&mut view, &renamed);
-        // What a neighbour announces at no distance is its own. That holds for those of another make as well, whose router-id
-        // has nothing to do with their key.
+        // A neighbour that announces a prefix at metric 0 is its origin. This also names other implementations, whose router-ids
+        // are not derived from their keys.
         for route in &view.routes {
             let (Some(origin), Some(hop)) = (&route.origin, route.next_hops.first()) else { continue };
             if route.learned.iter().any(|learned| learned.from == *hop && learned.metric == 0) {
@@ -79,18 +80,18 @@ impl Mesh {
         covering.max_by_key(|route| route.prefix.prefix_len())
     }
 
-    /// What the node with this router-id is called: the name of the peer, or its key, or what it claims itself.
+    /// The name of the node with this router-id: the name of the peer, or its key, or the name that the node claims.
     pub(crate) fn name(&self, origin: &str) -> Option<&str> {
         let of_key = origin.get(..KEY_DIGITS).and_then(|part| self.names.get(part));
         of_key.or_else(|| self.names.get(origin)).map(String::as_str)
     }
 
-    /// Whether packets of this prefix go to a plain WireGuard peer, which this node announces.
+    /// Whether this is the prefix of a plain WireGuard peer, which this node announces.
     pub(crate) fn is_client(&self, route: &RouteView) -> bool {
         route.local && !route.next_hops.is_empty()
     }
 
-    /// Who, if that is known, has an address: the next hop where that is a client, else the origin of its prefix.
+    /// The name of the node that has an address, if it is known: the next hop if that is a client, or else the origin of the prefix.
     pub(crate) fn who_has(&self, address: IpAddr) -> Option<&str> {
         let route = self.covering(address)?;
         if self.is_client(route) {
@@ -100,7 +101,7 @@ impl Mesh {
     }
 }
 
-/// What others claim to be called, by router-id. Where that could be taken for somebody else, the router-id follows.
+/// The names that other nodes claim, by router-id. If another node has the same name, the router-id is appended.
 fn claimed(view: &RoutingView, configured: &[&str]) -> BTreeMap<String, String> {
     let same = |name: &str, other: &str| name.eq_ignore_ascii_case(other);
     let others = view.names.iter().filter(|(id, _)| view.router_id.as_ref() != Some(id));
@@ -128,7 +129,7 @@ fn rename(view: &mut RoutingView, names: &BTreeMap<String, String>) {
     }
 }
 
-/// Digits of a router-id that are made of the key; the rest is drawn.
+/// The number of hexadecimal digits of a router-id that are derived from the key. The other digits are random.
 const KEY_DIGITS: usize = 12;
 
 fn part_of_key(key: &PublicKey) -> String {
@@ -136,28 +137,28 @@ fn part_of_key(key: &PublicKey) -> String {
     digits[..KEY_DIGITS].to_owned()
 }
 
-/// How a neighbour is called in routes: its name, or its key.
+/// The word for a neighbour in routes: its name, or its key.
 pub(crate) fn called(neighbour: &rustguard_device::uapi::NeighbourView) -> &str {
     neighbour.name.as_deref().unwrap_or(&neighbour.public_key)
 }
 
-/// What the routing protocol of an interface tells, with keys where nothing has a name.
+/// The report of the routing protocol of an interface, with keys for peers without a name.
 pub(crate) fn routing(interface: &str) -> Result<RoutingView> {
     let view = uapi::routing(interface)?;
     if view.router_id.is_none() {
         bail!(
-            "{interface} has no routing protocol: only the AllowedIPs of its peers decide, see `rustguard show {interface}`; \
-             `Routing = babel` in its file turns a routing protocol on"
+            "{interface} has no routing protocol, so only the AllowedIPs of its peers decide (`rustguard show {interface}`); \
+             `Routing = babel` in its configuration turns a routing protocol on"
         );
     }
     Ok(view)
 }
 
-/// The interface that has a routing protocol, of all that run in userspace.
+/// The only interface with a routing protocol among all that run in userspace.
 fn the_only_one() -> Result<(String, RoutingView)> {
     let mut found = Vec::new();
     for interface in uapi::interfaces()? {
-        // Those of other programs do not answer.
+        // Interfaces of other programs do not answer.
         if let Ok(view) = uapi::routing(&interface)
             && view.router_id.is_some()
         {
@@ -169,7 +170,7 @@ fn the_only_one() -> Result<(String, RoutingView)> {
         bail!("several interfaces have a routing protocol: {}; choose one with --interface", names.join(", "));
     }
     found.pop().ok_or_else(|| {
-        anyhow!("no interface that is up has a routing protocol; `Routing = babel` in the configuration of an interface turns it on")
+        anyhow!("no interface that is up has a routing protocol; `Routing = babel` in the configuration of an interface turns one on")
     })
 }
 
@@ -178,7 +179,7 @@ pub(crate) mod tests {
     use super::*;
     use rustguard_device::uapi::{LearnedView, NeighbourView};
 
-    /// A route as an engine reports it: `learned` is who announces it, and at which distance.
+    /// A route as an engine reports it. `learned` has the neighbours that announce it, with their metrics.
     pub(crate) fn route(
         prefix: &str,
         origin: u8,

@@ -1,4 +1,4 @@
-//! What commands ask the kernel for, and change, by netlink.
+//! Requests of the commands to the kernel, by netlink.
 
 pub(crate) mod links;
 pub(crate) mod networks;

@@ -1,4 +1,4 @@
-//! What commands print and draw.
+//! The output of commands: text, tables, QR codes and pictures.
 
 pub(crate) mod qr;
 pub(crate) mod screen;

@@ -1,4 +1,4 @@
-//! The other end of the UAPI: asks a device for its state. See <https://www.wireguard.com/xplatform/>.
+//! The client of the UAPI, which asks a device for its state. See <https://www.wireguard.com/xplatform/>.
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use ipnet::IpNet;
@@ -17,53 +17,53 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// A device answers in microseconds, or not at all.
+/// The limit for an answer. A device answers in microseconds or not at all.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// No line of the protocol is longer: a key's name and 64 digits, or a peer's name.
+/// The longest line of the protocol, in bytes. Most lines are a name and 64 digits, or a peer's name.
 const MAX_LINE: u64 = 1024;
 /// The longest answer about routing, in bytes.
 const MAX_ROUTING: u64 = 64 << 20;
 
-/// A device, as it answers `get`.
+/// A device, from its answer to `get`.
 #[derive(Default)]
 pub(crate) struct Device {
     pub(crate) private_key: Option<Zeroizing<[u8; 32]>>,
     pub(crate) listen_port: u16,
     pub(crate) fwmark: u32,
-    /// Whether packets go from peer to peer without the host, in a word; none where another implementation does not tell.
+    /// Whether the device relays packets from peer to peer, in one word. Other implementations do not report it.
     pub(crate) relay: Option<String>,
-    /// Which rules of netfilter are the reason why not.
+    /// The rules of netfilter that prevent relaying.
     pub(crate) relay_rules: Option<String>,
-    /// Packets relayed from peer to peer.
+    /// The number of packets relayed from peer to peer.
     pub(crate) relayed: u64,
-    /// Packets of routers let through with sources that they do not announce.
+    /// The number of packets accepted from routers with sources that they do not announce.
     pub(crate) unannounced: u64,
-    /// What was dropped, by reason; other implementations do not tell.
+    /// The number of dropped packets, by reason. Other implementations do not report it.
     pub(crate) drops: Vec<(String, u64)>,
-    /// What enrolment counts, where there is any.
+    /// The counters of enrolment, on a server.
     pub(crate) counters: Vec<(String, u64)>,
     pub(crate) peers: Vec<Peer>,
 }
 
-/// A peer of it.
+/// A peer of a device.
 pub(crate) struct Peer {
     pub(crate) name: Option<String>,
     pub(crate) public_key: PublicKey,
     pub(crate) preshared_key: Option<Zeroizing<[u8; 32]>>,
-    /// As the device writes it: an address' zone may be a name, which the standard library's type has no place for.
+    /// In the words of the device. An address may have a zone with a name, which the standard library's type cannot hold.
     pub(crate) endpoint: Option<String>,
-    /// Where there are several.
+    /// The paths, if the peer has several.
     pub(crate) paths: Vec<PathView>,
     pub(crate) allowed_ips: Vec<IpNet>,
-    /// Since the Unix epoch; zero for never.
+    /// Since the Unix epoch. Zero means never.
     pub(crate) last_handshake: Duration,
     pub(crate) rx_bytes: u64,
     pub(crate) tx_bytes: u64,
-    /// In seconds; 0 for off.
+    /// In seconds. Zero means off.
     pub(crate) persistent_keepalive: u16,
 }
 
-/// The interfaces that have a socket with somebody at the other end, by name.
+/// The names of the interfaces whose socket has a listener, in alphabetical order.
 pub(crate) fn interfaces() -> Result<Vec<String>> {
     let directory = match fs::read_dir(SOCKET_DIR) {
         Ok(directory) => directory,
@@ -85,22 +85,22 @@ pub(crate) fn interfaces() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Asks for everything; names and drops of a RustGuard device included.
+/// Asks for the whole state. The answer of a RustGuard device includes names and drops.
 pub(crate) fn get(interface: &str) -> Result<Device> {
     interface::check_name(interface)?;
     let path = socket(interface);
-    // Others refuse the first question with an errno, or hang up on it; the standard's own they all answer.
+    // Other implementations refuse the first request with an errno, or close the connection. All answer the standard request.
     if let Answer::Device(device) = ask(&path, "rustguard")? {
         return Ok(*device);
     }
     match ask(&path, "1")? {
         Answer::Device(device) => Ok(*device),
-        Answer::Refused(errno) => bail!("{interface} refuses to tell its state: errno {errno}"),
-        Answer::HungUp => bail!("{interface} hung up without telling its state"),
+        Answer::Refused(errno) => bail!("{interface} refuses to report its state: errno {errno}"),
+        Answer::HungUp => bail!("{interface} closed the connection without reporting its state"),
     }
 }
 
-/// Asks what the routing engine knows.
+/// Asks for the report of the routing engine.
 pub(crate) fn routing(interface: &str) -> Result<RoutingView> {
     interface::check_name(interface)?;
     let path = socket(interface);
@@ -109,12 +109,12 @@ pub(crate) fn routing(interface: &str) -> Result<RoutingView> {
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(b"get=rustguard-routing\n\n")?;
     let mut line = String::new();
-    // A thousand prefixes with what all neighbours say of them are a megabyte.
+    // A thousand prefixes with the announcements of all neighbours are about a megabyte.
     BufReader::new(stream).take(MAX_ROUTING).read_line(&mut line).unwrap_or_default();
     let Some(json) = line.strip_prefix("rustguard_routing=") else {
-        bail!("{interface} has no routing engine to tell of: it is not RustGuard's")
+        bail!("{interface} does not report a routing engine, so it is not an interface of RustGuard")
     };
-    serde_json::from_str(json).with_context(|| format!("what {} answers", path.display()))
+    serde_json::from_str(json).with_context(|| format!("cannot read the answer of {}", path.display()))
 }
 
 enum Answer {
@@ -130,7 +130,7 @@ fn socket(interface: &str) -> PathBuf {
 fn explain(error: io::Error, path: &Path) -> anyhow::Error {
     let remedy = match error.kind() {
         io::ErrorKind::PermissionDenied => "; run as root, or with sudo",
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "; it is not up, or not run in userspace",
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "; the interface is not up, or does not run in userspace",
         _ => "",
     };
     anyhow!("{}: {error}{remedy}", path.display())
@@ -141,7 +141,7 @@ fn ask(path: &Path, what: &str) -> Result<Answer> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(format!("get={what}\n\n").as_bytes())?;
-    read(BufReader::new(stream)).with_context(|| format!("what {} answers", path.display()))
+    read(BufReader::new(stream)).with_context(|| format!("cannot read the answer of {}", path.display()))
 }
 
 fn read(mut lines: impl io::BufRead) -> Result<Answer> {
@@ -163,7 +163,7 @@ fn read(mut lines: impl io::BufRead) -> Result<Answer> {
                 errno => Ok(Answer::Refused(errno)),
             };
         }
-        // The values of keys are no business of an error message.
+        // The message does not contain the value, which may be a key.
         device.line(key, value).with_context(|| format!("the value of {key}"))?;
     }
 }
@@ -205,7 +205,7 @@ impl Device {
 }
 
 impl Peer {
-    /// A peer of which nothing else is known.
+    /// A peer with a public key and nothing else.
     pub(crate) fn new(public_key: PublicKey) -> Self {
         Self {
             name: None,
@@ -227,7 +227,7 @@ impl Peer {
             "endpoint" => self.endpoint = Some(printable(value)),
             "rustguard_path" => self.paths.push(serde_json::from_str(&printable(value))?),
             "allowed_ip" => self.allowed_ips.push(value.parse()?),
-            // wireguard-go's own clock decides; one that is before 1970 says never.
+            // wireguard-go uses its own clock. A time before 1970 counts as never.
             "last_handshake_time_sec" => {
                 let seconds = u64::try_from(value.parse::<i64>()?).unwrap_or(0);
                 self.last_handshake = Duration::new(seconds, self.last_handshake.subsec_nanos());
@@ -240,19 +240,19 @@ impl Peer {
             "tx_bytes" => self.tx_bytes = value.parse()?,
             "persistent_keepalive_interval" => self.persistent_keepalive = value.parse()?,
             "rustguard_name" => self.name = Some(printable(value)),
-            // The protocol may grow.
+            // Later versions of the protocol may have more lines.
             _ => {}
         }
         Ok(())
     }
 }
 
-/// A terminal will show it.
+/// Replaces control characters, because a terminal shows the text.
 fn printable(value: &str) -> String {
     value.replace(char::is_control, "?")
 }
 
-/// A key; all zeros is none.
+/// Parses a key. A key of all zeros means no key.
 fn secret(value: &str) -> Result<Option<Zeroizing<[u8; 32]>>> {
     let key = from_hex(value).context("not 64 hexadecimal digits")?;
     Ok((*key != [0; 32]).then_some(key))

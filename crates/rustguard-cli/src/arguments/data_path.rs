@@ -66,7 +66,7 @@ impl DataPath {
         }
     }
 
-    /// Whether the argument with this name in clap is one of these.
+    /// Whether `id` is the clap identifier of one of these options.
     pub(crate) fn has(id: &str) -> bool {
         Self::augment_args(Command::new("")).get_arguments().any(|argument| argument.get_id() == id)
     }

@@ -1,4 +1,4 @@
-//! Where a token comes from.
+//! Reading the token: from the command line, a file, standard input or the environment.
 
 use super::enrolment::TokenSource;
 use crate::process::inherited;
@@ -6,11 +6,11 @@ use anyhow::{Context as _, Result, bail};
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use zeroize::Zeroizing;
 
-/// Longer than any token.
+/// The most bytes that are read. Every token is shorter.
 const MAX: u64 = 1_024;
 
 impl TokenSource {
-    /// Reads the token; `None` when there is none.
+    /// Reads the token. Returns `None` if no token was given.
     pub(crate) fn read(&self) -> Result<Option<Zeroizing<String>>> {
         let text = match (&self.token, &self.token_file) {
             (_, Some(path)) => {
@@ -49,7 +49,7 @@ impl TokenSource {
     }
 }
 
-/// The first line.
+/// Reads the first line.
 fn read(from: impl io::Read) -> io::Result<Zeroizing<String>> {
     let mut text = Zeroizing::new(String::with_capacity(MAX as usize));
     let mut byte = [0];

@@ -1,4 +1,4 @@
-//! `rustguard check`, and how `up` reads its file: diagnostics as a compiler shows them.
+//! `rustguard check`, and the function with which `up` reads its file. Both show diagnostics in the style of a compiler.
 
 use crate::arguments::Check;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
@@ -14,12 +14,12 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// Far more than 100,000 peers take; /dev/zero ends here.
+/// The largest file that is read, in bytes. 100,000 peers take far less; reading `/dev/zero` ends at this limit.
 const MAX_FILE: u64 = 64 << 20;
-/// So many mistakes are shown of one file: with more, it is another kind of file.
+/// The most diagnostics that are shown for one file. A file with more mistakes is probably not a configuration file.
 const MAX_SHOWN: usize = 50;
 
-/// Errors that standard error has shown already: all that is left is to end with status 1.
+/// The configuration has errors, and they were already written to standard error. The process only has to exit with status 1.
 #[derive(Debug)]
 pub(crate) struct Reported;
 
@@ -31,13 +31,13 @@ impl fmt::Display for Reported {
 
 impl std::error::Error for Reported {}
 
-/// Reads a configuration and shows what is to be said about it on standard error.
+/// Reads a configuration and shows its diagnostics on standard error.
 ///
 /// # Errors
-/// [`Reported`] when the file has errors; others when it cannot be read.
+/// [`Reported`] if the file has errors. Other errors if it cannot be read, or if every user of this machine may change it.
 pub(crate) fn load(path: &Path) -> Result<Config> {
     let source = Source::read(path.to_owned())?;
-    // Others may read it under wg-quick too, with a warning. Whoever may change it runs commands as root.
+    // wg-quick only warns if other users can read the file. A user who can change it can run commands as root.
     if conf::writable_by_others(path).unwrap_or(false) {
         bail!(
             "everybody on this machine may change {0}, and with it the commands that it runs: chmod 600 {0}",
@@ -97,17 +97,17 @@ struct Source {
     readable_by_others: bool,
 }
 
-/// What `--json` says about a file.
+/// One file in the output of `--json`.
 #[derive(Serialize)]
 struct Report {
     file: String,
-    /// Why it could not be read; then there are no diagnostics.
+    /// The reason why the file could not be read. In this case there are no diagnostics.
     #[serde(skip_serializing_if = "Option::is_none")]
     unreadable: Option<String>,
     diagnostics: Vec<JsonDiagnostic>,
 }
 
-/// A [`Diagnostic`], or one about the file as a whole, which has no place in it.
+/// A [`Diagnostic`], or a warning about the whole file, which has no line, column or length.
 #[derive(Serialize)]
 struct JsonDiagnostic {
     severity: &'static str,
@@ -130,7 +130,7 @@ impl Source {
         let mut bytes = Zeroizing::new(Vec::new());
         File::open(&path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes)).with_context(unreadable)?;
         if bytes.len() as u64 > MAX_FILE {
-            bail!("{} has more than {} MiB: no configuration file", path.display(), MAX_FILE >> 20);
+            bail!("{} is larger than {} MiB, so not a configuration file", path.display(), MAX_FILE >> 20);
         }
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             let line = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count() + 1;
@@ -141,7 +141,7 @@ impl Source {
         Ok(Self { path, text, readable_by_others })
     }
 
-    /// Shows the diagnostics on standard error, each with its line; secrets in it are stars.
+    /// Shows each diagnostic on standard error with its line. Secrets in the line are replaced by stars.
     fn show(&self, diagnostics: &[Diagnostic]) -> io::Result<()> {
         let mut err = io::stderr().lock();
         let colour = err.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -158,7 +158,7 @@ impl Source {
                 Severity::Error => Level::ERROR,
                 Severity::Warning => Level::WARNING,
             };
-            // Only the lines concerned: the renderer looks at every line it is given.
+            // The renderer processes every line that it gets, so it gets only the lines of the diagnostic.
             let from = text[..span.bytes.start].rfind('\n').map_or(0, |at| at + 1);
             let to = text[span.bytes.end..].find('\n').map_or(text.len(), |at| span.bytes.end + at);
             let annotation = AnnotationKind::Primary.span(span.bytes.start - from..span.bytes.end - from);
@@ -199,7 +199,7 @@ impl Source {
     }
 
     fn exposure(&self) -> String {
-        format!("{} is readable by others, and holds a private key", self.path.display())
+        format!("{} is readable by others and contains a private key", self.path.display())
     }
 
     fn exposure_help(&self) -> String {

@@ -1,9 +1,10 @@
-//! `rustguard demo`: two nodes in network namespaces of their own, joined by a cable that is pulled and plugged in again.
+//! `rustguard demo`: two nodes in separate network namespaces, and a veth pair as the cable between them. During the
+//! demonstration the cable is unplugged and plugged in again.
 //!
-//! [`mesh`] is the same with five nodes in a ring.
+//! [`mesh`] does the same with five nodes in a ring.
 //!
-//! Everything runs in this process: a thread per node, each in its own network namespace, with the same device that `up`
-//! runs. Nothing outside the namespaces is touched, and they vanish with the process.
+//! Everything runs in this process. Each node is a thread in its own network namespace and runs the same device as `up`.
+//! Nothing outside the namespaces changes, and the namespaces disappear with the process.
 
 pub(crate) mod mesh;
 
@@ -26,21 +27,21 @@ const CABLE: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0,
 const CABLE_MOVED: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
 const TUNNEL: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
 const PORT: u16 = 51820;
-/// Where the kernel gives out tunnel interfaces.
+/// The device file through which the kernel creates tunnel interfaces.
 const TUN: &str = "/dev/net/tun";
-/// UDP echo and TCP sink of the second node.
+/// The port of the UDP echo service and of the TCP sink on the second node.
 const SERVICE: u16 = 7777;
 
 const PINGS: usize = 500;
 const STREAM_TIME: Duration = Duration::from_secs(2);
-/// Nothing in the demo takes this long unless something is broken.
+/// The limit for each step. A step takes longer only if something is broken.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs the demo and prints what happened.
 pub(crate) fn run() -> Result<()> {
     let privileged = become_privileged()?;
     println!(
-        "Two nodes, each in a network namespace of its own{}:\n\n\
+        "Two nodes, each in its own network namespace{}:\n\n\
          \u{20}  alice {:<11} {} ── cable ── {} {:>11} bob\n",
         if privileged { "" } else { " (inside a user namespace: no root needed)" },
         format!("{}", TUNNEL[0]),
@@ -54,28 +55,31 @@ pub(crate) fn run() -> Result<()> {
     let bob_keys = keys.clone();
     let bob = std::thread::Builder::new().name("bob".into()).spawn(move || bob(&bob_keys, &to_alice, &from_alice))?;
     let alice = alice(&keys, &from_bob, &to_bob);
-    // Bob waits for Alice's word; her end of the channel is gone either way.
+    // Bob waits for a message from Alice. Dropping her end of the channel ends his wait, also after an error.
     drop(to_bob);
     let bob = bob.join().map_err(|_| anyhow!("bob's thread panicked"))?;
-    // Where Alice merely waited for Bob in vain, his error is the cause.
+    // If Alice waited for Bob in vain, his error is the cause, so it comes first.
     bob.context("bob")?;
     alice.context("alice")
 }
 
-/// Sees to it that this process may make network namespaces; false where that took a user namespace.
+/// Makes sure that this process may create network namespaces. Returns false if it had to enter a user namespace for that.
 fn become_privileged() -> Result<bool> {
-    // Being root inside of a namespace is of no use for a file that belongs to root outside.
+    // Root inside a user namespace cannot open a file that only root outside may open.
     let tun = File::options().read(true).write(true).open(TUN);
     if tun.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied) {
-        bail!("cannot make tunnels: {TUN} is closed to you; open it to all (chmod 666 {TUN}), or run the demo as root");
+        bail!(
+            "cannot create tunnels: this user may not open {TUN}; permit all users to open it (chmod 666 {TUN}), or run the \
+             demo as root"
+        );
     }
     namespace::enter_user_if_needed().context(
-        "cannot make a user namespace, and you are not root: allow it (sysctl kernel.unprivileged_userns_clone=1, \
-         kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces>0) or run the demo as root",
+        "cannot create a user namespace, and this user is not root; permit user namespaces (sysctl kernel.unprivileged_userns_clone=1, \
+         kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces>0), or run the demo as root",
     )
 }
 
-/// What Bob tells Alice.
+/// A message from Bob to Alice.
 enum FromBob {
     Namespace(OwnedFd),
     Listening,
@@ -86,9 +90,9 @@ fn secret() -> StaticSecret {
     StaticSecret::generate().expect("the system has random bytes")
 }
 
-/// A namespace, and a runtime whose threads live in it.
+/// Enters a new network namespace, and returns a runtime whose threads are in it.
 fn enter() -> Result<tokio::runtime::Runtime> {
-    namespace::enter_network().context("cannot make a network namespace")?;
+    namespace::enter_network().context("cannot create a network namespace")?;
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }
 
@@ -99,12 +103,12 @@ fn links(runtime: &tokio::runtime::Runtime) -> Result<Links> {
 
 fn alice(keys: &[StaticSecret; 2], from_bob: &mpsc::Receiver<FromBob>, to_bob: &mpsc::Sender<()>) -> Result<()> {
     let runtime = enter()?;
-    let FromBob::Namespace(bob) = wait(from_bob)? else { return Err(anyhow!("bob out of turn")) };
+    let FromBob::Namespace(bob) = wait(from_bob)? else { return Err(anyhow!("bob sent an unexpected message")) };
     let net = links(&runtime)?;
     runtime.block_on(net.lay("cable-alice", "cable-bob", &bob))?;
     runtime.block_on(net.address("cable-alice", CABLE[0], 24))?;
     to_bob.send(())?;
-    let FromBob::Listening = wait(from_bob)? else { return Err(anyhow!("bob out of turn")) };
+    let FromBob::Listening = wait(from_bob)? else { return Err(anyhow!("bob sent an unexpected message")) };
 
     let device = runtime.block_on(start(
         "alice",
@@ -126,7 +130,7 @@ fn alice(keys: &[StaticSecret; 2], from_bob: &mpsc::Receiver<FromBob>, to_bob: &
         }
     })?;
     println!(
-        "  handshake     {took:>9.2?}   Noise_IKpsk2, one round trip; the first packet waited and was answered after {first:.2?}"
+        "  handshake     {took:>9.2?}   Noise_IKpsk2, one round trip; the first packet waited for it and was answered after {first:.2?}"
     );
 
     let mut times = (0..PINGS).map(|_| echo.ping(PATIENCE)).collect::<Result<Vec<_>>>()?;
@@ -141,7 +145,7 @@ fn alice(keys: &[StaticSecret; 2], from_bob: &mpsc::Receiver<FromBob>, to_bob: &
     let mbits = bytes as f64 * 8e-6 / elapsed.as_secs_f64();
     println!("  throughput    {mbits:>4.0} Mbit/s   one TCP stream, {:.0} MB in {elapsed:.2?}", bytes as f64 / 1e6);
 
-    // The cable is pulled out, and plugged in again with another address: a laptop that moves to another network.
+    // The cable is unplugged, and plugged in again with another address, like a laptop that moves to another network.
     runtime.block_on(net.unplug("cable-alice", CABLE[0]))?;
     let away = Instant::now();
     runtime.block_on(net.address("cable-alice", CABLE_MOVED, 24))?;
@@ -154,14 +158,14 @@ fn alice(keys: &[StaticSecret; 2], from_bob: &mpsc::Receiver<FromBob>, to_bob: &
         }
     };
     to_bob.send(())?;
-    let FromBob::Moved(endpoint) = wait(from_bob)? else { return Err(anyhow!("bob out of turn")) };
-    println!("  roaming       {back:>9.2?}   alice moved to {}: bob follows, the session lives on", endpoint.ip());
+    let FromBob::Moved(endpoint) = wait(from_bob)? else { return Err(anyhow!("bob sent an unexpected message")) };
+    println!("  roaming       {back:>9.2?}   alice moved to {}; bob uses the new address, and the session continues", endpoint.ip());
 
     let status = runtime.block_on(device.status()).context("the device has ended")?;
     let peer = status.peers.first().context("alice has no peer")?;
     println!("\nalice sent {} and received {} bytes; dropped: {}", peer.tx_bytes, peer.rx_bytes, drops(&status.drops));
     runtime.block_on(device.shutdown());
-    println!("Nothing is left behind. Next: a configuration file of your own, `rustguard up wg0.conf`.");
+    println!("Nothing is left behind. Next: write a configuration file, and run `rustguard up wg0.conf`.");
     Ok(())
 }
 
@@ -176,7 +180,7 @@ fn bob(keys: &[StaticSecret; 2], to_alice: &mpsc::Sender<FromBob>, from_alice: &
     let mut events = device.events();
     let (udp, tcp) =
         (UdpSocket::bind((TUNNEL[1], SERVICE))?, TcpListener::bind((TUNNEL[1], SERVICE)).context("TCP listener")?);
-    // Both end with the process: the demo has no use for their errors.
+    // Both threads end with the process. The demo does not need their errors.
     std::thread::Builder::new().name("echo".into()).spawn(move || {
         let mut buffer = [0; 64];
         while let Ok((n, from)) = udp.recv_from(&mut buffer) {
@@ -198,7 +202,7 @@ fn bob(keys: &[StaticSecret; 2], to_alice: &mpsc::Sender<FromBob>, from_alice: &
         }
     };
     to_alice.send(FromBob::Moved(endpoint))?;
-    // Alice is done when her end of the channel is dropped.
+    // Alice drops her end of the channel when she is done.
     let _ = from_alice.recv();
     runtime.block_on(device.shutdown());
     Ok(())
@@ -236,7 +240,7 @@ impl Echo {
         let mut answer = [0; 64];
         loop {
             let n = self.0.recv(&mut answer)?;
-            // An answer to an earlier one may still be on its way.
+            // The answer to an earlier packet may arrive first.
             if answer[..n] == token {
                 return Ok(start.elapsed());
             }
@@ -244,7 +248,7 @@ impl Echo {
     }
 }
 
-/// One TCP stream to Bob; returns what he has received, and in what time.
+/// Sends one TCP stream to Bob. Returns the number of bytes that he received, and the time that they took.
 fn stream() -> Result<(u64, Duration)> {
     let mut stream = TcpStream::connect((TUNNEL[1], SERVICE))?;
     let chunk = vec![0; 128 * 1024];
@@ -258,7 +262,7 @@ fn stream() -> Result<(u64, Duration)> {
     Ok((u64::from_be_bytes(count), start.elapsed()))
 }
 
-/// Reads to the end, and answers how much there was.
+/// Reads a stream to its end, and answers with the number of bytes.
 fn drain(mut stream: TcpStream) {
     let mut buffer = vec![0; 128 * 1024];
     let mut bytes = 0_u64;

@@ -1,4 +1,4 @@
-//! `rustguard down`: ends what `up` started, wherever it runs.
+//! `rustguard down`: ends a tunnel that `up` started, also in another session.
 
 use anyhow::{Context as _, Result, bail};
 use rustguard_quick::{clean_up, conf, left_behind, run_file};
@@ -8,12 +8,12 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-/// How long hooks and clean-up of the other process may take, in seconds.
+/// The time that the other process has for its hooks and its clean-up, in seconds.
 const PATIENCE: i64 = 60;
 
 /// Ends the tunnel and waits until it has cleaned up.
 pub(crate) fn run(target: &str) -> Result<()> {
-    // A bare interface has no configuration file; it goes by its name.
+    // A bare interface has no configuration file. Its name alone identifies it.
     let interface = match conf::resolve_name(target) {
         Ok((_, interface)) => interface,
         Err(_) if run_file::running(target).is_some() || left_behind(target) => target.to_owned(),
@@ -23,7 +23,7 @@ pub(crate) fn run(target: &str) -> Result<()> {
         return clean_up_after(&interface);
     };
     let pid = Pid::from_raw(number).context("the run file names no process")?;
-    // The run file is locked by the process that wrote it: this pid is no other's.
+    // The process that wrote the run file holds a lock on it, so this pid belongs to that process.
     let process = match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(process) => process,
         Err(Errno::SRCH) => return clean_up_after(&interface),
@@ -31,7 +31,7 @@ pub(crate) fn run(target: &str) -> Result<()> {
     };
     match pidfd_send_signal(&process, Signal::TERM) {
         Ok(()) | Err(Errno::SRCH) => {}
-        Err(Errno::PERM) => bail!("{interface} belongs to another user: run as root, or with sudo"),
+        Err(Errno::PERM) => bail!("{interface} belongs to another user; run as root, or with sudo"),
         Err(error) => return Err(error).with_context(|| format!("cannot signal process {number}")),
     }
     let timeout = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
@@ -41,7 +41,7 @@ pub(crate) fn run(target: &str) -> Result<()> {
     Ok(())
 }
 
-/// Nobody runs it: perhaps somebody was killed and left something.
+/// No process runs the tunnel. A process that was killed may have left changes to the host, which are undone here.
 fn clean_up_after(interface: &str) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! `rustguard invite`: tokens for machines that are to join.
+//! `rustguard invite`: tokens with which machines can join.
 
 use super::pairing::done;
 use crate::{

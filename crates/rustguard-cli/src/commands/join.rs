@@ -1,4 +1,4 @@
-//! `rustguard join`: becomes a member of a network, and from then on is a tunnel like any other.
+//! `rustguard join`: joins a network and writes the configuration. From then on, the tunnel is like any other.
 
 use super::up;
 use crate::{arguments::enrolment::Join, netlink::networks, process::log};
@@ -28,14 +28,14 @@ use tokio::{
     time::Instant,
 };
 
-/// Where the configuration is written: `up NAME` looks there.
+/// The folder of the configuration. `up NAME` looks there.
 const CONFIG_DIR: &str = "/etc/rustguard";
-/// Where stock wg-quick has its own. What lies there would be found first.
+/// The folder of stock wg-quick. `up NAME` looks there first.
 const WG_QUICK_DIR: &str = "/etc/wireguard";
-/// How long there is to answer questions. The server keeps a machine's place for a minute (`Policy::pending`), until its
-/// first handshake.
+/// The time to answer questions. The server keeps the place of a machine for a minute (`Policy::pending`), until its first
+/// handshake.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// By this line a file is known as ours, to be written again when the machine joins again.
+/// The first line of a file that `join` has written. `join` may overwrite such a file.
 const MARK: &str = "# Made by `rustguard join`, which writes it anew when it is run again.\n";
 
 /// Joins, and brings the tunnel up.
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
             "{interface} is up; `rustguard down {interface}` ends it; `--interface NAME` joins another network in addition"
         );
     }
-    // Kept before anything is sent: what the server gives is given to this key.
+    // The key is stored before anything is sent, because the server grants the lease to this key.
     let identity = Folder::open(interface)?.private_key()?;
     let name = arguments.name.clone().or_else(host_name);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     write(&path, &config)?;
     let addresses: Vec<_> = config.interface.addresses.iter().map(|net| net.addr().to_string()).collect();
     let routes: Vec<_> = config.peers.iter().flat_map(|peer| &peer.allowed_ips).map(ToString::to_string).collect();
-    tracing::info!("through the tunnel go {}", routes.join(", "));
+    tracing::info!("routes through the tunnel: {}", routes.join(", "));
     tracing::info!("joined as {}; from now on `rustguard up {interface}` brings the tunnel up", addresses.join(", "));
     if arguments.no_up {
         return Ok(());
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     up::run(path, arguments.detach, &arguments.data_path)
 }
 
-/// Where the server is: as said, or as the invite says.
+/// The address of the server: from the command line, or else from the invite.
 fn server(arguments: &Join, token: &Token) -> Result<HostPort> {
     let known = match token {
         Token::Invite(invite) => invite.endpoint(),
@@ -104,13 +104,13 @@ fn server(arguments: &Join, token: &Token) -> Result<HostPort> {
     parse(server).with_context(|| format!("`{server}` is not HOST, HOST:PORT or [IPv6]:PORT"))
 }
 
-/// A server that datagrams can be sent to.
+/// Parses the address of a server. It has to be valid as an endpoint.
 fn parse(server: &str) -> Option<HostPort> {
     let at = HostPort::parse_or(server, DEFAULT_PORT).ok().filter(|at| at.port() > 0)?;
     EndpointSpec::try_from(at.clone()).is_ok().then_some(at)
 }
 
-/// The file to write; refuses one that is somebody's own.
+/// The path of the configuration. Fails if a file exists there that `join` has not written.
 fn configuration(interface: &str) -> Result<PathBuf> {
     let foreign = Path::new(WG_QUICK_DIR).join(format!("{interface}.conf"));
     if foreign.exists() {
@@ -139,17 +139,18 @@ fn host_name() -> Option<String> {
     name.split('.').next().map(str::to_owned)
 }
 
-/// What the one who waits wants to know.
+/// Reports progress to the user who waits.
 fn tell(server: &str, progress: &Progress) {
     match progress {
         Progress::Unresolved(cause) => tracing::warn!("{server}: {cause}; trying again"),
         Progress::Silence => tracing::warn!(
-            "{server} does not answer, and is tried until it does. It may be down or behind a firewall (UDP); or the invite \
-             was used, has expired or was revoked; or the window of the code is closed (`rustguard open` on the server)"
+            "{server} does not answer; `join` keeps trying. Possible causes: the server is down, or a firewall blocks UDP; the \
+             invite was used, has expired or was revoked; the window for the code is closed (`rustguard open` on the server \
+             opens one)"
         ),
         Progress::Waiting(code) => tracing::info!(
-            "the server's administrator has to approve this machine: `rustguard approve {code}`, if `rustguard status` there \
-             shows the same digits"
+            "the server's administrator has to approve this machine: `rustguard approve {code}` on the server, if `rustguard \
+             status` there shows the same digits"
         ),
         _ => {}
     }
@@ -162,7 +163,7 @@ async fn give_up(seconds: u64) {
     }
 }
 
-/// Takes what the server told, as far as it is good for this machine and its user agrees; says what is left out.
+/// Accepts the server's settings as far as they are safe for this machine and its user consents. Warns of each one left out.
 async fn accept(joined: Joined, arguments: &Join, server: &[SocketAddr]) -> Result<Joined> {
     let until = Instant::now() + PATIENCE;
     let default: Vec<_> = joined.default_routes().iter().map(ToString::to_string).collect();
@@ -184,23 +185,23 @@ async fn accept(joined: Joined, arguments: &Join, server: &[SocketAddr]) -> Resu
     Ok(accepted.joined)
 }
 
-/// What was said on the command line, or is said on the terminal. Whoever is not there to be asked has not agreed.
+/// The user's consent, from the command line or from a question on the terminal. Without a terminal, the answer is no.
 async fn consent(said: Option<bool>, question: Option<String>, until: Instant) -> Result<bool> {
     let (None, Some(question)) = (said, question) else { return Ok(said.unwrap_or(false)) };
     if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
         return Ok(false);
     }
-    // Whoever did not answer the question before is not asked the next one.
+    // A user who did not answer the previous question in time is not asked again.
     let Some(seconds) = seconds_left(until) else { return Ok(false) };
-    // The log has a thread of its own: what it says comes before the question, not into it.
+    // Another thread writes the log. Its pending lines are written first, so that they do not interrupt the question.
     log::finish(None);
     write!(io::stderr(), "{question} [y/N, {seconds} s] ")?;
-    // A thread, because a terminal cannot be waited for in any other way; it ends with the process.
+    // Only a blocking read can wait for a terminal, so a thread does it. The thread ends with the process.
     let (tell, told) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let mut answer = String::new();
         let read = io::stdin().lock().take(64).read_line(&mut answer);
-        // Whoever has asked may have given up.
+        // The receiver is gone if the time is over.
         let _ = tell.send(read.map(|_| answer));
     });
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -213,7 +214,7 @@ async fn consent(said: Option<bool>, question: Option<String>, until: Instant) -
         Ok(answer) => Ok(matches!(answer??.trim().to_ascii_lowercase().as_str(), "y" | "yes")),
         Err(_) => {
             writeln!(io::stderr())?;
-            tracing::warn!("no answer in time: the answer is no");
+            tracing::warn!("no answer in time, which counts as no");
             Ok(false)
         }
     }
@@ -223,10 +224,10 @@ fn seconds_left(until: Instant) -> Option<u64> {
     Some(until.saturating_duration_since(Instant::now()).as_secs()).filter(|&seconds| seconds > 0)
 }
 
-/// What was told, as a configuration like any other.
+/// The server's settings as a configuration.
 fn config(joined: &Joined, identity: &StaticSecret, server: HostPort) -> conf::Config {
     let port = joined.port.unwrap_or(server.port());
-    // A name is kept: the server may move.
+    // A host name is kept as a name, because the server's address may change.
     let endpoint = EndpointSpec::try_from(server.with_port(port)).expect("checked when it was parsed");
     let mut interface = conf::Interface::default();
     interface.private_key = Some(identity.clone());
@@ -243,7 +244,7 @@ fn config(joined: &Joined, identity: &StaticSecret, server: HostPort) -> conf::C
     conf::Config::new(interface, vec![server])
 }
 
-/// Leaves out what this machine cannot have.
+/// Removes the IPv6 parts for a machine without IPv6.
 fn without_ipv6(config: &mut conf::Config) -> Result<()> {
     let v4 = |net: &IpNet| matches!(net, IpNet::V4(_));
     if !config.interface.addresses.iter().all(v4) {
@@ -260,8 +261,8 @@ fn without_ipv6(config: &mut conf::Config) -> Result<()> {
     Ok(())
 }
 
-/// Checks the configuration as `rustguard check` does, before anything of it is on the disk: it has to be read as what it was
-/// meant, nothing less and nothing more.
+/// Checks the configuration as `rustguard check` does, before it is written to the disk. Reading it back has to give exactly the
+/// same configuration.
 fn check(config: &conf::Config) -> Result<()> {
     let text = conf::to_text(config);
     let (read, diagnostics) = conf::parse(&text);
@@ -269,7 +270,7 @@ fn check(config: &conf::Config) -> Result<()> {
         bail!("the server's answer does not make a valid configuration: {}; nothing was written", error.message);
     }
     if read.is_none_or(|read| *conf::to_text(&read) != *text) {
-        bail!("a configuration with the server's answer would have another meaning; nothing was written");
+        bail!("the server's answer does not survive in a configuration file unchanged; nothing was written");
     }
     for warning in diagnostics {
         tracing::warn!("{}", warning.message);
@@ -324,7 +325,7 @@ mod tests {
         assert!(seconds_left(now + PATIENCE * 100).is_some());
     }
 
-    /// The file is checked before it is written, whatever came through.
+    /// Every configuration is checked before it is written, whatever the server sent.
     #[test]
     fn what_makes_no_configuration_or_another_one_is_not_written() {
         let identity = StaticSecret::from_bytes([1; 32]);
@@ -345,7 +346,7 @@ mod tests {
             joined.mtu = Some(mtu);
             assert!(checked(&joined, "vpn").is_err(), "{mtu}");
         }
-        // What would be read as a name server, another line, another entry or nothing at all.
+        // Each of these would be read as a name server, as another line or entry, or as nothing.
         for domain in ["8.8.8.8", "::1", "a\nPostUp = id", "a, 8.8.8.8", "a#b", "", " ", "a b", "\u{1b}[2J"] {
             let mut joined = joined.clone();
             joined.search.push(domain.to_owned());

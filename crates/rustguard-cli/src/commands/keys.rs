@@ -1,4 +1,4 @@
-//! `genkey`, `genpsk` and `pubkey`: what `wg` has under the same names.
+//! `genkey`, `genpsk` and `pubkey`, which do the same as the commands of `wg` with these names.
 
 use anyhow::{Context as _, Result, bail};
 use rustguard_crypto::{random, x25519::StaticSecret};
@@ -29,7 +29,7 @@ pub(crate) fn genpsk() -> Result<()> {
 
 /// Reads a private key and prints the public one.
 pub(crate) fn pubkey() -> Result<()> {
-    // With room for everything: growing would leave copies of the key behind.
+    // The capacity suffices for all input, because a string that grows leaves copies of the key behind.
     let mut text = Zeroizing::new(String::with_capacity(MOST_INPUT as usize + 1));
     io::stdin()
         .lock()
@@ -47,13 +47,13 @@ pub(crate) fn pubkey() -> Result<()> {
 fn print(key: &[u8; 32]) -> Result<()> {
     let mut line = to_base64(key);
     line.push('\n');
-    // One write to the descriptor itself: io::stdout's buffer would keep the key.
+    // The key is written directly to the descriptor, because io::stdout's buffer would keep a copy.
     let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     out.write_all(line.as_bytes())?;
     Ok(())
 }
 
-/// A key that goes into a file that others can read is a secret no more.
+/// Warns if the key goes into a file that every user can read.
 fn warn_if_readable() {
     let Ok(out) = io::stdout().as_fd().try_clone_to_owned() else { return };
     if File::from(out).metadata().is_ok_and(|out| out.is_file() && out.permissions().mode() & 0o007 != 0) {

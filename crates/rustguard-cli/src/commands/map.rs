@@ -1,5 +1,5 @@
-//! `rustguard map`: the mesh as this node knows it. What lies between a neighbour and a node further away is not known to a
-//! distance vector protocol, and therefore is not drawn.
+//! `rustguard map`: the mesh as this node knows it. A distance vector protocol does not know the nodes between a neighbour and a
+//! distant origin, so the map does not show them.
 
 mod dot;
 mod picture;
@@ -32,24 +32,24 @@ pub(crate) fn run(arguments: &Map) -> Result<()> {
     }
 }
 
-/// What is drawn.
+/// The nodes and edges of the map.
 struct Graph {
     title: String,
-    /// In the order of [`Kind`], then by name: the same mesh gives the same map.
+    /// In the order of [`Kind`], then by name, so that the same mesh always gives the same map.
     nodes: Vec<Node>,
     edges: Vec<Edge>,
 }
 
-/// A node, and what it has.
+/// A node with its prefixes.
 struct Node {
     kind: Kind,
     name: String,
-    /// What the protocol says of it.
+    /// What the protocol knows about the node, in words.
     detail: String,
     prefixes: Vec<String>,
 }
 
-/// What a node is to this one.
+/// The relation of a node to this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// This node.
@@ -61,14 +61,14 @@ enum Kind {
         /// Whether the link can be used.
         usable: bool,
     },
-    /// Beyond the neighbours, at so many links at most of the least cost.
+    /// A node beyond the neighbours.
     Further {
-        /// From 1.
+        /// The distance from the nearest next hop, estimated from the metric: this many links of the least cost. At least 1.
         links: u16,
     },
 }
 
-/// Between two nodes, by their index.
+/// An edge between two nodes, which are given by their indexes.
 struct Edge {
     from: usize,
     to: usize,
@@ -82,18 +82,18 @@ enum EdgeKind {
     Link,
     /// A tunnel that packets cannot pass now.
     Broken,
-    /// By whom something further is reached.
+    /// From the next hop to a node further away.
     Via,
-    /// By whom it would be.
+    /// From the backup next hop to a node further away.
     Backup,
 }
 
 impl Graph {
-    /// `host` is what this node is called.
+    /// `host` is the name of this node.
     fn of(mesh: &Mesh, host: &str) -> Self {
         let view = &mesh.view;
         let mut graph =
-            Self { title: format!("The mesh as {host} knows it by {}", mesh.interface), nodes: vec![], edges: vec![] };
+            Self { title: format!("The mesh of {}, as {host} knows it", mesh.interface), nodes: vec![], edges: vec![] };
         let own = view
             .routes
             .iter()
@@ -128,7 +128,7 @@ impl Graph {
         }
     }
 
-    /// Returns where each neighbour is among the nodes.
+    /// Returns the index of each neighbour among the nodes.
     fn add_neighbours<'a>(&mut self, mesh: &'a Mesh) -> BTreeMap<&'a str, usize> {
         let mut sorted: Vec<_> = mesh.view.neighbours.iter().collect();
         sorted.sort_by_key(|neighbour| (called(neighbour), &neighbour.public_key));
@@ -138,7 +138,7 @@ impl Graph {
             let time = neighbour.round_trip_us.map(|us| format!(", {:.1} ms", us as f64 / 1e3)).unwrap_or_default();
             let (detail, kind) = match (neighbour.cost, neighbour.heard) {
                 (Some(cost), _) => (format!("cost {cost}{time}"), EdgeKind::Link),
-                (None, true) => ("heard, but does not hear us".to_owned(), EdgeKind::Broken),
+                (None, true) => ("one way: does not hear this node".to_owned(), EdgeKind::Broken),
                 (None, false) => ("silent".to_owned(), EdgeKind::Broken),
             };
             let owner = |origin: &String| mesh.name(origin);
@@ -181,7 +181,7 @@ impl Graph {
         further.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
         for (links, name, origin) in further {
             let via: Vec<_> = origin.via.iter().copied().collect();
-            let detail = format!("metric {} by {}", origin.metric, via.join(", "));
+            let detail = format!("metric {} via {}", origin.metric, via.join(", "));
             let node = Node { kind: Kind::Further { links }, name: name.to_owned(), detail, prefixes: origin.prefixes };
             let to = self.nodes.len();
             self.nodes.push(node);
@@ -207,7 +207,7 @@ impl Graph {
     }
 }
 
-/// What stands for a client's presence in a metric; the rest is the way to it.
+/// The part of a metric that encodes the presence of a client. The rest is the metric of the path to it.
 fn presence(metric: u16) -> u16 {
     [METRIC_CLIENT_SILENT, METRIC_CLIENT_IDLE, METRIC_CLIENT_PRESENT]
         .into_iter()
@@ -215,7 +215,7 @@ fn presence(metric: u16) -> u16 {
         .unwrap_or(0)
 }
 
-/// What is known of a client at this metric.
+/// The state of a client with this metric.
 fn state(metric: u16) -> &'static str {
     match presence(metric) {
         METRIC_CLIENT_SILENT => "client, silent",
@@ -224,7 +224,7 @@ fn state(metric: u16) -> &'static str {
     }
 }
 
-/// A prefix that another node announces, and whether it is a client's.
+/// A prefix that another node announces, with a note if it belongs to a client.
 fn described(route: &RouteView) -> String {
     match route.metric.filter(|&metric| presence(metric) > 0) {
         Some(metric) => format!("{} ({})", route.prefix, state(metric)),
@@ -232,7 +232,7 @@ fn described(route: &RouteView) -> String {
     }
 }
 
-/// Who announces prefixes beyond the neighbours.
+/// A node beyond the neighbours that announces prefixes.
 #[derive(Default)]
 struct Origin<'a> {
     metric: u16,
@@ -279,7 +279,7 @@ mod tests {
         );
         assert_eq!(graph.nodes[2].detail, "cost 96, 12.3 ms");
         assert_eq!(graph.nodes[4].detail, "silent");
-        assert_eq!(graph.nodes[5].detail, "metric 192 by b");
+        assert_eq!(graph.nodes[5].detail, "metric 192 via b");
     }
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
         mesh.view.routes.push(route("10.5.5.0/24", 5, Some(280), &[c], &[(c, 96), ("b", 96)]));
         assert_eq!(mesh.view.routes.last().unwrap().backup.as_deref(), Some("b"));
         let graph = Graph::of(&mesh, "here");
-        assert_eq!(graph.nodes[6].detail, "metric 280 by b, c<&>\"");
+        assert_eq!(graph.nodes[6].detail, "metric 280 via b, c<&>\"");
         let edges = graph.edges.iter().filter(|edge| edge.to == 6).map(|edge| (edge.from, edge.kind));
         assert_eq!(edges.collect::<Vec<_>>(), [(2, EdgeKind::Via), (3, EdgeKind::Via)]);
     }
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(shown("10.9.0.2/32 (client, idle)"), Some("0404040404040404"));
         assert_eq!(shown("10.9.0.3/32 (client, silent)"), Some("0606060606060606"));
         let gateway = graph.nodes.last().unwrap();
-        assert_eq!((gateway.kind, &*gateway.detail), (Kind::Further { links: 2 }, "metric 288 by b"), "the way to it");
+        assert_eq!((gateway.kind, &*gateway.detail), (Kind::Further { links: 2 }, "metric 288 via b"), "the way to it");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `rustguard neighbours`: the routers that the routing protocol talks to.
+//! `rustguard neighbours`: the routers with which the routing protocol exchanges packets.
 
 use crate::{
     arguments::Routes,
@@ -29,7 +29,7 @@ struct JsonNeighbours<'a> {
     /// This node's own identifier.
     router_id: Option<&'a str>,
     neighbours: &'a [NeighbourView],
-    /// What was passed over, by reason.
+    /// The number of announcements that were refused, by reason.
     refused: BTreeMap<&'a str, u64>,
 }
 

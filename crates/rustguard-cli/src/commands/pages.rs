@@ -1,4 +1,4 @@
-//! `completions` and `man`: made of the same definition as `--help`.
+//! `completions` and `man`, generated from the same definition as `--help`.
 
 use crate::arguments::Cli;
 use anyhow::{Context as _, Result};
@@ -10,14 +10,14 @@ use std::{
 
 /// Prints a shell's completions.
 pub(crate) fn completions(shell: clap_complete::Shell) -> Result<()> {
-    // clap_complete panics when it cannot write: so it writes where it always can.
+    // clap_complete panics when a write fails, so it writes into memory.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "rustguard", &mut script);
     io::stdout().write_all(&script)?;
     Ok(())
 }
 
-/// Prints rustguard(1), or writes it and a page per command.
+/// Prints rustguard(1), or writes it and one page for each command into a folder.
 pub(crate) fn man(dir: Option<&Path>) -> Result<()> {
     let command = Cli::command();
     let Some(dir) = dir else {

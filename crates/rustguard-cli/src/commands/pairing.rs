@@ -11,7 +11,7 @@ use rustguard_serve::{
 };
 use std::io::{self, Write as _};
 
-/// Asks for something that has no answer but that it is done.
+/// Sends a request whose only answer is that it is done.
 pub(crate) fn done(interface: &Interface, request: &Request) -> Result<()> {
     match ask(&interface.interface, request)? {
         Answer::Done => Ok(()),
@@ -39,7 +39,7 @@ pub(crate) fn open(arguments: &Open) -> Result<()> {
         let interface = arguments.interface.option();
         writeln!(
             out,
-            "Then compare the eight digits that it shows with `rustguard status{interface}`, and `rustguard approve{interface}` them."
+            "That machine then shows eight digits. If `rustguard status{interface}` shows the same, admit it: `rustguard approve{interface} DIGITS`."
         )?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `rustguard peer`: who is in.
+//! `rustguard peer`: the peers of a running `serve`.
 
 use super::{pairing::done, status::peer_table};
 use crate::{
@@ -56,32 +56,32 @@ pub(crate) fn run(command: &Peer) -> Result<()> {
     }
 }
 
-/// That a peer is out, and by what its machine could come back.
+/// The message after a removal. It says in which ways the machine could join again.
 fn farewell(removed: &Removed, interface: &str) -> String {
     let addresses: Vec<_> = removed.addresses.iter().map(ToString::to_string).collect();
-    let mut text = format!("{} ({}) is out; it came by: {}\n", removed.peer, addresses.join(", "), removed.origin);
+    let mut text = format!("{} ({}) is removed; it had joined by: {}\n", removed.peer, addresses.join(", "), removed.origin);
     if let Some(invite) = &removed.invite {
         let id = &invite.id;
         text += &match (invite.state, invite.uses_left) {
             (InviteState::Usable, left) => format!(
-                "This invite can be used {}: its machine could come back with another key. Revoke it: `rustguard invite revoke \
-                 {id}{interface}`\n",
+                "This invite can be used {}, so the machine could come back with another key. To revoke it: `rustguard invite \
+                 revoke {id}{interface}`\n",
                 if left == 1 { "once more".to_owned() } else { format!("{left} more times") }
             ),
-            (state, _) => format!("This invite is {state}: nobody comes by it\n"),
+            (state, _) => format!("This invite is {state}, so no machine can join with it\n"),
         };
     }
     if removed.others > 0 {
-        let peers = if removed.others == 1 { "peer that came by it stays" } else { "peers that came by it stay" };
+        let peers = if removed.others == 1 { "peer that joined in the same way stays" } else { "peers that joined in the same way stay" };
         text += &format!("{} other {peers}; `rustguard peer ls{interface}`\n", removed.others);
     }
     if removed.window_open {
         text += &format!(
-            "The window is open: its machine could come back with another key. Close it: `rustguard close{interface}`\n"
+            "The window is open, so the machine could come back with another key. To close it: `rustguard close{interface}`\n"
         );
     }
     if removed.passphrase {
-        text += "Its machine may know the passphrase, for which later windows open as well: give `serve` another one\n";
+        text += "The machine may know the passphrase, which later windows accept as well: give `serve` another passphrase\n";
     }
     text
 }
@@ -113,21 +113,21 @@ mod tests {
                 assert!(line.contains(word), "{word}: {text}");
             }
         };
-        let first = "laptop (10.150.0.2, fd15::2) is out; it came by: ";
+        let first = "laptop (10.150.0.2, fd15::2) is removed; it had joined by: ";
         let by_invite =
             |state, left, others| removed("invite 0123456789abcdef", Some(invite(state, left)), others, false, false);
-        says(&by_invite(InviteState::Usable, 4, 0), &[first, "4 more times: its machine could come back"]);
+        says(&by_invite(InviteState::Usable, 4, 0), &[first, "4 more times, so the machine could come back"]);
         says(
             &by_invite(InviteState::Usable, 1, 2),
             &["invite 0123456789abcdef", "revoke 0123456789abcdef --interface x`", "2 other peers"],
         );
         says(
             &by_invite(InviteState::Revoked, 4, 1),
-            &[first, "is revoked: nobody comes by it", "1 other peer that came by it stays"],
+            &[first, "is revoked, so no machine can join with it", "1 other peer that joined in the same way stays"],
         );
         says(&by_invite(InviteState::Used, 0, 0), &[first, "is used"]);
-        says(&removed("window", None, 0, true, true), &[first, "rustguard close --interface x", "another one"]);
-        says(&removed("window", None, 0, false, false), &["it came by: window"]);
-        says(&removed("administrator", None, 0, false, false), &["it came by: administrator"]);
+        says(&removed("window", None, 0, true, true), &[first, "rustguard close --interface x", "another passphrase"]);
+        says(&removed("window", None, 0, false, false), &["it had joined by: window"]);
+        says(&removed("administrator", None, 0, false, false), &["it had joined by: administrator"]);
     }
 }

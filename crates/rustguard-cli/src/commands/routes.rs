@@ -1,4 +1,4 @@
-//! `rustguard routes`: where prefixes are, as the routing protocol knows it.
+//! `rustguard routes`: the routes of the routing protocol.
 
 use crate::{
     arguments::Routes,
@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &Routes) -> Result<()> {
 struct JsonRoute<'a> {
     #[serde(flatten)]
     route: &'a RouteView,
-    /// What its origin is called, if that is another node.
+    /// The name of the origin, if the origin is another node.
     origin_name: Option<&'a str>,
 }
 
@@ -47,7 +47,7 @@ fn route_page(mesh: &Mesh) -> String {
         if route.local && !others.is_empty() {
             let who = others.join(", ");
             page += &format!(
-                "\n{} is announced by this host, which uses its own route to it, and by {who} as well\n",
+                "\n{} is announced by this host and by {who} as well; this host uses its own route\n",
                 route.prefix
             );
         }
@@ -121,7 +121,7 @@ mod tests {
         let page = route_page(&Mesh::new("wg0".into(), RoutingView { routes, ..RoutingView::default() }, []));
         assert!(
             page.ends_with(
-                "\n0.0.0.0/0 is announced by this host, which uses its own route to it, and by g2 as well\n\
+                "\n0.0.0.0/0 is announced by this host and by g2 as well; this host uses its own route\n\
                  \n10.2.0.0/16 is not in the kernel's table: because\n"
             ),
             "{page}"

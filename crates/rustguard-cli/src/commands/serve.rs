@@ -1,4 +1,4 @@
-//! `rustguard serve`: a tunnel that others can join.
+//! `rustguard serve`: a tunnel that other machines can join.
 
 use crate::{
     arguments::{
@@ -27,7 +27,7 @@ use rustguard_serve::{
 };
 use std::io::{self, Write as _};
 
-/// Serves until told otherwise.
+/// Serves until a signal or the end of the interface.
 pub(crate) fn run(arguments: &Serve) -> Result<()> {
     let interface = &arguments.interface.interface;
     interface::check_name(interface)?;
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         None => None,
     };
     if arguments.detach && !detach::is_child() {
-        // The child gets the token by another way.
+        // The child gets the token through a pipe.
         let options = arguments::given(|id| !TokenSource::IDS.contains(&id));
         let line = [vec!["serve".into()], options].concat();
         detach::spawn(interface, &line, token.as_ref().map(|token| &***token))?;
@@ -79,10 +79,11 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
     })
 }
 
-/// The tunnel is up: says how to join, and serves.
+/// Serves while the tunnel is up. First prints how machines can join.
 async fn serve(arguments: &Serve, configured: Configured, device: &Device, signals: &mut Signals) -> Result<()> {
     let mut service = Service::start(configured, device)?;
-    // In the background the one who started it says so. In the journal an invite would be there for all who may read it.
+    // For a child in the background, the parent prints it. In the journal, every user who may read the journal could see the
+    // invite.
     if !detach::is_child() && !log::stderr_is_journal() {
         let invite = service.request(invite()).await;
         let opened = match arguments.open {
@@ -107,7 +108,7 @@ fn open(seconds: u64) -> Request {
     Request::Open { seconds, approve: false }
 }
 
-/// Says how to join.
+/// Prints how machines can join.
 fn announce(invite: &Answer, opened: Option<&Answer>, interface: &str) -> Result<()> {
     let (token, endpoint) = match invite {
         Answer::Invite { token, endpoint, .. } => (token, endpoint.as_deref().unwrap_or("HOST")),
@@ -115,7 +116,7 @@ fn announce(invite: &Answer, opened: Option<&Answer>, interface: &str) -> Result
         _ => bail!(UNEXPECTED_ANSWER),
     };
     let mut out = io::stdout().lock();
-    writeln!(out, "On the machine that is to join, within a day (more invites: `rustguard invite new{interface}`):\n")?;
+    writeln!(out, "To join, run this on the other machine within a day (for more invites: `rustguard invite new{interface}`):\n")?;
     writeln!(out, "    rustguard join {endpoint} --token {token}\n")?;
     match opened {
         None => {
@@ -137,9 +138,9 @@ fn passphrase(token: &str) -> Result<Passphrase> {
         Token::Passphrase(passphrase) => {
             if passphrase.is_short() && !detach::is_child() {
                 tracing::warn!(
-                    "the passphrase has fewer than {ADVISED_PASSPHRASE} characters. Each window takes {MAX_ATTEMPTS} guesses: if it \
-                     is among the 10,000 most common ones, somebody who tries those finds it in one window of 2,000. Take a \
-                     longer one, or none: a code is found in one window of 209,715"
+                    "the passphrase has fewer than {ADVISED_PASSPHRASE} characters. Each window permits {MAX_ATTEMPTS} guesses. If \
+                     the passphrase is one of the 10,000 most common ones, an attacker who tries those finds it in one window of 2,000. \
+                     Choose a longer passphrase, or none: an attacker finds a code in one window of 209,715"
                 );
             }
             Ok(passphrase)
@@ -153,7 +154,7 @@ fn passphrase(token: &str) -> Result<Passphrase> {
     }
 }
 
-/// What was said now, on top of what was said before.
+/// The stored settings, changed by the options on the command line.
 async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
     let mut settings = match before {
         Some(before) if said.defaults => Settings { pools: before.pools, ..Settings::default() },
@@ -185,7 +186,7 @@ async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
     Ok(settings)
 }
 
-/// Those addresses that this host can have.
+/// Removes the addresses that this host cannot have, and warns of each.
 fn usable(mut addresses: Vec<IpNet>) -> Vec<IpNet> {
     if !host::ipv6_available() {
         for address in addresses.extract_if(.., |address| matches!(address, IpNet::V6(_))) {
@@ -197,12 +198,13 @@ fn usable(mut addresses: Vec<IpNet>) -> Vec<IpNet> {
     addresses
 }
 
-/// A new pool that overlaps a network of this host would cut it off; one that was there before is only worth a warning: the
-/// machine may have been carried into such a network.
+/// Refuses a new pool that overlaps a network of this host, because the pool would cut the network off.
+///
+/// For a stored pool, this is only a warning, because the machine may have moved into such a network.
 async fn overlaps(pools: &[IpNet], known: &[IpNet]) -> Result<()> {
     let networks = networks::addresses().await?;
     for pool in pools {
-        // An address inside a larger network than its own says nothing, a shared network does.
+        // Two networks overlap if one of them contains the other.
         let Some(network) = networks.iter().find(|network| network.contains(pool) || pool.contains(*network)) else {
             continue;
         };

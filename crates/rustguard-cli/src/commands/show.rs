@@ -1,4 +1,4 @@
-//! `rustguard show`: the state of interfaces, for people, for scripts as `wg show` prints it, and as JSON.
+//! `rustguard show`: the state of interfaces, for people, as JSON, and for scripts in the format of `wg show`.
 
 mod json;
 mod pretty;
@@ -15,7 +15,7 @@ use std::{
 };
 use zeroize::Zeroizing;
 
-/// How `wg` writes what is not there.
+/// The word of `wg` for a missing value.
 const NONE: &str = "(none)";
 
 /// Runs `show`.
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &arguments::Show) -> Result<ExitCode> {
     for name in names {
         match uapi::get(&name) {
             Ok(device) => devices.push((name, device)),
-            // The others are shown all the same.
+            // The other interfaces are shown nevertheless.
             Err(error) if all => {
                 writeln!(io::stderr(), "rustguard: cannot show {name}: {error:#}")?;
                 code = ExitCode::FAILURE;
@@ -60,12 +60,12 @@ pub(crate) fn run(arguments: &arguments::Show) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// `WG_HIDE_KEYS=never` shows private and preshared keys. Where they are asked for by name, they are shown in any case.
+/// Whether `WG_HIDE_KEYS=never` asks for private and preshared keys. A field that is given by its name shows them in any case.
 fn show_secrets() -> bool {
     std::env::var_os("WG_HIDE_KEYS").is_some_and(|value| value == "never")
 }
 
-/// `WG_COLOR_MODE`: always, never, or, by default, on a terminal.
+/// Whether to use colours, by `WG_COLOR_MODE`: always, never, or by default only on a terminal.
 fn colour() -> bool {
     match std::env::var("WG_COLOR_MODE").as_deref() {
         Ok("always") => true,
@@ -74,8 +74,8 @@ fn colour() -> bool {
     }
 }
 
-/// One field in the format of `wg show INTERFACE FIELD`, byte for byte. With `all`, `wg` has the interface in every line
-/// but those of endpoints; here it is in these as well.
+/// Prints one field exactly in the format of `wg show INTERFACE FIELD`. With `all`, `wg` prints the interface in every line
+/// except those of endpoints. This function prints it there as well.
 fn print_field(out: &mut impl Write, prefix: &str, device: &Device, field: Field) -> io::Result<()> {
     let mut peers = |value: &dyn Fn(&Peer) -> Zeroizing<String>| {
         device.peers.iter().try_for_each(|peer| {

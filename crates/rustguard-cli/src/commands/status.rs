@@ -51,7 +51,7 @@ fn ask_status(interface: &str) -> Result<Status> {
     }
 }
 
-/// The state for people; `rates` are bytes per second from and to a peer.
+/// The state for people. `rates` has the bytes per second from each peer and to it.
 fn page(status: &Status, rates: &HashMap<PublicKey, (u64, u64)>) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
@@ -66,7 +66,7 @@ fn page(status: &Status, rates: &HashMap<PublicKey, (u64, u64)>) -> String {
         line("pool", &format!("{} ({} leased; this machine is {})", pool.prefix, pool.leased, pool.address));
     }
     if status.isolate {
-        line("isolated", "peers do not reach each other");
+        line("isolated", "peers cannot reach each other");
     }
     match &status.window {
         None => line("window", "closed; `rustguard open` opens it"),
@@ -92,7 +92,7 @@ fn page(status: &Status, rates: &HashMap<PublicKey, (u64, u64)>) -> String {
     format!("interface: {}\n{text}{peers}", status.interface)
 }
 
-/// Peers, a line each.
+/// A table with one line for each peer.
 pub(crate) fn peer_table(peers: &[PeerView], rates: &HashMap<PublicKey, (u64, u64)>) -> String {
     let now = now();
     let row = |peer: &PeerView| {
@@ -117,7 +117,7 @@ pub(crate) fn peer_table(peers: &[PeerView], rates: &HashMap<PublicKey, (u64, u6
         vec![name, addresses.join(", "), state, came_by, heard, traffic]
     };
     table(
-        &["NAME", "ADDRESSES", "STATE", "CAME BY", "LAST HANDSHAKE", "TRAFFIC"],
+        &["NAME", "ADDRESSES", "STATE", "JOINED BY", "LAST HANDSHAKE", "TRAFFIC"],
         &peers.iter().map(row).collect::<Vec<_>>(),
     )
 }
@@ -151,11 +151,11 @@ mod tests {
         assert_eq!(
             page(&status, &rates),
             "interface: rg0\n  public key: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n  reached at: 192.0.2.1:51820\n  \
-             pool: 10.150.0.0/24 (1 leased; this machine is 10.150.0.1)\n  isolated: peers do not reach each other\n  \
+             pool: 10.150.0.0/24 (1 leased; this machine is 10.150.0.1)\n  isolated: peers cannot reach each other\n  \
              window: open for a code, with approval: 1 minute, 1 second left, 4 guesses\n  \
              waits for approval: 12345678 a machine without a name, at 192.0.2.9:1\n  \
              invites: 1 can be used; `rustguard invite ls`\n  since the start: 3 admitted, 2 refused\n\n\
-             NAME    ADDRESSES   STATE               CAME BY      LAST HANDSHAKE  TRAFFIC\n\
+             NAME    ADDRESSES   STATE               JOINED BY    LAST HANDSHAKE  TRAFFIC\n\
              laptop  10.150.0.2  pending, ephemeral  window (ci)  never           1.50 KiB/s in, 0 B/s out\n"
         );
         (status.endpoint, status.window) = (None, None);

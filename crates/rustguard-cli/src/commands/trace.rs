@@ -1,4 +1,4 @@
-//! `rustguard trace`: what this node would do with an address, and who is on the way there.
+//! `rustguard trace`: the decision of this node for an address, and the hops on the path to it.
 
 mod probe;
 
@@ -24,8 +24,8 @@ pub(crate) fn run(arguments: &Trace) -> Result<()> {
     let to = arguments.address;
     let Some(route) = mesh.covering(to) else {
         bail!(
-            "{} knows no prefix with {to} in it: somebody has to announce one (`Address` or `Announce` there); \
-             `rustguard routes {}` shows all",
+            "no prefix that {} knows contains {to}; a node has to announce one (`Address` or `Announce` in its configuration); \
+             `rustguard routes {}` shows all prefixes",
             mesh.interface,
             mesh.interface
         )
@@ -34,25 +34,25 @@ pub(crate) fn run(arguments: &Trace) -> Result<()> {
     let mut out = io::stdout().lock();
     if !arguments.json {
         write!(out, "{}", plan(&mesh, to, route))?;
-        // What the host's own routes say is for people to know, and no reason to fail.
+        // The host's own routes are additional information. An error in reading them does not end the command.
         if let Ok(Some(other)) = elsewhere(&mesh.interface, to)
             && !mine
         {
             writeln!(
                 out,
-                "  but           this host's routes send {to} to {other}; what follows goes to {}",
+                "  but           this host's routes send {to} to {other}; the echo requests below use {}",
                 mesh.interface
             )?;
         }
     }
     let mut hops: Vec<Option<Answer>> = Vec::new();
-    // Nobody is asked for what is here, or for what is nowhere.
+    // Echo requests are pointless for an address of this host and for a prefix without a route.
     if !route.next_hops.is_empty() {
         if !arguments.json {
             writeln!(out)?;
         }
         probe::path(&mesh.interface, to, |hop, answer| {
-            // Silent hops are shown when one behind them answers.
+            // Silent hops are shown as soon as a later hop answers.
             if answer.is_some() && !arguments.json {
                 let silent = hops.iter().rev().take_while(|answer| answer.is_none()).count();
                 let silent = u8::try_from(silent).unwrap_or(hop);
@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &Trace) -> Result<()> {
         })?;
         if !arguments.json && hops.last().is_some_and(Option::is_none) {
             let answered = hops.iter().rposition(Option::is_some).map_or(0, |index| index + 1);
-            writeln!(out, "{:>2}  * and so on, up to hop {}", answered + 1, hops.len())?;
+            writeln!(out, "{:>2}  * no answer up to hop {}", answered + 1, hops.len())?;
         }
     }
     if arguments.json {
@@ -77,17 +77,17 @@ pub(crate) fn run(arguments: &Trace) -> Result<()> {
     Ok(())
 }
 
-/// What this node would do.
+/// Describes the decision of this node.
 fn plan(mesh: &Mesh, to: IpAddr, route: &RouteView) -> String {
-    let mut text = format!("{to} is in {}, says {}\n", route.prefix, mesh.interface);
+    let mut text = format!("{}: {to} is in {}\n", mesh.interface, route.prefix);
     let mut row = |name: &str, value: &str| {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {name:<13} {value}");
     };
     let hops = || if route.next_hops.len() == 1 { "next hop" } else { "next hops" };
     match (route.local, route.next_hops.is_empty()) {
-        (true, true) => row("this host", "announces it, and has it itself"),
-        (false, true) => row("out of reach", "nobody announces a way there any more"),
+        (true, true) => row("this host", "has the address and announces it"),
+        (false, true) => row("out of reach", "no node announces a route to it any more"),
         (true, false) => row("client", &format!("{}, a peer of this host", route.next_hops.join(", "))),
         (false, false) => row(hops(), &route.next_hops.join(", ")),
     }
@@ -105,21 +105,21 @@ fn plan(mesh: &Mesh, to: IpAddr, route: &RouteView) -> String {
     }
     if !route.learned.is_empty() {
         let rows = route.learned.iter().map(|learned| {
-            let usable = if learned.feasible { "" } else { "could be a loop: not used" };
+            let usable = if learned.feasible { "" } else { "not used: could be a loop" };
             vec![format!("  {}", learned.from), learned.metric.to_string(), usable.to_owned()]
         });
-        text += &table(&["  AS NEIGHBOURS SEE IT", "METRIC", ""], &rows.collect::<Vec<_>>());
+        text += &table(&["  ANNOUNCED BY", "METRIC", ""], &rows.collect::<Vec<_>>());
     }
     text
 }
 
-/// A hop, as traceroute writes it.
+/// The line of a hop, in the style of traceroute.
 fn line(mesh: &Mesh, hop: u8, answer: Option<Answer>) -> String {
     let Some(answer) = answer else { return format!("{hop:>2}  *") };
     let name = mesh.who_has(answer.from).map(|name| format!(" ({name})")).unwrap_or_default();
     let who = format!("{}{name}", answer.from);
     let why = match answer.kind {
-        Kind::Unreachable(code) => format!("  goes no further: {}", reason(answer.from, code)),
+        Kind::Unreachable(code) => format!("  unreachable: {}", reason(answer.from, code)),
         Kind::Reached | Kind::Hop => String::new(),
     };
     format!("{hop:>2}  {who:<32} {:>8.2} ms{why}", answer.round_trip.as_secs_f64() * 1e3)
@@ -128,16 +128,16 @@ fn line(mesh: &Mesh, hop: u8, answer: Option<Answer>) -> String {
 /// The words for the codes of Destination Unreachable (RFC 792, RFC 1812 §5.2.7.1, RFC 4443 §3.1).
 fn reason(from: IpAddr, code: u8) -> String {
     match (from, code) {
-        (IpAddr::V4(_), 0) | (IpAddr::V6(_), 0) => "no route there".into(),
+        (IpAddr::V4(_), 0) | (IpAddr::V6(_), 0) => "no route".into(),
         (IpAddr::V4(_), 1) | (IpAddr::V6(_), 3) => "the host does not answer".into(),
         (IpAddr::V4(_), 9 | 10 | 13) | (IpAddr::V6(_), 1) => "forbidden by a filter".into(),
         _ => format!("code {code}"),
     }
 }
 
-/// What to do where hops stayed silent.
+/// Advice about hops that did not answer.
 fn advice(to: IpAddr, route: &RouteView, hops: &[Option<Answer>]) -> Option<String> {
-    // Who said that it goes no further has said why.
+    // An answer "unreachable" includes its reason already.
     if matches!(hops.last(), Some(Some(Answer { kind: Kind::Unreachable(_), .. }))) {
         return None;
     }
@@ -147,18 +147,18 @@ fn advice(to: IpAddr, route: &RouteView, hops: &[Option<Answer>]) -> Option<Stri
     match (reached, silent, hops.iter().any(Option::is_some)) {
         _ if hops.is_empty() => None,
         (true, true, _) => Some(format!(
-            "A hop with * passes packets on, but its host does not say so. `sysctl {switch}` there makes it answer.\n"
+            "A hop with * forwards packets, but its host does not answer. `sysctl {switch}` there makes it answer.\n"
         )),
         (false, true, true) => Some(format!(
-            "{to} did not answer: it is down, or it or a filter before it ignores echo requests. The last hop with an answer is \
-             where to look next; `sysctl {switch}` lets the others answer.\n"
+            "{to} did not answer. It may be down, or it or a filter before it ignores echo requests. Look next at the last hop with \
+             an answer. `sysctl {switch}` makes the other hops answer.\n"
         )),
         (false, true, false) if route.local => Some(format!(
-            "{} did not answer: it is away, or ignores echo requests. `rustguard show` tells when it was heard last.\n",
+            "{} did not answer. It may be down, or it ignores echo requests. `rustguard show` says when its last handshake was.\n",
             route.next_hops.join(", ")
         )),
         (false, true, false) => Some(format!(
-            "Nobody answered. `rustguard neighbours` shows whether the next hop is heard; `sysctl {switch}` lets hops answer.\n"
+            "No hop answered. `rustguard neighbours` shows whether the next hop works. `sysctl {switch}` makes hops answer.\n"
         )),
         _ => None,
     }
@@ -188,7 +188,7 @@ fn document(mesh: &Mesh, to: IpAddr, route: &RouteView, hops: &[Option<Answer>])
     })
 }
 
-/// The interface that the host's own routes choose, where it is not this one.
+/// The interface that the host's own routes choose, if that is another one than `interface`.
 fn elsewhere(interface: &str, to: IpAddr) -> Result<Option<String>> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let (connection, handle, _) = rtnetlink::new_connection()?;
@@ -228,18 +228,18 @@ mod tests {
     fn what_this_node_would_do() {
         assert_eq!(
             planned("10.0.0.4"),
-            "10.0.0.4 is in 10.0.0.4/32, says wg0\n\
+            "wg0: 10.0.0.4 is in 10.0.0.4/32\n\
              \x20 next hop      b\n\
              \x20 backup        c<&>\"\n\
              \x20 metric        192\n\
              \x20 origin        0404040404040404\n\
-             \x20 AS NEIGHBOURS SEE IT  METRIC\n\
-             \x20 b                     96\n\
-             \x20 c<&>\"                 96\n"
+             \x20 ANNOUNCED BY  METRIC\n\
+             \x20 b             96\n\
+             \x20 c<&>\"         96\n"
         );
         assert!(planned("10.0.0.2").contains("origin        b (0202020202020202)"));
-        assert!(planned("10.0.0.1").contains("this host     announces it"));
-        assert!(planned("10.5.0.1").contains("nobody announces"));
+        assert!(planned("10.0.0.1").contains("this host     has the address and announces it"));
+        assert!(planned("10.5.0.1").contains("no node announces"));
         assert!(planned("10.0.0.9").contains("client        phone, a peer of this host"));
     }
 
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(line(&mesh, 2, answer("10.0.0.2", Kind::Hop)), " 2  10.0.0.2 (b)                         1.23 ms");
         assert!(
             line(&mesh, 3, answer("10.9.9.9", Kind::Unreachable(13)))
-                .ends_with("ms  goes no further: forbidden by a filter")
+                .ends_with("ms  unreachable: forbidden by a filter")
         );
         assert!(line(&mesh, 3, answer("fd00::1", Kind::Unreachable(9))).ends_with("code 9"));
     }

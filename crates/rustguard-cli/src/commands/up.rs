@@ -14,13 +14,13 @@ use anyhow::{Context as _, Result};
 use rustguard_device::Device;
 use rustguard_quick::{Session, conf};
 
-/// Brings a tunnel up and keeps it until told otherwise.
+/// Brings a tunnel up, and keeps it until a signal or the end of the interface.
 pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<()> {
     let (path, interface) = conf::resolve_name(target)?;
     if detached && !detach::is_child() {
-        // Absolute, but not canonical: the interface has its name from the link, not from what it points to.
+        // The path is made absolute, but symbolic links stay: the interface has its name from the link, not from its target.
         let path = std::path::absolute(&path).with_context(|| format!("cannot open {}", path.display()))?;
-        // The command is `up`, or the `join` before it.
+        // This process's command is `up`, or `join`, which calls this function.
         let options = arguments::given(DataPath::has);
         let line = [vec!["up".into(), "--detach".into(), path.into()], options].concat();
         return detach::spawn(&interface, &line, None);

@@ -1,5 +1,5 @@
-//! `rustguard INTERFACE`: a bare interface that `wg` configures, for stock wg-quick
-//! (`WG_QUICK_USERSPACE_IMPLEMENTATION=rustguard`) and whatever else drives wireguard-go.
+//! `rustguard INTERFACE`: a bare interface that `wg` configures. It is for stock wg-quick
+//! (`WG_QUICK_USERSPACE_IMPLEMENTATION=rustguard`) and for other programs that can run wireguard-go.
 
 use crate::{
     arguments::data_path::DataPath,
@@ -12,10 +12,10 @@ use anyhow::{Result, bail};
 use rustguard_device::{CloseReason, Device, interface, uapi};
 use rustguard_quick::run_file::RunFile;
 
-/// Makes the interface and serves its UAPI socket, in the background unless `foreground`.
+/// Creates the interface and serves its UAPI socket, in the background unless `foreground` is set.
 pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
     interface::check_name(interface)?;
-    // First: a value that is none ends the process.
+    // This comes first, because an invalid value ends the process.
     let data_path = DataPath::from_environment();
     if !foreground && !detach::is_child() {
         return detach::spawn(interface, &[interface.into()], None);

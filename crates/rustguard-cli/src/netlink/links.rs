@@ -1,4 +1,4 @@
-//! The interfaces of a network namespace, by netlink: what the demonstrations are cabled with.
+//! The interfaces of a network namespace, by netlink. The demonstrations lay their cables with them.
 
 use anyhow::{Context as _, Result};
 use futures_util::TryStreamExt as _;
@@ -14,21 +14,21 @@ use std::{
     os::fd::{AsRawFd as _, OwnedFd},
 };
 
-/// A link-layer address that nobody has (locally administered, RFC 9542 §2.1).
+/// A link-layer address that no interface has (locally administered, RFC 9542 §2.1).
 const NOBODY: [u8; 6] = [0x02, 0, 0, 0, 0, 0];
 
 /// The interfaces of the namespace that the calling thread was in.
 pub(crate) struct Links(rtnetlink::Handle);
 
 impl Links {
-    /// Needs a tokio runtime whose threads live in the namespace.
+    /// Opens a netlink connection. Needs a tokio runtime whose threads are in the namespace.
     pub(crate) fn here() -> Result<Self> {
         let (connection, handle, _) = rtnetlink::new_connection()?;
         tokio::spawn(connection);
         Ok(Self(handle))
     }
 
-    /// A veth pair, one end here, the other in another namespace.
+    /// Creates a veth pair with one end in this namespace and the other end in another one.
     pub(crate) async fn lay(&self, here: &str, there: &str, other: &OwnedFd) -> Result<()> {
         self.0.link().add(LinkVeth::new(here, there).build()).execute().await?;
         let end = self.index(there).await?;
@@ -44,7 +44,7 @@ impl Links {
         Ok(())
     }
 
-    /// Brings an interface down and takes its address away.
+    /// Brings an interface down and removes its address.
     pub(crate) async fn unplug(&self, interface: &str, address: Ipv4Addr) -> Result<()> {
         let index = self.index(interface).await?;
         self.0.link().set(LinkUnspec::new_with_index(index).down().build()).execute().await?;
@@ -56,8 +56,8 @@ impl Links {
         Ok(())
     }
 
-    /// From now on everything for this address on the link is lost, and nobody is told: it goes to a link-layer address that
-    /// nobody has. Both ends stay up.
+    /// Loses all packets to this address on the link from now on. They go to a link-layer address that no interface has, so both
+    /// ends stay up and get no signal.
     pub(crate) async fn lose(&self, interface: &str, address: Ipv4Addr) -> Result<()> {
         let index = self.index(interface).await?;
         let neighbours = self.0.neighbours();
@@ -84,7 +84,7 @@ impl Links {
     }
 }
 
-/// The name of an interface.
+/// The name of the interface with this index.
 pub(crate) async fn name(handle: &rtnetlink::Handle, index: u32) -> Result<String> {
     let link = handle.link().get().match_index(index).execute().try_next().await?;
     let names = link.into_iter().flat_map(|link| link.attributes);

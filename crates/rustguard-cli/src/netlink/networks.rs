@@ -1,4 +1,4 @@
-//! The networks of this machine: what a network that it serves or joins has to keep out of.
+//! The networks of this machine. A network that it serves or joins must not overlap them.
 
 use anyhow::{Context as _, Result};
 use futures_util::TryStreamExt as _;
@@ -12,12 +12,12 @@ use rtnetlink::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A route without a gateway that is shorter than this is a default route in parts, and no network.
+/// The shortest prefix of a network. A shorter route without a gateway is a part of a default route.
 const WIDE_V4: u8 = 8;
 /// The same for IPv6.
 const WIDE_V6: u8 = 16;
 
-/// This machine's addresses, each with the length of its network.
+/// The addresses of this machine, each with the prefix length of its network.
 pub(crate) async fn addresses() -> Result<Vec<IpNet>> {
     let (connection, netlink, _) = rtnetlink::new_connection()?;
     let connection = tokio::spawn(connection);
@@ -33,15 +33,15 @@ pub(crate) async fn addresses() -> Result<Vec<IpNet>> {
     Ok(networks.collect())
 }
 
-/// The [`addresses`], and the routes of the main table that lead to an interface without a gateway: networks behind other
-/// tunnels are such.
+/// The [`addresses`], and the destinations of the main table's routes to an interface without a gateway. Networks behind other
+/// tunnels have such routes.
 pub(crate) async fn connected() -> Result<Vec<IpNet>> {
     let mut networks = addresses().await?;
     let (connection, netlink, _) = rtnetlink::new_connection()?;
     let connection = tokio::spawn(connection);
     let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
     let mut routes: Vec<_> = netlink.route().get(v4).execute().try_collect().await.context("cannot list routes")?;
-    // A kernel without IPv6 has no answer.
+    // A kernel without IPv6 does not answer this request.
     let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
     routes.extend(netlink.route().get(v6).execute().try_collect::<Vec<_>>().await.unwrap_or_default());
     connection.abort();

@@ -1,15 +1,15 @@
-//! QR codes on a terminal, two modules to a character.
+//! QR codes on a terminal. Each character shows two modules.
 
 use anyhow::Result;
 use fast_qr::{ECL, Mode, QRBuilder};
 
-/// Light modules around the code, on each side (ISO/IEC 18004, section 9.1).
+/// The number of light modules around the code on each side (ISO/IEC 18004, section 9.1).
 const QUIET: usize = 4;
 
-/// The code of a text, for a terminal with light characters on a dark background. Light modules are characters, dark ones are the
-/// background.
+/// Draws the code of a text for a terminal with light characters on a dark background. Light modules are characters, and dark
+/// modules are background.
 pub(crate) fn draw(text: &str) -> Result<String> {
-    // The least redundancy makes the smallest code. A screen has no scratches.
+    // The lowest error correction gives the smallest code. A screen has no scratches.
     let code = QRBuilder::new(text).ecl(ECL::L).mode(Mode::Byte).build()?;
     let inside = |at: usize| at.checked_sub(QUIET).filter(|&at| at < code.size);
     let light = |row: usize, column: usize| match (inside(row), inside(column)) {

@@ -1,4 +1,4 @@
-//! Pages that are shown anew every second.
+//! Pages that are updated every second.
 
 use anyhow::Result;
 use std::{
@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-/// Shows a page once, or with `watch` every second until it cannot be made or written any more.
+/// Shows a page once. With `watch`, shows it every second until an error.
 pub(crate) fn show(watch: bool, mut page: impl FnMut() -> Result<String>) -> Result<()> {
     if !watch {
         let page = page()?;
@@ -17,7 +17,8 @@ pub(crate) fn show(watch: bool, mut page: impl FnMut() -> Result<String>) -> Res
         let page = page()?;
         let mut out = io::stdout().lock();
         if out.is_terminal() {
-            // From the upper left corner, each line to its end, then the rest: clearing first would flicker.
+            // The page is overwritten from the upper left corner. Each line is cleared to its end, and then the rest of the screen.
+            // Clearing the whole screen first would flicker.
             write!(out, "\x1b[H{}\x1b[J", page.replace('\n', "\x1b[K\n"))?;
         } else {
             writeln!(out, "{page}")?;

@@ -1,4 +1,4 @@
-//! Configurations for stock WireGuard: a file, or a QR code for the apps.
+//! Configurations for stock WireGuard, as a file or as a QR code for the apps.
 
 use super::{qr, words::UNEXPECTED_ANSWER};
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -17,10 +17,10 @@ use std::{
     time::Duration,
 };
 
-/// Seconds between keepalives: a phone is behind address translation.
+/// The interval of keepalives. A phone is usually behind address translation.
 const KEEPALIVE: Duration = Duration::from_secs(25);
 
-/// What becomes of the configuration.
+/// The form of the configuration.
 pub(crate) enum Form {
     /// A QR code on standard output.
     Qr,
@@ -28,8 +28,8 @@ pub(crate) enum Form {
     File(PathBuf),
 }
 
-/// Adds a peer, and hands its configuration out. Without a public key in `peer`, keys are made here; the private one is in the
-/// configuration and nowhere else.
+/// Adds a peer, and outputs its configuration. Without a public key in `peer`, this function generates the keys. Then only the
+/// configuration contains the private key.
 pub(crate) fn add(interface: &str, mut peer: AddPeer, endpoint: Option<&str>, form: &Form) -> Result<()> {
     let mut private_key = None;
     if peer.public_key.is_empty() {
@@ -37,7 +37,7 @@ pub(crate) fn add(interface: &str, mut peer: AddPeer, endpoint: Option<&str>, fo
         peer.public_key = key::to_base64(&key.public_key().0).to_string();
         private_key = Some(key);
     }
-    // Opened first: a peer whose configuration could not be written would be of no use.
+    // The output is opened first, because a peer without its configuration would be useless.
     let mut out = open(form)?;
     let name = peer.name.clone();
     let Answer::Added(added) = ask(interface, &Request::AddPeer(peer))? else { bail!(UNEXPECTED_ANSWER) };

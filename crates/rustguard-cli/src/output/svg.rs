@@ -1,9 +1,9 @@
-//! Drawing: as much of SVG 1.1 as the pictures of this program need, in colours that suit light and dark surroundings.
+//! Drawing in SVG 1.1, as far as the pictures of this program need it. The colours suit light and dark surroundings.
 
 use std::fmt::Write as _;
 
-/// The colours as classes. The background is part of the picture, so that it can be read wherever it is shown; where the viewer
-/// likes it dark, the second half counts.
+/// The style classes. The picture has its own background, so that it is readable everywhere. The second half is for viewers that
+/// prefer dark colours.
 const STYLE: &str = "\
 text{font-family:ui-sans-serif,system-ui,'Segoe UI','DejaVu Sans',sans-serif;font-size:13px;fill:#1c2733}\
 .small{font-size:11px}.title{font-size:17px;font-weight:600}.strong{font-weight:600}\
@@ -16,17 +16,17 @@ text{font-family:ui-sans-serif,system-ui,'Segoe UI','DejaVu Sans',sans-serif;fon
 .here{fill:#15314d;stroke:#62aef5}.line{stroke:#75838f}.grid{stroke:#2a333d}.good{stroke:#4cc38a}.bad{stroke:#f0716d}\
 .fill-good{fill:#37a671}.fill-bad{fill:#e05a55}.fill-slow{fill:#d79c2f}.fill-none{fill:#2f3a45}.text-bad{fill:#f0716d}}";
 
-/// A picture that is being drawn; what is drawn later lies above.
+/// A picture in progress. Later elements cover earlier ones.
 #[derive(Default)]
 pub(crate) struct Svg(String);
 
 impl Svg {
-    /// Text whose baseline starts at a point, or with the classes `end` and `middle`, ends there or has its middle there.
+    /// Text whose baseline starts at a point. With the class `end` it ends there, and with `middle` it has its middle there.
     pub(crate) fn text(&mut self, (x, y): (f64, f64), class: &str, text: &str) {
         self.element(format_args!("<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{}</text>", escape(text)));
     }
 
-    /// A box with rounded corners; a viewer shows `hint` when it is pointed at.
+    /// A box with rounded corners. A viewer shows `hint` while the pointer is on the box.
     pub(crate) fn rect(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), class: &str, hint: &str) {
         let hint = if hint.is_empty() { String::new() } else { format!("<title>{}</title>", escape(hint)) };
         self.element(format_args!(
@@ -56,7 +56,7 @@ impl Svg {
         ));
     }
 
-    /// The whole file; `title` is for those who cannot see it, and for the browser's tab.
+    /// Returns the whole file. Screen readers and the browser's tab use `title`.
     pub(crate) fn finish(self, (width, height): (f64, f64), title: &str) -> String {
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
@@ -73,7 +73,7 @@ impl Svg {
     }
 }
 
-/// Text as XML has it. Control characters are none that XML 1.0 allows.
+/// Escapes a text for XML. Control characters are replaced, because XML 1.0 does not allow them.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,16 +1,16 @@
-//! Numbers and times as people read them, and words that several commands share.
+//! Numbers and times in words for people, and words that several commands share.
 
 use std::time::{Duration, SystemTime};
 
 /// The error for an answer to another request. It does not show the answer, which may contain a secret.
 pub(crate) const UNEXPECTED_ANSWER: &str = "the server gave an answer that does not belong to the request";
 
-/// Seconds since the epoch, by this machine's clock.
+/// The time since the Unix epoch, by this machine's clock.
 pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// How long ago something was.
+/// Says how long ago a time was.
 pub(crate) fn ago(now: Duration, then: Duration) -> String {
     match now.as_secs().checked_sub(then.as_secs()) {
         None => "in the future: the clock has been set back".to_owned(),
@@ -19,7 +19,7 @@ pub(crate) fn ago(now: Duration, then: Duration) -> String {
     }
 }
 
-/// A length of time in words, its parts that are zero left out.
+/// A length of time in words. Parts that are zero are left out.
 pub(crate) fn span(seconds: u64) -> String {
     let (minutes, seconds) = (seconds / 60, seconds % 60);
     let (hours, minutes) = (minutes / 60, minutes % 60);
@@ -30,13 +30,13 @@ pub(crate) fn span(seconds: u64) -> String {
     words.join(", ")
 }
 
-/// An amount in binary units, two places.
+/// A number of bytes in binary units, with two decimal places.
 pub(crate) fn bytes(n: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if n < 1024 {
         return format!("{n} B");
     }
-    // f64 is exact enough for two places, whatever the count.
+    // f64 is exact enough for two decimal places of any u64.
     let mut amount = n as f64 / 1024.0;
     let mut unit = 0;
     while amount >= 1024.0 && unit + 1 < UNITS.len() {
@@ -46,7 +46,7 @@ pub(crate) fn bytes(n: u64) -> String {
     format!("{amount:.2} {}", UNITS[unit])
 }
 
-/// A table: a heading, and as much room for each column as its widest cell takes.
+/// A table with a heading. Each column is as wide as its widest cell.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());

@@ -1,4 +1,4 @@
-//! Going into the background: the same command again as a child of its own session, waited for until it is ready.
+//! Going into the background. The process runs its own program as a child in a new session, and waits until the child is ready.
 
 use super::{inherited, log};
 use anyhow::{Context as _, Result, bail};
@@ -12,7 +12,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// What the child says when it is ready.
+/// The line that the child writes to standard output when it is ready.
 const READY: &str = "ready";
 
 /// Whether this process is the child, which calls [`ready`] instead of going into the background again.
@@ -20,19 +20,22 @@ pub(crate) fn is_child() -> bool {
     inherited::is_detached()
 }
 
-/// Where hooks print: standard output is how the child says that it is ready, and nobody reads it afterwards.
+/// The output of hooks. In the child they use standard error, because standard output carries the message [`READY`], and no
+/// process reads it afterwards.
 pub(crate) fn hook_output() -> HookOutput {
     if is_child() { HookOutput::Stderr } else { HookOutput::Inherit }
 }
 
-/// Starts this program with `arguments` in the background. Returns when it is ready, or fails with what it said. A `token` goes
-/// through a pipe, where neither `ps` nor the child's own children see it.
+/// Starts this program with `arguments` in the background. Returns when the child is ready. If the child fails, this process
+/// prints the child's messages and ends with its status.
+///
+/// A `token` goes through a pipe, where neither `ps` nor the child's own children can see it.
 pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>) -> Result<()> {
-    // Here, and not by the child alone: the log is that of the tunnel which is up.
+    // The child checks this too, but the parent has to check it before it opens the log, which belongs to a running tunnel.
     run_file::check_free(interface)?;
     let log = run_file::create_path(interface, "log")?;
     let not_writable = |source| RunFileError::NotWritable { path: log.clone(), source };
-    // Of a tunnel that did not end properly. What the new one says while it starts should be in one file.
+    // A tunnel that did not end properly leaves its log behind. The messages of the new start should be in one file.
     if std::fs::metadata(&log).is_ok_and(|before| before.len() > log::LOG_MAX / 2) {
         std::fs::rename(&log, log::older(&log)).map_err(not_writable)?;
     }
@@ -48,7 +51,7 @@ pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>
         .spawn()
         .context("cannot start the background process")?;
     if let (Some(token), Some(mut stdin)) = (token, child.stdin.take()) {
-        // A child that ends before it has read this says why.
+        // If the child ends before it reads the token, its log has the reason.
         let _ = stdin.write_all(token.as_bytes());
     }
     let stdout = child.stdout.take().context("the child has no standard output")?;
@@ -56,7 +59,7 @@ pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>
     BufReader::new(stdout).read_line(&mut said)?;
     let text = std::fs::read(&log).unwrap_or_default();
     let news = String::from_utf8_lossy(text.get(usize::try_from(before)?..).unwrap_or_default()).into_owned();
-    // What it had to say so far is for the one who started it: warnings, or the reason of the failure.
+    // The user who started it sees the child's messages so far: warnings, or the reason of the failure.
     std::io::stderr().write_all(news.as_bytes())?;
     if said.trim_end() == READY {
         return Ok(());
@@ -66,30 +69,30 @@ pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>
     if news.trim().is_empty() {
         bail!("the background process ended before it was ready: {status}");
     }
-    // It has explained itself.
+    // The child's messages have the reason already.
     log::finish(None);
     std::process::exit(status.code().unwrap_or(1));
 }
 
-/// In the child: leaves the terminal's session. To be called first.
+/// In the child, leaves the terminal's session. Has to be called first.
 pub(crate) fn enter() {
     if is_child() {
-        // Fails only for a process group leader, which a child that was just started is not.
+        // setsid(2) fails only for the leader of a process group, and a new child is not one.
         let _ = rustix::process::setsid();
     }
 }
 
-/// In the child: tells the parent, who then returns.
+/// In the child, reports to the parent that the tunnel is ready. The parent then ends.
 pub(crate) fn ready() {
     if is_child() {
-        // The parent shows what was logged so far.
+        // The log is written completely first, because the parent shows it.
         log::finish(None);
-        // A parent that has gone away does not want to know.
+        // The parent may have ended already.
         let _ = writeln!(std::io::stdout(), "{READY}");
     }
 }
 
-/// In the child, at a proper end: nobody needs the log any more.
+/// In the child, removes the log after a proper end.
 pub(crate) fn leave(interface: &str) {
     if is_child()
         && let Ok(log) = run_file::create_path(interface, "log")

@@ -1,4 +1,4 @@
-//! What this process was given by its environment and must not hand on: hooks and other children inherit what is there.
+//! Values from the environment that this process must not pass on. Hooks and other children inherit the environment.
 
 use anyhow::{Context as _, Result, anyhow};
 use rustguard_tun::environment;
@@ -21,7 +21,7 @@ struct Inherited {
 
 static INHERITED: OnceLock<Inherited> = OnceLock::new();
 
-/// Takes both out of the environment. To be called first: beside other threads it cannot be done.
+/// Takes both variables out of the environment. Has to be called first, because it is impossible while other threads exist.
 pub(crate) fn take() -> Result<()> {
     let take = |name: &str| {
         let value = environment::take(name).with_context(|| {
@@ -32,12 +32,12 @@ pub(crate) fn take() -> Result<()> {
         value.map(|value| value.into_string().map_err(|_| anyhow!("{name} is not UTF-8"))).transpose()
     };
     let inherited = Inherited { token: take(TOKEN)?.map(Zeroizing::new), detached: take(DETACHED)? };
-    // Called once.
+    // This function is called only once.
     let _ = INHERITED.set(inherited);
     Ok(())
 }
 
-/// The token, where the environment had one.
+/// The token, if the environment had one.
 pub(crate) fn token() -> Option<Zeroizing<String>> {
     INHERITED.get()?.token.clone()
 }
@@ -47,7 +47,7 @@ pub(crate) fn is_detached() -> bool {
     INHERITED.get().is_some_and(|inherited| inherited.detached.is_some())
 }
 
-/// Whether its parent writes a token to its standard input.
+/// Whether the parent of this process writes a token to its standard input.
 pub(crate) fn brings_token() -> bool {
     INHERITED.get().is_some_and(|inherited| inherited.detached.as_deref() == Some(WITH_TOKEN))
 }

@@ -1,18 +1,19 @@
-//! From a tunnel that is ready to its end: what systemd and a parent process are told, and the signals that end it.
+//! The time from a tunnel's readiness to its end: the notifications to systemd and to a parent process, and the signals that end
+//! the tunnel.
 
 use super::detach;
 use anyhow::{Result, bail};
 use rustguard_device::{CloseReason, Device};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Ready: waits until something ends the tunnel.
+/// Reports that the tunnel is ready, and waits until something ends it.
 pub(crate) async fn run_until_ended(interface: &str, device: &Device, signals: &mut Signals) -> Result<()> {
     tracing::info!("{interface} is up");
     notify(&[sd_notify::NotifyState::Ready]);
     detach::ready();
     let ended = tokio::select! {
         reason = device.closed() => match reason {
-            // Deleting the interface is how wg-quick, and people, end a tunnel: not a failure.
+            // wg-quick and users end a tunnel by deleting its interface, so this is no failure.
             CloseReason::Shutdown | CloseReason::InterfaceDeleted => {
                 tracing::info!("{interface}: {reason}");
                 Ok(())
@@ -28,7 +29,7 @@ pub(crate) async fn run_until_ended(interface: &str, device: &Device, signals: &
     ended
 }
 
-/// Tells systemd, where it asked.
+/// Notifies systemd, if systemd asked for it.
 pub(crate) fn notify(states: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!("sd_notify: {error}");
@@ -46,7 +47,7 @@ impl Signals {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// Waits for one, and names it.
+    /// Waits for a signal, and returns its name.
     pub(crate) async fn recv(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",

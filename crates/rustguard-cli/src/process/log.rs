@@ -1,8 +1,8 @@
-//! The log on standard error. A thread of its own writes it: a pipe that nobody reads, or a journal that hangs, must not stop the
-//! tunnel. Lines that find the queue full are lost, and counted; the next line that is written says how many.
+//! The log on standard error. A separate thread writes it, because a pipe without a reader or a blocked journal must not stop the
+//! tunnel. Lines that do not fit into the queue are lost and counted. The number of lost lines is written before the next line.
 //!
-//! A detached tunnel's standard error is a file in `/run`, which is memory. It ends at [`LOG_MAX`], and one older file of that size is
-//! kept beside it.
+//! The standard error of a detached tunnel is a file in `/run`, which is in memory. The file is limited to [`LOG_MAX`] bytes, and
+//! one older file of that size is kept.
 
 use rustguard_device::interface::RUN_DIR;
 use std::{
@@ -27,18 +27,18 @@ use tracing_subscriber::{
     fmt::{MakeWriter, writer::BoxMakeWriter},
 };
 
-/// Lines that may wait.
+/// The most lines in the queue.
 const QUEUE: usize = 1_024;
-/// How long the end of the process waits for what was logged before.
+/// The time for which the end of the process waits for the queue.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Bytes of a detached tunnel's log, twice: the current file and the one before.
+/// The limit for the log of a detached tunnel, in bytes. It applies to the current file and to the older one.
 pub(crate) const LOG_MAX: u64 = 1 << 20;
 
 /// The queue of this process.
 static LINES: OnceLock<Lines> = OnceLock::new();
 
-/// Logs from now on. A `tunnel` tells what becomes of it, and waits for no reader; other commands say what is wrong, and have no
-/// threads besides their own (a user namespace is entered by processes with one thread only).
+/// Starts the log. A `tunnel` logs at the level info through the queue, and never waits for a reader. Other commands log warnings,
+/// and write them without another thread, because only a process with a single thread can enter a user namespace.
 pub(crate) fn init(tunnel: bool) {
     let level = if tunnel { LevelFilter::INFO } else { LevelFilter::WARN };
     let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var("RUSTGUARD_LOG");
@@ -56,29 +56,30 @@ pub(crate) fn init(tunnel: bool) {
         .with_writer(writer)
         .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
         .with_target(false);
-    // The journal stamps every line itself.
+    // The journal adds the time itself.
     if stderr_is_journal() { subscriber.without_time().init() } else { subscriber.init() }
 }
 
-/// Whether standard error is the journal: systemd names the device and the inode of the socket it has made for it
-/// (systemd.exec(5)), which a program that is merely started by a service inherits the name of, but not the socket.
+/// Whether standard error is the journal. systemd sets `JOURNAL_STREAM` to the device and the inode of the journal's socket
+/// (systemd.exec(5)). A program that a service starts inherits the variable even if its standard error is another file.
 pub(crate) fn stderr_is_journal() -> bool {
     let Ok(journal) = std::env::var("JOURNAL_STREAM") else { return false };
     let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() else { return false };
     File::from(stderr).metadata().is_ok_and(|stderr| journal == format!("{}:{}", stderr.dev(), stderr.ino()))
 }
 
-/// Writes one more line behind what was logged, and waits for all of it, for a second at most: to be called before the process ends.
+/// Writes one more line after the queue, and waits until all is written, for at most [`PATIENCE`]. Has to be called before the
+/// process ends.
 pub(crate) fn finish(last: Option<String>) {
     match (LINES.get(), last) {
         (Some(lines), last) => drop(lines.finish(last, PATIENCE)),
-        // Nobody to tell it to is no reason for another failure.
+        // An error in writing the last line cannot be reported.
         (None, Some(last)) => drop(writeln!(io::stderr(), "{last}")),
         (None, None) => {}
     }
 }
 
-/// The file of a detached tunnel, where that is what standard error is.
+/// The log file of a detached tunnel, if standard error is one.
 fn detached_log() -> Option<BoundedFile> {
     let path = fs::read_link("/proc/self/fd/2").ok()?;
     if path.extension()? != "log" || path.parent()? != Path::new(RUN_DIR) {
@@ -98,7 +99,7 @@ struct Lines {
 
 enum Message {
     Line(Vec<u8>),
-    /// Says when everything before it is written.
+    /// Reports that everything before it is written.
     Finish(mpsc::Sender<()>),
 }
 
@@ -109,13 +110,13 @@ impl Lines {
         let lines = Self { queue, lost: Arc::clone(&lost) };
         let write = move || write_all(&messages, &mut sink, &lost);
         if let Err(error) = thread::Builder::new().name("rg-log".to_owned()).spawn(write) {
-            let _ = writeln!(io::stderr(), "rustguard: nothing is logged: {error}");
+            let _ = writeln!(io::stderr(), "rustguard: cannot start the thread of the log, so nothing is logged: {error}");
         }
         lines
     }
 
     fn send(&self, line: &[u8]) {
-        // The other end is there for as long as the process.
+        // The receiving end exists as long as the process.
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =
             self.queue.try_send(Message::Line(line.to_vec()))
         {
@@ -144,11 +145,11 @@ impl Lines {
     }
 }
 
-/// The thread.
+/// The work of the thread.
 fn write_all(messages: &Receiver<Message>, sink: &mut impl Write, lost: &AtomicU64) {
     while let Ok(message) = messages.recv() {
         let lost = lost.swap(0, Ordering::Relaxed);
-        // There is nobody to tell that nobody reads it.
+        // An error in writing the log cannot be reported.
         if lost > 0 {
             let text = format!("({lost} lines of the log are lost here: standard error was not read in time)\n");
             let _ = sink.write_all(text.as_bytes());
@@ -164,7 +165,7 @@ fn write_all(messages: &Receiver<Message>, sink: &mut impl Write, lost: &AtomicU
 }
 
 impl Write for &Lines {
-    /// A whole line at a time: so the subscriber writes.
+    /// The subscriber writes one whole line with each call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.send(line);
         Ok(line.len())
@@ -183,23 +184,23 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// A file that is put aside when it is full.
+/// A file that is renamed when it is full, and replaced by a new one.
 struct BoundedFile {
     file: File,
     path: PathBuf,
     max: u64,
-    /// What else has to know of the new file: panics and hooks write to standard error.
+    /// Called with a new file, to make it standard error, because panics and hooks write there.
     taken: fn(&File) -> io::Result<()>,
 }
 
-/// Where the file before is.
+/// The path of the older file.
 pub(crate) fn older(log: &Path) -> PathBuf {
     log.with_extension("log.old")
 }
 
 impl BoundedFile {
     fn put_aside(&mut self) -> io::Result<()> {
-        // At the end of the tunnel the file is removed while it is still written to.
+        // At the end of the tunnel the file is removed while this process still writes to it.
         let ours = self.file.metadata()?.ino();
         if fs::metadata(&self.path)?.ino() != ours {
             return Err(io::ErrorKind::NotFound.into());
@@ -214,7 +215,7 @@ impl BoundedFile {
 
 impl Write for BoundedFile {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // The file is asked, for hooks write there, too.
+        // The length comes from the file system, because hooks write to the file, too.
         if self.file.metadata()?.len() + line.len() as u64 > self.max && self.put_aside().is_err() {
             self.file.set_len(0)?;
         }
@@ -233,7 +234,7 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// Takes lines when it is told to, like a pipe that somebody reads now and then.
+    /// Takes lines only on request, like a pipe with a slow reader.
     struct Stalled {
         begun: mpsc::Sender<()>,
         go: Receiver<()>,
@@ -259,14 +260,14 @@ mod tests {
         let (taken, read) = mpsc::channel();
         let (begun, stalled) = mpsc::channel();
         let lines = Lines::start(Stalled { begun, go: wait, taken }, 4);
-        // Returns, though nothing is read: one line is in the writer's hands, four wait.
+        // `send` returns although nothing is read. The writer has one line, and four lines wait.
         lines.send(b"line 0\n");
         stalled.recv_timeout(MINUTE).unwrap();
         for n in 1..100 {
             lines.send(format!("line {n}\n").as_bytes());
         }
         assert!(!lines.finish(Some("the end".to_owned()), Duration::ZERO), "nor for the end");
-        // Somebody reads again.
+        // The reader continues.
         for _ in 0..6 {
             go.send(()).unwrap();
         }
@@ -308,7 +309,7 @@ mod tests {
             assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
         }
         assert!(fs::read_to_string(&path).unwrap().ends_with("999\n"));
-        // The tunnel has ended, and the file is removed: it does not come back.
+        // After the end of the tunnel the file is removed, and it must not come back.
         fs::remove_file(&path).unwrap();
         for _ in 0..200 {
             writeln!(log, "{:099}", 0).unwrap();

@@ -1,7 +1,7 @@
-//! `rustguard demo mesh`: five nodes in a ring, all of which send to all others; one cable loses everything for a while, and
-//! nobody is told.
+//! `rustguard demo mesh`: five nodes in a ring. Every node sends to every other node. One cable loses all packets for a while,
+//! without any signal to its ends.
 //!
-//! As in the other demonstration a thread per node lives in a network namespace of its own, with the device that `up` runs.
+//! As in the other demonstration, each node is a thread in its own network namespace and runs the same device as `up`.
 
 mod node;
 mod ring;
@@ -22,18 +22,18 @@ use std::{
 use timeline::{Picture, Stage};
 use tokio::sync::{mpsc, oneshot};
 
-/// How long everything is shown to work, before and after.
+/// The time for which the working mesh is shown, before the cut and after it.
 const STEADY: Duration = Duration::from_millis(2_000);
-/// Nothing in the demo takes this long unless something is broken.
+/// The limit for each step. A step takes longer only if something is broken.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long the way that was there first is waited for: routes do not change back in a hurry.
+/// The time to wait for the first path to return. The protocol does not leave a working path at once.
 const BACK: Duration = Duration::from_secs(5);
-/// How often nodes are asked how far they are.
+/// The interval at which nodes are asked for their state.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Runs the demo, prints what happened, and draws it.
 pub(crate) fn run(picture: Option<&Path>) -> Result<()> {
-    // Told now rather than after ten seconds.
+    // This error is better reported now than after ten seconds.
     if let Some(folder) =
         picture.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir())
     {
@@ -41,25 +41,25 @@ pub(crate) fn run(picture: Option<&Path>) -> Result<()> {
     }
     let privileged = become_privileged()?;
     println!(
-        "Five nodes in a ring, each in a network namespace of its own{}:\n\n    {} ── ({})\n",
+        "Five nodes in a ring, each in its own network namespace{}:\n\n    {} ── ({})\n",
         if privileged { "" } else { " (inside a user namespace: no root needed)" },
         NAMES.join(" ── "),
         NAMES[0],
     );
     let mut ring = Ring::start();
-    // The thread's own error is the cause of whatever was waited for in vain.
+    // If a wait was in vain because a thread failed, the error of the thread is the cause, so it comes first.
     let shown = ring.show();
     let logs = ring.end()?;
     let picture_of = Picture { logs, ..shown? };
     let path = write(picture, &picture_of.draw())?;
     println!("\nThe picture is in {}. Nothing else is left behind.", path.display());
     println!(
-        "Next: `Routing = babel` in a configuration file of your own, then `rustguard routes`, `trace` and `map`."
+        "Next: add `Routing = babel` to your configuration files, then try `rustguard routes`, `trace` and `map`."
     );
     Ok(())
 }
 
-/// The nodes, running.
+/// The running nodes.
 struct Ring {
     nodes: Vec<(mpsc::UnboundedSender<Ask>, JoinHandle<Result<Log>>)>,
 }
@@ -76,7 +76,7 @@ impl Ring {
         Self { nodes: nodes.collect() }
     }
 
-    /// What is to be seen, in the order it happens.
+    /// Runs the stages of the demonstration in order, and prints what happens.
     fn show(&mut self) -> Result<Picture> {
         for (index, _) in NAMES.iter().enumerate() {
             let next = self.ask((index + 1) % NAMES.len(), Ask::Namespace)?;
@@ -86,24 +86,24 @@ impl Ring {
         for index in 0..NAMES.len() {
             self.ask(index, Ask::Start)?;
         }
-        self.until_all_reach_all(start, "each node reaches each other one")?;
+        self.until_all_reach_all(start, "all nodes reach each other")?;
         let pairs = NAMES.len() * (NAMES.len() - 1) / 2;
-        row("together", start.elapsed(), &format!("from the start until each reached each other: {pairs} pairs"));
-        // Metrics settle: which of two ways is the better one is known after some round trips.
+        row("together", start.elapsed(), &format!("until all {pairs} pairs had exchanged packets, from the start"));
+        // Metrics settle: the better one of two paths is known after some round trips.
         std::thread::sleep(STEADY);
         let before = self.look()?;
-        way("the way", &before);
+        way("path", &before);
 
-        println!("\n  The cable between {} and {} loses everything from now on.\n", NAMES[CUT], NAMES[CUT + 1]);
+        println!("\n  The cable between {} and {} loses all packets from now on.\n", NAMES[CUT], NAMES[CUT + 1]);
         let cut = Instant::now();
         self.cable(Ask::Lose)?;
-        let noticed = self.until(cut, "an end of the dead cable notices", |ring| ring.link_is(false))?;
-        row("noticed", noticed - cut, "until the first end of the cable had given the other up");
+        let noticed = self.until(cut, "one end of the dead cable notices the loss", |ring| ring.link_is(false))?;
+        row("noticed", noticed - cut, "until one end of the cable had given up the other end");
         let healed = self.until_all_reach_all(cut, "all nodes reach each other around the dead cable")?;
-        row("healed", healed - cut, "until every pair had exchanged packets again");
+        row("healed", healed - cut, "until all pairs had exchanged packets again");
         std::thread::sleep(STEADY);
         let during = self.look()?;
-        way("the way", &during);
+        way("path", &during);
 
         println!("\n  The cable works again.\n");
         let mended = Instant::now();
@@ -114,13 +114,13 @@ impl Ring {
         let same = |ring: &Self| Ok(there(&ring.look()?) == there(&before));
         match self.wait(mended, BACK, same)? {
             Some(at) => {
-                row("as before", at - mended, &format!("until {} took the way of the beginning again", NAMES[CUT]));
+                row("as before", at - mended, &format!("until {} used its first path again", NAMES[CUT]));
             }
-            None => println!("  as before                not yet: a way that works is not left in a hurry"),
+            None => println!("  as before                not yet: the protocol does not leave a working path at once"),
         }
         std::thread::sleep(STEADY / 2);
         let after = self.look()?;
-        way("the way", &after);
+        way("path", &after);
         let stages = [
             Stage { title: "before".into(), table: before, dead: false },
             Stage { title: format!("{:.1} s after the cut", (healed - cut).as_secs_f64()), table: during, dead: true },
@@ -129,7 +129,7 @@ impl Ring {
         Ok(Picture { start, cut, noticed, healed, mended, end: Instant::now(), stages, logs: Vec::new() })
     }
 
-    /// Ends all nodes, and returns what they noted.
+    /// Ends all nodes, and returns their logs.
     fn end(self) -> Result<Vec<Log>> {
         let (asks, threads): (Vec<_>, Vec<_>) = self.nodes.into_iter().unzip();
         drop(asks);
@@ -153,13 +153,13 @@ impl Ring {
         Ok(table)
     }
 
-    /// Does something to both ends of the cable.
+    /// Sends a request about the cable to both of its ends.
     fn cable(&self, what: impl Fn(usize, oneshot::Sender<()>) -> Ask) -> Result<()> {
         self.ask(CUT, |done| what(CUT + 1, done))?;
         self.ask(CUT + 1, |done| what(CUT, done))
     }
 
-    /// Whether the cable's ends are neighbours: both, or with false, not both.
+    /// With `usable`, whether both ends of the cable have each other as neighbours. Without, whether at least one has not.
     fn link_is(&self, usable: bool) -> Result<bool> {
         let here = self.ask(CUT, |answer| Ask::Hears(CUT + 1, answer))?;
         let there = self.ask(CUT + 1, |answer| Ask::Hears(CUT, answer))?;
@@ -177,10 +177,10 @@ impl Ring {
     }
 
     fn until(&self, since: Instant, what: &str, done: impl Fn(&Self) -> Result<bool>) -> Result<Instant> {
-        self.wait(since, PATIENCE, done)?.with_context(|| format!("not within {PATIENCE:?}: {what}"))
+        self.wait(since, PATIENCE, done)?.with_context(|| format!("this did not happen within {PATIENCE:?}: {what}"))
     }
 
-    /// When it was done, if within the limit.
+    /// Waits until `done` returns true. Returns the time of that, or `None` after the limit.
     fn wait(&self, since: Instant, limit: Duration, done: impl Fn(&Self) -> Result<bool>) -> Result<Option<Instant>> {
         while !done(self)? {
             if since.elapsed() > limit {
@@ -196,13 +196,13 @@ fn row(name: &str, took: Duration, what: &str) {
     println!("  {name:<13} {:>6.2} s   {what}", took.as_secs_f64());
 }
 
-/// The way between the ends of the cable.
+/// Prints the path between the ends of the cable.
 fn way(name: &str, table: &Table) {
     let nodes: Vec<_> = path(table, CUT, CUT + 1).into_iter().map(|node| NAMES[node]).collect();
     println!("  {name:<24}{}", nodes.join(" → "));
 }
 
-/// Writes the picture where it was wished, or into a new file that nobody else had a hand in.
+/// Writes the picture to the given path, or into a new file that no other user can have prepared.
 fn write(path: Option<&Path>, text: &str) -> Result<PathBuf> {
     if let Some(path) = path {
         fs::write(path, text).with_context(|| format!("cannot write the picture to {}", path.display()))?;
@@ -211,7 +211,7 @@ fn write(path: Option<&Path>, text: &str) -> Result<PathBuf> {
     let folder = std::env::temp_dir();
     let file = tempfile::Builder::new().prefix("rustguard-mesh-").suffix(".svg").tempfile_in(&folder);
     let mut file = file.with_context(|| {
-        format!("cannot write the picture to {}; --picture FILE puts it elsewhere", folder.display())
+        format!("cannot write the picture to {}; choose another place with --picture FILE", folder.display())
     })?;
     file.write_all(text.as_bytes())?;
     Ok(file.keep()?.1)

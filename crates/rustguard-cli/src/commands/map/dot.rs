@@ -3,7 +3,7 @@
 use super::{EdgeKind, Graph, Kind};
 use std::fmt::Write as _;
 
-/// The whole file.
+/// Returns the whole file.
 pub(super) fn write(graph: &Graph) -> String {
     let mut text = format!(
         "graph mesh {{\n  label={};\n  rankdir=LR;\n  node [shape=box, style=rounded, fontname=\"sans-serif\"];\n  \
@@ -33,7 +33,7 @@ pub(super) fn write(graph: &Graph) -> String {
     text + "}\n"
 }
 
-/// A string of the language. A backslash begins an escape in labels, so it is doubled.
+/// A quoted string of the DOT language. A backslash begins an escape in labels, so it is doubled.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(
             write(&Graph::of(&mesh(), "here")),
             r#"graph mesh {
-  label="The mesh as here knows it by wg0";
+  label="The mesh of wg0, as here knows it";
   rankdir=LR;
   node [shape=box, style=rounded, fontname="sans-serif"];
   edge [fontname="sans-serif", fontsize=10];
@@ -67,8 +67,8 @@ mod tests {
   n2 [label="b\ncost 96, 12.3 ms\n10.0.0.2/32"];
   n3 [label="c<&>\"\ncost 310, 12.3 ms\n10.0.0.3/32"];
   n4 [label="x\nsilent", color=red];
-  n5 [label="0404040404040404\nmetric 192 by b\n10.0.0.4/32\n10.4.0.0/16\nfd00::4/128"];
-  n6 [label="0505050505050505\nmetric 288 by b\n10.4.4.0/24"];
+  n5 [label="0404040404040404\nmetric 192 via b\n10.0.0.4/32\n10.4.0.0/16\nfd00::4/128"];
+  n6 [label="0505050505050505\nmetric 288 via b\n10.4.4.0/24"];
   n0 -- n1 [label=""];
   n0 -- n2 [label="cost 96, 12.3 ms"];
   n0 -- n3 [label="cost 310, 12.3 ms"];

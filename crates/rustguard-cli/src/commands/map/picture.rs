@@ -1,9 +1,10 @@
-//! The map as a picture: columns by distance from this node, which is to the left of them, and its clients to the left of it.
+//! The map as a picture. The columns are, from left to right: the clients of this node, this node, its neighbours, and the nodes
+//! further away by their distance.
 
 use super::{EdgeKind, Graph, Kind, Node};
 use crate::output::svg::Svg;
 
-/// All in pixels.
+// Lengths in pixels.
 const BOX: f64 = 236.0;
 const GAP: f64 = 84.0;
 const BETWEEN: f64 = 18.0;
@@ -11,14 +12,14 @@ const MARGIN: f64 = 28.0;
 const HEAD: f64 = 58.0;
 const FOOT: f64 = 44.0;
 const LINE: f64 = 16.0;
-/// Prefixes that have a line of their own; the box tells the others when it is pointed at.
+/// The most prefixes that a box shows. The hint of the box has all of them.
 const SHOWN: usize = 5;
-/// Columns of what is beyond the neighbours: the last takes the rest.
+/// The most columns beyond the neighbours. The last one takes all nodes that are still further away.
 const DEPTH: usize = 4;
-/// Characters that fit into a box.
+/// The number of characters that fit into a box.
 const WIDE: usize = 28;
 
-/// The whole file.
+/// Returns the whole file.
 pub(super) fn draw(graph: &Graph) -> String {
     let columns = columns(graph);
     let near = columns.iter().filter(|column| !is_further(graph, column)).map(|column| height_of(graph, column));
@@ -34,7 +35,7 @@ pub(super) fn draw(graph: &Graph) -> String {
             y += height(&graph.nodes[node]) + BETWEEN;
         }
     }
-    // What is far has a row of its own: the line that leads to it then passes no other box.
+    // Each node beyond the neighbours has its own row, so that the line to it does not cross another box.
     let mut y = top_of(&far);
     for node in far {
         places[node].1 = y;
@@ -71,7 +72,7 @@ fn class(kind: EdgeKind) -> &'static str {
     }
 }
 
-/// Nodes by column.
+/// The nodes of each column.
 fn columns(graph: &Graph) -> Vec<Vec<usize>> {
     let mut links: Vec<u16> = graph.nodes.iter().filter_map(further).collect();
     links.sort_unstable();
@@ -90,10 +91,10 @@ fn columns(graph: &Graph) -> Vec<Vec<usize>> {
     columns
 }
 
-/// What is beyond the neighbours, that behind the same one together, so that lines seldom cross.
+/// The nodes beyond the neighbours, grouped by their neighbour, so that lines seldom cross.
 fn rows(graph: &Graph) -> Vec<usize> {
     let mut rows: Vec<usize> = (0..graph.nodes.len()).filter(|&node| further(&graph.nodes[node]).is_some()).collect();
-    // The first edge to a node is that from its first next hop.
+    // The first edge to a node comes from its first next hop.
     rows.sort_by_key(|&node| (graph.edges.iter().find(|edge| edge.to == node).map(|edge| edge.from), node));
     rows
 }
@@ -136,14 +137,14 @@ fn draw_node(svg: &mut Svg, node: &Node, (x, y): (f64, f64)) {
     }
 }
 
-/// What the lines mean, as far as there are such.
+/// Draws the legend of the lines that the map contains.
 fn legend(svg: &mut Svg, graph: &Graph, y: f64) {
     let mut x = MARGIN;
     for (kind, words) in [
         (EdgeKind::Link, "a tunnel"),
         (EdgeKind::Broken, "a tunnel that cannot be used"),
-        (EdgeKind::Via, "reached by; who is between is not known here"),
-        (EdgeKind::Backup, "would take over"),
+        (EdgeKind::Via, "next hop; the nodes in between are not known"),
+        (EdgeKind::Backup, "backup next hop"),
     ] {
         if graph.edges.iter().any(|edge| edge.kind == kind) {
             svg.line((x, y - 4.0), (x + 28.0, y - 4.0), class(kind));
@@ -153,7 +154,7 @@ fn legend(svg: &mut Svg, graph: &Graph, y: f64) {
     }
 }
 
-/// The beginning of what does not fit.
+/// Shortens a text that does not fit.
 fn shortened(text: &str, wide: usize) -> String {
     if text.chars().count() <= wide {
         return text.to_owned();
@@ -196,7 +197,7 @@ mod tests {
             .map(|line| ["x", "y", "width", "height"].map(|name| number(line, name)))
             .collect();
         assert!(rects.len() > 50, "{}", rects.len());
-        // The straight part of a line passes no box.
+        // The straight part of a line does not cross any box.
         let lines = text.lines().filter(|line| line.starts_with("<line"));
         let lines: Vec<_> = lines.map(|line| ["x1", "x2", "y1"].map(|name| number(line, name))).collect();
         assert!(lines.len() > 30, "{}", lines.len());

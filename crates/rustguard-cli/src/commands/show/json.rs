@@ -1,4 +1,4 @@
-//! The state of interfaces for programs. Numbers are numbers, what is not there is `null`, times are Unix times.
+//! The state of interfaces for programs. Numbers are JSON numbers, missing values are `null`, and times are Unix times.
 
 use super::{Device, to_base64};
 use rustguard_device::uapi::PathView;
@@ -17,17 +17,18 @@ struct JsonDevice<'a> {
     private_key: Option<Zeroizing<String>>,
     listen_port: u16,
     fwmark: Option<u32>,
-    /// Whether packets go from peer to peer without the host: `on`, `off`, `isolated`, `rules` (of netfilter are there), `unknown`.
+    /// Whether RustGuard relays packets from peer to peer: `on`, `off`, `isolated`, `rules` (netfilter has rules for forwarded
+    /// packets), or `unknown`.
     relay: Option<&'a str>,
-    /// Which rules.
+    /// The rules, for `rules`.
     relay_rules: Option<&'a str>,
-    /// Packets from peer to peer.
+    /// The number of relayed packets.
     relayed: u64,
-    /// Packets let through with sources that their routers do not announce.
+    /// The number of accepted packets with a source that the sending router does not announce.
     unannounced: u64,
-    /// Packets, by reason.
+    /// The number of dropped packets, by reason.
     dropped: BTreeMap<&'a str, u64>,
-    /// Machines, by what became of them.
+    /// The counters of enrolment.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     enrolment: BTreeMap<&'a str, u64>,
     peers: Vec<JsonPeer<'a>>,
@@ -40,7 +41,7 @@ struct JsonPeer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     preshared_key: Option<Zeroizing<String>>,
     endpoint: Option<&'a str>,
-    /// Where there are several.
+    /// The paths, if the peer has several.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     paths: &'a [PathView],
     allowed_ips: Vec<String>,

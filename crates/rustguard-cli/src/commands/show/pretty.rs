@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 const HIDDEN: &str = "(hidden)";
 
-/// Prints a block per interface and one per peer; the peer that was heard of last comes first.
+/// Prints a block for each interface and for each peer. The peer with the latest handshake comes first.
 pub(super) fn print(out: &mut impl Write, devices: &[(String, Device)], secrets: bool, colour: bool) -> io::Result<()> {
     let mut page = Page { out, colour, secrets, now: now() };
     for (index, (name, device)) in devices.iter().enumerate() {
@@ -24,12 +24,12 @@ pub(super) fn print(out: &mut impl Write, devices: &[(String, Device)], secrets:
     Ok(())
 }
 
-/// A path in words: where, whether it works, what for.
+/// Describes a path: its endpoint, its state, and its use.
 fn words(path: &PathView) -> String {
     let mut words = match (&path.configured, &path.endpoint) {
         (Some(configured), _) => configured.clone(),
         (None, Some(endpoint)) => endpoint.clone(),
-        (None, None) => "somewhere".to_owned(),
+        (None, None) => "unknown endpoint".to_owned(),
     };
     if let Some(local) = &path.local {
         let _ = write!(words, " from {local}");
@@ -54,16 +54,16 @@ fn words(path: &PathView) -> String {
     words
 }
 
-/// Whether packets go from peer to peer without the host, and why not; nothing where there is nobody to go to.
+/// Describes who relays packets from peer to peer, and why. Returns `None` if there are no two peers and no relayed packets.
 fn relay(device: &Device) -> Option<String> {
     if device.peers.len() < 2 && device.relayed == 0 {
         return None;
     }
     Some(match (device.relay.as_deref()?, &device.relay_rules) {
         ("on", _) => "on".to_owned(),
-        ("isolated", _) => "none, peers are kept apart".to_owned(),
-        ("rules", Some(rules)) => format!("by the host, for {rules} to see it (past it: --relay unfiltered)"),
-        ("unknown", _) => "by the host, until it is known whether netfilter has rules for it".to_owned(),
+        ("isolated", _) => "off, because peers are isolated".to_owned(),
+        ("rules", Some(rules)) => format!("by the host, because of {rules} (--relay unfiltered ignores it)"),
+        ("unknown", _) => "by the host, until RustGuard knows whether netfilter has rules for forwarded packets".to_owned(),
         (_, _) => "by the host".to_owned(),
     })
 }
@@ -92,7 +92,7 @@ impl<W: Write> Page<'_, W> {
         }
         if device.unannounced > 0 {
             let text =
-                format!("{} packets let through with sources that their routers do not announce", device.unannounced);
+                format!("{} packets accepted with sources that their routers do not announce", device.unannounced);
             self.line("unannounced", text)?;
         }
         if !device.drops.is_empty() {
@@ -208,7 +208,7 @@ mod tests {
         let public = public_key(&device());
         let expected = format!(
             "interface: wg0\n  public key: {}\n  private key: (hidden)\n  listening port: 51820\n  fwmark: 0xca6c\n  \
-             relay: by the host, for the chain `x` to see it (past it: --relay unfiltered)\n  relayed: 12 packets from peer to peer\n  unannounced: 5 packets let through with sources that their routers do not announce\n  dropped: 3 forged\n  enrolment: 4 admitted\n\n\
+             relay: by the host, because of the chain `x` (--relay unfiltered ignores it)\n  relayed: 12 packets from peer to peer\n  unannounced: 5 packets accepted with sources that their routers do not announce\n  dropped: 3 forged\n  enrolment: 4 admitted\n\n\
              peer: laptop\n  public key: AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n  preshared key: (hidden)\n  \
              endpoint: [2001:db8::1]:9\n  allowed ips: 10.0.0.0/8, fd00::/8\n  latest handshake: 1 hour, 1 minute, 1 second ago\n  \
              transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n\n\

@@ -1,4 +1,5 @@
-//! Echo requests with a hop limit (RFC 792, RFC 4443): whoever takes the last hop off says so, and thereby who he is.
+//! Echo requests with a hop limit (RFC 792, RFC 4443). The host at which the hop limit ends answers, and its answer has its
+//! address.
 
 use anyhow::{Context as _, Result};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -9,43 +10,43 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Hops after which no destination is expected any more.
+/// The highest hop limit. No destination is expected behind it.
 pub(crate) const MAX_HOPS: u8 = 30;
-/// Hops that are asked at once. A path is mostly shorter, and each host answers few of these per second (Linux lets six
-/// errors for one receiver pass at once, net.ipv4.icmp_ratelimit).
+/// The number of hops that are probed at once. Most paths are shorter. A host answers only a few such requests per second: Linux
+/// permits a burst of six errors to one receiver (net.ipv4.icmp_ratelimit).
 const GROUP: u8 = 6;
-/// Between two requests: nodes with two CPUs answer in order then.
+/// The time between two requests. With it, nodes with two CPUs answer in order.
 const PACE: Duration = Duration::from_millis(5);
-/// How long answers are waited for, each time.
+/// The time to wait for answers after each try.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often a hop that does not answer is asked.
+/// The number of requests to a hop that does not answer.
 const TRIES: u8 = 2;
-/// The same behind hops none of which has answered.
+/// The same after a group in which no hop has answered.
 const TRIES_IN_SILENCE: u8 = 1;
 
-/// What became of the request with one hop limit.
+/// The answer to a request with one hop limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// Who answered.
+    /// The host that answered.
     pub(crate) from: IpAddr,
-    /// How long that took.
+    /// The time from the request to the answer.
     pub(crate) round_trip: Duration,
-    /// What it says.
+    /// The content of the answer.
     pub(crate) kind: Kind,
 }
 
-/// What an answer says.
+/// The content of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The destination was reached.
     Reached,
-    /// The hop limit is used up there.
+    /// The hop limit ended at this host.
     Hop,
-    /// It goes no further, with the code of RFC 792 or RFC 4443.
+    /// The destination is unreachable, with the code of RFC 792 or RFC 4443.
     Unreachable(u8),
 }
 
-/// Finds the path to `to` through an interface, and tells `each` hop in order: its number, and its answer.
+/// Finds the path to `to` through an interface. Calls `each` for each hop in order, with its number and its answer.
 pub(crate) fn path(interface: &str, to: IpAddr, mut each: impl FnMut(u8, Option<Answer>) -> Result<()>) -> Result<()> {
     let mut probes = Probes::open(interface, to)?;
     let (mut first, mut tries) = (1, TRIES);
@@ -65,11 +66,11 @@ pub(crate) fn path(interface: &str, to: IpAddr, mut each: impl FnMut(u8, Option<
 }
 
 struct Probes {
-    /// A raw socket; the type of the standard library has what is needed without unsafe code.
+    /// A raw socket, in a type of the standard library that can receive without unsafe code.
     socket: UdpSocket,
     to: IpAddr,
     identifier: u16,
-    /// When each request went, by its sequence number.
+    /// The hop limit and the time of each request. The index is the sequence number.
     sent: Vec<(u8, Instant)>,
 }
 
@@ -81,13 +82,13 @@ impl Probes {
         };
         let socket = Socket::new(domain, Type::RAW, Some(protocol))
             .context("cannot send echo requests; run as root, or with sudo")?;
-        // Where the host's own routes lead elsewhere, it is still the mesh that was asked about.
+        // The probes use this interface even if the host's own routes lead elsewhere, because the user asks about the mesh.
         socket.bind_device(Some(interface.as_bytes())).with_context(|| format!("cannot send through {interface}"))?;
         let socket = UdpSocket::from(OwnedFd::from(socket));
         Ok(Self { socket, to, identifier: rand::random(), sent: Vec::new() })
     }
 
-    /// One answer for each hop limit from `first` to `last`, or none.
+    /// Returns the answer for each hop limit from `first` to `last`, or `None` without an answer.
     fn ask(&mut self, first: u8, last: u8, tries: u8) -> Result<Vec<Option<Answer>>> {
         let mut answers = vec![None; usize::from(last - first) + 1];
         for _ in 0..tries {
@@ -119,14 +120,14 @@ impl Probes {
         self.sent.push((hop, Instant::now()));
         // A raw socket has no ports.
         match self.socket.send_to(&request, SocketAddr::new(self.to, 0)) {
-            // The answer to an earlier request, told once more by the socket.
+            // The socket reports the answer to an earlier request once more.
             Err(error) if error.kind() == io::ErrorKind::HostUnreachable => Ok(()),
             Err(error) => Err(error).with_context(|| format!("cannot send to {}", self.to)),
             Ok(_) => Ok(()),
         }
     }
 
-    /// Takes answers until the deadline, or until there are enough of them.
+    /// Receives answers until the deadline, or until they are complete.
     fn receive(&self, first: u8, answers: &mut [Option<Answer>], deadline: Instant) -> Result<()> {
         let mut buffer = [0; 2048];
         while !complete(answers) {
@@ -154,7 +155,7 @@ impl Probes {
     }
 }
 
-/// Whether there is nothing more to wait for: all hops up to the last one that matters have answered.
+/// Whether all hops up to the destination, or up to the host that reports it as unreachable, have answered.
 fn complete(answers: &[Option<Answer>]) -> bool {
     for answer in answers {
         match answer {
@@ -166,7 +167,7 @@ fn complete(answers: &[Option<Answer>]) -> bool {
     true
 }
 
-/// An echo request without data. The kernel fills in the checksum of ICMPv6, for which it knows the addresses.
+/// An echo request without data. The kernel sets the checksum of ICMPv6, because it knows the addresses that the checksum covers.
 fn request(to: IpAddr, identifier: u16, sequence: u16) -> [u8; 8] {
     let kind = if to.is_ipv4() { 8 } else { 128 };
     let ([i, d], [s, q]) = (identifier.to_be_bytes(), sequence.to_be_bytes());
@@ -181,8 +182,8 @@ fn request(to: IpAddr, identifier: u16, sequence: u16) -> [u8; 8] {
     request
 }
 
-/// The sequence number that a packet answers, and how. An IPv4 packet comes with its header, of IPv6 there is the ICMP message
-/// alone (raw(7), RFC 3542 §3).
+/// The sequence number that a packet answers, and the content of the answer. A raw IPv4 socket delivers the packet with its IP
+/// header, a raw IPv6 socket only the ICMP message (raw(7), RFC 3542 §3).
 fn answer(packet: &[u8], to: IpAddr, identifier: u16) -> Option<(u16, Kind)> {
     let v4 = to.is_ipv4();
     let message = if v4 { skip_header_v4(packet)? } else { packet };
@@ -213,7 +214,7 @@ fn answer(packet: &[u8], to: IpAddr, identifier: u16) -> Option<(u16, Kind)> {
     }
 }
 
-/// What follows an IPv4 header.
+/// The bytes after an IPv4 header.
 fn skip_header_v4(packet: &[u8]) -> Option<&[u8]> {
     let words = packet.first()? & 0x0f;
     (words >= 5).then(|| packet.get(usize::from(words) * 4..)).flatten()
@@ -276,7 +277,7 @@ mod tests {
             (outer(message(11, 0, &quote(V4, 1, 8))), None),
             (outer(message(11, 0, &[header_v4(V4, 1, 5), vec![0, 0, 0, 0, 0, 7, 0, 9]].concat())), None),
             (asked.to_vec(), None),
-            // Nothing has a header of no length.
+            // A header of length 0 is invalid.
             (vec![0, 0, 0, 0, 0, 7, 0, 9], None),
         ] {
             assert_eq!(answer(&packet, to, 7), expected, "{packet:?}");

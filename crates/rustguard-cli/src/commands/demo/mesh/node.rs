@@ -1,4 +1,4 @@
-//! A node of the ring: its namespace, its device, and what it sends to the others.
+//! A node of the ring: its namespace, its device, and its echo requests to the other nodes.
 
 use super::ring::{Log, NAMES, Sample, TICK};
 use crate::{commands::demo::enter, netlink::links::Links};
@@ -23,30 +23,30 @@ use tokio::{
 };
 
 const PORT: u16 = 51820;
-/// Where echo requests go inside the tunnel.
+/// The UDP port of echo requests inside the tunnel.
 const SERVICE: u16 = 7777;
 
-/// What a node is asked; each is answered when it is done.
+/// A request to a node. The node answers when it has done it.
 pub(super) enum Ask {
-    /// Its namespace.
+    /// Return the node's namespace.
     Namespace(oneshot::Sender<OwnedFd>),
-    /// To lay a cable into the namespace of the next one.
+    /// Lay a cable into the namespace of the next node.
     Lay(OwnedFd, oneshot::Sender<()>),
-    /// To start its device, and sending.
+    /// Start the device, and begin to send.
     Start(oneshot::Sender<()>),
-    /// Who gets what it sends to each.
+    /// Return the next hop to each node.
     Look(oneshot::Sender<[Option<usize>; NAMES.len()]>),
-    /// Whether a node is its neighbour.
+    /// Return whether a node is a neighbour over a usable link.
     Hears(usize, oneshot::Sender<bool>),
-    /// Whether everybody it sends to has answered a request made since then.
+    /// Return whether every node that this one sends to has answered a request made since then.
     Reaches(Instant, oneshot::Sender<bool>),
-    /// To lose whatever is for this node.
+    /// Lose all packets to this node on the cable.
     Lose(usize, oneshot::Sender<()>),
-    /// To end that.
+    /// End the loss.
     Find(usize, oneshot::Sender<()>),
 }
 
-/// A node, in a thread of its own.
+/// A node, which runs in its own thread.
 pub(super) struct Node {
     me: usize,
     keys: [PublicKey; NAMES.len()],
@@ -57,7 +57,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Lives until nobody can ask it anything any more.
+    /// Runs until the sending end of `asked` is dropped.
     pub(super) fn run(
         me: usize,
         secret: StaticSecret,
@@ -88,7 +88,7 @@ impl Node {
     }
 
     async fn answer(&mut self, ask: Ask, secret: &StaticSecret) -> Result<()> {
-        // Who has asked and gone away wants no answer.
+        // The sender of a request may be gone. It needs no answer then.
         match ask {
             Ask::Namespace(answer) => {
                 let _ = answer.send(namespace::current_network()?);
@@ -130,7 +130,7 @@ impl Node {
         let mut builder = Device::builder()
             .private_key(secret.clone())
             .listen_port(PORT)
-            // Five devices share a machine here that may have two cores.
+            // The five devices may share two cores.
             .queues(NonZeroUsize::MIN)
             .relay(Relay::ByEngine)
             .routing(engine)
@@ -177,18 +177,18 @@ impl Node {
         later(self.me).all(answered)
     }
 
-    /// One request to everybody that comes later in the ring: once for every pair.
+    /// Sends one request to each node that comes later in the ring, so that each pair is tested once.
     async fn send(&mut self) {
         let Some(socket) = &self.socket else { return };
         for to in later(self.me) {
             let [.., a, b, c, d] = self.log.samples.len().to_be_bytes();
             self.log.samples.push(Sample { to, at: Instant::now(), round_trip: None });
-            // There may be no route yet, or for a moment.
+            // Sending fails while there is no route, at the start or for a moment after the cut.
             let _ = socket.try_send_to(&[b'?', a, b, c, d], SocketAddr::from((inside(to), SERVICE)));
         }
     }
 
-    /// Answers a request, or notes an answer.
+    /// Answers a request, or records an answer.
     async fn received(&mut self, buffer: &[u8; 16], received: std::io::Result<(usize, SocketAddr)>) {
         let (Ok((5, from)), [kind, a, b, c, d, ..]) = (received, *buffer) else { return };
         if kind == b'?' {
@@ -200,7 +200,7 @@ impl Node {
     }
 }
 
-/// The next packet; never one while there is no socket.
+/// Waits for the next packet. Without a socket, it waits for ever.
 async fn receive(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> std::io::Result<(usize, SocketAddr)> {
     match socket {
         Some(socket) => socket.recv_from(buffer).await,
@@ -234,7 +234,8 @@ fn host(node: usize) -> ipnet::IpNet {
     std::net::IpAddr::from(inside(node)).into()
 }
 
-/// A node's address on the cable to another (RFC 5737): four for each cable, which belongs to the one whose next is the other.
+/// A node's address on the cable to another node (RFC 5737). Each cable has a block of four addresses, numbered after the node
+/// whose next node is at the other end.
 fn outside(node: usize, other: usize) -> Ipv4Addr {
     let (owner, end) = if next(node) == other { (node, 1) } else { (other, 2) };
     Ipv4Addr::new(192, 0, 2, owner as u8 * 4 + end)

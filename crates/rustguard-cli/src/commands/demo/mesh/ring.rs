@@ -1,36 +1,36 @@
-//! The ring of the demonstration: its nodes, the ways that packets take in it, and what its nodes note.
+//! The ring of the demonstration: its nodes, the paths of packets in it, and the logs of its nodes.
 
 use std::time::{Duration, Instant};
 
 /// The nodes, in the order of the ring.
 pub(super) const NAMES: [&str; 5] = ["ann", "bob", "cem", "dia", "eli"];
-/// The cable that goes dead: from this node to the next one.
+/// The cable that fails leads from this node to the next one.
 pub(super) const CUT: usize = 1;
-/// From one echo request to the next, of each pair.
+/// The interval between the echo requests of a pair.
 pub(super) const TICK: Duration = Duration::from_millis(50);
 
-/// For each node, who gets what it sends to each other.
+/// For each node, its next hop to each other node.
 pub(super) type Table = [[Option<usize>; NAMES.len()]; NAMES.len()];
 
-/// What a node has noted.
+/// The log of a node.
 #[derive(Default)]
 pub(super) struct Log {
-    /// Its requests, in the order they were made.
+    /// The requests of the node, in the order in which they were sent.
     pub(super) samples: Vec<Sample>,
 }
 
 /// An echo request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
-    /// To whom.
+    /// The destination.
     pub(super) to: usize,
-    /// When.
+    /// The time of sending.
     pub(super) at: Instant,
-    /// How long the answer took; `None`: there is none.
+    /// The time until the answer, or `None` without an answer.
     pub(super) round_trip: Option<Duration>,
 }
 
-/// The nodes that a packet passes from one to another; what cannot arrive ends where it is lost.
+/// The nodes on the path of a packet. If the packet cannot arrive, the path ends at the node that loses it.
 pub(super) fn path(table: &Table, from: usize, to: usize) -> Vec<usize> {
     let mut path = vec![from];
     let mut here = from;

@@ -1,4 +1,4 @@
-//! The picture of `demo mesh`: the ring at three moments, and below who reached whom over time.
+//! The picture of `demo mesh`: the ring at three moments, and below it the reachability of each pair over time.
 
 use super::ring::{CUT, Log, NAMES, Sample, TICK, Table, path};
 use crate::output::svg::Svg;
@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// All in pixels.
+// Lengths in pixels.
 const WIDTH: f64 = 980.0;
 const RING: f64 = 92.0;
 const RINGS: f64 = 200.0;
@@ -16,47 +16,47 @@ const RIGHT: f64 = 110.0;
 const TOP: f64 = 444.0;
 const ROW: f64 = 26.0;
 
-/// What happened.
+/// The course of the demonstration.
 pub(super) struct Picture {
     /// When the nodes were started.
     pub(super) start: Instant,
-    /// When the cable went dead.
+    /// When the cable failed.
     pub(super) cut: Instant,
-    /// When one of its ends had given the other up.
+    /// When one end of the cable had given up the other end.
     pub(super) noticed: Instant,
     /// When every pair had exchanged packets again.
     pub(super) healed: Instant,
     /// When the cable worked again.
     pub(super) mended: Instant,
-    /// The last moment.
+    /// The end of the demonstration.
     pub(super) end: Instant,
     /// The ring at three moments.
     pub(super) stages: [Stage; 3],
-    /// What each node noted.
+    /// The log of each node.
     pub(super) logs: Vec<Log>,
 }
 
-/// The ring at some moment.
+/// The ring at one moment.
 pub(super) struct Stage {
-    /// Which moment.
+    /// The name of the moment.
     pub(super) title: String,
-    /// Where packets went.
+    /// The next hops at this moment.
     pub(super) table: Table,
-    /// The cable is dead.
+    /// Whether the cable is dead.
     pub(super) dead: bool,
 }
 
-/// How it was for some time.
+/// The reachability of a pair during some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Answered,
     Late,
     Lost,
-    /// Nothing was answered so far.
+    /// No request has been answered yet.
     Waiting,
 }
 
-/// A time in the same state.
+/// A time during which the state did not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
     state: State,
@@ -68,7 +68,7 @@ impl Picture {
     /// The whole file.
     pub(super) fn draw(&self) -> String {
         let mut svg = Svg::default();
-        let title = format!("A ring of five nodes; the cable between {} and {} goes dead", NAMES[CUT], NAMES[CUT + 1]);
+        let title = format!("A ring of five nodes; the cable between {} and {} fails", NAMES[CUT], NAMES[CUT + 1]);
         svg.text((28.0, 34.0), "title", &title);
         for (index, stage) in self.stages.iter().enumerate() {
             stage.draw(&mut svg, WIDTH * (index as f64 + 0.5) / 3.0);
@@ -91,17 +91,17 @@ impl Picture {
         LEFT + share.min(1.0) * (WIDTH - LEFT - RIGHT)
     }
 
-    /// The moments that matter, as lines through all rows.
+    /// Draws the important moments as lines through all rows.
     fn draw_times(&self, svg: &mut Svg) {
         let bottom = TOP + pairs().len() as f64 * ROW;
         svg.text((28.0, TOP - 58.0), "strong", "Echo requests of each pair, 20 a second");
         for (at, class, anchor, words) in [
-            (self.cut, "bad", "small end", "the cable goes dead".to_owned()),
-            (self.healed, "good", "small", format!("all pairs again after {}", seconds(self.healed - self.cut))),
-            (self.mended, "line dash", "small", "it works again".to_owned()),
+            (self.cut, "bad", "small end", "the cable fails".to_owned()),
+            (self.healed, "good", "small", format!("all pairs connected after {}", seconds(self.healed - self.cut))),
+            (self.mended, "line dash", "small", "the cable works again".to_owned()),
         ] {
             let (x, beside) = (self.x(at), if anchor.ends_with("end") { -5.0 } else { 5.0 });
-            // One above the other where both would start close together.
+            // Two labels that could overlap are drawn at different heights.
             let y = if at == self.mended { TOP - 8.0 } else { TOP - 24.0 };
             svg.line((x, y - 10.0), (x, bottom + 4.0), class);
             svg.text((x + beside, y), anchor, &words);
@@ -135,7 +135,7 @@ impl Picture {
             svg.line((x, y + 4.0), (x, y + 9.0), "line");
             svg.text((x, y + 24.0), "small muted middle", &format!("{second} s"));
         }
-        let noticed = format!("the cable's end had noticed after {}", seconds(self.noticed - self.cut));
+        let noticed = format!("one end of the cable noticed after {}", seconds(self.noticed - self.cut));
         let mut x = LEFT;
         for (class, words) in [
             ("fill-good", "answered".to_owned()),
@@ -196,7 +196,8 @@ fn state(sample: &Sample) -> State {
     }
 }
 
-/// What went alike, together. The last request of all may just have had no time left, and is left out.
+/// Joins consecutive requests with the same state into spans. The last request is left out, because its answer may not have had
+/// enough time.
 fn spans(samples: &[Sample]) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     let first = samples.iter().position(|sample| sample.round_trip.is_some()).unwrap_or(samples.len());
@@ -211,7 +212,7 @@ fn spans(samples: &[Sample]) -> Vec<Span> {
     spans
 }
 
-/// How long nothing came through, at the longest, of what was sent between two moments.
+/// The longest time without an answer among the requests between two moments.
 fn outage(samples: &[Sample], from: Instant, to: Instant) -> Option<Duration> {
     let lost = spans(samples).into_iter().filter(|span| span.state == State::Lost && span.from < to && span.to > from);
     lost.map(|span| span.to - span.from).max()
@@ -279,7 +280,7 @@ mod tests {
         for (a, b) in pairs() {
             assert!(text.contains(&format!(">{} – {}<", NAMES[a], NAMES[b])), "{a} {b}");
         }
-        for words in ["all pairs again after 2.00 s", "noticed after 1.00 s", ">two<", ">8 s<", "bad dots"] {
+        for words in ["all pairs connected after 2.00 s", "noticed after 1.00 s", ">two<", ">8 s<", "bad dots"] {
             assert!(text.contains(words), "{words}");
         }
         assert_eq!(picture.x(at(100)), picture.x(at(8)));
