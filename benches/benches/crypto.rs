@@ -1,7 +1,7 @@
-//! What one packet and one handshake cost in each cryptographic backend.
+//! The cost of one packet and of one handshake in each cryptographic backend.
 //!
-//! `cargo bench -p rustguard-benches --bench crypto`; a part of it with a filter, such as `-- seal/aws-lc`. At the end, and
-//! alone with `-- ratios`, it prints how many times faster than `aws-lc` a run of packets is.
+//! `cargo bench -p rustguard-benches --bench crypto` runs all of it. A filter such as `-- seal/aws-lc` runs a part. At the end it
+//! prints how many times faster than `aws-lc` a run of packets is. `-- ratios` prints only this.
 
 use criterion::{
     BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,
@@ -19,9 +19,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A bare ACK padded, a voice packet, the smallest MTU of IPv4, a full packet through a tunnel, and one of a jumbo link.
+/// A padded bare ACK, a voice packet, the smallest MTU of IPv4, a full packet in a tunnel, and a packet of a jumbo link.
 const LENGTHS: [usize; 5] = [64, 256, 576, 1420, 8192];
-/// Packets in a run: few enough for the largest ones to stay inside an L2 cache of 1 MiB.
+/// Packets in a run. Even the largest ones fit into an L2 cache of 1 MiB.
 const RUN: usize = 32;
 const KEY: [u8; KEY_LEN] = [7; KEY_LEN];
 
@@ -76,7 +76,7 @@ fn open_with(group: &mut BenchmarkGroup<'_, WallTime>, backend: &str, key: &impl
         group.bench_function(BenchmarkId::new(backend, len), |b| {
             b.iter_custom(|packets| {
                 per_packet(packets, || {
-                    // What the last round opened is sealed again by a copy, off the clock.
+                    // A copy restores the sealed packets, outside the measured time.
                     slab.copy_from_slice(&sealed);
                     let start = Instant::now();
                     key.open_run(black_box(&mut slab), &frames, &mut opened);
@@ -96,7 +96,7 @@ fn run(len: usize) -> (Vec<u8>, Vec<Frame>) {
     (vec![0x45; RUN * stride], frames)
 }
 
-/// The time of `packets` packets, where `round` returns that of a run.
+/// The time of `packets` packets. `round` returns the time of one run.
 fn per_packet(packets: u64, mut round: impl FnMut() -> Duration) -> Duration {
     let runs = packets.div_ceil(RUN as u64);
     let elapsed: Duration = (0..runs).map(|_| round()).sum();
@@ -120,10 +120,10 @@ fn x25519_with<D: DiffieHellman>(group: &mut BenchmarkGroup<'_, WallTime>, backe
     });
 }
 
-/// The hashes of a handshake, whichever the backend.
+/// The hashes of a handshake, which do not depend on the backend.
 fn hashes(c: &mut Criterion) {
     let (key, initiation) = ([3; 32], [5; 148]);
-    // What MAC1 of an initiation covers.
+    // The part of an initiation that MAC1 covers.
     c.bench_function("mac/116", |b| b.iter(|| hash::mac(black_box(&key), &[black_box(&initiation[..116])])));
     // The running hash, and a public key with its tag.
     c.bench_function("hash/32+48", |b| b.iter(|| hash::hash(&[black_box(&key), black_box(&initiation[..48])])));
@@ -135,11 +135,11 @@ fn hashes(c: &mut Criterion) {
     });
 }
 
-/// How many times faster than `aws-lc` a run is on the path that a new key takes, from samples in turn: a clock that changes
-/// its pace changes it for both.
+/// Prints how many times faster than `aws-lc` a run is on the path that a new key selects. Both are sampled in turn, so that a
+/// change of the CPU's frequency affects both.
 fn ratios(c: &mut Criterion) {
     const SAMPLES: usize = 400;
-    // A filter may leave it out, which only Criterion knows.
+    // Only Criterion knows whether a filter excludes this function.
     let mut wanted = false;
     c.bench_function("ratios", |b| {
         wanted = true;
@@ -153,7 +153,7 @@ fn ratios(c: &mut Criterion) {
     let (run_key, single_key) = (<simd::Key as Aead>::new(&KEY), <aws_lc::Key as Aead>::new(&KEY));
     for (name, opening) in [("seal", false), ("open", true)] {
         for len in LENGTHS {
-            // About as long for every length: 20 microseconds of AWS-LC or more.
+            // Every length takes about the same time, at least 20 microseconds with AWS-LC.
             let rounds = (40_000 / (RUN * len)).max(1);
             let (slab, frames) = run(len);
             let mut sealed = slab.clone();

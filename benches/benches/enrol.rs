@@ -1,4 +1,4 @@
-//! Enrolment: what it costs the server, and how long a machine waits. See `rustguard_benches::enrol`.
+//! Enrolment: its cost for the server, and the time that a machine waits. See `rustguard_benches::enrol`.
 //!
 //! ```text
 //! cargo bench -p rustguard-benches --bench enrol

@@ -1,4 +1,4 @@
-//! Handshakes, from the first datagram to the answer: what a core can do per second.
+//! Handshakes per second on one core, from the first datagram to the answer.
 //!
 //! ```text
 //! cargo bench -p rustguard-benches --bench handshake
@@ -39,7 +39,7 @@ impl Pair {
         Self { initiator, responder, millis: 1_000, rng }
     }
 
-    /// Time passes between handshakes, so that neither side believes it is flooded.
+    /// Time passes between handshakes, so that neither side assumes a flood.
     fn now(&mut self) -> Now {
         self.millis += 100;
         let unix = Duration::from_millis(self.millis);

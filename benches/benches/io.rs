@@ -1,8 +1,8 @@
-//! What a batch costs from user space to the kernel and back, by each backend: `poll` is plain system calls, `uring` is
+//! The cost of a batch from user space to the kernel and back, with each backend: `poll` uses plain system calls, and `uring` uses
 //! io_uring. One thread does both ends.
 //!
 //! ```text
-//! cargo bench -p rustguard-benches --bench io          (as root: in a network namespace of its own)
+//! cargo bench -p rustguard-benches --bench io          (as root, in its own network namespace)
 //! ```
 #![forbid(unsafe_code)]
 
@@ -19,13 +19,13 @@ use std::{
     process::Command,
 };
 
-/// Datagrams of a batch that come singly, as many as a worker takes at once.
+/// Single datagrams in a batch. A worker takes this number at once.
 const SINGLES: usize = 64;
-/// Bytes of an inner packet of 64 bytes, and of a full one, as they are on the wire.
+/// Bytes on the wire of an inner packet of 64 bytes, and of a full packet.
 const SMALL: usize = 96;
 const FULL: usize = 1_452;
 
-/// Sends a batch from one to the other, and receives it.
+/// Sends a batch from one socket to the other, and receives it.
 fn exchange(
     criterion: &mut Criterion,
     backend: &str,
@@ -64,7 +64,7 @@ fn exchange(
     group.finish();
 }
 
-/// Reads what an application sends, and writes it back to where it came from.
+/// Reads the packets of an application, and sends them back to it.
 fn reflect(criterion: &mut Criterion, backend: &str, tun: &mut impl TunQueue, application: &UdpSocket) {
     let mut slab = vec![0; tun.max_read() + SINGLES * 256];
     let mut spans: Vec<Span> = Vec::with_capacity(SINGLES);

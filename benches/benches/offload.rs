@@ -1,10 +1,10 @@
-//! Super-packets: what it costs to take apart what the host sends, and to put together what it receives.
+//! Super-packets: the cost of splitting those that the host sends, and of coalescing packets that it receives.
 //!
 //! ```text
 //! cargo bench -p rustguard-benches --bench offload
 //! ```
 //!
-//! Throughput is in bytes of the packets as the host sees them, once; none of it includes a system call.
+//! Throughput counts the bytes of the packets as the host sees them. It does not include system calls.
 #![forbid(unsafe_code)]
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -17,19 +17,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Room for the segments of one super-packet, sealed.
+/// Room for the sealed segments of one super-packet.
 const SLAB: usize = 128 << 10;
 /// TCP payload at an MTU of 1,420 (and 12 bytes of options).
 const SEGMENT: usize = 1_368;
 const MTU: usize = 1_420;
 
-/// A packet as the kernel leaves it to whoever segments: its checksum covers no more than the pseudo-header.
+/// A packet as the kernel hands it over for segmentation. Its checksum covers only the pseudo-header.
 struct SuperPacket {
     bytes: Vec<u8>,
     vnet: VnetHeader,
 }
 
-/// IPv4 from 10.0.0.1 to 10.0.0.2, with a flow's number as source port.
+/// An IPv4 packet from 10.0.0.1 to 10.0.0.2, with the number of the flow as source port.
 fn super_packet(tcp: bool, flow: u16, payload: usize, segment: usize) -> SuperPacket {
     let (protocol, headers) = if tcp { (6, 20 + 32) } else { (17, 20 + 8) };
     let len = headers + payload;
@@ -85,7 +85,7 @@ fn splitting(criterion: &mut Criterion) {
             bencher.iter_custom(|iterations| {
                 let mut total = Duration::ZERO;
                 for _ in 0..iterations {
-                    // It is split where it lies, and so has to be put there anew.
+                    // `split` works in place, so the packet has to be copied into the slab each time.
                     slab[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(&bytes);
                     let start = Instant::now();
                     let segments = split(black_box(&mut slab), HEADROOM, bytes.len(), vnet, MTU);
@@ -99,7 +99,7 @@ fn splitting(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Packets as they come out of the tunnel: whole, with their checksums, at a distance from each other.
+/// Packets as they come out of the tunnel: complete, with checksums, and not adjacent in the slab.
 #[derive(Default)]
 struct Batch {
     slab: Vec<u8>,
@@ -107,7 +107,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Of one flow after the other.
+    /// Adds the packets of one flow after those of the previous one.
     fn add(&mut self, SuperPacket { bytes, vnet }: &SuperPacket) {
         let at = self.slab.len();
         self.slab.resize(at + SLAB, 0);
@@ -117,18 +117,18 @@ impl Batch {
         self.slab.truncate(at + HEADROOM + segments.count * segments.stride);
     }
 
-    /// The same packets, with `flows` taking turns.
+    /// The same packets, in an order in which the `flows` alternate.
     fn interleaved(mut self, flows: usize) -> Self {
         let each = self.packets.len() / flows;
         self.packets = (0..self.packets.len()).map(|i| self.packets[i % flows * each + i / flows]).collect();
         self
     }
 
-    /// Puts together what goes together, and makes the headers; returns how many writes that would be.
+    /// Coalesces the packets and creates the headers. Returns the number of writes that this would take.
     fn coalesce(&self, coalescer: &mut Coalescer) -> usize {
         coalescer.group(&self.slab, &self.packets);
         for group in coalescer.groups() {
-            // A copy, so that the packets stay as they are for the next time.
+            // The headers are written into a copy, so that the packets do not change.
             let mut headers = [0; 128];
             let first = self.packets[group.first];
             let len = first.len.min(headers.len());

@@ -1,4 +1,4 @@
-//! What many peers cost while they are idle: memory each, and the time to add and to list them.
+//! The cost of many idle peers: the memory of each peer, and the time to add all peers and to list them.
 //!
 //! ```text
 //! cargo bench -p rustguard-benches --bench peers
@@ -16,13 +16,13 @@ use std::{fs, net::Ipv4Addr, time::Instant};
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{:>10} {:>14} {:>12} {:>12}", "peers", "bytes a peer", "add", "status");
     for count in [10_000_u32, 100_000] {
-        // The host's end has to live as long as the device.
+        // The host's end has to exist as long as the device.
         let (tun, _host) = memory::tun()?;
         let binder = MemoryBinder::new(MemoryNet::default(), "192.0.2.1:51820".parse()?);
         let device = Device::builder().start_with(tun, binder)?;
         let before = resident()?;
         let start = Instant::now();
-        // As a client of the UAPI would: a configuration at a time, which is then forgotten.
+        // The peers are added in parts, as a client of the UAPI would, and each part is freed afterwards.
         for from in (0..count).step_by(1_000) {
             device.update(Update::new().peers((from..from + 1_000).map(peer))).await?;
         }

@@ -1,13 +1,13 @@
-//! What the timers of 100,000 idle peers cost, as a share of one core.
+//! The cost of the timers of 100,000 idle peers, as a share of one core.
 //!
 //! ```text
 //! cargo bench -p rustguard-benches --bench timers
 //! ```
 //!
-//! A node with its own clock: every peer gets a real session, then nothing but time passes, and the node is called at each
-//! of its deadlines, as its owner would. Wake-ups of a thread come on top; to call at every single deadline is more calls
-//! than an owner needs whose clock has milliseconds. The keepalives are counted as sent, not sealed: that is the data
-//! plane's work. Renewing a session is a handshake, see the bench of that name.
+//! A node runs with a simulated clock. Every peer gets a real session. Then only time passes, and the benchmark calls the node at
+//! each of its deadlines, as its owner would. An owner has the additional cost of waking its thread. An owner whose clock counts
+//! milliseconds needs fewer calls than one for each deadline. Keepalives are counted as sent, but not sealed, because that is the
+//! work of the data plane. Renewing a session is a handshake, which the benchmark `handshake` measures.
 
 use rand::{SeedableRng as _, rngs::StdRng};
 use rustguard_core::{
@@ -23,8 +23,8 @@ use std::{
 };
 
 const PEERS: u32 = 100_000;
-/// The sessions begin one after the other over this time, so that their timers do not come all at once: two minutes, less a
-/// little that lets no two keepalives fall on the same nanosecond.
+/// The sessions begin one after the other during this time, so that their timers do not expire all at once. It is slightly less
+/// than two minutes, so that no two keepalives fall on the same nanosecond.
 const SPREAD: Duration = Duration::from_nanos(119_999_999_989);
 /// Transport bytes of a keepalive.
 const KEEPALIVE: u64 = 32;
@@ -36,13 +36,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     quiet.pass("sessions idle, then erased", Duration::from_secs(600))?;
     quiet.pass("sessions erased", Duration::from_secs(600))?;
     drop(quiet);
-    // While the oldest session is young enough to be used.
+    // The time is so short that even the oldest session can still be used.
     let mut kept = Simulation::new(Some(Duration::from_secs(25)));
     kept.pass("PersistentKeepalive = 25, sessions idle but for it", Duration::from_secs(50))?;
     Ok(())
 }
 
-/// A node whose peers all have a session, and the clock it lives by.
+/// A node whose peers all have a session, and its clock.
 struct Simulation {
     node: Node,
     clock: Duration,
@@ -64,7 +64,7 @@ impl Simulation {
         simulation
     }
 
-    /// Adds a peer and calls it; the peer exists for just long enough to answer.
+    /// Adds a peer and completes a handshake with it. The other end exists only for its answer.
     fn connect(&mut self, n: u32, key: &StaticSecret, persistent_keepalive: Option<Duration>) {
         let mut secret = [0x5a; 32];
         secret[..4].copy_from_slice(&n.to_be_bytes());
@@ -72,7 +72,7 @@ impl Simulation {
         let config = PeerConfig::new(secret.public_key()).with_persistent_keepalive(persistent_keepalive);
         let id = self.node.add_peer(config).expect("a new peer");
         let now = now(self.clock);
-        // With persistent keepalive this is a handshake already.
+        // With persistent keepalive, this call begins a handshake already.
         self.node.start(id, now, &mut self.rng, &mut self.out);
         self.node.handshake_wanted(id, now, &mut self.rng, &mut self.out);
         let initiation = self.sent();
@@ -97,7 +97,7 @@ impl Simulation {
         datagram.expect("something was sent")
     }
 
-    /// Does what the data plane does about keepalives, and nothing else.
+    /// Carries out the keepalives, as the data plane would, and ignores other actions.
     fn obey(&mut self) {
         let now = now(self.clock).instant;
         for action in self.out.drain(..) {
@@ -109,7 +109,7 @@ impl Simulation {
         }
     }
 
-    /// Calls the node at each of its deadlines until `end`; how often that was.
+    /// Calls the node at each of its deadlines until `end`. Returns the number of calls.
     fn advance(&mut self, end: Duration) -> u64 {
         let mut events = 0;
         while let Some(due) = self.node.deadline().filter(|&due| due <= now(end).instant) {
@@ -122,7 +122,7 @@ impl Simulation {
         events
     }
 
-    /// Lets time pass and prints what it cost.
+    /// Lets time pass, and prints the cost.
     fn pass(&mut self, what: &str, time: Duration) -> Result<(), Box<dyn Error>> {
         let before = cpu_time()?;
         let events = self.advance(self.clock + time);
@@ -143,14 +143,14 @@ fn stamp(node: &Node, peer: PeerId, now: Instant) {
     }
 }
 
-/// Both clocks, so long after the simulation's start.
+/// Both clocks at this time after the simulation's start.
 fn now(clock: Duration) -> Now {
     const BOOTED: Duration = Duration::from_secs(1_000);
     const EPOCH: Duration = Duration::from_secs(1_700_000_000);
     Now { instant: Instant::from_nanos(0) + BOOTED + clock, unix: EPOCH + clock }
 }
 
-/// What this thread has run so far.
+/// The CPU time of this thread so far.
 fn cpu_time() -> Result<Duration, Box<dyn Error>> {
     let stat = fs::read_to_string("/proc/thread-self/schedstat")?;
     let nanos = stat.split_whitespace().next().ok_or("an empty schedstat")?.parse()?;

@@ -1,4 +1,4 @@
-//! Whole tunnels on this machine, beside wireguard-go's: see `rustguard_benches::tunnel`.
+//! Whole tunnels on this machine, compared with wireguard-go. See `rustguard_benches::tunnel`.
 //!
 //! ```text
 //! cargo bench -p rustguard-benches --bench tunnel

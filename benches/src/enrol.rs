@@ -1,12 +1,12 @@
-//! Enrolment: what it costs the server, and how long a machine waits, also while somebody floods.
+//! Enrolment: its cost for the server, and the time that a machine waits, also during a flood.
 //!
 //! | File | Measures |
 //! |---|---|
-//! | `exchange` | both sides in one thread, without a network: the time the server takes |
-//! | `state` | a ledger as large as a /16, and the files it is kept in |
+//! | `exchange` | the time that the server takes, with both sides in one thread and without a network |
+//! | `state` | a ledger as large as a /16, and its files |
 //! | `joins` | `rustguard serve` and `rustguard join` in network namespaces |
 //!
-//! What is durable is written beside this program, on a real disk: the laboratory's own files are in memory.
+//! Durable files are written beside this program, on a real disk, because the laboratory's own files are in memory.
 
 mod exchange;
 mod joins;
@@ -30,26 +30,26 @@ use tempfile::TempDir;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "enrol")]
 pub struct Options {
-    /// How often a machine joins, for each figure about that
+    /// How often a machine joins for each figure
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
-    /// So short, and with so few leases, that the figures mean little
+    /// A short run with few leases, whose figures mean little
     #[arg(long)]
     pub quick: bool,
-    /// What `cargo bench` adds
+    /// Added by `cargo bench`
     #[arg(long, hide = true)]
     pub bench: bool,
 }
 
-/// RustGuard, which is built if need be, as environment for the process inside the namespaces.
+/// The path of RustGuard, as environment for the process inside the namespaces. The program is built if necessary.
 ///
 /// # Errors
-/// When it does not build.
+/// If it does not build.
 pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
     Ok(vec![(RUSTGUARD, rustguard_tests::rustguard()?)])
 }
 
-/// The rows: what, and the target where there is one.
+/// The rows: the name of the figure, and its target if there is one.
 pub const ROWS: [(&str, &str); 32] = [
     ("by invite, in memory: enrolments a second on one core", ""),
     ("by code, in memory: enrolments a second on one core", ""),
@@ -85,7 +85,7 @@ pub const ROWS: [(&str, &str); 32] = [
     ("250 strangers, line rate: `join` by invite to first ping, ms", ""),
 ];
 
-/// How much of everything.
+/// The size of the measurement.
 struct Pace {
     rounds: u16,
     samples: usize,
@@ -96,10 +96,10 @@ struct Pace {
     admissions: u32,
 }
 
-/// Measures inside the laboratory; the table, and what it was measured on.
+/// Measures inside the laboratory. Returns the table, and the description of the machine.
 ///
 /// # Errors
-/// When anything does not start, or a machine cannot join.
+/// If something does not start, or a machine cannot join.
 pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     let pace = if options.quick {
         Pace {
@@ -123,7 +123,7 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
         }
     };
     let mut figures = Figures::default();
-    // First, while the process is small: memory is what it grows by.
+    // Memory is measured first, while the process is small, because the figure is the growth of the process.
     let leases = state::memory(&pace, &mut figures)?;
     let disk = disk()?;
     say("the server alone")?;
@@ -136,7 +136,7 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     table(&figures, &pace)
 }
 
-/// A folder on a real disk, as far as that can be known: where this program was built.
+/// A folder beside this program, which is probably on a real disk.
 fn disk() -> Result<TempDir> {
     let program = std::env::current_exe()?;
     let folder = program.parent().context("a program is in a folder")?;
@@ -147,7 +147,7 @@ fn say(what: &str) -> io::Result<()> {
     writeln!(io::stderr(), "measuring: {what}")
 }
 
-/// The table, and what it was measured on.
+/// The table, and the description of the machine.
 fn table(figures: &Figures, pace: &Pace) -> Result<String> {
     let mut text = format!(
         "{}; {} leases; medians (lowest–highest); `join` {} times each\n\n",

@@ -1,9 +1,9 @@
-//! What the benchmarks of running programs have in common.
+//! Functions that the benchmarks of running programs share.
 
 use anyhow::{Context as _, Result, ensure};
 use std::{fmt::Write as _, fs, thread};
 
-/// What was measured, row by row.
+/// The measured values of each row.
 #[derive(Debug, Default)]
 pub(crate) struct Figures(Vec<(String, Vec<f64>)>);
 
@@ -12,7 +12,7 @@ impl Figures {
         self.0.push((row.into(), values.into_iter().collect()));
     }
 
-    /// Medians of all rows, with the lowest and highest beside them, and what is to be reached.
+    /// A table of all rows: the median, the lowest and the highest value, and the target.
     pub(crate) fn table(&self, target: &str, rows: &[(&str, &str)]) -> Result<String> {
         let mut text = format!("|  |  | {target} |\n|---|---|---|\n");
         for (name, target) in rows {
@@ -35,7 +35,8 @@ pub(crate) fn resident() -> Result<u64> {
     Ok(kib * 1024)
 }
 
-/// CPU time of all threads of a process until now, in seconds: by the scheduler's own clock, where `stat` has ticks of 10 ms.
+/// CPU time of all threads of a process until now, in seconds. It comes from the scheduler's clock, because `stat` counts in ticks
+/// of 10 ms.
 pub(crate) fn cpu_seconds(id: u32) -> Result<f64> {
     let mut nanos = 0;
     for thread in fs::read_dir(format!("/proc/{id}/task"))? {
@@ -45,7 +46,7 @@ pub(crate) fn cpu_seconds(id: u32) -> Result<f64> {
     Ok(nanos as f64 / 1e9)
 }
 
-/// The processor, its cores and the kernel, as the first words about a measurement.
+/// The processor, its cores and the kernel, for the heading of a table.
 pub(crate) fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
@@ -59,7 +60,7 @@ pub(crate) fn machine() -> String {
     )
 }
 
-/// The median in bold with the lowest and highest beside it, of values in order; nothing for none.
+/// The median of sorted values in bold, with the lowest and the highest value. A dash if there are no values.
 pub(crate) fn spread(values: &[f64]) -> String {
     match *values {
         [] => "–".to_owned(),
@@ -68,13 +69,13 @@ pub(crate) fn spread(values: &[f64]) -> String {
     }
 }
 
-/// Of values in order, at least one.
+/// The median of sorted values. There has to be at least one.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let middle = values.len() / 2;
     if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
 }
 
-/// Three digits, or all before the point.
+/// A number with three digits, or with all digits before the decimal point.
 pub(crate) fn number(value: f64) -> String {
     let decimals = if value >= 99.95 {
         0

@@ -1,4 +1,4 @@
-//! A home for the benchmarks in `benches/`, and those of them that are more than a file: whole tunnels, enrolment,
+//! The library of the benchmarks in `benches/`. It has the code of those that are larger than one file: whole tunnels, enrolment,
 //! routing, and several paths to a peer.
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! Several endpoints of one peer: what two links bring, and what the loss of one costs.
+//! Several endpoints of one peer: the gain of a second link, and the cost of the loss of a link.
 //!
-//! Two nodes with two links between them (veth), each limited by tbf to the same rate in both directions; RustGuard at both ends.
-//! Ratios are of the same run: one link, then both.
+//! Two nodes have two links between them (veth). tbf limits each link to the same rate in both directions. Both ends run RustGuard.
+//! The ratios compare one link with both links in the same run.
 
 use crate::{
     figures::{self, Figures},
@@ -32,20 +32,20 @@ pub struct Options {
     /// How long streams run, in seconds
     #[arg(long, default_value_t = 5)]
     pub seconds: u32,
-    /// What `cargo bench` adds
+    /// Added by `cargo bench`
     #[arg(long, hide = true)]
     pub bench: bool,
 }
 
-/// RustGuard, which is built if need be, and wireguard-go, as environment for the process inside the namespaces.
+/// The paths of RustGuard and wireguard-go, as environment for the process inside the namespaces. RustGuard is built if necessary.
 ///
 /// # Errors
-/// When one is not there.
+/// If one of them is missing.
 pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
     Ok(vec![(RUSTGUARD, rustguard_tests::rustguard()?), ("RUSTGUARD_WIREGUARD_GO", rustguard_tests::wireguard_go()?)])
 }
 
-/// The rows: what, and the target where there is one.
+/// The rows: the name of the figure, and its target if there is one.
 pub const ROWS: [(&str, &str); 9] = [
     ("four TCP streams, one link, Mbit/s", ""),
     ("four TCP streams, both links, Mbit/s", ""),
@@ -58,10 +58,10 @@ pub const ROWS: [(&str, &str); 9] = [
     ("bytes of probes a second, two links in use, sent", ""),
 ];
 
-/// Measures inside the laboratory; the table, and what it was measured on. `None` where the kernel cannot limit links.
+/// Measures inside the laboratory. Returns the table and the description of the machine, or `None` if the kernel cannot limit links.
 ///
 /// # Errors
-/// When anything does not start.
+/// If something does not start.
 pub fn run(lab: &Lab, options: &Options) -> Result<Option<String>> {
     let mut figures = Figures::default();
     let mut rows = vec![Vec::new(); ROWS.len()];
@@ -106,11 +106,11 @@ pub fn run(lab: &Lab, options: &Options) -> Result<Option<String>> {
     }
     say("a stock peer")?;
     for _ in 0..options.rounds {
-        // Each time anew: handshakes that only look for a path are five seconds apart.
+        // Each round has new tunnels, because handshakes that only look for a path are five seconds apart.
         let network = another(&network, BOTH);
         let _tunnels = network.start(lab, Program::Reference)?;
         let mut traffic = Gaps::start(&network.a, "traffic", INSIDE_B[0])?;
-        // Until it is known to answer no probes.
+        // Wait until the peer is known to answer no probes.
         traffic.goes_on(40)?;
         let link =
             if network.a.run(&["wg", "show", "wga", "endpoints"])?.contains("10.1.0.2:") { "one" } else { "two" };
@@ -139,7 +139,7 @@ fn another(network: &Twice, endpoints: &str) -> Twice {
     Twice { a: network.a.clone(), b: network.b.clone(), conf_a, conf_b: network.conf_b.clone() }
 }
 
-/// Four streams; what arrives, in Mbit/s.
+/// Runs four streams. Returns the received rate in Mbit/s.
 fn streams(network: &Twice, options: &Options, direction: &str) -> Result<f64> {
     let seconds = options.seconds;
     let report = network.a.sh(&format!("iperf3 -c {} -P 4 -t {seconds} -J {direction}", INSIDE_B[0]))?;
@@ -148,9 +148,9 @@ fn streams(network: &Twice, options: &Options, direction: &str) -> Result<f64> {
     Ok(sum / 1e6)
 }
 
-/// Bytes a second that `a` sends beside a ping every 200 ms: those of probes, outside, UDP and IPv4 included.
+/// The bytes per second of the probes that `a` sends during a ping every 200 ms. UDP and IPv4 headers are included.
 fn probes(network: &Twice) -> Result<f64> {
-    // A probe is 32 bytes of text, and so 64 of UDP's: nothing else is as long.
+    // A probe has 32 bytes of text, and so 64 bytes of UDP payload. No other datagram has this length.
     network.a.count("probes", "output", "udp dport 51820 udp length 72")?;
     network.a.sh(&format!("ping -q -n -i 0.2 -c 25 {}", INSIDE_B[0]))?;
     Ok(network.a.counted("probes")? as f64 * 92.0 / 5.0)

@@ -1,10 +1,10 @@
-//! Routing: meshes in simulated time, the cost of a speaker, the cost of the device's table.
+//! Routing: meshes in simulated time, the cost of a speaker, and the cost of the device's table.
 //!
 //! | File | Measures |
 //! |---|---|
-//! | `clients` | what an event of a passive client costs its gateway |
+//! | `clients` | the cost of an event of a passive client for its gateway |
 //! | `speaker` | one Babel speaker among 200 neighbours: time and memory |
-//! | `table` | the table that packets are looked up in: changes and lookups |
+//! | `table` | changes of the table of routes, and lookups in it |
 //!
 //! The simulated meshes are in `rustguard_sim::figures`, which the tests of `rustguard-babel` use too.
 
@@ -23,17 +23,17 @@ use std::{
 };
 
 /// Measures routing on this machine, and prints a table: meshes in simulated time, one Babel speaker with many neighbours, and
-/// the table that packets are looked up in. Changes nothing on the machine.
+/// the table of routes. Changes nothing on the machine.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "routing")]
 pub struct Options {
-    /// How often real time is measured; meshes are simulated from ten times as many seeds
+    /// How often figures in real time are measured. Meshes are simulated with ten times as many seeds
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(2..))]
     pub rounds: u16,
-    /// With so few seeds, neighbours and prefixes that the figures mean little
+    /// A short run with few seeds, neighbours and prefixes, whose figures mean little
     #[arg(long)]
     pub quick: bool,
-    /// What `cargo bench` adds
+    /// Added by `cargo bench`
     #[arg(long, hide = true)]
     pub bench: bool,
 }
@@ -80,7 +80,7 @@ pub const ROWS: [(&str, &str); 34] = [
 struct Pace {
     rounds: usize,
     seeds: u64,
-    /// For false alarms.
+    /// The simulated days for false alarms.
     days: u64,
     nodes: usize,
     neighbours: usize,

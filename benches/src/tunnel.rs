@@ -1,4 +1,4 @@
-//! Whole tunnels between network namespaces, as users would have them, side by side with wireguard-go where it is installed.
+//! Whole tunnels between network namespaces, as users would run them, compared with wireguard-go if it is installed.
 //!
 //! ```text
 //!    a  10.1.0.1 ── 10.1.0.2  b  10.2.0.1 ── 10.2.0.2  c
@@ -6,9 +6,9 @@
 //!    inside: 10.9.0.1, fd09::1    10.9.0.2, fd09::2    10.9.0.3, fd09::3
 //! ```
 //!
-//! In each round, each implementation in turn: `b` is started, then `a`, which is timed until its first echo reply; then
-//! everything else is measured from `a` to `b`; at last `c` joins, and `b` forwards what `a` sends to it. The traffic comes
-//! from [`agent`]s, processes of this program inside the namespaces.
+//! Each round measures each implementation in turn. `b` is started first, and then `a`, whose time to the first echo reply is
+//! measured. Most figures are measured from `a` to `b`. At the end `c` is started, and `b` forwards the traffic from `a` to `c`.
+//! [`agent`]s, which are processes of this program inside the namespaces, generate the traffic.
 
 pub mod agent;
 mod daemon;
@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-/// Where the programs are, for the process inside the namespaces.
+/// The paths of the programs, for the process inside the namespaces.
 pub(crate) const RUSTGUARD: &str = "RUSTGUARD_BIN";
 const WIREGUARD_GO: &str = "RUSTGUARD_WIREGUARD_GO";
 
@@ -36,28 +36,28 @@ const WIREGUARD_GO: &str = "RUSTGUARD_WIREGUARD_GO";
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tunnel")]
 pub struct Options {
-    /// How often everything is measured; the table has medians
+    /// How often everything is measured. The table has the medians
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
-    /// IPv6, inside the tunnel and outside
+    /// Use IPv6, inside the tunnel and outside
     #[arg(long)]
     pub ipv6: bool,
-    /// RustGuard without TUN offloads, as on kernels that refuse them
+    /// Run RustGuard without TUN offloads, as on kernels that refuse them
     #[arg(long)]
     pub no_offload: bool,
-    /// One round, so short that its figures mean little
+    /// One short round, whose figures mean little
     #[arg(long)]
     pub quick: bool,
-    /// What `cargo bench` adds
+    /// Added by `cargo bench`
     #[arg(long, hide = true)]
     pub bench: bool,
 }
 
-/// The programs to measure, as environment for the process inside the namespaces: RustGuard, which is built if need be, and
-/// wireguard-go if it is there.
+/// The paths of the programs, as environment for the process inside the namespaces. RustGuard is built if necessary. wireguard-go
+/// is left out if it is not installed.
 ///
 /// # Errors
-/// When RustGuard does not build, or there is no wireguard-go where the variable says.
+/// If RustGuard does not build, or if the variable names a wireguard-go that does not exist.
 pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
     let mut programs = vec![(RUSTGUARD, rustguard_tests::rustguard()?)];
     match rustguard_tests::wireguard_go() {
@@ -68,7 +68,7 @@ pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
     Ok(programs)
 }
 
-/// What one round of one implementation gave.
+/// The figures of one round of one implementation.
 #[derive(Clone, Debug, Default)]
 pub struct Round {
     tcp_mbps: f64,
@@ -87,7 +87,7 @@ pub struct Round {
     relay_cpu_s_per_gb: f64,
 }
 
-/// How long things take, in one round.
+/// The durations of the parts of a round.
 struct Pace {
     tcp: Duration,
     udp: Duration,
@@ -105,10 +105,10 @@ const FLOOD_SIZE: usize = 64;
 const PACED_SIZE: usize = 1_200;
 const PACED_RATE: u64 = 350_000_000 / 8 / PACED_SIZE as u64;
 
-/// Measures inside the laboratory; the table, and what it was measured on.
+/// Measures inside the laboratory. Returns the table, and the description of the machine.
 ///
 /// # Errors
-/// When anything does not start, or nothing passes through a tunnel.
+/// If something does not start, or no packets pass through a tunnel.
 pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     let net = Net::new(lab, options.ipv6)?;
     let mut results: Vec<(Implementation, Vec<Round>)> = vec![(
@@ -132,13 +132,13 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     report::table(&results, options)
 }
 
-/// The three nodes and what is to run on them.
+/// The three nodes and their configurations.
 struct Net {
     a: Node,
     b: Node,
     c: Node,
     confs: [Conf; 3],
-    /// Of `b` and `c`, inside.
+    /// The addresses of `b` and `c` inside the tunnel.
     to_b: IpAddr,
     to_c: IpAddr,
 }
@@ -156,7 +156,7 @@ impl Net {
             }
         }
         for node in [&a, &b, &c] {
-            // The agents' pings need no raw socket then, and hear only their own replies.
+            // With this range, the agents' pings need no raw socket, and get only their own replies.
             node.sh("sysctl -qw net.ipv4.ping_group_range='0 0'")?;
         }
         b.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
@@ -191,7 +191,7 @@ impl Net {
 
         let (sent, received, time, cpu) = self.udp(FLOOD_SIZE, None, pace.udp, &daemons)?;
         ensure!(sent > 0 && received > 0.0, "nothing of the flood arrived");
-        // What arrives means little without it: a slow sender would hide what a tunnel loses.
+        // The sent rate is reported too, because a slow sender would hide the losses of a tunnel.
         round.offered_kpps = sent as f64 / pace.udp.as_secs_f64() / 1e3;
         (round.flood_kpps, round.flood_cpu_us) = (received / time / 1e3, cpu * 1e6 / received);
         let (sent, received, _, cpu) = self.udp(PACED_SIZE, Some(PACED_RATE), pace.udp, &daemons)?;
@@ -210,7 +210,8 @@ impl Net {
         Ok(round)
     }
 
-    /// One stream from `a`: bytes received, Mbit/s, and the daemons' CPU seconds. `meanwhile` is called once it flows.
+    /// Runs one stream from `a`. Returns the received bytes, Mbit/s, and the daemons' CPU seconds. `meanwhile` is called while the
+    /// stream runs.
     fn tcp(
         &self,
         to: (&Node, IpAddr),
@@ -230,7 +231,7 @@ impl Net {
         Ok((bytes, bytes * 8.0 / 1e6 / took.as_secs_f64(), cpu))
     }
 
-    /// Datagrams from `a` to `b`: how many were sent and received, the seconds from the first to the last, and the
+    /// Sends datagrams from `a` to `b`. Returns how many were sent and received, the seconds from the first to the last, and the
     /// daemons' CPU seconds.
     fn udp(&self, size: usize, rate: Option<u64>, time: Duration, daemons: &[Daemon]) -> Result<(u64, f64, f64, f64)> {
         let sink = Agent::udp_sink(&self.b, self.to_b)?;
@@ -241,7 +242,7 @@ impl Net {
     }
 }
 
-/// `a` and `c` know `b` alone, and send it everything; `b` learns where they are.
+/// `a` and `c` have only the peer `b`, which is their route to all addresses inside. `b` learns their endpoints.
 fn confs(ipv6: bool) -> Result<[Conf; 3]> {
     let conf = |interface: &str, host: u8| -> Result<Conf> {
         let mut conf = Conf::new(interface)?;
@@ -254,7 +255,7 @@ fn confs(ipv6: bool) -> Result<[Conf; 3]> {
         let host = if n == 1 { 2 } else { 1 };
         let mut peer = PeerConf::new(&b.keys.public, "10.9.0.0/24, fd09::/64");
         peer.endpoint = Some(if ipv6 { format!("[fd0{n}::{host}]:51820") } else { format!("10.{n}.0.{host}:51820") });
-        // Nobody could call `c` before it has called.
+        // No other node knows the endpoint of `c`, so `c` has to begin the handshake.
         peer.persistent_keepalive = Some(25).filter(|_| n == 2);
         conf.peers.push(peer);
     }

@@ -1,4 +1,4 @@
-//! The benchmark of enrolment still runs to its end, and fills its table. What the figures are is no test's business.
+//! The benchmark of enrolment still runs to its end and fills its table. The test does not check the figures.
 
 use anyhow::ensure;
 use clap::Parser as _;

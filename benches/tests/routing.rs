@@ -1,4 +1,4 @@
-//! The benchmark of routing still runs to its end, and fills its table. What the figures are is no test's business.
+//! The benchmark of routing still runs to its end and fills its table. The test does not check the figures.
 
 use clap::Parser as _;
 use rustguard_benches::routing::{self, Options, ROWS};

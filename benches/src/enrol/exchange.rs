@@ -1,4 +1,4 @@
-//! Both sides in one thread: the time that `Server::handle` takes.
+//! The time that `Server::handle` takes. Both sides run in one thread.
 
 use super::{Figures, Pace};
 use anyhow::{Result, bail, ensure};
@@ -26,7 +26,7 @@ use std::{
     time::{self, Duration},
 };
 
-/// From one machine to the next on the simulated clock: slower than any allowance, and fast enough for a window.
+/// The time between two machines on the simulated clock. It is long enough for every rate limit, and short enough for a window.
 const STEP: Duration = Duration::from_millis(150);
 /// Bytes of an initiation that MAC1 covers.
 const MACED: usize = 1200;
@@ -57,10 +57,10 @@ pub(super) fn measure(pace: &Pace, disk: &Path, figures: &mut Figures) -> Result
     figures.add("one BLAKE2s MAC over an initiation, ns", mac.collect::<Vec<_>>());
     let rejected = samples.clone().map(|_| bench.knocks(&garbage, count, Duration::ZERO, Some(0)));
     figures.add("garbage, wrong MAC1, ns", rejected.collect::<Result<Vec<_>>>()?);
-    // A multiplication each: fewer of them.
+    // Each takes a multiplication on the curve, so there are fewer of them.
     let looked_at = samples.clone().map(|_| bench.knocks(&stranger, count / 20, STEP, Some(0)));
     figures.add("stranger, valid MAC1, no such invite, ns", looked_at.collect::<Result<Vec<_>>>()?);
-    // Uses the allowance up.
+    // This uses up the allowance.
     bench.knocks(&stranger, 100, Duration::ZERO, None)?;
     let refused = samples.map(|_| bench.knocks(&stranger, count, Duration::ZERO, Some(count)));
     figures.add("stranger beyond the allowance, gets a cookie, ns", refused.collect::<Result<Vec<_>>>()?);
@@ -87,7 +87,7 @@ impl<S: LeaseStore> Bench<S> {
         Ok(Self { server, clock, rng, actions: Vec::new(), machines: 0 })
     }
 
-    /// So many machines, one after the other: how many the server can take in a second.
+    /// Enrols `count` machines, one after the other. Returns how many the server can enrol in a second.
     fn enrolments(&mut self, count: usize, code: bool) -> Result<f64> {
         let mut spent = Duration::ZERO;
         if code {
@@ -112,7 +112,7 @@ impl<S: LeaseStore> Bench<S> {
         Ok(count as f64 / spent.as_secs_f64())
     }
 
-    /// One machine, to its lease and its first handshake: what the server took for its messages.
+    /// Enrols one machine, up to its lease and its first handshake. Returns the server's time for the machine's messages.
     fn enrolment(&mut self, token: Token) -> Result<Duration> {
         self.clock += STEP;
         let now = now(self.clock);
@@ -140,7 +140,7 @@ impl<S: LeaseStore> Bench<S> {
         bail!("the client has nothing to say")
     }
 
-    /// Gives it to the server: how long it took, and what is answered.
+    /// Gives a datagram to the server. Returns the time that it took, and the answers.
     fn handle(&mut self, from: SocketAddr, datagram: &[u8], now: Now) -> (Duration, Vec<Vec<u8>>) {
         self.actions.clear();
         let started = time::Instant::now();
@@ -158,15 +158,15 @@ impl<S: LeaseStore> Bench<S> {
         self.server.tick(now, &mut self.actions);
     }
 
-    /// The first message of somebody without an invite of this server, and the same with a wrong MAC1.
+    /// The first message of a machine without an invite of this server, and the same message with a wrong MAC1.
     fn strangers(&mut self) -> Result<(Vec<u8>, Vec<u8>)> {
         let (options, now) = (InviteOptions::default(), now(self.clock));
         let token = self.server.new_invite(options, now, &mut self.rng, &mut self.actions)?.to_text();
         Ok((rustguard_tests::stranger(&token)?, rustguard_tests::garbage(&token)?))
     }
 
-    /// The same datagram so many times, with so much time in between: nanoseconds each. `answered` is how many of them have to
-    /// be.
+    /// Gives the same datagram to the server `count` times, with `pause` in between. Returns nanoseconds per datagram. With
+    /// `answered`, exactly that number of them has to be answered.
     fn knocks(&mut self, datagram: &[u8], count: u32, pause: Duration, answered: Option<u32>) -> Result<f64> {
         let from = SocketAddr::from(([192, 0, 2, 1], 40_000));
         self.actions.clear();
@@ -194,7 +194,7 @@ fn secret(rng: &mut StdRng) -> StaticSecret {
     StaticSecret::from_bytes(key)
 }
 
-/// Both clocks, so long after the start.
+/// Both clocks at this time after the start.
 pub(super) fn now(clock: Duration) -> Now {
     const BOOTED: Duration = Duration::from_secs(1_000);
     const EPOCH: Duration = Duration::from_secs(1_700_000_000);

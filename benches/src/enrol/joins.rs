@@ -1,7 +1,7 @@
-//! Machines that join: `rustguard serve` on one node, `rustguard join` on another, and a third that floods.
+//! Machines that join: `rustguard serve` on one node, `rustguard join` on another node, and a third node that floods.
 //!
-//! A time begins when the program is started and ends with the first echo reply from the server's address inside, asked for
-//! every millisecond. Builds of the bench profile are compared with the targets; a test's build is slower.
+//! A time begins with the start of the program and ends with the first echo reply from the server's address inside the tunnel. An
+//! echo request is sent every millisecond. The targets are for builds of the bench profile. A test's build is slower.
 
 use super::{Figures, Pace};
 use crate::{
@@ -19,20 +19,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The server's address inside.
+/// The server's address inside the tunnel.
 const INSIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 150, 0, 1));
-/// Where the server is, for the third machine.
+/// The address of the server for the third machine.
 const FLOODED: ([u8; 4], u16) = ([10, 2, 0, 1], 51_820);
-/// Datagrams of a flood in a second.
+/// Datagrams of a flood per second.
 const RATE: u64 = 100_000;
-/// Addresses that a flood comes from, where it comes from many.
+/// The first source address of a flood from many addresses, and their number.
 const SOURCES: ([u8; 4], u32) = ([10, 2, 1, 0], 250);
-/// From the start of a flood to the first join: more than the burst that every allowance begins with.
+/// The time from the start of a flood to the first join. In this time the flood uses up the initial burst of every rate limit.
 const SETTLE: Duration = Duration::from_millis(1_500);
-/// Longer than anything takes under a flood; it is ended by us.
+/// The duration of a flood. It is longer than any measurement, and the benchmark ends the flood.
 const LONG: Duration = Duration::from_secs(300);
 
-/// What `serve` has used, and what it was sent.
+/// The CPU time that `serve` has used, and the datagrams that were sent to it.
 struct Load {
     at: Instant,
     cpu: f64,
@@ -88,7 +88,7 @@ pub(super) fn measure(lab: &Lab, pace: &Pace, disk: &Path, figures: &mut Figures
 }
 
 impl<'l> Bench<'l> {
-    /// The network, and the server with its state on the disk.
+    /// Builds the network, and starts the server with its state on the disk.
     fn new(lab: &'l Lab, disk: &Path) -> Result<Self> {
         let network = Network::new(lab, 2)?;
         let (state, disk) = (Path::new("/var/lib/rustguard"), disk.join("state"));
@@ -97,7 +97,8 @@ impl<'l> Bench<'l> {
         let bound = Command::new("mount").arg("--bind").arg(&disk).arg(state).status()?;
         ensure!(bound.success(), "{} cannot be bound to {}", disk.display(), state.display());
         let (server, [machine, flooder]) = (&network.server, &*network.machines) else { anyhow::bail!("two machines") };
-        // The agents' pings need no raw socket then. And nothing but the tunnel leads to the server's address inside.
+        // With this range, the agents' pings need no raw socket. Without default routes, only the tunnel leads to the server's
+        // address inside.
         machine.sh("sysctl -qw net.ipv4.ping_group_range='0 0'; ip route del default; ip -6 route del default")?;
         flooder.sh("ip route add local 10.2.1.0/24 dev lo")?;
         server.sh("ip route add 10.2.1.0/24 via 10.2.0.2")?;
@@ -111,7 +112,7 @@ impl<'l> Bench<'l> {
         self.join(&self.network.invite(&[])?)
     }
 
-    /// A machine that was never here before, in milliseconds.
+    /// Joins with a new machine. Returns milliseconds.
     fn join(&self, token: &str) -> Result<f64> {
         for file in ["/var/lib/rustguard/rg1/key", "/etc/rustguard/rg1.conf"] {
             if Path::new(file).exists() {
@@ -121,7 +122,7 @@ impl<'l> Bench<'l> {
         self.to_first_ping(&mut self.network.join_command(1, &["10.1.0.1", "--token", token])?)
     }
 
-    /// From the start of the program to the first answer, in milliseconds; ends it.
+    /// Measures the time from the start of the program to the first answer, in milliseconds, and ends the program.
     fn to_first_ping(&self, command: &mut Command) -> Result<f64> {
         let machine = &self.network.machines[0];
         let ping = Agent::first_ping(machine, INSIDE)?;

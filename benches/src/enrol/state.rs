@@ -1,4 +1,4 @@
-//! A ledger with as many leases as a /16 has addresses, nearly: its memory, its start, and admissions to it.
+//! A ledger with nearly as many leases as a /16 has addresses: its memory, its start, and admissions to it.
 
 use super::{Figures, Pace, exchange::now};
 use crate::figures::resident;
@@ -21,14 +21,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// From this length of its journals on, in bytes, the file store writes a new snapshot, where the old one was read at the start.
+/// The length of all journals, in bytes, at which the file store writes a new snapshot, if it read the old one at the start.
 const JOURNALS: u64 = 1 << 20;
-/// What is left to that when the measurement begins: a few admissions.
+/// The bytes below that length when the measurement begins. A few admissions need them.
 const ROOM: u64 = 4 << 10;
 /// The name of the snapshot in its folder.
 const SNAPSHOT: &str = "snapshot";
 
-/// Fills a ledger that keeps nothing but what it has to; the leases.
+/// Fills a ledger whose store keeps nothing. Returns the leases.
 pub(super) fn memory(pace: &Pace, figures: &mut Figures) -> Result<Vec<Lease>> {
     let mut rng = StdRng::seed_from_u64(2);
     let mut ledger = open(Forgetful)?;
@@ -43,7 +43,7 @@ pub(super) fn memory(pace: &Pace, figures: &mut Figures) -> Result<Vec<Lease>> {
     Ok(ledger.leases().cloned().collect())
 }
 
-/// Start-up with these leases, and admissions while a new snapshot is written.
+/// Measures the start with these leases, and admissions while a new snapshot is written.
 pub(super) fn on_disk(pace: &Pace, leases: &[Lease], disk: &Path, figures: &mut Figures) -> Result<()> {
     let folder = disk.join("large");
     fill(leases, &folder)?;
@@ -67,7 +67,7 @@ pub(super) fn on_disk(pace: &Pace, leases: &[Lease], disk: &Path, figures: &mut 
         admit(&mut ledger, pace.leases + n, &mut rng, start())?;
         took.push(millis(started.elapsed()));
     }
-    // What was to be measured did happen.
+    // The measurement has to include the writing of a snapshot.
     ensure!(fs::metadata(folder.join(SNAPSHOT))?.ino() != snapshot, "no new snapshot was written meanwhile");
     took.sort_by(f64::total_cmp);
     let at = |percent: usize| took[(took.len() * percent / 100).min(took.len() - 1)];
@@ -77,7 +77,7 @@ pub(super) fn on_disk(pace: &Pace, leases: &[Lease], disk: &Path, figures: &mut 
     Ok(())
 }
 
-/// Writes a folder whose snapshot has all leases, and whose journals are nearly long enough for the next.
+/// Writes a folder whose snapshot has all leases, and whose journals are nearly long enough for the next snapshot.
 fn fill(leases: &[Lease], folder: &Path) -> Result<()> {
     let change = |lease: &Lease| Change::Lease(lease.clone());
     let mut store = FileStore::open(folder)?;
@@ -91,7 +91,7 @@ fn fill(leases: &[Lease], folder: &Path) -> Result<()> {
     for leases in leases.chunks(1_000) {
         keep(&mut store, leases)?;
     }
-    // Again, which changes nothing, until the journals would make the next start write a snapshot of everything.
+    // The leases are written again, which changes nothing, until the journals make the next start write a snapshot of all.
     for leases in leases.chunks(100).cycle() {
         if journals(folder)? > JOURNALS {
             break;
@@ -114,7 +114,7 @@ fn fill(leases: &[Lease], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Their length in a folder, in bytes.
+/// The length of all journals in a folder, in bytes.
 fn journals(folder: &Path) -> Result<u64> {
     let mut len = 0;
     for entry in fs::read_dir(folder)? {
@@ -145,7 +145,7 @@ fn start() -> Now {
     now(Duration::ZERO)
 }
 
-/// Keeps nothing: what memory is left is what the ledger itself takes.
+/// A store that keeps nothing, so that only the ledger itself uses memory.
 struct Forgetful;
 
 impl LeaseStore for Forgetful {

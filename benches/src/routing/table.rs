@@ -1,4 +1,4 @@
-//! The table that workers look packets up in: the cost of a change for control, and of a lookup for a packet.
+//! The table of routes: the cost of a change for control, and of a lookup for a worker.
 
 use super::Pace;
 use crate::figures::Figures;
@@ -97,7 +97,7 @@ fn lookups(pace: &Pace, figures: &mut Figures) -> Result<()> {
         ("lookup, eight next hops, one unusable, ns", 8, 7),
     ] {
         let routes = hops(members);
-        // What the device knows of its peers, as it looks it up.
+        // The state of the peers, in the same kind of map as in the device.
         let usable: std::collections::HashMap<PeerId, bool> =
             (0..PEERS).map(|peer| (PeerId(peer), peer % 8 != unusable)).collect();
         let next_hop = |head: &IpHead, bytes: &[u8]| match routes.target(head.destination)? {

@@ -1,7 +1,7 @@
-//! Traffic inside a namespace: each `Agent` is this program once more, with one job to do in one node.
+//! Traffic inside a namespace. Each `Agent` is another process of this program, with one job in one node.
 //!
-//! What it shall do stands in an environment variable, what it found out in a line of its output; there is more output when
-//! the program is a test.
+//! An environment variable contains the job. A line of the output contains the result. If the program is a test, there is other
+//! output as well.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustguard_tests::{Flood, Node};
@@ -20,14 +20,14 @@ const JOB: &str = "RUSTGUARD_BENCH_AGENT";
 const PORT: u16 = 5_201;
 /// Bytes per write to a TCP stream, and read from one.
 const CHUNK: usize = 128 << 10;
-/// What a job may take beyond its own time: no agent outlives it.
+/// The time that a job may take beyond its own duration. After it, the agent ends.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A receiver of datagrams takes this for the end.
+/// After this time without a datagram, a receiver assumes the end.
 const SILENCE: Duration = Duration::from_millis(300);
-/// ICMP data, as ping sends it.
+/// The length of the ICMP data, as in ping.
 const PING_DATA: usize = 56;
 
-/// A process with a job whose result is a `T`; killed when dropped.
+/// A process with a job whose result is a `T`. Dropping it kills the process.
 pub(crate) struct Agent<T> {
     job: String,
     child: Child,
@@ -38,57 +38,59 @@ pub(crate) struct Agent<T> {
 /// Round trips.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ping {
-    /// Their median.
+    /// The median.
     pub(crate) p50: Duration,
-    /// All but one in a hundred are shorter.
+    /// The 99th percentile.
     pub(crate) p99: Duration,
 }
 
-/// The time since 1970: what two processes can compare.
+/// The time since 1970, which two processes can compare.
 pub(crate) fn unix_time() -> Duration {
     SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
 }
 
 impl Agent<(u64, Duration)> {
-    /// Accepts a connection and reads it to its end: bytes, and how long that took. Listens when this returns.
+    /// Accepts a connection and reads it to its end. The result is the number of bytes, and the time. The agent listens when this
+    /// function returns.
     pub(crate) fn tcp_sink(node: &Node, at: IpAddr) -> Result<Self> {
         Self::start(node, &format!("tcp-sink {at}"))
     }
 
-    /// Counts datagrams until there are none any more: their number, and the time from first to last.
+    /// Counts datagrams until their end. The result is their number, and the time from the first to the last.
     pub(crate) fn udp_sink(node: &Node, at: IpAddr) -> Result<Self> {
         Self::start(node, &format!("udp-sink {at}"))
     }
 }
 
 impl Agent<u64> {
-    /// Writes to a connection for so long; bytes.
+    /// Writes to a connection for `time`. The result is the number of bytes.
     pub(crate) fn tcp_source(node: &Node, to: IpAddr, time: Duration) -> Result<Self> {
         Self::start(node, &format!("tcp-source {to} {}", time.as_nanos()))
     }
 
-    /// Sends datagrams of `size` for so long, `rate` in a second or as fast as it can; their number.
+    /// Sends datagrams of `size` bytes for `time`, at `rate` per second or as fast as possible. The result is their number.
     pub(crate) fn udp_source(node: &Node, to: IpAddr, size: usize, rate: Option<u64>, time: Duration) -> Result<Self> {
         Self::start(node, &format!("udp-source {to} {} {size} {}", time.as_nanos(), rate.unwrap_or(0)))
     }
 }
 
 impl Agent<u64> {
-    /// Floods; how many datagrams that were.
+    /// Floods. The result is the number of datagrams.
     pub(crate) fn flood(node: &Node, flood: &Flood) -> Result<Self> {
         Self::start(node, &format!("flood {flood}"))
     }
 }
 
 impl Agent<Ping> {
-    /// So many echo requests, each after the reply to the last and not sooner than `interval` after it was sent.
+    /// Sends `count` echo requests. Each is sent after the reply to the previous one, and at least `interval` after that request.
     pub(crate) fn ping(node: &Node, to: IpAddr, count: u32, interval: Duration) -> Result<Self> {
         Self::start(node, &format!("ping {to} {count} {}", interval.as_nanos()))
     }
 }
 
 impl Agent<Duration> {
-    /// Sends echo requests, a millisecond apart, until one is answered: when, since 1970. Has begun when this returns.
+    /// Sends an echo request every millisecond until one is answered. The result is the time of the answer since 1970. The agent has
+    /// begun when this function returns.
     pub(crate) fn first_ping(node: &Node, to: IpAddr) -> Result<Self> {
         Self::start(node, &format!("first-ping {to}"))
     }
@@ -105,13 +107,13 @@ impl<T: FromNumbers> Agent<T> {
         Ok(agent)
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the job, and returns its result.
     pub(crate) fn result(mut self) -> Result<T> {
         let numbers: Vec<u64> = self.line("result")?.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
         T::from_numbers(&numbers).context("an agent's result with too few numbers")
     }
 
-    /// What follows `agent WORD` in the next line that begins so. An agent's patience limits how long that takes.
+    /// The rest of the next line that contains `agent WORD`. The agent's time limit also limits this wait.
     fn line(&mut self, word: &str) -> Result<String> {
         let mut line = String::new();
         while self.output.read_line(&mut line)? > 0 {
@@ -128,13 +130,13 @@ impl<T: FromNumbers> Agent<T> {
 
 impl<T> Drop for Agent<T> {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both calls fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// How results come back.
+/// The result of a job, from the numbers of the agent's line.
 pub(crate) trait FromNumbers: Sized {
     fn from_numbers(numbers: &[u64]) -> Option<Self>;
 }
@@ -165,7 +167,7 @@ impl FromNumbers for Ping {
     }
 }
 
-/// Does the job that this process was started for, if it was started as an agent: then there is nothing else to do.
+/// Does the job of this process, if it was started as an agent. Returns whether it was; then the caller has nothing else to do.
 pub fn ran_as_agent() -> bool {
     let Ok(job) = env::var(JOB) else { return false };
     let time = job.split(' ').nth(2).and_then(|nanos| nanos.parse().ok()).map_or(Duration::ZERO, Duration::from_nanos);
@@ -185,7 +187,7 @@ pub fn ran_as_agent() -> bool {
 }
 
 fn say(line: &str) {
-    // Without a parent to read it there is nobody to tell.
+    // An error means that the parent has ended.
     let _ = writeln!(std::io::stdout(), "agent {line}");
 }
 
@@ -236,7 +238,7 @@ fn tcp_source(to: SocketAddr, time: Duration) -> Result<Vec<u64>> {
 
 fn udp_sink(at: SocketAddr) -> Result<Vec<u64>> {
     let socket = Socket::new(Domain::for_address(at), Type::DGRAM, Some(Protocol::UDP))?;
-    // As large as the system permits: what the tunnel delivers shall be counted, not lost behind it.
+    // The buffer is as large as the system permits, so that all datagrams from the tunnel are counted.
     let _ = socket.set_recv_buffer_size(4 << 20);
     socket.bind(&at.into())?;
     let socket = UdpSocket::from(socket);
@@ -270,13 +272,13 @@ fn udp_source(to: SocketAddr, time: Duration, size: usize, rate: u64) -> Result<
             return Ok(vec![sent]);
         }
         if rate > 0 && sent >= u64::try_from(elapsed.as_nanos() * u128::from(rate) / 1_000_000_000)? {
-            // The next few at once: a timer for each would take the core that the daemons need.
+            // The next few are sent at once. A timer for each would use a core that the daemons need.
             thread::sleep(Duration::from_micros(500));
             continue;
         }
         match socket.send(&datagram) {
             Ok(_) => sent += 1,
-            // A full queue on the way, as a flood may find.
+            // A flood may fill a queue of the kernel.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -308,7 +310,7 @@ fn first_ping(to: IpAddr) -> Result<Vec<u64>> {
     echo.socket.set_nonblocking(true)?;
     say("ready");
     loop {
-        // There is no way to the address yet, or nobody: that is what is waited for.
+        // Sending may fail until the tunnel is up.
         let _ = echo.request();
         for _ in 0..LOOKS {
             if matches!(echo.reply(), Ok(true)) {
@@ -319,8 +321,8 @@ fn first_ping(to: IpAddr) -> Result<Vec<u64>> {
     }
 }
 
-/// Echo requests by a ping socket (`net.ipv4.ping_group_range`): the kernel sets identifier and checksum, and hands over
-/// the replies to this socket alone.
+/// Echo requests by a ping socket (`net.ipv4.ping_group_range`). The kernel sets the identifier and the checksum, and delivers
+/// only the replies to this socket.
 struct Echo {
     socket: UdpSocket,
     to: SocketAddr,
@@ -343,7 +345,7 @@ impl Echo {
         self.socket.send_to(&message, self.to)
     }
 
-    /// Whether a reply to the last request came in time; older ones are passed over.
+    /// Whether a reply to the last request arrived in time. Replies to older requests are ignored.
     fn reply(&mut self) -> std::io::Result<bool> {
         let mut message = [0; 8 + PING_DATA];
         loop {

@@ -1,4 +1,4 @@
-//! A running implementation, and what it costs.
+//! A running implementation, and its use of CPU and memory.
 
 use crate::figures;
 use anyhow::{Context as _, Result, ensure};
@@ -11,16 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// More than a start takes on a busy machine.
+/// The limit for a start. It suffices on a busy machine.
 const READY: Duration = Duration::from_secs(10);
 
-/// What is measured.
+/// The measured program.
 pub(super) enum Implementation {
     /// `rustguard up`.
     RustGuard {
         /// The program.
         program: PathBuf,
-        /// TUN offloads.
+        /// Whether it uses TUN offloads.
         offload: bool,
     },
     /// wireguard-go, configured by `wg` and `ip`.
@@ -31,7 +31,7 @@ pub(super) enum Implementation {
 }
 
 impl Implementation {
-    /// Its name.
+    /// The name of the implementation.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::RustGuard { .. } => "RustGuard",
@@ -40,13 +40,13 @@ impl Implementation {
     }
 }
 
-/// One tunnel's process; killed when dropped.
+/// The process of one tunnel. Dropping it kills the process.
 pub(super) struct Daemon {
     process: Process,
 }
 
 impl Daemon {
-    /// Starts it as a user has it, with nothing but errors logged, and waits until it is ready.
+    /// Starts the program as a user would, with only errors in the log, and waits until it is ready.
     pub(super) fn start(lab: &Lab, node: &Node, implementation: &Implementation, conf: &Conf) -> Result<Self> {
         let process = match implementation {
             Implementation::RustGuard { program, offload } => rustguard(lab, node, program, *offload, conf)?,
@@ -55,12 +55,12 @@ impl Daemon {
         Ok(Self { process })
     }
 
-    /// CPU time of all its threads until now, in seconds.
+    /// The CPU time of all threads until now, in seconds.
     pub(super) fn cpu_seconds(&self) -> Result<f64> {
         figures::cpu_seconds(self.process.id())
     }
 
-    /// The most memory it has had resident, in MB.
+    /// The largest resident memory so far, in MB.
     pub(super) fn peak_rss_mb(&self) -> Result<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM in its status")?;
@@ -68,13 +68,13 @@ impl Daemon {
         Ok(kib as f64 * 1024.0 / 1e6)
     }
 
-    /// Ends it as Ctrl-C would, and waits.
+    /// Ends the process with SIGTERM, and waits.
     pub(super) fn stop(mut self) -> Result<()> {
         self.process.stop("TERM").map(drop)
     }
 }
 
-/// `rustguard up FILE`, until it says READY=1 as sd_notify(3) has it.
+/// Starts `rustguard up FILE`, and waits until it sends READY=1 (sd_notify(3)).
 fn rustguard(lab: &Lab, node: &Node, program: &Path, offload: bool, conf: &Conf) -> Result<Process> {
     let name = &conf.interface;
     let file = lab.file(&format!("{name}.conf"), &conf.wg_quick())?;
@@ -86,7 +86,7 @@ fn rustguard(lab: &Lab, node: &Node, program: &Path, offload: bool, conf: &Conf)
     spawn_until_ready(lab, node, name, command.arg(file).env("RUSTGUARD_LOG", "error"))
 }
 
-/// wireguard-go, then what wg-quick would do, in as few commands as it takes: its start is measured as well.
+/// Starts wireguard-go, and does the work of wg-quick in as few commands as possible, because the start is measured too.
 fn wireguard_go(lab: &Lab, node: &Node, program: &Path, conf: &Conf) -> Result<Process> {
     let name = &conf.interface;
     let mut script = format!("wg setconf {name} {}\n", lab.file(&format!("{name}.wg.conf"), &conf.wg())?.display());

@@ -1,14 +1,14 @@
-//! The table.
+//! The table of the benchmark of whole tunnels.
 
 use super::{Options, Round, daemon::Implementation};
 use crate::figures::{self, median, number, spread};
 use anyhow::Result;
 use std::fmt::Write as _;
 
-/// How a row is found in what a round gave.
+/// Reads the figure of a row from a round.
 type Figure = fn(&Round) -> f64;
 
-/// The rows: what, and where it stands.
+/// The rows: the name of the figure, and its place in a round.
 pub const ROWS: [(&str, Figure); 14] = [
     ("TCP, Mbit/s", |round| round.tcp_mbps),
     ("TCP, CPU of both daemons, s/GB", |round| round.tcp_cpu_s_per_gb),
@@ -26,7 +26,7 @@ pub const ROWS: [(&str, Figure); 14] = [
     ("relay A–B–C, CPU of the daemons, s/GB", |round| round.relay_cpu_s_per_gb),
 ];
 
-/// Medians with the lowest and highest beside them; the ratio of the first implementation to the second.
+/// A table with the median, the lowest and the highest value for each implementation, and the ratio of the first to the second.
 pub(super) fn table(results: &[(Implementation, Vec<Round>)], options: &Options) -> Result<String> {
     let mut text = machine(options, results.first().map_or(0, |(_, rounds)| rounds.len()));
     text += "\n|  |";
@@ -56,7 +56,7 @@ pub(super) fn table(results: &[(Implementation, Vec<Round>)], options: &Options)
     Ok(text)
 }
 
-/// What was measured, on what.
+/// The machine, the options and the number of rounds.
 fn machine(options: &Options, rounds: usize) -> String {
     format!(
         "{}; {}{}; {}\n",

@@ -30,7 +30,7 @@ pub(crate) fn open(arguments: &Open) -> Result<()> {
         return Ok(());
     }
     let host = endpoint.as_deref().unwrap_or("HOST");
-    writeln!(out, "open for {}; on the machine that is to join:", span(*seconds))?;
+    writeln!(out, "open for {}; to join, run this on the other machine:", span(*seconds))?;
     match code {
         Some(code) => writeln!(out, "\n    rustguard join {host} --token {code}\n")?,
         None => writeln!(out, "\n    rustguard join {host} --token PASSPHRASE\n")?,
