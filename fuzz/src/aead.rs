@@ -6,16 +6,17 @@ use rustguard_crypto::{
     backend::{Aead, aws_lc, portable},
 };
 
-/// Bytes that a frame is described in: its length, the gap before it, its counter, and what is done to it when sealed.
+/// The number of bytes that describe a frame: its length, the gap before it, its counter, and the damage to it after sealing.
 const DESCRIPTION: usize = 7;
-/// More than a key sorts at a time, which is 64, and so several groups.
+/// The most frames. A key sorts 64 at a time, so there can be several groups.
 const MOST_FRAMES: usize = 70;
-/// Every text is shorter: a packet of a jumbo link fits, and no input takes long.
+/// The limit for the length of a text. A packet of a jumbo link fits, and no input takes long.
 const LONGEST: usize = 9000;
 
-/// Bytes are a key and the frames of a run. What one backend seals, every path of this processor and the other backends seal
-/// alike, byte for byte and outside the frames too; they open it, and of a damaged run exactly what is whole, and so of a
-/// run that nobody has sealed.
+/// Reads the input as a key and the frames of a run.
+///
+/// All backends and all paths of this processor have to seal the run to the same bytes, including the bytes outside the frames.
+/// They all have to open it. Of a damaged run, and of a run that was never sealed, they open exactly the frames that are intact.
 pub fn aead(input: &[u8]) {
     let (key, rest) = input.split_at(input.len().min(KEY_LEN));
     let mut bytes = [0; KEY_LEN];
@@ -38,7 +39,7 @@ pub fn aead(input: &[u8]) {
     }
 }
 
-/// Frames in a slab, and places in it with what to change there.
+/// Frames in a slab, and the places to damage with the change for each.
 struct Run {
     slab: Vec<u8>,
     frames: Vec<Frame>,
@@ -52,22 +53,22 @@ impl Run {
             let len = usize::from(u16::from_le_bytes([low, high])) % LONGEST;
             let offset = end + usize::from(gap);
             end = offset + len + TAG_LEN;
-            // Both words of a counter, and neighbours of where one wraps around.
+            // The counters use both 32-bit words, and values around the overflow of the lower word.
             let counter = (u64::from(wide) << 32).wrapping_add_signed(i64::from(counter.cast_signed()));
             frames.push(Frame { offset, len, counter });
-            // From the start of the text or from the end of the tag, which short and long frames have alike.
+            // The place counts from the start of the text or from the end of the tag, so that it exists in short and long frames.
             let place =
                 if place < 128 { usize::from(place) } else { len + TAG_LEN - 1 - usize::from(place - 128) % TAG_LEN };
             damage.push((offset + place.min(len + TAG_LEN - 1), change));
         }
-        // Every other frame from the back: their order is not that of their places.
+        // The second half is reversed, so that the order of the frames differs from the order of their places.
         let half = frames.len() / 2;
         frames[half..].reverse();
         let slab = (0..end).map(|i| (i * 37 % 253) as u8).collect();
         Self { slab, frames, damage }
     }
 
-    /// Seals and opens the run by one backend, where another made `sealed` of it.
+    /// Seals and opens the run with one backend. `sealed` is the result of another backend.
     fn check(&self, path: &str, key: &impl Aead, sealed: &[u8]) {
         let mut slab = self.slab.clone();
         key.seal_run(&mut slab, &self.frames);
@@ -82,7 +83,7 @@ impl Run {
         }
     }
 
-    /// Opens what came, and expects exactly the frames that are as they were sealed.
+    /// Opens `came`, and expects exactly the frames that are as they were sealed.
     fn check_open(&self, path: &str, key: &impl Aead, came: &[u8], sealed: &[u8]) {
         let mut slab = came.to_vec();
         let mut opened = vec![false; self.frames.len()];

@@ -1,4 +1,4 @@
-//! Babel packets, into the parser and into a speaker with neighbours.
+//! Babel packets for the parser, and for a speaker with neighbours.
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_babel::{
     Babel, Config,
@@ -18,19 +18,21 @@ use rustguard_crypto::x25519::PublicKey;
 use std::time::Duration;
 
 const PEERS: u32 = 3;
-/// So small that inputs reach it.
+/// The limit of routes for each neighbour. It is so small that inputs reach it.
 const MAX_ROUTES: usize = 16;
-/// So many that a look at all of them would be found out; each neighbour has announced so many before the input begins.
+/// The size of full tables. Each neighbour has announced this many prefixes before the input begins. A call that looks at all of
+/// them exceeds its limit of work.
 const FULL: usize = 1_024;
-/// An input that begins with this meets full tables.
+/// An input that begins with this byte runs with full tables.
 const WITH_FULL_TABLES: u8 = 0xff;
-/// What one call may cost, beside the routes of one neighbour twice (ended, and their holds released): three slices, and what a
-/// packet of 255 bytes names.
+/// The limit of work for one call: three slices, and the prefixes in a packet of 255 bytes. In addition, a call may look at the
+/// routes of one neighbour twice, to end them and to release their holds.
 const CALL: u64 = 3 * WORK_SLICE + 1_024;
 
-/// Bytes are read as steps: packets as they are, packets in sound headers, whole Babel bodies, signals, and the passing of
-/// time. Whatever came: what is sent is sound and fits in the smallest path, the next deadline lies ahead, a moment of time
-/// is a bounded amount of work, and no neighbour has more routes than it may.
+/// Reads the input as steps: raw packets, packets in valid headers, whole Babel bodies, signals, and the passing of time.
+///
+/// After any input, all sent packets are valid and fit into the smallest path. The next deadline is in the future, the work for a
+/// moment of time is bounded, and no neighbour has more routes than its limit.
 pub fn babel(input: &[u8]) {
     if let Ok(tlvs) = Tlvs::new(input) {
         assert!(tlvs.count() <= input.len() / 2, "more TLVs than bytes for them");
@@ -50,7 +52,7 @@ pub fn babel(input: &[u8]) {
             }
             1 | 2 => {
                 let body = take(&mut steps);
-                // The header as well, so that a fuzzer has to find only what is in it.
+                // The header is generated, so that the fuzzer has to find only the body.
                 let len = u16::try_from(body.len()).expect("at most 255 bytes");
                 lab.deliver(peer, &[&[42, 2][..], &len.to_be_bytes(), body].concat());
             }
@@ -68,7 +70,7 @@ pub fn babel(input: &[u8]) {
     lab.check();
 }
 
-/// A length, then that many bytes, or as many as there are.
+/// Reads a length, and then that many bytes, or fewer at the end of the input.
 fn take<'a>(steps: &mut &'a [u8]) -> &'a [u8] {
     let Some((&len, rest)) = steps.split_first() else { return &[] };
     let (bytes, rest) = rest.split_at(usize::from(len).min(rest.len()));
@@ -98,7 +100,7 @@ impl Lab {
         lab
     }
 
-    /// All neighbours have announced as much as they may: half of it as the others have, half of it alone.
+    /// A lab whose neighbours have all announced as many prefixes as they may. Half of the prefixes are the same for all neighbours.
     fn full() -> Self {
         let mut lab = Self::new(FULL);
         for peer in 0..PEERS {
@@ -108,7 +110,7 @@ impl Lab {
                 for n in part {
                     let [.., high, low] = n.to_be_bytes();
                     let second = if n % 2 == 0 { 100 } else { 101 + peer.to_le_bytes()[0] };
-                    // Good for 300 s, at a metric of 100.
+                    // An update that is valid for 300 s, with a metric of 100.
                     body.extend([8, 14, 1, 0, 32, 0, 0x75, 0x30, 0, 1, 0, 100, 10, second, high, low]);
                 }
                 let len = u16::try_from(body.len()).expect("a short packet");
@@ -147,7 +149,7 @@ impl Lab {
         self.tell(Event::Packet { peer, packet: &packet });
     }
 
-    /// All neighbours say that they are there.
+    /// All neighbours send a Hello and an IHU.
     fn greet(&mut self) {
         let [high, low] = self.seqno.to_be_bytes();
         self.seqno = self.seqno.wrapping_add(1);
@@ -156,7 +158,7 @@ impl Lab {
         }
     }
 
-    /// Time passes as a caller lets it, from deadline to deadline.
+    /// Lets time pass from deadline to deadline, as a caller would.
     fn pass(&mut self, time: Duration) {
         let until = self.now + time;
         let mut steps = 0;
@@ -172,7 +174,7 @@ impl Lab {
     fn check(&self) {
         assert!(self.babel.neighbours().all(|neighbour| neighbour.routes <= self.max_routes));
         if self.max_routes == FULL {
-            // To count takes longer than the step.
+            // Counting would take longer than the step.
             return;
         }
         let routes: usize = self.babel.neighbours().map(|neighbour| neighbour.routes).sum();
@@ -181,7 +183,7 @@ impl Lab {
     }
 }
 
-/// Sound headers around a body.
+/// Adds valid headers to a body.
 fn wrap(body: &[u8]) -> Vec<u8> {
     let len = u16::try_from(body.len() + 8).expect("a short body").to_be_bytes();
     let port = PORT.to_be_bytes();

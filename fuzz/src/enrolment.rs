@@ -1,4 +1,4 @@
-//! Enrolment: server and client against any bytes.
+//! Enrolment: a server and clients that get any bytes.
 use rand::{SeedableRng, rngs::StdRng};
 use rustguard_core::time::{Instant, Now};
 use rustguard_crypto::{
@@ -20,9 +20,10 @@ use std::{cell::Cell, net::SocketAddr, rc::Rc, time::Duration};
 
 const LENGTHS: [usize; 6] = [1232, 116, 1212, 64, 52, 100];
 
-/// Bytes are read as steps: tokens, datagrams as they are or with a MAC1 that holds, to server and client, genuine messages with a
-/// byte changed, the passing of time. Nothing panics, no answer is longer than what caused it, and nothing durable changes
-/// but by a genuine claim.
+/// Reads the input as steps: tokens, datagrams to server and clients with or without a valid MAC1, genuine messages with one byte
+/// changed, and the passing of time.
+///
+/// Nothing panics, no answer is longer than its request, and only a genuine claim changes durable state.
 pub fn enrolment(input: &[u8]) {
     if let Ok(text) = core::str::from_utf8(input)
         && let Ok(Token::Invite(invite)) = Token::parse(text)
@@ -67,7 +68,7 @@ impl<'a> Steps<'a> {
         Some(*first)
     }
 
-    /// A length, then that many bytes, or as many as there are.
+    /// Reads a length, and then that many bytes, or fewer at the end of the input.
     fn datagram(&mut self) -> &'a [u8] {
         let len = usize::from(self.byte().unwrap_or(0));
         let (datagram, rest) = self.0.split_at(len.min(self.0.len()));
@@ -76,7 +77,7 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// Counts what becomes durable.
+/// A store that counts its commits.
 #[derive(Default)]
 struct Counting(MemoryStore, Rc<Cell<u32>>);
 
@@ -96,7 +97,7 @@ struct Lab {
     rng: StdRng,
     server: Server<Counting>,
     commits: Rc<Cell<u32>>,
-    /// One by invite, one by passphrase.
+    /// One client with an invite, and one with a passphrase.
     clients: [Client; 2],
 }
 
@@ -110,7 +111,7 @@ impl Lab {
         let ledger = Ledger::open(store, pools, Policy::default(), now).expect("an empty store");
         let identity = StaticSecret::from_bytes([1; 32]);
         let config = ServerConfig::default();
-        // An input does the same each time only if all randomness comes from the seed.
+        // All randomness comes from the seed, so that an input always has the same effect.
         let server = Server::new(identity, ledger, &config, now, &mut rng).expect("short settings");
         let mut server = server.with_kem(Kem::Portable);
         let mut actions = Vec::new();
@@ -127,7 +128,7 @@ impl Lab {
         Self { now, rng, server, commits, clients }
     }
 
-    /// Gives the server a datagram, and the clients what it answers.
+    /// Gives a datagram to the server, and its answers to the clients.
     fn to_server(&mut self, datagram: &[u8], genuine: bool) {
         let before = self.commits.get();
         let mut actions = Vec::new();
@@ -151,7 +152,7 @@ impl Lab {
         }
     }
 
-    /// A client's next message arrives, as it is and with a byte changed.
+    /// Delivers a client's next message, first with one byte changed and then unchanged.
     fn exchange(&mut self, client: usize, position: usize, change: u8) {
         if let Some(due) = self.clients[client].deadline() {
             self.pass(due.since(self.now.instant));
@@ -165,7 +166,7 @@ impl Lab {
         self.to_server(&message, true);
     }
 
-    /// Makes MAC1 hold: with the server's public key, or as everybody can while a window for a passphrase is open.
+    /// Sets a valid MAC1: with the server's public key, or with the key for a window with a passphrase, which is public.
     fn sign(&self, datagram: &mut [u8], invite: bool) {
         let Some(end) = datagram.len().checked_sub(32) else { return };
         let window = hash(&[b"RustGuard enrolment v1 window of a passphrase"]);

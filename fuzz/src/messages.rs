@@ -15,10 +15,10 @@ use std::{net::SocketAddr, time::Duration};
 const INITIATION_LEN: usize = 148;
 const RESPONSE_LEN: usize = 92;
 
-/// Bytes are read as steps: datagrams as they are, datagrams with a MAC1 that holds, genuine initiations with a byte
-/// changed, and the passing of time. Whatever came, two honest nodes complete a handshake afterwards.
+/// Reads the input as steps: raw datagrams, datagrams with a valid MAC1, genuine initiations with one byte changed, and the passing
+/// of time. After any input, two honest nodes can complete a handshake.
 pub fn messages(input: &[u8]) {
-    // As a whole first: the checks at the door.
+    // The first checks of a datagram get the whole input.
     let _ = Kind::of(input);
     if let Some(head) = IpHead::parse(input) {
         assert!(head.len <= input.len(), "an IP packet longer than its bytes");
@@ -62,7 +62,7 @@ impl<'a> Steps<'a> {
         Some(*first)
     }
 
-    /// A length, then that many bytes, or as many as there are.
+    /// Reads a length, and then that many bytes, or fewer at the end of the input.
     fn datagram(&mut self) -> &'a [u8] {
         let len = usize::from(self.byte().unwrap_or(0));
         let (datagram, rest) = self.0.split_at(len.min(self.0.len()));
@@ -71,7 +71,7 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// A node under attack, an honest peer of it, and the clock.
+/// A node under attack, its honest peer, and the clock.
 struct Lab {
     now: Now,
     rng: StdRng,
@@ -98,10 +98,10 @@ impl Lab {
         Self { now, rng, victim, peer, victim_key, peer_id, completed: 0 }
     }
 
-    /// Gives the victim a datagram, and the peer what it answers.
+    /// Gives a datagram to the victim, and its answers to the peer.
     fn deliver(&mut self, datagram: &[u8]) {
         let mut actions = Vec::new();
-        // Refusing is what it should do with most of this.
+        // The node should refuse most of these datagrams.
         let _ = self.victim.handle(address(1), datagram, self.now, &mut self.rng, &mut actions);
         for answer in datagrams(actions, &mut 0) {
             let mut actions = Vec::new();
@@ -123,7 +123,7 @@ impl Lab {
         }
     }
 
-    /// Makes MAC1 hold: everybody can who knows the victim's public key (whitepaper 5.4.4).
+    /// Sets a valid MAC1. This takes only the victim's public key (whitepaper 5.4.4).
     fn sign(&self, datagram: &mut [u8]) {
         if let INITIATION_LEN | RESPONSE_LEN = datagram.len() {
             let end = datagram.len() - 32;
@@ -143,7 +143,7 @@ impl Lab {
         datagrams(actions, &mut self.completed);
     }
 
-    /// After ten quiet seconds no flood counts any more; one retry answers a cookie.
+    /// Checks that a handshake completes. After ten quiet seconds no rate limit applies any more. One retry answers a cookie.
     fn must_complete(&mut self) {
         self.pass(Duration::from_secs(10));
         self.completed = 0;
@@ -162,7 +162,7 @@ fn address(host: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, host], 51_820))
 }
 
-/// What is to be sent; completed handshakes are counted.
+/// Returns the datagrams to send, and counts completed handshakes.
 fn datagrams(actions: Vec<Action>, completed: &mut u32) -> Vec<Vec<u8>> {
     let mut datagrams = Vec::new();
     for action in actions {

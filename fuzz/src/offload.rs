@@ -4,19 +4,18 @@ use rustguard_tun::{
     offload::{Coalescer, VNET_LEN, VnetHeader, split},
 };
 
-/// Room for the most segments that the input can ask for.
+/// Room for the largest number of segments that the input can cause.
 const SLAB: usize = 512 << 10;
 const MTU: usize = 1_420;
 
-/// Any header before any packet is split, or refused; and whatever packets are put together, the whole splits into exactly those
-/// packets again.
+/// Any header before any packet is either split or refused. Packets that are coalesced split into exactly the same packets again.
 pub fn offload(input: &[u8]) {
     if let Some((header, packet)) = input.split_first_chunk::<VNET_LEN>()
         && let Some(pieces) = pieces(packet, VnetHeader::parse(header))
     {
         put_together(&pieces);
     }
-    // Once more as packets, each after its length.
+    // The input is read a second time as packets, each after its length.
     let (mut packets, mut rest) = (Vec::new(), input);
     while let [len, tail @ ..] = rest {
         let (packet, tail) = tail.split_at(usize::from(*len).min(tail.len()));
@@ -57,7 +56,8 @@ fn put_together(packets: &[Vec<u8>]) {
     assert_eq!(seen, packets.len(), "each packet is in one group");
 }
 
-/// The identification of a packet that may not be fragmented means nothing (RFC 6864, section 4.1), and is made anew.
+/// Removes the identification of a packet that may not be fragmented. It has no meaning (RFC 6864, section 4.1), and splitting sets
+/// a new one.
 fn without_identification(mut packet: Vec<u8>) -> Vec<u8> {
     if packet.len() >= 20 && packet[0] >> 4 == 4 && packet[6] & 0x40 != 0 {
         packet[4..6].fill(0);

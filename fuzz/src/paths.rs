@@ -1,13 +1,14 @@
-//! Probes from a peer that may be anybody's program, and the paths that are chosen by them.
+//! Probes from a peer that may run any program, and the choice of paths by them.
 use rustguard_core::{
     paths::{Flows, MAX_PATHS, Order, PathPolicy, Paths, Place, Probe, Request, Seen},
     time::Instant,
 };
 use std::{net::SocketAddr, time::Duration};
 
-/// The first byte says what is configured; then bytes are read as steps: probes as they come, requests with fields of the
-/// fuzzer's, answers to what was asked, places, and the passing of time. Whatever came, what is chosen can be used, and time
-/// that passes leads somewhere.
+/// Reads the first byte as a configuration, and the others as steps: raw probes, requests with arbitrary fields, answers to sent
+/// requests, places, and the passing of time.
+///
+/// After any input, the chosen paths are usable, and no deadline remains in the past.
 pub fn paths(input: &[u8]) {
     let _ = Probe::parse(input);
     let Some((&configured, mut rest)) = input.split_first() else { return };
@@ -65,7 +66,7 @@ pub fn paths(input: &[u8]) {
             _ => now = now + Duration::from_millis(u64::from(field(0)) << (field(1) % 8)),
         }
         let seen = Seen { session: step & 128 == 0, data, unanswered: (step & 64 != 0).then_some(Instant::default()) };
-        // What one path has shown may be due to be told by the others at once; but that comes to an end.
+        // The result of one path may cause probes on the others at once. This has to end after a few rounds.
         for _ in 0..3 {
             paths.tick(seen, now, &mut orders);
             if paths.deadline().is_none_or(|at| at > now) {
@@ -93,7 +94,7 @@ pub fn paths(input: &[u8]) {
             );
         }
         assert!(paths.report().len() <= 2 * MAX_PATHS && paths.places().len() <= MAX_PATHS + 1);
-        // What was due has been done.
+        // No deadline may remain in the past.
         assert!(paths.deadline().is_none_or(|at| at > now), "{:?} at {now:?}", paths.deadline());
         rest = &after[1.min(after.len())..];
     }

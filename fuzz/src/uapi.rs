@@ -1,8 +1,8 @@
 //! Requests to the control socket.
 use rustguard_device::uapi::{Errno, parse};
 
-/// Any bytes are a request or refused with one of the two error numbers of the protocol, and blanks, cases and line ends
-/// do not make the parser read further than its text.
+/// Any bytes are a request, or are refused with one of the two error numbers of the protocol. Blanks, upper and lower case and line
+/// ends do not make the parser read beyond its text.
 pub fn uapi(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     // The server hands over lines without the blank one that ends a request.

@@ -1,5 +1,5 @@
-//! What a Babel router says that means harm: routes without number, and then packet after packet that takes them back. The bytes
-//! are made by hand, as RFC 8966 §4 has them: what is tested has no part in it.
+//! A hostile Babel router. It announces very many routes, and then retracts them with packet after packet. The packets are built
+//! by hand after RFC 8966 §4, without the code under test.
 use anyhow::{Context, Result};
 use std::{
     fs,
@@ -7,23 +7,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Prefixes that it announces: 10.66.0.0/32 and those that follow.
+/// The number of prefixes that it announces: 10.66.0.0/32 and the following ones.
 pub const HOSTILE_PREFIXES: usize = 32 * IN_A_PACKET;
-/// Where all of those lie.
+/// The prefix that covers all of them.
 pub const HOSTILE_NET: &str = "10.66.0.0/16";
 
-/// In a packet of 1,296 bytes there are 1,244 for TLVs.
+/// The bytes for TLVs in a packet of 1,296 bytes: 1,244.
 const BODY: usize = 1_296 - 48 - 4;
-/// Updates in that, after a Hello, an IHU, a router-id and a next hop.
+/// The number of updates in a packet, after a Hello, an IHU, a router-id and a next hop.
 const IN_A_PACKET: usize = (BODY - 36) / 16;
 
 const PORT: u16 = 6_696;
-/// A wildcard retraction: an update of no prefix, with the metric infinity.
+/// A wildcard retraction: an update without a prefix, with an infinite metric.
 const RETRACT_ALL: [u8; 12] = [8, 10, 0, 0, 0, 0, 0x27, 0x10, 0, 0, 0xff, 0xff];
-/// All routers of a link that speak Babel.
+/// The multicast group of all Babel routers of a link.
 const GROUP: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 6);
 
-/// A router on an interface.
+/// A hostile router on an interface.
 #[derive(Debug)]
 pub struct Hostile {
     socket: UdpSocket,
@@ -31,10 +31,10 @@ pub struct Hostile {
 }
 
 impl Hostile {
-    /// Speaks to whom its interface leads.
+    /// Creates a router that speaks to the neighbours on an interface.
     ///
     /// # Errors
-    /// When there is no such interface, or another router has the port.
+    /// If the interface does not exist, or another router has the port.
     pub fn new(interface: &str) -> Result<Self> {
         let index = fs::read_to_string(format!("/sys/class/net/{interface}/ifindex")).context("an interface")?;
         let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, PORT))?;
@@ -42,19 +42,19 @@ impl Hostile {
         Ok(Self { socket, seqno: 0 })
     }
 
-    /// Announces all prefixes again and again, at a rate that any neighbour bears.
+    /// Announces all prefixes repeatedly, at a rate that any neighbour can process.
     ///
     /// # Errors
-    /// When nothing can be sent.
+    /// If a packet cannot be sent.
     pub fn announce(&mut self, time: Duration) -> Result<u64> {
         self.paced(50, time, |hostile, n| hostile.updates(n, &[]))
     }
 
-    /// All is retracted and some is announced, in one packet; or all is retracted a hundred times, or the router starts again as
-    /// often; so many packets a second.
+    /// Floods with `rate` packets per second. Most packets retract all routes and announce some. Others retract all routes about a
+    /// hundred times, or contain about as many Hellos as after restarts of the router.
     ///
     /// # Errors
-    /// When nothing can be sent.
+    /// If a packet cannot be sent.
     pub fn flood(&mut self, rate: u64, time: Duration) -> Result<u64> {
         self.paced(rate, time, |hostile, n| match n % 8 {
             0 => filled(Vec::new(), || RETRACT_ALL.to_vec()),
@@ -79,10 +79,10 @@ impl Hostile {
         Ok(sent)
     }
 
-    /// One packet's part of the announcement, behind something else, from somebody who hears its neighbour well.
+    /// A packet with a part of the announcement after the TLVs `first`. Its IHU says that the router hears its neighbour well.
     fn updates(&mut self, n: usize, first: &[u8]) -> Vec<u8> {
         let mut tlvs = [&self.hello(1), first].concat();
-        // An IHU for whoever reads it, with a cost of 96.
+        // An IHU for every receiver, with a cost of 96.
         tlvs.extend([5, 6, 0, 0, 0, 96, 4, 176]);
         tlvs.extend([6, 10, 0, 0, 6, 6, 6, 6, 6, 6, 6, 6]);
         tlvs.extend([7, 6, 1, 0, 10, 66, 255, 1]);
@@ -90,12 +90,12 @@ impl Hostile {
         filled(tlvs, || {
             let [.., high, low] = (next % HOSTILE_PREFIXES).to_be_bytes();
             next += 1;
-            // Good for 100 s, at a metric of 100.
+            // An update that is valid for 100 s, with a metric of 100.
             vec![8, 14, 1, 0, 32, 0, 0x27, 0x10, 0, 1, 0, 100, 10, 66, high, low]
         })
     }
 
-    /// A multicast Hello, whose number is so far from that of the last one.
+    /// A multicast Hello. `step` is the difference of its seqno from that of the previous one.
     fn hello(&mut self, step: u16) -> Vec<u8> {
         self.seqno = self.seqno.wrapping_add(step);
         let [high, low] = self.seqno.to_be_bytes();
@@ -103,7 +103,7 @@ impl Hostile {
     }
 }
 
-/// A packet's payload: these TLVs, then as many more as fit, then padding.
+/// The payload of a packet: the TLVs `tlvs`, then as many from `more` as fit, then padding.
 fn filled(mut tlvs: Vec<u8>, mut more: impl FnMut() -> Vec<u8>) -> Vec<u8> {
     loop {
         let tlv = more();

@@ -1,4 +1,4 @@
-//! Networks as `rustguard serve` makes them and `rustguard join` joins them.
+//! Networks of a `rustguard serve` and of machines that can join it with `rustguard join`.
 use crate::{Lab, Node, Process, Subject, process::Ended, subject, tunnel::spawn_until_ready};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -8,10 +8,11 @@ use std::{
     time::Duration,
 };
 
-/// More than a join takes on a busy machine, the first time out of five included.
+/// The limit for a join. It suffices on a busy machine.
 const JOINED: Duration = Duration::from_secs(30);
 
-/// A scenario with a server and machines around it. RustGuard is the subject in any case: nobody else enrols.
+/// A scenario with a server and machines around it. It is skipped if wireguard-go is the subject, because only RustGuard has
+/// enrolment.
 pub fn network(lab: &Lab, machines: u8, body: impl FnOnce(&Network) -> Result<()>) -> Result<()> {
     if subject() == Subject::WireguardGo {
         lab.skip("enrolment is RustGuard's own: wireguard-go is the subject");
@@ -20,25 +21,25 @@ pub fn network(lab: &Lab, machines: u8, body: impl FnOnce(&Network) -> Result<()
     body(&Network::new(lab, machines)?)
 }
 
-/// A server and machines around it, each on a link of its own: the machine `n` (1, 2, …) is 10.n.0.2 and fd0n::2 and sees the
-/// server as 10.n.0.1 and fd0n::1.
+/// A server, and machines that each have their own link to it. Machine `n` (1, 2, …) has the addresses 10.n.0.2 and fd0n::2. The
+/// server has 10.n.0.1 and fd0n::1 on that link.
 pub struct Network {
-    /// Where `serve` runs, on the interface `rgs`.
+    /// The node on which `serve` runs, with the interface `rgs`.
     pub server: Node,
-    /// The others. Machine `n` is `machines[n - 1]`, and its interface is `rgN`.
+    /// The machines. Machine `n` is `machines[n - 1]`, and its interface is `rgN`.
     pub machines: Vec<Node>,
 }
 
-/// `rustguard serve`, running.
+/// A running `rustguard serve`.
 pub struct Served {
     node: Node,
     process: Process,
-    /// What it prints to be pasted: the words of the `join` command without `rustguard`.
+    /// The words of the printed `join` command without `rustguard`.
     pub join: Vec<String>,
 }
 
 impl Network {
-    /// Makes the nodes and their links; the server knows a name, `vpn.lab`, on the first.
+    /// Creates the nodes and their links. The name `vpn.lab` is the server's address on the first link.
     pub fn new(lab: &Lab, machines: u8) -> Result<Self> {
         let server = lab.node("server")?;
         let machines = (1..=machines).map(|n| {
@@ -46,7 +47,7 @@ impl Network {
             lab.link((&server, &format!("to{n}")), (&node, "uplink"))?;
             server.sh(&format!("ip addr add 10.{n}.0.1/24 dev to{n}; ip addr add fd0{n}::1/64 dev to{n} nodad"))?;
             node.sh(&format!("ip addr add 10.{n}.0.2/24 dev uplink; ip addr add fd0{n}::2/64 dev uplink nodad"))?;
-            // Where the world is, so that the server has an address to be reached by.
+            // The machines reach all addresses of the server by these default routes.
             node.sh(&format!("ip route add default via 10.{n}.0.1; ip -6 route add default via fd0{n}::1"))?;
             Ok(node)
         });
@@ -56,14 +57,14 @@ impl Network {
         Ok(Self { server, machines })
     }
 
-    /// `rustguard serve -i rgs` with these arguments, once it is ready.
+    /// Starts `rustguard serve -i rgs` with these arguments, and waits until it is ready.
     pub fn serve(&self, lab: &Lab, arguments: &[&str]) -> Result<Served> {
         let mut command = self.server.rustguard()?;
         command.args(["serve", "-i", "rgs"]).args(arguments);
         self.serve_by(lab, &mut command)
     }
 
-    /// As [`serve`](Self::serve), by a command.
+    /// Like [`serve`](Self::serve), with a given command.
     pub fn serve_by(&self, lab: &Lab, command: &mut Command) -> Result<Served> {
         let log = lab.path("serve.log");
         if log.exists() {
@@ -77,31 +78,31 @@ impl Network {
         Ok(Served { node: self.server.clone(), process, join })
     }
 
-    /// Asks the server something: `rustguard …arguments -i rgs`; its standard output.
+    /// Runs `rustguard ARGUMENTS -i rgs` on the server. Returns its standard output.
     pub fn ask(&self, arguments: &[&str]) -> Result<String> {
         let ended = self.try_ask(arguments)?;
         ensure!(ended.success(), "{arguments:?}: {ended}");
         Ok(ended.stdout)
     }
 
-    /// As [`ask`](Self::ask), whatever comes of it.
+    /// Like [`ask`](Self::ask), but the command may fail.
     pub fn try_ask(&self, arguments: &[&str]) -> Result<Ended> {
         self.server.end_of(self.server.rustguard()?.args(arguments).args(["-i", "rgs"]))
     }
 
-    /// What the server says of itself.
+    /// The output of `rustguard status --json`.
     pub fn status(&self) -> Result<Value> {
         Ok(serde_json::from_str(&self.ask(&["status", "--json"])?)?)
     }
 
-    /// A fresh token.
+    /// Creates an invite. Returns its token.
     pub fn invite(&self, arguments: &[&str]) -> Result<String> {
         let arguments: Vec<_> = ["invite", "new", "--json"].iter().chain(arguments).copied().collect();
         let invite: Value = serde_json::from_str(&self.ask(&arguments)?)?;
         Ok(invite["token"].as_str().context("a token")?.to_owned())
     }
 
-    /// Opens the window; the code.
+    /// Opens the window. Returns its code.
     pub fn open(&self, arguments: &[&str]) -> Result<String> {
         let arguments: Vec<_> = ["open", "--json"].iter().chain(arguments).copied().collect();
         let opened: Value = serde_json::from_str(&self.ask(&arguments)?)?;
@@ -114,7 +115,7 @@ impl Network {
         text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
     }
 
-    /// That the audit log has so many lines about `event`, and the last of them.
+    /// Checks that the audit log has exactly this number of lines about `event`. Returns the last of them.
     pub fn audited(&self, event: &str, lines: usize) -> Result<Value> {
         let mut about = self.audit()?;
         about.retain(|line| line["event"] == event);
@@ -122,13 +123,13 @@ impl Network {
         about.pop().context("no line")
     }
 
-    /// Machine `n` reaches the server by both IP versions.
+    /// Checks that machine `n` reaches all addresses of the server inside the tunnel.
     pub fn reaches_server(&self, n: u8) -> Result<()> {
         let node = &self.machines[usize::from(n) - 1];
         self.server_addresses()?.iter().try_for_each(|address| node.reaches(address, 10))
     }
 
-    /// `rustguard join` on machine `n` with these arguments, not yet run.
+    /// The command `rustguard join` for machine `n` with these arguments. It is not started.
     pub fn join_command(&self, n: u8, arguments: &[&str]) -> Result<Command> {
         let mut command = self.machines[usize::from(n) - 1].rustguard()?;
         command.arg("join").args(arguments).args(["-i", &format!("rg{n}")]).env("RUSTGUARD_LOG", "debug");
@@ -141,12 +142,12 @@ impl Network {
         spawn_until_ready(lab, &self.machines[usize::from(n) - 1], &format!("rg{n}"), &mut command)
     }
 
-    /// Joins with machine `n`, without a tunnel, to the end, whatever that is.
+    /// Joins with machine `n` without bringing the tunnel up. The command may fail.
     pub fn try_join(&self, n: u8, arguments: &[&str]) -> Result<Ended> {
         self.machines[usize::from(n) - 1].end_of(self.join_command(n, arguments)?.arg("--no-up"))
     }
 
-    /// `rustguard up rgN`, once it is ready.
+    /// Starts `rustguard up rgN`, and waits until it is ready.
     pub fn up(&self, lab: &Lab, n: u8) -> Result<Process> {
         let node = &self.machines[usize::from(n) - 1];
         let mut command = node.rustguard()?;
@@ -161,7 +162,7 @@ impl Network {
         Ok(lines.filter_map(|line| line.split('/').next()).map(str::to_owned).collect())
     }
 
-    /// The server's addresses inside, IPv4 first.
+    /// The server's addresses inside the tunnel, IPv4 first.
     pub fn server_addresses(&self) -> Result<Vec<String>> {
         let status = self.status()?;
         let pools = status["pools"].as_array().context("pools")?;
@@ -170,7 +171,7 @@ impl Network {
 }
 
 impl Served {
-    /// The `join` line's words as string slices.
+    /// The arguments of the printed `join` command.
     pub fn join_arguments(&self) -> Vec<&str> {
         self.join.iter().skip(1).map(String::as_str).collect()
     }
@@ -180,7 +181,7 @@ impl Served {
         &mut self.process
     }
 
-    /// Ends it properly, with SIGTERM.
+    /// Ends the server properly, with SIGTERM.
     pub fn stop(mut self) -> Result<()> {
         let ended = self.process.stop("TERM")?;
         ensure!(ended.success(), "serve should end with status 0: {ended}");
@@ -190,23 +191,23 @@ impl Served {
         Ok(())
     }
 
-    /// Ends it as a crash would.
+    /// Ends the server with SIGKILL, like a crash.
     pub fn crash(mut self) -> Result<()> {
         self.process.stop("KILL").map(drop)
     }
 }
 
-/// Waits for a `join` that was started and is to fail or end by itself.
+/// Waits for the end of a `join` that fails or ends by itself.
 pub fn joined(process: &mut Process) -> Result<Ended> {
     process.ended(JOINED)
 }
 
-/// What `serve` has written so far.
+/// The log of `serve` so far.
 pub fn served_log(lab: &Lab) -> Result<String> {
     Ok(std::fs::read_to_string(lab.path("serve.log"))?)
 }
 
-/// All files in a folder and in the folders in it.
+/// All files in a folder and in its subfolders.
 pub fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {

@@ -1,4 +1,4 @@
-//! What somebody sends who is none: floods, and the datagrams they are made of.
+//! Traffic of strangers: floods, and the datagrams in them.
 use anyhow::{Context, Result, ensure};
 use rand::Rng as _;
 use rustguard_core::time::{Instant as CoreInstant, Now};
@@ -13,34 +13,34 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// Datagrams to one place, all alike.
+/// Equal datagrams to one address.
 ///
-/// In words, as arguments of a program: `ADDRESS NANOSECONDS PORT RATE FIRST COUNT DATAGRAM`, the last in hexadecimal.
+/// Its form as arguments of a program is `ADDRESS NANOSECONDS PORT RATE FIRST COUNT DATAGRAM`. The last one is in hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flood {
-    /// Where to.
+    /// The destination.
     pub to: SocketAddr,
-    /// How long.
+    /// The duration.
     pub time: Duration,
-    /// Datagrams a second; as many as the system takes if there is no limit.
+    /// Datagrams per second. Without a limit, as many as the system accepts.
     pub rate: Option<u64>,
-    /// The first of some addresses that are the sources in turn, and how many: for `to` of IPv4. One that the system chooses if
-    /// there are none.
+    /// The first source address and the number of source addresses, which are used in turn. Only for IPv4. If `None`, the system
+    /// chooses one.
     pub sources: Option<(Ipv4Addr, u32)>,
-    /// What is sent, in bytes.
+    /// The bytes of the datagram.
     pub datagram: Vec<u8>,
 }
 
 impl Flood {
-    /// Of one source, as fast as it goes.
+    /// A flood from one source, as fast as possible.
     pub fn new(to: SocketAddr, time: Duration, datagram: Vec<u8>) -> Self {
         Self { to, time, rate: None, sources: None, datagram }
     }
 
-    /// Reads the words that its `Display` makes.
+    /// Reads the words of its `Display`.
     ///
     /// # Errors
-    /// When they are others.
+    /// If the words are not of that form.
     pub fn from_words<'w>(words: impl IntoIterator<Item = &'w str>) -> Result<Self> {
         let words: Vec<&str> = words.into_iter().collect();
         let [address, nanos, port, rate, first, count, datagram] = *words else {
@@ -58,16 +58,16 @@ impl Flood {
         })
     }
 
-    /// Sends; how many datagrams the system took. Full queues and ICMP's answers are what a flood is about.
+    /// Sends the flood. Returns the number of datagrams that the system accepted. Full queues and ICMP errors are not failures here.
     ///
     /// # Errors
-    /// When there is no way to send anything.
+    /// If no socket can be created.
     pub fn run(&self) -> Result<u64> {
         let sockets = match self.sources {
             Some((first, count)) => {
                 (0..count).map(|n| self.socket(Ipv4Addr::from_bits(first.to_bits() + n).into())).collect()
             }
-            // One that speaks both IP versions, where there are two.
+            // One socket for both IP versions, if the system has both.
             None => self
                 .socket(Ipv6Addr::UNSPECIFIED.into())
                 .or_else(|_| self.socket(Ipv4Addr::UNSPECIFIED.into()))
@@ -77,7 +77,7 @@ impl Flood {
         let (started, mut tried, mut sent) = (Instant::now(), 0_u64, 0);
         for socket in sockets.iter().cycle() {
             let mut elapsed = started.elapsed();
-            // What is due at once: a timer for each would take a core.
+            // All due datagrams are sent at once. A timer for each would use a core.
             while elapsed < self.time && self.rate.is_some_and(|rate| tried >= due(rate, elapsed)) {
                 std::thread::sleep(Duration::from_micros(200));
                 elapsed = started.elapsed();
@@ -112,14 +112,14 @@ impl fmt::Display for Flood {
 }
 
 fn due(rate: u64, elapsed: Duration) -> u64 {
-    // So many in any time a flood takes.
+    // The number fits for any duration of a flood.
     u64::try_from(elapsed.as_nanos() * u128::from(rate) / 1_000_000_000).unwrap_or(u64::MAX)
 }
 
-/// The first message of somebody who knows the server of an invite, so that MAC1 is valid, and has no invite of its.
+/// The first message of a stranger who knows the server of an invite, but has no invite. Its MAC1 is valid.
 ///
 /// # Errors
-/// When the token is none.
+/// If the token is invalid.
 pub fn stranger(token: &str) -> Result<Vec<u8>> {
     let rng = &mut rand::rng();
     let server = *Invite::parse(token)?.server();
@@ -131,10 +131,10 @@ pub fn stranger(token: &str) -> Result<Vec<u8>> {
     client.poll(now, rng)?.context("a first message")
 }
 
-/// The like of somebody who does not even know the server: of the right type and length, with a wrong MAC1.
+/// The same message with a wrong MAC1, from a stranger who does not know the server.
 ///
 /// # Errors
-/// When the token is none.
+/// If the token is invalid.
 pub fn garbage(token: &str) -> Result<Vec<u8>> {
     let mut message = stranger(token)?;
     // MAC1 and MAC2 are the last 32 bytes.

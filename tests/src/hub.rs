@@ -1,4 +1,4 @@
-//! Three tunnels in a row: `a` and `c` know only `b`, on whose interface both are peers.
+//! Three tunnels in a row. `a` and `c` have only the peer `b`. Both are peers on one interface of `b`.
 //!
 //! ```text
 //!    a  10.1.0.2 ── 10.1.0.1  b  10.3.0.1 ── 10.3.0.2  c
@@ -10,31 +10,31 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use std::ffi::OsString;
 
-/// The addresses inside the tunnels: IPv4, IPv6.
+/// The addresses of `a` inside the tunnel: IPv4, IPv6.
 pub const HUB_A: [&str; 2] = ["10.9.0.1", "fd09::1"];
-/// Those of the one in the middle.
+/// The addresses of `b`, the node in the middle.
 pub const HUB_B: [&str; 2] = ["10.9.0.2", "fd09::2"];
-/// Those of the far end.
+/// The addresses of `c`.
 pub const HUB_C: [&str; 2] = ["10.9.0.3", "fd09::3"];
 
-/// Three nodes, and a configuration for each that can be changed before the start.
+/// Three nodes, each with a configuration that can be changed before the start.
 pub struct Hub {
     /// One end.
     pub a: Node,
-    /// The middle: forwarding is off until somebody switches it on.
+    /// The node in the middle. Forwarding is off at first.
     pub b: Node,
     /// The other end.
     pub c: Node,
-    /// Of `a`: an interface `wga`.
+    /// The configuration of `a`, with the interface `wga`.
     pub conf_a: Conf,
-    /// Of `b`: an interface `wgb`.
+    /// The configuration of `b`, with the interface `wgb`.
     pub conf_b: Conf,
-    /// Of `c`: an interface `wgc`.
+    /// The configuration of `c`, with the interface `wgc`.
     pub conf_c: Conf,
 }
 
 impl Hub {
-    /// Builds the nodes and the network; starts nothing.
+    /// Builds the nodes and the network, and starts nothing.
     pub fn new(lab: &Lab) -> Result<Self> {
         let (a, b, c) = (lab.node("a")?, lab.node("b")?, lab.node("c")?);
         for (node, interface, net) in [(&a, "to-a", 1), (&c, "to-c", 3)] {
@@ -42,7 +42,7 @@ impl Hub {
             b.sh(&format!("ip addr add 10.{net}.0.1/24 dev {interface}"))?;
             node.sh(&format!("ip addr add 10.{net}.0.2/24 dev eth0"))?;
         }
-        // The kernel forwards back into the interface that packets came by, and need not tell anybody of shorter ways.
+        // The kernel forwards packets back into the interface from which they came. It should not send redirects for that.
         b.sh("sysctl -qw net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.default.send_redirects=0")?;
         let (mut conf_a, mut conf_b, mut conf_c) = (Conf::new("wga")?, Conf::new("wgb")?, Conf::new("wgc")?);
         for (conf, inside, port) in
@@ -65,13 +65,13 @@ impl Hub {
         Ok(Self { a, b, c, conf_a, conf_b, conf_c })
     }
 
-    /// Lets `b` forward IPv4 and IPv6, or not.
+    /// Switches forwarding of IPv4 and IPv6 on `b` on or off.
     pub fn forward(&self, on: bool) -> Result<()> {
         let on = u8::from(on);
         self.b.sh(&format!("sysctl -qw net.ipv4.ip_forward={on} net.ipv6.conf.all.forwarding={on}")).map(drop)
     }
 
-    /// Starts all three: the middle by `rustguard up`, with environment variables, the ends by `ends`.
+    /// Starts all three: the node in the middle with `rustguard up` and environment variables, and the ends with `ends`.
     pub fn start(&self, lab: &Lab, ends: Program, environment: &[(&str, OsString)]) -> Result<(Tunnel, Up, Tunnel)> {
         let b = Up::start_with(lab, &self.b, &self.conf_b, environment)?;
         let a = Tunnel::start(lab, &self.a, ends, &self.conf_a)?;
@@ -79,7 +79,7 @@ impl Hub {
         Ok((a, b, c))
     }
 
-    /// `rustguard show wgb --json`.
+    /// The output of `rustguard show wgb --json`.
     pub fn shown(&self) -> Result<Value> {
         let ended = self.b.end_of(self.b.rustguard()?.args(["show", "wgb", "--json"]))?;
         let mut interfaces: Value =
@@ -87,7 +87,7 @@ impl Hub {
         Ok(interfaces[0].take())
     }
 
-    /// The packets that `b` passed on itself.
+    /// The number of packets that RustGuard on `b` relayed.
     pub fn relayed(&self) -> Result<u64> {
         self.shown()?["relayed"].as_u64().context("a number of relayed packets")
     }

@@ -1,8 +1,8 @@
-//! One process per test, or benchmark, in namespaces of its own.
+//! One process for each test or benchmark, in its own namespaces.
 //!
-//! The test first runs in the ordinary test process, where it starts the same test binary once more under `unshare`, asking
-//! for exactly this test; there, told apart by an environment variable, the body runs. As root this needs nothing else;
-//! without root a user namespace makes the caller root inside. A benchmark does the same with its own arguments.
+//! A test first runs in the ordinary test process. There it starts the same test binary again under `unshare`, for exactly this
+//! test. An environment variable tells the new process to run the body. Without root, a user namespace makes the caller root
+//! inside. A benchmark does the same with its own arguments.
 use crate::{Lab, programs};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
@@ -18,22 +18,23 @@ use std::{
 
 const INSIDE: &str = "RUSTGUARD_LAB_INSIDE";
 const BODY_RAN: &str = "the scenario's body ran to its end";
-/// Longer than any scenario takes on a busy machine; those of `RUSTGUARD_LONG` included.
+/// The limit for a scenario. It suffices on a busy machine, also for the scenarios of `RUSTGUARD_LONG`.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs `body` in namespaces of its own; to be called with a closure written directly in a `#[test]` function, whose name
-/// it finds out by the closure's type.
+/// Runs `body` in its own namespaces. The argument has to be a closure written directly in a `#[test]` function, because the name
+/// of the test comes from the closure's type.
 ///
 /// # Panics
-/// When the body fails, when it does not end in five minutes, and, with `CI=true`, when it cannot be run at all.
+/// If the body fails, or does not end within five minutes. With `CI=true`, also if it cannot run at all.
 pub fn scenario<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     run(type_name::<F>(), body);
 }
 
-/// A [`scenario`] about what RustGuard has and wireguard-go has not; left out where that takes its place. `what` is said then.
+/// A [`scenario`] about a feature that only RustGuard has. If wireguard-go is the subject, it is skipped with a message that names
+/// `what`.
 ///
 /// # Panics
-/// As [`scenario`].
+/// Like [`scenario`].
 pub fn scenario_of_rustguard<F: FnOnce(&Lab) -> Result<()>>(what: &str, body: F) {
     run(type_name::<F>(), |lab| if lab.is_about_rustguard(what) { body(lab) } else { Ok(()) });
 }
@@ -51,17 +52,19 @@ fn test_name(closure: &str) -> &str {
     path.strip_suffix("::{{closure}}").unwrap_or(path)
 }
 
-/// Runs `body` in namespaces of its own; to be called by the `main` of a program, which is run once more for it with the
-/// same arguments, and writes where this one does. `prepare` comes before, outside: the environment it returns is added.
+/// Runs `body` in its own namespaces. The `main` function of a program calls it. The program is started again for it, with the
+/// same arguments, standard output and standard error. `prepare` runs first, outside the namespaces, and returns variables for the
+/// environment of the new process.
 ///
 /// # Errors
-/// Those of `body` have been printed by then; else what is missing on this machine, or forbidden.
+/// If `body` fails; its error is printed already. If this machine lacks a program, or forbids namespaces.
 pub fn isolated(
     prepare: impl FnOnce() -> Result<Vec<(&'static str, PathBuf)>>,
     body: impl FnOnce(&Lab) -> Result<()>,
 ) -> Result<()> {
     if env::var_os(INSIDE).is_some() {
-        // Ctrl-C ends the process outside, but signals do not reach the first of a PID namespace. Their pipe tells.
+        // Ctrl-C ends the process outside. It does not end the first process of a PID namespace, so that one watches the pipe
+        // between them.
         thread::spawn(|| {
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
             process::exit(130);
@@ -78,7 +81,7 @@ pub fn isolated(
         .envs(prepare()?)
         .stdin(Stdio::piped())
         .spawn()?;
-    // Not Child::wait, which would close the pipe first.
+    // The pipe has to stay open, but Child::wait would close it first.
     let pipe = child.stdin.take();
     let status = child.wait()?;
     drop(pipe);
@@ -112,7 +115,7 @@ fn outside(name: &str) -> Result<()> {
     if programs::subject() == programs::Subject::RustGuard {
         command.env("RUSTGUARD_BIN", programs::rustguard()?);
     }
-    // A file, because a pipe would stay open for as long as any forgotten descendant lives.
+    // The output goes to a file, because a pipe would stay open as long as any forgotten descendant runs.
     let mut output = tempfile::tempfile()?;
     let mut child = command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?).spawn()?;
     let started = Instant::now();
@@ -138,7 +141,7 @@ fn outside(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// `unshare` with what every scenario needs; `--kill-child` ends the PID namespace, and with it every process in it.
+/// `unshare` with the options that every scenario needs. `--kill-child` ends the PID namespace and every process in it.
 fn unshare() -> Command {
     let mut command = Command::new("unshare");
     if !is_root() {
@@ -148,7 +151,8 @@ fn unshare() -> Command {
     command
 }
 
-/// Says that a scenario was not run, past libtest's capturing; an error where nobody would read it.
+/// Reports that a scenario was not run, in spite of libtest's capturing. With `CI=true` it is an error, because nobody reads the
+/// message there.
 fn cannot_run(name: &str, reason: &str) -> Result<()> {
     ensure!(!env::var("CI").is_ok_and(|value| value == "true"), "{name} cannot run: {reason}");
     loudly(&format!("SKIPPED {name}: {reason}"));
@@ -156,11 +160,11 @@ fn cannot_run(name: &str, reason: &str) -> Result<()> {
 }
 
 fn loudly(line: &str) {
-    // Losing the line because stderr is closed loses nothing that anybody could have read.
+    // An error means that stderr is closed, so nobody could read the line.
     let _ = writeln!(io::stderr(), "\n{line}");
 }
 
-/// Whether this process is root; the owner of its `/proc` entry says so without a system call of our own.
+/// Whether this process is root. The owner of its `/proc` entry is its user.
 fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     fs::metadata("/proc/self").is_ok_and(|entry| entry.uid() == 0)
@@ -179,8 +183,8 @@ pub(crate) fn private_run() -> Result<()> {
     Ok(fs::create_dir_all("/run/netns")?)
 }
 
-/// Gives the scenario an `/etc` and a `/var/lib` of its own, which begin as the machine's, with an `/etc/resolv.conf` and
-/// `/etc/hosts` that do not.
+/// Gives the scenario its own `/etc` and `/var/lib`, as overlays of the machine's. `/etc/resolv.conf` and `/etc/hosts` are new
+/// files.
 pub(crate) fn private_files(scratch: &Path) -> Result<()> {
     for (folder, name) in [("/etc", "etc"), ("/var/lib", "lib")] {
         let (upper, work) = (scratch.join(format!("{name}.upper")), scratch.join(format!("{name}.work")));
@@ -197,7 +201,7 @@ pub(crate) fn private_files(scratch: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command for its exit status, with its output in the error.
+/// Runs a command, and fails with its standard error if its exit status is not 0.
 trait StatusOk {
     fn status_ok(&mut self) -> Result<()>;
 }

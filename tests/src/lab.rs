@@ -1,4 +1,4 @@
-//! Namespaces ("nodes"), the links between them, and commands inside.
+//! Network namespaces ("nodes"), the links between them, and commands in them.
 use crate::{
     isolate,
     process::{Ended, Process},
@@ -15,7 +15,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// What one scenario has: a folder for its files and the nodes it makes.
+/// The laboratory of one scenario: a folder for its files, and the functions that create nodes and links.
 pub struct Lab {
     scratch: TempDir,
 }
@@ -23,9 +23,9 @@ pub struct Lab {
 impl Lab {
     pub(crate) fn new() -> Result<Self> {
         isolate::private_run()?;
-        // In there, because it vanishes with the mount namespace, however this process ends.
+        // The folder is in `/run`, because that disappears with the mount namespace, however this process ends.
         let scratch = tempfile::Builder::new().prefix("rustguard-lab-").tempdir_in("/run")?;
-        // Scenarios that run a program as `nobody` need to get in.
+        // Scenarios that run a program as `nobody` need access to the folder.
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
         isolate::private_files(scratch.path())?;
         Ok(Self { scratch })
@@ -36,7 +36,7 @@ impl Lab {
         self.scratch.path().join(name)
     }
 
-    /// Writes a file that only its owner may read, as keys want it, and returns its path.
+    /// Writes a file that only its owner may read, because it may contain keys. Returns its path.
     pub fn file(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.path(name);
         fs::write(&path, text)?;
@@ -46,12 +46,12 @@ impl Lab {
 
     /// Adds a line to the scenario's `/etc/hosts`.
     pub fn host(&self, address: &str, name: &str) -> Result<()> {
-        // Written in place: it is bind-mounted.
+        // The file is written in place, because it is bind-mounted.
         let mut file = fs::File::options().append(true).open("/etc/hosts")?;
         Ok(writeln!(file, "{address} {name}")?)
     }
 
-    /// Writes a shell script into a folder to be put in front of `PATH`: a stand-in for a program of the system.
+    /// Writes a shell script as a stand-in for a program of the system. Returns its folder, which the scenario puts in front of `PATH`.
     pub fn stand_in(&self, name: &str, script: &str) -> Result<PathBuf> {
         let folder = self.path("stand-ins");
         fs::create_dir_all(&folder)?;
@@ -61,12 +61,12 @@ impl Lab {
         Ok(folder)
     }
 
-    /// Says that (a part of) this scenario is left out; the line reaches the terminal even from a test that passes.
+    /// Reports that this scenario or a part of it is skipped. The line reaches the terminal even if the test passes.
     pub fn skip(&self, reason: &str) {
         println!("\nSKIPPED {reason}");
     }
 
-    /// Whether RustGuard is tested; where wireguard-go takes its place, says that what only RustGuard has is left out.
+    /// Whether RustGuard is the subject. If wireguard-go is, reports that `what` is skipped.
     pub fn is_about_rustguard(&self, what: &str) -> bool {
         let rustguard = programs::subject() == programs::Subject::RustGuard;
         if !rustguard {
@@ -75,7 +75,7 @@ impl Lab {
         rustguard
     }
 
-    /// Whether a program that only this scenario uses is there; with `CI=true` an error if not.
+    /// Whether a program that only this scenario uses is installed. With `CI=true`, a missing program is an error.
     pub fn has(&self, program: &str, package: &str) -> Result<bool> {
         let found = programs::in_path(&[(program, package)]);
         if std::env::var("CI").is_ok_and(|value| value == "true") {
@@ -87,19 +87,19 @@ impl Lab {
         Ok(true)
     }
 
-    /// A new network namespace with its loopback up.
+    /// Creates a network namespace, and brings its loopback interface up.
     pub fn node(&self, name: &str) -> Result<Node> {
         run(Command::new("ip").args(["netns", "add", name]))?;
         let node = Node { name: name.to_owned(), scratch: self.scratch.path().to_owned() };
-        // Duplicate address detection would make addresses unusable for a second, and routes appear late. Without
-        // promotion the second address of a network would go with the first.
+        // Duplicate address detection would make addresses unusable for a second and delay routes. Without promotion, removing the
+        // first address of a network would remove the second as well.
         node.sh("ip link set lo up
                  sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0
                  sysctl -qw net.ipv4.conf.all.promote_secondaries=1")?;
         Ok(node)
     }
 
-    /// Joins two nodes by a veth pair with the given interface names, and brings it up.
+    /// Connects two nodes with a veth pair that has the given interface names, and brings it up.
     pub fn link(&self, a: (&Node, &str), b: (&Node, &str)) -> Result<()> {
         run(Command::new("ip")
             .args(["link", "add", a.1, "netns", &a.0.name, "type", "veth", "peer", "name", b.1, "netns", &b.0.name]))?;
@@ -109,7 +109,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Prints what the daemons of this scenario wrote: for a scenario that failed.
+    /// Prints the logs of this scenario's daemons after a failure.
     pub(crate) fn print_logs(&self) {
         let Ok(entries) = fs::read_dir(self.scratch.path()) else { return };
         let mut logs: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
@@ -130,35 +130,35 @@ pub struct Node {
 }
 
 impl Node {
-    /// A command that will run inside. `ip netns exec` replaces itself by it: the process id is the program's own.
+    /// A command that runs in the namespace. `ip netns exec` replaces itself by the program, so the process id is the program's.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
         command
     }
 
-    /// Runs a program to its end; its standard output, or an error with all it wrote if it failed.
+    /// Runs a program to its end. Returns its standard output, or an error with all output if the program fails.
     pub fn run(&self, argv: &[&str]) -> Result<String> {
         run(self.command(argv[0]).args(&argv[1..]))
     }
 
-    /// Runs a shell script that stops at the first failure; its standard output.
+    /// Runs a shell script that stops at the first failure. Returns its standard output.
     pub fn sh(&self, script: &str) -> Result<String> {
         self.run(&["sh", "-ec", script])
     }
 
-    /// Runs a command made by [`Node::command`] to its end, whatever that is.
+    /// Runs a command made by [`Node::command`] to its end. The command may fail.
     pub fn end_of(&self, command: &mut Command) -> Result<Ended> {
         Ended::of(command)
     }
 
-    /// Starts a program that goes on; what it writes goes to `NAME.log` in the scenario's folder.
+    /// Starts a program in the background. Its output goes to `NAME.log` in the scenario's folder.
     pub fn spawn(&self, name: &str, command: &mut Command) -> Result<Process> {
         Process::spawn(command, &self.scratch.join(format!("{name}.log")))
     }
 
-    /// One echo request a try, until one is answered; fails after `tries`. A tunnel whose handshake just completes may
-    /// rightly lose the first.
+    /// Sends echo requests one by one until one is answered. Fails after `tries`. A tunnel whose handshake is not complete yet may
+    /// lose the first one.
     pub fn reaches(&self, address: &str, tries: u32) -> Result<()> {
         let mut last = String::new();
         for _ in 0..tries {
@@ -170,7 +170,7 @@ impl Node {
         anyhow::bail!("{} does not reach {address} in {tries} tries: {last}", self.name)
     }
 
-    /// Starts sixty echo requests in three seconds and waits until ten are answered: traffic for something to happen to.
+    /// Starts sixty echo requests in three seconds, and waits until ten are answered. A scenario can then disturb this traffic.
     pub fn keeps_pinging(&self, address: &str) -> Result<Process> {
         let mut ping =
             self.spawn("ping", self.command("ping").args(["-n", "-c", "60", "-i", "0.05", "-W", "1", address]))?;
@@ -181,15 +181,15 @@ impl Node {
         Ok(ping)
     }
 
-    /// That nothing answers from `address`: two echo requests, 300 ms apart, a second of patience.
+    /// Checks that `address` does not answer. Sends two echo requests, 300 ms apart, and waits for a second.
     pub fn does_not_reach(&self, address: &str) -> Result<()> {
         let answered = self.run(&["ping", "-n", "-c", "2", "-i", "0.3", "-W", "1", address]).is_ok();
         ensure!(!answered, "{} reaches {address} and should not", self.name);
         Ok(())
     }
 
-    /// Everything a tunnel could leave behind on this node (interfaces, addresses, rules, routes, nftables) and in the
-    /// scenario's `/run` and `/etc/resolv.conf`, as text to be compared.
+    /// The state that a tunnel could leave behind on this node (interfaces, addresses, rules, routes, nftables) and in the scenario's
+    /// `/run` and `/etc/resolv.conf`, as text for comparisons.
     pub fn traces(&self) -> Result<String> {
         self.sh(
             "ip -br addr; ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft list ruleset
@@ -200,14 +200,14 @@ impl Node {
         )
     }
 
-    /// The number of packets that a named nftables counter has seen; see [`Node::count`].
+    /// The number of packets of a named nftables counter (see [`Node::count`]).
     pub fn counted(&self, name: &str) -> Result<u64> {
         let text = self.run(&["nft", "-j", "list", "counter", "inet", "lab", name])?;
         let json: serde_json::Value = serde_json::from_str(&text)?;
         json.pointer("/nftables/1/counter/packets").and_then(serde_json::Value::as_u64).context("a counter of nft")
     }
 
-    /// Counts packets in nftables: `rule` is what they match, `hook` where (`input`, `output`, `forward`).
+    /// Counts packets that match `rule` with nftables at `hook` (`input`, `output`, `forward`).
     pub fn count(&self, name: &str, hook: &str, rule: &str) -> Result<()> {
         self.sh(&format!(
             "nft add table inet lab
@@ -218,8 +218,8 @@ impl Node {
         Ok(())
     }
 
-    /// Packets that the node's kernel has forwarded, of both IP versions. A counter of netfilter at the forward hook would end
-    /// RustGuard's relay.
+    /// The number of packets of both IP versions that the node's kernel has forwarded. It does not come from a netfilter counter at
+    /// the forward hook, because such a rule would end RustGuard's relay.
     pub fn forwarded(&self) -> Result<u64> {
         let text = self.sh(
             "awk '/^Ip: [0-9]/ { print $7 }' /proc/net/snmp; awk '/^Ip6OutForwDatagrams/ { print $2 }' /proc/net/snmp6",
@@ -237,20 +237,20 @@ impl Node {
         Ok(())
     }
 
-    /// A command that will run the program under test inside.
+    /// A command that runs the program under test in the namespace.
     pub fn rustguard(&self) -> Result<Command> {
         Ok(self.command(programs::rustguard()?))
     }
 }
 
-/// Runs to the end; standard output, or an error with all that was written.
+/// Runs a command to its end. Returns its standard output, or an error with all output.
 pub(crate) fn run(command: &mut Command) -> Result<String> {
     let ended = Ended::of(command)?;
     ensure!(ended.success(), "{command:?}: {ended}");
     Ok(ended.stdout)
 }
 
-/// Whether anything is there, a socket that nobody listens on included.
+/// Whether a file exists at this path. A socket without a listener counts.
 pub(crate) fn exists(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }

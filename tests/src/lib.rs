@@ -1,9 +1,9 @@
-//! The laboratory of the workspace-level suites: real programs, real kernels, no machine to spare.
+//! The laboratory of the workspace-level suites. It uses real programs and the real kernel, and needs no separate machine.
 //!
-//! Every test is a [`scenario`]: it runs in a process of its own, inside fresh mount, network and PID namespaces with an
-//! empty `/run`. Whatever it starts, creates or breaks (daemons, interfaces, routes, control sockets, `/etc/resolv.conf`)
-//! disappears with that process, however it ends. Scenarios therefore neither see each other nor the machine, and can use
-//! the same interface names in parallel. Benchmarks run [`isolated`] in the same way.
+//! Every test is a [`scenario`]. It runs in its own process, in new mount, network and PID namespaces with an empty `/run`. All its
+//! effects (daemons, interfaces, routes, control sockets, `/etc/resolv.conf`) disappear with that process, however it ends.
+//! Scenarios therefore see neither each other nor the machine, and can use the same interface names in parallel. Benchmarks run
+//! [`isolated`] in the same way.
 //!
 //! Environment:
 //!
@@ -11,9 +11,9 @@
 //! |---|---|
 //! | `RUSTGUARD_BIN` | the program to test, instead of building it |
 //! | `RUSTGUARD_WIREGUARD_GO` | wireguard-go, instead of looking for it in `PATH` and Go's `bin` folder |
-//! | `RUSTGUARD_SUBJECT=wireguard-go` | puts the reference (wireguard-go, wg-quick) in our place: what fails then is the laboratory's fault |
+//! | `RUSTGUARD_SUBJECT=wireguard-go` | tests the reference (wireguard-go, wg-quick): a failure is then a fault of the laboratory |
 //! | `RUSTGUARD_LONG=1` | runs the scenarios that really wait for Rekey-After-Time |
-//! | `RUSTGUARD_FLOOD=1` | runs the floods in a debug build as well, for a `RUSTGUARD_BIN` that is none |
+//! | `RUSTGUARD_FLOOD=1` | runs the floods from a debug build of the tests as well, for an optimized `RUSTGUARD_BIN` |
 //! | `CI=true` | a scenario that cannot run is a failure, not a `SKIPPED` line |
 #![forbid(unsafe_code)]
 
@@ -45,8 +45,8 @@ pub use tunnel::{Conf, PeerConf, Tunnel, Up, spawn_until_ready};
 pub use twice::{BOTH, LINKS, Loss, Twice, address, paths};
 pub use wg::{Dump, DumpPeer, Keypair, preshared_key};
 
-/// Makes two tests of one scenario `fn(&Lab, initiator: Program, responder: Program) -> anyhow::Result<()>`: RustGuard
-/// starts the handshake, and RustGuard is called.
+/// Makes two tests of one scenario `fn(&Lab, initiator: Program, responder: Program) -> anyhow::Result<()>`. RustGuard is the
+/// initiator in one, and the responder in the other.
 #[macro_export]
 macro_rules! both_roles {
     ($($(#[$note:meta])* $name:ident => $scenario:ident;)*) => {$(

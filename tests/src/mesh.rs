@@ -1,45 +1,46 @@
 //! Several routers that speak Babel, and the links between them.
 //!
-//! A mesh is made of names and of pairs of them. The router with place k (from 1) has 10.77.0.k and fd77::k inside, and an
-//! interface `wgNAME` on port 51820; the n-th link (from 1) is the network 10.n.0.0/24 between the interfaces `to-OTHER`, where
-//! the first named has 10.n.0.1. Both ends of a link are peers, role router, with everything of the mesh as allowed IPs.
+//! A mesh is given by the names of its routers and by pairs of names. The k-th router (from 1) has the addresses 10.77.0.k and
+//! fd77::k inside the mesh, and an interface `wgNAME` on port 51820. The n-th link (from 1) is the network 10.n.0.0/24 between the
+//! interfaces `to-OTHER`. The first router of the pair has 10.n.0.1 on it. Both ends of a link are peers with the role router, and
+//! their allowed IPs are all addresses of the mesh.
 use crate::{Conf, Keypair, Lab, Node, PeerConf, Process, Up, eventually, scenario_of_rustguard};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::time::Duration;
 
-/// More than anything in a mesh takes on a busy machine.
+/// The limit for any change in a mesh. It suffices on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
-/// What lies in the mesh.
+/// The prefixes of all addresses in the mesh.
 const MESH: &str = "10.77.0.0/16, fd77::/16";
 
 /// A scenario about routing by Babel, which only RustGuard has.
 ///
 /// # Panics
-/// As [`scenario`](crate::scenario).
+/// Like [`scenario`](crate::scenario).
 pub fn meshed<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("routing by Babel", body);
 }
 
-/// Routers and links; nothing runs.
+/// Routers and the links between them.
 pub struct Mesh {
     routers: Vec<Router>,
 }
 
-/// One of them.
+/// A router of a mesh.
 pub struct Router {
-    /// Its name, which the others call it by.
+    /// The name of the router, also in the configurations of the others.
     pub name: String,
-    /// Where it is.
+    /// The node of the router.
     pub node: Node,
-    /// What it is started with.
+    /// The configuration.
     pub conf: Conf,
-    /// Its addresses inside: IPv4, IPv6.
+    /// The addresses inside the mesh: IPv4, IPv6.
     pub inside: [String; 2],
 }
 
 impl Mesh {
-    /// Builds nodes and links.
+    /// Builds the nodes and links, and starts nothing.
     pub fn new(lab: &Lab, names: &[&str], links: &[[&str; 2]]) -> Result<Self> {
         let mut routers = Vec::new();
         for (place, name) in names.iter().enumerate() {
@@ -87,23 +88,23 @@ impl Mesh {
         Self::new(lab, &["a", "b", "c", "d", "e"], &[["a", "b"], ["b", "c"], ["c", "d"], ["d", "e"], ["e", "a"]])
     }
 
-    /// The router of that name.
+    /// The router with this name.
     pub fn get(&self, name: &str) -> Result<&Router> {
         self.routers.iter().find(|router| router.name == name).with_context(|| format!("no router {name}"))
     }
 
-    /// The routers of these names.
+    /// The routers with these names.
     pub fn all<const N: usize>(&self, names: [&str; N]) -> Result<[&Router; N]> {
         let routers: Vec<&Router> = names.iter().map(|name| self.get(name)).collect::<Result<_>>()?;
         Ok(routers.try_into().unwrap_or_else(|_| unreachable!("there is one for each name")))
     }
 
-    /// What tunnels leave on each host, for [`Mesh::ends_without_traces`].
+    /// The state that tunnels could leave behind on each host, for [`Mesh::ends_without_traces`].
     pub fn traces(&self) -> Result<Vec<String>> {
         self.routers.iter().map(|router| router.node.traces()).collect()
     }
 
-    /// Takes everything down, the last first; then each host is as it was.
+    /// Takes all tunnels down, the last one first. Checks that each host is as it was before.
     pub fn ends_without_traces(&self, ups: Vec<Up>, before: &[String]) -> Result<()> {
         for up in ups.into_iter().rev() {
             up.down()?;
@@ -115,22 +116,22 @@ impl Mesh {
         Ok(())
     }
 
-    /// The same, to change its configuration.
+    /// The router with this name, to change its configuration.
     pub fn get_mut(&mut self, name: &str) -> Result<&mut Router> {
         self.routers.iter_mut().find(|router| router.name == name).with_context(|| format!("no router {name}"))
     }
 
-    /// All of them.
+    /// All routers.
     pub fn routers(&self) -> &[Router] {
         &self.routers
     }
 
-    /// Starts all, in order.
+    /// Starts all routers in order.
     pub fn start(&self, lab: &Lab) -> Result<Vec<Up>> {
         self.routers.iter().map(|router| router.start(lab)).collect()
     }
 
-    /// Waits until every router has a route to every other; then all of them are reached, in both IP versions.
+    /// Waits until every router has a route to every other. Checks that they all reach each other, with both IP versions.
     pub fn converged(&self) -> Result<()> {
         for router in &self.routers {
             for other in self.routers.iter().filter(|other| other.name != router.name) {
@@ -174,19 +175,19 @@ impl Router {
         Up::start(lab, &self.node, &self.conf)
     }
 
-    /// What the others know it by: its addresses as prefixes.
+    /// The prefixes of its addresses, which the other routers learn.
     pub fn own(&self) -> [String; 2] {
         [format!("{}/32", self.inside[0]), format!("{}/128", self.inside[1])]
     }
 
-    /// `rustguard routes … --json`: what it knows of one prefix; null if nothing.
+    /// The route of one prefix in `rustguard routes … --json`, or null.
     pub fn route(&self, prefix: &str) -> Result<Value> {
         let routes = self.asked("routes")?;
         let mut routes = routes.as_array().context("a list of routes")?.iter();
         Ok(routes.find(|route| route["prefix"] == prefix).cloned().unwrap_or_default())
     }
 
-    /// `rustguard neighbours … --json`: what it knows of one neighbour.
+    /// One neighbour in `rustguard neighbours … --json`.
     pub fn neighbour(&self, name: &str) -> Result<Value> {
         let all = self.asked("neighbours")?;
         let mut neighbours = all["neighbours"].as_array().context("a list of neighbours")?.iter();
@@ -196,7 +197,7 @@ impl Router {
             .with_context(|| format!("no neighbour {name} in {all}"))
     }
 
-    /// `rustguard neighbours … --json`: how often its engine passed over something for that reason.
+    /// The number of refusals for this reason in `rustguard neighbours … --json`.
     pub fn refused(&self, reason: &str) -> Result<u64> {
         Ok(self.asked("neighbours")?["refused"][reason].as_u64().unwrap_or(0))
     }
@@ -208,7 +209,7 @@ impl Router {
         })
     }
 
-    /// Waits until the prefix goes by exactly these next hops, in any order.
+    /// Waits until the prefix has exactly these next hops, in any order.
     pub fn until_via(&self, prefix: &str, names: &[&str]) -> Result<()> {
         let mut last = Value::Null;
         eventually(&format!("{}: {prefix} via {names:?}", self.name), SOON, || {
@@ -219,7 +220,7 @@ impl Router {
         .with_context(|| format!("the last was {last}"))
     }
 
-    /// Waits until nothing leads to the prefix, for the kernel either.
+    /// Waits until there is no route to the prefix, in the kernel either.
     pub fn until_lost(&self, prefix: &str) -> Result<()> {
         eventually(&format!("{} has no route to {prefix} any more", self.name), SOON, || {
             let route = self.route(prefix)?;
@@ -227,23 +228,23 @@ impl Router {
         })
     }
 
-    /// The kernel's route for exactly this prefix, as `ip` writes it; empty if there is none.
+    /// The kernel's route for exactly this prefix in the format of `ip`. Empty if there is none.
     pub fn installed(&self, prefix: &str) -> Result<String> {
         installed(&self.node, prefix)
     }
 
-    /// `rustguard show … --json`.
+    /// The output of `rustguard show … --json`.
     pub fn shown(&self) -> Result<Value> {
         let mut interfaces = self.asked("show")?;
         Ok(interfaces[0].take())
     }
 
-    /// The packets that it passed on itself.
+    /// The number of packets that RustGuard relayed.
     pub fn relayed(&self) -> Result<u64> {
         self.shown()?["relayed"].as_u64().context("a number of relayed packets")
     }
 
-    /// How many packets its tunnel has dropped for that reason.
+    /// The number of packets that the tunnel has dropped for this reason.
     pub fn dropped(&self, reason: &str) -> Result<u64> {
         Ok(self.shown()?["dropped"][reason].as_u64().unwrap_or(0))
     }
@@ -255,7 +256,7 @@ impl Router {
     }
 }
 
-/// A peer that speaks Babel, without endpoint.
+/// A peer that speaks Babel, without an endpoint.
 fn router_peer(name: &str, key: &str, allowed_ips: &str) -> PeerConf {
     let mut peer = PeerConf::new(key, allowed_ips);
     peer.lines = vec![format!("# Name = {name}"), "Role = router".to_owned()];
@@ -272,16 +273,16 @@ fn installed(node: &Node, prefix: &str) -> Result<String> {
     node.run(&["ip", "-d", family, "route", "show", "exact", prefix])
 }
 
-/// A stream of echo requests, twenty a second, for something to happen to.
+/// A stream of twenty echo requests per second, to measure gaps in it.
 pub struct Gaps {
     ping: Process,
 }
 
 impl Gaps {
-    /// From one echo request to the next.
+    /// The time from one echo request to the next.
     const EVERY: Duration = Duration::from_millis(50);
 
-    /// Starts it and waits until the tenth is answered.
+    /// Starts the stream, and waits until ten requests are answered.
     pub fn start(node: &Node, name: &str, address: &str) -> Result<Self> {
         let mut command = node.command("ping");
         let ping = node.spawn(name, command.args(["-n", "-i", "0.05", "-W", "1", "-s", "1000", address]))?;
@@ -290,7 +291,7 @@ impl Gaps {
         Ok(gaps)
     }
 
-    /// Waits until so many more are answered.
+    /// Waits until this many more requests are answered.
     pub fn goes_on(&mut self, more: usize) -> Result<()> {
         let log = self.ping.log();
         let wanted = answered(&log).count() + more;
@@ -299,7 +300,7 @@ impl Gaps {
             .with_context(|| self.ping.log())
     }
 
-    /// The longest time without an answer, by the numbers that are missing; none missing is zero.
+    /// The longest time without an answer, from the missing sequence numbers. Zero if none is missing.
     pub fn longest(&self) -> Duration {
         let mut seen: Vec<u32> = answered(&self.ping.log()).collect();
         seen.sort_unstable();
@@ -308,7 +309,7 @@ impl Gaps {
     }
 }
 
-/// The numbers of the echo requests that were answered.
+/// The sequence numbers of the answered echo requests.
 fn answered(log: &str) -> impl Iterator<Item = u32> {
     log.lines().filter(|line| line.contains("bytes from")).filter_map(|line| {
         let (_, rest) = line.split_once("icmp_seq=")?;

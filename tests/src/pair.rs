@@ -6,7 +6,7 @@
 //!    inside: 10.9.0.1, fd09::1                   inside: 10.9.0.2, fd09::2
 //! ```
 //!
-//! Side `a` knows where `b` is and starts the handshake; `b` learns where `a` is.
+//! Side `a` has the endpoint of `b` and starts the handshake. `b` learns the endpoint of `a`.
 use crate::{Conf, Lab, Node, PeerConf, Program, Tunnel};
 use anyhow::Result;
 
@@ -24,22 +24,22 @@ pub enum Outside {
     V6,
 }
 
-/// Two nodes, the router between them, and a configuration for either side that can be changed before the start.
+/// Two nodes, the router between them, and for each side a configuration that can be changed before the start.
 pub struct Pair {
     /// The side that initiates.
     pub a: Node,
     /// The side that responds.
     pub b: Node,
-    /// Forwards between them; the place to lose or count packets.
+    /// The router between them. Scenarios drop or count packets on it.
     pub router: Node,
-    /// Of `a`.
+    /// The configuration of `a`.
     pub conf_a: Conf,
-    /// Of `b`.
+    /// The configuration of `b`.
     pub conf_b: Conf,
 }
 
 impl Pair {
-    /// Builds the nodes and the network; starts nothing.
+    /// Builds the nodes and the network, and starts nothing.
     pub fn new(lab: &Lab, outside: Outside) -> Result<Self> {
         let (a, b, router) = (lab.node("a")?, lab.node("b")?, lab.node("router")?);
         lab.link((&a, "eth0"), (&router, "to-a"))?;

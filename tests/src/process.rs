@@ -1,4 +1,4 @@
-//! Programs that run beside a scenario, and the waiting for what they do.
+//! Programs that run in the background of a scenario, and functions that wait for their effects.
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Asks again every 20 ms until `done` says true; an error that names `what` after `limit`.
+/// Calls `done` every 20 ms until it returns true. After `limit`, fails with an error that names `what`.
 pub fn eventually(what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let started = Instant::now();
     while !done()? {
@@ -20,13 +20,13 @@ pub fn eventually(what: &str, limit: Duration, mut done: impl FnMut() -> Result<
     Ok(())
 }
 
-/// How a program ended.
+/// The end of a program.
 pub struct Ended {
-    /// Its status.
+    /// The exit status.
     pub status: ExitStatus,
-    /// What it wrote to standard output.
+    /// The standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// The standard error.
     pub stderr: String,
 }
 
@@ -41,19 +41,19 @@ impl Ended {
         })
     }
 
-    /// Whether it ended with status 0.
+    /// Whether the program ended with status 0.
     pub fn success(&self) -> bool {
         self.status.success()
     }
 
-    /// That it failed the way a program should: status 1 (not a signal, not 101), and words that name the thing and the
-    /// cause, without a panic or a backtrace in them.
+    /// Checks that the program failed properly: with status 1 (no signal, not 101), and with all of these words in its message, which
+    /// name the thing and the cause. The message must not contain a panic or a backtrace.
     pub fn refused(&self, words: &[&str]) -> Result<()> {
         ensure!(self.status.code() == Some(1), "should end with status 1: {self}");
         self.says(words)
     }
 
-    /// That standard error has all of these words, in any case, and no panic.
+    /// Checks that standard error contains all of these words, in upper or lower case, and no panic.
     pub fn says(&self, words: &[&str]) -> Result<()> {
         let text = self.stderr.to_lowercase();
         for word in words {
@@ -78,7 +78,7 @@ impl fmt::Display for Ended {
     }
 }
 
-/// A running program; killed when dropped.
+/// A running program. Dropping it kills the program.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -97,17 +97,17 @@ impl Process {
         Ok(Self { child, log: log.to_owned() })
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it wrote until now.
+    /// The output so far.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits for `done`; an error at once if the program ends before.
+    /// Waits until `done` returns true. Fails at once if the program ends before.
     pub fn until(&mut self, what: &str, limit: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
         let (child, log) = (&mut self.child, &self.log);
         eventually(what, limit, || {
@@ -128,7 +128,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for the end, and returns it with all that was written (to either stream) as `stderr`.
+    /// Waits for the end of the program. In the result, `stderr` has the output of both streams.
     pub fn ended(&mut self, limit: Duration) -> Result<Ended> {
         let mut status = None;
         let child = &mut self.child;
@@ -140,7 +140,8 @@ impl Process {
         Ok(Ended { status: status.unwrap_or(ExitStatus::from_raw(0)), stdout: String::new(), stderr: self.log() })
     }
 
-    /// Waits for a [`Node::keeps_pinging`](crate::Node::keeps_pinging) to end, and fails if more than `lost` went unanswered.
+    /// Waits for the end of a [`Node::keeps_pinging`](crate::Node::keeps_pinging), and fails if more than `lost` requests were not
+    /// answered.
     pub fn lost_at_most(&mut self, lost: usize) -> Result<()> {
         let ended = self.ended(Duration::from_secs(15))?;
         let answered = ended.stderr.matches("icmp_seq=").count();
@@ -148,7 +149,7 @@ impl Process {
         Ok(())
     }
 
-    /// Signals and waits: at most ten seconds.
+    /// Sends a signal, and waits for the end for at most ten seconds.
     pub fn stop(&mut self, signal: &str) -> Result<Ended> {
         self.signal(signal)?;
         self.ended(Duration::from_secs(10))
@@ -157,7 +158,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both calls fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Where the programs are: ours (built when asked for), wireguard-go, and the tools of the system.
+//! The paths of the programs: RustGuard (built on request), wireguard-go, and the tools of the system.
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     env,
@@ -7,28 +7,28 @@ use std::{
     sync::OnceLock,
 };
 
-/// A tunnel's place in a scenario, filled by a program.
+/// The program of a tunnel in a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// What is tested.
+    /// The program under test.
     Subject,
     /// wireguard-go.
     Reference,
 }
 
-/// What is tested.
+/// The program under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// This workspace's program.
     RustGuard,
-    /// The reference itself: a test of the laboratory.
+    /// The reference itself, which tests the laboratory.
     WireguardGo,
 }
 
-/// What is tested, by `RUSTGUARD_SUBJECT`.
+/// The program under test, from `RUSTGUARD_SUBJECT`.
 ///
 /// # Panics
-/// When the variable names something else.
+/// If the variable has an unknown value.
 pub fn subject() -> Subject {
     match env::var("RUSTGUARD_SUBJECT").as_deref() {
         Err(_) | Ok("" | "rustguard") => Subject::RustGuard,
@@ -37,8 +37,8 @@ pub fn subject() -> Subject {
     }
 }
 
-/// The program under test: `RUSTGUARD_BIN`, else built once, in the tests' own profile: `cargo test` has built it already,
-/// and its debug assertions and overflow checks are on.
+/// The path of RustGuard: `RUSTGUARD_BIN`, or else a build in the profile of the tests, which is made once. `cargo test` has made
+/// this build already, and its debug assertions and overflow checks are on.
 pub fn rustguard() -> Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     if let Some(path) = env::var_os("RUSTGUARD_BIN") {
@@ -52,7 +52,7 @@ fn build() -> Result<PathBuf> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--package", "rustguard-cli", "--message-format=json-render-diagnostics"]);
     command.args(["--profile", &profile()?]);
-    // What cargo set for this test is not meant for another build: it could make build scripts run again.
+    // Cargo's variables for this test are removed, because they could make build scripts run again.
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_PKG_")) {
         command.env_remove(name);
     }
@@ -66,7 +66,8 @@ fn build() -> Result<PathBuf> {
         .context("cargo did not say where it put rustguard")
 }
 
-/// The profile that this test was built with. Cargo names the folder after it (`target/PROFILE/deps/TEST`), but that of `dev`.
+/// The profile of this test's build. Cargo names the folder after it (`target/PROFILE/deps/TEST`), except for `dev`, whose folder
+/// is `debug`.
 fn profile() -> Result<String> {
     let test = env::current_exe()?;
     let folder = test.ancestors().nth(2).and_then(Path::file_name).context("the folder of this test's profile")?;
@@ -74,8 +75,8 @@ fn profile() -> Result<String> {
     Ok(if name == "debug" { "dev" } else { name }.to_owned())
 }
 
-/// wireguard-go: `RUSTGUARD_WIREGUARD_GO`, else `wireguard-go` or `wireguard` (as `go install` names it) in `PATH` or Go's
-/// `bin` folder.
+/// The path of wireguard-go: `RUSTGUARD_WIREGUARD_GO`, or else `wireguard-go` or `wireguard` (its name after `go install`) in
+/// `PATH` or Go's `bin` folder.
 pub fn wireguard_go() -> Result<PathBuf> {
     if let Some(path) = env::var_os("RUSTGUARD_WIREGUARD_GO") {
         let path = PathBuf::from(path);
@@ -93,19 +94,19 @@ pub fn wireguard_go() -> Result<PathBuf> {
         .context("no wireguard-go: go install golang.zx2c4.com/wireguard@latest, or set RUSTGUARD_WIREGUARD_GO")
 }
 
-/// That everything a scenario uses is installed.
+/// Checks that all programs for scenarios are installed.
 pub(crate) fn prerequisites() -> Result<()> {
     wireguard_go()?;
     tools_of_a_lab()?;
     in_path(&[("wg-quick", "wireguard-tools"), ("nft", "nftables"), ("ping", "iputils-ping"), ("iperf3", "iperf3")])
 }
 
-/// That what makes the nodes and their keys is installed.
+/// Checks that the programs that create nodes and keys are installed.
 pub(crate) fn tools_of_a_lab() -> Result<()> {
     in_path(&[("unshare", "util-linux"), ("ip", "iproute2"), ("wg", "wireguard-tools"), ("sysctl", "procps")])
 }
 
-/// Each program with its Debian package.
+/// Checks that programs are installed. Each is given with its Debian package.
 pub(crate) fn in_path(programs: &[(&str, &str)]) -> Result<()> {
     for (program, package) in programs {
         let found =

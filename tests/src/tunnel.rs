@@ -1,4 +1,4 @@
-//! Tunnels as a user has them: a configuration file, and a program that carries it out.
+//! Tunnels as users run them: a configuration file, and a program that runs it.
 use crate::{
     Lab, Node,
     lab::exists,
@@ -16,17 +16,17 @@ use std::{
     time::Duration,
 };
 
-/// More than a start takes on a busy machine.
+/// The limit for a start. It suffices on a busy machine.
 const READY: Duration = Duration::from_secs(20);
 
-/// What is in a configuration file.
+/// The content of a configuration file.
 #[derive(Clone, Debug)]
 pub struct Conf {
-    /// The interface's name, which names the file too.
+    /// The name of the interface and of the file.
     pub interface: String,
-    /// Its keys.
+    /// The keys of the interface.
     pub keys: Keypair,
-    /// The UDP port; none means any.
+    /// The UDP port. `None` means any port.
     pub listen_port: Option<u16>,
     /// The addresses inside the tunnel, with prefix length.
     pub addresses: Vec<String>,
@@ -43,13 +43,13 @@ pub struct PeerConf {
     pub public_key: String,
     /// The preshared key.
     pub preshared_key: Option<String>,
-    /// Where it is.
+    /// The endpoint.
     pub endpoint: Option<String>,
     /// Its allowed IPs, separated by commas.
     pub allowed_ips: String,
     /// Persistent keepalive in seconds.
     pub persistent_keepalive: Option<u16>,
-    /// More lines, which only `rustguard up` knows; stock `wg` gets none of them.
+    /// More lines, which only `rustguard up` knows. Stock `wg` does not get them.
     pub lines: Vec<String>,
 }
 
@@ -126,8 +126,8 @@ impl PeerConf {
     }
 }
 
-/// A running interface whose packets are carried by the given program. The subject is started with `rustguard up`, the
-/// reference by hand, with `wg setconf` and `ip`.
+/// A running interface of the given program. The subject is started with `rustguard up`. The reference is configured with
+/// `wg setconf` and `ip`.
 #[derive(Debug)]
 pub struct Tunnel {
     node: Node,
@@ -136,7 +136,7 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Starts it and waits until it is ready.
+    /// Starts the tunnel, and waits until it is ready.
     pub fn start(lab: &Lab, node: &Node, program: Program, conf: &Conf) -> Result<Self> {
         let process = if program == Program::Subject && subject() == Subject::RustGuard {
             let file = lab.file(&format!("{}.conf", conf.interface), &conf.wg_quick())?;
@@ -157,12 +157,12 @@ impl Tunnel {
         Dump::parse(&self.node.run(&["wg", "show", &self.interface, "dump"])?)
     }
 
-    /// `wg set INTERFACE …`, the arguments separated by blanks.
+    /// Runs `wg set INTERFACE …`. Blanks separate the arguments.
     pub fn set(&self, arguments: &str) -> Result<()> {
         self.node.sh(&format!("wg set {} {arguments}", self.interface)).map(drop)
     }
 
-    /// Ends it with SIGKILL, as a crash would.
+    /// Ends the program with SIGKILL, like a crash.
     pub fn crash(mut self) -> Result<()> {
         self.process.stop("KILL").map(drop)
     }
@@ -173,7 +173,7 @@ impl Tunnel {
     }
 }
 
-/// wireguard-go in the foreground, then everything that wg-quick would do.
+/// Starts wireguard-go in the foreground, and does the work of wg-quick.
 fn by_hand(lab: &Lab, node: &Node, conf: &Conf) -> Result<Process> {
     let name = &conf.interface;
     let mut daemon = node.command(wireguard_go()?);
@@ -195,8 +195,8 @@ fn by_hand(lab: &Lab, node: &Node, conf: &Conf) -> Result<Process> {
     Ok(process)
 }
 
-/// `rustguard up FILE` in the foreground, until it says READY=1 as sd_notify(3) has it: no polling of side effects, of
-/// which none is the last one.
+/// Starts `rustguard up FILE` in the foreground, and waits until it sends READY=1 (sd_notify(3)). No side effect is polled, because
+/// none of them is certain to be the last one.
 fn foreground(lab: &Lab, node: &Node, file: &Path, environment: &[(&str, OsString)]) -> Result<Process> {
     let mut command = node.rustguard()?;
     command.arg("up").arg(file).env("RUSTGUARD_LOG", "debug");
@@ -204,7 +204,7 @@ fn foreground(lab: &Lab, node: &Node, file: &Path, environment: &[(&str, OsStrin
     spawn_until_ready(lab, node, &stem(file)?, &mut command)
 }
 
-/// Starts a program that goes on, and waits until it says READY=1 as sd_notify(3) has it.
+/// Starts a program in the background, and waits until it sends READY=1 (sd_notify(3)).
 pub fn spawn_until_ready(lab: &Lab, node: &Node, name: &str, command: &mut Command) -> Result<Process> {
     let socket = lab.path(&format!("{name}.notify"));
     if exists(&socket) {
@@ -224,8 +224,8 @@ pub fn spawn_until_ready(lab: &Lab, node: &Node, name: &str, command: &mut Comma
     Ok(process)
 }
 
-/// An interface brought up from a file with everything that wg-quick does: by `rustguard up`, or, as the reference, by
-/// wg-quick with wireguard-go beneath it.
+/// An interface that is brought up from a file with all the work of wg-quick: by `rustguard up`, or by the reference, which is
+/// wg-quick with wireguard-go.
 pub struct Up {
     node: Node,
     file: PathBuf,
@@ -233,12 +233,12 @@ pub struct Up {
 }
 
 impl Up {
-    /// Brings it up and waits until it is ready.
+    /// Brings the interface up, and waits until it is ready.
     pub fn start(lab: &Lab, node: &Node, conf: &Conf) -> Result<Self> {
         Self::start_with(lab, node, conf, &[])
     }
 
-    /// As [`Up::start`], with environment variables.
+    /// Like [`Up::start`], with environment variables.
     pub fn start_with(lab: &Lab, node: &Node, conf: &Conf, environment: &[(&str, OsString)]) -> Result<Self> {
         let file = lab.file(&format!("{}.conf", conf.interface), &conf.wg_quick())?;
         let process = match subject() {
@@ -253,12 +253,12 @@ impl Up {
         Ok(Self { node: node.clone(), file, process })
     }
 
-    /// Takes it down: SIGTERM, or `wg-quick down`.
+    /// Takes the interface down, with SIGTERM or with `wg-quick down`.
     pub fn down(self) -> Result<()> {
         self.down_with(&[])
     }
 
-    /// As [`Up::down`], with environment variables for `wg-quick down`; a process has its own since it was started.
+    /// Like [`Up::down`], with environment variables for `wg-quick down`. A running process keeps the variables of its start.
     pub fn down_with(self, environment: &[(&str, OsString)]) -> Result<()> {
         let ended = match self.process {
             Some(mut process) => process.stop("TERM")?,
@@ -271,7 +271,7 @@ impl Up {
         Ok(())
     }
 
-    /// The foreground process; an error for the reference, which has none.
+    /// The foreground process. An error for the reference, which has none.
     pub fn process(&mut self) -> Result<&mut Process> {
         self.process.as_mut().context("wg-quick leaves no process that could be waited for")
     }
@@ -300,7 +300,7 @@ impl Node {
     }
 }
 
-/// The interface's name, by the file's.
+/// The name of the interface, from the name of the file.
 fn stem(file: &Path) -> Result<String> {
     match file.file_stem() {
         Some(stem) => Ok(stem.to_string_lossy().into_owned()),

@@ -1,4 +1,4 @@
-//! Two nodes with two links between them, for a tunnel that has the choice.
+//! Two nodes with two links between them, for a tunnel with several paths.
 //!
 //! ```text
 //!    a  10.1.0.1 ── one ── 10.1.0.2  b
@@ -12,24 +12,24 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// The links, as the interfaces of both nodes are called.
+/// The links, which are also the names of the interfaces on both nodes.
 pub const LINKS: [&str; 2] = ["one", "two"];
 /// Both endpoints of `b`.
 pub const BOTH: &str = "10.1.0.2:51820, 10.2.0.2:51820";
 
 /// Nodes, links, and configurations that can be changed before the start.
 pub struct Twice {
-    /// Has endpoints of `b`, and starts the handshake.
+    /// The node that has endpoints of `b` and starts the handshake.
     pub a: Node,
-    /// Has none of `a`.
+    /// The node without an endpoint of `a`.
     pub b: Node,
-    /// Of `a`, interface `wga`.
+    /// The configuration of `a`, with the interface `wga`.
     pub conf_a: Conf,
-    /// Of `b`, interface `wgb`.
+    /// The configuration of `b`, with the interface `wgb`.
     pub conf_b: Conf,
 }
 
-/// In which direction a link loses everything.
+/// The directions in which a link loses all packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// Both.
@@ -41,7 +41,7 @@ pub enum Loss {
 }
 
 impl Twice {
-    /// `endpoints` are what `a` has of `b`; `b` has none of `a`.
+    /// Builds the nodes and links. `endpoints` are the endpoints of `b` in the configuration of `a`.
     pub fn new(lab: &Lab, endpoints: &str) -> Result<Self> {
         let (a, b) = (lab.node("a")?, lab.node("b")?);
         for (net, link) in [(1, "one"), (2, "two")] {
@@ -61,7 +61,7 @@ impl Twice {
         Ok(Self { a, b, conf_a, conf_b })
     }
 
-    /// Starts both, `b` on this program, and waits until packets pass.
+    /// Starts both nodes, `b` with the program `there`, and waits until packets pass.
     pub fn start(&self, lab: &Lab, there: Program) -> Result<(Tunnel, Tunnel)> {
         let b = Tunnel::start(lab, &self.b, there, &self.conf_b)?;
         let a = Tunnel::start(lab, &self.a, Program::Subject, &self.conf_a)?;
@@ -69,12 +69,12 @@ impl Twice {
         Ok((a, b))
     }
 
-    /// What `a` says of its paths.
+    /// The paths that `a` reports.
     pub fn paths(&self) -> Result<Vec<Value>> {
         paths(&self.a, "wga")
     }
 
-    /// Waits until `a` says so of the path by this link.
+    /// Waits until `is` returns true for the path of `a` over this link.
     pub fn until(&self, link: &str, what: &str, is: impl Fn(&Value) -> bool) -> Result<()> {
         let of = address(link);
         eventually(&format!("the path by link {link} {what}"), SOON, || {
@@ -94,7 +94,7 @@ impl Twice {
         Ok(())
     }
 
-    /// Makes a link lose everything.
+    /// Makes a link lose all packets in the given directions.
     pub fn cut(&self, link: &str, loss: Loss) -> Result<()> {
         if loss != Loss::Back {
             self.b.drop("input", &format!("iifname {link}"))?;
@@ -105,7 +105,7 @@ impl Twice {
         Ok(())
     }
 
-    /// Makes all links good again.
+    /// Ends the losses on all links.
     pub fn mend(&self) -> Result<()> {
         for node in [&self.a, &self.b] {
             node.sh("if nft list chain inet lab input 2> /dev/null; then nft flush chain inet lab input; fi")?;
@@ -113,8 +113,8 @@ impl Twice {
         Ok(())
     }
 
-    /// Limits both links to so many Mbit/s in each direction; what waits, waits for 20 ms at most. False, with a line that says so,
-    /// where the kernel has no tbf.
+    /// Limits both links to this rate in each direction, with a queue of at most 20 ms. If the kernel has no tbf, reports that and
+    /// returns false.
     pub fn limit(&self, lab: &Lab, mbits: u32) -> Result<bool> {
         for node in [&self.a, &self.b] {
             for link in LINKS {
@@ -131,14 +131,14 @@ impl Twice {
     }
 }
 
-/// What a node says of the paths to its only peer.
+/// The paths to its only peer that a node reports.
 pub fn paths(node: &Node, interface: &str) -> Result<Vec<Value>> {
     let shown = node.end_of(node.rustguard()?.args(["show", interface, "--json"]))?;
     let shown: Value = serde_json::from_str(&shown.stdout).with_context(|| shown.to_string())?;
     Ok(shown.pointer("/0/peers/0/paths").and_then(Value::as_array).cloned().unwrap_or_default())
 }
 
-/// What addresses of `b` by this link begin with.
+/// The beginning of the endpoints of `b` on this link.
 pub fn address(link: &str) -> String {
     if link == "one" { "10.1.0.2:".to_owned() } else { "10.2.0.2:".to_owned() }
 }

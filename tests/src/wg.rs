@@ -16,7 +16,7 @@ pub struct Keypair {
 }
 
 impl Keypair {
-    /// A new one, made by `wg`.
+    /// Generates a key pair with `wg`.
     pub fn generate() -> Result<Self> {
         let private = run(Command::new("wg").arg("genkey"))?.trim().to_owned();
         let mut child = Command::new("wg").arg("pubkey").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -26,12 +26,12 @@ impl Keypair {
     }
 }
 
-/// A new preshared key, made by `wg`.
+/// Generates a preshared key with `wg`.
 pub fn preshared_key() -> Result<String> {
     Ok(run(Command::new("wg").arg("genpsk"))?.trim().to_owned())
 }
 
-/// `wg show INTERFACE dump`.
+/// The output of `wg show INTERFACE dump`.
 #[derive(Clone, Debug)]
 pub struct Dump {
     /// The private key, `(none)` if there is none.
@@ -53,11 +53,11 @@ pub struct DumpPeer {
     pub public_key: String,
     /// The preshared key, `(none)` if there is none.
     pub preshared_key: String,
-    /// Where it is, `(none)` if not known.
+    /// The endpoint, `(none)` if it is not known.
     pub endpoint: String,
-    /// The allowed IPs, as `wg` writes them.
+    /// The allowed IPs in the format of `wg`.
     pub allowed_ips: String,
-    /// Seconds since 1970, 0 for never.
+    /// Seconds since 1970. 0 means never.
     pub latest_handshake: u64,
     /// Bytes received.
     pub rx: u64,

@@ -25,7 +25,7 @@ use std::{
 /// Node clocks start at this time, so that they can be set back.
 const EPOCH: u64 = 1 << 50;
 
-/// The seed in `RUSTGUARD_SEED`, or this one. It is printed, so that a failure can be replayed.
+/// The seed in `RUSTGUARD_SEED`, or `default`. It is printed, so that a failure can be replayed.
 pub fn seed(default: u64) -> u64 {
     let seed = std::env::var("RUSTGUARD_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     println!("RUSTGUARD_SEED={seed}");
@@ -43,7 +43,7 @@ pub fn seeds(first: u64, count: u64) -> impl Iterator<Item = u64> {
 /// One direction of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
-    /// Packets pass.
+    /// Whether packets pass.
     pub up: bool,
     /// The delay of each packet.
     pub delay: Duration,
@@ -84,7 +84,7 @@ pub struct Node {
     pub announces: BTreeMap<IpNet, u16>,
     /// The state that the speaker last asked to store.
     pub kept: Option<Vec<u8>>,
-    /// How far its clock is ahead.
+    /// How far the node's clock is ahead, in nanoseconds.
     skew: u64,
     wake_at: u64,
 }
@@ -104,9 +104,9 @@ pub struct Sim {
     pub nodes: Vec<Node>,
     /// The links, by sender and receiver.
     pub links: BTreeMap<(usize, usize), Link>,
-    /// The source of everything random.
+    /// The source of all randomness.
     pub rng: StdRng,
-    /// A loop fails the test at once. Otherwise loops are counted, for events that may cause one for a moment (RFC 8966 §2.7).
+    /// If set, a loop fails the test at once. Otherwise loops are counted, for events that may cause one for a moment (RFC 8966 §2.7).
     pub strict: bool,
     /// How many loops there were.
     pub loops: u64,
@@ -114,7 +114,7 @@ pub struct Sim {
     pub packets: u64,
     /// How often a link became unusable, at any node.
     pub downs: u64,
-    /// A record of what one node is told, if wanted.
+    /// The record of the events of one node, if wanted.
     pub log: Option<Log>,
     queue: BinaryHeap<Reverse<(u64, u64, Item)>>,
     counter: u64,
@@ -138,7 +138,7 @@ fn peer(node: usize) -> PeerId {
 }
 
 impl Sim {
-    /// Nodes 0 to `n`, each announcing its [`prefix`], all started at once; good links both ways.
+    /// Creates `n` nodes and starts them all at once. Each announces its [`prefix`]. The links are good in both directions.
     pub fn new(n: usize, edges: &[(usize, usize)], seed: u64) -> Self {
         let mut links = BTreeMap::new();
         for &(a, b) in edges {
@@ -402,7 +402,7 @@ impl Sim {
         self.now = until;
     }
 
-    /// Runs until all reachable pairs are connected. Returns how long that took; `None`: longer than `limit`.
+    /// Runs until all reachable pairs are connected. Returns how long that took, or `None` if it took longer than `limit`.
     pub fn converge(&mut self, limit: Duration) -> Option<Duration> {
         let start = self.now;
         while self.lost_pairs() > 0 {
@@ -472,7 +472,7 @@ impl Sim {
                 }
             }
         }
-        // Backwards from the origin: packets of a node arrive if those of all its next hops do.
+        // The search goes backwards from the origin. Packets of a node arrive if the packets of all its next hops arrive.
         let mut arrives = vec![false; self.nodes.len()];
         arrives[origin] = true;
         let mut open: Vec<usize> = connected.iter().copied().filter(|&node| node != origin).collect();
@@ -501,7 +501,7 @@ impl Sim {
     }
 }
 
-/// What a test can schedule.
+/// An item that a test can schedule.
 pub enum ItemKind {
     /// Data on all links, every two seconds from now on, so that Hellos stay frequent.
     Traffic,

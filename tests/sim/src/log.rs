@@ -41,8 +41,8 @@ impl Log {
         Babel::new(config, &mut StdRng::seed_from_u64(seed))
     }
 
-    /// Tells `engine` what it was told from event `from` on and until `until`, that moment not included. `called` is given each
-    /// call to run, and the actions that came of it; the number of the next event is returned.
+    /// Gives `engine` the recorded events from number `from` on that happened before `until`. `called` gets each call. It has to run
+    /// the call, and gets the resulting actions. Returns the number of the next event.
     pub fn replay(
         &self,
         engine: &mut Babel,

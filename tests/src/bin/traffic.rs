@@ -1,5 +1,4 @@
-//! Traffic that a scenario needs and no common tool makes: a stream of which every byte is checked, a flood as fast as it goes, a router
-//! that means harm.
+//! Traffic for scenarios that no common tool generates: a stream whose every byte is checked, a flood, and a hostile router.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, bail, ensure};
@@ -11,9 +10,9 @@ use std::{
     time::Duration,
 };
 
-/// Where streams go.
+/// The port of streams.
 const PORT: u16 = 7_000;
-/// A stream that stands still for so long is dead.
+/// A stream without progress for this time has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn main() -> Result<()> {
@@ -38,7 +37,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Takes one stream, checks it and answers with its length.
+/// Receives one stream, checks it, and answers with its length.
 fn receive() -> Result<()> {
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT))?;
     let (mut stream, _) = listener.accept()?;
@@ -57,7 +56,7 @@ fn receive() -> Result<()> {
     Ok(stream.write_all(&received.to_be_bytes())?)
 }
 
-/// Sends a stream and waits until the other side has checked all of it.
+/// Sends a stream, and waits until the other side has checked all of it.
 fn send(address: &str, bytes: usize) -> Result<()> {
     let mut stream = TcpStream::connect((address, PORT))?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -72,7 +71,7 @@ fn send(address: &str, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Bytes without a period that could hide packets in a wrong order: a linear congruential generator's high byte.
+/// Pseudorandom bytes: the high byte of a linear congruential generator. Their period is too long to hide packets in a wrong order.
 #[derive(Default)]
 struct Bytes(u64);
 
@@ -83,7 +82,7 @@ impl Bytes {
     }
 }
 
-/// Floods, and says how much.
+/// Floods, and prints how many datagrams were sent.
 fn flood(flood: &Flood) -> Result<()> {
     println!("{} datagrams of {} bytes sent in {:?}", flood.run()?, flood.datagram.len(), flood.time);
     Ok(())
