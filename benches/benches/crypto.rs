@@ -1,7 +1,7 @@
 //! The cost of one packet and of one handshake in each cryptographic backend.
 //!
-//! `cargo bench -p rustguard-benches --bench crypto` runs all of it. A filter such as `-- seal/aws-lc` runs a part. At the end it
-//! prints how many times faster than `aws-lc` a run of packets is. `-- ratios` prints only this.
+//! `cargo bench -p rustguard-benches --bench crypto` runs all of it. A filter such as `-- seal/aws-lc` runs a part. At
+//! the end it prints how many times faster than `aws-lc` a run of packets is. `-- ratios` prints only this.
 
 use criterion::{
     BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,
@@ -19,7 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A padded bare ACK, a voice packet, the smallest MTU of IPv4, a full packet in a tunnel, and a packet of a jumbo link.
+/// A padded bare ACK, a voice packet, the smallest MTU of IPv4, a full packet in a tunnel, and a packet of a jumbo
+/// link.
 const LENGTHS: [usize; 5] = [64, 256, 576, 1420, 8192];
 /// Packets in a run. Even the largest ones fit into an L2 cache of 1 MiB.
 const RUN: usize = 32;
@@ -135,8 +136,8 @@ fn hashes(c: &mut Criterion) {
     });
 }
 
-/// Prints how many times faster than `aws-lc` a run is on the path that a new key selects. Both are sampled in turn, so that a
-/// change of the CPU's frequency affects both.
+/// Prints how many times faster than `aws-lc` a run is on the path that a new key selects. Both are sampled in turn, so
+/// that a change of the CPU's frequency affects both.
 fn ratios(c: &mut Criterion) {
     const SAMPLES: usize = 400;
     // Only Criterion knows whether a filter excludes this function.

@@ -1,5 +1,5 @@
-//! The cost of a batch from user space to the kernel and back, with each backend: `poll` uses plain system calls, and `uring` uses
-//! io_uring. One thread does both ends.
+//! The cost of a batch from user space to the kernel and back, with each backend: `poll` uses plain system calls, and
+//! `uring` uses io_uring. One thread does both ends.
 //!
 //! ```text
 //! cargo bench -p rustguard-benches --bench io          (as root, in its own network namespace)

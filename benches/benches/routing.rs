@@ -1,4 +1,5 @@
-//! Routing: the behaviour of meshes, and the cost of a speaker and of the table of routes. See `rustguard_benches::routing`.
+//! Routing: the behaviour of meshes, and the cost of a speaker and of the table of routes. See
+//! `rustguard_benches::routing`.
 //!
 //! ```text
 //! cargo bench -p rustguard-benches --bench routing

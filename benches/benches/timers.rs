@@ -4,10 +4,11 @@
 //! cargo bench -p rustguard-benches --bench timers
 //! ```
 //!
-//! A node runs with a simulated clock. Every peer gets a real session. Then only time passes, and the benchmark calls the node at
-//! each of its deadlines, as its owner would. An owner has the additional cost of waking its thread. An owner whose clock counts
-//! milliseconds needs fewer calls than one for each deadline. Keepalives are counted as sent, but not sealed, because that is the
-//! work of the data plane. Renewing a session is a handshake, which the benchmark `handshake` measures.
+//! A node runs with a simulated clock. Every peer gets a real session. Then only time passes, and the benchmark calls
+//! the node at each of its deadlines, as its owner would. An owner has the additional cost of waking its thread. An
+//! owner whose clock counts milliseconds needs fewer calls than one for each deadline. Keepalives are counted as sent,
+//! but not sealed, because that is the work of the data plane. Renewing a session is a handshake, which the benchmark
+//! `handshake` measures.
 
 use rand::{SeedableRng as _, rngs::StdRng};
 use rustguard_core::{
@@ -23,8 +24,8 @@ use std::{
 };
 
 const PEERS: u32 = 100_000;
-/// The sessions begin one after the other during this time, so that their timers do not expire all at once. It is slightly less
-/// than two minutes, so that no two keepalives fall on the same nanosecond.
+/// The sessions begin one after the other during this time, so that their timers do not expire all at once. It is
+/// slightly less than two minutes, so that no two keepalives fall on the same nanosecond.
 const SPREAD: Duration = Duration::from_nanos(119_999_999_989);
 /// Transport bytes of a keepalive.
 const KEEPALIVE: u64 = 32;

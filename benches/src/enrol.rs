@@ -25,8 +25,8 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Measures enrolment on this machine, and prints a table: the server alone, a ledger of 60,000 leases, and machines that join
-/// through network namespaces. Changes nothing on the machine.
+/// Measures enrolment on this machine, and prints a table: the server alone, a ledger of 60,000 leases, and machines
+/// that join through network namespaces. Changes nothing on the machine.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "enrol")]
 pub struct Options {

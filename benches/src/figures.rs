@@ -35,8 +35,8 @@ pub(crate) fn resident() -> Result<u64> {
     Ok(kib * 1024)
 }
 
-/// CPU time of all threads of a process until now, in seconds. It comes from the scheduler's clock, because `stat` counts in ticks
-/// of 10 ms.
+/// CPU time of all threads of a process until now, in seconds. It comes from the scheduler's clock, because `stat`
+/// counts in ticks of 10 ms.
 pub(crate) fn cpu_seconds(id: u32) -> Result<f64> {
     let mut nanos = 0;
     for thread in fs::read_dir(format!("/proc/{id}/task"))? {

@@ -1,5 +1,5 @@
-//! The library of the benchmarks in `benches/`. It has the code of those that are larger than one file: whole tunnels, enrolment,
-//! routing, and several paths to a peer.
+//! The library of the benchmarks in `benches/`. It has the code of those that are larger than one file: whole tunnels,
+//! enrolment, routing, and several paths to a peer.
 #![forbid(unsafe_code)]
 
 pub mod enrol;

@@ -1,7 +1,7 @@
 //! Several endpoints of one peer: the gain of a second link, and the cost of the loss of a link.
 //!
-//! Two nodes have two links between them (veth). tbf limits each link to the same rate in both directions. Both ends run RustGuard.
-//! The ratios compare one link with both links in the same run.
+//! Two nodes have two links between them (veth). tbf limits each link to the same rate in both directions. Both ends
+//! run RustGuard. The ratios compare one link with both links in the same run.
 
 use crate::{
     figures::{self, Figures},
@@ -37,7 +37,8 @@ pub struct Options {
     pub bench: bool,
 }
 
-/// The paths of RustGuard and wireguard-go, as environment for the process inside the namespaces. RustGuard is built if necessary.
+/// The paths of RustGuard and wireguard-go, as environment for the process inside the namespaces. RustGuard is built if
+/// necessary.
 ///
 /// # Errors
 /// If one of them is missing.
@@ -58,7 +59,8 @@ pub const ROWS: [(&str, &str); 9] = [
     ("bytes of probes a second, two links in use, sent", ""),
 ];
 
-/// Measures inside the laboratory. Returns the table and the description of the machine, or `None` if the kernel cannot limit links.
+/// Measures inside the laboratory. Returns the table and the description of the machine, or `None` if the kernel cannot
+/// limit links.
 ///
 /// # Errors
 /// If something does not start.

@@ -22,8 +22,8 @@ use std::{
     time::Duration,
 };
 
-/// Measures routing on this machine, and prints a table: meshes in simulated time, one Babel speaker with many neighbours, and
-/// the table of routes. Changes nothing on the machine.
+/// Measures routing on this machine, and prints a table: meshes in simulated time, one Babel speaker with many
+/// neighbours, and the table of routes. Changes nothing on the machine.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "routing")]
 pub struct Options {

@@ -6,9 +6,10 @@
 //!    inside: 10.9.0.1, fd09::1    10.9.0.2, fd09::2    10.9.0.3, fd09::3
 //! ```
 //!
-//! Each round measures each implementation in turn. `b` is started first, and then `a`, whose time to the first echo reply is
-//! measured. Most figures are measured from `a` to `b`. At the end `c` is started, and `b` forwards the traffic from `a` to `c`.
-//! [`agent`]s, which are processes of this program inside the namespaces, generate the traffic.
+//! Each round measures each implementation in turn. `b` is started first, and then `a`, whose time to the first echo
+//! reply is measured. Most figures are measured from `a` to `b`. At the end `c` is started, and `b` forwards the
+//! traffic from `a` to `c`. [`agent`]s, which are processes of this program inside the namespaces, generate the
+//! traffic.
 
 pub mod agent;
 mod daemon;
@@ -31,8 +32,8 @@ use std::{
 pub(crate) const RUSTGUARD: &str = "RUSTGUARD_BIN";
 const WIREGUARD_GO: &str = "RUSTGUARD_WIREGUARD_GO";
 
-/// Measures a tunnel between network namespaces on this machine, and prints a table: RustGuard, and wireguard-go where it is
-/// installed (in PATH or Go's bin folder, or named by RUSTGUARD_WIREGUARD_GO). Changes nothing on the machine.
+/// Measures a tunnel between network namespaces on this machine, and prints a table: RustGuard, and wireguard-go where
+/// it is installed (in PATH or Go's bin folder, or named by RUSTGUARD_WIREGUARD_GO). Changes nothing on the machine.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tunnel")]
 pub struct Options {
@@ -53,8 +54,8 @@ pub struct Options {
     pub bench: bool,
 }
 
-/// The paths of the programs, as environment for the process inside the namespaces. RustGuard is built if necessary. wireguard-go
-/// is left out if it is not installed.
+/// The paths of the programs, as environment for the process inside the namespaces. RustGuard is built if necessary.
+/// wireguard-go is left out if it is not installed.
 ///
 /// # Errors
 /// If RustGuard does not build, or if the variable names a wireguard-go that does not exist.
@@ -210,8 +211,8 @@ impl Net {
         Ok(round)
     }
 
-    /// Runs one stream from `a`. Returns the received bytes, Mbit/s, and the daemons' CPU seconds. `meanwhile` is called while the
-    /// stream runs.
+    /// Runs one stream from `a`. Returns the received bytes, Mbit/s, and the daemons' CPU seconds. `meanwhile` is
+    /// called while the stream runs.
     fn tcp(
         &self,
         to: (&Node, IpAddr),
@@ -231,8 +232,8 @@ impl Net {
         Ok((bytes, bytes * 8.0 / 1e6 / took.as_secs_f64(), cpu))
     }
 
-    /// Sends datagrams from `a` to `b`. Returns how many were sent and received, the seconds from the first to the last, and the
-    /// daemons' CPU seconds.
+    /// Sends datagrams from `a` to `b`. Returns how many were sent and received, the seconds from the first to the
+    /// last, and the daemons' CPU seconds.
     fn udp(&self, size: usize, rate: Option<u64>, time: Duration, daemons: &[Daemon]) -> Result<(u64, f64, f64, f64)> {
         let sink = Agent::udp_sink(&self.b, self.to_b)?;
         let before = cpu(daemons)?;

@@ -6,7 +6,8 @@ use rustguard_crypto::{
     backend::{Aead, aws_lc, portable},
 };
 
-/// The number of bytes that describe a frame: its length, the gap before it, its counter, and the damage to it after sealing.
+/// The number of bytes that describe a frame: its length, the gap before it, its counter, and the damage to it after
+/// sealing.
 const DESCRIPTION: usize = 7;
 /// The most frames. A key sorts 64 at a time, so there can be several groups.
 const MOST_FRAMES: usize = 70;
@@ -15,8 +16,9 @@ const LONGEST: usize = 9000;
 
 /// Reads the input as a key and the frames of a run.
 ///
-/// All backends and all paths of this processor have to seal the run to the same bytes, including the bytes outside the frames.
-/// They all have to open it. Of a damaged run, and of a run that was never sealed, they open exactly the frames that are intact.
+/// All backends and all paths of this processor have to seal the run to the same bytes, including the bytes outside the
+/// frames. They all have to open it. Of a damaged run, and of a run that was never sealed, they open exactly the frames
+/// that are intact.
 pub fn aead(input: &[u8]) {
     let (key, rest) = input.split_at(input.len().min(KEY_LEN));
     let mut bytes = [0; KEY_LEN];
@@ -56,7 +58,8 @@ impl Run {
             // The counters use both 32-bit words, and values around the overflow of the lower word.
             let counter = (u64::from(wide) << 32).wrapping_add_signed(i64::from(counter.cast_signed()));
             frames.push(Frame { offset, len, counter });
-            // The place counts from the start of the text or from the end of the tag, so that it exists in short and long frames.
+            // The place counts from the start of the text or from the end of the tag, so that it exists in short and
+            // long frames.
             let place =
                 if place < 128 { usize::from(place) } else { len + TAG_LEN - 1 - usize::from(place - 128) % TAG_LEN };
             damage.push((offset + place.min(len + TAG_LEN - 1), change));

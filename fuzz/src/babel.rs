@@ -20,19 +20,20 @@ use std::time::Duration;
 const PEERS: u32 = 3;
 /// The limit of routes for each neighbour. It is so small that inputs reach it.
 const MAX_ROUTES: usize = 16;
-/// The size of full tables. Each neighbour has announced this many prefixes before the input begins. A call that looks at all of
-/// them exceeds its limit of work.
+/// The size of full tables. Each neighbour has announced this many prefixes before the input begins. A call that looks
+/// at all of them exceeds its limit of work.
 const FULL: usize = 1_024;
 /// An input that begins with this byte runs with full tables.
 const WITH_FULL_TABLES: u8 = 0xff;
-/// The limit of work for one call: three slices, and the prefixes in a packet of 255 bytes. In addition, a call may look at the
-/// routes of one neighbour twice, to end them and to release their holds.
+/// The limit of work for one call: three slices, and the prefixes in a packet of 255 bytes. In addition, a call may
+/// look at the routes of one neighbour twice, to end them and to release their holds.
 const CALL: u64 = 3 * WORK_SLICE + 1_024;
 
-/// Reads the input as steps: raw packets, packets in valid headers, whole Babel bodies, signals, and the passing of time.
+/// Reads the input as steps: raw packets, packets in valid headers, whole Babel bodies, signals, and the passing of
+/// time.
 ///
-/// After any input, all sent packets are valid and fit into the smallest path. The next deadline is in the future, the work for a
-/// moment of time is bounded, and no neighbour has more routes than its limit.
+/// After any input, all sent packets are valid and fit into the smallest path. The next deadline is in the future, the
+/// work for a moment of time is bounded, and no neighbour has more routes than its limit.
 pub fn babel(input: &[u8]) {
     if let Ok(tlvs) = Tlvs::new(input) {
         assert!(tlvs.count() <= input.len() / 2, "more TLVs than bytes for them");
@@ -100,7 +101,8 @@ impl Lab {
         lab
     }
 
-    /// A lab whose neighbours have all announced as many prefixes as they may. Half of the prefixes are the same for all neighbours.
+    /// A lab whose neighbours have all announced as many prefixes as they may. Half of the prefixes are the same for
+    /// all neighbours.
     fn full() -> Self {
         let mut lab = Self::new(FULL);
         for peer in 0..PEERS {

@@ -1,8 +1,8 @@
 //! Configuration files.
 use rustguard_quick::conf::{Severity, parse, to_text};
 
-/// Any text is either a configuration or has an error. Every reported place is inside the file. A configuration that is written
-/// and read again gives the same text once more.
+/// Any text is either a configuration or has an error. Every reported place is inside the file. A configuration that is
+/// written and read again gives the same text once more.
 pub fn config(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let (config, diagnostics) = parse(&text);

@@ -20,8 +20,8 @@ use std::{cell::Cell, net::SocketAddr, rc::Rc, time::Duration};
 
 const LENGTHS: [usize; 6] = [1232, 116, 1212, 64, 52, 100];
 
-/// Reads the input as steps: tokens, datagrams to server and clients with or without a valid MAC1, genuine messages with one byte
-/// changed, and the passing of time.
+/// Reads the input as steps: tokens, datagrams to server and clients with or without a valid MAC1, genuine messages
+/// with one byte changed, and the passing of time.
 ///
 /// Nothing panics, no answer is longer than its request, and only a genuine claim changes durable state.
 pub fn enrolment(input: &[u8]) {
@@ -166,7 +166,8 @@ impl Lab {
         self.to_server(&message, true);
     }
 
-    /// Sets a valid MAC1: with the server's public key, or with the key for a window with a passphrase, which is public.
+    /// Sets a valid MAC1: with the server's public key, or with the key for a window with a passphrase, which is
+    /// public.
     fn sign(&self, datagram: &mut [u8], invite: bool) {
         let Some(end) = datagram.len().checked_sub(32) else { return };
         let window = hash(&[b"RustGuard enrolment v1 window of a passphrase"]);

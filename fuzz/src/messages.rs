@@ -15,8 +15,8 @@ use std::{net::SocketAddr, time::Duration};
 const INITIATION_LEN: usize = 148;
 const RESPONSE_LEN: usize = 92;
 
-/// Reads the input as steps: raw datagrams, datagrams with a valid MAC1, genuine initiations with one byte changed, and the passing
-/// of time. After any input, two honest nodes can complete a handshake.
+/// Reads the input as steps: raw datagrams, datagrams with a valid MAC1, genuine initiations with one byte changed, and
+/// the passing of time. After any input, two honest nodes can complete a handshake.
 pub fn messages(input: &[u8]) {
     // The first checks of a datagram get the whole input.
     let _ = Kind::of(input);
@@ -143,7 +143,8 @@ impl Lab {
         datagrams(actions, &mut self.completed);
     }
 
-    /// Checks that a handshake completes. After ten quiet seconds no rate limit applies any more. One retry answers a cookie.
+    /// Checks that a handshake completes. After ten quiet seconds no rate limit applies any more. One retry answers a
+    /// cookie.
     fn must_complete(&mut self) {
         self.pass(Duration::from_secs(10));
         self.completed = 0;

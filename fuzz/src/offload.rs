@@ -8,7 +8,8 @@ use rustguard_tun::{
 const SLAB: usize = 512 << 10;
 const MTU: usize = 1_420;
 
-/// Any header before any packet is either split or refused. Packets that are coalesced split into exactly the same packets again.
+/// Any header before any packet is either split or refused. Packets that are coalesced split into exactly the same
+/// packets again.
 pub fn offload(input: &[u8]) {
     if let Some((header, packet)) = input.split_first_chunk::<VNET_LEN>()
         && let Some(pieces) = pieces(packet, VnetHeader::parse(header))
@@ -56,8 +57,8 @@ fn put_together(packets: &[Vec<u8>]) {
     assert_eq!(seen, packets.len(), "each packet is in one group");
 }
 
-/// Removes the identification of a packet that may not be fragmented. It has no meaning (RFC 6864, section 4.1), and splitting sets
-/// a new one.
+/// Removes the identification of a packet that may not be fragmented. It has no meaning (RFC 6864, section 4.1), and
+/// splitting sets a new one.
 fn without_identification(mut packet: Vec<u8>) -> Vec<u8> {
     if packet.len() >= 20 && packet[0] >> 4 == 4 && packet[6] & 0x40 != 0 {
         packet[4..6].fill(0);

@@ -5,8 +5,8 @@ use rustguard_core::{
 };
 use std::{net::SocketAddr, time::Duration};
 
-/// Reads the first byte as a configuration, and the others as steps: raw probes, requests with arbitrary fields, answers to sent
-/// requests, places, and the passing of time.
+/// Reads the first byte as a configuration, and the others as steps: raw probes, requests with arbitrary fields,
+/// answers to sent requests, places, and the passing of time.
 ///
 /// After any input, the chosen paths are usable, and no deadline remains in the past.
 pub fn paths(input: &[u8]) {

@@ -1,5 +1,5 @@
-//! A hostile Babel router. It announces very many routes, and then retracts them with packet after packet. The packets are built
-//! by hand after RFC 8966 §4, without the code under test.
+//! A hostile Babel router. It announces very many routes, and then retracts them with packet after packet. The packets
+//! are built by hand after RFC 8966 §4, without the code under test.
 use anyhow::{Context, Result};
 use std::{
     fs,
@@ -50,8 +50,8 @@ impl Hostile {
         self.paced(50, time, |hostile, n| hostile.updates(n, &[]))
     }
 
-    /// Floods with `rate` packets per second. Most packets retract all routes and announce some. Others retract all routes about a
-    /// hundred times, or contain about as many Hellos as after restarts of the router.
+    /// Floods with `rate` packets per second. Most packets retract all routes and announce some. Others retract all
+    /// routes about a hundred times, or contain about as many Hellos as after restarts of the router.
     ///
     /// # Errors
     /// If a packet cannot be sent.
@@ -79,7 +79,8 @@ impl Hostile {
         Ok(sent)
     }
 
-    /// A packet with a part of the announcement after the TLVs `first`. Its IHU says that the router hears its neighbour well.
+    /// A packet with a part of the announcement after the TLVs `first`. Its IHU says that the router hears its
+    /// neighbour well.
     fn updates(&mut self, n: usize, first: &[u8]) -> Vec<u8> {
         let mut tlvs = [&self.hello(1), first].concat();
         // An IHU for every receiver, with a cost of 96.

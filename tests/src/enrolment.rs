@@ -11,8 +11,8 @@ use std::{
 /// The limit for a join. It suffices on a busy machine.
 const JOINED: Duration = Duration::from_secs(30);
 
-/// A scenario with a server and machines around it. It is skipped if wireguard-go is the subject, because only RustGuard has
-/// enrolment.
+/// A scenario with a server and machines around it. It is skipped if wireguard-go is the subject, because only
+/// RustGuard has enrolment.
 pub fn network(lab: &Lab, machines: u8, body: impl FnOnce(&Network) -> Result<()>) -> Result<()> {
     if subject() == Subject::WireguardGo {
         lab.skip("enrolment is RustGuard's own: wireguard-go is the subject");
@@ -21,8 +21,8 @@ pub fn network(lab: &Lab, machines: u8, body: impl FnOnce(&Network) -> Result<()
     body(&Network::new(lab, machines)?)
 }
 
-/// A server, and machines that each have their own link to it. Machine `n` (1, 2, …) has the addresses 10.n.0.2 and fd0n::2. The
-/// server has 10.n.0.1 and fd0n::1 on that link.
+/// A server, and machines that each have their own link to it. Machine `n` (1, 2, …) has the addresses 10.n.0.2 and
+/// fd0n::2. The server has 10.n.0.1 and fd0n::1 on that link.
 pub struct Network {
     /// The node on which `serve` runs, with the interface `rgs`.
     pub server: Node,

@@ -15,7 +15,8 @@ use std::{
 
 /// Equal datagrams to one address.
 ///
-/// Its form as arguments of a program is `ADDRESS NANOSECONDS PORT RATE FIRST COUNT DATAGRAM`. The last one is in hexadecimal.
+/// Its form as arguments of a program is `ADDRESS NANOSECONDS PORT RATE FIRST COUNT DATAGRAM`. The last one is in
+/// hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flood {
     /// The destination.
@@ -24,8 +25,8 @@ pub struct Flood {
     pub time: Duration,
     /// Datagrams per second. Without a limit, as many as the system accepts.
     pub rate: Option<u64>,
-    /// The first source address and the number of source addresses, which are used in turn. Only for IPv4. If `None`, the system
-    /// chooses one.
+    /// The first source address and the number of source addresses, which are used in turn. Only for IPv4. If `None`,
+    /// the system chooses one.
     pub sources: Option<(Ipv4Addr, u32)>,
     /// The bytes of the datagram.
     pub datagram: Vec<u8>,
@@ -58,7 +59,8 @@ impl Flood {
         })
     }
 
-    /// Sends the flood. Returns the number of datagrams that the system accepted. Full queues and ICMP errors are not failures here.
+    /// Sends the flood. Returns the number of datagrams that the system accepted. Full queues and ICMP errors are not
+    /// failures here.
     ///
     /// # Errors
     /// If no socket can be created.

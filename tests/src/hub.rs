@@ -42,7 +42,8 @@ impl Hub {
             b.sh(&format!("ip addr add 10.{net}.0.1/24 dev {interface}"))?;
             node.sh(&format!("ip addr add 10.{net}.0.2/24 dev eth0"))?;
         }
-        // The kernel forwards packets back into the interface from which they came. It should not send redirects for that.
+        // The kernel forwards packets back into the interface from which they came. It should not send redirects for
+        // that.
         b.sh("sysctl -qw net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.default.send_redirects=0")?;
         let (mut conf_a, mut conf_b, mut conf_c) = (Conf::new("wga")?, Conf::new("wgb")?, Conf::new("wgc")?);
         for (conf, inside, port) in
@@ -71,7 +72,8 @@ impl Hub {
         self.b.sh(&format!("sysctl -qw net.ipv4.ip_forward={on} net.ipv6.conf.all.forwarding={on}")).map(drop)
     }
 
-    /// Starts all three: the node in the middle with `rustguard up` and environment variables, and the ends with `ends`.
+    /// Starts all three: the node in the middle with `rustguard up` and environment variables, and the ends with
+    /// `ends`.
     pub fn start(&self, lab: &Lab, ends: Program, environment: &[(&str, OsString)]) -> Result<(Tunnel, Up, Tunnel)> {
         let b = Up::start_with(lab, &self.b, &self.conf_b, environment)?;
         let a = Tunnel::start(lab, &self.a, ends, &self.conf_a)?;

@@ -1,8 +1,8 @@
 //! One process for each test or benchmark, in its own namespaces.
 //!
-//! A test first runs in the ordinary test process. There it starts the same test binary again under `unshare`, for exactly this
-//! test. An environment variable tells the new process to run the body. Without root, a user namespace makes the caller root
-//! inside. A benchmark does the same with its own arguments.
+//! A test first runs in the ordinary test process. There it starts the same test binary again under `unshare`, for
+//! exactly this test. An environment variable tells the new process to run the body. Without root, a user namespace
+//! makes the caller root inside. A benchmark does the same with its own arguments.
 use crate::{Lab, programs};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
@@ -21,8 +21,8 @@ const BODY_RAN: &str = "the scenario's body ran to its end";
 /// The limit for a scenario. It suffices on a busy machine, also for the scenarios of `RUSTGUARD_LONG`.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs `body` in its own namespaces. The argument has to be a closure written directly in a `#[test]` function, because the name
-/// of the test comes from the closure's type.
+/// Runs `body` in its own namespaces. The argument has to be a closure written directly in a `#[test]` function,
+/// because the name of the test comes from the closure's type.
 ///
 /// # Panics
 /// If the body fails, or does not end within five minutes. With `CI=true`, also if it cannot run at all.
@@ -30,8 +30,8 @@ pub fn scenario<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     run(type_name::<F>(), body);
 }
 
-/// A [`scenario`] about a feature that only RustGuard has. If wireguard-go is the subject, it is skipped with a message that names
-/// `what`.
+/// A [`scenario`] about a feature that only RustGuard has. If wireguard-go is the subject, it is skipped with a message
+/// that names `what`.
 ///
 /// # Panics
 /// Like [`scenario`].
@@ -52,9 +52,9 @@ fn test_name(closure: &str) -> &str {
     path.strip_suffix("::{{closure}}").unwrap_or(path)
 }
 
-/// Runs `body` in its own namespaces. The `main` function of a program calls it. The program is started again for it, with the
-/// same arguments, standard output and standard error. `prepare` runs first, outside the namespaces, and returns variables for the
-/// environment of the new process.
+/// Runs `body` in its own namespaces. The `main` function of a program calls it. The program is started again for it,
+/// with the same arguments, standard output and standard error. `prepare` runs first, outside the namespaces, and
+/// returns variables for the environment of the new process.
 ///
 /// # Errors
 /// If `body` fails; its error is printed already. If this machine lacks a program, or forbids namespaces.
@@ -63,8 +63,8 @@ pub fn isolated(
     body: impl FnOnce(&Lab) -> Result<()>,
 ) -> Result<()> {
     if env::var_os(INSIDE).is_some() {
-        // Ctrl-C ends the process outside. It does not end the first process of a PID namespace, so that one watches the pipe
-        // between them.
+        // Ctrl-C ends the process outside. It does not end the first process of a PID namespace, so that one watches
+        // the pipe between them.
         thread::spawn(|| {
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
             process::exit(130);
@@ -151,8 +151,8 @@ fn unshare() -> Command {
     command
 }
 
-/// Reports that a scenario was not run, in spite of libtest's capturing. With `CI=true` it is an error, because nobody reads the
-/// message there.
+/// Reports that a scenario was not run, in spite of libtest's capturing. With `CI=true` it is an error, because nobody
+/// reads the message there.
 fn cannot_run(name: &str, reason: &str) -> Result<()> {
     ensure!(!env::var("CI").is_ok_and(|value| value == "true"), "{name} cannot run: {reason}");
     loudly(&format!("SKIPPED {name}: {reason}"));
@@ -183,8 +183,8 @@ pub(crate) fn private_run() -> Result<()> {
     Ok(fs::create_dir_all("/run/netns")?)
 }
 
-/// Gives the scenario its own `/etc` and `/var/lib`, as overlays of the machine's. `/etc/resolv.conf` and `/etc/hosts` are new
-/// files.
+/// Gives the scenario its own `/etc` and `/var/lib`, as overlays of the machine's. `/etc/resolv.conf` and `/etc/hosts`
+/// are new files.
 pub(crate) fn private_files(scratch: &Path) -> Result<()> {
     for (folder, name) in [("/etc", "etc"), ("/var/lib", "lib")] {
         let (upper, work) = (scratch.join(format!("{name}.upper")), scratch.join(format!("{name}.work")));

@@ -51,7 +51,8 @@ impl Lab {
         Ok(writeln!(file, "{address} {name}")?)
     }
 
-    /// Writes a shell script as a stand-in for a program of the system. Returns its folder, which the scenario puts in front of `PATH`.
+    /// Writes a shell script as a stand-in for a program of the system. Returns its folder, which the scenario puts in
+    /// front of `PATH`.
     pub fn stand_in(&self, name: &str, script: &str) -> Result<PathBuf> {
         let folder = self.path("stand-ins");
         fs::create_dir_all(&folder)?;
@@ -91,8 +92,8 @@ impl Lab {
     pub fn node(&self, name: &str) -> Result<Node> {
         run(Command::new("ip").args(["netns", "add", name]))?;
         let node = Node { name: name.to_owned(), scratch: self.scratch.path().to_owned() };
-        // Duplicate address detection would make addresses unusable for a second and delay routes. Without promotion, removing the
-        // first address of a network would remove the second as well.
+        // Duplicate address detection would make addresses unusable for a second and delay routes. Without promotion,
+        // removing the first address of a network would remove the second as well.
         node.sh("ip link set lo up
                  sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0
                  sysctl -qw net.ipv4.conf.all.promote_secondaries=1")?;
@@ -130,7 +131,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// A command that runs in the namespace. `ip netns exec` replaces itself by the program, so the process id is the program's.
+    /// A command that runs in the namespace. `ip netns exec` replaces itself by the program, so the process id is the
+    /// program's.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
@@ -157,8 +159,8 @@ impl Node {
         Process::spawn(command, &self.scratch.join(format!("{name}.log")))
     }
 
-    /// Sends echo requests one by one until one is answered. Fails after `tries`. A tunnel whose handshake is not complete yet may
-    /// lose the first one.
+    /// Sends echo requests one by one until one is answered. Fails after `tries`. A tunnel whose handshake is not
+    /// complete yet may lose the first one.
     pub fn reaches(&self, address: &str, tries: u32) -> Result<()> {
         let mut last = String::new();
         for _ in 0..tries {
@@ -170,7 +172,8 @@ impl Node {
         anyhow::bail!("{} does not reach {address} in {tries} tries: {last}", self.name)
     }
 
-    /// Starts sixty echo requests in three seconds, and waits until ten are answered. A scenario can then disturb this traffic.
+    /// Starts sixty echo requests in three seconds, and waits until ten are answered. A scenario can then disturb this
+    /// traffic.
     pub fn keeps_pinging(&self, address: &str) -> Result<Process> {
         let mut ping =
             self.spawn("ping", self.command("ping").args(["-n", "-c", "60", "-i", "0.05", "-W", "1", address]))?;
@@ -188,8 +191,8 @@ impl Node {
         Ok(())
     }
 
-    /// The state that a tunnel could leave behind on this node (interfaces, addresses, rules, routes, nftables) and in the scenario's
-    /// `/run` and `/etc/resolv.conf`, as text for comparisons.
+    /// The state that a tunnel could leave behind on this node (interfaces, addresses, rules, routes, nftables) and in
+    /// the scenario's `/run` and `/etc/resolv.conf`, as text for comparisons.
     pub fn traces(&self) -> Result<String> {
         self.sh(
             "ip -br addr; ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft list ruleset
@@ -218,8 +221,8 @@ impl Node {
         Ok(())
     }
 
-    /// The number of packets of both IP versions that the node's kernel has forwarded. It does not come from a netfilter counter at
-    /// the forward hook, because such a rule would end RustGuard's relay.
+    /// The number of packets of both IP versions that the node's kernel has forwarded. It does not come from a
+    /// netfilter counter at the forward hook, because such a rule would end RustGuard's relay.
     pub fn forwarded(&self) -> Result<u64> {
         let text = self.sh(
             "awk '/^Ip: [0-9]/ { print $7 }' /proc/net/snmp; awk '/^Ip6OutForwDatagrams/ { print $2 }' /proc/net/snmp6",

@@ -1,9 +1,10 @@
-//! The laboratory of the workspace-level suites. It uses real programs and the real kernel, and needs no separate machine.
+//! The laboratory of the workspace-level suites. It uses real programs and the real kernel, and needs no separate
+//! machine.
 //!
-//! Every test is a [`scenario`]. It runs in its own process, in new mount, network and PID namespaces with an empty `/run`. All its
-//! effects (daemons, interfaces, routes, control sockets, `/etc/resolv.conf`) disappear with that process, however it ends.
-//! Scenarios therefore see neither each other nor the machine, and can use the same interface names in parallel. Benchmarks run
-//! [`isolated`] in the same way.
+//! Every test is a [`scenario`]. It runs in its own process, in new mount, network and PID namespaces with an empty
+//! `/run`. All its effects (daemons, interfaces, routes, control sockets, `/etc/resolv.conf`) disappear with that
+//! process, however it ends. Scenarios therefore see neither each other nor the machine, and can use the same interface
+//! names in parallel. Benchmarks run [`isolated`] in the same way.
 //!
 //! Environment:
 //!
@@ -11,7 +12,7 @@
 //! |---|---|
 //! | `RUSTGUARD_BIN` | the program to test, instead of building it |
 //! | `RUSTGUARD_WIREGUARD_GO` | wireguard-go, instead of looking for it in `PATH` and Go's `bin` folder |
-//! | `RUSTGUARD_SUBJECT=wireguard-go` | tests the reference (wireguard-go, wg-quick): a failure is then a fault of the laboratory |
+//! | `RUSTGUARD_SUBJECT=wireguard-go` | tests the reference (wireguard-go, wg-quick), and so the laboratory itself |
 //! | `RUSTGUARD_LONG=1` | runs the scenarios that really wait for Rekey-After-Time |
 //! | `RUSTGUARD_FLOOD=1` | runs the floods from a debug build of the tests as well, for an optimized `RUSTGUARD_BIN` |
 //! | `CI=true` | a scenario that cannot run is a failure, not a `SKIPPED` line |
@@ -45,8 +46,8 @@ pub use tunnel::{Conf, PeerConf, Tunnel, Up, spawn_until_ready};
 pub use twice::{BOTH, LINKS, Loss, Twice, address, paths};
 pub use wg::{Dump, DumpPeer, Keypair, preshared_key};
 
-/// Makes two tests of one scenario `fn(&Lab, initiator: Program, responder: Program) -> anyhow::Result<()>`. RustGuard is the
-/// initiator in one, and the responder in the other.
+/// Makes two tests of one scenario `fn(&Lab, initiator: Program, responder: Program) -> anyhow::Result<()>`. RustGuard
+/// is the initiator in one, and the responder in the other.
 #[macro_export]
 macro_rules! both_roles {
     ($($(#[$note:meta])* $name:ident => $scenario:ident;)*) => {$(

@@ -1,9 +1,9 @@
 //! Several routers that speak Babel, and the links between them.
 //!
-//! A mesh is given by the names of its routers and by pairs of names. The k-th router (from 1) has the addresses 10.77.0.k and
-//! fd77::k inside the mesh, and an interface `wgNAME` on port 51820. The n-th link (from 1) is the network 10.n.0.0/24 between the
-//! interfaces `to-OTHER`. The first router of the pair has 10.n.0.1 on it. Both ends of a link are peers with the role router, and
-//! their allowed IPs are all addresses of the mesh.
+//! A mesh is given by the names of its routers and by pairs of names. The k-th router (from 1) has the addresses
+//! 10.77.0.k and fd77::k inside the mesh, and an interface `wgNAME` on port 51820. The n-th link (from 1) is the
+//! network 10.n.0.0/24 between the interfaces `to-OTHER`. The first router of the pair has 10.n.0.1 on it. Both ends of
+//! a link are peers with the role router, and their allowed IPs are all addresses of the mesh.
 use crate::{Conf, Keypair, Lab, Node, PeerConf, Process, Up, eventually, scenario_of_rustguard};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -131,7 +131,8 @@ impl Mesh {
         self.routers.iter().map(|router| router.start(lab)).collect()
     }
 
-    /// Waits until every router has a route to every other. Checks that they all reach each other, with both IP versions.
+    /// Waits until every router has a route to every other. Checks that they all reach each other, with both IP
+    /// versions.
     pub fn converged(&self) -> Result<()> {
         for router in &self.routers {
             for other in self.routers.iter().filter(|other| other.name != router.name) {

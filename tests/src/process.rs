@@ -46,8 +46,8 @@ impl Ended {
         self.status.success()
     }
 
-    /// Checks that the program failed properly: with status 1 (no signal, not 101), and with all of these words in its message, which
-    /// name the thing and the cause. The message must not contain a panic or a backtrace.
+    /// Checks that the program failed properly: with status 1 (no signal, not 101), and with all of these words in its
+    /// message, which name the thing and the cause. The message must not contain a panic or a backtrace.
     pub fn refused(&self, words: &[&str]) -> Result<()> {
         ensure!(self.status.code() == Some(1), "should end with status 1: {self}");
         self.says(words)
@@ -140,8 +140,8 @@ impl Process {
         Ok(Ended { status: status.unwrap_or(ExitStatus::from_raw(0)), stdout: String::new(), stderr: self.log() })
     }
 
-    /// Waits for the end of a [`Node::keeps_pinging`](crate::Node::keeps_pinging), and fails if more than `lost` requests were not
-    /// answered.
+    /// Waits for the end of a [`Node::keeps_pinging`](crate::Node::keeps_pinging), and fails if more than `lost`
+    /// requests were not answered.
     pub fn lost_at_most(&mut self, lost: usize) -> Result<()> {
         let ended = self.ended(Duration::from_secs(15))?;
         let answered = ended.stderr.matches("icmp_seq=").count();

@@ -37,8 +37,8 @@ pub fn subject() -> Subject {
     }
 }
 
-/// The path of RustGuard: `RUSTGUARD_BIN`, or else a build in the profile of the tests, which is made once. `cargo test` has made
-/// this build already, and its debug assertions and overflow checks are on.
+/// The path of RustGuard: `RUSTGUARD_BIN`, or else a build in the profile of the tests, which is made once. `cargo
+/// test` has made this build already, and its debug assertions and overflow checks are on.
 pub fn rustguard() -> Result<PathBuf> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     if let Some(path) = env::var_os("RUSTGUARD_BIN") {
@@ -66,8 +66,8 @@ fn build() -> Result<PathBuf> {
         .context("cargo did not say where it put rustguard")
 }
 
-/// The profile of this test's build. Cargo names the folder after it (`target/PROFILE/deps/TEST`), except for `dev`, whose folder
-/// is `debug`.
+/// The profile of this test's build. Cargo names the folder after it (`target/PROFILE/deps/TEST`), except for `dev`,
+/// whose folder is `debug`.
 fn profile() -> Result<String> {
     let test = env::current_exe()?;
     let folder = test.ancestors().nth(2).and_then(Path::file_name).context("the folder of this test's profile")?;
@@ -75,8 +75,8 @@ fn profile() -> Result<String> {
     Ok(if name == "debug" { "dev" } else { name }.to_owned())
 }
 
-/// The path of wireguard-go: `RUSTGUARD_WIREGUARD_GO`, or else `wireguard-go` or `wireguard` (its name after `go install`) in
-/// `PATH` or Go's `bin` folder.
+/// The path of wireguard-go: `RUSTGUARD_WIREGUARD_GO`, or else `wireguard-go` or `wireguard` (its name after `go
+/// install`) in `PATH` or Go's `bin` folder.
 pub fn wireguard_go() -> Result<PathBuf> {
     if let Some(path) = env::var_os("RUSTGUARD_WIREGUARD_GO") {
         let path = PathBuf::from(path);

@@ -126,8 +126,8 @@ impl PeerConf {
     }
 }
 
-/// A running interface of the given program. The subject is started with `rustguard up`. The reference is configured with
-/// `wg setconf` and `ip`.
+/// A running interface of the given program. The subject is started with `rustguard up`. The reference is configured
+/// with `wg setconf` and `ip`.
 #[derive(Debug)]
 pub struct Tunnel {
     node: Node,
@@ -195,8 +195,8 @@ fn by_hand(lab: &Lab, node: &Node, conf: &Conf) -> Result<Process> {
     Ok(process)
 }
 
-/// Starts `rustguard up FILE` in the foreground, and waits until it sends READY=1 (sd_notify(3)). No side effect is polled, because
-/// none of them is certain to be the last one.
+/// Starts `rustguard up FILE` in the foreground, and waits until it sends READY=1 (sd_notify(3)). No side effect is
+/// polled, because none of them is certain to be the last one.
 fn foreground(lab: &Lab, node: &Node, file: &Path, environment: &[(&str, OsString)]) -> Result<Process> {
     let mut command = node.rustguard()?;
     command.arg("up").arg(file).env("RUSTGUARD_LOG", "debug");
@@ -224,8 +224,8 @@ pub fn spawn_until_ready(lab: &Lab, node: &Node, name: &str, command: &mut Comma
     Ok(process)
 }
 
-/// An interface that is brought up from a file with all the work of wg-quick: by `rustguard up`, or by the reference, which is
-/// wg-quick with wireguard-go.
+/// An interface that is brought up from a file with all the work of wg-quick: by `rustguard up`, or by the reference,
+/// which is wg-quick with wireguard-go.
 pub struct Up {
     node: Node,
     file: PathBuf,
@@ -258,7 +258,8 @@ impl Up {
         self.down_with(&[])
     }
 
-    /// Like [`Up::down`], with environment variables for `wg-quick down`. A running process keeps the variables of its start.
+    /// Like [`Up::down`], with environment variables for `wg-quick down`. A running process keeps the variables of its
+    /// start.
     pub fn down_with(self, environment: &[(&str, OsString)]) -> Result<()> {
         let ended = match self.process {
             Some(mut process) => process.stop("TERM")?,

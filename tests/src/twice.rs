@@ -113,8 +113,8 @@ impl Twice {
         Ok(())
     }
 
-    /// Limits both links to this rate in each direction, with a queue of at most 20 ms. If the kernel has no tbf, reports that and
-    /// returns false.
+    /// Limits both links to this rate in each direction, with a queue of at most 20 ms. If the kernel has no tbf,
+    /// reports that and returns false.
     pub fn limit(&self, lab: &Lab, mbits: u32) -> Result<bool> {
         for node in [&self.a, &self.b] {
             for link in LINKS {

@@ -481,7 +481,7 @@ fn a_short_passphrase_comes_with_its_odds() {
             let served = network.serve_by(lab, &mut command)?;
             let log = served_log(lab)?;
             ensure!(log.contains("fewer than 10 characters") && log.contains("one window of 2,000"), "{log}");
-            ensure!(log.contains(": if it is among") && log.contains("Take a longer one"), "{log}");
+            ensure!(log.contains("If the passphrase is one of") && log.contains("Choose a longer passphrase"), "{log}");
             let _machine = network.join(lab, 1, &["10.1.0.1", "--token", "mysecret"])?;
             network.reaches_server(1)?;
             served.stop()

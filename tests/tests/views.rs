@@ -49,7 +49,10 @@ fn trace_tells_who_is_on_the_way() {
         ensure!(json["hops"][2].is_null() && json["route"]["next_hops"][0] == "b", "{json}");
 
         // What is here, what is nowhere, and what the host itself would send elsewhere.
-        contains(&says(&a.node, &["trace", "10.77.0.1", "-i", "wga"])?, &["this host", "has the address and announces it"])?;
+        contains(
+            &says(&a.node, &["trace", "10.77.0.1", "-i", "wga"])?,
+            &["this host", "has the address and announces it"],
+        )?;
         let lost = a.node.end_of(a.node.rustguard()?.args(["trace", "192.0.2.1", "-i", "wga"]))?;
         lost.refused(&["wga", "192.0.2.1", "announce"])?;
         a.node.run(&["ip", "route", "add", "10.77.0.3", "via", "10.1.0.2"])?;

@@ -26,7 +26,8 @@ use std::{
     time::{self, Duration},
 };
 
-/// The time between two machines on the simulated clock. It is long enough for every rate limit, and short enough for a window.
+/// The time between two machines on the simulated clock. It is long enough for every rate limit, and short enough for a
+/// window.
 const STEP: Duration = Duration::from_millis(150);
 /// Bytes of an initiation that MAC1 covers.
 const MACED: usize = 1200;
@@ -112,7 +113,8 @@ impl<S: LeaseStore> Bench<S> {
         Ok(count as f64 / spent.as_secs_f64())
     }
 
-    /// Enrols one machine, up to its lease and its first handshake. Returns the server's time for the machine's messages.
+    /// Enrols one machine, up to its lease and its first handshake. Returns the server's time for the machine's
+    /// messages.
     fn enrolment(&mut self, token: Token) -> Result<Duration> {
         self.clock += STEP;
         let now = now(self.clock);
@@ -165,8 +167,8 @@ impl<S: LeaseStore> Bench<S> {
         Ok((rustguard_tests::stranger(&token)?, rustguard_tests::garbage(&token)?))
     }
 
-    /// Gives the same datagram to the server `count` times, with `pause` in between. Returns nanoseconds per datagram. With
-    /// `answered`, exactly that number of them has to be answered.
+    /// Gives the same datagram to the server `count` times, with `pause` in between. Returns nanoseconds per datagram.
+    /// With `answered`, exactly that number of them has to be answered.
     fn knocks(&mut self, datagram: &[u8], count: u32, pause: Duration, answered: Option<u32>) -> Result<f64> {
         let from = SocketAddr::from(([192, 0, 2, 1], 40_000));
         self.actions.clear();

@@ -1,7 +1,8 @@
 //! Machines that join: `rustguard serve` on one node, `rustguard join` on another node, and a third node that floods.
 //!
-//! A time begins with the start of the program and ends with the first echo reply from the server's address inside the tunnel. An
-//! echo request is sent every millisecond. The targets are for builds of the bench profile. A test's build is slower.
+//! A time begins with the start of the program and ends with the first echo reply from the server's address inside the
+//! tunnel. An echo request is sent every millisecond. The targets are for builds of the bench profile. A test's build
+//! is slower.
 
 use super::{Figures, Pace};
 use crate::{
@@ -27,7 +28,8 @@ const FLOODED: ([u8; 4], u16) = ([10, 2, 0, 1], 51_820);
 const RATE: u64 = 100_000;
 /// The first source address of a flood from many addresses, and their number.
 const SOURCES: ([u8; 4], u32) = ([10, 2, 1, 0], 250);
-/// The time from the start of a flood to the first join. In this time the flood uses up the initial burst of every rate limit.
+/// The time from the start of a flood to the first join. In this time the flood uses up the initial burst of every rate
+/// limit.
 const SETTLE: Duration = Duration::from_millis(1_500);
 /// The duration of a flood. It is longer than any measurement, and the benchmark ends the flood.
 const LONG: Duration = Duration::from_secs(300);
@@ -97,8 +99,8 @@ impl<'l> Bench<'l> {
         let bound = Command::new("mount").arg("--bind").arg(&disk).arg(state).status()?;
         ensure!(bound.success(), "{} cannot be bound to {}", disk.display(), state.display());
         let (server, [machine, flooder]) = (&network.server, &*network.machines) else { anyhow::bail!("two machines") };
-        // With this range, the agents' pings need no raw socket. Without default routes, only the tunnel leads to the server's
-        // address inside.
+        // With this range, the agents' pings need no raw socket. Without default routes, only the tunnel leads to the
+        // server's address inside.
         machine.sh("sysctl -qw net.ipv4.ping_group_range='0 0'; ip route del default; ip -6 route del default")?;
         flooder.sh("ip route add local 10.2.1.0/24 dev lo")?;
         server.sh("ip route add 10.2.1.0/24 via 10.2.0.2")?;

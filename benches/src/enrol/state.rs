@@ -21,7 +21,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The length of all journals, in bytes, at which the file store writes a new snapshot, if it read the old one at the start.
+/// The length of all journals, in bytes, at which the file store writes a new snapshot, if it read the old one at the
+/// start.
 const JOURNALS: u64 = 1 << 20;
 /// The bytes below that length when the measurement begins. A few admissions need them.
 const ROOM: u64 = 4 << 10;
@@ -91,7 +92,8 @@ fn fill(leases: &[Lease], folder: &Path) -> Result<()> {
     for leases in leases.chunks(1_000) {
         keep(&mut store, leases)?;
     }
-    // The leases are written again, which changes nothing, until the journals make the next start write a snapshot of all.
+    // The leases are written again, which changes nothing, until the journals make the next start write a snapshot of
+    // all.
     for leases in leases.chunks(100).cycle() {
         if journals(folder)? > JOURNALS {
             break;

@@ -1,5 +1,5 @@
-//! The cost of an event of a passive client for its gateway's speaker, by the number of clients. Each client is heard five times a second, and
-//! the speaker is asked for its deadline after each event, as the device does.
+//! The cost of an event of a passive client for its gateway's speaker, by the number of clients. Each client is heard
+//! five times a second, and the speaker is asked for its deadline after each event, as the device does.
 
 use super::Pace;
 use crate::figures::Figures;

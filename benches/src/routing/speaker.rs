@@ -1,10 +1,11 @@
 //! One speaker among many neighbours.
 //!
-//! The speaker runs in a simulated mesh once, and its events are recorded. The measurement gives these events to new speakers, without the
-//! mesh. It acts like the device: it asks for the deadline after every call, and reports what WireGuard saw of each peer five times a second.
+//! The speaker runs in a simulated mesh once, and its events are recorded. The measurement gives these events to new
+//! speakers, without the mesh. It acts like the device: it asks for the deadline after every call, and reports what
+//! WireGuard saw of each peer five times a second.
 //!
-//! Each neighbour announces a prefix of its own. The other prefixes belong to ten nodes behind the neighbours. Some or all of the neighbours
-//! have routes to all of these nodes.
+//! Each neighbour announces a prefix of its own. The other prefixes belong to ten nodes behind the neighbours. Some or
+//! all of the neighbours have routes to all of these nodes.
 
 use super::Pace;
 use crate::figures::{Figures, resident};
@@ -83,7 +84,8 @@ pub(super) fn measure(pace: &Pace, ways: &str, carriers: usize, figures: &mut Fi
         idle.push(millis(quiet.total) / life.end.since(life.idle).as_secs_f64());
         losses.push(millis(loss.total));
         longest_losses.push(millis(loss.longest));
-        // The first speaker fills the memory that the simulation freed. All speakers are kept, so further growth is theirs.
+        // The first speaker fills the memory that the simulation freed. All speakers are kept, so further growth is
+        // theirs.
         speakers.push(speaker);
         if speakers.len() > 1 {
             memory.push(resident()?.saturating_sub(before) as f64 / 1e6);

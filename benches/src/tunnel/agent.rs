@@ -1,7 +1,7 @@
 //! Traffic inside a namespace. Each `Agent` is another process of this program, with one job in one node.
 //!
-//! An environment variable contains the job. A line of the output contains the result. If the program is a test, there is other
-//! output as well.
+//! An environment variable contains the job. A line of the output contains the result. If the program is a test, there
+//! is other output as well.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustguard_tests::{Flood, Node};
@@ -50,8 +50,8 @@ pub(crate) fn unix_time() -> Duration {
 }
 
 impl Agent<(u64, Duration)> {
-    /// Accepts a connection and reads it to its end. The result is the number of bytes, and the time. The agent listens when this
-    /// function returns.
+    /// Accepts a connection and reads it to its end. The result is the number of bytes, and the time. The agent listens
+    /// when this function returns.
     pub(crate) fn tcp_sink(node: &Node, at: IpAddr) -> Result<Self> {
         Self::start(node, &format!("tcp-sink {at}"))
     }
@@ -68,7 +68,8 @@ impl Agent<u64> {
         Self::start(node, &format!("tcp-source {to} {}", time.as_nanos()))
     }
 
-    /// Sends datagrams of `size` bytes for `time`, at `rate` per second or as fast as possible. The result is their number.
+    /// Sends datagrams of `size` bytes for `time`, at `rate` per second or as fast as possible. The result is their
+    /// number.
     pub(crate) fn udp_source(node: &Node, to: IpAddr, size: usize, rate: Option<u64>, time: Duration) -> Result<Self> {
         Self::start(node, &format!("udp-source {to} {} {size} {}", time.as_nanos(), rate.unwrap_or(0)))
     }
@@ -82,15 +83,16 @@ impl Agent<u64> {
 }
 
 impl Agent<Ping> {
-    /// Sends `count` echo requests. Each is sent after the reply to the previous one, and at least `interval` after that request.
+    /// Sends `count` echo requests. Each is sent after the reply to the previous one, and at least `interval` after
+    /// that request.
     pub(crate) fn ping(node: &Node, to: IpAddr, count: u32, interval: Duration) -> Result<Self> {
         Self::start(node, &format!("ping {to} {count} {}", interval.as_nanos()))
     }
 }
 
 impl Agent<Duration> {
-    /// Sends an echo request every millisecond until one is answered. The result is the time of the answer since 1970. The agent has
-    /// begun when this function returns.
+    /// Sends an echo request every millisecond until one is answered. The result is the time of the answer since 1970.
+    /// The agent has begun when this function returns.
     pub(crate) fn first_ping(node: &Node, to: IpAddr) -> Result<Self> {
         Self::start(node, &format!("first-ping {to}"))
     }
@@ -167,7 +169,8 @@ impl FromNumbers for Ping {
     }
 }
 
-/// Does the job of this process, if it was started as an agent. Returns whether it was; then the caller has nothing else to do.
+/// Does the job of this process, if it was started as an agent. Returns whether it was; then the caller has nothing
+/// else to do.
 pub fn ran_as_agent() -> bool {
     let Ok(job) = env::var(JOB) else { return false };
     let time = job.split(' ').nth(2).and_then(|nanos| nanos.parse().ok()).map_or(Duration::ZERO, Duration::from_nanos);
@@ -321,8 +324,8 @@ fn first_ping(to: IpAddr) -> Result<Vec<u64>> {
     }
 }
 
-/// Echo requests by a ping socket (`net.ipv4.ping_group_range`). The kernel sets the identifier and the checksum, and delivers
-/// only the replies to this socket.
+/// Echo requests by a ping socket (`net.ipv4.ping_group_range`). The kernel sets the identifier and the checksum, and
+/// delivers only the replies to this socket.
 struct Echo {
     socket: UdpSocket,
     to: SocketAddr,

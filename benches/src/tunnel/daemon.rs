@@ -86,7 +86,8 @@ fn rustguard(lab: &Lab, node: &Node, program: &Path, offload: bool, conf: &Conf)
     spawn_until_ready(lab, node, name, command.arg(file).env("RUSTGUARD_LOG", "error"))
 }
 
-/// Starts wireguard-go, and does the work of wg-quick in as few commands as possible, because the start is measured too.
+/// Starts wireguard-go, and does the work of wg-quick in as few commands as possible, because the start is measured
+/// too.
 fn wireguard_go(lab: &Lab, node: &Node, program: &Path, conf: &Conf) -> Result<Process> {
     let name = &conf.interface;
     let mut script = format!("wg setconf {name} {}\n", lab.file(&format!("{name}.wg.conf"), &conf.wg())?.display());

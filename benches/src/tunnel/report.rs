@@ -26,7 +26,8 @@ pub const ROWS: [(&str, Figure); 14] = [
     ("relay A–B–C, CPU of the daemons, s/GB", |round| round.relay_cpu_s_per_gb),
 ];
 
-/// A table with the median, the lowest and the highest value for each implementation, and the ratio of the first to the second.
+/// A table with the median, the lowest and the highest value for each implementation, and the ratio of the first to the
+/// second.
 pub(super) fn table(results: &[(Implementation, Vec<Round>)], options: &Options) -> Result<String> {
     let mut text = machine(options, results.first().map_or(0, |(_, rounds)| rounds.len()));
     text += "\n|  |";

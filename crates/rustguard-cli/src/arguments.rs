@@ -31,8 +31,8 @@ Environment:
 
 /// RustGuard: a WireGuard tunnel for the command line
 ///
-/// RustGuard runs WireGuard tunnels from wg-quick's configuration files. It needs no kernel module. `wg` shows and changes
-/// its interfaces like any other.
+/// RustGuard runs WireGuard tunnels from wg-quick's configuration files. It needs no kernel module. `wg` shows and
+/// changes its interfaces like any other.
 #[derive(Debug, Parser)]
 #[command(name = "rustguard", version, after_help = STATUS, args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -48,7 +48,8 @@ pub(crate) struct Cli {
 pub(crate) struct Bare {
     /// Create this interface and leave its configuration to `wg` or wg-quick
     ///
-    /// wg-quick runs a userspace implementation in this way: WG_QUICK_USERSPACE_IMPLEMENTATION=rustguard wg-quick up wg0
+    /// wg-quick runs a userspace implementation in this way: WG_QUICK_USERSPACE_IMPLEMENTATION=rustguard wg-quick up
+    /// wg0
     pub(crate) interface: Option<String>,
 
     /// Stay in the foreground. Without this option, the process goes into the background when the interface exists
@@ -61,8 +62,8 @@ pub(crate) struct Bare {
 pub(crate) enum Command {
     /// Bring a tunnel up
     ///
-    /// Creates the interface and sets up the addresses, routes, DNS servers and hooks of the configuration, as wg-quick does.
-    /// The tunnel runs until SIGINT, SIGTERM or `rustguard down`. Then all changes to the host are undone.
+    /// Creates the interface and sets up the addresses, routes, DNS servers and hooks of the configuration, as wg-quick
+    /// does. The tunnel runs until SIGINT, SIGTERM or `rustguard down`. Then all changes to the host are undone.
     #[command(after_help = "\
 Examples:
   rustguard up wg0                 /etc/wireguard/wg0.conf, or /etc/rustguard/wg0.conf
@@ -81,8 +82,8 @@ Examples:
 
     /// Bring a tunnel down
     ///
-    /// Ends the tunnel that `rustguard up` started, and waits until all changes to the host are undone. After a crash, it undoes
-    /// the changes that remain.
+    /// Ends the tunnel that `rustguard up` started, and waits until all changes to the host are undone. After a crash,
+    /// it undoes the changes that remain.
     Down {
         /// The same configuration file or name that `up` was given
         #[arg(value_name = "FILE|NAME")]
@@ -91,8 +92,9 @@ Examples:
 
     /// Let other machines join a network of this machine
     ///
-    /// Creates the interface, and prints the command with which a machine joins. The key, the leases and the settings are stored
-    /// for the next start. An option that is not given keeps its stored value; at the first start it has its default.
+    /// Creates the interface, and prints the command with which a machine joins. The key, the leases and the settings
+    /// are stored for the next start. An option that is not given keeps its stored value; at the first start it has its
+    /// default.
     #[command(after_help = "\
 Examples:
   rustguard serve
@@ -104,11 +106,12 @@ An invite works until it is used or expires. A code or a passphrase works only w
 
     /// Join the network of a `serve`, and bring the tunnel up
     ///
-    /// Writes the configuration to /etc/rustguard/NAME.conf. From then on `rustguard up NAME` brings the tunnel up without a
-    /// token. `join` tries until it succeeds.
+    /// Writes the configuration to /etc/rustguard/NAME.conf. From then on `rustguard up NAME` brings the tunnel up
+    /// without a token. `join` tries until it succeeds.
     ///
-    /// The server's influence on this machine is limited. Default routes and name servers are accepted only with your consent.
-    /// Routes that would cover the server itself or a network of this machine are left out. A message reports each of them.
+    /// The server's influence on this machine is limited. Default routes and name servers are accepted only with your
+    /// consent. Routes that would cover the server itself or a network of this machine are left out. A message reports
+    /// each of them.
     #[command(after_help = "\
 Examples:
   rustguard join 203.0.113.1:51820 --token rg1-…
@@ -118,8 +121,8 @@ Examples:
 
     /// Open a pairing window, by default for a minute
     ///
-    /// While the window is open, machines can join with the code that this command prints, or with the passphrase that `serve`
-    /// was given. Five wrong guesses close the window.
+    /// While the window is open, machines can join with the code that this command prints, or with the passphrase that
+    /// `serve` was given. Five wrong guesses close the window.
     Open(enrolment::Open),
 
     /// Close the pairing window
@@ -149,8 +152,8 @@ Examples:
 
     /// Show the state of interfaces
     ///
-    /// Without arguments, shows everything about all interfaces. With a field, prints that field in the format of `wg show`, for
-    /// scripts. Interfaces of other userspace implementations are shown too.
+    /// Without arguments, shows everything about all interfaces. With a field, prints that field in the format of `wg
+    /// show`, for scripts. Interfaces of other userspace implementations are shown too.
     #[command(after_help = "\
 Examples:
   rustguard show
@@ -168,10 +171,10 @@ Examples:
 
     /// Show the path to an address, hop by hop
     ///
-    /// First shows the decision of this node: prefix, next hops, backup, metric, origin, and the distance by way of each
-    /// neighbour. Then echo requests with increasing hop limits find the hosts on the path. A hop is `*` if its host does not
-    /// forward packets (sysctl net.ipv4.ip_forward, net.ipv6.conf.all.forwarding). RustGuard on that host forwards packets
-    /// nevertheless, but the answer to an echo request comes from the host.
+    /// First shows the decision of this node: prefix, next hops, backup, metric, origin, and the distance by way of
+    /// each neighbour. Then echo requests with increasing hop limits find the hosts on the path. A hop is `*` if its
+    /// host does not forward packets (sysctl net.ipv4.ip_forward, net.ipv6.conf.all.forwarding). RustGuard on that host
+    /// forwards packets nevertheless, but the answer to an echo request comes from the host.
     #[command(after_help = "\
 Examples:
   rustguard trace 10.77.0.5
@@ -180,8 +183,8 @@ Examples:
 
     /// Draw the mesh as this node knows it
     ///
-    /// Shows neighbours with cost and round-trip time, distant origins with metric and next hop, prefixes, and clients. A node
-    /// does not know the nodes between its neighbours and a distant origin, so the map does not show them.
+    /// Shows neighbours with cost and round-trip time, distant origins with metric and next hop, prefixes, and clients.
+    /// A node does not know the nodes between its neighbours and a distant origin, so the map does not show them.
     #[command(after_help = "\
 Examples:
   rustguard map -o mesh.svg
@@ -204,8 +207,8 @@ Examples:
 
     /// Demonstrate a tunnel on this machine, without root
     ///
-    /// Runs two nodes in separate network namespaces: a handshake, round trips, throughput, and a change of address while the
-    /// tunnel is in use. Takes a few seconds and leaves nothing behind.
+    /// Runs two nodes in separate network namespaces: a handshake, round trips, throughput, and a change of address
+    /// while the tunnel is in use. Takes a few seconds and leaves nothing behind.
     Demo {
         #[command(subcommand)]
         what: Option<mesh::Demo>,
@@ -333,7 +336,8 @@ fn options(command: &clap::Command, matches: &ArgMatches, wanted: impl Fn(&str) 
 
 /// Returns the command whose name resembles `word`.
 ///
-/// Most interface names contain a digit, and command names never do. A word with a digit therefore has no similar command.
+/// Most interface names contain a digit, and command names never do. A word with a digit therefore has no similar
+/// command.
 pub(crate) fn similar_command(word: &str) -> Option<String> {
     if word.contains(|c: char| c.is_ascii_digit()) {
         return None;

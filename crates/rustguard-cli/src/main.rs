@@ -35,8 +35,8 @@ fn start() -> anyhow::Result<ExitCode> {
         rustguard_device::prepare();
     }
     log::init(tunnel);
-    // The demo is not hardened. Its keys exist only as long as the demo, and it sets its user namespace up through files of
-    // /proc/self that a process without core dumps may not write.
+    // The demo is not hardened. Its keys exist only as long as the demo, and it sets its user namespace up through
+    // files of /proc/self that a process without core dumps may not write.
     if !matches!(cli.command, Some(Command::Demo { .. })) {
         harden::process();
     }

@@ -16,8 +16,8 @@ pub(crate) struct Mesh {
     pub(crate) interface: String,
     /// The report of the routing engine.
     pub(crate) view: RoutingView,
-    /// Names of origins, by their router-ids in hexadecimal. If the router-id is derived from a key, only the derived part is the
-    /// index.
+    /// Names of origins, by their router-ids in hexadecimal. If the router-id is derived from a key, only the derived
+    /// part is the index.
     names: BTreeMap<String, String>,
 }
 
@@ -37,8 +37,8 @@ impl Mesh {
         Ok(Self::new(interface.to_owned(), view, peers))
     }
 
-    /// `peers` are the configured peers of the interface. A configured name takes precedence. Other nodes, and peers without a name,
-    /// have the names that they claim.
+    /// `peers` are the configured peers of the interface. A configured name takes precedence. Other nodes, and peers
+    /// without a name, have the names that they claim.
     pub(crate) fn new(
         interface: String,
         mut view: RoutingView,
@@ -60,8 +60,8 @@ impl Mesh {
             names.insert(part, name);
         }
         rename(&mut view, &renamed);
-        // A neighbour that announces a prefix at metric 0 is its origin. This also names other implementations, whose router-ids
-        // are not derived from their keys.
+        // A neighbour that announces a prefix at metric 0 is its origin. This also names other implementations, whose
+        // router-ids are not derived from their keys.
         for route in &view.routes {
             let (Some(origin), Some(hop)) = (&route.origin, route.next_hops.first()) else { continue };
             if route.learned.iter().any(|learned| learned.from == *hop && learned.metric == 0) {
@@ -91,7 +91,8 @@ impl Mesh {
         route.local && !route.next_hops.is_empty()
     }
 
-    /// The name of the node that has an address, if it is known: the next hop if that is a client, or else the origin of the prefix.
+    /// The name of the node that has an address, if it is known: the next hop if that is a client, or else the origin
+    /// of the prefix.
     pub(crate) fn who_has(&self, address: IpAddr) -> Option<&str> {
         let route = self.covering(address)?;
         if self.is_client(route) {

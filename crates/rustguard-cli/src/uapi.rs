@@ -50,7 +50,8 @@ pub(crate) struct Peer {
     pub(crate) name: Option<String>,
     pub(crate) public_key: PublicKey,
     pub(crate) preshared_key: Option<Zeroizing<[u8; 32]>>,
-    /// In the words of the device. An address may have a zone with a name, which the standard library's type cannot hold.
+    /// In the words of the device. An address may have a zone with a name, which the standard library's type cannot
+    /// hold.
     pub(crate) endpoint: Option<String>,
     /// The paths, if the peer has several.
     pub(crate) paths: Vec<PathView>,
@@ -89,7 +90,8 @@ pub(crate) fn interfaces() -> Result<Vec<String>> {
 pub(crate) fn get(interface: &str) -> Result<Device> {
     interface::check_name(interface)?;
     let path = socket(interface);
-    // Other implementations refuse the first request with an errno, or close the connection. All answer the standard request.
+    // Other implementations refuse the first request with an errno, or close the connection. All answer the standard
+    // request.
     if let Answer::Device(device) = ask(&path, "rustguard")? {
         return Ok(*device);
     }
@@ -130,7 +132,9 @@ fn socket(interface: &str) -> PathBuf {
 fn explain(error: io::Error, path: &Path) -> anyhow::Error {
     let remedy = match error.kind() {
         io::ErrorKind::PermissionDenied => "; run as root, or with sudo",
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "; the interface is not up, or does not run in userspace",
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            "; the interface is not up, or does not run in userspace"
+        }
         _ => "",
     };
     anyhow!("{}: {error}{remedy}", path.display())

@@ -14,8 +14,8 @@ pub fn busy(n: usize, edges: &[(usize, usize)], seed: u64) -> Sim {
     sim
 }
 
-/// Bytes a second of a stable idle link whose ends announce this many prefixes together. Measured inside the tunnel over 15 minutes, both
-/// directions together, IPv6 and UDP headers included.
+/// Bytes a second of a stable idle link whose ends announce this many prefixes together. Measured inside the tunnel
+/// over 15 minutes, both directions together, IPv6 and UDP headers included.
 ///
 /// # Panics
 /// If a prefix does not arrive within a minute.
@@ -62,8 +62,8 @@ pub fn false_alarms(time: Duration, seed: u64) -> u64 {
     sim.downs - before
 }
 
-/// How long it takes a busy diamond to reconnect after one link went silent, in both directions or in one: one result for each of the four
-/// cases that affect one path.
+/// How long it takes a busy diamond to reconnect after one link went silent, in both directions or in one: one result
+/// for each of the four cases that affect one path.
 ///
 /// # Panics
 /// If that is more than five seconds.
@@ -87,8 +87,8 @@ pub fn cold_start(n: usize, edges: &[(usize, usize)], seed: u64) -> Duration {
     Sim::new(n, edges, seed).must_converge(Duration::from_secs(20))
 }
 
-/// How long a busy random mesh of 50 nodes with five links each takes until all remaining pairs reach each other, after one node stopped
-/// without a retraction.
+/// How long a busy random mesh of 50 nodes with five links each takes until all remaining pairs reach each other, after
+/// one node stopped without a retraction.
 ///
 /// # Panics
 /// If that is more than ten seconds.

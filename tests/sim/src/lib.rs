@@ -1,7 +1,9 @@
-//! Meshes of Babel speakers in simulated time: links with delay and faults, a clock, a seed, and the forwarding tables that result.
+//! Meshes of Babel speakers in simulated time: links with delay and faults, a clock, a seed, and the forwarding tables
+//! that result.
 //!
-//! Tests (`crates/rustguard-babel/tests/mesh`) and benchmarks share it. A [`Sim`] panics if a speaker does something forbidden. [`figures`]
-//! are measurements made with it. A [`Log`] records what one speaker was told, to repeat it without the mesh.
+//! Tests (`crates/rustguard-babel/tests/mesh`) and benchmarks share it. A [`Sim`] panics if a speaker does something
+//! forbidden. [`figures`] are measurements made with it. A [`Log`] records what one speaker was told, to repeat it
+//! without the mesh.
 #![forbid(unsafe_code)]
 pub mod figures;
 mod log;
@@ -32,7 +34,8 @@ pub fn seed(default: u64) -> u64 {
     seed
 }
 
-/// `count` seeds from `first` on. `RUSTGUARD_SEED` replays one seed; `RUSTGUARD_ROUNDS` multiplies the count, to search further.
+/// `count` seeds from `first` on. `RUSTGUARD_SEED` replays one seed; `RUSTGUARD_ROUNDS` multiplies the count, to search
+/// further.
 pub fn seeds(first: u64, count: u64) -> impl Iterator<Item = u64> {
     let number = |variable: &str| std::env::var(variable).ok()?.parse::<u64>().ok();
     let rounds = number("RUSTGUARD_ROUNDS").unwrap_or(1);
@@ -106,7 +109,8 @@ pub struct Sim {
     pub links: BTreeMap<(usize, usize), Link>,
     /// The source of all randomness.
     pub rng: StdRng,
-    /// If set, a loop fails the test at once. Otherwise loops are counted, for events that may cause one for a moment (RFC 8966 §2.7).
+    /// If set, a loop fails the test at once. Otherwise loops are counted, for events that may cause one for a moment
+    /// (RFC 8966 §2.7).
     pub strict: bool,
     /// How many loops there were.
     pub loops: u64,
@@ -138,7 +142,8 @@ fn peer(node: usize) -> PeerId {
 }
 
 impl Sim {
-    /// Creates `n` nodes and starts them all at once. Each announces its [`prefix`]. The links are good in both directions.
+    /// Creates `n` nodes and starts them all at once. Each announces its [`prefix`]. The links are good in both
+    /// directions.
     pub fn new(n: usize, edges: &[(usize, usize)], seed: u64) -> Self {
         let mut links = BTreeMap::new();
         for &(a, b) in edges {
@@ -402,7 +407,8 @@ impl Sim {
         self.now = until;
     }
 
-    /// Runs until all reachable pairs are connected. Returns how long that took, or `None` if it took longer than `limit`.
+    /// Runs until all reachable pairs are connected. Returns how long that took, or `None` if it took longer than
+    /// `limit`.
     pub fn converge(&mut self, limit: Duration) -> Option<Duration> {
         let start = self.now;
         while self.lost_pairs() > 0 {
@@ -429,7 +435,8 @@ impl Sim {
             && self.links.get(&(b, a)).is_some_and(|link| link.up)
     }
 
-    /// Connected pairs of a node and a prefix where some path does not arrive, and pairs that are not connected and still have a next hop.
+    /// Connected pairs of a node and a prefix where some path does not arrive, and pairs that are not connected and
+    /// still have a next hop.
     pub fn lost_pairs(&self) -> usize {
         let mut lost = 0;
         for origin in 0..self.nodes.len() {
@@ -472,7 +479,8 @@ impl Sim {
                 }
             }
         }
-        // The search goes backwards from the origin. Packets of a node arrive if the packets of all its next hops arrive.
+        // The search goes backwards from the origin. Packets of a node arrive if the packets of all its next hops
+        // arrive.
         let mut arrives = vec![false; self.nodes.len()];
         arrives[origin] = true;
         let mut open: Vec<usize> = connected.iter().copied().filter(|&node| node != origin).collect();

@@ -1,4 +1,5 @@
-//! A record of the events of one speaker in a mesh. A new speaker that gets the same events acts in the same way, without the mesh.
+//! A record of the events of one speaker in a mesh. A new speaker that gets the same events acts in the same way,
+//! without the mesh.
 use ipnet::IpNet;
 use rand::{SeedableRng as _, rngs::StdRng};
 use rustguard_babel::{Babel, Config};
@@ -41,8 +42,8 @@ impl Log {
         Babel::new(config, &mut StdRng::seed_from_u64(seed))
     }
 
-    /// Gives `engine` the recorded events from number `from` on that happened before `until`. `called` gets each call. It has to run
-    /// the call, and gets the resulting actions. Returns the number of the next event.
+    /// Gives `engine` the recorded events from number `from` on that happened before `until`. `called` gets each call.
+    /// It has to run the call, and gets the resulting actions. Returns the number of the next event.
     pub fn replay(
         &self,
         engine: &mut Babel,

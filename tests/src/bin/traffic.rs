@@ -1,4 +1,5 @@
-//! Traffic for scenarios that no common tool generates: a stream whose every byte is checked, a flood, and a hostile router.
+//! Traffic for scenarios that no common tool generates: a stream whose every byte is checked, a flood, and a hostile
+//! router.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, bail, ensure};
@@ -71,7 +72,8 @@ fn send(address: &str, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Pseudorandom bytes: the high byte of a linear congruential generator. Their period is too long to hide packets in a wrong order.
+/// Pseudorandom bytes: the high byte of a linear congruential generator. Their period is too long to hide packets in a
+/// wrong order.
 #[derive(Default)]
 struct Bytes(u64);
 

@@ -7,7 +7,8 @@ use std::num::NonZeroUsize;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Data path")]
 pub(crate) struct DataPath {
-    /// The number of queues of the interface. Each has its own thread and sockets [default: one for two cores, at most 8]
+    /// The number of queues of the interface. Each has its own thread and sockets [default: one for two cores, at most
+    /// 8]
     #[arg(long, value_name = "N", env = "RUSTGUARD_QUEUES", hide_env = true, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) queues: Option<u8>,
     /// Exchange runs of packets with the kernel instead of single packets, where the kernel supports it
@@ -19,9 +20,9 @@ pub(crate) struct DataPath {
     /// Relay packets from peer to peer inside the tunnel, without the host
     ///
     /// `auto`: RustGuard relays packets that the host would forward back into the interface. With `serve` and with
-    /// `Routing = babel` it relays all packets between peers, whether the host forwards or not. While netfilter has rules for
-    /// forwarded packets, the host gets all of them. `unfiltered`: as `auto`, but netfilter's rules are ignored. `off`: the
-    /// host gets all packets.
+    /// `Routing = babel` it relays all packets between peers, whether the host forwards or not. While netfilter has
+    /// rules for forwarded packets, the host gets all of them. `unfiltered`: as `auto`, but netfilter's rules are
+    /// ignored. `off`: the host gets all packets.
     #[arg(
         long,
         value_enum,

@@ -26,8 +26,8 @@ impl Interface {
 pub(crate) struct TokenSource {
     /// The token; `-` reads it from standard input
     ///
-    /// Every user of this machine can see a token on the command line (`ps`), and the shell keeps it in its history. A token
-    /// in the environment (RUSTGUARD_TOKEN) or in a file stays private.
+    /// Every user of this machine can see a token on the command line (`ps`), and the shell keeps it in its history. A
+    /// token in the environment (RUSTGUARD_TOKEN) or in a file stays private.
     #[arg(short, long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
     /// Read the token from this file
@@ -45,7 +45,8 @@ impl TokenSource {
 pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) interface: Interface,
-    /// The pool of addresses for joined machines; once for IPv4, once for IPv6 [default: 10.150.0.0/24 and a random fd…/64]
+    /// The pool of addresses for joined machines; once for IPv4, once for IPv6 [default: 10.150.0.0/24 and a random
+    /// fd…/64]
     #[arg(long = "pool", value_name = "CIDR")]
     pub(crate) pools: Vec<IpNet>,
     #[command(flatten)]
@@ -80,8 +81,8 @@ pub(crate) struct Serve {
     /// Go into the background when the server is ready
     #[arg(short, long)]
     pub(crate) detach: bool,
-    // --relay: `serve` relays all packets between peers, whether the host forwards or not, unless netfilter has rules for
-    // forwarded packets.
+    // For `--relay`: `serve` relays all packets between peers, whether the host forwards or not, unless netfilter has rules
+    // for forwarded packets.
     #[command(flatten)]
     pub(crate) data_path: DataPath,
 }
@@ -102,7 +103,8 @@ pub(crate) struct Join {
     /// Let the server forget this machine when it has been silent for a while, for example a container
     #[arg(long)]
     pub(crate) ephemeral: bool,
-    /// Accept a default route from the server: all traffic goes through the tunnel [default: ask; without a terminal, off]
+    /// Accept a default route from the server: all traffic goes through the tunnel [default: ask; without a terminal,
+    /// off]
     #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
     pub(crate) accept_default_route: Option<bool>,
     /// Accept name servers from the server, which then resolve all names [default: ask; without a terminal, off]
@@ -252,12 +254,13 @@ Examples:
     },
     /// Remove a peer. Its sessions end at once, and its key is not admitted again
     ///
-    /// The machine could generate another key and join as another peer, with the same invite if it is still valid, or through
-    /// an open window. The output says how the peer joined; --revoke closes that way.
+    /// The machine could generate another key and join as another peer, with the same invite if it is still valid, or
+    /// through an open window. The output says how the peer joined; --revoke closes that way.
     Rm {
         /// Name, address or public key
         peer: String,
-        /// Also revoke the invite with which the peer joined, or close the window. Other peers that joined in this way stay
+        /// Also revoke the invite with which the peer joined, or close the window. Other peers that joined in this way
+        /// stay
         #[arg(long)]
         revoke: bool,
         #[command(flatten)]

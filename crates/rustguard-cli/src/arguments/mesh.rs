@@ -50,8 +50,8 @@ pub(crate) enum Format {
 pub(crate) enum Demo {
     /// Demonstrate a mesh that heals: five nodes in a ring, and a link that fails silently
     ///
-    /// Every node sends to every other node. One link loses all packets, and later works again. The effects are printed, and
-    /// drawn over time. Takes about ten seconds and leaves nothing behind but the picture.
+    /// Every node sends to every other node. One link loses all packets, and later works again. The effects are
+    /// printed, and drawn over time. Takes about ten seconds and leaves nothing behind but the picture.
     Mesh {
         /// The file for the picture (SVG) [default: a new file in the temporary folder]
         #[arg(long, value_name = "FILE")]

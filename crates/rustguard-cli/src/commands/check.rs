@@ -1,4 +1,5 @@
-//! `rustguard check`, and the function with which `up` reads its file. Both show diagnostics in the style of a compiler.
+//! `rustguard check`, and the function with which `up` reads its file. Both show diagnostics in the style of a
+//! compiler.
 
 use crate::arguments::Check;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
@@ -19,7 +20,8 @@ const MAX_FILE: u64 = 64 << 20;
 /// The most diagnostics that are shown for one file. A file with more mistakes is probably not a configuration file.
 const MAX_SHOWN: usize = 50;
 
-/// The configuration has errors, and they were already written to standard error. The process only has to exit with status 1.
+/// The configuration has errors, and they were already written to standard error. The process only has to exit with
+/// status 1.
 #[derive(Debug)]
 pub(crate) struct Reported;
 
@@ -34,7 +36,8 @@ impl std::error::Error for Reported {}
 /// Reads a configuration and shows its diagnostics on standard error.
 ///
 /// # Errors
-/// [`Reported`] if the file has errors. Other errors if it cannot be read, or if every user of this machine may change it.
+/// [`Reported`] if the file has errors. Other errors if it cannot be read, or if every user of this machine may change
+/// it.
 pub(crate) fn load(path: &Path) -> Result<Config> {
     let source = Source::read(path.to_owned())?;
     // wg-quick only warns if other users can read the file. A user who can change it can run commands as root.

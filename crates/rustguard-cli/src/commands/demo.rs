@@ -3,8 +3,8 @@
 //!
 //! [`mesh`] does the same with five nodes in a ring.
 //!
-//! Everything runs in this process. Each node is a thread in its own network namespace and runs the same device as `up`.
-//! Nothing outside the namespaces changes, and the namespaces disappear with the process.
+//! Everything runs in this process. Each node is a thread in its own network namespace and runs the same device as
+//! `up`. Nothing outside the namespaces changes, and the namespaces disappear with the process.
 
 pub(crate) mod mesh;
 
@@ -63,7 +63,8 @@ pub(crate) fn run() -> Result<()> {
     alice.context("alice")
 }
 
-/// Makes sure that this process may create network namespaces. Returns false if it had to enter a user namespace for that.
+/// Makes sure that this process may create network namespaces. Returns false if it had to enter a user namespace for
+/// that.
 fn become_privileged() -> Result<bool> {
     // Root inside a user namespace cannot open a file that only root outside may open.
     let tun = File::options().read(true).write(true).open(TUN);
@@ -159,7 +160,10 @@ fn alice(keys: &[StaticSecret; 2], from_bob: &mpsc::Receiver<FromBob>, to_bob: &
     };
     to_bob.send(())?;
     let FromBob::Moved(endpoint) = wait(from_bob)? else { return Err(anyhow!("bob sent an unexpected message")) };
-    println!("  roaming       {back:>9.2?}   alice moved to {}; bob uses the new address, and the session continues", endpoint.ip());
+    println!(
+        "  roaming       {back:>9.2?}   alice moved to {}; bob uses the new address, and the session continues",
+        endpoint.ip()
+    );
 
     let status = runtime.block_on(device.status()).context("the device has ended")?;
     let peer = status.peers.first().context("alice has no peer")?;

@@ -32,8 +32,8 @@ use tokio::{
 const CONFIG_DIR: &str = "/etc/rustguard";
 /// The folder of stock wg-quick. `up NAME` looks there first.
 const WG_QUICK_DIR: &str = "/etc/wireguard";
-/// The time to answer questions. The server keeps the place of a machine for a minute (`Policy::pending`), until its first
-/// handshake.
+/// The time to answer questions. The server keeps the place of a machine for a minute (`Policy::pending`), until its
+/// first handshake.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The first line of a file that `join` has written. `join` may overwrite such a file.
 const MARK: &str = "# Made by `rustguard join`, which writes it anew when it is run again.\n";
@@ -163,7 +163,8 @@ async fn give_up(seconds: u64) {
     }
 }
 
-/// Accepts the server's settings as far as they are safe for this machine and its user consents. Warns of each one left out.
+/// Accepts the server's settings as far as they are safe for this machine and its user consents. Warns of each one left
+/// out.
 async fn accept(joined: Joined, arguments: &Join, server: &[SocketAddr]) -> Result<Joined> {
     let until = Instant::now() + PATIENCE;
     let default: Vec<_> = joined.default_routes().iter().map(ToString::to_string).collect();
@@ -261,8 +262,8 @@ fn without_ipv6(config: &mut conf::Config) -> Result<()> {
     Ok(())
 }
 
-/// Checks the configuration as `rustguard check` does, before it is written to the disk. Reading it back has to give exactly the
-/// same configuration.
+/// Checks the configuration as `rustguard check` does, before it is written to the disk. Reading it back has to give
+/// exactly the same configuration.
 fn check(config: &conf::Config) -> Result<()> {
     let text = conf::to_text(config);
     let (read, diagnostics) = conf::parse(&text);

@@ -1,5 +1,5 @@
-//! `rustguard map`: the mesh as this node knows it. A distance vector protocol does not know the nodes between a neighbour and a
-//! distant origin, so the map does not show them.
+//! `rustguard map`: the mesh as this node knows it. A distance vector protocol does not know the nodes between a
+//! neighbour and a distant origin, so the map does not show them.
 
 mod dot;
 mod picture;
@@ -63,7 +63,8 @@ enum Kind {
     },
     /// A node beyond the neighbours.
     Further {
-        /// The distance from the nearest next hop, estimated from the metric: this many links of the least cost. At least 1.
+        /// The distance from the nearest next hop, estimated from the metric: this many links of the least cost. At
+        /// least 1.
         links: u16,
     },
 }

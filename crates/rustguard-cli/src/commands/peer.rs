@@ -59,7 +59,8 @@ pub(crate) fn run(command: &Peer) -> Result<()> {
 /// The message after a removal. It says in which ways the machine could join again.
 fn farewell(removed: &Removed, interface: &str) -> String {
     let addresses: Vec<_> = removed.addresses.iter().map(ToString::to_string).collect();
-    let mut text = format!("{} ({}) is removed; it had joined by: {}\n", removed.peer, addresses.join(", "), removed.origin);
+    let mut text =
+        format!("{} ({}) is removed; it had joined by: {}\n", removed.peer, addresses.join(", "), removed.origin);
     if let Some(invite) = &removed.invite {
         let id = &invite.id;
         text += &match (invite.state, invite.uses_left) {
@@ -72,7 +73,11 @@ fn farewell(removed: &Removed, interface: &str) -> String {
         };
     }
     if removed.others > 0 {
-        let peers = if removed.others == 1 { "peer that joined in the same way stays" } else { "peers that joined in the same way stay" };
+        let peers = if removed.others == 1 {
+            "peer that joined in the same way stays"
+        } else {
+            "peers that joined in the same way stay"
+        };
         text += &format!("{} other {peers}; `rustguard peer ls{interface}`\n", removed.others);
     }
     if removed.window_open {

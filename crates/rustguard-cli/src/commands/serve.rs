@@ -82,8 +82,8 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
 /// Serves while the tunnel is up. First prints how machines can join.
 async fn serve(arguments: &Serve, configured: Configured, device: &Device, signals: &mut Signals) -> Result<()> {
     let mut service = Service::start(configured, device)?;
-    // For a child in the background, the parent prints it. In the journal, every user who may read the journal could see the
-    // invite.
+    // For a child in the background, the parent prints it. In the journal, every user who may read the journal could
+    // see the invite.
     if !detach::is_child() && !log::stderr_is_journal() {
         let invite = service.request(invite()).await;
         let opened = match arguments.open {
@@ -116,7 +116,10 @@ fn announce(invite: &Answer, opened: Option<&Answer>, interface: &str) -> Result
         _ => bail!(UNEXPECTED_ANSWER),
     };
     let mut out = io::stdout().lock();
-    writeln!(out, "To join, run this on the other machine within a day (for more invites: `rustguard invite new{interface}`):\n")?;
+    writeln!(
+        out,
+        "To join, run this on the other machine within a day (for more invites: `rustguard invite new{interface}`):\n"
+    )?;
     writeln!(out, "    rustguard join {endpoint} --token {token}\n")?;
     match opened {
         None => {

@@ -60,7 +60,8 @@ pub(crate) fn run(arguments: &arguments::Show) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Whether `WG_HIDE_KEYS=never` asks for private and preshared keys. A field that is given by its name shows them in any case.
+/// Whether `WG_HIDE_KEYS=never` asks for private and preshared keys. A field that is given by its name shows them in
+/// any case.
 fn show_secrets() -> bool {
     std::env::var_os("WG_HIDE_KEYS").is_some_and(|value| value == "never")
 }
@@ -74,8 +75,8 @@ fn colour() -> bool {
     }
 }
 
-/// Prints one field exactly in the format of `wg show INTERFACE FIELD`. With `all`, `wg` prints the interface in every line
-/// except those of endpoints. This function prints it there as well.
+/// Prints one field exactly in the format of `wg show INTERFACE FIELD`. With `all`, `wg` prints the interface in every
+/// line except those of endpoints. This function prints it there as well.
 fn print_field(out: &mut impl Write, prefix: &str, device: &Device, field: Field) -> io::Result<()> {
     let mut peers = |value: &dyn Fn(&Peer) -> Zeroizing<String>| {
         device.peers.iter().try_for_each(|peer| {

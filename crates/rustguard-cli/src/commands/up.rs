@@ -18,7 +18,8 @@ use rustguard_quick::{Session, conf};
 pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<()> {
     let (path, interface) = conf::resolve_name(target)?;
     if detached && !detach::is_child() {
-        // The path is made absolute, but symbolic links stay: the interface has its name from the link, not from its target.
+        // The path is made absolute, but symbolic links stay: the interface has its name from the link, not from its
+        // target.
         let path = std::path::absolute(&path).with_context(|| format!("cannot open {}", path.display()))?;
         // This process's command is `up`, or `join`, which calls this function.
         let options = arguments::given(DataPath::has);

@@ -56,8 +56,8 @@ impl Links {
         Ok(())
     }
 
-    /// Loses all packets to this address on the link from now on. They go to a link-layer address that no interface has, so both
-    /// ends stay up and get no signal.
+    /// Loses all packets to this address on the link from now on. They go to a link-layer address that no interface
+    /// has, so both ends stay up and get no signal.
     pub(crate) async fn lose(&self, interface: &str, address: Ipv4Addr) -> Result<()> {
         let index = self.index(interface).await?;
         let neighbours = self.0.neighbours();

@@ -33,8 +33,8 @@ pub(crate) async fn addresses() -> Result<Vec<IpNet>> {
     Ok(networks.collect())
 }
 
-/// The [`addresses`], and the destinations of the main table's routes to an interface without a gateway. Networks behind other
-/// tunnels have such routes.
+/// The [`addresses`], and the destinations of the main table's routes to an interface without a gateway. Networks
+/// behind other tunnels have such routes.
 pub(crate) async fn connected() -> Result<Vec<IpNet>> {
     let mut networks = addresses().await?;
     let (connection, netlink, _) = rtnetlink::new_connection()?;

@@ -6,8 +6,8 @@ use fast_qr::{ECL, Mode, QRBuilder};
 /// The number of light modules around the code on each side (ISO/IEC 18004, section 9.1).
 const QUIET: usize = 4;
 
-/// Draws the code of a text for a terminal with light characters on a dark background. Light modules are characters, and dark
-/// modules are background.
+/// Draws the code of a text for a terminal with light characters on a dark background. Light modules are characters,
+/// and dark modules are background.
 pub(crate) fn draw(text: &str) -> Result<String> {
     // The lowest error correction gives the smallest code. A screen has no scratches.
     let code = QRBuilder::new(text).ecl(ECL::L).mode(Mode::Byte).build()?;

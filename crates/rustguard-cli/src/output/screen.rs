@@ -17,8 +17,8 @@ pub(crate) fn show(watch: bool, mut page: impl FnMut() -> Result<String>) -> Res
         let page = page()?;
         let mut out = io::stdout().lock();
         if out.is_terminal() {
-            // The page is overwritten from the upper left corner. Each line is cleared to its end, and then the rest of the screen.
-            // Clearing the whole screen first would flicker.
+            // The page is overwritten from the upper left corner. Each line is cleared to its end, and then the rest of
+            // the screen. Clearing the whole screen first would flicker.
             write!(out, "\x1b[H{}\x1b[J", page.replace('\n', "\x1b[K\n"))?;
         } else {
             writeln!(out, "{page}")?;

@@ -28,8 +28,8 @@ pub(crate) enum Form {
     File(PathBuf),
 }
 
-/// Adds a peer, and outputs its configuration. Without a public key in `peer`, this function generates the keys. Then only the
-/// configuration contains the private key.
+/// Adds a peer, and outputs its configuration. Without a public key in `peer`, this function generates the keys. Then
+/// only the configuration contains the private key.
 pub(crate) fn add(interface: &str, mut peer: AddPeer, endpoint: Option<&str>, form: &Form) -> Result<()> {
     let mut private_key = None;
     if peer.public_key.is_empty() {

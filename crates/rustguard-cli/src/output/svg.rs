@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-/// The style classes. The picture has its own background, so that it is readable everywhere. The second half is for viewers that
-/// prefer dark colours.
+/// The style classes. The picture has its own background, so that it is readable everywhere. The second half is for
+/// viewers that prefer dark colours.
 const STYLE: &str = "\
 text{font-family:ui-sans-serif,system-ui,'Segoe UI','DejaVu Sans',sans-serif;font-size:13px;fill:#1c2733}\
 .small{font-size:11px}.title{font-size:17px;font-weight:600}.strong{font-weight:600}\
@@ -21,7 +21,8 @@ text{font-family:ui-sans-serif,system-ui,'Segoe UI','DejaVu Sans',sans-serif;fon
 pub(crate) struct Svg(String);
 
 impl Svg {
-    /// Text whose baseline starts at a point. With the class `end` it ends there, and with `middle` it has its middle there.
+    /// Text whose baseline starts at a point. With the class `end` it ends there, and with `middle` it has its middle
+    /// there.
     pub(crate) fn text(&mut self, (x, y): (f64, f64), class: &str, text: &str) {
         self.element(format_args!("<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{}</text>", escape(text)));
     }

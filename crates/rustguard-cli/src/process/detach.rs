@@ -1,4 +1,5 @@
-//! Going into the background. The process runs its own program as a child in a new session, and waits until the child is ready.
+//! Going into the background. The process runs its own program as a child in a new session, and waits until the child
+//! is ready.
 
 use super::{inherited, log};
 use anyhow::{Context as _, Result, bail};
@@ -20,18 +21,19 @@ pub(crate) fn is_child() -> bool {
     inherited::is_detached()
 }
 
-/// The output of hooks. In the child they use standard error, because standard output carries the message [`READY`], and no
-/// process reads it afterwards.
+/// The output of hooks. In the child they use standard error, because standard output carries the message [`READY`],
+/// and no process reads it afterwards.
 pub(crate) fn hook_output() -> HookOutput {
     if is_child() { HookOutput::Stderr } else { HookOutput::Inherit }
 }
 
-/// Starts this program with `arguments` in the background. Returns when the child is ready. If the child fails, this process
-/// prints the child's messages and ends with its status.
+/// Starts this program with `arguments` in the background. Returns when the child is ready. If the child fails, this
+/// process prints the child's messages and ends with its status.
 ///
 /// A `token` goes through a pipe, where neither `ps` nor the child's own children can see it.
 pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>) -> Result<()> {
-    // The child checks this too, but the parent has to check it before it opens the log, which belongs to a running tunnel.
+    // The child checks this too, but the parent has to check it before it opens the log, which belongs to a running
+    // tunnel.
     run_file::check_free(interface)?;
     let log = run_file::create_path(interface, "log")?;
     let not_writable = |source| RunFileError::NotWritable { path: log.clone(), source };

@@ -21,7 +21,8 @@ struct Inherited {
 
 static INHERITED: OnceLock<Inherited> = OnceLock::new();
 
-/// Takes both variables out of the environment. Has to be called first, because it is impossible while other threads exist.
+/// Takes both variables out of the environment. Has to be called first, because it is impossible while other threads
+/// exist.
 pub(crate) fn take() -> Result<()> {
     let take = |name: &str| {
         let value = environment::take(name).with_context(|| {

@@ -1,5 +1,5 @@
-//! The time from a tunnel's readiness to its end: the notifications to systemd and to a parent process, and the signals that end
-//! the tunnel.
+//! The time from a tunnel's readiness to its end: the notifications to systemd and to a parent process, and the signals
+//! that end the tunnel.
 
 use super::detach;
 use anyhow::{Result, bail};

@@ -1,8 +1,9 @@
-//! The log on standard error. A separate thread writes it, because a pipe without a reader or a blocked journal must not stop the
-//! tunnel. Lines that do not fit into the queue are lost and counted. The number of lost lines is written before the next line.
+//! The log on standard error. A separate thread writes it, because a pipe without a reader or a blocked journal must
+//! not stop the tunnel. Lines that do not fit into the queue are lost and counted. The number of lost lines is written
+//! before the next line.
 //!
-//! The standard error of a detached tunnel is a file in `/run`, which is in memory. The file is limited to [`LOG_MAX`] bytes, and
-//! one older file of that size is kept.
+//! The standard error of a detached tunnel is a file in `/run`, which is in memory. The file is limited to [`LOG_MAX`]
+//! bytes, and one older file of that size is kept.
 
 use rustguard_device::interface::RUN_DIR;
 use std::{
@@ -37,8 +38,9 @@ pub(crate) const LOG_MAX: u64 = 1 << 20;
 /// The queue of this process.
 static LINES: OnceLock<Lines> = OnceLock::new();
 
-/// Starts the log. A `tunnel` logs at the level info through the queue, and never waits for a reader. Other commands log warnings,
-/// and write them without another thread, because only a process with a single thread can enter a user namespace.
+/// Starts the log. A `tunnel` logs at the level info through the queue, and never waits for a reader. Other commands
+/// log warnings, and write them without another thread, because only a process with a single thread can enter a user
+/// namespace.
 pub(crate) fn init(tunnel: bool) {
     let level = if tunnel { LevelFilter::INFO } else { LevelFilter::WARN };
     let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var("RUSTGUARD_LOG");
@@ -60,16 +62,17 @@ pub(crate) fn init(tunnel: bool) {
     if stderr_is_journal() { subscriber.without_time().init() } else { subscriber.init() }
 }
 
-/// Whether standard error is the journal. systemd sets `JOURNAL_STREAM` to the device and the inode of the journal's socket
-/// (systemd.exec(5)). A program that a service starts inherits the variable even if its standard error is another file.
+/// Whether standard error is the journal. systemd sets `JOURNAL_STREAM` to the device and the inode of the journal's
+/// socket (systemd.exec(5)). A program that a service starts inherits the variable even if its standard error is
+/// another file.
 pub(crate) fn stderr_is_journal() -> bool {
     let Ok(journal) = std::env::var("JOURNAL_STREAM") else { return false };
     let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() else { return false };
     File::from(stderr).metadata().is_ok_and(|stderr| journal == format!("{}:{}", stderr.dev(), stderr.ino()))
 }
 
-/// Writes one more line after the queue, and waits until all is written, for at most [`PATIENCE`]. Has to be called before the
-/// process ends.
+/// Writes one more line after the queue, and waits until all is written, for at most [`PATIENCE`]. Has to be called
+/// before the process ends.
 pub(crate) fn finish(last: Option<String>) {
     match (LINES.get(), last) {
         (Some(lines), last) => drop(lines.finish(last, PATIENCE)),
@@ -110,7 +113,8 @@ impl Lines {
         let lines = Self { queue, lost: Arc::clone(&lost) };
         let write = move || write_all(&messages, &mut sink, &lost);
         if let Err(error) = thread::Builder::new().name("rg-log".to_owned()).spawn(write) {
-            let _ = writeln!(io::stderr(), "rustguard: cannot start the thread of the log, so nothing is logged: {error}");
+            let _ =
+                writeln!(io::stderr(), "rustguard: cannot start the thread of the log, so nothing is logged: {error}");
         }
         lines
     }

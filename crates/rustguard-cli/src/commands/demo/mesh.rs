@@ -1,5 +1,5 @@
-//! `rustguard demo mesh`: five nodes in a ring. Every node sends to every other node. One cable loses all packets for a while,
-//! without any signal to its ends.
+//! `rustguard demo mesh`: five nodes in a ring. Every node sends to every other node. One cable loses all packets for a
+//! while, without any signal to its ends.
 //!
 //! As in the other demonstration, each node is a thread in its own network namespace and runs the same device as `up`.
 
@@ -159,7 +159,8 @@ impl Ring {
         self.ask(CUT + 1, |done| what(CUT, done))
     }
 
-    /// With `usable`, whether both ends of the cable have each other as neighbours. Without, whether at least one has not.
+    /// With `usable`, whether both ends of the cable have each other as neighbours. Without, whether at least one has
+    /// not.
     fn link_is(&self, usable: bool) -> Result<bool> {
         let here = self.ask(CUT, |answer| Ask::Hears(CUT + 1, answer))?;
         let there = self.ask(CUT + 1, |answer| Ask::Hears(CUT, answer))?;

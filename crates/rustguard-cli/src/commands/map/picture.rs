@@ -1,5 +1,5 @@
-//! The map as a picture. The columns are, from left to right: the clients of this node, this node, its neighbours, and the nodes
-//! further away by their distance.
+//! The map as a picture. The columns are, from left to right: the clients of this node, this node, its neighbours, and
+//! the nodes further away by their distance.
 
 use super::{EdgeKind, Graph, Kind, Node};
 use crate::output::svg::Svg;

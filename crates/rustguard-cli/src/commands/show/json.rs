@@ -17,8 +17,8 @@ struct JsonDevice<'a> {
     private_key: Option<Zeroizing<String>>,
     listen_port: u16,
     fwmark: Option<u32>,
-    /// Whether RustGuard relays packets from peer to peer: `on`, `off`, `isolated`, `rules` (netfilter has rules for forwarded
-    /// packets), or `unknown`.
+    /// Whether RustGuard relays packets from peer to peer: `on`, `off`, `isolated`, `rules` (netfilter has rules for
+    /// forwarded packets), or `unknown`.
     relay: Option<&'a str>,
     /// The rules, for `rules`.
     relay_rules: Option<&'a str>,

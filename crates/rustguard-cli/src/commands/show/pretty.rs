@@ -54,7 +54,8 @@ fn words(path: &PathView) -> String {
     words
 }
 
-/// Describes who relays packets from peer to peer, and why. Returns `None` if there are no two peers and no relayed packets.
+/// Describes who relays packets from peer to peer, and why. Returns `None` if there are no two peers and no relayed
+/// packets.
 fn relay(device: &Device) -> Option<String> {
     if device.peers.len() < 2 && device.relayed == 0 {
         return None;
@@ -63,7 +64,9 @@ fn relay(device: &Device) -> Option<String> {
         ("on", _) => "on".to_owned(),
         ("isolated", _) => "off, because peers are isolated".to_owned(),
         ("rules", Some(rules)) => format!("by the host, because of {rules} (--relay unfiltered ignores it)"),
-        ("unknown", _) => "by the host, until RustGuard knows whether netfilter has rules for forwarded packets".to_owned(),
+        ("unknown", _) => {
+            "by the host, until RustGuard knows whether netfilter has rules for forwarded packets".to_owned()
+        }
         (_, _) => "by the host".to_owned(),
     })
 }

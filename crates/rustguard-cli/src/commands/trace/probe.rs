@@ -1,5 +1,5 @@
-//! Echo requests with a hop limit (RFC 792, RFC 4443). The host at which the hop limit ends answers, and its answer has its
-//! address.
+//! Echo requests with a hop limit (RFC 792, RFC 4443). The host at which the hop limit ends answers, and its answer has
+//! its address.
 
 use anyhow::{Context as _, Result};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -12,8 +12,8 @@ use std::{
 
 /// The highest hop limit. No destination is expected behind it.
 pub(crate) const MAX_HOPS: u8 = 30;
-/// The number of hops that are probed at once. Most paths are shorter. A host answers only a few such requests per second: Linux
-/// permits a burst of six errors to one receiver (net.ipv4.icmp_ratelimit).
+/// The number of hops that are probed at once. Most paths are shorter. A host answers only a few such requests per
+/// second: Linux permits a burst of six errors to one receiver (net.ipv4.icmp_ratelimit).
 const GROUP: u8 = 6;
 /// The time between two requests. With it, nodes with two CPUs answer in order.
 const PACE: Duration = Duration::from_millis(5);
@@ -82,7 +82,8 @@ impl Probes {
         };
         let socket = Socket::new(domain, Type::RAW, Some(protocol))
             .context("cannot send echo requests; run as root, or with sudo")?;
-        // The probes use this interface even if the host's own routes lead elsewhere, because the user asks about the mesh.
+        // The probes use this interface even if the host's own routes lead elsewhere, because the user asks about the
+        // mesh.
         socket.bind_device(Some(interface.as_bytes())).with_context(|| format!("cannot send through {interface}"))?;
         let socket = UdpSocket::from(OwnedFd::from(socket));
         Ok(Self { socket, to, identifier: rand::random(), sent: Vec::new() })
@@ -167,7 +168,8 @@ fn complete(answers: &[Option<Answer>]) -> bool {
     true
 }
 
-/// An echo request without data. The kernel sets the checksum of ICMPv6, because it knows the addresses that the checksum covers.
+/// An echo request without data. The kernel sets the checksum of ICMPv6, because it knows the addresses that the
+/// checksum covers.
 fn request(to: IpAddr, identifier: u16, sequence: u16) -> [u8; 8] {
     let kind = if to.is_ipv4() { 8 } else { 128 };
     let ([i, d], [s, q]) = (identifier.to_be_bytes(), sequence.to_be_bytes());
@@ -182,8 +184,8 @@ fn request(to: IpAddr, identifier: u16, sequence: u16) -> [u8; 8] {
     request
 }
 
-/// The sequence number that a packet answers, and the content of the answer. A raw IPv4 socket delivers the packet with its IP
-/// header, a raw IPv6 socket only the ICMP message (raw(7), RFC 3542 §3).
+/// The sequence number that a packet answers, and the content of the answer. A raw IPv4 socket delivers the packet with
+/// its IP header, a raw IPv6 socket only the ICMP message (raw(7), RFC 3542 §3).
 fn answer(packet: &[u8], to: IpAddr, identifier: u16) -> Option<(u16, Kind)> {
     let v4 = to.is_ipv4();
     let message = if v4 { skip_header_v4(packet)? } else { packet };

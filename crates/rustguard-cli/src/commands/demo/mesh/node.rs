@@ -234,8 +234,8 @@ fn host(node: usize) -> ipnet::IpNet {
     std::net::IpAddr::from(inside(node)).into()
 }
 
-/// A node's address on the cable to another node (RFC 5737). Each cable has a block of four addresses, numbered after the node
-/// whose next node is at the other end.
+/// A node's address on the cable to another node (RFC 5737). Each cable has a block of four addresses, numbered after
+/// the node whose next node is at the other end.
 fn outside(node: usize, other: usize) -> Ipv4Addr {
     let (owner, end) = if next(node) == other { (node, 1) } else { (other, 2) };
     Ipv4Addr::new(192, 0, 2, owner as u8 * 4 + end)

@@ -196,8 +196,8 @@ fn state(sample: &Sample) -> State {
     }
 }
 
-/// Joins consecutive requests with the same state into spans. The last request is left out, because its answer may not have had
-/// enough time.
+/// Joins consecutive requests with the same state into spans. The last request is left out, because its answer may not
+/// have had enough time.
 fn spans(samples: &[Sample]) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     let first = samples.iter().position(|sample| sample.round_trip.is_some()).unwrap_or(samples.len());
