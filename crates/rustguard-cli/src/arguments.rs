@@ -57,7 +57,7 @@ pub(crate) struct Bare {
     pub(crate) foreground: bool,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Bring a tunnel up
