@@ -244,7 +244,7 @@ impl<'a> Parser<'a> {
         let Some((key, value)) = stripped.split_at_char('=') else {
             self.diagnostics.push(
                 Diagnostic::error(stripped.span(), "neither `[Section]` nor `Key = value`")
-                    .help("a comment begins with `#`; a list goes on in a line of its own with its key again"),
+                    .help("a comment begins with `#`; a list continues in a new line that repeats its key"),
             );
             return;
         };

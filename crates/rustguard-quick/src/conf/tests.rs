@@ -144,7 +144,7 @@ fn what_is_no_pin_is_explained() {
     );
     assert_eq!(
         said(&interface(&format!("Pin = 10.7.0.0/24 {PEER}"))),
-        ["warning 3:7 Pin means nothing without a routing protocol [`Routing = babel` in [Interface] starts one]"]
+        ["warning 3:7 Pin has no effect without a routing protocol [`Routing = babel` in [Interface] starts one]"]
     );
 }
 
@@ -160,7 +160,7 @@ fn what_cannot_be_redistributed_is_explained() {
     assert_eq!(
         said(&interface("Redistribute = default")),
         [
-            "warning 3:16 Redistribute means nothing without a routing protocol [`Routing = babel` in [Interface] starts one]"
+            "warning 3:16 Redistribute has no effect without a routing protocol [`Routing = babel` in [Interface] starts one]"
         ]
     );
 }
@@ -172,9 +172,9 @@ fn keys_of_routing_need_routing() {
         [
             "error 3:11 Routing must be `static` or `babel`, not `ospf`",
             "error 4:12 Announce has the prefix length /33 in `10.0.0.0/33` [IPv4 prefix lengths are 0 to 32]",
-            "warning 4:12 Announce means nothing without a routing protocol [`Routing = babel` in [Interface] starts one]",
+            "warning 4:12 Announce has no effect without a routing protocol [`Routing = babel` in [Interface] starts one]",
             "error 7:8 Role must be `router` or `client`, not `king`",
-            "warning 7:8 Role means nothing without a routing protocol [`Routing = babel` in [Interface] starts one]",
+            "warning 7:8 Role has no effect without a routing protocol [`Routing = babel` in [Interface] starts one]",
         ]
     );
     let two = format!(
@@ -184,10 +184,10 @@ fn keys_of_routing_need_routing() {
     assert_eq!(
         said(&interface("SourceCheck = off\nSourceCheck = strict")),
         [
-            "warning 3:15 SourceCheck means nothing without a routing protocol [`Routing = babel` in [Interface] starts one]",
+            "warning 3:15 SourceCheck has no effect without a routing protocol [`Routing = babel` in [Interface] starts one]",
             "warning 4:1 SourceCheck is given twice, first in line 3 [the last one counts; remove the other]",
             "error 4:15 SourceCheck must be `enforce`, `log` or `off`, not `strict`",
-            "warning 4:15 SourceCheck means nothing without a routing protocol [`Routing = babel` in [Interface] starts one]",
+            "warning 4:15 SourceCheck has no effect without a routing protocol [`Routing = babel` in [Interface] starts one]",
         ]
     );
     for (text, name) in [
@@ -217,7 +217,7 @@ fn keys_of_routing_need_routing() {
     }
     assert_eq!(
         said(&interface(&format!("Routing = babel\n[Peer]\nPublicKey = {PEER}\nRole = client"))),
-        ["warning 4:1 a client without AllowedIPs cannot be reached, and may send nothing"]
+        ["warning 4:1 a client without AllowedIPs cannot be reached and cannot send"]
     );
 }
 
@@ -237,13 +237,13 @@ fn every_mistake_is_reported_at_its_place() {
         "error 7:11 Address has the prefix length /33 in `10.0.0.1/33` [IPv4 prefix lengths are 0 to 32]",
         "error 7:24 Address must be IP addresses such as 10.0.0.1/24 or fd00::1/64, not `nonsense`",
         "error 8:14 SaveConfig must be `true` or `false`, not `maybe`",
-        "error 9:1 neither `[Section]` nor `Key = value` [a comment begins with `#`; a list goes on in a line of its own with its key again]",
+        "error 9:1 neither `[Section]` nor `Key = value` [a comment begins with `#`; a list continues in a new line that repeats its key]",
         "error 10:1 there is no section `[Peers]` [did you mean `[Peer]`?]",
         "error 13:13 PublicKey must be 32 bytes, which is 44 characters of base64; character 1 is not base64",
         "error 14:12 Endpoint has no port in `192.0.2.1` [add it: `192.0.2.1:51820`]",
         "error 15:1 there is no key `Name` in [Peer] [a name is a comment, which wg and wg-quick skip: `# Name = …`]",
         "error 16:26 AllowedIPs must be addresses, not the change `+10.0.0.0/8` [`+` and `-` change a running device (wg set); a file says what there is: `10.0.0.0/8`]",
-        "error 17:1 `[Peer]` has no PublicKey [`rustguard pubkey` makes it of the peer's private key]",
+        "error 17:1 `[Peer]` has no PublicKey [`rustguard pubkey` prints it for the peer's private key]",
         "error 18:23 PersistentKeepalive must be `off` or seconds from 0 to 65535, not `65536` [25 keeps most NATs and firewalls open]",
         "error 19:1 there is no key `zzzzzz` in [Peer] [the keys of [Peer] are PublicKey, PresharedKey, Endpoint, AllowedIPs, PersistentKeepalive, Role]",
     ];

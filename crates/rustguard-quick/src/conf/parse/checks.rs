@@ -25,7 +25,7 @@ impl Parser<'_> {
         if self.interface.routing == Routing::Static {
             for (key, span) in std::mem::take(&mut self.needs_babel) {
                 self.diagnostics.push(
-                    Diagnostic::warning(span, format!("{key} means nothing without a routing protocol"))
+                    Diagnostic::warning(span, format!("{key} has no effect without a routing protocol"))
                         .help("`Routing = babel` in [Interface] starts one"),
                 );
             }
@@ -36,7 +36,7 @@ impl Parser<'_> {
         {
             self.diagnostics.push(
                 Diagnostic::warning(piece.span(), format!("MTU {mtu} is too small for the IPv6 address"))
-                    .help(format!("IPv6 needs {MIN_MTU_IPV6}; below that, Linux takes IPv6 off the interface")),
+                    .help(format!("IPv6 needs {MIN_MTU_IPV6}; below that, Linux disables IPv6 on the interface")),
             );
         }
     }
@@ -54,24 +54,24 @@ impl Parser<'_> {
             match draft.public_key {
                 None => self.diagnostics.push(
                     Diagnostic::error(draft.header.span(), "`[Peer]` has no PublicKey")
-                        .help("`rustguard pubkey` makes it of the peer's private key"),
+                        .help("`rustguard pubkey` prints it for the peer's private key"),
                 ),
                 Some((PublicKey(bytes), _)) if bytes == [0; 32] => {}
                 Some((key, piece)) => {
                     if let Some(first) = keys.insert(key, piece.line) {
                         let message = format!("the peer with this PublicKey is in line {first} already");
-                        let help = "a peer has one section; make the two one, with the AllowedIPs of both";
+                        let help = "a peer has one section; merge the two sections and their AllowedIPs";
                         self.diagnostics.push(Diagnostic::error(piece.span(), message).help(help));
                     }
                     if own == Some(key) {
-                        let message = "this PublicKey is the interface's own: WireGuard does not talk to itself";
+                        let message = "this PublicKey is the interface's own; an interface cannot be its own peer";
                         let help = "use the public key of the other side";
                         self.diagnostics.push(Diagnostic::warning(piece.span(), message).help(help));
                     }
                 }
             }
             if draft.role == Some(Role::Client) && draft.allowed_ips.is_empty() {
-                let message = "a client without AllowedIPs cannot be reached, and may send nothing";
+                let message = "a client without AllowedIPs cannot be reached and cannot send";
                 self.diagnostics.push(Diagnostic::warning(draft.header.span(), message));
             }
             check_endpoints(draft, &mut self.diagnostics);
@@ -101,12 +101,12 @@ fn check_endpoints(draft: &Draft<'_>, diagnostics: &mut Vec<Diagnostic>) {
         let same = |(other, _): &&(PathSpec, _)| other.endpoint == path.endpoint && other.via == path.via;
         if endpoints[..index].iter().any(|other| same(&other)) {
             let message = format!("Endpoint `{}` is given twice", path.endpoint);
-            let help = "remove one of them; two ways to one address differ by `via INTERFACE`";
+            let help = "remove one of them; two paths to one address need different `via INTERFACE`";
             diagnostics.push(Diagnostic::error(piece.span(), message).help(help));
         }
         match path.policy {
             PathPolicy::Pinned if endpoints.len() > 1 => {
-                let message = "an endpoint is pinned, and the peer's others are never used";
+                let message = "an endpoint is pinned, so the peer's other endpoints are never used";
                 let help = "remove them, or `pinned`";
                 diagnostics.push(Diagnostic::warning(piece.span(), message).help(help));
             }
@@ -116,8 +116,8 @@ fn check_endpoints(draft: &Draft<'_>, diagnostics: &mut Vec<Diagnostic>) {
                     .enumerate()
                     .any(|(n, (other, _))| n != index && matches!(other.policy, PathPolicy::Weighted(_))) =>
             {
-                let message = "a weight means nothing where no other endpoint of the peer has one";
-                let help = "flows are spread over those that have a weight; the others are in reserve";
+                let message = "a weight has no effect if no other endpoint of the peer has one";
+                let help = "flows are spread over the endpoints with a weight; the others are in reserve";
                 diagnostics.push(Diagnostic::warning(piece.span(), message).help(help));
             }
             _ => {}
