@@ -333,7 +333,7 @@ fn bad_input_is_explained() {
         let mut conf = Conf::new("wgs")?;
         conf.addresses = vec!["10.7.0.1/24".to_owned()];
         let _stock = Tunnel::start(lab, &b.node, Program::Reference, &conf)?;
-        refused(&b.node, &["routes", "wgs"], &["wgs", "not RustGuard's"])?;
+        refused(&b.node, &["routes", "wgs"], &["wgs", "not an interface of RustGuard"])?;
         let mut conf = Conf::new("wgt")?;
         conf.addresses = vec!["10.8.0.1/24".to_owned()];
         let _static = Up::start(lab, &b.node, &conf)?;
