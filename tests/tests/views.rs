@@ -34,7 +34,7 @@ fn trace_tells_who_is_on_the_way() {
             [("10.77.0.3", "10.77.0.3/32", "ip_forward=1"), ("fd77::3", "fd77::3/128", "conf.all.forwarding=1")]
         {
             let text = says(&a.node, &["trace", to, "-i", "wga"])?;
-            let first = format!("{to} is in {prefix}, says wga\n  next hop      b\n");
+            let first = format!("wga: {to} is in {prefix}\n  next hop      b\n");
             contains(&text, &[&first, " 1  *\n", &format!(" 2  {to} "), switch])?;
         }
         b.node.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
