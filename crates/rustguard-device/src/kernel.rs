@@ -16,69 +16,35 @@
 //! [`Builder`](crate::Builder). The requests ([`Netlink`]) and the [`Monitor`] are for programs that set the host up
 //! before the tunnel runs, such as `rustguard-quick`.
 //!
-//! Without the feature `kernel`, a device only runs over the embedder's own transports, and none of this is compiled.
+//! Without the feature `kernel`, a device only runs over the embedder's own transports, and `kernel/absent.rs` is compiled in
+//! the place of this module.
 
-#[cfg(not(feature = "kernel"))]
-mod absent;
 mod answers;
-#[cfg(feature = "kernel")]
 mod errno;
-#[cfg(feature = "kernel")]
 mod error;
-#[cfg(feature = "kernel")]
 mod learned_default_route;
-#[cfg(feature = "kernel")]
 mod learned_routes;
-#[cfg(feature = "kernel")]
 mod link;
-#[cfg(feature = "kernel")]
 mod monitor;
-#[cfg(feature = "kernel")]
 mod netfilter;
-#[cfg(feature = "kernel")]
 mod netlink;
-#[cfg(feature = "kernel")]
 mod peer_addresses;
-#[cfg(feature = "kernel")]
 mod pending_routes;
-#[cfg(feature = "kernel")]
 mod redistribute;
-#[cfg(feature = "kernel")]
 mod route_lookup;
-#[cfg(feature = "kernel")]
 mod route_table;
 
-#[cfg(not(feature = "kernel"))]
-pub(crate) use absent::{
-    KernelRoutes, LearnedRoutes, LearnedTables, Monitor, Redistribute, RouteChanges, RouteLookup, RulesWatch,
-    SourceLookup, local_addresses,
-};
-#[cfg(feature = "kernel")]
 pub use answers::HostEvent;
-#[cfg(not(feature = "kernel"))]
-pub(crate) use answers::HostEvent;
 pub(crate) use answers::{ForwardRules, Way};
-#[cfg(feature = "kernel")]
 pub use errno::{EEXIST, already_gone, errno};
-#[cfg(feature = "kernel")]
 pub use error::KernelError;
-#[cfg(feature = "kernel")]
 pub use learned_default_route::{DefaultRouteGuard, GuardFuture, LearnedTables};
-#[cfg(feature = "kernel")]
 pub use learned_routes::LearnedRoutes;
-#[cfg(feature = "kernel")]
 pub use link::Link;
-#[cfg(feature = "kernel")]
 pub(crate) use link::local_addresses;
-#[cfg(feature = "kernel")]
 pub use monitor::Monitor;
-#[cfg(feature = "kernel")]
 pub(crate) use netfilter::RulesWatch;
-#[cfg(feature = "kernel")]
 pub use netlink::Netlink;
-#[cfg(feature = "kernel")]
 pub use redistribute::{KernelRoutes, Redistribute};
-#[cfg(feature = "kernel")]
 pub(crate) use route_lookup::{RouteChanges, RouteLookup, SourceLookup};
-#[cfg(feature = "kernel")]
 pub use route_table::{Family, MAIN_TABLE, destination_of, table_of};

@@ -52,6 +52,7 @@ mod foreign;
 mod handshakes;
 pub mod interface;
 #[cfg(not(feature = "kernel"))]
+#[path = "kernel/absent.rs"]
 mod kernel;
 #[cfg(feature = "kernel")]
 pub mod kernel;

@@ -1,7 +1,9 @@
 //! A device without the feature `kernel` has no interface in the kernel and follows nothing. These types replace those
 //! of the feature, so that control is the same in both cases. Most of them have no values.
 
-use super::answers::{ForwardRules, HostEvent, Way};
+mod answers;
+
+pub(crate) use answers::{ForwardRules, HostEvent, Way};
 use ipnet::IpNet;
 use rustguard_core::node::PeerId;
 use std::{

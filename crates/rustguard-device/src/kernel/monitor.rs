@@ -1,9 +1,14 @@
 //! Watches the tunnel's interface and the network around it, by the kernel's announcements.
 
-use super::{answers::HostEvent, error::KernelError, link::Link, netlink::Netlink, route_table::table_of};
+use super::{
+    answers::HostEvent,
+    error::KernelError,
+    link::Link,
+    netlink::{Netlink, ROUTING},
+    route_table::table_of,
+};
 use futures_util::{FutureExt, Stream, StreamExt};
 use rtnetlink::{
-    MulticastGroup,
     packet_core::{NetlinkMessage, NetlinkPayload},
     packet_route::{
         AddressFamily, RouteNetlinkMessage,
@@ -29,16 +34,7 @@ impl Monitor {
     /// Subscribes for the interface with this index. Changes from now on are reported. If the interface is already
     /// gone, that is the first event.
     pub async fn new(index: u32) -> Result<Self, KernelError> {
-        let groups = [
-            MulticastGroup::Link,
-            MulticastGroup::Ipv4Ifaddr,
-            MulticastGroup::Ipv6Ifaddr,
-            MulticastGroup::Ipv4Route,
-            MulticastGroup::Ipv6Route,
-            MulticastGroup::Ipv4Rule,
-            MulticastGroup::Ipv6Rule,
-        ];
-        let (connection, _, messages) = rtnetlink::new_multicast_connection(&groups)
+        let (connection, _, messages) = rtnetlink::new_multicast_connection(&ROUTING)
             .map_err(|source| KernelError::Netlink { action: "listen to changes of the network".into(), source })?;
         let task = tokio::spawn(connection);
         let netlink = Netlink::open()?;

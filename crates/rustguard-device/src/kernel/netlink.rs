@@ -1,8 +1,19 @@
 //! One rtnetlink connection.
 
 use super::error::KernelError;
-use rtnetlink::Handle;
+use rtnetlink::{Handle, MulticastGroup};
 use tokio::task::JoinHandle;
+
+/// The announcements of changes that can alter the route of a packet.
+pub(super) const ROUTING: [MulticastGroup; 7] = [
+    MulticastGroup::Link,
+    MulticastGroup::Ipv4Ifaddr,
+    MulticastGroup::Ipv6Ifaddr,
+    MulticastGroup::Ipv4Route,
+    MulticastGroup::Ipv6Route,
+    MulticastGroup::Ipv4Rule,
+    MulticastGroup::Ipv6Rule,
+];
 
 /// A netlink connection. It belongs to the network namespace of the thread that opened it.
 ///

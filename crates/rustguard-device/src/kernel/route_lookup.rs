@@ -4,7 +4,7 @@ use super::{
     answers::Way,
     errno::{EINVAL, errno},
     error::KernelError,
-    netlink::Netlink,
+    netlink::{Netlink, ROUTING},
 };
 use futures_util::TryStreamExt;
 use rtnetlink::{
@@ -137,22 +137,12 @@ pub(crate) struct RouteChanges {
 impl RouteChanges {
     /// Subscribes to changes from now on.
     pub(crate) fn subscribe() -> Result<Self, KernelError> {
-        let groups = [
-            MulticastGroup::Link,
-            MulticastGroup::Ipv4Ifaddr,
-            MulticastGroup::Ipv6Ifaddr,
-            MulticastGroup::Ipv4Route,
-            MulticastGroup::Ipv6Route,
-            MulticastGroup::Ipv4Rule,
-            MulticastGroup::Ipv6Rule,
-            // The forwarding and rp_filter switches.
-            MulticastGroup::Ipv4Netconf,
-            MulticastGroup::Ipv6Netconf,
-        ];
+        // The forwarding and rp_filter switches.
+        let switches = [MulticastGroup::Ipv4Netconf, MulticastGroup::Ipv6Netconf];
         let open = || {
             let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
             socket.socket_mut().bind(&SocketAddr::new(0, 0))?;
-            groups.iter().try_for_each(|&group| socket.socket_mut().add_membership(group as u32))?;
+            ROUTING.iter().chain(&switches).try_for_each(|&group| socket.socket_mut().add_membership(group as u32))?;
             Ok(socket)
         };
         let socket = open()
