@@ -50,6 +50,7 @@ pub mod noise;
 pub mod packet;
 pub mod paths;
 mod peer;
+pub mod preshared_key;
 pub mod routing;
 pub mod session;
 pub mod staging;

@@ -5,10 +5,9 @@ use core::{
     str::FromStr,
     time::Duration,
 };
+pub use rustguard_core::preshared_key::PresharedKey;
 use rustguard_crypto::x25519::PublicKey;
 use serde::{Deserialize, Serialize};
-use subtle::ConstantTimeEq;
-use zeroize::Zeroizing;
 
 /// The longest name or tag, in bytes: that of a DNS label (RFC 1035, section 2.3.4).
 pub const MAX_NAME: usize = 63;
@@ -26,11 +25,6 @@ pub struct TokenId(pub [u8; 8]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the id of an invite has 16 hexadecimal digits")]
 pub struct InvalidTokenId;
-
-/// The preshared key of one lease. It is on the heap, so that a moved lease leaves no copy behind, and it is wiped on
-/// drop. Comparison is in constant time. `Debug` does not print the key, and text formats refuse it.
-#[derive(Clone)]
-pub struct PresharedKey(Box<Zeroizing<[u8; 32]>>);
 
 /// The terms that an administrator sets for the peers of an invite, or for a peer added by hand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,7 +161,8 @@ pub struct Lease {
     pub v4: Option<Ipv4Addr>,
     /// Its IPv6 address, if there was an IPv6 pool when the lease was made.
     pub v6: Option<Ipv6Addr>,
-    /// The preshared key of its tunnel.
+    /// The preshared key of its tunnel. Text formats refuse it.
+    #[serde(with = "preshared_key_bytes")]
     pub preshared_key: PresharedKey,
     /// Pending or active.
     pub state: LeaseState,
@@ -195,52 +190,6 @@ impl Lease {
     /// Whether the lease still waits for the first handshake.
     pub fn is_pending(&self) -> bool {
         matches!(self.state, LeaseState::Pending { .. })
-    }
-}
-
-impl PresharedKey {
-    /// Copies the 32 bytes. The caller has to wipe its own copy.
-    pub fn from_bytes(bytes: &[u8; 32]) -> Self {
-        let mut key = Box::new(Zeroizing::new([0; 32]));
-        key.copy_from_slice(bytes);
-        Self(key)
-    }
-
-    /// The 32 bytes, as WireGuard mixes them in.
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl PartialEq for PresharedKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.as_bytes().ct_eq(other.as_bytes()).into()
-    }
-}
-
-impl Eq for PresharedKey {}
-
-impl fmt::Debug for PresharedKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PresharedKey(…)")
-    }
-}
-
-impl Serialize for PresharedKey {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Stores write bytes. Logs and answers are text, which must not contain a preshared key.
-        if serializer.is_human_readable() {
-            return Err(serde::ser::Error::custom("a preshared key is not for people to read"));
-        }
-        serializer.serialize_bytes(self.as_bytes())
-    }
-}
-
-impl<'de> Deserialize<'de> for PresharedKey {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = <&[u8]>::deserialize(deserializer)?;
-        let bytes = bytes.try_into().map_err(|_| serde::de::Error::invalid_length(bytes.len(), &"32 bytes"))?;
-        Ok(Self::from_bytes(bytes))
     }
 }
 
@@ -301,5 +250,23 @@ pub(crate) mod key_bytes {
         let bytes = <&[u8]>::deserialize(deserializer)?;
         let key = bytes.try_into().map_err(|_| serde::de::Error::invalid_length(bytes.len(), &"32 bytes"))?;
         Ok(PublicKey(key))
+    }
+}
+
+mod preshared_key_bytes {
+    use super::*;
+
+    pub(super) fn serialize<S: serde::Serializer>(key: &PresharedKey, serializer: S) -> Result<S::Ok, S::Error> {
+        // Stores write bytes. Logs and answers are text, which must not contain a preshared key.
+        if serializer.is_human_readable() {
+            return Err(serde::ser::Error::custom("a preshared key is not for people to read"));
+        }
+        serializer.serialize_bytes(key.as_bytes())
+    }
+
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<PresharedKey, D::Error> {
+        let bytes = <&[u8]>::deserialize(deserializer)?;
+        let bytes = bytes.try_into().map_err(|_| serde::de::Error::invalid_length(bytes.len(), &"32 bytes"))?;
+        Ok(PresharedKey::from_bytes(bytes))
     }
 }

@@ -3,7 +3,7 @@
 use super::{qr, words::UNEXPECTED_ANSWER};
 use anyhow::{Context as _, Result, anyhow, bail};
 use rustguard_crypto::x25519::StaticSecret;
-use rustguard_device::{EndpointSpec, HostPort, PresharedKey, key};
+use rustguard_device::{EndpointSpec, HostPort, key};
 use rustguard_quick::conf;
 use rustguard_serve::{
     ask,
@@ -80,7 +80,7 @@ fn config(added: &Added, private_key: Option<StaticSecret>, endpoint: Option<&st
     interface.dns = added.dns.clone();
     interface.dns_search = added.search.clone();
     let mut server = conf::Peer::new(added.server_key);
-    server.preshared_key = Some(PresharedKey::from_bytes(added.preshared_key.as_bytes()));
+    server.preshared_key = Some(added.preshared_key.clone());
     server.endpoints = vec![endpoint.into()];
     server.allowed_ips = added.allowed_ips.clone();
     server.persistent_keepalive = Some(KEEPALIVE);

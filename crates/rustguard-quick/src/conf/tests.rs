@@ -69,7 +69,7 @@ fn everything_is_read() {
     assert_eq!(interface.post_up, ["a; b=c", "d"]);
     let [laptop, other] = &config.peers[..] else { panic!("two peers") };
     assert_eq!(laptop.name.as_deref(), Some("laptop of Zoë"));
-    assert_eq!(*laptop.preshared_key.as_ref().unwrap().to_base64(), OTHER);
+    assert_eq!(laptop.preshared_key, Some(OTHER.parse().unwrap()));
     assert_eq!(laptop.endpoints, [EndpointSpec::Name("vpn.example.com".into(), 51_820).into()]);
     assert_eq!(laptop.allowed_ips.len(), 2);
     assert_eq!(laptop.persistent_keepalive, Some(Duration::from_secs(25)));

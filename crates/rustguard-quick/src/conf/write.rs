@@ -103,7 +103,7 @@ fn push_peer(out: &mut String, peer: &Peer) {
     out.push_str("[Peer]\n");
     line(out, "PublicKey", &*to_base64(&peer.public_key.0));
     if let Some(key) = &peer.preshared_key {
-        line(out, "PresharedKey", &*key.to_base64());
+        line(out, "PresharedKey", &*to_base64(key.as_bytes()));
     }
     let allowed_ips = peer.allowed_ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     line_unless(out, allowed_ips.is_empty(), "AllowedIPs", allowed_ips);
