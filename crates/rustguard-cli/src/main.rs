@@ -15,6 +15,10 @@ use commands::{
     check, demo, down, invite, join, keys, map, neighbours, pages, pairing, peer, routes, serve, show, status, trace,
     up, userspace,
 };
+use output::{
+    colour::{self, Palette},
+    escape::escape,
+};
 use process::{harden, inherited, log};
 use std::{io, process::ExitCode};
 
@@ -28,6 +32,7 @@ fn main() -> ExitCode {
 }
 
 fn start() -> anyhow::Result<ExitCode> {
+    colour::init();
     let cli = Cli::parse();
     let tunnel = matches!(cli.command, Some(Command::Up { .. } | Command::Serve(_) | Command::Join(_)) | None);
     if tunnel {
@@ -98,5 +103,6 @@ fn failure(error: &anyhow::Error) -> Option<String> {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
     };
     let unheard = error.chain().any(broken_pipe) || error.is::<check::Reported>();
-    (!unheard).then(|| format!("rustguard: {error:#}"))
+    let name = Palette::of(&io::stderr()).bad("rustguard:").bold();
+    (!unheard).then(|| format!("{name} {}", escape(&format!("{error:#}"))))
 }

@@ -1,5 +1,7 @@
-//! The output of commands: text, tables, QR codes and pictures.
+//! The output of commands: text, colours, tables, QR codes and pictures.
 
+pub(crate) mod colour;
+pub(crate) mod escape;
 pub(crate) mod qr;
 pub(crate) mod screen;
 pub(crate) mod stock;

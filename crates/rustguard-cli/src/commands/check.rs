@@ -1,7 +1,7 @@
 //! `rustguard check`, and the function with which `up` reads its file. Both show diagnostics in the style of a
 //! compiler.
 
-use crate::arguments::Check;
+use crate::{arguments::Check, output::colour::Palette};
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use anyhow::{Context as _, Result, bail};
 use rustguard_quick::conf::{self, Config, Diagnostic, Severity};
@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::{
     fmt,
     fs::File,
-    io::{self, IsTerminal as _, Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -147,8 +147,7 @@ impl Source {
     /// Shows each diagnostic on standard error with its line. Secrets in the line are replaced by stars.
     fn show(&self, diagnostics: &[Diagnostic]) -> io::Result<()> {
         let mut err = io::stderr().lock();
-        let colour = err.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
+        let renderer = if Palette::of(&io::stderr()).is_coloured() { Renderer::styled() } else { Renderer::plain() };
         let path = self.path.to_string_lossy();
         if self.readable_by_others {
             let group = Group::with_title(Level::WARNING.primary_title(self.exposure()))

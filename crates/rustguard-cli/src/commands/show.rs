@@ -5,12 +5,13 @@ mod pretty;
 
 use crate::{
     arguments::{self, Field},
+    output::colour::Palette,
     uapi::{self, Device, Peer},
 };
 use anyhow::Result;
 use rustguard_device::key::to_base64;
 use std::{
-    io::{self, IsTerminal as _, Write},
+    io::{self, Write},
     process::ExitCode,
 };
 use zeroize::Zeroizing;
@@ -55,7 +56,7 @@ pub(crate) fn run(arguments: &arguments::Show) -> Result<ExitCode> {
             }
         }
         None if arguments.json => json::print(&mut out, &devices, secrets)?,
-        None => pretty::print(&mut out, &devices, secrets, colour())?,
+        None => pretty::print(&mut out, &devices, secrets, Palette::of(&io::stdout()))?,
     }
     Ok(code)
 }
@@ -64,15 +65,6 @@ pub(crate) fn run(arguments: &arguments::Show) -> Result<ExitCode> {
 /// any case.
 fn show_secrets() -> bool {
     std::env::var_os("WG_HIDE_KEYS").is_some_and(|value| value == "never")
-}
-
-/// Whether to use colours, by `WG_COLOR_MODE`: always, never, or by default only on a terminal.
-fn colour() -> bool {
-    match std::env::var("WG_COLOR_MODE").as_deref() {
-        Ok("always") => true,
-        Ok("never") => false,
-        _ => io::stdout().is_terminal(),
-    }
 }
 
 /// Prints one field exactly in the format of `wg show INTERFACE FIELD`. With `all`, `wg` prints the interface in every

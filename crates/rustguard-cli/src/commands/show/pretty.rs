@@ -1,7 +1,11 @@
 //! The state of interfaces for people.
 
 use super::{Device, NONE, Peer, allowed_ips, public_key, secret, to_base64};
-use crate::output::words::{ago, bytes, now, span};
+use crate::output::{
+    colour::{Painted, Palette},
+    escape::escape,
+    words::{ago, bytes, now, span},
+};
 use rustguard_device::uapi::{PathView, PathWord};
 use std::{
     fmt::{Display, Write as _},
@@ -13,8 +17,13 @@ use zeroize::Zeroizing;
 const HIDDEN: &str = "(hidden)";
 
 /// Prints a block for each interface and for each peer. The peer with the latest handshake comes first.
-pub(super) fn print(out: &mut impl Write, devices: &[(String, Device)], secrets: bool, colour: bool) -> io::Result<()> {
-    let mut page = Page { out, colour, secrets, now: now() };
+pub(super) fn print(
+    out: &mut impl Write,
+    devices: &[(String, Device)],
+    secrets: bool,
+    palette: Palette,
+) -> io::Result<()> {
+    let mut page = Page { out, palette, secrets, now: now() };
     for (index, (name, device)) in devices.iter().enumerate() {
         if index > 0 {
             writeln!(page.out)?;
@@ -73,14 +82,14 @@ fn relay(device: &Device) -> Option<String> {
 
 struct Page<'a, W> {
     out: &'a mut W,
-    colour: bool,
+    palette: Palette,
     secrets: bool,
     now: Duration,
 }
 
 impl<W: Write> Page<'_, W> {
     fn device(&mut self, name: &str, device: &Device) -> io::Result<()> {
-        self.title("interface", name, "32")?;
+        self.title("interface", name, Palette::good)?;
         self.line("public key", &*public_key(device))?;
         self.secret("private key", device.private_key.as_ref())?;
         self.line("listening port", device.listen_port)?;
@@ -116,10 +125,10 @@ impl<W: Write> Page<'_, W> {
         let key = to_base64(&peer.public_key.0);
         match &peer.name {
             Some(name) => {
-                self.title("peer", name, "33")?;
+                self.title("peer", name, Palette::warning)?;
                 self.line("public key", &*key)?;
             }
-            None => self.title("peer", &key, "33")?,
+            None => self.title("peer", &key, Palette::warning)?,
         }
         if peer.preshared_key.is_some() {
             self.secret("preshared key", peer.preshared_key.as_ref())?;
@@ -143,20 +152,14 @@ impl<W: Write> Page<'_, W> {
         Ok(())
     }
 
-    fn title(&mut self, what: &str, name: &str, colour: &str) -> io::Result<()> {
-        if self.colour {
-            writeln!(self.out, "\x1b[{colour};1m{what}\x1b[0m: \x1b[{colour}m{name}\x1b[0m")
-        } else {
-            writeln!(self.out, "{what}: {name}")
-        }
+    fn title(&mut self, what: &str, name: &str, paint: fn(Palette, String) -> Painted<String>) -> io::Result<()> {
+        let (what, name) =
+            (paint(self.palette, what.to_owned()).bold(), paint(self.palette, escape(name).into_owned()));
+        writeln!(self.out, "{what}: {name}")
     }
 
     fn line(&mut self, key: &str, value: impl Display) -> io::Result<()> {
-        if self.colour {
-            writeln!(self.out, "  \x1b[1m{key}\x1b[0m: {value}")
-        } else {
-            writeln!(self.out, "  {key}: {value}")
-        }
+        writeln!(self.out, "  {}: {value}", self.palette.strong(key))
     }
 
     fn secret(&mut self, what: &str, key: Option<&Zeroizing<[u8; 32]>>) -> io::Result<()> {
@@ -199,9 +202,9 @@ mod tests {
         }
     }
 
-    fn page(secrets: bool, colour: bool) -> String {
+    fn page(secrets: bool, palette: Palette) -> String {
         let mut out = Vec::new();
-        let mut page = Page { out: &mut out, colour, secrets, now: Duration::from_secs(100 + 3600 + 61) };
+        let mut page = Page { out: &mut out, palette, secrets, now: Duration::from_secs(100 + 3600 + 61) };
         page.device("wg0", &device()).unwrap();
         String::from_utf8(out).unwrap()
     }
@@ -219,12 +222,15 @@ mod tests {
              allowed ips: 10.0.0.0/8, fd00::/8\n  transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n",
             *public
         );
-        assert_eq!(page(false, false), expected);
+        assert_eq!(page(false, Palette::PLAIN), expected);
     }
 
     #[test]
     fn secrets_and_colours_only_when_asked_for() {
-        assert!(page(true, false).contains("private key: CAgI") && page(true, false).contains("preshared key: AQEB"));
-        assert!(page(false, true).contains("\x1b[32;1minterface\x1b[0m: \x1b[32mwg0\x1b[0m"));
+        assert!(
+            page(true, Palette::PLAIN).contains("private key: CAgI")
+                && page(true, Palette::PLAIN).contains("preshared key: AQEB")
+        );
+        assert!(page(false, Palette::COLOURED).contains("\x1b[1m\x1b[32minterface\x1b[0m: \x1b[32mwg0\x1b[0m"));
     }
 }
