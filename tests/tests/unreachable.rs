@@ -64,6 +64,37 @@ fn nobody_has_the_address() {
     });
 }
 
+/// What avahi, LLMNR, DHCP, NetBIOS and the kernel itself send to every interface is no loss, on either side: `a` has its default routes
+/// through the tunnel, and so its peer gets all of it, from addresses that are no allowed IPs.
+#[test]
+fn a_healthy_tunnel_shows_no_drops() {
+    ours(|lab| {
+        let mut pair = Pair::new(lab, Outside::V4)?;
+        let chatter = "ip -6 addr add fe80::77/64 dev $1 nodad
+             for to in 224.0.0.251 224.0.0.252 239.255.255.250; do ping -q -n -c 1 -W 0.1 -I $1 $to || true; done
+             for to in 255.255.255.255 10.9.0.255; do ping -q -b -n -c 1 -W 0.1 -I $1 $to || true; done
+             for to in ff02::fb ff02::1:3 ff02::2 ff02::16; do ping -q -n -c 1 -W 0.1 -I $1 $to%$1 || true; done";
+        let chat = |node: &Node, interface: &str| node.run(&["sh", "-ec", chatter, "sh", interface]);
+        for everything in [false, true] {
+            if everything {
+                pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0, ::/0".to_owned();
+            }
+            let (a, b) = pair.start(lab, Program::Subject, Program::Subject)?;
+            pair.a.reaches(INSIDE_B[0], 10)?;
+            chat(&pair.a, "wga")?;
+            chat(&pair.b, "wgb")?;
+            pair.a.reaches(INSIDE_B[1], 10)?;
+            for (node, interface) in [(&pair.a, "wga"), (&pair.b, "wgb")] {
+                let shown = node.end_of(node.rustguard()?.args(["show", interface]))?;
+                ensure!(!shown.stdout.contains("dropped"), "{everything}: {shown}");
+            }
+            ensure!((dropped(&pair.b, "wgb", "multicast")? > 0) == everything, "it has a counter of its own");
+            drop((a, b));
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn nobody_knows_where_the_peer_is() {
     ours(|lab| {

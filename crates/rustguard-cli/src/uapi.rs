@@ -62,6 +62,8 @@ pub(crate) struct Peer {
     pub(crate) tx_bytes: u64,
     /// In seconds. Zero means off.
     pub(crate) persistent_keepalive: u16,
+    /// The number of dropped packets from and to the peer, by reason. Other implementations do not report it.
+    pub(crate) drops: Vec<(String, u64)>,
 }
 
 /// The names of the interfaces whose socket has a listener, in alphabetical order.
@@ -196,7 +198,9 @@ impl Device {
             }
             key => {
                 if let Some(reason) = key.strip_prefix("rustguard_drop_") {
-                    self.drops.push((reason.to_owned(), value.parse()?));
+                    // Behind a peer's key, the line is about the peer.
+                    let drops = self.peers.last_mut().map_or(&mut self.drops, |peer| &mut peer.drops);
+                    drops.push((reason.to_owned(), value.parse()?));
                 } else if let Some(name) = key.strip_prefix("rustguard_counter_") {
                     self.counters.push((name.to_owned(), value.parse()?));
                 } else if let Some(peer) = self.peers.last_mut() {
@@ -222,6 +226,7 @@ impl Peer {
             rx_bytes: 0,
             tx_bytes: 0,
             persistent_keepalive: 0,
+            drops: Vec::new(),
         }
     }
 
@@ -283,7 +288,7 @@ mod tests {
              protocol_version=1\nrustguard_name=lap\u{1b}top\nendpoint=[2001:db8::1]:9\n\
              rustguard_path={{\"configured\":null,\"endpoint\":\"[2001:db8::1]:9\",\"local\":null,\"state\":\"up\",\"round_trip_us\":9,\"active\":true,\"weight\":2}}\nlast_handshake_time_sec=5\n\
              last_handshake_time_nsec=6\ntx_bytes=22\nrx_bytes=11\npersistent_keepalive_interval=25\nallowed_ip=10.0.0.0/8\n\
-             allowed_ip=fd00::/8\nfuture=x\npublic_key={zeros}\nerrno=0\n\n"
+             allowed_ip=fd00::/8\nrustguard_drop_replayed=6\nfuture=x\npublic_key={zeros}\nerrno=0\n\n"
         ))
         .unwrap();
         assert_eq!((device.listen_port, device.fwmark, device.peers.len()), (51_820, 7, 2));
@@ -297,6 +302,7 @@ mod tests {
         assert_eq!(peer.last_handshake, Duration::new(5, 6));
         assert_eq!((peer.rx_bytes, peer.tx_bytes, peer.persistent_keepalive), (11, 22, 25));
         assert_eq!(peer.allowed_ips.len(), 2);
+        assert_eq!((&peer.drops[..], device.peers[1].drops.len()), (&[("replayed".to_owned(), 6)][..], 0));
     }
 
     #[test]

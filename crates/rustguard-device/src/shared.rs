@@ -11,12 +11,25 @@ pub(crate) mod testing;
 pub(crate) mod to_control;
 
 use crate::{
-    config::SourceCheck, drops::Drops, filter::Filter, foreign::ForeignProtocol, handshakes::HandshakeQueues,
-    sessions::Sessions, waiting::WaitingBytes,
+    config::SourceCheck,
+    drops::{DropReason, Drops},
+    filter::Filter,
+    foreign::ForeignProtocol,
+    handshakes::HandshakeQueues,
+    sessions::Sessions,
+    waiting::WaitingBytes,
 };
 use arc_swap::ArcSwap;
+use ipnet::Ipv4Net;
 pub(crate) use logged_counter::LoggedCounter;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+use peer::PeerShared;
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    sync::{
+        Arc,
+        atomic::{AtomicU16, AtomicU32, AtomicU64},
+    },
+};
 use table::Table;
 use to_control::{RouteQuestion, ToControl};
 
@@ -36,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) source_check: SourceCheck,
     /// Packets with such sources that were let through.
     pub(crate) unannounced: LoggedCounter,
+    /// The broadcast addresses of the interface's own networks. Read only for packets that no peer gets.
+    pub(crate) broadcasts: ArcSwap<Vec<Ipv4Addr>>,
     /// The UDP port of the sockets.
     pub(crate) port: AtomicU16,
     /// The tunnel's own datagrams that the host's routes led back into the interface.
@@ -67,6 +82,7 @@ impl Shared {
             relayed: AtomicU64::new(0),
             source_check: SourceCheck::default(),
             unannounced: LoggedCounter::default(),
+            broadcasts: ArcSwap::default(),
             port: AtomicU16::new(port),
             looped: LoggedCounter::default(),
             filter: None,
@@ -77,5 +93,30 @@ impl Shared {
             is_engine_packet: None,
             foreign: None,
         }
+    }
+
+    /// Whether packets for this address are for all hosts of one of the interface's own networks.
+    #[cold]
+    pub(crate) fn is_broadcast(&self, destination: IpAddr) -> bool {
+        matches!(destination, IpAddr::V4(address) if self.broadcasts.load().contains(&address))
+    }
+
+    /// The interface has, or has lost, an address of this network. Two addresses of one network have one broadcast address, which goes
+    /// with the first of them: a counter may then count what it need not.
+    pub(crate) fn set_network(&self, network: Ipv4Net, present: bool) {
+        // RFC 3021: networks of two addresses have no broadcast.
+        if network.prefix_len() < 31 {
+            let mut all = Vec::clone(&self.broadcasts.load());
+            all.retain(|known| *known != network.broadcast());
+            all.extend(present.then(|| network.broadcast()));
+            self.broadcasts.store(Arc::new(all));
+        }
+    }
+
+    /// Counts `n` packets of `peer`, or for it, as dropped. Drops whose peer is not known are counted in
+    /// [`drops`](Self::drops) alone.
+    pub(crate) fn dropped(&self, peer: &PeerShared, reason: DropReason, n: usize) {
+        self.drops.count(reason, n);
+        peer.drops.count(reason, n);
     }
 }

@@ -40,8 +40,12 @@ pub struct Status {
 impl Status {
     /// How many packets were dropped for this reason since the start.
     pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.drops.iter().find(|count| count.reason == reason).map_or(0, |count| count.packets)
+        dropped(&self.drops, reason)
     }
+}
+
+fn dropped(drops: &[DropCount], reason: DropReason) -> u64 {
+    drops.iter().find(|count| count.reason == reason).map_or(0, |count| count.packets)
 }
 
 /// How many packets were dropped for one reason.
@@ -125,9 +129,17 @@ pub struct PeerStatus {
     pub tx_bytes: u64,
     /// The peer's allowed IPs.
     pub allowed_ips: Vec<IpNet>,
+    /// What was dropped of the peer's packets and of the packets for it, by reason, since the peer was added. Reasons
+    /// that never happened are left out. [`Status::drops`] has these drops too, and those whose peer is not known.
+    pub drops: Vec<DropCount>,
 }
 
 impl PeerStatus {
+    /// How many packets from or to the peer were dropped for this reason since it was added.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        dropped(&self.drops, reason)
+    }
+
     /// A peer that nothing is known of yet.
     pub fn new(public_key: PublicKey) -> Self {
         Self {
@@ -141,6 +153,7 @@ impl PeerStatus {
             rx_bytes: 0,
             tx_bytes: 0,
             allowed_ips: Vec::new(),
+            drops: Vec::new(),
         }
     }
 }

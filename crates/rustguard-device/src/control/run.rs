@@ -258,6 +258,7 @@ impl<B: Binder> Control<B> {
     fn host_event(&mut self, event: HostEvent) -> Option<CloseReason> {
         match event {
             HostEvent::LinkMtu(mtu) => self.shared.mtu.store(mtu, Relaxed),
+            HostEvent::LinkNetwork(network, present) => self.shared.set_network(network, present),
             HostEvent::LinkDeleted => return Some(CloseReason::InterfaceDeleted),
             HostEvent::NetworkChanged => {
                 self.network_changed();

@@ -3,6 +3,7 @@
 use super::{Control, paths};
 use crate::{
     binder::Binder,
+    drops::DropReason,
     kernel::LearnedRoutes,
     key::PresharedKey,
     secrets::Secrets,
@@ -30,9 +31,9 @@ impl<B: Binder> Control<B> {
                 rx_bytes: entry.shared.activity.rx_bytes(),
                 tx_bytes: entry.shared.activity.tx_bytes(),
                 allowed_ips: self.allowed.of(peer),
+                drops: drop_counts(entry.shared.drops.snapshot()),
             })
         });
-        let drops = self.shared.drops.snapshot().into_iter();
         Status {
             public_key: self.node.public_key(),
             listen_port: self.sockets.port(),
@@ -41,7 +42,7 @@ impl<B: Binder> Control<B> {
             relaying: self.relay.status(),
             relayed: self.shared.relayed.load(Ordering::Relaxed),
             unannounced: self.shared.unannounced.packets(),
-            drops: drops.map(|(reason, packets)| DropCount { reason, packets }).collect(),
+            drops: drop_counts(self.shared.drops.snapshot()),
             counters: self.counters.as_ref().map(|counters| counters()).unwrap_or_default(),
         }
     }
@@ -97,4 +98,8 @@ impl<B: Binder> Control<B> {
         let entry = self.peers.get(&peer)?;
         Some(PeerLabel { public_key: entry.shared.public_key, name: entry.name.clone() })
     }
+}
+
+fn drop_counts(drops: Vec<(DropReason, u64)>) -> Vec<DropCount> {
+    drops.into_iter().map(|(reason, packets)| DropCount { reason, packets }).collect()
 }

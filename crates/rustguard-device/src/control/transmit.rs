@@ -77,7 +77,7 @@ impl<B: Binder> Control<B> {
                 frames.push(Frame { offset, len: packet.len(), counter: 0 });
             }
             let Some(reserved) = sealer.reserve(now.instant, frames.len()) else {
-                return self.shared.drops.count(DropReason::StagingFull, frames.len());
+                return self.shared.dropped(peer, DropReason::StagingFull, frames.len());
             };
             Batch { slab: &mut slab[..], transmits: &mut transmits, now: now.instant, shared: &self.shared }.seal_with(
                 sealer,
@@ -106,7 +106,7 @@ impl<B: Binder> Control<B> {
         let now = now();
         let active = || shared.endpoint.load().as_deref().copied();
         let Some(endpoint) = (if let Payload::Probe(to) = text { Some(to) } else { active() }) else {
-            return self.shared.drops.count(DropReason::NoEndpoint, 1);
+            return self.shared.dropped(&shared, DropReason::NoEndpoint, 1);
         };
         if !matches!(text, Payload::Keepalive) {
             entry.overhead_tx += (packet.len() + OVERHEAD) as u64;

@@ -1,5 +1,7 @@
 //! The kernel's answers, in types that also exist without the feature `kernel`.
 
+use ipnet::Ipv4Net;
+
 /// A change of the tunnel's interface or of the network around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -9,6 +11,8 @@ pub enum HostEvent {
     LinkDeleted,
     /// The interface's new MTU in bytes.
     LinkMtu(u32),
+    /// The interface has, or has lost, an IPv4 address of this network.
+    LinkNetwork(Ipv4Net, bool),
     /// The interface was set up.
     LinkUp,
     /// The interface was set down.

@@ -7,7 +7,7 @@ use super::{
 };
 use futures_util::TryStreamExt as _;
 use rtnetlink::packet_route::{
-    address::AddressAttribute,
+    address::{AddressAttribute, AddressMessage},
     link::{LinkAttribute, LinkFlags, LinkMessage},
 };
 use std::net::IpAddr;
@@ -56,6 +56,17 @@ impl Netlink {
             Ok(message) => Ok(message.as_ref().map(Link::from_message)),
             Err(error) if errno(&error) == Some(ENODEV) => Ok(None),
             Err(error) => Err(KernelError::netlink("look up an interface", &error)),
+        }
+    }
+}
+
+impl Netlink {
+    /// The addresses of the interface with this index; none if there is no such interface.
+    pub(super) async fn addresses_of(&self, index: u32) -> Result<Vec<AddressMessage>, KernelError> {
+        let request = self.handle().address().get().set_link_index_filter(index);
+        match request.execute().try_collect().await {
+            Err(error) if errno(&error) == Some(ENODEV) => Ok(Vec::new()),
+            addresses => addresses.map_err(|error| KernelError::netlink("list the interface's addresses", &error)),
         }
     }
 }

@@ -8,15 +8,17 @@ use super::{
     route_table::table_of,
 };
 use futures_util::{FutureExt, Stream, StreamExt};
+use ipnet::Ipv4Net;
 use rtnetlink::{
     packet_core::{NetlinkMessage, NetlinkPayload},
     packet_route::{
         AddressFamily, RouteNetlinkMessage,
+        address::{AddressAttribute, AddressMessage},
         link::{LinkFlags, LinkMessage},
         route::{RouteAttribute, RouteFlags, RouteMessage, RouteType},
     },
 };
-use std::{collections::VecDeque, fmt, pin::Pin};
+use std::{collections::VecDeque, fmt, net::IpAddr, pin::Pin};
 use tokio::task::JoinHandle;
 
 /// The kernel's table of its own addresses, RT_TABLE_LOCAL. Its routes only repeat the address messages.
@@ -39,11 +41,12 @@ impl Monitor {
         let task = tokio::spawn(connection);
         let netlink = Netlink::open()?;
         let mut view = View { index, link: None, pending: VecDeque::new(), deleted: false };
-        // The subscription precedes the query, so a change in between is seen twice and never missed.
+        // The subscription precedes the queries, so a change in between is seen twice and never missed.
         match netlink.link_by_index(index).await? {
             Some(link) => view.link = Some(link),
             None => view.gone(),
         }
+        netlink.addresses_of(index).await?.iter().for_each(|address| view.address_is(address, true));
         Ok(Self { messages: Box::pin(messages.map(|(message, _)| message)), netlink, view, task })
     }
 
@@ -81,6 +84,10 @@ impl Monitor {
         match self.netlink.link_by_index(self.view.index).await {
             Ok(Some(link)) => self.view.link_is(link),
             Ok(None) => self.view.gone(),
+            Err(error) => tracing::warn!("{error}"),
+        }
+        match self.netlink.addresses_of(self.view.index).await {
+            Ok(addresses) => addresses.iter().for_each(|address| self.view.address_is(address, true)),
             Err(error) => tracing::warn!("{error}"),
         }
     }
@@ -131,11 +138,8 @@ impl View {
                     self.network_changed();
                 }
             }
-            RouteNetlinkMessage::NewAddress(address) | RouteNetlinkMessage::DelAddress(address)
-                if address.header.index != self.index =>
-            {
-                self.network_changed();
-            }
+            RouteNetlinkMessage::NewAddress(address) => self.address_is(address, true),
+            RouteNetlinkMessage::DelAddress(address) => self.address_is(address, false),
             RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) if self.is_outside(route) => {
                 self.network_changed();
             }
@@ -152,6 +156,14 @@ impl View {
         }
         if before.is_none_or(|before| before.up != now.up) {
             self.pending.push_back(if now.up { HostEvent::LinkUp } else { HostEvent::LinkDown });
+        }
+    }
+
+    fn address_is(&mut self, address: &AddressMessage, present: bool) {
+        if address.header.index != self.index {
+            self.network_changed();
+        } else if let Some(network) = network(address) {
+            self.pending.push_back(HostEvent::LinkNetwork(network, present));
         }
     }
 
@@ -177,6 +189,14 @@ impl View {
     }
 }
 
+/// The IPv4 network that an address of the interface is in.
+fn network(address: &AddressMessage) -> Option<Ipv4Net> {
+    address.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(IpAddr::V4(local)) => Ipv4Net::new(*local, address.header.prefix_len).ok(),
+        _ => None,
+    })
+}
+
 /// Whether a link came up or went down. Drivers also announce other changes, wireless ones several times a minute.
 fn carrier_changed(link: &LinkMessage) -> bool {
     link.header.change_mask.intersects(LinkFlags::Up | LinkFlags::Running | LinkFlags::LowerUp)
@@ -185,7 +205,7 @@ fn carrier_changed(link: &LinkMessage) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rtnetlink::{packet_core::NetlinkHeader, packet_route::address::AddressMessage};
+    use rtnetlink::packet_core::NetlinkHeader;
 
     fn view() -> View {
         let link = Some(Link { index: 7, mtu: 1420, up: true });

@@ -4,7 +4,7 @@ use super::{Errno, path::PathView, routing::RoutingView};
 use crate::{
     key::{PresharedKey, push_hex},
     secrets::Secrets,
-    status::{PeerStatus, RelayStatus, RoutingStatus, Status},
+    status::{DropCount, PeerStatus, RelayStatus, RoutingStatus, Status},
 };
 use std::{fmt::Write as _, time::Duration};
 use zeroize::Zeroizing;
@@ -38,9 +38,7 @@ pub(super) fn status(status: &Status, secrets: &Secrets, names: bool) -> Zeroizi
         if status.unannounced > 0 {
             line(&mut out, "rustguard_unannounced", status.unannounced);
         }
-        for drop in &status.drops {
-            line(&mut out, &format!("rustguard_drop_{}", drop.reason.name()), drop.packets);
-        }
+        drops(&mut out, &status.drops);
         for counter in &status.counters {
             line(&mut out, &format!("rustguard_counter_{}", counter.name), counter.value);
         }
@@ -81,6 +79,15 @@ fn peer(out: &mut String, peer: &PeerStatus, preshared_key: Option<&PresharedKey
     for net in &peer.allowed_ips {
         line(out, "allowed_ip", net);
     }
+    if names {
+        drops(out, &peer.drops);
+    }
+}
+
+fn drops(out: &mut String, drops: &[DropCount]) {
+    for drop in drops {
+        line(out, &format!("rustguard_drop_{}", drop.reason.name()), drop.packets);
+    }
 }
 
 fn line(out: &mut String, key: &str, value: impl std::fmt::Display) {
@@ -93,7 +100,7 @@ mod tests {
     use crate::{
         config::PathSpec,
         drops::DropReason,
-        status::{Counter, DropCount, PathStatus},
+        status::{Counter, PathStatus},
     };
     use rustguard_core::paths::{PathPolicy, State};
     use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -124,6 +131,7 @@ mod tests {
                 rx_bytes: 11,
                 tx_bytes: 22,
                 allowed_ips: vec!["10.0.0.0/8".parse().unwrap()],
+                drops: vec![DropCount { reason: DropReason::NotIp, packets: 6 }],
             }],
             relaying: RelayStatus::Rules("the chain `forward`".into()),
             relayed: 7,
@@ -167,6 +175,7 @@ mod tests {
         );
         assert!(text.contains("\nrustguard_name=laptop\n") && text.contains("\nrustguard_drop_forged=3\n"));
         assert!(text.contains("\nrustguard_counter_admitted=4\n"));
+        assert!(text.ends_with("\nallowed_ip=10.0.0.0/8\nrustguard_drop_not_ip=6\n"), "{}", *text);
     }
 
     #[test]

@@ -11,7 +11,10 @@ use crate::{
 };
 use rustguard_core::{node::PeerId, packet::IpHead, routing::Role, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
-use std::{cell::Cell, net::IpAddr};
+use std::{
+    cell::Cell,
+    net::{IpAddr, Ipv4Addr},
+};
 
 /// One batch's view of the routing table. It remembers the last answers: the packets of a run mostly have the same addresses.
 pub(super) struct Decision<'a> {
@@ -41,6 +44,12 @@ enum RelayDecision {
     Relay,
     ToHost,
     Refuse,
+}
+
+/// Whether packets for this address are for no single host: neighbour discovery, mDNS and the like, which a host sends to every
+/// interface.
+pub(super) fn is_for_all(destination: IpAddr) -> bool {
+    destination.is_multicast() || destination == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
 impl<'a> Decision<'a> {

@@ -1,7 +1,7 @@
 //! In: UDP → session by receiver index → opened in place → replay → endpoint → source check → TUN, or another peer.
 
 use super::{
-    decision::{Decision, Outcome},
+    decision::{Decision, Outcome, is_for_all},
     lanes::Lanes,
     now,
     relay_batch::RelayBatch,
@@ -138,11 +138,11 @@ impl Rx {
         let opener = run.session.opener();
         let Some(opener) = opener.as_deref() else {
             // Control has just removed it.
-            shared.drops.count(DropReason::UnknownIndex, self.frames.len());
+            shared.dropped(peer, DropReason::UnknownIndex, self.frames.len());
             return self.frames.clear();
         };
         if !opener.usable(now) {
-            shared.drops.count(DropReason::SessionExpired, self.frames.len());
+            shared.dropped(peer, DropReason::SessionExpired, self.frames.len());
             return self.frames.clear();
         }
         self.opened.clear();
@@ -166,8 +166,8 @@ impl Rx {
                 }
             }
         }
-        shared.drops.count(DropReason::Forged, forged);
-        shared.drops.count(DropReason::Replayed, replayed);
+        shared.dropped(peer, DropReason::Forged, forged);
+        shared.dropped(peer, DropReason::Replayed, replayed);
         if bytes > 0 {
             if opener.first_use() {
                 shared.control.notify(Notice::Confirmed(run.index));
@@ -195,7 +195,7 @@ impl Rx {
                         peer.overhead_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
                         to_paths(peer, run.from, probe, now, shared);
                     }
-                    None => shared.drops.count(DropReason::NotIp, 1),
+                    None => shared.dropped(peer, DropReason::NotIp, 1),
                 }
                 continue;
             };
@@ -206,7 +206,7 @@ impl Rx {
                 continue;
             }
             if let Err(reason) = decision.admit(peer, &head, now) {
-                shared.drops.count(reason, 1);
+                shared.dropped(peer, refusal(reason, &head), 1);
                 continue;
             }
             if run.ecn != ecn::NOT_ECT {
@@ -219,7 +219,7 @@ impl Rx {
                 Outcome::Forward(_) | Outcome::Deliver => {
                     lanes.deliver(&self.slab, Span { offset: frame.offset, len: head.len });
                 }
-                Outcome::Drop(reason) => shared.drops.count(reason, 1),
+                Outcome::Drop(reason) => shared.dropped(peer, reason, 1),
                 Outcome::Ignore => {}
             }
         }
@@ -227,11 +227,21 @@ impl Rx {
     }
 }
 
+/// The reason to count for a packet of a peer's whose source was refused. A host sends multicast to every interface, from whatever
+/// address the interface has: that is no mistake in anybody's allowed IPs.
+#[cold]
+fn refusal(reason: DropReason, head: &IpHead) -> DropReason {
+    match reason {
+        DropReason::SourceNotAllowed if is_for_all(head.destination) => DropReason::Multicast,
+        reason => reason,
+    }
+}
+
 /// Hands a probe to control.
 #[cold]
 fn to_paths(from: &PeerShared, place: Endpoint, probe: Probe, now: Instant, shared: &Shared) {
     if !from.may_probe(now) || shared.control.probes.try_send((from.id, place, probe)).is_err() {
-        shared.drops.count(DropReason::ProbeLimit, 1);
+        shared.dropped(from, DropReason::ProbeLimit, 1);
     }
 }
 
@@ -256,7 +266,7 @@ fn to_engine(from: &PeerShared, packet: &[u8], mtu: usize, now: Instant, shared:
         }
     };
     if let Some(reason) = refused {
-        shared.drops.count(reason, 1);
+        shared.dropped(from, reason, 1);
     }
 }
 

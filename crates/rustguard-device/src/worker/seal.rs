@@ -52,7 +52,7 @@ impl Batch<'_> {
         }
         let endpoint = peer.endpoint.load();
         let Some(&endpoint) = endpoint.as_deref() else {
-            shared.drops.count(DropReason::NoEndpoint, frames.len());
+            shared.dropped(peer, DropReason::NoEndpoint, frames.len());
             return false;
         };
         for (frame, counter) in frames.iter_mut().zip(reserved.first..) {
@@ -91,13 +91,13 @@ impl Batch<'_> {
         // No endpoint to send an initiation to, and no name that could still be resolved: only the peer can begin, and by then
         // these packets would be stale.
         if peer.endpoint.load().is_none() && !peer.has_configured_endpoint.load(Ordering::Relaxed) {
-            shared.drops.count(DropReason::NoEndpoint, frames.len());
+            shared.dropped(peer, DropReason::NoEndpoint, frames.len());
             return false;
         }
         let first = waiting.is_empty();
         let packets = frames.iter().map(|frame| &self.slab[frame.offset..frame.offset + frame.len]);
         let dropped = packets.map(|packet| waiting.push(packet, &shared.waiting_bytes)).sum();
-        shared.drops.count(DropReason::StagingFull, dropped);
+        shared.dropped(peer, DropReason::StagingFull, dropped);
         if first {
             shared.control.want_handshake(peer);
         }
@@ -105,16 +105,23 @@ impl Batch<'_> {
     }
 }
 
-/// Sends what was sealed for `peers`.
+/// Sends what was sealed for `peers`. The kernel says how many datagrams of all it refused: they are counted for a peer where the
+/// batch has no other.
 pub(crate) fn send<'a>(
     network: &mut impl Network,
     slab: &[u8],
     transmits: &[Transmit],
-    peers: impl Iterator<Item = &'a PeerShared>,
+    peers: impl Iterator<Item = &'a PeerShared> + Clone,
     shared: &Shared,
 ) {
     let sent = network.send(slab, transmits);
     shared.drops.count(DropReason::SendFailed, sent.failed);
+    if sent.failed > 0
+        && let Some(only) = peers.clone().next()
+        && peers.clone().all(|peer| peer.id == only.id)
+    {
+        only.drops.count(DropReason::SendFailed, sent.failed);
+    }
     if sent.source_lost > 0 {
         peers.for_each(PeerShared::forget_source);
     }

@@ -1,7 +1,7 @@
 //! Out: TUN → forwarding decision → padding → counters → sealed in place → UDP.
 
 use super::{
-    decision::{Decision, Outcome},
+    decision::{Decision, Outcome, is_for_all},
     lanes::Lanes,
     now,
     routing_loop::{self, LoopDetector},
@@ -19,13 +19,7 @@ use rustguard_core::{
 };
 use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{HEADROOM, Network, Segments, Span, Transmit, TunQueue};
-use std::{
-    io,
-    net::{IpAddr, Ipv4Addr},
-    ops::Range,
-    sync::atomic::Ordering,
-    thread,
-};
+use std::{io, ops::Range, sync::atomic::Ordering, thread};
 
 /// Packets in a batch: enough for the system calls to be shared, few enough to stay in the L2 cache (64 and 192 measured alike).
 const BATCH: usize = 64;
@@ -149,9 +143,15 @@ impl Tx {
                         if routing_loop::may_be(packet, port)
                             && self.loops.is_own(packet, peer, table, now(), shared) =>
                     {
+                        if let Some(peer) = table.peers.get(&peer) {
+                            let packets = if decision.is_filtered() { 1 } else { count };
+                            peer.drops.count(DropReason::RoutingLoop, packets);
+                        }
                         outcome = Outcome::Drop(DropReason::RoutingLoop);
                     }
-                    (Outcome::Drop(DropReason::NoRoute), Some(head)) if is_for_all(head.destination) => {
+                    (Outcome::Drop(DropReason::NoRoute), Some(head))
+                        if is_for_all(head.destination) || shared.is_broadcast(head.destination) =>
+                    {
                         outcome = Outcome::Ignore;
                     }
                     (Outcome::Drop(DropReason::NoRoute), Some(head)) => {
@@ -207,11 +207,6 @@ impl Tx {
         }
         Ok(())
     }
-}
-
-/// Whether the packet is for no single host: neighbour discovery, mDNS and the like, which a host sends to every interface.
-fn is_for_all(destination: IpAddr) -> bool {
-    destination.is_multicast() || destination == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
 #[cfg(test)]

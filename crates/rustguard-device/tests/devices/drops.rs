@@ -65,14 +65,15 @@ async fn nonsense_forgeries_and_repetitions_are_told_apart() {
     for payload in [&b"first"[..], b"last"] {
         assert_eq!(lab.node.next(), packet(1, 2, payload));
     }
-    for (reason, packets) in [
-        (DropReason::Malformed, 2),
-        (DropReason::Forged, 1),
-        (DropReason::Replayed, 2),
-        (DropReason::UnknownIndex, 1),
-        (DropReason::SourceNotAllowed, 1),
+    let status = lab.node.device.status().await.unwrap();
+    for (reason, packets, of_the_peer) in [
+        (DropReason::Malformed, 2, 0),
+        (DropReason::Forged, 1, 1),
+        (DropReason::Replayed, 2, 2),
+        (DropReason::UnknownIndex, 1, 0),
+        (DropReason::SourceNotAllowed, 1, 1),
     ] {
-        assert_eq!(lab.node.dropped(reason).await, packets, "{reason:?}");
+        assert_eq!((status.dropped(reason), status.peers[0].dropped(reason)), (packets, of_the_peer), "{reason:?}");
     }
 }
 

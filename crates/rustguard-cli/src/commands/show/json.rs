@@ -26,7 +26,7 @@ struct JsonDevice<'a> {
     relayed: u64,
     /// The number of accepted packets with a source that the sending router does not announce.
     unannounced: u64,
-    /// The number of dropped packets, by reason.
+    /// The number of dropped packets, by reason: those whose peer is known, and the others.
     dropped: BTreeMap<&'a str, u64>,
     /// The counters of enrolment.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -50,6 +50,8 @@ struct JsonPeer<'a> {
     tx_bytes: u64,
     /// In seconds.
     persistent_keepalive: Option<u16>,
+    /// The number of dropped packets from and to the peer, by reason. The counters of the device include these.
+    dropped: BTreeMap<&'a str, u64>,
 }
 
 /// Prints an array of interfaces. Without `secrets`, private and preshared keys are left out.
@@ -72,6 +74,7 @@ fn device<'a>(interface: &'a str, device: &'a Device, secrets: bool) -> JsonDevi
         rx_bytes: peer.rx_bytes,
         tx_bytes: peer.tx_bytes,
         persistent_keepalive: Some(peer.persistent_keepalive).filter(|&seconds| seconds > 0),
+        dropped: by_reason(&peer.drops),
     });
     JsonDevice {
         interface,
@@ -83,8 +86,12 @@ fn device<'a>(interface: &'a str, device: &'a Device, secrets: bool) -> JsonDevi
         relay_rules: device.relay_rules.as_deref(),
         relayed: device.relayed,
         unannounced: device.unannounced,
-        dropped: device.drops.iter().map(|(reason, count)| (reason.as_str(), *count)).collect(),
+        dropped: by_reason(&device.drops),
         enrolment: device.counters.iter().map(|(name, count)| (name.as_str(), *count)).collect(),
         peers: peers.collect(),
     }
+}
+
+fn by_reason(drops: &[(String, u64)]) -> BTreeMap<&str, u64> {
+    drops.iter().map(|(reason, count)| (reason.as_str(), *count)).collect()
 }

@@ -80,6 +80,13 @@ fn relay(device: &Device) -> Option<String> {
     })
 }
 
+/// Counts by reason; `None` if there are none. Multicast is left out, because healthy hosts send some: `--json` has it.
+fn dropped(drops: &[(String, u64)]) -> Option<String> {
+    let drops = drops.iter().filter(|(reason, _)| reason != "multicast");
+    let drops: Vec<_> = drops.map(|(reason, count)| format!("{count} {reason}")).collect();
+    Some(drops.join(", ")).filter(|drops| !drops.is_empty())
+}
+
 struct Page<'a, W> {
     out: &'a mut W,
     palette: Palette,
@@ -107,9 +114,8 @@ impl<W: Write> Page<'_, W> {
                 format!("{} packets accepted with sources that their routers do not announce", device.unannounced);
             self.line("unannounced", text)?;
         }
-        if !device.drops.is_empty() {
-            let drops: Vec<_> = device.drops.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-            self.line("dropped", drops.join(", "))?;
+        if let Some(drops) = dropped(&device.drops) {
+            self.line("dropped", drops)?;
         }
         if !device.counters.is_empty() {
             let counters: Vec<_> = device.counters.iter().map(|(name, count)| format!("{count} {name}")).collect();
@@ -149,6 +155,9 @@ impl<W: Write> Page<'_, W> {
         if peer.persistent_keepalive > 0 {
             self.line("persistent keepalive", format!("every {}", span(peer.persistent_keepalive.into())))?;
         }
+        if let Some(drops) = dropped(&peer.drops) {
+            self.line("dropped", drops)?;
+        }
         Ok(())
     }
 
@@ -186,6 +195,7 @@ mod tests {
             rx_bytes: 1536,
             tx_bytes: 3,
             persistent_keepalive: 25,
+            drops: vec![("multicast".to_owned(), 9), ("replayed".to_owned(), u64::from(byte))],
             ..Peer::new(PublicKey([byte; 32]))
         };
         Device {
@@ -196,7 +206,7 @@ mod tests {
             relay_rules: Some("the chain `x`".to_owned()),
             relayed: 12,
             unannounced: 5,
-            drops: vec![("forged".to_owned(), 3)],
+            drops: vec![("forged".to_owned(), 3), ("multicast".to_owned(), 4)],
             counters: vec![("admitted".to_owned(), 4)],
             peers: vec![peer(1, None, 0), peer(2, Some("laptop"), 100)],
         }
@@ -217,9 +227,9 @@ mod tests {
              relay: by the host, because of the chain `x` (--relay unfiltered ignores it)\n  relayed: 12 packets from peer to peer\n  unannounced: 5 packets accepted with sources that their routers do not announce\n  dropped: 3 forged\n  enrolment: 4 admitted\n\n\
              peer: laptop\n  public key: AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n  preshared key: (hidden)\n  \
              endpoint: [2001:db8::1]:9\n  allowed ips: 10.0.0.0/8, fd00::/8\n  latest handshake: 1 hour, 1 minute, 1 second ago\n  \
-             transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n\n\
+             transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n  dropped: 2 replayed\n\n\
              peer: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n  preshared key: (hidden)\n  endpoint: [2001:db8::1]:9\n  \
-             allowed ips: 10.0.0.0/8, fd00::/8\n  transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n",
+             allowed ips: 10.0.0.0/8, fd00::/8\n  transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n  dropped: 1 replayed\n",
             *public
         );
         assert_eq!(page(false, Palette::PLAIN), expected);

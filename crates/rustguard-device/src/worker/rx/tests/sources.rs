@@ -32,6 +32,25 @@ fn send(lab: &mut Lab, sources: &[u8], after: Duration) -> (Vec<u8>, Vec<(DropRe
 /// Announced, within the bounds only, permitted beyond them, and nobody's. Repeated, as a run has them.
 const SOURCES: [u8; 10] = [1, 1, 2, 2, 1, 8, 8, 77, 77, 1];
 
+/// Beyond its allowed IPs too, a peer's multicast is what every host sends. From an address of its own, it reaches the host.
+#[test]
+fn multicast_of_a_peer_has_a_counter_of_its_own() {
+    let mut lab = Lab::new();
+    let everywhere = [[224, 0, 0, 251], [255, 255, 255, 255], [10, 0, 0, 2]];
+    let sealed = [77, 1].map(|source| {
+        everywhere.map(|to| {
+            let mut packet = packet(source);
+            packet[16..20].copy_from_slice(&to);
+            lab.sealed(&packet)
+        })
+    });
+    let datagrams: Vec<_> = sealed.iter().flatten().map(Vec::as_slice).collect();
+    let (got, drops) = lab.receive(&datagrams, NOW);
+    assert_eq!(got.len(), 3);
+    assert_eq!(drops, [(DropReason::SourceNotAllowed, 1), (DropReason::Multicast, 2)]);
+    assert_eq!(lab.table.peers[&PeerId(1)].drops.snapshot(), drops);
+}
+
 #[test]
 fn enforced_a_router_needs_an_announcement_and_its_allowed_ips() {
     let expected = vec![(DropReason::SourceNotAllowed, 4), (DropReason::SourceNotAnnounced, 2)];
