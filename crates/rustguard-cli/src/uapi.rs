@@ -6,7 +6,7 @@ use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{
     interface,
     key::from_hex,
-    uapi::{PathView, RoutingView, SOCKET_DIR},
+    uapi::{ConnectionView, PathView, ProblemView, RoutingView, SOCKET_DIR},
 };
 use std::{
     fs,
@@ -19,8 +19,8 @@ use zeroize::Zeroizing;
 
 /// The limit for an answer. A device answers in microseconds or not at all.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest line of the protocol, in bytes. Most lines are a name and 64 digits, or a peer's name.
-const MAX_LINE: u64 = 1024;
+/// The longest line of the protocol, in bytes. Most lines are a name and 64 digits. The longest describes what is wrong with a peer.
+const MAX_LINE: u64 = 4096;
 /// The longest answer about routing, in bytes.
 const MAX_ROUTING: u64 = 64 << 20;
 
@@ -55,6 +55,10 @@ pub(crate) struct Peer {
     pub(crate) endpoint: Option<String>,
     /// The paths, if the peer has several.
     pub(crate) paths: Vec<PathView>,
+    /// Whether the peer can be talked to. Other implementations do not report it.
+    pub(crate) connection: Option<ConnectionView>,
+    /// What is wrong with the connection.
+    pub(crate) problem: Option<ProblemView>,
     pub(crate) allowed_ips: Vec<IpNet>,
     /// Since the Unix epoch. Zero means never.
     pub(crate) last_handshake: Duration,
@@ -221,6 +225,8 @@ impl Peer {
             preshared_key: None,
             endpoint: None,
             paths: Vec::new(),
+            connection: None,
+            problem: None,
             allowed_ips: Vec::new(),
             last_handshake: Duration::ZERO,
             rx_bytes: 0,
@@ -234,6 +240,8 @@ impl Peer {
         match key {
             "preshared_key" => self.preshared_key = secret(value)?,
             "endpoint" => self.endpoint = Some(printable(value)),
+            "rustguard_connection" => self.connection = Some(serde_json::from_str(&printable(value))?),
+            "rustguard_problem" => self.problem = Some(serde_json::from_str(&printable(value))?),
             "rustguard_path" => self.paths.push(serde_json::from_str(&printable(value))?),
             "allowed_ip" => self.allowed_ips.push(value.parse()?),
             // wireguard-go uses its own clock. A time before 1970 counts as never.
@@ -286,7 +294,8 @@ mod tests {
             "private_key={key}\nlisten_port=51820\nfwmark=7\nrustguard_relay=rules the chain x\nrustguard_relayed=12\nrustguard_unannounced=5\n\
              rustguard_drop_forged=3\nrustguard_counter_admitted=4\npublic_key={key}\npreshared_key={zeros}\n\
              protocol_version=1\nrustguard_name=lap\u{1b}top\nendpoint=[2001:db8::1]:9\n\
-             rustguard_path={{\"configured\":null,\"endpoint\":\"[2001:db8::1]:9\",\"local\":null,\"state\":\"up\",\"round_trip_us\":9,\"active\":true,\"weight\":2}}\nlast_handshake_time_sec=5\n\
+             rustguard_path={{\"configured\":null,\"endpoint\":\"[2001:db8::1]:9\",\"local\":null,\"state\":\"up\",\"round_trip_us\":9,\"active\":true,\"weight\":2}}\nrustguard_connection={{\"state\":\"connecting\",\"since\":5,\"attempts\":3,\"later\":1}}\n\
+             rustguard_problem={{\"kind\":\"no-answer\",\"text\":\"nothing\",\"since\":5}}\nlast_handshake_time_sec=5\n\
              last_handshake_time_nsec=6\ntx_bytes=22\nrx_bytes=11\npersistent_keepalive_interval=25\nallowed_ip=10.0.0.0/8\n\
              allowed_ip=fd00::/8\nrustguard_drop_replayed=6\nfuture=x\npublic_key={zeros}\nerrno=0\n\n"
         ))
@@ -303,6 +312,8 @@ mod tests {
         assert_eq!((peer.rx_bytes, peer.tx_bytes, peer.persistent_keepalive), (11, 22, 25));
         assert_eq!(peer.allowed_ips.len(), 2);
         assert_eq!((&peer.drops[..], device.peers[1].drops.len()), (&[("replayed".to_owned(), 6)][..], 0));
+        assert_eq!(peer.connection.as_ref().map(|it| (&*it.state, it.attempts)), Some(("connecting", Some(3))));
+        assert_eq!(peer.problem.as_ref().map(|it| (&*it.kind, &*it.text)), Some(("no-answer", "nothing")));
     }
 
     #[test]

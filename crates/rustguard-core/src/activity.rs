@@ -27,6 +27,8 @@ pub struct Activity {
     last_traversal: Stamp,
     /// When data last came.
     last_data: Stamp,
+    /// When a keepalive or an answer to an initiation last came, which are rare: runs of data have one stamp to set.
+    last_other: Stamp,
     /// The node has a timer that will look at the stamps, or is about to be told to set one.
     look_pending: AtomicBool,
 }
@@ -79,6 +81,7 @@ impl Activity {
     pub fn keepalive_received(&self, now: Instant, bytes: u64) {
         self.rx_bytes.fetch_add(bytes, Relaxed);
         self.received(now);
+        self.last_other.set(now);
     }
 
     /// Since when nothing was heard after data was sent; `None` when something was, or nothing was sent.
@@ -91,13 +94,24 @@ impl Activity {
         self.last_data.get()
     }
 
+    /// When the peer was last heard in a session, or answered an initiation.
+    pub fn heard_at(&self) -> Option<Instant> {
+        self.last_data.get().max(self.last_other.get())
+    }
+
+    /// The peer answered an initiation.
+    pub(crate) fn answer_received(&self, now: Instant) {
+        self.received(now);
+        self.last_other.set(now);
+    }
+
     /// Something authentic was sent; the node calls this for its handshake messages.
     pub(crate) fn sent(&self, now: Instant) {
         self.last_traversal.set(now);
         self.owed_since.clear();
     }
 
-    /// Something authentic was received; the node calls this for handshake messages.
+    /// Something authentic was received; the node calls this for initiations.
     pub(crate) fn received(&self, now: Instant) {
         self.last_traversal.set(now);
         self.awaited_since.clear();

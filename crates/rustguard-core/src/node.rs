@@ -35,6 +35,8 @@ use alloc::{
 };
 use core::{fmt, net::SocketAddr, time::Duration};
 use rand_core::CryptoRng;
+use retry::Attempt;
+pub use retry::AttemptStatus;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use zeroize::{Zeroize, Zeroizing};
 
@@ -190,6 +192,11 @@ impl Node {
     /// When the last handshake completed, as the time since the Unix epoch.
     pub fn last_handshake(&self, peer: PeerId) -> Option<Duration> {
         self.peers.get(&peer)?.last_handshake
+    }
+
+    /// The handshake that this side is trying to get through; `None`: no initiation waits for an answer.
+    pub fn attempt(&self, peer: PeerId) -> Option<AttemptStatus> {
+        self.peers.get(&peer)?.attempt.as_ref().map(Attempt::status)
     }
 
     /// Handles a handshake message or cookie reply from `from`. Only authentic ones change anything.

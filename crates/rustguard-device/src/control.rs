@@ -18,6 +18,7 @@ mod allowed;
 mod apply;
 mod channels;
 mod command;
+mod connection;
 mod engine;
 mod handshake;
 mod paths;

@@ -1,9 +1,14 @@
 //! A device's state at one moment, for `show`, the control socket and embedders. It holds no secrets: see [`Secrets`](crate::Secrets).
 
+mod connection;
+mod problem;
 mod routing;
 
 use crate::{config::PathSpec, drops::DropReason};
+pub use connection::Connection;
+pub(crate) use connection::SILENCE;
 use ipnet::IpNet;
+pub use problem::{Cause, Problem};
 pub use routing::{AnnouncementStatus, NeighbourStatus, OriginName, PeerLabel, RouteStatus, RouterId, RoutingStatus};
 use rustguard_core::paths::State;
 use rustguard_crypto::x25519::PublicKey;
@@ -132,6 +137,10 @@ pub struct PeerStatus {
     /// What was dropped of the peer's packets and of the packets for it, by reason, since the peer was added. Reasons
     /// that never happened are left out. [`Status::drops`] has these drops too, and those whose peer is not known.
     pub drops: Vec<DropCount>,
+    /// Whether the peer can be talked to.
+    pub connection: Connection,
+    /// What is wrong with the connection to the peer, and the likely cause.
+    pub problem: Option<Problem>,
 }
 
 impl PeerStatus {
@@ -154,6 +163,8 @@ impl PeerStatus {
             tx_bytes: 0,
             allowed_ips: Vec::new(),
             drops: Vec::new(),
+            connection: Connection::default(),
+            problem: None,
         }
     }
 }

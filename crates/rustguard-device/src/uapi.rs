@@ -4,12 +4,14 @@
 //! or `set=1`, lines of `key=value`, and a blank line. The answer ends with `errno=N` and a blank line. See
 //! <https://www.wireguard.com/xplatform/>.
 
+mod connection;
 mod path;
 mod request;
 mod response;
 mod routing;
 mod server;
 
+pub use connection::{ConnectionView, ProblemView};
 pub use path::{PathView, PathWord};
 pub use request::{Errno, Request, parse};
 pub use routing::{LearnedView, NeighbourView, RouteView, RoutingView};

@@ -1,6 +1,7 @@
 //! Requests to the control socket and its answers: JSON, one object for each line.
 
 pub use rustguard_crypto::x25519::PublicKey;
+pub use rustguard_device::uapi::{ConnectionView, ProblemView};
 use rustguard_enroll::lease::Origin;
 pub use rustguard_enroll::lease::{PresharedKey, TokenId};
 use serde::{Deserialize, Serialize};
@@ -321,6 +322,12 @@ pub struct PeerView {
     pub last_handshake: Option<u64>,
     /// Its endpoint.
     pub endpoint: Option<SocketAddr>,
+    /// Whether it can be talked to.
+    #[serde(default)]
+    pub connection: ConnectionView,
+    /// What is wrong with the connection, and the likely cause.
+    #[serde(default)]
+    pub problem: Option<ProblemView>,
     /// Bytes received from it.
     pub rx_bytes: u64,
     /// Bytes sent to it.
@@ -519,7 +526,9 @@ mod tests {
             json!({
                 "name": null, "public_key": key, "addresses": ["10.0.0.2"], "state": "active", "origin": origin,
                 "tag": null, "ephemeral": false, "created": 1, "expires": null, "last_handshake": 2,
-                "endpoint": "[2001:db8::1]:7", "rx_bytes": 3, "tx_bytes": 4,
+                "endpoint": "[2001:db8::1]:7",
+                "connection": { "state": "online", "since": 5 },
+                "problem": { "kind": "no-answer", "text": "nothing comes back", "since": 5 }, "rx_bytes": 3, "tx_bytes": 4,
             })
         };
         let invite = json!({

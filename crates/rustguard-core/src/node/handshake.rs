@@ -144,7 +144,7 @@ impl Node {
         let index = pending.index;
         let keys = pending.initiated.finish(answer);
         let first_sent = peer.attempt.as_ref().and_then(|attempt| attempt.first_sent);
-        peer.activity.received(now.instant);
+        peer.activity.answer_received(now.instant);
         peer.last_handshake = Some(now.unix);
         self.end_attempt(id);
 

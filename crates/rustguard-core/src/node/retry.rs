@@ -29,9 +29,25 @@ impl Attempt {
         Self { since, first_sent: None, tries: 0, greeting: false }
     }
 
+    pub(crate) fn status(&self) -> AttemptStatus {
+        AttemptStatus { first_sent: self.first_sent, tries: self.tries, wanted: !self.greeting }
+    }
+
     pub(crate) fn greeting(since: Instant) -> Self {
         Self { greeting: true, ..Self::new(since) }
     }
+}
+
+/// An attempt at a handshake, seen from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AttemptStatus {
+    /// When the first initiation was sent; `None`: it has not been sent yet.
+    pub first_sent: Option<Instant>,
+    /// Initiations made so far.
+    pub tries: u32,
+    /// Whether something waits for the session: without, the attempt is a [greeting](Node::greet).
+    pub wanted: bool,
 }
 
 pub(crate) struct Pending {

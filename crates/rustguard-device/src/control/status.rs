@@ -32,6 +32,8 @@ impl<B: Binder> Control<B> {
                 tx_bytes: entry.shared.activity.tx_bytes(),
                 allowed_ips: self.allowed.of(peer),
                 drops: drop_counts(entry.shared.drops.snapshot()),
+                connection: self.connection(peer),
+                problem: None,
             })
         });
         Status {

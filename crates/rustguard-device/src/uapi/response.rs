@@ -1,6 +1,11 @@
 //! The answers to clients.
 
-use super::{Errno, path::PathView, routing::RoutingView};
+use super::{
+    Errno,
+    connection::{ConnectionView, ProblemView},
+    path::PathView,
+    routing::RoutingView,
+};
 use crate::{
     key::{PresharedKey, push_hex},
     secrets::Secrets,
@@ -51,8 +56,7 @@ pub(super) fn status(status: &Status, secrets: &Secrets, names: bool) -> Zeroizi
 
 /// The answer to a `get=rustguard-routing`, without the line that ends it: one line of JSON.
 pub(super) fn routing(status: &RoutingStatus) -> Zeroizing<String> {
-    let json = serde_json::to_string(&RoutingView::from(status)).expect("plain data");
-    Zeroizing::new(format!("rustguard_routing={json}\n"))
+    Zeroizing::new(format!("rustguard_routing={}\n", json(&RoutingView::from(status))))
 }
 
 fn peer(out: &mut String, peer: &PeerStatus, preshared_key: Option<&PresharedKey>, names: bool) {
@@ -68,7 +72,13 @@ fn peer(out: &mut String, peer: &PeerStatus, preshared_key: Option<&PresharedKey
         line(out, "endpoint", endpoint);
     }
     for path in peer.paths.iter().filter(|_| names) {
-        line(out, "rustguard_path", serde_json::to_string(&PathView::from(path)).expect("plain data"));
+        line(out, "rustguard_path", json(&PathView::from(path)));
+    }
+    if names {
+        line(out, "rustguard_connection", json(&ConnectionView::from(&peer.connection)));
+        if let Some(problem) = &peer.problem {
+            line(out, "rustguard_problem", json(&ProblemView::from(problem)));
+        }
     }
     let handshake = peer.last_handshake.unwrap_or_default();
     line(out, "last_handshake_time_sec", handshake.as_secs());
@@ -90,6 +100,10 @@ fn drops(out: &mut String, drops: &[DropCount]) {
     }
 }
 
+fn json(view: &impl serde::Serialize) -> String {
+    serde_json::to_string(view).expect("plain data")
+}
+
 fn line(out: &mut String, key: &str, value: impl std::fmt::Display) {
     writeln!(out, "{key}={value}").expect("writing to a String cannot fail");
 }
@@ -100,7 +114,7 @@ mod tests {
     use crate::{
         config::PathSpec,
         drops::DropReason,
-        status::{Counter, PathStatus},
+        status::{Cause, Connection, Counter, PathStatus, Problem},
     };
     use rustguard_core::paths::{PathPolicy, State};
     use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -132,6 +146,8 @@ mod tests {
                 tx_bytes: 22,
                 allowed_ips: vec!["10.0.0.0/8".parse().unwrap()],
                 drops: vec![DropCount { reason: DropReason::NotIp, packets: 6 }],
+                connection: Connection::Connecting { since: Duration::from_secs(5), attempts: 3 },
+                problem: Some(Problem::new(Cause::NoAnswer { endpoint: at }, Duration::from_secs(5))),
             }],
             relaying: RelayStatus::Rules("the chain `forward`".into()),
             relayed: 7,
@@ -167,7 +183,7 @@ mod tests {
 
     #[test]
     fn names_and_drops_only_for_those_who_ask() {
-        let text = status(&sample(), &Secrets::default(), true);
+        let text = &**status(&sample(), &Secrets::default(), true);
         assert!(
             text.contains(
                 "\nrustguard_relay=rules the chain `forward`\nrustguard_relayed=7\nrustguard_unannounced=8\n"
@@ -175,7 +191,15 @@ mod tests {
         );
         assert!(text.contains("\nrustguard_name=laptop\n") && text.contains("\nrustguard_drop_forged=3\n"));
         assert!(text.contains("\nrustguard_counter_admitted=4\n"));
-        assert!(text.ends_with("\nallowed_ip=10.0.0.0/8\nrustguard_drop_not_ip=6\n"), "{}", *text);
+        assert!(text.ends_with("\nallowed_ip=10.0.0.0/8\nrustguard_drop_not_ip=6\n"), "{text}");
+        assert!(
+            text.contains("\nrustguard_connection={\"state\":\"connecting\",\"since\":5,\"attempts\":3}\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("\nrustguard_problem={\"kind\":\"no-answer\",\"text\":\"nothing comes back from "),
+            "{text}"
+        );
     }
 
     #[test]

@@ -4,13 +4,13 @@ use super::Service;
 use crate::{
     clock::now,
     request::{
-        AddPeer, Added, Answer, CounterView, InviteState, InviteView, NewInvite, PeerState, PeerView, PoolView,
-        Removed, Request, Status, WaitingView, WindowSecret, WindowView,
+        AddPeer, Added, Answer, ConnectionView, CounterView, InviteState, InviteView, NewInvite, PeerState, PeerView,
+        PoolView, ProblemView, Removed, Request, Status, WaitingView, WindowSecret, WindowView,
     },
     socket::Call,
 };
 use rustguard_crypto::{random::SystemRng, x25519::PublicKey};
-use rustguard_device::{PeerStatus, key};
+use rustguard_device::{Connection, PeerStatus, key};
 use rustguard_enroll::{
     lease::{InviteRecord, Lease, MAX_NAME, Origin, Terms, TokenId, clean_name},
     server::{ApprovalCode, InviteOptions, NewPeer, OpenOptions},
@@ -315,7 +315,17 @@ fn peer_view(lease: &Lease, live: Option<&PeerStatus>) -> PeerView {
         expires: lease.expires,
         last_handshake: handshake,
         endpoint: live.and_then(|live| live.endpoint),
+        connection: connection(lease, live),
+        problem: live.and_then(|live| live.problem.as_ref()).map(ProblemView::from),
         rx_bytes: live.map_or(0, |live| live.rx_bytes),
         tx_bytes: live.map_or(0, |live| live.tx_bytes),
     }
+}
+
+/// Whether the peer can be talked to. A peer that was not heard since the server's start has been idle since its last handshake.
+fn connection(lease: &Lease, live: Option<&PeerStatus>) -> ConnectionView {
+    let known = live.map(|live| live.connection).unwrap_or_default();
+    let idle = |at| Connection::Idle { since: Duration::from_secs(at) };
+    let earlier = lease.last_handshake.filter(|_| known == Connection::NeverConnected);
+    ConnectionView::from(&earlier.map_or(known, idle))
 }

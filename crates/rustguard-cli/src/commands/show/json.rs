@@ -1,7 +1,7 @@
 //! The state of interfaces for programs. Numbers are JSON numbers, missing values are `null`, and times are Unix times.
 
 use super::{Device, to_base64};
-use rustguard_device::uapi::PathView;
+use rustguard_device::uapi::{ConnectionView, PathView, ProblemView};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -44,6 +44,10 @@ struct JsonPeer<'a> {
     /// The paths, if the peer has several.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     paths: &'a [PathView],
+    /// Whether the peer can be talked to; `null` if the implementation does not report it.
+    connection: Option<&'a ConnectionView>,
+    /// What is wrong with the connection, and the likely cause.
+    problem: Option<&'a ProblemView>,
     allowed_ips: Vec<String>,
     latest_handshake: Option<u64>,
     rx_bytes: u64,
@@ -69,6 +73,8 @@ fn device<'a>(interface: &'a str, device: &'a Device, secrets: bool) -> JsonDevi
         preshared_key: shown(&peer.preshared_key),
         endpoint: peer.endpoint.as_deref(),
         paths: &peer.paths,
+        connection: peer.connection.as_ref(),
+        problem: peer.problem.as_ref(),
         allowed_ips: peer.allowed_ips.iter().map(ToString::to_string).collect(),
         latest_handshake: Some(peer.last_handshake.as_secs()).filter(|&seconds| seconds > 0),
         rx_bytes: peer.rx_bytes,

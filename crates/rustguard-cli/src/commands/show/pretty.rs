@@ -6,7 +6,7 @@ use crate::output::{
     escape::escape,
     words::{ago, bytes, now, span},
 };
-use rustguard_device::uapi::{PathView, PathWord};
+use rustguard_device::uapi::{ConnectionView, PathView, PathWord};
 use std::{
     fmt::{Display, Write as _},
     io::{self, Write},
@@ -61,6 +61,19 @@ fn words(path: &PathView) -> String {
         words += ", in use";
     }
     words
+}
+
+/// Describes whether a peer can be talked to.
+fn connection_words(now: Duration, connection: &ConnectionView) -> String {
+    let ConnectionView { state, since, attempts } = connection;
+    let state = escape(state);
+    let Some(since) = since else { return state.into_owned() };
+    let passed = span(now.as_secs().saturating_sub(*since).max(1));
+    match attempts {
+        Some(1) => format!("{state} for {passed}, 1 attempt"),
+        Some(attempts) => format!("{state} for {passed}, {attempts} attempts"),
+        None => format!("{state} for {passed}"),
+    }
 }
 
 /// Describes who relays packets from peer to peer, and why. Returns `None` if there are no two peers and no relayed
@@ -142,6 +155,12 @@ impl<W: Write> Page<'_, W> {
         if let Some(endpoint) = &peer.endpoint {
             self.line("endpoint", endpoint)?;
         }
+        if let Some(connection) = &peer.connection {
+            self.line("connection", connection_words(self.now, connection))?;
+        }
+        if let Some(problem) = &peer.problem {
+            self.line("problem", escape(&problem.text))?;
+        }
         for path in &peer.paths {
             self.line("path", words(path))?;
         }
@@ -184,6 +203,7 @@ impl<W: Write> Page<'_, W> {
 mod tests {
     use super::*;
     use rustguard_crypto::x25519::PublicKey;
+    use rustguard_device::uapi::ProblemView;
 
     fn device() -> Device {
         let peer = |byte: u8, name: Option<&str>, handshake| Peer {
@@ -233,6 +253,27 @@ mod tests {
             *public
         );
         assert_eq!(page(false, Palette::PLAIN), expected);
+    }
+
+    #[test]
+    fn the_connection_and_what_is_wrong_with_it() {
+        let mut device = device();
+        device.peers[0].connection =
+            Some(ConnectionView { state: "connecting".to_owned(), since: Some(3000), attempts: Some(4) });
+        device.peers[0].problem =
+            Some(ProblemView { kind: "no-answer".to_owned(), text: "nothing comes back".to_owned(), since: 3000 });
+        device.peers[1].connection = Some(ConnectionView::default());
+        let mut out = Vec::new();
+        let mut page = Page { out: &mut out, palette: Palette::PLAIN, secrets: false, now: Duration::from_secs(3061) };
+        page.device("wg0", &device).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            text.contains(
+                "\n  connection: connecting for 1 minute, 1 second, 4 attempts\n  problem: nothing comes back\n"
+            ),
+            "{text}"
+        );
+        assert!(text.contains("\n  connection: never connected\n"), "{text}");
     }
 
     #[test]

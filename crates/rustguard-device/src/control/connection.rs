@@ -1,0 +1,39 @@
+//! Whether each peer can be talked to.
+
+use super::{Control, timer::now};
+use crate::{
+    binder::Binder,
+    status::{Connection, SILENCE},
+};
+use rustguard_core::{
+    node::PeerId,
+    time::{Instant, Now},
+};
+use std::time::Duration;
+
+impl<B: Binder> Control<B> {
+    /// The state of the connection to a peer.
+    pub(super) fn connection(&self, peer: PeerId) -> Connection {
+        let Some(entry) = self.peers.get(&peer) else { return Connection::NeverConnected };
+        let (now, handshake) = (now(), self.node.last_handshake(peer));
+        let heard = entry.shared.activity.heard_at().filter(|_| handshake.is_some());
+        let attempt = self.node.attempt(peer).filter(|attempt| attempt.tries > 0);
+        match (heard, attempt, handshake) {
+            (Some(heard), ..) if now.instant.since(heard) < SILENCE => {
+                Connection::Online { since: handshake.unwrap_or_default() }
+            }
+            (_, Some(attempt), _) => Connection::Connecting {
+                since: unix(now, attempt.first_sent.unwrap_or(now.instant)),
+                attempts: attempt.tries,
+            },
+            (Some(heard), ..) => Connection::Idle { since: unix(now, heard) },
+            (None, _, Some(since)) => Connection::Idle { since },
+            (None, None, None) => Connection::NeverConnected,
+        }
+    }
+}
+
+/// A moment on the clock that counts sleep, as the time since the Unix epoch.
+fn unix(now: Now, at: Instant) -> Duration {
+    now.unix.saturating_sub(now.instant.since(at))
+}
