@@ -205,6 +205,22 @@ Examples:
   rustguard check --strict --json *.conf")]
     Check(Check),
 
+    /// Find out why a tunnel does not work
+    ///
+    /// Looks at everything that a tunnel depends on: permissions, drivers, clock, configuration file, interface,
+    /// addresses, routes, MTU, firewall, name servers, peers. Prints one line for each check, and a remedy where
+    /// something is wrong. Changes nothing.
+    #[command(after_help = "\
+Exit status:
+  0  nothing is wrong (with --strict: no warnings either)
+  1  something is wrong
+
+Examples:
+  rustguard doctor                 this machine and all tunnels that are up
+  rustguard doctor wg0
+  rustguard doctor --json | jq '.sections[].findings[] | select(.verdict == \"wrong\")'")]
+    Doctor(Doctor),
+
     /// Demonstrate a tunnel on this machine, without root
     ///
     /// Runs two nodes in separate network namespaces: a handshake, round trips, throughput, and a change of address
@@ -284,6 +300,20 @@ pub(crate) enum Field {
     Transfer,
     PersistentKeepalive,
     Dump,
+}
+
+/// `rustguard doctor`.
+#[derive(Args, Debug)]
+pub(crate) struct Doctor {
+    /// An interface, or a configuration file. By default, all interfaces that are up
+    #[arg(value_name = "FILE|NAME")]
+    pub(crate) target: Option<String>,
+    /// Also end with status 1 if there are warnings
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `rustguard check`.

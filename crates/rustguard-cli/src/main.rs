@@ -12,8 +12,8 @@ mod uapi;
 use arguments::{Cli, Command};
 use clap::{CommandFactory as _, Parser as _};
 use commands::{
-    check, demo, down, invite, join, keys, map, neighbours, pages, pairing, peer, routes, serve, show, status, trace,
-    up, userspace,
+    check, demo, doctor, down, invite, join, keys, map, neighbours, pages, pairing, peer, routes, serve, show, status,
+    trace, up, userspace,
 };
 use output::{
     colour::{self, Palette},
@@ -84,6 +84,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Map(arguments) => map::run(&arguments),
         Command::Check(arguments) => return check::run(&arguments),
+        Command::Doctor(arguments) => return doctor::run(&arguments),
         Command::Routes(arguments) => routes::run(&arguments),
         Command::Neighbours(arguments) => neighbours::run(&arguments),
         Command::Show(arguments) => return show::run(&arguments),

@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &Check) -> Result<ExitCode> {
 }
 
 /// A file that was read.
-struct Source {
+pub(crate) struct Source {
     path: PathBuf,
     text: Zeroizing<String>,
     readable_by_others: bool,
@@ -128,7 +128,11 @@ struct JsonDiagnostic {
 }
 
 impl Source {
-    fn read(path: PathBuf) -> Result<Self> {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no text.
+    pub(crate) fn read(path: PathBuf) -> Result<Self> {
         let unreadable = || format!("cannot read {}", path.display());
         let mut bytes = Zeroizing::new(Vec::new());
         File::open(&path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes)).with_context(unreadable)?;
@@ -174,6 +178,11 @@ impl Source {
             writeln!(err, "… and {more} more")?;
         }
         Ok(())
+    }
+
+    /// The configuration, if there are no errors, and all diagnostics.
+    pub(crate) fn parse(&self) -> (Option<Config>, Vec<Diagnostic>) {
+        conf::parse(&self.text)
     }
 
     fn report(&self, diagnostics: &[Diagnostic]) -> Report {

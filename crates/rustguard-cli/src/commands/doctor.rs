@@ -1,0 +1,125 @@
+//! `rustguard doctor`: looks at everything that a tunnel depends on, and says what is wrong and how to mend it. It
+//! changes nothing, and sends nothing but name server queries.
+//!
+//! | File | Looks at |
+//! |---|---|
+//! | `machine` | permissions, drivers, the clock, name servers, killed tunnels |
+//! | `process` | a tunnel's file and process |
+//! | `interface` | its interface, addresses and MTU |
+//! | `routes` | the routes into the tunnel, and to the endpoints |
+//! | `names` | the endpoints' names and the tunnel's name servers |
+//! | `firewall` | the rules for what arrives at the UDP port |
+//! | `peers` | the connection to each peer |
+//! | `kernel` | asks the kernel for the others |
+//! | `tunnel` | the tunnel that is checked |
+//! | `finding` | the result of a check, and how it is shown |
+
+mod finding;
+mod firewall;
+mod interface;
+mod kernel;
+mod machine;
+mod names;
+mod peers;
+mod process;
+mod routes;
+mod tunnel;
+
+use crate::{arguments::Doctor, uapi};
+use anyhow::Result;
+use finding::{Finding, Section, Verdict};
+use kernel::Kernel;
+use rustguard_quick::conf;
+use serde::Serialize;
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+};
+use tunnel::Tunnel;
+
+/// The output of `--json`.
+#[derive(Serialize)]
+struct Report<'a> {
+    wrong: usize,
+    warnings: usize,
+    sections: &'a [Section],
+}
+
+/// Runs `doctor`.
+pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode> {
+    let targets = match &arguments.target {
+        Some(target) => vec![named(target)?],
+        None => uapi::interfaces().unwrap_or_default().into_iter().map(|name| named(&name)).collect::<Result<_>>()?,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut sections = vec![Section { about: "this machine".to_owned(), file: None, findings: machine::check() }];
+    for (about, file) in targets {
+        let findings = runtime.block_on(check(&about, file.clone()));
+        sections.push(Section { about, file, findings });
+    }
+    let count = |verdict| sections.iter().map(|section| section.count(verdict)).sum();
+    let (wrong, warnings): (usize, usize) = (count(Verdict::Wrong), count(Verdict::Warning));
+    let mut out = io::stdout().lock();
+    if arguments.json {
+        let report = Report { wrong, warnings, sections: &sections };
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        for section in &sections {
+            writeln!(out, "{}", section.page())?;
+        }
+        writeln!(out, "{}", summary(wrong, warnings))?;
+    }
+    let fails = wrong > 0 || (arguments.strict && warnings > 0);
+    Ok(ExitCode::from(u8::from(fails)))
+}
+
+/// All findings about the tunnel with this interface name.
+async fn check(name: &str, file: Option<PathBuf>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let has_file = file.is_some();
+    let config = file.and_then(|file| process::file(file, &mut findings));
+    let device = process::process(name, has_file, &mut findings);
+    let tunnel = Tunnel { name: name.to_owned(), config, device };
+    let kernel = match Kernel::open() {
+        Ok(kernel) => kernel,
+        Err(error) => {
+            findings.push(Finding::unknown("kernel", format!("the kernel's interfaces cannot be read: {error:#}")));
+            return findings;
+        }
+    };
+    if let Some(device) = &tunnel.device {
+        let interface = interface::check(&kernel, &tunnel).await;
+        // An interface that is down or gone has no routes. That would only repeat what is wrong.
+        let usable = interface.iter().all(|finding| finding.check != "interface" || finding.verdict == Verdict::Fine);
+        findings.extend(interface);
+        if usable {
+            findings.extend(routes::check(&kernel, &tunnel).await);
+        }
+        if device.listen_port != 0 {
+            findings.push(firewall::check(device.listen_port));
+        }
+    }
+    findings.extend(names::check(&tunnel, &kernel).await);
+    findings.extend(peers::check(&tunnel));
+    findings
+}
+
+/// The interface of a target, and its file, if there is one.
+fn named(target: &str) -> Result<(String, Option<PathBuf>)> {
+    match conf::resolve_name(target) {
+        Ok((file, name)) => Ok((name, Some(file))),
+        Err(conf::NameError::NotFound { name, .. }) => Ok((name, None)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn summary(wrong: usize, warnings: usize) -> String {
+    let plural = if warnings == 1 { "" } else { "s" };
+    match (wrong, warnings) {
+        (0, 0) => "nothing is wrong".to_owned(),
+        (0, _) => format!("nothing is wrong; {warnings} warning{plural}"),
+        (_, 0) => format!("{wrong} wrong"),
+        _ => format!("{wrong} wrong, {warnings} warning{plural}"),
+    }
+}

@@ -1,0 +1,156 @@
+//! What `doctor` found out, as a list for people and as JSON.
+
+use rustguard_quick::conf::Severity;
+use serde::Serialize;
+use std::{fmt::Write as _, path::PathBuf};
+
+/// The width of the list, in columns.
+const WIDTH: usize = 80;
+/// The column in which the texts begin: two spaces, the longest verdict and two spaces.
+const INDENT: usize = 11;
+
+/// The result of one check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Verdict {
+    /// All is well.
+    Fine,
+    /// The check was not possible.
+    Unknown,
+    /// The tunnel may work, but perhaps not as intended.
+    Warning,
+    /// The tunnel, or a part of it, does not work.
+    Wrong,
+}
+
+impl Verdict {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Fine => "fine",
+            Self::Unknown => "unknown",
+            Self::Warning => "warning",
+            Self::Wrong => "wrong",
+        }
+    }
+}
+
+impl From<Severity> for Verdict {
+    fn from(severity: Severity) -> Self {
+        match severity {
+            Severity::Warning => Self::Warning,
+            Severity::Error => Self::Wrong,
+        }
+    }
+}
+
+/// One check and its result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    pub(super) verdict: Verdict,
+    /// The name of the check. It stays the same from version to version, for scripts.
+    pub(super) check: &'static str,
+    pub(super) text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) remedy: Option<String>,
+}
+
+impl Finding {
+    pub(super) fn fine(check: &'static str, text: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Fine, check, text: text.into(), remedy: None }
+    }
+
+    pub(super) fn unknown(check: &'static str, text: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Unknown, check, text: text.into(), remedy: None }
+    }
+
+    pub(super) fn warning(check: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Warning, check, text: text.into(), remedy: Some(remedy.into()) }
+    }
+
+    pub(super) fn wrong(check: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Wrong, check, text: text.into(), remedy: Some(remedy.into()) }
+    }
+}
+
+/// The findings about one thing: this machine, or a tunnel.
+#[derive(Debug, Serialize)]
+pub(super) struct Section {
+    /// `this machine`, or the name of the interface.
+    pub(super) about: String,
+    /// The configuration file of the tunnel, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) file: Option<PathBuf>,
+    pub(super) findings: Vec<Finding>,
+}
+
+impl Section {
+    /// The section as a list.
+    pub(super) fn page(&self) -> String {
+        let mut text = match &self.file {
+            Some(file) => format!("{} ({})\n", self.about, file.display()),
+            None => format!("{}\n", self.about),
+        };
+        for finding in &self.findings {
+            let mut lines = wrapped(&finding.text).into_iter();
+            let first = lines.next().unwrap_or_default();
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "  {:<7}  {first}", finding.verdict.word());
+            for line in lines.chain(finding.remedy.iter().flat_map(|remedy| wrapped(&format!("-> {remedy}")))) {
+                let _ = writeln!(text, "{:INDENT$}{line}", "");
+            }
+        }
+        text
+    }
+
+    pub(super) fn count(&self, verdict: Verdict) -> usize {
+        self.findings.iter().filter(|finding| finding.verdict == verdict).count()
+    }
+}
+
+/// The text in lines that fit beside the verdict. A word that is longer than a line, such as a key in a command, stays
+/// whole, so that it can be copied.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is a first line");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= WIDTH - INDENT {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_fits_eighty_columns() {
+        let section = Section {
+            about: "wg0".to_owned(),
+            file: Some("/etc/wireguard/wg0.conf".into()),
+            findings: vec![
+                Finding::fine("link", "the interface is up"),
+                Finding::wrong("route", "word ".repeat(40), "ip route add 10.0.0.0/8 dev wg0"),
+            ],
+        };
+        let page = section.page();
+        assert!(
+            page.starts_with("wg0 (/etc/wireguard/wg0.conf)\n  fine     the interface is up\n  wrong    word word")
+        );
+        assert!(page.lines().all(|line| line.len() <= WIDTH), "{page}");
+        assert!(page.ends_with("\n           -> ip route add 10.0.0.0/8 dev wg0\n"), "{page}");
+        assert_eq!((section.count(Verdict::Wrong), section.count(Verdict::Warning)), (1, 0));
+    }
+
+    #[test]
+    fn a_long_word_stays_whole() {
+        let key = "k".repeat(100);
+        assert_eq!(wrapped(&format!("a {key} b")), ["a", &key, "b"]);
+    }
+}

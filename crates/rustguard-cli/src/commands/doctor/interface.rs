@@ -1,0 +1,101 @@
+//! Checks of a tunnel's interface in the kernel: its state, its addresses, its MTU.
+
+use super::{
+    finding::Finding,
+    kernel::{Kernel, Way},
+    tunnel::Tunnel,
+};
+use anyhow::Result;
+use rustguard_device::kernel::Link;
+use std::net::{IpAddr, SocketAddr};
+
+/// The findings about the interface of a running tunnel.
+pub(super) async fn check(kernel: &Kernel, tunnel: &Tunnel) -> Vec<Finding> {
+    let name = &tunnel.name;
+    let link = match kernel.link(name).await {
+        Ok(Some(link)) => link,
+        Ok(None) => {
+            return vec![Finding::wrong(
+                "interface",
+                format!("a process runs {name}, but the interface is not in this network namespace"),
+                format!(
+                    "run doctor in the namespace of the interface, or start the tunnel again: rustguard down {name}"
+                ),
+            )];
+        }
+        Err(error) => return vec![Finding::unknown("interface", format!("{error:#}"))],
+    };
+    if !link.up {
+        return vec![Finding::wrong(
+            "interface",
+            format!("{name} is down, so it carries no packets"),
+            format!("ip link set {name} up"),
+        )];
+    }
+    let mut findings = vec![Finding::fine("interface", format!("{name} is up"))];
+    findings.extend(addresses(kernel, tunnel, link).await.unwrap_or_else(|error| {
+        vec![Finding::unknown("addresses", format!("the addresses of {name} cannot be read: {error:#}"))]
+    }));
+    findings.extend(mtu(kernel, tunnel, link).await);
+    findings
+}
+
+async fn addresses(kernel: &Kernel, tunnel: &Tunnel, link: Link) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let name = &tunnel.name;
+    let present = kernel.addresses(link.index).await?;
+    let wanted = tunnel.config.as_ref().map_or(&[][..], |config| &config.interface.addresses);
+    let missing: Vec<_> =
+        wanted.iter().filter(|address| !present.iter().any(|one| one.addr() == address.addr())).collect();
+    for address in &missing {
+        findings.push(Finding::wrong(
+            "addresses",
+            format!("{name} does not have the address {address} of its file: somebody removed it"),
+            format!("ip address add {address} dev {name}"),
+        ));
+    }
+    let usable = present.iter().any(|address| match address.addr() {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(address) => !address.is_unicast_link_local(),
+    });
+    if !usable && missing.is_empty() {
+        findings.push(Finding::warning(
+            "addresses",
+            format!("{name} has no address, so this machine cannot send into the tunnel"),
+            format!("add `Address = …` to the file, or: ip address add 10.0.0.2/24 dev {name}"),
+        ));
+    } else if missing.is_empty() {
+        findings.push(Finding::fine("addresses", format!("{name} has its addresses")));
+    }
+    Ok(findings)
+}
+
+/// Whether packets as large as the MTU fit the routes to the endpoints with WireGuard's overhead.
+async fn mtu(kernel: &Kernel, tunnel: &Tunnel, link: Link) -> Option<Finding> {
+    let device = tunnel.device.as_ref()?;
+    let mut worst: Option<(u32, String)> = None;
+    for peer in &device.peers {
+        let Some(endpoint) = peer.endpoint.as_ref().and_then(|endpoint| endpoint.parse().ok()) else { continue };
+        let endpoint: SocketAddr = endpoint;
+        let Way::Out { interface, mtu } = kernel.way_of_datagrams(endpoint, device.fwmark).await else { continue };
+        // Outer header, UDP (8), data header (16) and tag (16), in bytes.
+        let overhead = if endpoint.is_ipv4() { 60 } else { 80 };
+        let fits = mtu.saturating_sub(overhead);
+        if interface != tunnel.name && worst.as_ref().is_none_or(|(least, _)| fits < *least) {
+            worst = Some((fits, format!("{interface} to {endpoint}")));
+        }
+    }
+    let (fits, way) = worst?;
+    Some(if link.mtu > fits {
+        Finding::warning(
+            "mtu",
+            format!(
+                "the MTU of {} is {}, but the way by {way} takes {fits} bytes only, so large packets are fragmented or lost",
+                tunnel.name, link.mtu
+            ),
+            format!("set `MTU = {fits}` or remove the key; now: ip link set {} mtu {fits}", tunnel.name),
+        )
+    } else {
+        Finding::fine("mtu", format!("the MTU of {} bytes fits the routes to the endpoints", link.mtu))
+    })
+}

@@ -1,0 +1,90 @@
+//! Checks of a tunnel's configuration file, and of the process that runs it.
+
+use super::{finding::Finding, machine};
+use crate::{commands::check::Source, uapi};
+use rustguard_quick::{conf::Config, run_file};
+use std::{fs, path::PathBuf};
+
+/// The most remarks about a file that are listed.
+const MOST: usize = 5;
+
+/// Reads and checks the file. The list has its errors and warnings.
+pub(super) fn file(file: PathBuf, findings: &mut Vec<Finding>) -> Option<Config> {
+    let shown = file.display().to_string();
+    let source = match Source::read(file) {
+        Ok(source) => source,
+        Err(error) => {
+            findings.push(Finding::wrong(
+                "file",
+                format!("{error:#}"),
+                "give the path of a readable configuration file, or run as root",
+            ));
+            return None;
+        }
+    };
+    let (config, diagnostics) = source.parse();
+    if diagnostics.is_empty() {
+        findings.push(Finding::fine("file", "the configuration file has no mistakes"));
+    }
+    for diagnostic in diagnostics.iter().take(MOST) {
+        findings.push(Finding {
+            verdict: diagnostic.severity.into(),
+            check: "file",
+            text: format!("line {}: {}", diagnostic.span.line, diagnostic.message),
+            remedy: diagnostic.help.clone(),
+        });
+    }
+    if diagnostics.len() > MOST {
+        let more = diagnostics.len() - MOST;
+        findings.push(Finding::unknown("file", format!("{more} more remarks: rustguard check {shown}")));
+    }
+    config
+}
+
+/// Asks the process that runs the tunnel.
+pub(super) fn process(name: &str, has_file: bool, findings: &mut Vec<Finding>) -> Option<uapi::Device> {
+    let process = run_file::running(name);
+    match uapi::get(name) {
+        Ok(device) => {
+            findings.push(match process {
+                Some(id) => Finding::fine("process", format!("process {id} runs the tunnel, and answers")),
+                None => Finding::fine("process", "a process runs the tunnel, and answers"),
+            });
+            findings.extend(process.and_then(|id| outdated(name, id)));
+            Some(device)
+        }
+        Err(error) => {
+            findings.push(match process {
+                Some(id) if machine::may_administer() => Finding::wrong(
+                    "process",
+                    format!("process {id} runs the tunnel, but does not answer: {error:#}"),
+                    format!("start it again: rustguard down {name}; if that does not end it: kill {id}"),
+                ),
+                Some(id) => Finding::unknown("process", format!("process {id} runs the tunnel: {error:#}")),
+                None if has_file => Finding::wrong(
+                    "process",
+                    "the tunnel is not up",
+                    format!("start it: rustguard up {name}, or systemctl start rustguard@{name}"),
+                ),
+                None => Finding::wrong(
+                    "process",
+                    format!("there is no tunnel {name}, and no configuration file for it"),
+                    "`rustguard show interfaces` lists the tunnels that are up",
+                ),
+            });
+            None
+        }
+    }
+}
+
+/// Whether the program on disk is another one than the running one.
+fn outdated(name: &str, process: i32) -> Option<Finding> {
+    let program = fs::read_link(format!("/proc/{process}/exe")).ok()?;
+    program.to_string_lossy().ends_with(" (deleted)").then(|| {
+        Finding::warning(
+            "version",
+            "the program was replaced since the tunnel started, so an older version is running",
+            format!("start it again: rustguard down {name}, then rustguard up {name}"),
+        )
+    })
+}

@@ -1,0 +1,28 @@
+//! The tunnel that the other files check.
+
+use crate::uapi;
+use rustguard_quick::conf::{self, Config, Table};
+use std::net::IpAddr;
+
+/// A tunnel, as far as something is known about it.
+pub(super) struct Tunnel {
+    pub(super) name: String,
+    /// The content of the configuration file, if it has no errors. A `serve` has no file.
+    pub(super) config: Option<Config>,
+    /// The running device, if it answers.
+    pub(super) device: Option<uapi::Device>,
+}
+
+impl Tunnel {
+    /// Whether the allowed IPs should be routes of the host.
+    pub(super) fn has_routes(&self) -> bool {
+        self.config.as_ref().is_none_or(|config| {
+            config.interface.table != Table::Off && config.interface.routing == conf::Routing::Static
+        })
+    }
+
+    /// The addresses in `DNS`.
+    pub(super) fn name_servers(&self) -> &[IpAddr] {
+        self.config.as_ref().map_or(&[], |config| &config.interface.dns)
+    }
+}

@@ -1,0 +1,312 @@
+//! `rustguard doctor`: a healthy set-up, and broken ones, each of which it has to name.
+use anyhow::{Context as _, Result, ensure};
+use rustguard_tests::{Ended, Lab, Node, Outside, Pair, Program, Tunnel, Up, scenario_of_rustguard};
+use serde_json::Value;
+use std::process::Command;
+
+/// The findings of one run.
+struct Report {
+    ended: Ended,
+    findings: Vec<Value>,
+}
+
+impl Report {
+    fn of(command: &mut Command) -> Result<Self> {
+        let ended = Ended::of(command)?;
+        let json: Value = serde_json::from_str(&ended.stdout).with_context(|| ended.to_string())?;
+        let sections = json["sections"].as_array().context("sections")?;
+        let findings =
+            sections.iter().filter_map(|section| section["findings"].as_array()).flatten().cloned().collect();
+        Ok(Self { ended, findings })
+    }
+
+    /// Checks that exactly one kind of check has this verdict, and that its text and remedy contain the words.
+    fn names(&self, verdict: &str, check: &str, words: &[&str]) -> Result<()> {
+        let found: Vec<_> = self.findings.iter().filter(|finding| finding["verdict"] == verdict).collect();
+        let status = i32::from(self.findings.iter().any(|finding| finding["verdict"] == "wrong"));
+        ensure!(self.ended.status.code() == Some(status), "the status should be {status}: {}", self.ended);
+        let fits = |finding: &&&Value| {
+            let text = format!("{} {}", finding["text"], finding["remedy"]);
+            finding["check"] == check && words.iter().all(|word| text.contains(word))
+        };
+        ensure!(found.iter().any(|finding| fits(&finding)), "no {verdict} {check} with {words:?}: {}", self.ended);
+        for finding in &found {
+            ensure!(finding["remedy"].is_string(), "without a remedy: {finding}");
+        }
+        Ok(())
+    }
+
+    /// Checks that no other check than these is wrong.
+    fn only(&self, checks: &[&str]) -> Result<()> {
+        for finding in self.findings.iter().filter(|finding| finding["verdict"] == "wrong") {
+            ensure!(checks.iter().any(|check| finding["check"] == *check), "wrong as well: {finding}");
+        }
+        Ok(())
+    }
+}
+
+/// `rustguard doctor --json TARGET` on a node.
+fn doctor(node: &Node, target: &str) -> Result<Report> {
+    Report::of(node.rustguard()?.args(["doctor", "--json", target]))
+}
+
+/// Two tunnels that work, and the file of the first.
+fn healthy(lab: &Lab) -> Result<(Pair, Up, Tunnel, String)> {
+    with(lab, |_| {})
+}
+
+fn with(lab: &Lab, change: impl FnOnce(&mut Pair)) -> Result<(Pair, Up, Tunnel, String)> {
+    let mut pair = Pair::new(lab, Outside::V4)?;
+    change(&mut pair);
+    let b = Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
+    let a = Up::start(lab, &pair.a, &pair.conf_a)?;
+    pair.a.reaches("10.9.0.2", 10)?;
+    let file = lab.path("wga.conf").display().to_string();
+    Ok((pair, a, b, file))
+}
+
+/// A scenario with two tunnels that work, one of which is broken by a script.
+fn broken(lab: &Lab, script: &str, verdict: &str, check: &str, words: &[&str]) -> Result<()> {
+    let (pair, _a, _b, file) = healthy(lab)?;
+    pair.a.sh(script)?;
+    let report = doctor(&pair.a, &file)?;
+    report.names(verdict, check, words)?;
+    report.only(&[check])
+}
+
+#[test]
+fn nothing_is_wrong_with_a_healthy_tunnel() {
+    scenario_of_rustguard("doctor", |lab| {
+        let (pair, _a, _b, file) = healthy(lab)?;
+        let ended = Ended::of(pair.a.rustguard()?.args(["doctor", "--strict", &file]))?;
+        ensure!(ended.success() && ended.stdout.ends_with("nothing is wrong\n"), "{ended}");
+        for line in ended.stdout.lines() {
+            ensure!(line.chars().count() <= 80, "too wide: {line}");
+        }
+        // Without a target, all tunnels that are up: both are in this scenario's /run, one in another namespace.
+        let report = Report::of(pair.a.rustguard()?.args(["doctor", "--json"]))?;
+        report.names("wrong", "interface", &["wgb", "namespace"])
+    });
+}
+
+#[test]
+fn a_default_route_is_healthy_too() {
+    scenario_of_rustguard("doctor", |lab| {
+        let (pair, _a, _b, file) = with(lab, |pair| pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0, ::/0".to_owned())?;
+        let ended = Ended::of(pair.a.rustguard()?.args(["doctor", "--strict", &file]))?;
+        ensure!(ended.success(), "{ended}");
+        // Without the policy rules, the packets take the old default route.
+        pair.a.sh("ip rule flush; ip rule add lookup main pref 32766; ip rule add lookup default pref 32767")?;
+        let report = doctor(&pair.a, &file)?;
+        report.names("wrong", "routes", &["0.0.0.0/0", "eth0"])
+    });
+}
+
+#[test]
+fn an_interface_that_is_down() {
+    scenario_of_rustguard("doctor", |lab| {
+        broken(lab, "ip link set wga down", "wrong", "interface", &["down", "ip link set wga up"])
+    });
+}
+
+#[test]
+fn an_address_that_was_removed() {
+    scenario_of_rustguard("doctor", |lab| {
+        broken(
+            lab,
+            "ip addr del 10.9.0.1/24 dev wga; ip route add 10.9.0.2 dev wga",
+            "wrong",
+            "addresses",
+            &["10.9.0.1"],
+        )
+    });
+}
+
+#[test]
+fn a_route_that_shadows_the_tunnel() {
+    scenario_of_rustguard("doctor", |lab| {
+        broken(lab, "ip route add 10.9.0.2/32 via 10.1.0.1", "wrong", "routes", &["10.9.0.2/32", "eth0"])
+    });
+}
+
+#[test]
+fn a_rule_that_shadows_the_tunnel() {
+    scenario_of_rustguard("doctor", |lab| {
+        broken(
+            lab,
+            "ip rule add to 10.9.0.0/24 lookup 99; ip route add default via 10.1.0.1 table 99",
+            "wrong",
+            "routes",
+            &["10.9.0.2/32", "eth0", "ip rule"],
+        )
+    });
+}
+
+#[test]
+fn no_route_to_the_endpoint() {
+    scenario_of_rustguard("doctor", |lab| {
+        broken(lab, "ip route del default", "wrong", "endpoint-route", &["10.2.0.2:51802", "unreachable"])
+    });
+}
+
+#[test]
+fn an_endpoint_inside_the_tunnel() {
+    scenario_of_rustguard("doctor", |lab| {
+        broken(lab, "ip route add 10.2.0.2/32 dev wga", "wrong", "endpoint-route", &["10.2.0.2:51802", "wga itself"])
+    });
+}
+
+#[test]
+fn a_firewall_that_admits_no_peer() {
+    scenario_of_rustguard("doctor", |lab| {
+        let (pair, _a, _b, file) = healthy(lab)?;
+        pair.a.sh("nft add table inet strict
+                   nft add chain inet strict input '{ type filter hook input priority 0; policy drop; }'
+                   nft add rule inet strict input ct state established,related accept
+                   nft add rule inet strict input tcp dport 22 accept")?;
+        let report = doctor(&pair.a, &file)?;
+        report.names("warning", "firewall", &["51801", "inet strict input"])?;
+        report.only(&[])?;
+        // The remedy works as it is printed.
+        pair.a.sh("nft insert rule inet strict input udp dport 51801 accept")?;
+        doctor(&pair.a, &file)?.names("fine", "firewall", &[]).err().context("fine findings have no remedy")?;
+        let ended = Ended::of(pair.a.rustguard()?.args(["doctor", "--strict", &file]))?;
+        ensure!(ended.success(), "{ended}");
+        Ok(())
+    });
+}
+
+#[test]
+fn an_mtu_that_is_too_large() {
+    scenario_of_rustguard("doctor", |lab| {
+        broken(lab, "ip link set wga mtu 1500", "warning", "mtu", &["1500", "1440", "eth0"])
+    });
+}
+
+#[test]
+fn an_endpoint_whose_name_is_unknown() {
+    scenario_of_rustguard("doctor", |lab| {
+        let mut pair = Pair::new(lab, Outside::V4)?;
+        pair.conf_a.peers[0].endpoint = Some("vpn.invalid:51802".to_owned());
+        let _a = Up::start(lab, &pair.a, &pair.conf_a)?;
+        let report = doctor(&pair.a, &lab.path("wga.conf").display().to_string())?;
+        report.names("wrong", "names", &["vpn.invalid:51802", "resolv.conf"])?;
+        report.only(&["names"])
+    });
+}
+
+#[test]
+fn a_name_server_that_is_silent() {
+    scenario_of_rustguard("doctor", |lab| {
+        let (pair, a, _b, file) = healthy(lab)?;
+        // The file names a server behind the tunnel where nobody listens.
+        let text = std::fs::read_to_string(&file)?.replacen("[Interface]", "[Interface]\nDNS = 10.9.0.2", 1);
+        std::fs::write(&file, text)?;
+        let report = doctor(&pair.a, &file)?;
+        report.names("warning", "name-server", &["10.9.0.2"])?;
+        report.only(&[])?;
+        drop(a);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_file_with_a_mistake() {
+    scenario_of_rustguard("doctor", |lab| {
+        let (pair, _a, _b, file) = healthy(lab)?;
+        let text = std::fs::read_to_string(&file)?.replacen("AllowedIPs", "AlowedIPs", 1);
+        std::fs::write(&file, text)?;
+        let report = doctor(&pair.a, &file)?;
+        report.names("wrong", "file", &["AlowedIPs", "AllowedIPs", "line"])
+    });
+}
+
+#[test]
+fn a_tunnel_that_is_not_up_or_not_there() {
+    scenario_of_rustguard("doctor", |lab| {
+        let (pair, a, _b, file) = healthy(lab)?;
+        a.down()?;
+        doctor(&pair.a, &file)?.names("wrong", "process", &["not up", "rustguard up wga"])?;
+        doctor(&pair.a, "no-such")?.names("wrong", "process", &["no tunnel no-such"])?;
+        let ended = Ended::of(pair.a.rustguard()?.args(["doctor", "a/name that is none"]))?;
+        ended.refused(&["not an interface name"])
+    });
+}
+
+#[test]
+fn a_tunnel_that_was_killed() {
+    scenario_of_rustguard("doctor", |lab| {
+        let (pair, mut a, _b, file) =
+            with(lab, |pair| pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0, ::/0".to_owned())?;
+        a.process()?.signal("KILL")?;
+        a.process()?.ended(std::time::Duration::from_secs(10))?;
+        let report = doctor(&pair.a, &file)?;
+        report.names("warning", "killed-tunnel", &["wga", "rustguard down wga"])?;
+        report.only(&["process"])
+    });
+}
+
+#[test]
+fn a_peer_that_nobody_reaches() {
+    scenario_of_rustguard("doctor", |lab| {
+        let pair = Pair::new(lab, Outside::V4)?;
+        let _a = Up::start(lab, &pair.a, &pair.conf_a)?;
+        let report = doctor(&pair.a, &lab.path("wga.conf").display().to_string())?;
+        report.names("warning", "peers", &["10.2.0.2:51802"])
+    });
+}
+
+#[test]
+fn a_machine_without_the_tun_driver() {
+    scenario_of_rustguard("doctor", |lab| {
+        let (pair, _a, _b, file) = healthy(lab)?;
+        // `ip netns exec` has mounts of its own, so both have to be in one command.
+        let mut command = pair.a.command("sh");
+        command.args(["-c", "mount -t tmpfs tmpfs /dev/net; exec \"$0\" doctor --json \"$1\""]);
+        let report = Report::of(command.arg(rustguard_tests::rustguard()?).arg(&file))?;
+        report.names("wrong", "tun", &["/dev/net/tun", "modprobe tun"])?;
+        report.only(&["tun"])
+    });
+}
+
+#[test]
+fn a_user_without_permission() {
+    scenario_of_rustguard("doctor", |lab| {
+        let (pair, _a, _b, file) = healthy(lab)?;
+        let mut command = pair.a.command("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        command.arg(rustguard_tests::rustguard()?).args(["doctor", "--json", &file]);
+        let report = Report::of(&mut command)?;
+        report.names("wrong", "permission", &["sudo rustguard doctor"])
+    });
+}
+
+#[test]
+fn a_clock_that_is_behind() {
+    scenario_of_rustguard("doctor", |lab| {
+        let (pair, _a, _b, file) = healthy(lab)?;
+        // A program from the future is the same as a clock that was set back.
+        let program = lab.path("rustguard");
+        std::fs::copy(rustguard_tests::rustguard()?, &program)?;
+        let hour = std::time::Duration::from_secs(3600);
+        std::fs::File::options().append(true).open(&program)?.set_modified(std::time::SystemTime::now() + hour)?;
+        let report = Report::of(pair.a.command(&program).args(["doctor", "--json", &file]))?;
+        report.names("wrong", "clock", &["behind", "timedatectl"])?;
+        report.only(&["clock"])
+    });
+}
+
+#[test]
+fn a_program_that_was_replaced() {
+    scenario_of_rustguard("doctor", |lab| {
+        let pair = Pair::new(lab, Outside::V4)?;
+        let program = lab.path("rustguard");
+        std::fs::copy(rustguard_tests::rustguard()?, &program)?;
+        let file = lab.file("wga.conf", &pair.conf_a.wg_quick())?;
+        let mut command = pair.a.command(&program);
+        let _a = rustguard_tests::spawn_until_ready(lab, &pair.a, "wga", command.arg("up").arg(&file))?;
+        std::fs::remove_file(&program)?;
+        let report = doctor(&pair.a, &file.display().to_string())?;
+        report.names("warning", "version", &["replaced", "rustguard down wga"])
+    });
+}
