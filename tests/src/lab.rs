@@ -159,6 +159,11 @@ impl Node {
         Process::spawn(command, &self.scratch.join(format!("{name}.log")))
     }
 
+    /// Like [`Node::spawn`], on a terminal of 80 columns.
+    pub fn spawn_on_terminal(&self, name: &str, command: &mut Command) -> Result<Process> {
+        Process::spawn_on_terminal(command, &self.scratch.join(format!("{name}.log")))
+    }
+
     /// Sends echo requests one by one until one is answered. Fails after `tries`. A tunnel whose handshake is not
     /// complete yet may lose the first one.
     pub fn reaches(&self, address: &str, tries: u32) -> Result<()> {

@@ -1,12 +1,17 @@
 //! Programs that run in the background of a scenario, and functions that wait for their effects.
 use anyhow::{Context, Result, bail, ensure};
+use rustix::{
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
 use std::{
     fmt,
     fs::{self, File},
+    io,
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    thread::sleep,
+    thread::{JoinHandle, sleep, spawn},
     time::{Duration, Instant},
 };
 
@@ -83,6 +88,8 @@ impl fmt::Display for Ended {
 pub struct Process {
     child: Child,
     log: PathBuf,
+    /// Copies the output of a terminal into the log, until the last program has closed it.
+    copier: Option<JoinHandle<()>>,
 }
 
 impl Process {
@@ -94,7 +101,19 @@ impl Process {
             .stderr(file)
             .spawn()
             .with_context(|| format!("start {command:?}"))?;
-        Ok(Self { child, log: log.to_owned() })
+        Ok(Self { child, log: log.to_owned(), copier: None })
+    }
+
+    /// Like [`Process::spawn`], on a terminal of 80 columns.
+    pub(crate) fn spawn_on_terminal(command: &mut Command, log: &Path) -> Result<Self> {
+        let (mut output, terminal) = terminal()?;
+        let mut file = File::options().create(true).append(true).open(log)?;
+        command.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(terminal);
+        let child = command.env("TERM", "xterm").spawn().with_context(|| format!("start {command:?}"))?;
+        // Without these copies in `command`, reading fails with EIO when the program has ended.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let copier = spawn(move || drop(io::copy(&mut output, &mut file)));
+        Ok(Self { child, log: log.to_owned(), copier: Some(copier) })
     }
 
     /// The process id.
@@ -137,6 +156,9 @@ impl Process {
             Ok(status.is_some())
         })
         .with_context(|| self.log())?;
+        if let Some(copier) = self.copier.take() {
+            let _ = copier.join();
+        }
         Ok(Ended { status: status.unwrap_or(ExitStatus::from_raw(0)), stdout: String::new(), stderr: self.log() })
     }
 
@@ -154,6 +176,17 @@ impl Process {
         self.signal(signal)?;
         self.ended(Duration::from_secs(10))
     }
+}
+
+/// A pseudo-terminal: the end of the tests, and the end of the program.
+fn terminal() -> Result<(File, File)> {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    grantpt(&ours)?;
+    unlockpt(&ours)?;
+    let name = ptsname(&ours, Vec::new())?.into_string()?;
+    let theirs = File::options().read(true).write(true).open(name)?;
+    tcsetwinsize(&theirs, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 })?;
+    Ok((File::from(ours), theirs))
 }
 
 impl Drop for Process {

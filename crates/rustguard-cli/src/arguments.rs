@@ -2,11 +2,13 @@
 
 pub(crate) mod data_path;
 pub(crate) mod enrolment;
+pub(crate) mod logging;
 pub(crate) mod mesh;
 mod token;
 
-use clap::{ArgMatches, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, parser::ValueSource};
+use clap::{ArgAction, ArgMatches, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, parser::ValueSource};
 use data_path::DataPath;
+use logging::Logging;
 use std::{ffi::OsString, path::PathBuf};
 
 /// The exit statuses, for `--help` and the manual.
@@ -19,11 +21,15 @@ Exit status:
 Environment:
   RUSTGUARD_TOKEN
                  the token of `serve` and `join`
-  RUSTGUARD_LOG  the log level: error, warn, info, debug or trace; or a level
-                 for each module (rustguard_device=debug)
+  RUSTGUARD_LOG  the log level: error, warn, info, debug, trace or off; also for
+                 single modules: info,rustguard_device=debug
+  RUSTGUARD_LOG_FORMAT
+                 the same as `--log-format`
   RUSTGUARD_QUEUES, RUSTGUARD_OFFLOAD, RUSTGUARD_IO, RUSTGUARD_RELAY
                  the same as `--queues`, `--offload`, `--io` and `--relay`
-  WG_COLOR_MODE  colours in `show`: always, never or auto
+  WG_COLOR_MODE  colours: always, never or auto
+  NO_COLOR, CLICOLOR, CLICOLOR_FORCE
+                 colours, unless WG_COLOR_MODE says always or never
   WG_HIDE_KEYS   with `never`, `show` prints private and preshared keys
   WG_ENDPOINT_RESOLUTION_RETRIES
                  how often `up` tries to resolve the name of an endpoint again:
@@ -78,6 +84,8 @@ Examples:
         detach: bool,
         #[command(flatten)]
         data_path: DataPath,
+        #[command(flatten)]
+        logging: Logging,
     },
 
     /// Bring a tunnel down
@@ -351,6 +359,11 @@ fn options(command: &clap::Command, matches: &ArgMatches, wanted: impl Fn(&str) 
         if matches.value_source(id) != Some(ValueSource::CommandLine) {
             continue;
         }
+        if let ArgAction::Count = argument.get_action() {
+            let count: u8 = *matches.get_one(id).unwrap_or(&0);
+            options.extend(std::iter::repeat_n(OsString::from(format!("--{long}")), count.into()));
+            continue;
+        }
         if !argument.get_action().takes_values() {
             options.push(format!("--{long}").into());
             continue;
@@ -407,7 +420,7 @@ mod tests {
             options(command.find_subcommand(name).unwrap(), matches, wanted)
         };
         let line =
-            "rustguard serve -d --pool 10.1.0.0/24 --pool=fd15::/64 -p 7 --token x --isolate --lease 2w --queues 2";
+            "rustguard serve -d --pool 10.1.0.0/24 --pool=fd15::/64 -p 7 --token x --isolate --lease 2w --queues 2 -vv";
         assert_eq!(
             given(line, &|id| !enrolment::TokenSource::IDS.contains(&id)),
             [
@@ -417,7 +430,9 @@ mod tests {
                 "--isolate=on",
                 "--lease=2w",
                 "--detach",
-                "--queues=2"
+                "--queues=2",
+                "--verbose",
+                "--verbose"
             ]
         );
         let line = "rustguard join host --token x -d --name n --io uring --relay=off";

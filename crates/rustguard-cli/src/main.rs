@@ -9,16 +9,13 @@ mod output;
 mod process;
 mod uapi;
 
-use arguments::{Cli, Command};
-use clap::{CommandFactory as _, Parser as _};
+use arguments::{Cli, Command, logging::Logging};
+use clap::{CommandFactory as _, Parser as _, error::ErrorKind};
 use commands::{
     check, demo, doctor, down, invite, join, keys, map, neighbours, pages, pairing, peer, routes, serve, show, status,
     trace, up, userspace,
 };
-use output::{
-    colour::{self, Palette},
-    escape::escape,
-};
+use output::colour;
 use process::{harden, inherited, log};
 use std::{io, process::ExitCode};
 
@@ -27,25 +24,39 @@ fn main() -> ExitCode {
         Ok(code) => (code, None),
         Err(error) => (ExitCode::FAILURE, failure(&error)),
     };
-    log::finish(last);
+    log::finish(last.as_deref());
     code
 }
 
 fn start() -> anyhow::Result<ExitCode> {
     colour::init();
     let cli = Cli::parse();
-    let tunnel = matches!(cli.command, Some(Command::Up { .. } | Command::Serve(_) | Command::Join(_)) | None);
-    if tunnel {
+    let (kind, logging) = log_settings(&cli);
+    if kind != log::Kind::Other {
         // This has to happen before the log starts its thread.
         rustguard_device::prepare();
     }
-    log::init(tunnel);
+    if let Err(wrong) = log::init(kind, &logging) {
+        Cli::command().error(ErrorKind::InvalidValue, wrong).exit();
+    }
     // The demo is not hardened. Its keys exist only as long as the demo, and it sets its user namespace up through
     // files of /proc/self that a process without core dumps may not write.
     if !matches!(cli.command, Some(Command::Demo { .. })) {
         harden::process();
     }
     run(cli)
+}
+
+/// What the log has to do for this command.
+fn log_settings(cli: &Cli) -> (log::Kind, Logging) {
+    match &cli.command {
+        Some(Command::Up { logging, .. }) => (log::Kind::Tunnel, logging.clone()),
+        Some(Command::Serve(arguments)) => (log::Kind::Tunnel, arguments.logging.clone()),
+        Some(Command::Join(arguments)) => (log::Kind::Tunnel, arguments.logging.clone()),
+        Some(_) => (log::Kind::Other, Logging::default()),
+        // An invalid value ends the process.
+        None => (log::Kind::WireguardGo, Logging::from_environment()),
+    }
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
@@ -63,13 +74,11 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                 userspace::run(&interface, cli.bare.foreground).map(|()| ExitCode::SUCCESS)
             }
             // clap requires one of the two already.
-            None => Cli::command()
-                .error(clap::error::ErrorKind::MissingSubcommand, "a command or an interface is needed")
-                .exit(),
+            None => Cli::command().error(ErrorKind::MissingSubcommand, "a command or an interface is needed").exit(),
         };
     };
     match command {
-        Command::Up { target, detach, data_path } => up::run(&target, detach, &data_path),
+        Command::Up { target, detach, data_path, .. } => up::run(&target, detach, &data_path),
         Command::Down { target } => down::run(&target),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Join(arguments) => join::run(&arguments),
@@ -104,6 +113,5 @@ fn failure(error: &anyhow::Error) -> Option<String> {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
     };
     let unheard = error.chain().any(broken_pipe) || error.is::<check::Reported>();
-    let name = Palette::of(&io::stderr()).bad("rustguard:").bold();
-    (!unheard).then(|| format!("{name} {}", escape(&format!("{error:#}"))))
+    (!unheard).then(|| format!("{error:#}"))
 }

@@ -1,6 +1,6 @@
 //! The arguments of `serve`, of `join`, and of the commands for a running `serve`.
 
-use super::data_path::DataPath;
+use super::{data_path::DataPath, logging::Logging};
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
 use std::{net::IpAddr, path::PathBuf, time::Duration};
@@ -85,6 +85,8 @@ pub(crate) struct Serve {
     // for forwarded packets.
     #[command(flatten)]
     pub(crate) data_path: DataPath,
+    #[command(flatten)]
+    pub(crate) logging: Logging,
 }
 
 /// `rustguard join`.
@@ -124,6 +126,8 @@ pub(crate) struct Join {
     pub(crate) no_up: bool,
     #[command(flatten)]
     pub(crate) data_path: DataPath,
+    #[command(flatten)]
+    pub(crate) logging: Logging,
 }
 
 /// `rustguard open`.

@@ -1,7 +1,7 @@
 //! `rustguard check`, and the function with which `up` reads its file. Both show diagnostics in the style of a
 //! compiler.
 
-use crate::{arguments::Check, output::colour::Palette};
+use crate::{arguments::Check, output::colour::Palette, process::log};
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use anyhow::{Context as _, Result, bail};
 use rustguard_quick::conf::{self, Config, Diagnostic, Severity};
@@ -150,6 +150,10 @@ impl Source {
 
     /// Shows each diagnostic on standard error with its line. Secrets in the line are replaced by stars.
     fn show(&self, diagnostics: &[Diagnostic]) -> io::Result<()> {
+        if !log::is_for_people() {
+            self.log(diagnostics);
+            return Ok(());
+        }
         let mut err = io::stderr().lock();
         let renderer = if Palette::of(&io::stderr()).is_coloured() { Renderer::styled() } else { Renderer::plain() };
         let path = self.path.to_string_lossy();
@@ -183,6 +187,21 @@ impl Source {
     /// The configuration, if there are no errors, and all diagnostics.
     pub(crate) fn parse(&self) -> (Option<Config>, Vec<Diagnostic>) {
         conf::parse(&self.text)
+    }
+
+    /// The same for the journal and for programs: an entry for each diagnostic.
+    fn log(&self, diagnostics: &[Diagnostic]) {
+        let file = self.path.to_string_lossy();
+        if self.readable_by_others {
+            tracing::warn!(file = &*file, help = self.exposure_help(), "{}", self.exposure());
+        }
+        for Diagnostic { severity, message, span, help, .. } in diagnostics.iter().take(MAX_SHOWN) {
+            let (line, column, help) = (span.line, span.column, help.as_deref());
+            match severity {
+                Severity::Error => tracing::error!(file = &*file, line, column, help, "{message}"),
+                Severity::Warning => tracing::warn!(file = &*file, line, column, help, "{message}"),
+            }
+        }
     }
 
     fn report(&self, diagnostics: &[Diagnostic]) -> Report {

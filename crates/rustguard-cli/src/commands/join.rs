@@ -42,6 +42,7 @@ const MARK: &str = "# Made by `rustguard join`, which writes it anew when it is 
 pub(crate) fn run(arguments: &Join) -> Result<()> {
     let interface = &arguments.interface.interface;
     interface::check_name(interface)?;
+    log::set_interface(interface);
     let Some(token) = arguments.token.read()? else {
         bail!(
             "a token is needed: --token, --token-file or RUSTGUARD_TOKEN; `rustguard invite new` on the server creates one"

@@ -31,6 +31,7 @@ use std::io::{self, Write as _};
 pub(crate) fn run(arguments: &Serve) -> Result<()> {
     let interface = &arguments.interface.interface;
     interface::check_name(interface)?;
+    log::set_interface(interface);
     let token = arguments.token.read()?;
     let passphrase = match &token {
         Some(token) => Some(passphrase(token)?),

@@ -4,10 +4,12 @@ use crate::{
     arguments::{
         self,
         data_path::{DataPath, Relay},
+        logging::Logging,
     },
     process::{
         detach,
         lifetime::{Signals, run_until_ended},
+        log,
     },
 };
 use anyhow::{Context as _, Result};
@@ -17,12 +19,13 @@ use rustguard_quick::{Session, conf};
 /// Brings a tunnel up, and keeps it until a signal or the end of the interface.
 pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<()> {
     let (path, interface) = conf::resolve_name(target)?;
+    log::set_interface(&interface);
     if detached && !detach::is_child() {
         // The path is made absolute, but symbolic links stay: the interface has its name from the link, not from its
         // target.
         let path = std::path::absolute(&path).with_context(|| format!("cannot open {}", path.display()))?;
         // This process's command is `up`, or `join`, which calls this function.
-        let options = arguments::given(DataPath::has);
+        let options = arguments::given(|id| DataPath::has(id) || Logging::has(id));
         let line = [vec!["up".into(), "--detach".into(), path.into()], options].concat();
         return detach::spawn(&interface, &line, None);
     }

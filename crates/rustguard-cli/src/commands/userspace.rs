@@ -6,6 +6,7 @@ use crate::{
     process::{
         detach,
         lifetime::{Signals, notify},
+        log,
     },
 };
 use anyhow::{Result, bail};
@@ -15,6 +16,7 @@ use rustguard_quick::run_file::RunFile;
 /// Creates the interface and serves its UAPI socket, in the background unless `foreground` is set.
 pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
     interface::check_name(interface)?;
+    log::set_interface(interface);
     // This comes first, because an invalid value ends the process.
     let data_path = DataPath::from_environment();
     if !foreground && !detach::is_child() {

@@ -62,7 +62,7 @@ pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>
     let text = std::fs::read(&log).unwrap_or_default();
     let news = String::from_utf8_lossy(text.get(usize::try_from(before)?..).unwrap_or_default()).into_owned();
     // The user who started it sees the child's messages so far: warnings, or the reason of the failure.
-    std::io::stderr().write_all(news.as_bytes())?;
+    log::pass_on(&news);
     if said.trim_end() == READY {
         return Ok(());
     }

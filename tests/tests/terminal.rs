@@ -1,0 +1,173 @@
+//! What a person, a file, a program and the journal get to read.
+use anyhow::{Context, Result, ensure};
+use rustguard_tests::{Conf, Lab, Node, eventually, scenario_of_rustguard};
+use serde_json::Value;
+use std::{path::PathBuf, process::Command, time::Duration};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A node, and the file of a tunnel without peers.
+fn tunnel(lab: &Lab) -> Result<(Node, PathBuf)> {
+    let node = lab.node("a")?;
+    let mut conf = Conf::new("wga")?;
+    conf.addresses = vec!["10.9.0.1/24".to_owned()];
+    // A warning from the start.
+    conf.lines = vec!["PostUp =".to_owned(), "PostUp = echo a hook".to_owned()];
+    let file = lab.file("wga.conf", &conf.wg_quick())?;
+    Ok((node, file))
+}
+
+/// Whether a line begins with a time.
+fn has_time(line: &str) -> bool {
+    line.starts_with("20") && line.as_bytes().get(10) == Some(&b'T')
+}
+
+#[test]
+fn a_person_reads_sentences() {
+    scenario_of_rustguard("messages on a terminal", |lab| {
+        let (node, file) = tunnel(lab)?;
+        let mut up = node.spawn_on_terminal("up", node.rustguard()?.arg("up").arg(&file))?;
+        let log = || std::fs::read_to_string(lab.path("up.log")).unwrap_or_default();
+        up.until("the tunnel", SOON, || Ok(log().contains("wga is up")))?;
+        let ended = up.stop("INT")?;
+        ensure!(ended.success(), "{ended}");
+        let lines: Vec<_> = ended.stderr.lines().map(str::trim_end).collect();
+        ensure!(lines.contains(&"wga is up") && lines.contains(&"a hook"), "{ended}");
+        ensure!(!lines.iter().any(|line| has_time(line) || line.contains("INFO")), "{ended}");
+        // The diagnostics are coloured.
+        ensure!(ended.stderr.contains("\u{1b}["), "{ended}");
+        // Quiet, and without colours: only the warning is left.
+        let mut command = node.rustguard()?;
+        command.args(["up", "-q"]).arg(&file).env("NO_COLOR", "1");
+        let mut quiet = node.spawn_on_terminal("quiet", &mut command)?;
+        quiet.until("the interface", SOON, || Ok(node.run(&["wg", "show", "wga"]).is_ok()))?;
+        let ended = quiet.stop("TERM")?;
+        ensure!(ended.success() && !ended.stderr.contains('\u{1b}'), "{ended}");
+        ensure!(ended.stderr.contains("warning") && !ended.stderr.contains("is up"), "{ended}");
+        Ok(())
+    });
+}
+
+#[test]
+fn what_happens_in_the_background_is_said_in_sentences_too() {
+    scenario_of_rustguard("messages on a terminal", |lab| {
+        let (node, file) = tunnel(lab)?;
+        let mut up = node.spawn_on_terminal("up", node.rustguard()?.args(["up", "--detach"]).arg(&file))?;
+        let ended = up.ended(SOON)?;
+        ensure!(ended.success(), "{ended}");
+        ensure!(ended.stderr.lines().any(|line| line.trim_end() == "wga is up"), "{ended}");
+        ensure!(ended.stderr.contains("a hook") && !ended.stderr.lines().any(has_time), "{ended}");
+        // The file has the times.
+        let log = node.run(&["cat", "/run/rustguard/wga.log"])?;
+        ensure!(log.lines().any(|line| has_time(line) && line.ends_with(" INFO wga is up")), "{log}");
+        node.end_of(node.rustguard()?.arg("down").arg(&file))?;
+        Ok(())
+    });
+}
+
+#[test]
+fn programs_read_json() {
+    scenario_of_rustguard("messages as JSON", |lab| {
+        let (node, file) = tunnel(lab)?;
+        let mut command = node.rustguard()?;
+        command.args(["up", "-v", "--log-format", "json"]).arg(&file);
+        let mut up = node.spawn("up", &mut command)?;
+        let log = || std::fs::read_to_string(lab.path("up.log")).unwrap_or_default();
+        up.until("the tunnel", SOON, || Ok(log().contains("wga is up")))?;
+        let text = up.stop("TERM")?.stderr;
+        let lines: Vec<Value> =
+            text.lines().filter(|&line| line != "a hook").map(serde_json::from_str).collect::<Result<_, _>>()?;
+        for line in &lines {
+            ensure!(line["interface"] == "wga" && line["time"].as_str().is_some_and(has_time), "{line}");
+            ensure!(line["message"].is_string() && line["target"].is_string(), "{line}");
+        }
+        let level = |word: &str| lines.iter().filter(|line| line["level"] == word).count();
+        ensure!(level("info") > 0 && level("debug") > 0, "{text}");
+        let warning = lines.iter().find(|line| line["level"] == "warn").context("the file's warning")?;
+        ensure!(
+            warning["line"].is_u64() && warning["file"].as_str().is_some_and(|at| at.ends_with("wga.conf")),
+            "{text}"
+        );
+        // The reason of a failure is JSON as well.
+        let mut command = node.rustguard()?;
+        let ended = node.end_of(command.args(["up", "./none.conf"]).env("RUSTGUARD_LOG_FORMAT", "json"))?;
+        let last: Value = serde_json::from_str(&ended.stderr)?;
+        ensure!(last["level"] == "error" && last["message"].as_str().is_some_and(|text| text.contains("none.conf")));
+        Ok(())
+    });
+}
+
+/// With systemd's own journal.
+#[test]
+fn the_journal_gets_priorities_and_fields() {
+    scenario_of_rustguard("messages in the journal", |lab| {
+        if !lab.has("systemd-cat", "systemd")? {
+            return Ok(());
+        }
+        let (node, file) = tunnel(lab)?;
+        // The kernel's messages are the machine's, not the scenario's.
+        node.sh("mkdir -p /run/systemd/journal /run/log/journal
+                 printf '[Journal]\\nReadKMsg=no\\n' >/etc/systemd/journald.conf")?;
+        // `ip netns exec` would take the cgroups away, which the journal looks for.
+        let mut daemon = node.spawn("journald", &mut Command::new("/usr/lib/systemd/systemd-journald"))?;
+        daemon.until("the journal", SOON, || Ok(node.run(&["test", "-S", "/run/systemd/journal/stdout"]).is_ok()))?;
+        let journal = |field: &str| -> Result<Vec<Value>> {
+            let text = node.run(&["journalctl", "-D", "/run/log/journal", "-o", "json", "--no-pager", field])?;
+            text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+        };
+        // systemd-cat connects standard error to the journal. systemd itself also sets the variable for its services.
+        let script = "export JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2); exec \"$0\" up \"$1\"";
+        let mut command = node.command("systemd-cat");
+        command.args(["sh", "-c", script]).args(node.rustguard()?.get_args().last()).arg(&file);
+        let mut up = node.spawn("up", &mut command)?;
+        let mut entries = Vec::new();
+        eventually("the message in the journal", SOON, || {
+            // journalctl fails as long as there is no journal.
+            entries = journal("INTERFACE=wga").unwrap_or_default();
+            Ok(entries.iter().any(|entry| entry["MESSAGE"] == "wga is up"))
+        })?;
+        ensure!(up.stop("TERM")?.success());
+        let with =
+            |text: &str| entries.iter().find(|entry| entry["MESSAGE"].as_str().is_some_and(|m| m.contains(text)));
+        let told = with("wga is up").context("the message")?;
+        ensure!(told["PRIORITY"] == "5" && told["_TRANSPORT"] == "journal", "{told}");
+        ensure!(told["SYSLOG_IDENTIFIER"] == "rustguard", "{told}");
+        let warning = with("PostUp").context("the file's warning")?;
+        ensure!(warning["PRIORITY"] == "4" && warning["LINE"].is_string(), "{warning}");
+        Ok(())
+    });
+}
+
+/// A sandbox may hide the journal's socket. Then the lines on standard error have the priorities.
+#[test]
+fn without_the_journals_socket_the_lines_have_priorities() {
+    scenario_of_rustguard("messages in the journal", |lab| {
+        let (node, file) = tunnel(lab)?;
+        let log = lab.file("journal", "")?;
+        let script = "export JOURNAL_STREAM=$(stat -c %d:%i \"$2\"); exec \"$0\" up \"$1\" 2>>\"$2\"";
+        let mut command = node.command("sh");
+        command.args(["-c", script]).args(node.rustguard()?.get_args().last()).arg(&file).arg(&log);
+        let mut up = node.spawn("up", &mut command)?;
+        up.until("the tunnel", SOON, || Ok(std::fs::read_to_string(&log)?.contains("<5>wga is up\n")))?;
+        ensure!(up.stop("TERM")?.success());
+        let text = std::fs::read_to_string(&log)?;
+        ensure!(text.lines().any(|line| line.starts_with("<4>")), "{text}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_wrong_level_is_wrong_usage() {
+    scenario_of_rustguard("RUSTGUARD_LOG", |lab| {
+        let (node, file) = tunnel(lab)?;
+        for arguments in [&["up"][..], &["check"], &["show"]] {
+            let mut command = node.rustguard()?;
+            let ended = node.end_of(command.args(arguments).arg(&file).env("RUSTGUARD_LOG", "verbose"))?;
+            ensure!(ended.status.code() == Some(2), "{ended}");
+            ended.says(&["RUSTGUARD_LOG is `verbose`", "debug", "rustguard_device"])?;
+        }
+        let ended = node.end_of(node.rustguard()?.args(["up", "-q", "-v"]).arg(&file))?;
+        ensure!(ended.status.code() == Some(2), "{ended}");
+        Ok(())
+    });
+}
