@@ -107,6 +107,12 @@ fn a_removed_peer_stays_out() {
             network.reaches_server(1)?;
             network.ask(&["peer", "rename", "laptop", "notebook"])?;
             network.try_ask(&["peer", "rm", "laptop"])?.refused(&["no peer laptop"])?;
+            network.ask(&["peer", "add", "phone", "--conf", "-"])?;
+            network
+                .try_ask(&["peer", "rename", "phone", "notebook"])?
+                .refused(&["notebook", "has this name already"])?;
+            network.ask(&["peer", "rename", "notebook", "notebook"])?;
+            network.ask(&["peer", "rm", "phone"])?;
             let server = network.server_addresses()?;
             let listed = network.ask(&["peer", "ls"])?;
             ensure!(listed.contains("JOINED BY") && listed.contains("(staff)"), "how it joined: {listed}");
@@ -284,6 +290,88 @@ fn what_a_server_refuses() {
             fs::write(format!("{STATE}/key"), "nonsense")?;
             run(&[])?.refused(&["damaged"])?;
             Ok(())
+        })
+    });
+}
+
+/// Settings are stored when the server has started with them. Others leave the state folder as it was, and the next start
+/// without options uses what worked last.
+#[test]
+fn settings_that_do_not_work_are_not_kept() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let run = |arguments: &[&str]| {
+                network.server.end_of(network.server.rustguard()?.args(["serve", "-i", "rgs"]).args(arguments))
+            };
+            let bad: [(&[&str], &[&str]); 8] = [
+                (&["--pool", "10.60.0.1/32"], &["no address besides"]),
+                (&["--pool", "10.1.0.0/24"], &["overlaps", "--pool"]),
+                (&["--route", "127.0.0.0/8"], &["127.0.0.0/8", "leave it out"]),
+                (&["--endpoint", "https://vpn.example.org"], &["`https://`", "HOST:PORT"]),
+                (&["--endpoint", "udp://192.0.2.1:51820"], &["`udp://`"]),
+                (&["--endpoint", "vpn.example.org:99999"], &["`99999` is not a port"]),
+                (&["--dns", "0.0.0.0"], &["0.0.0.0", "name server"]),
+                (&["--dns", "10.60.0.1", "--search", "no domain"], &["\"no domain\"", "domain name"]),
+            ];
+            for (arguments, said) in bad {
+                run(arguments)?.refused(said)?;
+                ensure!(!Path::new(STATE).exists(), "{arguments:?} made a folder");
+            }
+            let served = network.serve(lab, &["--pool", "10.60.0.0/24", "--port", "4500", "--endpoint", "vpn.lab"])?;
+            served.stop()?;
+            let kept = |name: &str| fs::read(format!("{STATE}/{name}"));
+            let (settings, key) = (kept("settings.json")?, kept("key")?);
+            for (arguments, said) in bad {
+                run(arguments)?.refused(said)?;
+                ensure!(kept("settings.json")? == settings, "{arguments:?} were kept");
+            }
+            // The settings are sound, but the tunnel does not start with them.
+            let mut holder = network.server.command("python3");
+            holder.args(["-c", "import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('', 4600)); print('bound', flush=True); time.sleep(600)"]);
+            let _holder = network.server.spawn("holder", &mut holder)?;
+            let bound = || Ok(fs::read_to_string(lab.path("holder.log"))?.contains("bound"));
+            eventually("the port is taken", SOON, bound)?;
+            run(&["--port", "4600", "--pool", "10.61.0.0/24"])?.refused(&["4600"])?;
+            ensure!(kept("settings.json")? == settings && kept("key")? == key, "settings that did not start were kept");
+            let served = network.serve(lab, &[])?;
+            let status = network.status()?;
+            ensure!(status["port"] == 4500 && status["endpoint"] == "vpn.lab:4500", "{status}");
+            ensure!(status["pools"][0]["prefix"] == "10.60.0.0/24", "{status}");
+            served.stop()
+        })
+    });
+}
+
+/// Machines elsewhere cannot use a private address of the server: it says so, wherever such an address is handed out.
+#[test]
+fn a_private_endpoint_is_pointed_out() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let outside = "machines outside this network cannot reach it";
+            let served = network.serve(lab, &["--route", "10.1.0.0/24"])?;
+            let log = served_log(lab)?;
+            ensure!(log.contains("10.1.0.1:51820") && log.contains(outside) && log.contains("--endpoint"), "{log}");
+            ensure!(log.contains("leave out the route 10.1.0.0/24"), "{log}");
+            ensure!(network.ask(&["status"])?.contains(outside), "status says nothing");
+            let invite = network.try_ask(&["invite", "new", "--uses", "2"])?;
+            ensure!(invite.success() && invite.stderr.contains(outside), "{invite}");
+            ensure!(invite.stdout.lines().count() == 1, "the command alone is for scripts: {invite}");
+            let peer = network.try_ask(&["peer", "add", "a", "--conf", "-", "--endpoint", "192.168.1.5"])?;
+            ensure!(peer.success() && peer.stderr.contains(outside), "{peer}");
+            ensure!(peer.stdout.contains("Endpoint = 192.168.1.5:51820"), "{peer}");
+            for public in ["203.0.113.1:7", "vpn.lab"] {
+                let invite = network.try_ask(&["invite", "new", "--uses", "3", "--endpoint", public])?;
+                ensure!(invite.success() && !invite.stderr.contains(outside), "{public}: {invite}");
+            }
+            // An endpoint that is none adds no peer and makes no invite.
+            for command in [&["invite", "new", "--uses", "4"][..], &["peer", "add", "b", "--conf", "-"]] {
+                network.try_ask(&[command, &["--endpoint", "https://vpn.lab"]].concat())?.refused(&["`https://`"])?;
+            }
+            ensure!(!network.ask(&["peer", "ls"])?.contains("b "), "a peer without a configuration was added");
+            served.stop()?;
+            let served = network.serve(lab, &["--endpoint", "vpn.lab"])?;
+            ensure!(!served_log(lab)?.contains(outside), "a name has another address elsewhere");
+            served.stop()
         })
     });
 }

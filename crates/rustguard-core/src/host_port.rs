@@ -54,6 +54,9 @@ pub enum HostPortError {
         /// The port, if the text cannot be read without one.
         port: Option<u16>,
     },
+    /// It begins with a scheme, as a URL does.
+    #[error("it begins with `{0}://`, which does not belong there: write HOST:PORT alone")]
+    Scheme(String),
     /// Neither an address nor a name.
     #[error("it is neither ADDRESS:PORT nor [IPv6]:PORT nor NAME:PORT")]
     Host,
@@ -129,6 +132,9 @@ fn parse(text: &str, default: Option<u16>) -> Result<HostPort, HostPortError> {
             Some(port) => Ok(HostPort { host, port }),
             None => Err(HostPortError::Brackets { address, port: None }),
         };
+    }
+    if let Some((scheme, _)) = text.split_once("://") {
+        return Err(HostPortError::Scheme(scheme.to_owned()));
     }
     if let Some((inside, rest)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         let host = bracketed(inside).ok_or(HostPortError::Host)?;
@@ -235,7 +241,9 @@ mod tests {
             ("a:65536", port("65536")),
             ("a:+1", port("+1")),
             ("[::1]:x", port("x")),
-            ("http://a", port("//a")),
+            ("http://a", HostPortError::Scheme("http".to_owned())),
+            ("udp://[::1]:7", HostPortError::Scheme("udp".to_owned())),
+            ("https://a:7/b", HostPortError::Scheme("https".to_owned())),
             ("2001:db8::1", brackets("2001:db8::1", None)),
             ("2001:db8:0:0:0:0:0:1:51820", brackets("2001:db8::1", Some(51_820))),
             (":1", HostPortError::Host),

@@ -1,4 +1,5 @@
 //! The settings of the network that every joiner receives, and their limits.
+use crate::usable::{is_domain, is_special};
 use core::net::IpAddr;
 use ipnet::IpNet;
 
@@ -74,6 +75,34 @@ impl ServerConfig {
     }
 }
 
+impl ServerConfig {
+    /// Checks what joiners would refuse or leave out.
+    pub(crate) fn check_contents(&self) -> Result<(), ConfigError> {
+        // The limits of a joiner, less the routes to the server's own addresses that the joiner adds.
+        let counts = [
+            ("routes", self.routes.len(), MAX_ROUTES - self.addresses.len().min(2)),
+            ("name servers", self.dns.len(), MAX_DNS),
+            ("search domains", self.search.len(), MAX_SEARCH),
+        ];
+        if let Some((what, count, most)) = counts.into_iter().find(|(_, count, most)| count > most) {
+            return Err(ConfigError::TooMany { what, count, most });
+        }
+        if let Some(route) = self.routes.iter().find(|route| is_special(route)) {
+            return Err(ConfigError::Route(*route));
+        }
+        if let Some(server) = self.dns.iter().find(|server| is_special(&(**server).into())) {
+            return Err(ConfigError::NameServer(*server));
+        }
+        if let Some(domain) = self.search.iter().find(|domain| !is_domain(domain)) {
+            return Err(ConfigError::SearchDomain(domain.clone()));
+        }
+        if self.dns.is_empty() && !self.search.is_empty() {
+            return Err(ConfigError::SearchWithoutDns);
+        }
+        Ok(())
+    }
+}
+
 /// Why a [`ServerConfig`] cannot be sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -98,4 +127,20 @@ pub enum ConfigError {
         /// The largest number that a joiner accepts.
         most: usize,
     },
+    /// A route to special-purpose addresses. Joiners would leave it out.
+    #[error(
+        "the route {0} leads to loopback, link-local, multicast or reserved addresses, which are never behind a tunnel; leave it out"
+    )]
+    Route(IpNet),
+    /// An address that no name server can have. Joiners would leave it out.
+    #[error(
+        "{0} cannot be a name server of joined machines: they would ask themselves, or nobody; give an address that they reach"
+    )]
+    NameServer(IpAddr),
+    /// Not a domain name. Joiners would leave it out.
+    #[error("{0:?} is not a search domain; write a domain name, such as corp.example")]
+    SearchDomain(String),
+    /// Search domains without a name server that knows them. Joiners would leave them out.
+    #[error("search domains are of no use without a name server; give one too")]
+    SearchWithoutDns,
 }

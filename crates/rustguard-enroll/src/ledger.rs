@@ -197,10 +197,15 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(lease)
     }
 
-    /// Renames a peer.
+    /// Renames a peer. The name must not be that of another peer. Joiners may choose equal names for themselves; an
+    /// administrator then tells them apart by renaming.
     pub fn rename(&mut self, key: &PublicKey, name: &str, now: Now) -> Result<(), LedgerError> {
         let lease = self.state.leases.get(key).ok_or(LedgerError::UnknownPeer(*key))?;
         let clean = clean_name(name).filter(|clean| clean == name).ok_or_else(|| LedgerError::Name(name.to_owned()))?;
+        let taken = |other: &&Lease| other.public_key != *key && other.name.as_ref() == Some(&clean);
+        if let Some(other) = self.state.leases.values().find(taken) {
+            return Err(LedgerError::NameTaken(Peer::of_lease(other)));
+        }
         let lease = Lease { name: Some(clean), ..lease.clone() };
         Ok(self.commit(vec![Change::Lease(lease)], now)?)
     }

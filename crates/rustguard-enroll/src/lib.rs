@@ -34,4 +34,5 @@ mod schedule;
 pub mod server;
 pub mod store;
 pub mod token;
+mod usable;
 pub mod wire;

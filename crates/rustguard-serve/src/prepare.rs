@@ -5,7 +5,7 @@ use crate::{
     counters::Counters,
     folder::{Folder, FolderError},
     peer::to_update,
-    settings::Settings,
+    settings::{Settings, SettingsError},
     store::{FileStore, FileStoreError},
 };
 use ipnet::IpNet;
@@ -13,8 +13,8 @@ use rustguard_crypto::{random::SystemRng, x25519::StaticSecret};
 use rustguard_device::{Builder, Datagrams, Relay, key};
 use rustguard_enroll::{
     ledger::{Ledger, LedgerError, Policy},
-    pool::{PoolError, Pools},
-    server::{Server, ServerConfig, ServerError},
+    pool::Pools,
+    server::{Server, ServerError},
     store::LeaseStore,
     token::Passphrase,
     wire::is_enrolment,
@@ -23,9 +23,6 @@ use std::{sync::Arc, time::Duration};
 
 /// The number of datagrams that may wait for the server. This is about 20 ms of work, at the cost of a handshake each.
 const QUEUE: usize = 512;
-/// The interval between keepalives of joined machines, in seconds. Most of them are behind address translation, and are
-/// reachable only while it keeps their mapping.
-const KEEPALIVE: u16 = 25;
 
 /// A server whose state was read and checked. It has no device yet. [`configure`](Self::configure) converts it to
 /// [`Configured`].
@@ -56,9 +53,9 @@ pub enum PrepareError {
     /// The state folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The pools are not valid.
+    /// The settings cannot be used.
     #[error(transparent)]
-    Pool(#[from] PoolError),
+    Settings(#[from] SettingsError),
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] FileStoreError),
@@ -71,8 +68,8 @@ pub enum PrepareError {
 }
 
 impl Prepared {
-    /// Reads the state of `interface` from `folder`, checks it against `settings`, and stores `settings`. Windows use
-    /// `passphrase` if there is one, and otherwise a code.
+    /// Reads the state of `interface` from `folder`, and checks it against `settings`, which are stored when the
+    /// [`Service`](crate::Service) has started. Windows use `passphrase` if there is one, and otherwise a code.
     ///
     /// # Errors
     /// See [`PrepareError`]. After an error nothing has changed.
@@ -82,6 +79,8 @@ impl Prepared {
         settings: Settings,
         passphrase: Option<Passphrase>,
     ) -> Result<Self, PrepareError> {
+        // Before the store, which makes its folder.
+        settings.check()?;
         Self::with_store(interface, folder, settings, passphrase, FileStore::open(&folder.path("leases"))?)
     }
 }
@@ -98,21 +97,13 @@ impl<S: LeaseStore> Prepared<S> {
         passphrase: Option<Passphrase>,
         store: S,
     ) -> Result<Self, PrepareError> {
-        let pools = Pools::new(&settings.pools)?;
+        settings.check()?;
+        let pools = Pools::new(&settings.pools).map_err(SettingsError::Pool)?;
         let identity = folder.private_key()?;
         let policy = Policy::default().with_lease_time(settings.lease_seconds.map(Duration::from_secs));
         let now = now();
         let ledger = Ledger::open(store, pools, policy, now)?;
-        let config = ServerConfig::default()
-            .with_addresses(settings.own_addresses().iter().map(IpNet::addr).collect())
-            .with_routes(settings.advised_routes())
-            .with_dns(settings.dns.clone())
-            .with_search(settings.search.clone())
-            .with_keepalive(KEEPALIVE);
-        let server = Server::new(identity.clone(), ledger, &config, now, &mut SystemRng)?;
-        if folder.settings()?.as_ref() != Some(&settings) {
-            folder.set_settings(&settings)?;
-        }
+        let server = Server::new(identity.clone(), ledger, &settings.to_config(), now, &mut SystemRng)?;
         Ok(Self { interface: interface.to_owned(), settings, server, passphrase, folder: folder.clone(), identity })
     }
 

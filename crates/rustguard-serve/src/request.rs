@@ -1,5 +1,8 @@
 //! Requests to the control socket and its answers: JSON, one object for each line.
 
+mod secret;
+
+pub use self::secret::Secret;
 pub use rustguard_crypto::x25519::PublicKey;
 pub use rustguard_device::uapi::{ConnectionView, ProblemView};
 use rustguard_enroll::lease::Origin;
@@ -133,12 +136,21 @@ pub struct AddPeer {
     /// The time for its first handshake, in seconds. There is no limit by default.
     #[serde(default)]
     pub pending_seconds: Option<u64>,
+    /// The server's endpoint for it, instead of the one that the server determines.
+    #[serde(default)]
+    pub endpoint: Option<String>,
 }
 
 impl AddPeer {
     /// A peer with this public key (base64) and name. It gets free addresses, and stays until it is removed.
     pub fn new(public_key: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { public_key: public_key.into(), name: name.into(), addresses: Vec::new(), pending_seconds: None }
+        Self {
+            public_key: public_key.into(),
+            name: name.into(),
+            addresses: Vec::new(),
+            pending_seconds: None,
+            endpoint: None,
+        }
     }
 }
 
@@ -159,14 +171,14 @@ pub enum Answer {
         /// The duration in seconds.
         seconds: u64,
         /// The code for joiners. Absent if they use the server's passphrase.
-        code: Option<String>,
+        code: Option<Secret>,
         /// The server's endpoint for joiners.
         endpoint: Option<String>,
     },
     /// An invite was made.
     Invite {
         /// The token. Any holder of it can join.
-        token: String,
+        token: Secret,
         /// The invite's id.
         #[serde(with = "text")]
         id: TokenId,
@@ -538,7 +550,8 @@ mod tests {
         for answer in [
             json!({ "answer": "peers", "peers": [peer("invite 0123456789abcdef"), peer("window"), peer("administrator")] }),
             json!({ "answer": "invites", "invites": [invite] }),
-            json!({ "answer": "invite", "token": "t", "id": "0123456789abcdef", "endpoint": null, "expires": null }),
+            json!({ "answer": "opened", "seconds": 60, "code": "ABCD-EFGH", "endpoint": null }),
+            json!({ "answer": "invite", "token": "rg1-secret", "id": "0123456789abcdef", "endpoint": null, "expires": null }),
             json!({
                 "answer": "added", "addresses": ["10.0.0.2/24"], "allowed_ips": [], "dns": [], "search": [],
                 "server_key": key, "preshared_key": key, "endpoint": "example.org:51820",
@@ -556,8 +569,10 @@ mod tests {
         ] {
             let parsed: Answer = serde_json::from_value(answer.clone()).unwrap();
             assert_eq!(serde_json::to_value(&parsed).unwrap(), answer);
-            // A message that shows an answer shows no key.
-            assert!(!format!("{parsed:?}").contains(key), "{parsed:?}");
+            // A message that shows an answer shows no key, token or code.
+            for secret in [key, "rg1-secret", "ABCD-EFGH"] {
+                assert!(!format!("{parsed:?}").contains(secret), "{parsed:?}");
+            }
         }
         for origin in ["invite", "invite 0123", "invite 0123456789abcdeg", "invite +123456789abcdef", "Window", ""] {
             assert!(origin.parse::<PeerOrigin>().is_err(), "{origin}");

@@ -6,7 +6,7 @@ use crate::{
     audit::AuditLog,
     clock::now,
     counters::Counters,
-    folder::Folder,
+    folder::{Folder, FolderError},
     peer::to_update,
     prepare::Configured,
     settings::Settings,
@@ -65,6 +65,9 @@ pub enum StartError {
         /// The cause.
         cause: io::Error,
     },
+    /// The settings could not be stored.
+    #[error(transparent)]
+    Settings(#[from] FolderError),
     /// The audit log could not be opened.
     #[error("cannot open the audit log {path}: {cause}")]
     Audit {
@@ -77,7 +80,7 @@ pub enum StartError {
 
 impl<S: LeaseStore> Service<S> {
     /// Starts to serve the device that was built with [`Prepared::configure`](crate::Prepared::configure), on the
-    /// current tokio runtime.
+    /// current tokio runtime. Stores the settings for the next start.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -91,6 +94,10 @@ impl<S: LeaseStore> Service<S> {
         let socket = socket::listen(&path, calls_in).map_err(|cause| StartError::Socket { path, cause })?;
         let path = folder.path("audit.jsonl");
         let audit = AuditLog::open(&path).map_err(|cause| StartError::Audit { path, cause })?;
+        // Only settings with which the tunnel started are stored: the next start without options uses what worked last.
+        if folder.settings()?.as_ref() != Some(&settings) {
+            folder.set_settings(&settings)?;
+        }
         Ok(Self {
             interface,
             settings,
@@ -107,6 +114,11 @@ impl<S: LeaseStore> Service<S> {
             counters,
             actions: Vec::new(),
         })
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// Serves until the device ends.

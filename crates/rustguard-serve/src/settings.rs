@@ -1,15 +1,24 @@
 //! The settings of `serve`. They are stored: a setting that is not given at the next start keeps its value.
 
+mod reach;
+
+pub use self::reach::Reach;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rand_core::Rng as _;
-use rustguard_core::host_port::HostPort;
+use rustguard_core::host_port::{Host, HostPort, HostPortError};
 use rustguard_crypto::random::SystemRng;
-use rustguard_enroll::pool::Pools;
+use rustguard_enroll::{
+    pool::{PoolError, Pools},
+    server::{ConfigError, ServerConfig},
+};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// The format's version.
 const VERSION: u32 = 1;
+/// The interval between keepalives of joined machines, in seconds. Most of them are behind address translation, and are
+/// reachable only while it keeps their mapping.
+const KEEPALIVE: u16 = 25;
 /// WireGuard's customary port.
 pub const DEFAULT_PORT: u16 = 51820;
 
@@ -57,6 +66,38 @@ impl Default for Settings {
     }
 }
 
+/// Why settings cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// The pools are not valid.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// The text is not an endpoint.
+    #[error(
+        "`{text}` is not an endpoint: {cause}; write HOST or HOST:PORT, such as vpn.example.org or 203.0.113.1:51820"
+    )]
+    Endpoint {
+        /// The text.
+        text: String,
+        /// The cause.
+        cause: HostPortError,
+    },
+    /// The endpoint has the port 0.
+    #[error(
+        "the endpoint `{0}` has the port 0, which cannot be reached; write the UDP port of this server, or leave it out"
+    )]
+    EndpointPort(String),
+    /// The endpoint contains the name of an interface.
+    #[error(
+        "the endpoint `{0}` contains the name of an interface, which other machines do not know; write it without `%…`"
+    )]
+    EndpointZone(String),
+    /// Routes, name servers or search domains that joiners refuse.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
 impl Settings {
     /// The settings of a first start. The IPv4 pool is `10.150.0.0/24`, or the next such network that overlaps none of
     /// `taken`. The IPv6 pool is a random /64 of fd00::/8, unless `ipv6` is false. RFC 4193 requires 40 random bits;
@@ -71,8 +112,30 @@ impl Settings {
         Self { pools: pools.into_iter().flatten().collect(), ..Self::default() }
     }
 
+    /// Checks everything that can be checked without the stored state. Nothing is stored before this succeeds.
+    ///
+    /// # Errors
+    /// See [`SettingsError`].
+    pub fn check(&self) -> Result<(), SettingsError> {
+        Pools::new(&self.pools)?;
+        if let Some(endpoint) = &self.endpoint {
+            self.complete(endpoint)?;
+        }
+        Ok(self.to_config().check()?)
+    }
+
+    /// The settings that joiners receive.
+    pub(crate) fn to_config(&self) -> ServerConfig {
+        ServerConfig::default()
+            .with_addresses(self.own_addresses().iter().map(IpNet::addr).collect())
+            .with_routes(self.advised_routes())
+            .with_dns(self.dns.clone())
+            .with_search(self.search.clone())
+            .with_keepalive(KEEPALIVE)
+    }
+
     /// The server's own address in each pool, with the pool's prefix length. Empty if the pools are not valid;
-    /// [`Prepared::new`](crate::Prepared::new) reports the reason.
+    /// [`check`](Self::check) reports the reason.
     pub fn own_addresses(&self) -> Vec<IpNet> {
         let Ok(pools) = Pools::new(&self.pools) else { return Vec::new() };
         let v4 = pools.v4().and_then(|(pool, own)| IpNet::new(own.into(), pool.prefix_len()).ok());
@@ -89,17 +152,37 @@ impl Settings {
     /// machine uses to reach others. Behind address translation, that is not the address that others see.
     pub fn reachable_at(&self) -> Option<String> {
         match &self.endpoint {
-            Some(endpoint) => Some(self.with_port(endpoint)),
+            Some(endpoint) => self.complete(endpoint).ok(),
             None => own_address().map(|address| SocketAddr::new(address, self.port).to_string()),
         }
     }
 
-    /// Adds the port to `HOST`, `[IPv6]` or a bare IPv6 address, if it has none.
-    pub(crate) fn with_port(&self, endpoint: &str) -> String {
-        match HostPort::parse_or(endpoint, self.port) {
-            Ok(complete) => complete.to_string(),
-            // Joiners then get the text as it is.
-            Err(_) => endpoint.to_owned(),
+    /// What the endpoint keeps from working as the user may expect, as sentences with a remedy: which machines cannot
+    /// reach it, and which routes the machines that use it leave out.
+    pub fn limits(&self) -> Vec<String> {
+        let Some(endpoint) = self.reachable_at() else { return Vec::new() };
+        let mut limits: Vec<_> = Reach::of(&endpoint).map(|reach| reach.advice(&endpoint)).into_iter().collect();
+        let Some(address) = endpoint.parse::<HostPort>().ok().and_then(|at| at.socket_addr()).map(|at| at.ip()) else {
+            return limits;
+        };
+        limits.extend(self.routes.iter().filter(|route| route.prefix_len() > 0 && route.contains(&address)).map(|route| {
+            format!(
+                "machines that join by {endpoint} leave out the route {}, because it contains the server's own address; \
+                 join by a public address or a name (--endpoint), or leave that address out of the routes",
+                route.trunc()
+            )
+        }));
+        limits
+    }
+
+    /// Checks an endpoint. Adds the port to `HOST`, `[IPv6]` or a bare IPv6 address, if it has none.
+    pub(crate) fn complete(&self, endpoint: &str) -> Result<String, SettingsError> {
+        let complete = HostPort::parse_or(endpoint, self.port)
+            .map_err(|cause| SettingsError::Endpoint { text: endpoint.to_owned(), cause })?;
+        match complete.host() {
+            Host::Zone(..) => Err(SettingsError::EndpointZone(endpoint.to_owned())),
+            _ if complete.port() == 0 => Err(SettingsError::EndpointPort(endpoint.to_owned())),
+            _ => Ok(complete.to_string()),
         }
     }
 
@@ -174,7 +257,54 @@ mod tests {
             ("vpn.example.org", "vpn.example.org:7"),
             ("vpn.example.org:9", "vpn.example.org:9"),
         ] {
-            assert_eq!(settings.with_port(given), complete);
+            assert_eq!(settings.complete(given).as_deref(), Ok(complete));
+        }
+    }
+
+    #[test]
+    fn settings_that_cannot_work_are_refused_with_the_cause() {
+        let fine = Settings { pools: vec!["10.83.41.0/24".parse().unwrap()], ..Settings::default() };
+        fine.check().unwrap();
+        let endpoint = |endpoint: &str| Settings { endpoint: Some(endpoint.to_owned()), ..fine.clone() };
+        let route = |route: &str| Settings { routes: vec![route.parse().unwrap()], ..fine.clone() };
+        let dns = |dns: &str| Settings { dns: vec![dns.parse().unwrap()], ..fine.clone() };
+        let search = |domain: &str| Settings { search: vec![domain.to_owned()], ..dns("10.83.41.1") };
+        for good in [endpoint("vpn.example.org"), route("0.0.0.0/0"), route("192.168.1.0/24"), search("corp.example")] {
+            good.check().unwrap();
+        }
+        for (bad, cause) in [
+            (Settings { pools: vec![], ..fine.clone() }, "no address pool"),
+            (endpoint("https://vpn.example.org"), "`https://`"),
+            (endpoint("udp://192.0.2.1:7"), "`udp://`"),
+            (endpoint("vpn example"), "HOST:PORT"),
+            (endpoint(""), "HOST:PORT"),
+            (endpoint("vpn.example.org:99999"), "`99999` is not a port"),
+            (endpoint("192.0.2.1:0"), "port 0"),
+            (endpoint("[fe80::1%eth0]:7"), "interface"),
+            (route("127.0.0.0/8"), "127.0.0.0/8"),
+            (route("ff00::/8"), "ff00::/8"),
+            (dns("0.0.0.0"), "0.0.0.0"),
+            (dns("::1"), "::1"),
+            (search("no domain"), "search domain"),
+            (search("1.2.3.4"), "search domain"),
+            (Settings { dns: vec![], ..search("corp.example") }, "name server"),
+            (
+                Settings {
+                    routes: (0..70).map(|n| IpNet::new([10, n, 0, 0].into(), 16).unwrap()).collect(),
+                    ..fine.clone()
+                },
+                "too many",
+            ),
+            (
+                Settings {
+                    search: vec!["a".repeat(63) + "." + &"b".repeat(63) + "." + &"c".repeat(63); 16],
+                    ..dns("10.83.41.1")
+                },
+                "datagram",
+            ),
+        ] {
+            let error = bad.check().expect_err(cause).to_string();
+            assert!(error.contains(cause), "{cause}: {error}");
         }
     }
 }

@@ -251,7 +251,7 @@ Examples:
         #[arg(long = "address", value_name = "ADDRESS")]
         addresses: Vec<IpAddr>,
         /// The name or address of the server, instead of the one that the server has found
-        #[arg(short, long, value_name = "HOST:PORT")]
+        #[arg(short, long, value_name = "HOST[:PORT]")]
         endpoint: Option<String>,
         #[command(flatten)]
         interface: Interface,

@@ -5,7 +5,7 @@ use crate::{
     arguments::enrolment::Invite,
     output::{
         stock,
-        words::{UNEXPECTED_ANSWER, ago, now, span, table},
+        words::{UNEXPECTED_ANSWER, ago, now, span, table, warn_of_reach},
     },
 };
 use anyhow::{Result, bail};
@@ -25,7 +25,8 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
             let mut peer = AddPeer::new("", name);
             peer.addresses = addresses.clone();
             peer.pending_seconds = Some(expires.as_secs());
-            stock::add(&interface.interface, peer, endpoint.as_deref(), &stock::Form::Qr)?;
+            peer.endpoint.clone_from(endpoint);
+            stock::add(&interface.interface, peer, &stock::Form::Qr)?;
             writeln!(
                 io::stdout(),
                 "The configuration must be used within {}; after that its address is given to another peer.",
@@ -67,7 +68,8 @@ fn new(interface: &str, invite: NewInvite, json: bool) -> Result<()> {
         return Ok(());
     }
     let Answer::Invite { token, endpoint, .. } = answer else { bail!(UNEXPECTED_ANSWER) };
-    writeln!(out, "rustguard join {} --token {token}", endpoint.as_deref().unwrap_or("HOST"))?;
+    warn_of_reach(endpoint.as_deref());
+    writeln!(out, "rustguard join {} --token {}", endpoint.as_deref().unwrap_or("HOST"), token.reveal())?;
     Ok(())
 }
 

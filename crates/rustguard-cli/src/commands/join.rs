@@ -102,7 +102,8 @@ fn server(arguments: &Join, token: &Token) -> Result<HostPort> {
     let Some(server) = arguments.server.as_deref().or(known) else {
         bail!("the address of the server is not known; give it: rustguard join HOST:PORT --token …")
     };
-    parse(server).with_context(|| format!("`{server}` is not HOST, HOST:PORT or [IPv6]:PORT"))
+    let cause = HostPort::parse_or(server, DEFAULT_PORT).err().map(|cause| format!(": {cause}")).unwrap_or_default();
+    parse(server).with_context(|| format!("`{server}` is not HOST, HOST:PORT or [IPv6]:PORT{cause}"))
 }
 
 /// Parses the address of a server. It has to be valid as an endpoint.

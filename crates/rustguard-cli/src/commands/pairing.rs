@@ -32,7 +32,7 @@ pub(crate) fn open(arguments: &Open) -> Result<()> {
     let host = endpoint.as_deref().unwrap_or("HOST");
     writeln!(out, "open for {}; to join, run this on the other machine:", span(*seconds))?;
     match code {
-        Some(code) => writeln!(out, "\n    rustguard join {host} --token {code}\n")?,
+        Some(code) => writeln!(out, "\n    rustguard join {host} --token {}\n", code.reveal())?,
         None => writeln!(out, "\n    rustguard join {host} --token PASSPHRASE\n")?,
     }
     if arguments.approve {

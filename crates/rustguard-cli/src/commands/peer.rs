@@ -39,7 +39,8 @@ pub(crate) fn run(command: &Peer) -> Result<()> {
             };
             let mut peer = AddPeer::new(public_key.clone().unwrap_or_default(), name);
             peer.addresses = addresses.clone();
-            stock::add(&interface.interface, peer, endpoint.as_deref(), &form)
+            peer.endpoint.clone_from(endpoint);
+            stock::add(&interface.interface, peer, &form)
         }
         Peer::Rm { peer, revoke, interface } => {
             match ask(&interface.interface, &Request::RemovePeer { peer: peer.clone(), revoke: *revoke })? {

@@ -23,7 +23,7 @@ use rustguard_enroll::{
 use rustguard_quick::{Session, conf, host};
 use rustguard_serve::{
     Configured, Folder, Prepared, Service, Settings, ask,
-    request::{Answer, NewInvite, Request},
+    request::{Answer, NewInvite, Request, Secret},
 };
 use std::io::{self, Write as _};
 
@@ -50,13 +50,15 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let folder = Folder::open(interface)?;
         let session = Session::claim(interface, conf::Config::default()).await?;
         let mut session = session.hook_output(detach::hook_output());
-        let before = folder.settings()?;
+        // The settings are checked before the first start makes the folder.
+        let before = Folder::find(interface)?.map(|folder| folder.settings()).transpose()?.flatten();
         let known = before.as_ref().map(|before| before.pools.clone()).unwrap_or_default();
         let settings = settings(arguments, before).await?;
+        settings.check()?;
         overlaps(&settings.pools, &known).await?;
+        let folder = Folder::open(interface)?;
         let prepared = Prepared::new(interface, &folder, settings, passphrase)?;
         session.config_mut().interface.addresses = usable(prepared.addresses());
         let isolates = prepared.isolates();
@@ -83,6 +85,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
 /// Serves while the tunnel is up. First prints how machines can join.
 async fn serve(arguments: &Serve, configured: Configured, device: &Device, signals: &mut Signals) -> Result<()> {
     let mut service = Service::start(configured, device)?;
+    service.settings().limits().iter().for_each(|limit| tracing::warn!("{limit}"));
     // For a child in the background, the parent prints it. In the journal, every user who may read the journal could
     // see the invite.
     if !detach::is_child() && !log::stderr_is_journal() {
@@ -121,13 +124,13 @@ fn announce(invite: &Answer, opened: Option<&Answer>, interface: &str) -> Result
         out,
         "To join, run this on the other machine within a day (for more invites: `rustguard invite new{interface}`):\n"
     )?;
-    writeln!(out, "    rustguard join {endpoint} --token {token}\n")?;
+    writeln!(out, "    rustguard join {endpoint} --token {}\n", token.reveal())?;
     match opened {
         None => {
             writeln!(out, "The window for codes and passphrases is closed; `rustguard open 60{interface}` opens it.")?;
         }
         Some(Answer::Opened { seconds, code, .. }) => {
-            let token = code.as_deref().unwrap_or("PASSPHRASE");
+            let token = code.as_ref().map_or("PASSPHRASE", Secret::reveal);
             writeln!(out, "Or, for {}:\n\n    rustguard join {endpoint} --token {token}\n", span(*seconds))?;
         }
         Some(Answer::Refused { error }) => bail!("cannot open the window: {error}"),

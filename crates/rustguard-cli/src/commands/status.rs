@@ -9,7 +9,7 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use rustguard_serve::{
-    ask,
+    Reach, ask,
     request::{Answer, PeerView, PublicKey, Request, Status},
 };
 use std::{
@@ -59,7 +59,10 @@ fn page(status: &Status, rates: &HashMap<PublicKey, (u64, u64)>) -> String {
     };
     line("public key", &status.public_key.to_string());
     match &status.endpoint {
-        Some(endpoint) => line("reached at", endpoint),
+        Some(endpoint) => match Reach::of(endpoint) {
+            Some(reach) => line("reached at", &format!("{endpoint}; {reach}")),
+            None => line("reached at", endpoint),
+        },
         None => line("listening port", &status.port.to_string()),
     }
     for pool in &status.pools {

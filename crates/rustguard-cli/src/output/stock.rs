@@ -1,6 +1,9 @@
 //! Configurations for stock WireGuard, as a file or as a QR code for the apps.
 
-use super::{qr, words::UNEXPECTED_ANSWER};
+use super::{
+    qr,
+    words::{UNEXPECTED_ANSWER, warn_of_reach},
+};
 use anyhow::{Context as _, Result, anyhow, bail};
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{EndpointSpec, HostPort, key};
@@ -30,7 +33,7 @@ pub(crate) enum Form {
 
 /// Adds a peer, and outputs its configuration. Without a public key in `peer`, this function generates the keys. Then
 /// only the configuration contains the private key.
-pub(crate) fn add(interface: &str, mut peer: AddPeer, endpoint: Option<&str>, form: &Form) -> Result<()> {
+pub(crate) fn add(interface: &str, mut peer: AddPeer, form: &Form) -> Result<()> {
     let mut private_key = None;
     if peer.public_key.is_empty() {
         let key = StaticSecret::generate()?;
@@ -41,7 +44,8 @@ pub(crate) fn add(interface: &str, mut peer: AddPeer, endpoint: Option<&str>, fo
     let mut out = open(form)?;
     let name = peer.name.clone();
     let Answer::Added(added) = ask(interface, &Request::AddPeer(peer))? else { bail!(UNEXPECTED_ANSWER) };
-    let text = conf::to_text(&config(&added, private_key, endpoint)?);
+    warn_of_reach(added.endpoint.as_deref());
+    let text = conf::to_text(&config(&added, private_key)?);
     match form {
         Form::File(_) => out.write_all(text.as_bytes()),
         Form::Qr => {
@@ -66,11 +70,8 @@ fn open(form: &Form) -> Result<Box<dyn io::Write>> {
     }
 }
 
-fn config(added: &Added, private_key: Option<StaticSecret>, endpoint: Option<&str>) -> Result<conf::Config> {
-    let endpoint = endpoint.map(str::to_owned).or_else(|| added.endpoint.clone());
-    let Some(endpoint) = endpoint else {
-        bail!("the address of the server is not known; give it with --endpoint HOST:PORT")
-    };
+fn config(added: &Added, private_key: Option<StaticSecret>) -> Result<conf::Config> {
+    let Some(endpoint) = &added.endpoint else { bail!(UNEXPECTED_ANSWER) };
     let at = endpoint.parse::<HostPort>().with_context(|| format!("`{endpoint}` is not HOST:PORT"))?;
     let endpoint = EndpointSpec::try_from(at)
         .map_err(|at| anyhow!("`{at}` contains the name of an interface, which other machines do not know"))?;

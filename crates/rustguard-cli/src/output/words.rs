@@ -1,5 +1,6 @@
 //! Numbers and times in words for people, and words that several commands share.
 
+use rustguard_serve::Reach;
 use std::time::{Duration, SystemTime};
 
 /// The error for an answer to another request. It does not show the answer, which may contain a secret.
@@ -60,6 +61,13 @@ pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let mut text = line(&mut heading.iter().copied());
     text.extend(rows.iter().map(|row| line(&mut row.iter().map(String::as_str))));
     text
+}
+
+/// Warns the user of an endpoint that is not public, before other machines are told to use it.
+pub(crate) fn warn_of_reach(endpoint: Option<&str>) {
+    if let Some((endpoint, reach)) = endpoint.and_then(|endpoint| Some((endpoint, Reach::of(endpoint)?))) {
+        tracing::warn!("{}", reach.advice(endpoint));
+    }
 }
 
 #[cfg(test)]

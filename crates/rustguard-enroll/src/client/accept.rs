@@ -16,7 +16,10 @@
 //!
 //! Omissions are reported as [`LeftOut`].
 use super::joined::Joined;
-use crate::config::{MAX_DNS, MAX_ROUTES, MAX_SEARCH};
+use crate::{
+    config::{MAX_DNS, MAX_ROUTES, MAX_SEARCH},
+    usable::{is_domain, is_special, v4, v6},
+};
 use core::{fmt, net::IpAddr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::collections::BTreeSet;
@@ -36,19 +39,6 @@ const PRIVATE_V4: [Ipv4Net; 4] =
     [v4([10, 0, 0, 0], 8), v4([172, 16, 0, 0], 12), v4([192, 168, 0, 0], 16), v4([100, 64, 0, 0], 10)];
 /// Unique local addresses (RFC 4193).
 const PRIVATE_V6: Ipv6Net = v6(0xfc00, 7);
-/// "This network", loopback, link-local, multicast, reserved (RFC 6890).
-const SPECIAL_V4: [Ipv4Net; 5] =
-    [v4([0; 4], 8), v4([127, 0, 0, 0], 8), v4([169, 254, 0, 0], 16), v4([224, 0, 0, 0], 4), v4([240, 0, 0, 0], 4)];
-/// Unspecified, loopback, IPv4-mapped and IPv4-compatible addresses; link-local; multicast.
-const SPECIAL_V6: [Ipv6Net; 3] = [v6(0, 80), v6(0xfe80, 10), v6(0xff00, 8)];
-
-const fn v4([a, b, c, d]: [u8; 4], len: u8) -> Ipv4Net {
-    Ipv4Net::new_assert(core::net::Ipv4Addr::new(a, b, c, d), len)
-}
-
-const fn v6(first: u16, len: u8) -> Ipv6Net {
-    Ipv6Net::new_assert(core::net::Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0), len)
-}
 
 /// This machine's networks, and the settings that its user accepts.
 #[derive(Clone, Debug)]
@@ -335,13 +325,6 @@ fn is_private(net: &IpNet) -> bool {
     }
 }
 
-fn is_special(net: &IpNet) -> bool {
-    match net {
-        IpNet::V4(net) => SPECIAL_V4.iter().any(|special| special.contains(net)),
-        IpNet::V6(net) => SPECIAL_V6.iter().any(|special| special.contains(net)),
-    }
-}
-
 /// The share of its family's addresses that a prefix of this length covers, in units of 2^-64.
 fn share(len: u8) -> u128 {
     1 << (64 - u32::from(len.min(64)))
@@ -349,15 +332,4 @@ fn share(len: u8) -> u128 {
 
 fn overlap(a: &IpNet, b: &IpNet) -> bool {
     a.contains(b) || b.contains(a)
-}
-
-/// Whether the text is a domain name and cannot be read as an address: configuration files list both in one place.
-fn is_domain(text: &str) -> bool {
-    let label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && !label.starts_with('-')
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-    };
-    let name = text.strip_suffix('.').unwrap_or(text);
-    text.len() <= 253 && name.split('.').all(label) && !name.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
 }

@@ -88,6 +88,9 @@ pub enum LedgerError {
     /// The text is not a valid name.
     #[error("{0:?} cannot be a name; use at most {MAX_NAME} letters, digits, '-', '_' and '.'")]
     Name(String),
+    /// Another peer has the name.
+    #[error("{0} has this name already; choose another name, or remove or rename that peer")]
+    NameTaken(Peer),
     /// The stored state has leases that do not fit the pools. The state is unchanged.
     #[error(
         "{} outside of the address pool: {}; start with a pool that has them, remove those peers, then change the pool",

@@ -562,6 +562,11 @@ fn names_are_cleaned_and_administrators_are_told() {
     ledger.admit(Request { name: Some("a b".to_owned()), ..admin(1) }, at(0)).unwrap();
     assert_eq!(ledger.lease(&key(1)).unwrap().name.as_deref(), Some("a-b"));
     assert!(matches!(ledger.rename(&key(1), "c d", at(0)), Err(LedgerError::Name(_))));
+    ledger.admit(request(2, Grant::Admin(Terms::default())).with_name("b".to_owned()), at(0)).unwrap();
+    assert!(
+        matches!(ledger.rename(&key(1), "b", at(0)), Err(LedgerError::NameTaken(peer)) if peer.public_key == key(2))
+    );
+    ledger.rename(&key(1), "c-d", at(0)).unwrap();
     ledger.rename(&key(1), "c-d", at(0)).unwrap();
     assert_eq!(reopened(ledger, at(0)).lease(&key(1)).unwrap().name.as_deref(), Some("c-d"));
 }

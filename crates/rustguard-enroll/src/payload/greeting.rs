@@ -4,7 +4,7 @@ use super::{
     fields::{read_address, read_list, write_address, write_list},
 };
 use crate::{
-    config::{ConfigError, MAX_DNS, MAX_ROUTES, MAX_SEARCH, ServerConfig},
+    config::{ConfigError, ServerConfig},
     join_error::JoinError,
     wire::{MAX_DATAGRAM, RESPONSE_OVERHEAD, Reader, WELCOME_OVERHEAD},
 };
@@ -32,19 +32,21 @@ pub(crate) fn short_greeting(decision: Decision) -> Vec<u8> {
 /// The settings: `0 | server 32 | mtu 2 | port 2 | keepalive 2 | addresses | routes | DNS | search`. Numbers are
 /// little-endian, and 0 means none. Each list is a count of one byte and its elements.
 pub(crate) fn settings(server: &PublicKey, config: &ServerConfig) -> Result<Vec<u8>, ConfigError> {
-    // The limits of a joiner, less the routes to the server's own addresses that the joiner adds.
-    let counts = [
-        ("routes", config.routes.len(), MAX_ROUTES - config.addresses.len().min(2)),
-        ("name servers", config.dns.len(), MAX_DNS),
-        ("search domains", config.search.len(), MAX_SEARCH),
-    ];
-    if let Some((what, count, most)) = counts.into_iter().find(|(_, count, most)| count > most) {
-        return Err(ConfigError::TooMany { what, count, most });
-    }
+    config.check_contents()?;
     settings_unchecked(server, config)
 }
 
-/// Like [`settings`], without the limits on the numbers of elements.
+impl ServerConfig {
+    /// Checks that joiners accept the settings, and that they fit into one datagram.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn check(&self) -> Result<(), ConfigError> {
+        settings(&PublicKey([0; 32]), self).map(drop)
+    }
+}
+
+/// Like [`settings`], without the checks of the contents.
 pub(crate) fn settings_unchecked(server: &PublicKey, config: &ServerConfig) -> Result<Vec<u8>, ConfigError> {
     let mut text = vec![Decision::Accepted.code()];
     text.extend_from_slice(&server.0);

@@ -273,6 +273,7 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointSpec> {
             };
             Problem::new(format!("must be an address and a port, not `{text}`")).help(help)
         }
+        HostPortError::Scheme(scheme) => other().help(format!("leave `{scheme}://` out")),
         _ => other(),
     })?;
     if at.port() == 0 {

@@ -53,7 +53,7 @@ impl<S: LeaseStore> Service<S> {
                     .with_passphrase(self.passphrase.clone())
                     .with_approve(approve);
                 let opened = self.server.open(options, now, rng, &mut self.actions).map_err(text)?;
-                let code = opened.code.map(|code| code.to_text().to_string());
+                let code = opened.code.map(|code| code.to_text().into());
                 let seconds = whole_seconds(opened.until.since(now.instant));
                 Ok(Answer::Opened { seconds, code, endpoint: self.endpoint() })
             }
@@ -99,8 +99,7 @@ impl<S: LeaseStore> Service<S> {
 
     fn new_invite(&mut self, invite: NewInvite) -> Result<Answer> {
         let defaults = InviteOptions::default();
-        let endpoint = invite.endpoint.map(|endpoint| self.settings.with_port(&endpoint));
-        let endpoint = endpoint.or_else(|| self.endpoint());
+        let endpoint = self.endpoint_or(invite.endpoint.as_deref())?;
         let options = InviteOptions::default()
             .with_uses(invite.uses.unwrap_or(defaults.uses))
             .with_expires(invite.seconds.map(Duration::from_secs).or(defaults.expires))
@@ -110,7 +109,7 @@ impl<S: LeaseStore> Service<S> {
             .with_endpoint(endpoint.clone());
         let invite = self.server.new_invite(options, now(), &mut SystemRng, &mut self.actions).map_err(text)?;
         let expires = self.server.ledger().invite(&invite.id()).and_then(|record| record.expires);
-        Ok(Answer::Invite { token: invite.to_text().to_string(), id: invite.id(), endpoint, expires })
+        Ok(Answer::Invite { token: invite.to_text().into(), id: invite.id(), endpoint, expires })
     }
 
     fn add_peer(&mut self, peer: AddPeer) -> Result<Answer> {
@@ -119,6 +118,8 @@ impl<S: LeaseStore> Service<S> {
         if self.server.ledger().leases().any(|lease| lease.name.as_ref() == Some(&name)) {
             return Err(format!("there is a peer {name} already; choose another name, or remove that one"));
         }
+        let endpoint = self.endpoint_or(peer.endpoint.as_deref())?;
+        let endpoint = endpoint.ok_or("the address of this server is not known; give it: --endpoint HOST[:PORT]")?;
         let terms = Terms::default().with_addresses(peer.addresses);
         let (now, rng) = (now(), &mut SystemRng);
         let peer = NewPeer::default()
@@ -133,7 +134,7 @@ impl<S: LeaseStore> Service<S> {
             search: self.settings.search.clone(),
             server_key: self.public_key,
             preshared_key: lease.preshared_key,
-            endpoint: self.endpoint(),
+            endpoint: Some(endpoint),
         }))
     }
 
@@ -216,6 +217,14 @@ impl<S: LeaseStore> Service<S> {
     /// The server's endpoint for joiners.
     fn endpoint(&self) -> Option<String> {
         self.settings.reachable_at()
+    }
+
+    /// The given endpoint of the server, checked and with its port, or else the one that the server determines.
+    fn endpoint_or(&self, given: Option<&str>) -> Result<Option<String>> {
+        match given {
+            Some(given) => self.settings.complete(given).map(Some).map_err(text),
+            None => Ok(self.endpoint()),
+        }
     }
 
     /// The peer with this name, address or public key.

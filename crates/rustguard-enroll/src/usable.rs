@@ -1,0 +1,36 @@
+//! The addresses and names that can be used in a network. The server checks its own settings with these functions, and
+//! a joining machine checks the settings that it receives.
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+/// "This network", loopback, link-local, multicast, reserved (RFC 6890).
+const SPECIAL_V4: [Ipv4Net; 5] =
+    [v4([0; 4], 8), v4([127, 0, 0, 0], 8), v4([169, 254, 0, 0], 16), v4([224, 0, 0, 0], 4), v4([240, 0, 0, 0], 4)];
+/// Unspecified, loopback, IPv4-mapped and IPv4-compatible addresses; link-local; multicast.
+const SPECIAL_V6: [Ipv6Net; 3] = [v6(0, 80), v6(0xfe80, 10), v6(0xff00, 8)];
+
+pub(crate) const fn v4([a, b, c, d]: [u8; 4], len: u8) -> Ipv4Net {
+    Ipv4Net::new_assert(core::net::Ipv4Addr::new(a, b, c, d), len)
+}
+
+pub(crate) const fn v6(first: u16, len: u8) -> Ipv6Net {
+    Ipv6Net::new_assert(core::net::Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0), len)
+}
+
+/// Whether all addresses of the network are special-purpose ones, which are never behind a tunnel.
+pub(crate) fn is_special(net: &IpNet) -> bool {
+    match net {
+        IpNet::V4(net) => SPECIAL_V4.iter().any(|special| special.contains(net)),
+        IpNet::V6(net) => SPECIAL_V6.iter().any(|special| special.contains(net)),
+    }
+}
+
+/// Whether the text is a domain name and cannot be read as an address: configuration files list both in one place.
+pub(crate) fn is_domain(text: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    let name = text.strip_suffix('.').unwrap_or(text);
+    text.len() <= 253 && name.split('.').all(label) && !name.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+}
