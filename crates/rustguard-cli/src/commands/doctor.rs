@@ -9,6 +9,7 @@
 //! | `routes` | the routes into the tunnel, and to the endpoints |
 //! | `names` | the endpoints' names and the tunnel's name servers |
 //! | `firewall` | the rules for what arrives at the UDP port |
+//! | `forwarding` | the switches for packets from peer to peer |
 //! | `peers` | the connection to each peer |
 //! | `kernel` | asks the kernel for the others |
 //! | `tunnel` | the tunnel that is checked |
@@ -16,6 +17,7 @@
 
 mod finding;
 mod firewall;
+mod forwarding;
 mod interface;
 mod kernel;
 mod machine;
@@ -96,6 +98,7 @@ async fn check(name: &str, file: Option<PathBuf>) -> Vec<Finding> {
         if usable {
             findings.extend(routes::check(&kernel, &tunnel).await);
         }
+        findings.extend(forwarding::check(device));
         if device.listen_port != 0 {
             findings.push(firewall::check(device.listen_port));
         }

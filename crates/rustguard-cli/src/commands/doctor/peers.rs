@@ -1,6 +1,9 @@
 //! The peers of a tunnel: who is connected, and what is wrong with the others.
 
-use super::{finding::Finding, tunnel::Tunnel};
+use super::{
+    finding::{Finding, Verdict},
+    tunnel::Tunnel,
+};
 use crate::{
     output::words::{ago, now},
     uapi::Peer,
@@ -8,9 +11,8 @@ use crate::{
 use rustguard_device::key::to_base64;
 use std::time::Duration;
 
-/// A session is renewed after 120 s with traffic and dies after 180 s (Reject-After-Time in the WireGuard paper,
-/// section 6.1).
-const REJECT_AFTER: Duration = Duration::from_secs(180);
+/// A session without a handshake for this time is dead (WireGuard paper, section 6.1).
+const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
 /// The most peers that are listed one by one.
 const MOST: usize = 20;
 
@@ -24,7 +26,12 @@ pub(super) fn check(tunnel: &Tunnel) -> Vec<Finding> {
             "add a [Peer] section to the file, or let a machine join",
         )];
     }
-    let mut findings: Vec<_> = device.peers.iter().map(peer).collect();
+    let now = now();
+    let mut findings: Vec<_> = device.peers.iter().map(|peer| finding(peer, now)).collect();
+    // One peer that does not answer may be switched off. If no peer answers, the tunnel is of no use.
+    if findings.iter().all(|finding| finding.verdict == Verdict::Warning) {
+        findings.iter_mut().for_each(|finding| finding.verdict = Verdict::Wrong);
+    }
     // The worst first: a long list of peers must not hide them.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
     if findings.len() > MOST {
@@ -35,22 +42,38 @@ pub(super) fn check(tunnel: &Tunnel) -> Vec<Finding> {
     findings
 }
 
-fn peer(peer: &Peer) -> Finding {
+fn finding(peer: &Peer, now: Duration) -> Finding {
     let name = peer.name.clone().unwrap_or_else(|| to_base64(&peer.public_key.0).to_string());
+    if let Some(problem) = &peer.problem {
+        // The text has the remedy.
+        return Finding {
+            verdict: Verdict::Warning,
+            check: "peers",
+            text: format!("{name}: {}", problem.text),
+            remedy: None,
+        };
+    }
     if peer.last_handshake.is_zero() {
-        let (text, remedy) = match &peer.endpoint {
-            Some(endpoint) => (
+        return match &peer.endpoint {
+            Some(endpoint) => Finding::warning(
+                "peers",
                 format!("{name} was never reached, at {endpoint}"),
-                "check the address, the port and the firewalls on the way, and the keys on both sides",
+                "send something to one of its addresses; then look at `rustguard show`",
             ),
-            None => (
-                format!("{name} was never reached: it has no endpoint, so it has to call this machine"),
-                "its `Endpoint` has to be an address and the UDP port of this machine that it can reach",
+            None => Finding::unknown(
+                "peers",
+                format!(
+                    "{name} has not called yet. It has no endpoint here, so its own `Endpoint` has to be an address of this machine that it can reach, with the UDP port"
+                ),
             ),
         };
-        return Finding::warning("peers", text, remedy);
     }
-    let heard = ago(now(), peer.last_handshake);
-    let fresh = now().saturating_sub(peer.last_handshake) < REJECT_AFTER;
-    Finding::fine("peers", format!("{name}: {} (last handshake {heard})", if fresh { "connected" } else { "idle" }))
+    let heard = ago(now, peer.last_handshake);
+    let state = match &peer.connection {
+        Some(connection) => connection.state.as_str(),
+        // Another implementation says nothing about it.
+        None if now.saturating_sub(peer.last_handshake) < REJECT_AFTER_TIME => "online",
+        None => "idle",
+    };
+    Finding::fine("peers", format!("{name}: {state} (last handshake {heard})"))
 }

@@ -1,0 +1,42 @@
+//! Whether packets from one peer to another pass, where the host has to forward them.
+
+use super::finding::Finding;
+use crate::uapi::Device;
+use std::fs;
+
+/// The switches, for each family.
+const SWITCHES: [(bool, &str, &str); 2] = [
+    (false, "net.ipv4.ip_forward", "/proc/sys/net/ipv4/ip_forward"),
+    (true, "net.ipv6.conf.all.forwarding", "/proc/sys/net/ipv6/conf/all/forwarding"),
+];
+
+/// The findings for a device with several peers. A device that relays does so only where the switches are on, so they
+/// matter in both cases.
+pub(super) fn check(device: &Device) -> Vec<Finding> {
+    if device.peers.len() < 2 || device.relay.as_deref() == Some("isolated") {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    for (v6, name, path) in SWITCHES {
+        // Two peers with addresses of the family could talk to each other.
+        let peers = device.peers.iter().filter(|peer| peer.allowed_ips.iter().any(|net| net.addr().is_ipv6() == v6));
+        if peers.count() > 1 && fs::read_to_string(path).is_ok_and(|text| text.trim() == "0") {
+            let family = if v6 { "IPv6" } else { "IPv4" };
+            findings.push(Finding::warning(
+                "forwarding",
+                format!("this machine forwards no {family} packets, so peers reach it, but not each other"),
+                format!("sysctl -w {name}=1; if peers should not reach each other, nothing is wrong"),
+            ));
+        }
+    }
+    if findings.is_empty() {
+        findings.push(Finding::fine("forwarding", "packets from peer to peer can pass"));
+    }
+    if let Some(rules) = &device.relay_rules {
+        findings.push(Finding::unknown(
+            "forwarding",
+            format!("whether {rules} lets packets from peer to peer pass was not checked"),
+        ));
+    }
+    findings
+}
