@@ -169,6 +169,32 @@ Examples:
   rustguard show --json | jq '.[].peers[] | {name, rx_bytes}'")]
     Show(Show),
 
+    /// Change a running interface, with the words of `wg set`
+    ///
+    /// Everything that is not named stays as it is. Routes of the host do not change: `rustguard reload` adds those of
+    /// new allowed IPs, from the file. With `--save`, the file that the tunnel was started from gets the same change,
+    /// and keeps its comments, its order and everything else.
+    #[command(after_help = SET_WORDS)]
+    Set(Set),
+
+    /// Save the state of a running interface to its file, like `wg-quick save`
+    ///
+    /// Port, mark, keys and peers become those of the interface. Comments, order and all other lines stay. A file that
+    /// was changed after the tunnel had read it is left alone.
+    Save {
+        /// The interface
+        #[arg(value_name = "NAME")]
+        interface: String,
+    },
+
+    /// Print the part of a configuration file that `wg setconf` reads, like `wg-quick strip`
+    #[command(after_help = "Example:\n  wg syncconf wg0 <(rustguard strip wg0)")]
+    Strip {
+        /// A configuration file, or the name of a file in /etc/wireguard or /etc/rustguard
+        #[arg(value_name = "FILE|NAME")]
+        target: String,
+    },
+
     /// Show the routes of the routing protocol: prefix, next hops, metric, origin
     ///
     /// For interfaces with `Routing = babel`.
@@ -276,6 +302,51 @@ pub(crate) struct Show {
     /// Print JSON
     #[arg(long, conflicts_with = "field")]
     pub(crate) json: bool,
+}
+
+/// The words of `set`, for its help.
+const SET_WORDS: &str = "\
+Words for the interface, which come first:
+  listen-port PORT
+  private-key FILE
+  fwmark MARK                     a number, 0x and a number, or off
+
+Words for a peer:
+  peer PUBLICKEY|NAME             begins a peer; a new public key adds one
+  remove
+  preshared-key FILE
+  endpoint HOST:PORT
+  persistent-keepalive SECONDS    or off
+  allowed-ips IP/LENGTH,...       in place of all; `` for none
+  allowed-ips +IP/LENGTH,-...     adds and removes
+
+Beyond `wg set`:
+  remove PUBLICKEY|NAME           short for `peer PUBLICKEY|NAME remove`
+  endpoint 'HOST:PORT via eth0, HOST:PORT'
+                                  several endpoints, with their options
+  name NAME
+  role router|client              in a mesh
+
+Keys come from files. /dev/stdin or - is standard input; an empty file removes the key.
+
+Examples:
+  rustguard set wg0 peer office endpoint 203.0.113.7:51820
+  rustguard set wg0 peer office allowed-ips +10.8.1.0/24 --save
+  rustguard set wg0 remove laptop --save
+  rustguard genpsk | rustguard set wg0 peer office preshared-key /dev/stdin";
+
+/// `rustguard set`.
+#[derive(Args, Debug)]
+pub(crate) struct Set {
+    /// The interface
+    #[arg(value_name = "NAME")]
+    pub(crate) interface: String,
+    /// The changes
+    #[arg(value_name = "WORD", required = true, allow_hyphen_values = true)]
+    pub(crate) words: Vec<String>,
+    /// Change the configuration file too
+    #[arg(long)]
+    pub(crate) save: bool,
 }
 
 /// `rustguard routes` and `rustguard neighbours`.

@@ -12,8 +12,8 @@ mod uapi;
 use arguments::{Cli, Command, logging::Logging};
 use clap::{CommandFactory as _, Parser as _, error::ErrorKind};
 use commands::{
-    check, demo, doctor, down, invite, join, keys, map, neighbours, pages, pairing, peer, routes, serve, show, status,
-    trace, up, userspace,
+    check, demo, doctor, down, invite, join, keys, map, neighbours, pages, pairing, peer, routes, serve, set, show,
+    status, strip, trace, up, userspace,
 };
 use output::colour;
 use process::{harden, inherited, log};
@@ -97,6 +97,9 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Routes(arguments) => routes::run(&arguments),
         Command::Neighbours(arguments) => neighbours::run(&arguments),
         Command::Show(arguments) => return show::run(&arguments),
+        Command::Set(arguments) => set::run(&arguments),
+        Command::Save { interface } => set::save(&interface),
+        Command::Strip { target } => strip::run(&target),
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),
         Command::Pubkey => keys::pubkey(),

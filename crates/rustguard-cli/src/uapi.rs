@@ -4,10 +4,11 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{
-    interface,
+    EndpointSpec, HostPort, PathSpec, PresharedKey, Update, interface,
     key::from_hex,
-    uapi::{ConnectionView, PathView, ProblemView, RoutingView, SOCKET_DIR},
+    uapi::{ConnectionView, PathView, ProblemView, RoutingView, SOCKET_DIR, set_request},
 };
+use rustguard_quick::conf;
 use std::{
     fs,
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
@@ -125,6 +126,23 @@ pub(crate) fn routing(interface: &str) -> Result<RoutingView> {
     serde_json::from_str(json).with_context(|| format!("cannot read the answer of {}", path.display()))
 }
 
+/// Makes a change.
+pub(crate) fn set(interface: &str, update: &Update) -> Result<()> {
+    interface::check_name(interface)?;
+    let path = socket(interface);
+    let mut request = set_request(update);
+    // The buffer of the request has room, so this does not move the keys in it.
+    request.push('\n');
+    match exchange(&path, &request)? {
+        Answer::Device(_) => Ok(()),
+        Answer::Refused(errno) => {
+            let errno = i32::try_from(errno.unsigned_abs()).unwrap_or_default();
+            bail!("{interface} refuses the change: {}", io::Error::from_raw_os_error(errno))
+        }
+        Answer::HungUp => bail!("{interface} closed the connection before it answered"),
+    }
+}
+
 enum Answer {
     Device(Box<Device>),
     Refused(i64),
@@ -147,10 +165,14 @@ fn explain(error: io::Error, path: &Path) -> anyhow::Error {
 }
 
 fn ask(path: &Path, what: &str) -> Result<Answer> {
+    exchange(path, &format!("get={what}\n\n"))
+}
+
+fn exchange(path: &Path, request: &str) -> Result<Answer> {
     let mut stream = UnixStream::connect(path).map_err(|error| explain(error, path))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all(format!("get={what}\n\n").as_bytes())?;
+    stream.write_all(request.as_bytes())?;
     read(BufReader::new(stream)).with_context(|| format!("cannot read the answer of {}", path.display()))
 }
 
@@ -179,6 +201,20 @@ fn read(mut lines: impl io::BufRead) -> Result<Answer> {
 }
 
 impl Device {
+    /// Whether this is an interface of RustGuard, and not of another implementation.
+    pub(crate) fn is_rustguard(&self) -> bool {
+        self.relay.is_some()
+    }
+
+    /// The configuration, as far as the device knows it.
+    pub(crate) fn into_config(self) -> conf::Config {
+        let mut interface = conf::Interface::default();
+        interface.private_key = self.private_key.as_ref().map(|key| StaticSecret::from_bytes(**key));
+        interface.listen_port = Some(self.listen_port);
+        interface.fwmark = (self.fwmark != 0).then_some(self.fwmark);
+        conf::Config::new(interface, self.peers.into_iter().map(Peer::into_config).collect())
+    }
+
     /// The public half of the private key.
     pub(crate) fn public_key(&self) -> Option<PublicKey> {
         self.private_key.as_ref().map(|key| StaticSecret::from_bytes(**key).public_key())
@@ -234,6 +270,20 @@ impl Peer {
             persistent_keepalive: 0,
             drops: Vec::new(),
         }
+    }
+
+    fn into_config(self) -> conf::Peer {
+        let mut peer = conf::Peer::new(self.public_key);
+        peer.name = self.name;
+        peer.preshared_key = self.preshared_key.map(|key| PresharedKey::from_bytes(&key));
+        // An endpoint with a zone that is a name can be used on this host, but it is no address.
+        let endpoint = self.endpoint.and_then(|endpoint| endpoint.parse::<HostPort>().ok());
+        peer.endpoints =
+            endpoint.and_then(|at| EndpointSpec::try_from(at).ok()).map(PathSpec::from).into_iter().collect();
+        peer.allowed_ips = self.allowed_ips;
+        let interval = Duration::from_secs(self.persistent_keepalive.into());
+        peer.persistent_keepalive = (!interval.is_zero()).then_some(interval);
+        peer
     }
 
     fn line(&mut self, key: &str, value: &str) -> Result<()> {

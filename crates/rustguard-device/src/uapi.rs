@@ -13,6 +13,6 @@ mod server;
 
 pub use connection::{ConnectionView, ProblemView};
 pub use path::{PathView, PathWord};
-pub use request::{Errno, Request, parse};
+pub use request::{Errno, Request, parse, set_request};
 pub use routing::{LearnedView, NeighbourView, RouteView, RoutingView};
 pub use server::{SOCKET_DIR, Server, ServerError, clean_up};

@@ -12,15 +12,21 @@
 //! ```
 
 mod diagnostic;
+mod edit;
+mod entries;
+mod file;
 mod parse;
 mod path;
 #[cfg(test)]
 mod tests;
 mod value;
+mod words;
 mod write;
 
 pub use crate::host::Table;
 pub use diagnostic::{Diagnostic, Severity, Span};
+pub use edit::{EditError, edit, strip};
+pub use file::{File, SaveError};
 use ipnet::IpNet;
 pub use parse::{parse, redact};
 pub use path::{NameError, readable_by_others, resolve_name, writable_by_others};
@@ -28,9 +34,11 @@ use rustguard_core::{paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 pub use rustguard_device::kernel::Redistribute;
 use rustguard_device::{
-    Change, EndpointSpec, PathSpec, PeerStatus, PeerUpdate, PresharedKey, Secrets, SourceCheck, Status,
+    AllowedIpChange, Change, EndpointSpec, PathSpec, PeerStatus, PeerUpdate, PresharedKey, Secrets, SourceCheck,
+    Status, Update,
 };
-use std::{net::IpAddr, time::Duration};
+use std::{collections::HashMap, net::IpAddr, time::Duration};
+pub use words::{WordContext, parse_words};
 pub use write::{to_text, write, write_with_comment};
 
 /// A configuration file. It contains the private key and needs the same protection.
@@ -150,40 +158,111 @@ impl Config {
         Self { interface, peers }
     }
 
-    /// This configuration, updated from the running device: keys, port, mark and peers are those of the device. Names,
-    /// addresses, DNS, MTU, table and hooks stay, because the device does not know them. An endpoint's host name stays
-    /// too, because the user wrote the name and not the address that it resolved to. Several endpoints also stay.
-    #[must_use]
-    pub fn with_status(&self, status: &Status, secrets: &Secrets) -> Self {
-        let mut config = self.clone();
+    /// The configuration of a running device, as far as the device knows it.
+    pub fn of_device(status: &Status, secrets: &Secrets) -> Self {
+        let mut config = Self::default();
         config.interface.private_key = secrets.private_key().cloned();
         config.interface.listen_port = Some(status.listen_port);
         config.interface.fwmark = (status.fwmark != 0).then_some(status.fwmark);
-        config.peers = status.peers.iter().map(|peer| self.peer_with_status(peer, secrets)).collect();
+        config.peers = status.peers.iter().map(|peer| Peer::of_device(peer, secrets)).collect();
         config
     }
 
-    fn peer_with_status(&self, status: &PeerStatus, secrets: &Secrets) -> Peer {
-        let before = self.peers.iter().find(|peer| peer.public_key == status.public_key);
-        // One plain address is the peer's endpoint when the file was written. The peer may have moved since.
-        let plain = |peer: &Peer| match &peer.endpoints[..] {
-            [] => true,
-            [one] => {
-                matches!(one.endpoint, EndpointSpec::Address(_)) && one.via.is_none() && one.policy == PathPolicy::Best
-            }
-            _ => false,
+    /// This configuration, updated from the [running device](Self::of_device): keys, port, mark and peers are those of
+    /// the device. Names, addresses, DNS, MTU, table and hooks stay, because the device does not know them. An
+    /// endpoint's host name stays too, because the user wrote the name and not the address that it resolved to. Several
+    /// endpoints also stay.
+    #[must_use]
+    pub fn with_device(&self, device: Self) -> Self {
+        let before: HashMap<_, _> = self.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+        let mut config = self.clone();
+        config.interface.private_key = device.interface.private_key;
+        config.interface.listen_port = device.interface.listen_port;
+        config.interface.fwmark = device.interface.fwmark;
+        let peers = device.peers.into_iter();
+        config.peers = peers
+            .map(|peer| match before.get(&peer.public_key) {
+                Some(before) => before.with_device(peer),
+                None => peer,
+            })
+            .collect();
+        config
+    }
+
+    /// Applies a change that is meant for a running device.
+    pub fn apply(&mut self, update: &Update) {
+        match &update.private_key {
+            Change::Keep => {}
+            Change::Set(key) => self.interface.private_key = Some(key.clone()),
+            Change::Remove => self.interface.private_key = None,
+        }
+        self.interface.listen_port = update.listen_port.or(self.interface.listen_port);
+        self.interface.fwmark = match update.fwmark {
+            Some(mark) => Some(mark).filter(|mark| *mark != 0),
+            None => self.interface.fwmark,
         };
-        Peer {
-            name: status.name.clone().or_else(|| before?.name.clone()),
-            public_key: status.public_key,
-            preshared_key: secrets.preshared_key(&status.public_key).cloned(),
-            endpoints: match before {
-                Some(before) if !plain(before) => before.endpoints.clone(),
-                _ => status.endpoint.map(PathSpec::from).into_iter().collect(),
-            },
-            allowed_ips: status.allowed_ips.clone(),
-            persistent_keepalive: status.persistent_keepalive,
-            role: before.and_then(|before| before.role),
+        if let Some(announce) = &update.announce {
+            self.interface.announce.clone_from(announce);
+        }
+        if update.replace_peers {
+            self.peers.clear();
+        }
+        for change in &update.peers {
+            self.apply_peer(change);
+        }
+    }
+
+    fn apply_peer(&mut self, change: &PeerUpdate) {
+        let at = self.peers.iter().position(|peer| peer.public_key == change.public_key);
+        if change.remove {
+            at.map(|at| self.peers.remove(at));
+            return;
+        }
+        let at = match at {
+            None if change.update_only => return,
+            None => {
+                self.peers.push(Peer::new(change.public_key));
+                self.peers.len() - 1
+            }
+            Some(at) => at,
+        };
+        let peer = &mut self.peers[at];
+        if change.replace_allowed_ips {
+            peer.allowed_ips.clear();
+        }
+        if change.name.is_some() {
+            peer.name.clone_from(&change.name);
+        }
+        if change.role.is_some() {
+            peer.role = change.role;
+        }
+        if !change.endpoints.is_empty() {
+            peer.endpoints.clone_from(&change.endpoints);
+        }
+        match &change.preshared_key {
+            Change::Keep => {}
+            Change::Set(key) => peer.preshared_key = Some(key.clone()).filter(|key| !key.is_zero()),
+            Change::Remove => peer.preshared_key = None,
+        }
+        match change.persistent_keepalive {
+            Change::Keep => {}
+            Change::Set(interval) => peer.persistent_keepalive = Some(interval),
+            Change::Remove => peer.persistent_keepalive = None,
+        }
+        for change in &change.allowed_ips {
+            let (AllowedIpChange::Add(net) | AllowedIpChange::Remove(net)) = change else { continue };
+            let net = net.trunc();
+            let added = matches!(change, AllowedIpChange::Add(_));
+            // Without a routing protocol a prefix has one peer.
+            let others = added && self.interface.routing == Routing::Static;
+            for (index, peer) in self.peers.iter_mut().enumerate() {
+                if index == at || others {
+                    peer.allowed_ips.retain(|other| *other != net);
+                }
+            }
+            if added {
+                self.peers[at].allowed_ips.push(net);
+            }
         }
     }
 }
@@ -206,6 +285,35 @@ impl Peer {
             allowed_ips: Vec::new(),
             persistent_keepalive: None,
             role: None,
+        }
+    }
+
+    fn of_device(status: &PeerStatus, secrets: &Secrets) -> Self {
+        Self {
+            name: status.name.clone(),
+            preshared_key: secrets.preshared_key(&status.public_key).cloned(),
+            endpoints: status.endpoint.map(PathSpec::from).into_iter().collect(),
+            allowed_ips: status.allowed_ips.clone(),
+            persistent_keepalive: status.persistent_keepalive,
+            ..Self::new(status.public_key)
+        }
+    }
+
+    /// See [`Config::with_device`].
+    fn with_device(&self, device: Self) -> Self {
+        // One plain address is the peer's endpoint when the file was written. The peer may have moved since.
+        let plain = match &self.endpoints[..] {
+            [] => true,
+            [one] => {
+                matches!(one.endpoint, EndpointSpec::Address(_)) && one.via.is_none() && one.policy == PathPolicy::Best
+            }
+            _ => false,
+        };
+        Self {
+            name: device.name.or_else(|| self.name.clone()),
+            endpoints: if plain { device.endpoints } else { self.endpoints.clone() },
+            role: self.role,
+            ..device
         }
     }
 

@@ -4,6 +4,7 @@
 use crate::{
     conf::{Diagnostic, NameError},
     host::HostError,
+    session_record::SaveTunnelError,
 };
 use rustguard_device::{StartError, uapi::ServerError};
 use std::{io, path::PathBuf, process::ExitStatus};
@@ -53,14 +54,9 @@ pub enum SessionError {
     /// The host could not be set up.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// `SaveConfig`: the file could not be written.
-    #[error("cannot save {}", path.display())]
-    NotSaved {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    /// The record of the session cannot be written, or `SaveConfig` cannot write the file.
+    #[error(transparent)]
+    NotSaved(#[from] SaveTunnelError),
 }
 
 /// Why a configuration file cannot be used.

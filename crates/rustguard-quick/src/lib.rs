@@ -35,8 +35,10 @@ pub mod host;
 mod routing_state;
 pub mod run_file;
 mod session;
+mod session_record;
 
 pub use error::{FileError, HookError, RoutingError, RunFileError, SessionError};
 pub use hooks::HookOutput;
 pub use rustguard_device::{Builder, Device};
 pub use session::{Session, clean_up, left_behind};
+pub use session_record::{SaveTunnelError, TunnelFile};

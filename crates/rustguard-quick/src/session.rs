@@ -7,9 +7,10 @@ use crate::{
     hooks::{self, HookOutput},
     host::{self, HostConfig},
     run_file::RunFile,
+    session_record::{LoadedFile, SessionRecord, TunnelFile},
 };
 use rustguard_device::{Builder, Device, DeviceHandle, interface, uapi};
-use std::{error::Error, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{error::Error, net::SocketAddr, time::Duration};
 
 /// The longest wait for name resolution before the MTU is computed without the unresolved names. The tunnel itself does
 /// not wait for names.
@@ -23,7 +24,7 @@ pub struct Session {
     interface: String,
     config: Config,
     /// The file that `SaveConfig` writes.
-    path: Option<PathBuf>,
+    file: Option<LoadedFile>,
     hook_output: HookOutput,
     /// Under `Routing = babel`, packets between peers do not pass through the host.
     relays: bool,
@@ -44,14 +45,13 @@ impl Session {
     /// The file does not exist, has mistakes, or every user may change it. Also the errors of [`claim`](Self::claim).
     pub async fn open(target: &str) -> Result<Self, SessionError> {
         let (path, interface) = conf::resolve_name(target)?;
-        let text = std::fs::read_to_string(&path).map(zeroize::Zeroizing::new);
-        let text = text.map_err(|source| FileError::NotRead { path: path.clone(), source })?;
+        let file = conf::File::read(&path).map_err(|source| FileError::NotRead { path: path.clone(), source })?;
         // A user who may change the file can run commands as root. If other users may only read it, wg-quick prints a
         // warning.
         if conf::writable_by_others(&path).unwrap_or(false) {
             return Err(FileError::Exposed(path).into());
         }
-        let (config, mut diagnostics) = conf::parse(&text);
+        let (config, mut diagnostics) = conf::parse(file.text());
         let Some(config) = config else {
             diagnostics.sort_by_key(|diagnostic| std::cmp::Reverse(diagnostic.severity));
             return Err(FileError::Invalid { path, diagnostics }.into());
@@ -59,7 +59,7 @@ impl Session {
         for warning in diagnostics {
             tracing::warn!("{}, line {}: {}", path.display(), warning.span.line, warning.message);
         }
-        Ok(Self::claim(&interface, config).await?.saved_to(path))
+        Ok(Self::claim(&interface, config).await?.of_file(&file))
     }
 
     /// Claims an interface for this process, and cleans up after an earlier process that was killed.
@@ -72,7 +72,7 @@ impl Session {
         Ok(Self {
             interface: interface.to_owned(),
             config,
-            path: None,
+            file: None,
             hook_output: HookOutput::default(),
             relays: true,
             _run: run,
@@ -83,10 +83,11 @@ impl Session {
         })
     }
 
-    /// Sets the file that `SaveConfig = true` writes. Without it nothing is saved.
+    /// Sets the file that the configuration was read from. `SaveConfig = true` writes it, and other processes find it
+    /// with [`TunnelFile`](crate::TunnelFile). Without it nothing is saved.
     #[must_use]
-    pub fn saved_to(mut self, path: impl Into<PathBuf>) -> Self {
-        self.path = Some(path.into());
+    pub fn of_file(mut self, file: &conf::File) -> Self {
+        self.file = Some(LoadedFile::new(file));
         self
     }
 
@@ -122,6 +123,7 @@ impl Session {
         if host::link_exists(name).await? {
             return Err(SessionError::InterfaceExists(name.clone()));
         }
+        SessionRecord { file: self.file.clone() }.write(name)?;
         hooks::run("PreUp", &self.config.interface.pre_up, name, self.hook_output).await?;
 
         let mut host_config = self.host_config().await;
@@ -171,15 +173,15 @@ impl Session {
             let post_down = &self.config.interface.post_down;
             report(hooks::run("PostDown", post_down, &self.interface, self.hook_output).await);
         }
+        SessionRecord::remove(&self.interface);
     }
 
     /// SaveConfig: writes the device's current state to the file.
     async fn save(&self, device: &DeviceHandle) -> Result<(), SessionError> {
-        let (Some(path), Some((status, secrets))) = (&self.path, device.status_with_secrets().await) else {
+        let (Some(_), Some((status, secrets))) = (&self.file, device.status_with_secrets().await) else {
             return Ok(());
         };
-        let config = self.config.with_status(&status, &secrets);
-        conf::write(path, &config).map_err(|source| SessionError::NotSaved { path: path.clone(), source })
+        Ok(TunnelFile::open(&self.interface)?.save_device(Config::of_device(&status, &secrets))?)
     }
 
     fn routing(&self, builder: Builder, host: &HostConfig) -> Result<Builder, RoutingError> {
@@ -260,6 +262,7 @@ pub async fn clean_up(interface: &str) -> Result<bool, SessionError> {
     if !host::cleanup(&host::record_path(interface)).await? && !run.left_behind() {
         return Ok(false);
     }
+    SessionRecord::remove(interface);
     let removed = uapi::clean_up(interface);
     removed.map_err(|source| SessionError::ControlSocketLeft { interface: interface.to_owned(), source })?;
     Ok(true)

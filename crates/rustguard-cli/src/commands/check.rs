@@ -38,7 +38,7 @@ impl std::error::Error for Reported {}
 /// # Errors
 /// [`Reported`] if the file has errors. Other errors if it cannot be read, or if every user of this machine may change
 /// it.
-pub(crate) fn load(path: &Path) -> Result<Config> {
+pub(crate) fn load(path: &Path) -> Result<(Config, conf::File)> {
     let source = Source::read(path.to_owned())?;
     // wg-quick only warns if other users can read the file. A user who can change it can run commands as root.
     if conf::writable_by_others(path).unwrap_or(false) {
@@ -49,7 +49,8 @@ pub(crate) fn load(path: &Path) -> Result<Config> {
     }
     let (config, diagnostics) = conf::parse(&source.text);
     source.show(&diagnostics)?;
-    config.ok_or_else(|| Reported.into())
+    let config = config.ok_or(Reported)?;
+    Ok((config, conf::File::new(path, source.text)))
 }
 
 /// Runs `check`.

@@ -30,13 +30,13 @@ pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<
         return detach::spawn(&interface, &line, None);
     }
     detach::enter();
-    let config = super::check::load(&path)?;
+    let (config, file) = super::check::load(&path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let session = Session::claim(&interface, config).await?;
         let mut session =
-            session.saved_to(path).hook_output(detach::hook_output()).relays(data_path.relay != Relay::Off);
+            session.of_file(&file).hook_output(detach::hook_output()).relays(data_path.relay != Relay::Off);
         let started = tokio::select! {
             started = session.start(data_path.apply(Device::builder())) => started.map_err(Into::into),
             name = signals.recv() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),

@@ -1,16 +1,23 @@
 //! The requests of clients. A request is parsed as a whole before anything is applied, so a wrong line changes nothing.
 
 use crate::{
-    config::{AllowedIpChange, Change, PeerUpdate, Update},
-    key::{self, PresharedKey},
+    config::{AllowedIpChange, Change, EndpointSpec, PathSpec, PeerUpdate, Update},
+    interface,
+    key::{self, PresharedKey, push_hex},
 };
 use ipnet::IpNet;
-use rustguard_core::host_port::{Host, HostPort};
+use rustguard_core::{
+    host_port::{Host, HostPort},
+    paths::{MAX_ENDPOINTS, PathPolicy},
+    routing::Role,
+};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{
+    fmt::Write as _,
     net::{IpAddr, SocketAddr, SocketAddrV6},
     time::Duration,
 };
+use zeroize::Zeroizing;
 
 /// A parsed request.
 pub enum Request {
@@ -41,6 +48,89 @@ impl Errno {
     pub const EACCES: Self = Self(13);
     /// Any other failure.
     pub const EIO: Self = Self(5);
+}
+
+/// The longest name of a peer, in bytes.
+const NAME_MAX: usize = 255;
+
+/// The request that makes this change, without the blank line at the end. It has keys of RustGuard's own only where
+/// those of the protocol cannot say it: for names, roles, and endpoints that are not one plain address.
+/// [`Update::announce`] has no key and is left out.
+pub fn set_request(update: &Update) -> Zeroizing<String> {
+    let room: usize = update.peers.iter().map(|peer| 1024 + 64 * peer.allowed_ips.len()).sum();
+    let mut out = Zeroizing::new(String::with_capacity(512 + room));
+    out.push_str("set=1\n");
+    match &update.private_key {
+        Change::Keep => {}
+        Change::Set(key) => secret(&mut out, "private_key", &Zeroizing::new(key.to_bytes())),
+        Change::Remove => secret(&mut out, "private_key", &[0; 32]),
+    }
+    line(&mut out, "listen_port", update.listen_port);
+    line(&mut out, "fwmark", update.fwmark);
+    line(&mut out, "replace_peers", update.replace_peers.then_some(true));
+    for peer in &update.peers {
+        peer_request(&mut out, peer);
+    }
+    out
+}
+
+fn peer_request(out: &mut String, peer: &PeerUpdate) {
+    secret(out, "public_key", &peer.public_key.0);
+    line(out, "remove", peer.remove.then_some(true));
+    line(out, "update_only", peer.update_only.then_some(true));
+    line(out, "rustguard_name", peer.name.as_ref());
+    let role = peer.role.map(|role| match role {
+        Role::Router => "router",
+        Role::Client => "client",
+    });
+    line(out, "rustguard_role", role);
+    match &peer.preshared_key {
+        Change::Keep => {}
+        Change::Set(key) => secret(out, "preshared_key", key.as_bytes()),
+        Change::Remove => secret(out, "preshared_key", &[0; 32]),
+    }
+    match &peer.endpoints[..] {
+        [PathSpec { endpoint: EndpointSpec::Address(address), via: None, policy: PathPolicy::Best }] => {
+            line(out, "endpoint", Some(address));
+        }
+        paths => {
+            for path in paths {
+                line(out, "rustguard_endpoint", Some(&path.endpoint));
+                line(out, "rustguard_via", path.via.as_ref());
+                match path.policy {
+                    PathPolicy::Best => {}
+                    PathPolicy::Weighted(weight) => line(out, "rustguard_weight", Some(weight)),
+                    PathPolicy::Pinned => line(out, "rustguard_pinned", Some(true)),
+                }
+            }
+        }
+    }
+    let keepalive = match peer.persistent_keepalive {
+        Change::Keep => None,
+        Change::Set(interval) => Some(interval.as_secs()),
+        Change::Remove => Some(0),
+    };
+    line(out, "persistent_keepalive_interval", keepalive);
+    line(out, "replace_allowed_ips", peer.replace_allowed_ips.then_some(true));
+    for change in &peer.allowed_ips {
+        match change {
+            AllowedIpChange::Add(net) => line(out, "allowed_ip", Some(net)),
+            AllowedIpChange::Remove(net) => line(out, "allowed_ip", Some(format_args!("-{net}"))),
+        }
+    }
+}
+
+fn line(out: &mut String, key: &str, value: Option<impl std::fmt::Display>) {
+    if let Some(value) = value {
+        writeln!(out, "{key}={value}").expect("writing to a String cannot fail");
+    }
+}
+
+fn secret(out: &mut String, key: &str, value: &[u8; 32]) {
+    out.push_str(key);
+    out.push('=');
+    push_hex(out, value);
+    out.push('\n');
 }
 
 /// Parses a request. `text` has its lines, without the blank line at the end.
@@ -108,6 +198,23 @@ fn peer_line(peer: &mut PeerUpdate, key: &str, value: &str) -> Option<()> {
             });
         }
         "protocol_version" if value == "1" => {}
+        "rustguard_name" if is_name(value) => peer.name = Some(value.to_owned()),
+        "rustguard_role" => {
+            peer.role = Some(match value {
+                "router" => Role::Router,
+                "client" => Role::Client,
+                _ => return None,
+            });
+        }
+        "rustguard_endpoint" if peer.endpoints.len() < MAX_ENDPOINTS => {
+            peer.endpoints.push(EndpointSpec::try_from(value.parse::<HostPort>().ok()?).ok()?.into());
+        }
+        "rustguard_via" => peer.endpoints.last_mut()?.via = Some(checked_name(value)?),
+        "rustguard_weight" => {
+            let weight: u8 = value.parse().ok().filter(|weight| *weight > 0)?;
+            peer.endpoints.last_mut()?.policy = PathPolicy::Weighted(weight);
+        }
+        "rustguard_pinned" if is_true(value)? => peer.endpoints.last_mut()?.policy = PathPolicy::Pinned,
         _ => return None,
     }
     Some(())
@@ -115,6 +222,15 @@ fn peer_line(peer: &mut PeerUpdate, key: &str, value: &str) -> Option<()> {
 
 fn is_true(value: &str) -> Option<bool> {
     (value == "true").then_some(true)
+}
+
+fn checked_name(interface: &str) -> Option<String> {
+    interface::check_name(interface).is_ok().then(|| interface.to_owned())
+}
+
+/// Names are printed on terminals, in lines of logs and of this protocol.
+fn is_name(text: &str) -> bool {
+    (1..=NAME_MAX).contains(&text.len()) && !text.contains(char::is_control)
 }
 
 /// Parses a firewall mark: decimal, or hexadecimal after `0x`.
@@ -176,11 +292,57 @@ mod tests {
         let [first, second] = &update.peers[..] else { panic!("two peers") };
         assert!(first.remove);
         assert!(second.update_only && second.replace_allowed_ips);
-        assert_eq!(second.endpoints, [crate::PathSpec::from("[2001:db8::1]:7".parse::<SocketAddr>().unwrap())]);
+        assert_eq!(second.endpoints, [PathSpec::from("[2001:db8::1]:7".parse::<SocketAddr>().unwrap())]);
         assert_eq!(second.persistent_keepalive, Change::Set(Duration::from_secs(25)));
         let net = |text: &str| text.parse::<IpNet>().unwrap();
         assert_eq!(second.allowed_ips[1], AllowedIpChange::Remove(net("fd00::/64")));
         assert_eq!(second.allowed_ips[2], AllowedIpChange::Add(net("192.0.2.1/32")));
+    }
+
+    #[test]
+    fn what_is_asked_for_is_what_is_read() {
+        let key = |byte| PublicKey([byte; 32]);
+        let mut everything = PeerUpdate::new(key(1))
+            .name("head office")
+            .role(Role::Client)
+            .preshared_key(PresharedKey::from_bytes(&[9; 32]))
+            .persistent_keepalive(Duration::from_secs(25))
+            .endpoint(PathSpec::from(EndpointSpec::Name("a.example".into(), 5)).via("eth1"))
+            .endpoint(PathSpec::from("[2001:db8::1]:7".parse::<SocketAddr>().unwrap()).policy(PathPolicy::Weighted(3)))
+            .endpoint(PathSpec::from("192.0.2.1:7".parse::<SocketAddr>().unwrap()).policy(PathPolicy::Pinned))
+            .replace_allowed_ips(["10.0.0.0/8".parse().unwrap()])
+            .without_allowed_ip("10.1.0.0/16".parse::<IpNet>().unwrap());
+        everything.update_only = true;
+        let update = Update::new()
+            .private_key(StaticSecret::from_bytes([7; 32]))
+            .listen_port(5)
+            .fwmark(6)
+            .replace_peers()
+            .peer(everything)
+            .peer(PeerUpdate::new(key(2)).endpoint("192.0.2.9:1".parse::<SocketAddr>().unwrap()))
+            .peer(PeerUpdate::remove(key(3)));
+        let text = set_request(&update);
+        assert_eq!(format!("{:?}", set(&text).unwrap()), format!("{update:?}"));
+        assert!(text.contains("\nendpoint=192.0.2.9:1\n"), "any implementation can read a plain address");
+    }
+
+    #[test]
+    fn words_of_our_own_are_checked() {
+        let peer = format!("set=1\npublic_key={}\n", "ab".repeat(32));
+        for line in [
+            "rustguard_name=",
+            "rustguard_name=a\u{1b}b",
+            "rustguard_role=x",
+            "rustguard_via=eth0",
+            "rustguard_weight=1",
+            "rustguard_endpoint=a.b",
+            "rustguard_endpoint=a.b:1\nrustguard_via=../x",
+            "rustguard_endpoint=a.b:1\nrustguard_weight=0",
+        ] {
+            assert_eq!(set(&format!("{peer}{line}")).err(), Some(Errno::EINVAL), "{line:?}");
+        }
+        let too_many = "rustguard_endpoint=a.b:1\n".repeat(MAX_ENDPOINTS + 1);
+        assert_eq!(set(&format!("{peer}{too_many}")).err(), Some(Errno::EINVAL));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Parses the text of a file to a [`Config`] and diagnostics.
 
 mod checks;
+mod layout;
 mod routing;
 
 use super::{
@@ -8,6 +9,7 @@ use super::{
     value::{self, Dns, Problem},
 };
 use ipnet::IpNet;
+pub(super) use layout::{EntryLayout, Layout, SectionLayout};
 use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{PathSpec, PresharedKey};
@@ -52,6 +54,12 @@ const SECRET_LENGTH: usize = 32;
 /// Parses a file. The configuration is returned if no diagnostic is an error. The diagnostics are in the order of the
 /// file.
 pub fn parse(text: &str) -> (Option<Config>, Vec<Diagnostic>) {
+    let (config, diagnostics, _) = parse_with_layout(text);
+    (config, diagnostics)
+}
+
+/// [`parse`], and where everything is in the text.
+pub(super) fn parse_with_layout(text: &str) -> (Option<Config>, Vec<Diagnostic>, Layout) {
     let mut parser = Parser::new(text);
     for line in lines(text) {
         parser.line(line);
@@ -190,6 +198,7 @@ struct Parser<'a> {
     /// Each pin, with its line.
     pins: Vec<(Pin, usize)>,
     drafts: Vec<Draft<'a>>,
+    layout: Layout,
     /// Keys that only have a meaning with a routing protocol, and their positions.
     needs_babel: Vec<(&'static str, Span)>,
     /// The line of each key that may occur only once, for the interface section (or sections) and for the current peer.
@@ -211,6 +220,7 @@ impl<'a> Parser<'a> {
             addresses: Vec::new(),
             pins: Vec::new(),
             drafts: Vec::new(),
+            layout: Layout::default(),
             needs_babel: Vec::new(),
             seen: Default::default(),
             pending: None,
@@ -258,11 +268,14 @@ impl<'a> Parser<'a> {
             "[interface]" => {
                 self.name_current();
                 self.section = Section::Interface;
+                self.layout.section(header, None);
                 self.interface_header.get_or_insert(header);
             }
             "[peer]" => {
-                let name = self.pending.take().and_then(|pending| self.name(pending.name));
+                let pending = self.pending.take();
                 self.section = Section::Peer;
+                self.layout.section(header, Some(self.drafts.len()));
+                let name = pending.and_then(|pending| self.name(pending.name));
                 self.seen[1].clear();
                 self.drafts.push(Draft {
                     header,
@@ -291,6 +304,7 @@ impl<'a> Parser<'a> {
     fn name_current(&mut self) {
         let Some(pending) = self.pending.take() else { return };
         if self.section != Section::Peer {
+            self.layout.stray_name(pending.name);
             return;
         }
         let name = self.name(pending.name);
@@ -307,6 +321,7 @@ impl<'a> Parser<'a> {
     }
 
     fn name(&mut self, name: Piece<'a>) -> Option<String> {
+        self.layout.name(name);
         let text = name.str();
         if is_name(text) {
             return Some(text.to_owned());
@@ -355,6 +370,8 @@ impl<'a> Parser<'a> {
                     .help("the last one counts; remove the other"),
             );
         }
+        let hook = matches!(known, "PreUp" | "PostUp" | "PreDown" | "PostDown");
+        self.layout.entry(known, if hook { raw } else { value });
         if self.section == Section::Peer {
             self.peer_entry(known, value);
         } else {
@@ -520,7 +537,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Makes the checks that need the whole file.
-    fn finish(mut self) -> (Option<Config>, Vec<Diagnostic>) {
+    fn finish(mut self) -> (Option<Config>, Vec<Diagnostic>, Layout) {
         self.name_current();
         self.interface.addresses = self.addresses.iter().map(|&(net, _)| net).collect();
         self.interface.pins = self.pins.iter().map(|&(pin, _)| pin).collect();
@@ -540,7 +557,7 @@ impl<'a> Parser<'a> {
             })
         });
         let config = (!broken).then(|| Config { interface: self.interface, peers: peers.collect() });
-        (config, self.diagnostics)
+        (config, self.diagnostics, self.layout)
     }
 }
 

@@ -9,7 +9,7 @@ const PEER: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
 const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
 
 /// A file with every key.
-fn full() -> String {
+pub(super) fn full() -> String {
     format!(
         "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com\nMTU = 1400\nTable = 7\nSaveConfig = true\nHandshakeOnUp = false\n\
          Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nRedistribute = 192.168.0.0/16, default\nPin = 10.7.0.5/32 {PEER}, fd07::/64 {OTHER}\nSourceCheck = Log\nNodeName = gw-1\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenPort = 51820\nFwMark = 0xca6c\n\
@@ -19,7 +19,7 @@ fn full() -> String {
     )
 }
 
-fn good(text: &str) -> Config {
+pub(super) fn good(text: &str) -> Config {
     let (config, diagnostics) = parse(text);
     assert_eq!(diagnostics, [], "{text}");
     config.expect("no diagnostics, no configuration")
@@ -325,7 +325,7 @@ fn saving_keeps_what_the_device_does_not_know() {
     status.peers.push(peer);
     status.listen_port = 4444;
     let secrets = Secrets::new(config.interface.private_key.clone(), []);
-    let saved = config.with_status(&status, &secrets);
+    let saved = config.with_device(Config::of_device(&status, &secrets));
     assert_eq!(to_text(&saved).contains("PrivateKey"), to_text(&config).contains("PrivateKey"));
     assert_eq!((saved.interface.listen_port, saved.interface.fwmark), (Some(4444), None));
     assert_eq!(saved.interface.post_up, config.interface.post_up);

@@ -1,0 +1,387 @@
+//! Changes a file and keeps everything else in it: comments, order, spelling, blanks, line ends.
+//!
+//! [`edit`] compares what the file says with what it should say, key by key, and replaces only the values that differ.
+//! It is the only way in which RustGuard changes a file that a user wrote.
+
+use super::{
+    Config, Diagnostic, Peer,
+    entries::{self, Entry, Kind},
+    parse::{EntryLayout, Layout, SectionLayout, parse, parse_with_layout},
+    value,
+    write::peer_text,
+};
+use std::{
+    collections::{HashMap, HashSet},
+    ops::Range,
+};
+use zeroize::Zeroizing;
+
+/// Why a text could not be changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EditError {
+    /// The text is not a valid configuration.
+    #[error("the file has mistakes; `rustguard check` shows them")]
+    Invalid(Vec<Diagnostic>),
+    /// A value has no form in which a file could hold it, for example a name or a hook with a line break.
+    #[error("the new configuration has a value that a file cannot hold")]
+    NotExpressible,
+}
+
+/// Returns `text`, changed so that [`parse`] reads `config` from it.
+///
+/// Lines whose values stay are not touched. In a list, items are added and removed one by one. A new key comes after
+/// the last one of its section, and a new peer at the end. A removed peer's comments go with it.
+///
+/// # Errors
+/// See [`EditError`].
+pub fn edit(text: &str, config: &Config) -> Result<Zeroizing<String>, EditError> {
+    let (Some(before), diagnostics, layout) = parse_with_layout(text) else {
+        return Err(EditError::Invalid(parse(text).1));
+    };
+    drop(diagnostics);
+    // A name in a comment far from its header may come to name another peer when lines between them change. The names
+    // are then moved to their headers, and those at no peer removed.
+    for names in [Names::Stay, Names::MoveToHeaders] {
+        let edited = Editor::new(text).edit(&layout, &before, config, names);
+        if parse(&edited).0.is_some_and(|parsed| entries::same(&parsed, config)) {
+            return Ok(edited);
+        }
+    }
+    Err(EditError::NotExpressible)
+}
+
+/// Returns the part of a file that `wg setconf` reads, like `wg-quick strip`. Comments stay. Of several endpoints of a
+/// peer only the first one is left, because `wg` knows no more.
+///
+/// # Errors
+/// The diagnostics, if the text is not a valid configuration.
+pub fn strip(text: &str) -> Result<Zeroizing<String>, Vec<Diagnostic>> {
+    let (Some(_), _, layout) = parse_with_layout(text) else { return Err(parse(text).1) };
+    let mut editor = Editor::new(text);
+    for entry in layout.sections.iter().flat_map(|section| &section.entries) {
+        match entry.key {
+            "PrivateKey" | "FwMark" | "PublicKey" | "PresharedKey" | "AllowedIPs" | "PersistentKeepalive" => {}
+            "ListenPort" | "Endpoint" => {
+                let items = items(entry.key, &text[entry.value.clone()]);
+                let first = items.first().and_then(|item| item.split_whitespace().next()).unwrap_or_default();
+                if first != &text[entry.value.clone()] {
+                    editor.replace(entry.value.clone(), first);
+                }
+            }
+            _ => editor.delete(entry.line.clone()),
+        }
+    }
+    Ok(editor.finish(&[]))
+}
+
+/// The places of the comments that name peers.
+#[derive(Clone, Copy, PartialEq)]
+enum Names {
+    Stay,
+    MoveToHeaders,
+}
+
+/// Replacements in a text, which are made at the end, all at once.
+struct Editor<'a> {
+    text: &'a str,
+    newline: &'static str,
+    /// Changes within lines, and deletions of lines.
+    edits: Vec<(Range<usize>, Zeroizing<String>)>,
+    /// New lines, and where.
+    insertions: Vec<(usize, Zeroizing<String>)>,
+}
+
+impl<'a> Editor<'a> {
+    fn new(text: &'a str) -> Self {
+        let crlf = text.find('\n').is_some_and(|at| text[..at].ends_with('\r'));
+        Self { text, newline: if crlf { "\r\n" } else { "\n" }, edits: Vec::new(), insertions: Vec::new() }
+    }
+
+    fn edit(mut self, layout: &Layout, before: &Config, after: &Config, names: Names) -> Zeroizing<String> {
+        let interface: Vec<_> = layout.sections.iter().filter(|section| section.peer.is_none()).collect();
+        self.section(&interface, &entries::of_interface(&before.interface), &entries::of_interface(&after.interface));
+        let mut wanted: HashMap<_, _> = after.peers.iter().map(|peer| (peer.public_key, peer)).collect();
+        for section in &layout.sections {
+            let Some(old) = section.peer.map(|index| &before.peers[index]) else { continue };
+            match wanted.remove(&old.public_key) {
+                Some(new) => {
+                    self.name(section, old, new, names);
+                    self.section(&[section], &entries::of_peer(old), &entries::of_peer(new));
+                }
+                None => self.remove(section),
+            }
+        }
+        if names == Names::MoveToHeaders {
+            layout.stray_names.iter().for_each(|line| self.delete(line.clone()));
+        }
+        let new: Vec<_> = after.peers.iter().filter(|peer| wanted.contains_key(&peer.public_key)).collect();
+        self.finish(&new)
+    }
+
+    /// The text with all replacements, and more peers at its end.
+    fn finish(mut self, new: &[&Peer]) -> Zeroizing<String> {
+        // The last line may have no end, so that a value is extended where a new line is inserted: the value comes first.
+        self.edits.extend(self.insertions.into_iter().map(|(at, line)| (at..at, line)));
+        // A deletion may lie within another. The order of changes at one place stays as it is.
+        self.edits.sort_by_key(|(range, _)| (range.start, range.end));
+        let sections: Vec<_> = new.iter().map(|peer| peer_text(peer)).collect();
+        let added: usize = self.edits.iter().map(|(_, text)| text.len()).sum();
+        let lines: usize = sections.iter().map(|section| section.len() + section.matches('\n').count() + 4).sum();
+        // The text has the private key, of which a reallocation would leave a copy behind.
+        let mut out = Zeroizing::new(String::with_capacity(self.text.len() + added + lines));
+        let mut at = 0;
+        for (range, replacement) in &self.edits {
+            out.push_str(&self.text[at..range.start.max(at)]);
+            out.push_str(replacement);
+            at = at.max(range.end);
+        }
+        out.push_str(&self.text[at..]);
+        for section in sections {
+            if !out.is_empty() && !out.ends_with('\n') {
+                out.push_str(self.newline);
+            }
+            if !out.is_empty() && !out.ends_with("\n\n") && !out.ends_with("\n\r\n") {
+                out.push_str(self.newline);
+            }
+            for line in section.lines() {
+                out.push_str(line);
+                out.push_str(self.newline);
+            }
+        }
+        out
+    }
+
+    fn replace(&mut self, range: Range<usize>, with: &str) {
+        self.edits.push((range, Zeroizing::new(with.to_owned())));
+    }
+
+    fn delete(&mut self, range: Range<usize>) {
+        self.replace(range, "");
+    }
+
+    /// Changes the keys of one peer, or of all `[Interface]` sections, which count as one.
+    fn section(&mut self, sections: &[&SectionLayout], before: &[Entry], after: &[Entry]) {
+        for (_, new) in before.iter().zip(after).filter(|(old, new)| !old.agrees(new)) {
+            let entries = sections.iter().flat_map(|section| &section.entries);
+            let lines: Vec<_> = entries.filter(|entry| entry.key == new.key).collect();
+            let beside = sections.iter().rev().find(|section| !section.entries.is_empty()).or(sections.last());
+            let Some(beside) = beside else { return };
+            match new.kind {
+                Kind::One => self.one(&lines, new, beside),
+                Kind::Lines => self.lines(&lines, new, beside),
+                Kind::List | Kind::Set => self.list(&lines, new, beside),
+            }
+        }
+    }
+
+    fn one(&mut self, lines: &[&EntryLayout], new: &Entry, beside: &SectionLayout) {
+        match (new.values.first(), lines.last()) {
+            (Some(value), Some(line)) => self.replace(line.value.clone(), value),
+            (Some(value), None) => self.insert(beside, new.key, value),
+            (None, _) => lines.iter().for_each(|line| self.delete(line.line.clone())),
+        }
+    }
+
+    fn lines(&mut self, lines: &[&EntryLayout], new: &Entry, beside: &SectionLayout) {
+        // A line without a command has no value in the configuration.
+        let mut lines = lines.iter().filter(|line| !line.value.is_empty());
+        for value in &new.values {
+            match lines.next() {
+                Some(line) if self.text[line.value.clone()] == **value => {}
+                Some(line) => self.replace(line.value.clone(), value),
+                None => self.insert(beside, new.key, value),
+            }
+        }
+        lines.for_each(|line| self.delete(line.line.clone()));
+    }
+
+    fn list(&mut self, lines: &[&EntryLayout], new: &Entry, beside: &SectionLayout) {
+        let wanted = new.set();
+        let text = self.text;
+        let lines: Vec<_> = lines
+            .iter()
+            .map(|line| {
+                let items = items(new.key, &text[line.value.clone()]);
+                let items = items.into_iter().map(|item| (item, canonical(new.key, item)));
+                (*line, items.collect::<Vec<_>>())
+            })
+            .collect();
+        let kept = || lines.iter().flat_map(|(_, items)| items).filter(|(_, item)| wanted.contains(item.as_str()));
+        let present: HashSet<_> = kept().map(|(_, item)| item.as_str()).collect();
+        let added: Vec<_> =
+            new.values.iter().map(|value| value.as_str()).filter(|item| !present.contains(item)).collect();
+        let joined = |items: &[&str]| items.join(", ");
+
+        let result = kept().map(|(_, item)| item.as_str()).chain(added.iter().copied());
+        if new.kind == Kind::List && !result.eq(new.values.iter().map(|value| value.as_str())) {
+            // The order changes, so no line can stay.
+            let all = joined(&new.values.iter().map(|value| value.as_str()).collect::<Vec<_>>());
+            if let Some(((first, _), others)) = lines.split_first() {
+                self.replace(first.value.clone(), &all);
+                others.iter().for_each(|(line, _)| self.delete(line.line.clone()));
+            }
+            return;
+        }
+        let keeps = |items: &[(&str, String)]| items.iter().any(|(_, item)| wanted.contains(item.as_str()));
+        let target = lines.iter().rposition(|(_, items)| keeps(items)).unwrap_or(0);
+        for (index, (line, items)) in lines.iter().enumerate() {
+            let mut left: Vec<_> =
+                items.iter().filter(|(_, item)| wanted.contains(item.as_str())).map(|(item, _)| *item).collect();
+            let unchanged = left.len() == items.len();
+            let more = if index == target { &added[..] } else { &[] };
+            match (unchanged, more) {
+                (true, []) => {}
+                (true, more) if !left.is_empty() => {
+                    let end = line.value.end;
+                    self.replace(end..end, &format!(", {}", joined(more)));
+                }
+                _ => {
+                    left.extend(more);
+                    if left.is_empty() {
+                        self.delete(line.line.clone());
+                    } else {
+                        self.replace(line.value.clone(), &joined(&left));
+                    }
+                }
+            }
+        }
+        if lines.is_empty() && !added.is_empty() {
+            self.insert(beside, new.key, &joined(&added));
+        }
+    }
+
+    /// Adds a line after the last key of the section, with the same indentation and blanks around `=`.
+    fn insert(&mut self, beside: &SectionLayout, key: &str, value: &str) {
+        let (after, key) = match beside.entries.last() {
+            Some(last) => (last.line.clone(), like(&self.text[last.line.start..last.value.start], key)),
+            None => (beside.header.clone(), format!("{key} = ")),
+        };
+        let line = Zeroizing::new(format!("{key}{value}"));
+        let line = if self.text[after.clone()].ends_with('\n') {
+            Zeroizing::new(format!("{}{}", *line, self.newline))
+        } else {
+            Zeroizing::new(format!("{}{}", self.newline, *line))
+        };
+        self.insertions.push((after.end, line));
+    }
+
+    fn name(&mut self, section: &SectionLayout, old: &Peer, new: &Peer, names: Names) {
+        let used = || section.names.iter().find(|name| Some(&self.text[name.value.clone()]) == old.name.as_deref());
+        match (&new.name, used()) {
+            (name, _) if names == Names::MoveToHeaders => {
+                section.names.iter().for_each(|name| self.delete(name.line.clone()));
+                self.name_above(section, name.as_deref());
+            }
+            (Some(name), _) if old.name.as_ref() == Some(name) => {}
+            (Some(name), Some(used)) => {
+                let value = used.value.clone();
+                self.replace(value, name);
+            }
+            (name, _) => {
+                if name.is_none() {
+                    section.names.iter().for_each(|name| self.delete(name.line.clone()));
+                }
+                self.name_above(section, name.as_deref());
+            }
+        }
+    }
+
+    fn name_above(&mut self, section: &SectionLayout, name: Option<&str>) {
+        if let Some(name) = name {
+            let line = Zeroizing::new(format!("# Name = {name}{}", self.newline));
+            self.insertions.push((section.header.start, line));
+        }
+    }
+
+    /// Removes a peer's section, the comments directly above its header, and those directly below its last key.
+    fn remove(&mut self, section: &SectionLayout) {
+        section.names.iter().for_each(|name| self.delete(name.line.clone()));
+        let mut start = section.header.start;
+        while let Some(line) = self.line_before(start).filter(|line| self.is_comment(line)) {
+            start = line.start;
+        }
+        let last = section.entries.last().map_or(section.header.end, |entry| entry.line.end);
+        let mut end = last;
+        while let Some(line) = self.line_after(end).filter(|line| self.is_comment(line)) {
+            end = line.end;
+        }
+        if self.line_after(end).is_some_and(|line| self.text[line].trim_start().starts_with('[')) {
+            // These comments are those of the next section.
+            end = last;
+        }
+        // The blank lines on one of the two sides go too.
+        let blank_before = self.line_before(start).is_none_or(|line| self.is_blank(&line));
+        let mut after = end;
+        while let Some(line) = self.line_after(after).filter(|line| self.is_blank(line)) {
+            after = line.end;
+        }
+        if after == self.text.len() {
+            while let Some(line) = self.line_before(start).filter(|line| self.is_blank(line)) {
+                start = line.start;
+            }
+        }
+        self.delete(start..if blank_before || after == self.text.len() { after } else { end });
+    }
+
+    fn line_before(&self, at: usize) -> Option<Range<usize>> {
+        let before = &self.text[..at];
+        let line = before.strip_suffix('\n')?;
+        Some(line.rfind('\n').map_or(0, |end| end + 1)..at)
+    }
+
+    fn line_after(&self, at: usize) -> Option<Range<usize>> {
+        let after = &self.text[at..];
+        (!after.is_empty()).then(|| at..after.find('\n').map_or(self.text.len(), |end| at + end + 1))
+    }
+
+    fn is_comment(&self, line: &Range<usize>) -> bool {
+        self.text[line.clone()].trim_start().starts_with('#')
+    }
+
+    fn is_blank(&self, line: &Range<usize>) -> bool {
+        self.text[line.clone()].trim().is_empty()
+    }
+}
+
+/// `key` and `=`, with the blanks that `line`, up to its value, has. An aligned `=` stays aligned.
+fn like(line: &str, key: &str) -> String {
+    let indent = &line[..line.len() - line.trim_start().len()];
+    let (before, after) = line.split_once('=').unwrap_or((line, " "));
+    let blanks = before.len() - before.trim_end().len();
+    let blanks = match blanks {
+        0 | 1 => blanks,
+        _ => (before.chars().count() - indent.chars().count()).saturating_sub(key.len()).max(1),
+    };
+    format!("{indent}{key}{:blanks$}={after}", "")
+}
+
+/// The items of a list, as the parser separates them.
+fn items<'t>(key: &str, value: &'t str) -> Vec<&'t str> {
+    let only_commas = matches!(key, "Endpoint" | "Pin");
+    let items = value.split(|c: char| c == ',' || !only_commas && c.is_whitespace());
+    items.map(str::trim).filter(|item| !item.is_empty()).collect()
+}
+
+/// An item as [`entries`] write it. Items that the parser would refuse stay as they are.
+fn canonical(key: &str, item: &str) -> String {
+    let text = match key {
+        "Address" => value::net(item).map(|net| net.to_string()),
+        "AllowedIPs" | "Announce" => value::net(item).map(|net| net.trunc().to_string()),
+        "Redistribute" => value::redistribute(item).map(|which| which.to_string()),
+        "Endpoint" => value::path(item).map(|path| path.to_string()),
+        "DNS" => value::dns(item).map(|dns| match dns {
+            value::Dns::Server(address) => address.to_string(),
+            value::Dns::Search(domain) => domain,
+        }),
+        "Pin" => {
+            let (prefix, key) = item.split_once(char::is_whitespace).unwrap_or((item, ""));
+            value::net(prefix).map(|net| format!("{} {}", net.trunc(), key.trim()))
+        }
+        _ => return item.to_owned(),
+    };
+    text.unwrap_or_else(|_| item.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! A configuration file and its text, for changes that lose nothing.
+
+use super::{Config, EditError, edit};
+use atomic_write_file::AtomicWriteFile;
+use rustguard_crypto::hash::hash;
+use std::{
+    fmt,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+use zeroize::Zeroizing;
+
+/// A configuration file as it was read. Its text contains secrets, and `Debug` does not show it.
+pub struct File {
+    path: PathBuf,
+    text: Zeroizing<String>,
+}
+
+/// Why a file was not replaced.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SaveError {
+    /// It cannot be read, written or renamed.
+    #[error("cannot save {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Its contents are not those that were read.
+    #[error("{} was changed by another program meanwhile, and is left as it is; try again", .0.display())]
+    Changed(PathBuf),
+    /// The new configuration does not fit into the file.
+    #[error("cannot save {}", path.display())]
+    Edit {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: EditError,
+    },
+}
+
+impl File {
+    /// A file with the text that was read from it.
+    pub fn new(path: impl Into<PathBuf>, text: Zeroizing<String>) -> Self {
+        Self { path: path.into(), text }
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not UTF-8.
+    pub fn read(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        let text = std::fs::read_to_string(&path).map(Zeroizing::new)?;
+        Ok(Self { path, text })
+    }
+
+    /// The path that was read.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The text when it was read.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// A hash of the text, in hexadecimal digits, which tells texts apart.
+    pub fn digest(&self) -> String {
+        hash(&[self.text.as_bytes()]).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// [Edits](edit) the file, so that it has this configuration, and [replaces](Self::replace) it.
+    ///
+    /// # Errors
+    /// See [`SaveError`].
+    pub fn save(&mut self, config: &Config) -> Result<(), SaveError> {
+        let text = edit(&self.text, config).map_err(|source| SaveError::Edit { path: self.path.clone(), source })?;
+        self.replace(text)
+    }
+
+    /// Replaces the file atomically: readers see the old text or the new one, also after a power cut. Mode and owner
+    /// stay, a symbolic link stays a link to the replaced file. A text that is the same is not written.
+    ///
+    /// # Errors
+    /// See [`SaveError`]. The file is then unchanged.
+    pub fn replace(&mut self, text: Zeroizing<String>) -> Result<(), SaveError> {
+        let failed = |source| SaveError::Io { path: self.path.clone(), source };
+        let target = self.path.canonicalize().map_err(failed)?;
+        let mut new = AtomicWriteFile::open(&target).map_err(failed)?;
+        new.write_all(text.as_bytes()).map_err(failed)?;
+        let now = std::fs::read(&target).map(Zeroizing::new).map_err(failed)?;
+        if *now != self.text.as_bytes() {
+            return Err(SaveError::Changed(self.path.clone()));
+        }
+        if text != self.text {
+            new.commit().map_err(failed)?;
+            self.text = text;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+    #[test]
+    fn a_file_is_replaced_with_its_mode_and_through_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("real"), folder.path().join("wg0.conf"));
+        std::fs::write(&path, "one").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink("real", &link).unwrap();
+        let before = std::fs::metadata(&path).unwrap();
+        let mut file = File::read(&link).unwrap();
+        file.replace("two".to_owned().into()).unwrap();
+        let after = std::fs::metadata(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
+        assert!(link.is_symlink() && before.ino() != after.ino(), "renamed over, not rewritten");
+        assert_eq!((after.mode(), after.uid(), after.gid()), (before.mode(), before.uid(), before.gid()));
+        // The same text is not written.
+        file.replace("two".to_owned().into()).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().ino(), after.ino());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary file is left");
+    }
+
+    #[test]
+    fn changes_of_others_are_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("wg0.conf");
+        std::fs::write(&path, "one").unwrap();
+        let mut file = File::read(&path).unwrap();
+        std::fs::write(&path, "theirs").unwrap();
+        assert!(matches!(file.replace("two".to_owned().into()), Err(SaveError::Changed(_))));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "theirs");
+        assert!(!format!("{file:?}").contains("one"));
+        assert_ne!(file.digest(), File::read(&path).unwrap().digest());
+    }
+}

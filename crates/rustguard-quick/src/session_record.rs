@@ -1,0 +1,170 @@
+//! `/run/rustguard/NAME.session`: what other processes have to know about a session, also after it was killed.
+
+use crate::conf::{self, Config, SaveError};
+use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
+use rustguard_device::{Update, interface::run_file};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::PathBuf,
+};
+
+/// The contents of the file. Only root can read it, because commands may contain secrets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SessionRecord {
+    /// The configuration file of the session.
+    pub(crate) file: Option<LoadedFile>,
+}
+
+/// A configuration file, and the text that the running tunnel agrees with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LoadedFile {
+    path: PathBuf,
+    /// See [`conf::File::digest`].
+    digest: String,
+}
+
+/// Why the file of a running tunnel was not changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SaveTunnelError {
+    /// No file belongs to the tunnel.
+    #[error("{0} was not started from a file by `rustguard up`, so there is no file to save to")]
+    NoFile(String),
+    /// The file was edited, and the tunnel does not know the new text.
+    #[error("{path} was changed after {interface} had read it; `rustguard reload {interface}` takes the changes over", path = path.display())]
+    ChangedSince {
+        /// The interface.
+        interface: String,
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be written.
+    #[error(transparent)]
+    File(#[from] SaveError),
+    /// The record in `/run/rustguard` cannot be read or written.
+    #[error("cannot {action} {}", path.display())]
+    Record {
+        /// `read` or `write`.
+        action: &'static str,
+        /// The record.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+impl SessionRecord {
+    /// The record of an interface, if there is one.
+    pub(crate) fn read(interface: &str) -> Result<Option<Self>, SaveTunnelError> {
+        let path = path(interface);
+        let failed = |source| SaveTunnelError::Record { action: "read", path: path.clone(), source };
+        match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Replaces the record.
+    pub(crate) fn write(&self, interface: &str) -> Result<(), SaveTunnelError> {
+        let path = path(interface);
+        let written = AtomicWriteFile::options().mode(0o600).preserve_mode(false).open(&path).and_then(|mut file| {
+            serde_json::to_writer(&mut file, self)?;
+            file.write_all(b"\n")?;
+            file.commit()
+        });
+        written.map_err(|source| SaveTunnelError::Record { action: "write", path, source })
+    }
+
+    /// Removes the record of an interface.
+    pub(crate) fn remove(interface: &str) {
+        // Without the folder or the file there is nothing to remove, and `/run` is in memory.
+        let _ = fs::remove_file(path(interface));
+    }
+}
+
+impl LoadedFile {
+    /// This file with its text.
+    pub(crate) fn new(file: &conf::File) -> Self {
+        Self {
+            path: std::path::absolute(file.path()).unwrap_or_else(|_| file.path().to_owned()),
+            digest: file.digest(),
+        }
+    }
+}
+
+fn path(interface: &str) -> PathBuf {
+    run_file(interface, "session")
+}
+
+/// The configuration file of a running tunnel, for changes that the tunnel has made already, or makes too.
+#[derive(Debug)]
+pub struct TunnelFile {
+    interface: String,
+    record: SessionRecord,
+    file: conf::File,
+    config: Config,
+}
+
+impl TunnelFile {
+    /// Reads the file that `rustguard up` has read.
+    ///
+    /// # Errors
+    /// There is none, it was edited since then, or it cannot be read.
+    pub fn open(interface: &str) -> Result<Self, SaveTunnelError> {
+        let record = SessionRecord::read(interface)?.unwrap_or_default();
+        let Some(loaded) = &record.file else { return Err(SaveTunnelError::NoFile(interface.to_owned())) };
+        let path = &loaded.path;
+        let file = conf::File::read(path).map_err(|source| SaveError::Io { path: path.clone(), source })?;
+        match conf::parse(file.text()).0 {
+            Some(config) if file.digest() == loaded.digest => {
+                Ok(Self { interface: interface.to_owned(), record, file, config })
+            }
+            _ => Err(SaveTunnelError::ChangedSince { interface: interface.to_owned(), path: path.clone() }),
+        }
+    }
+
+    /// The path of the file.
+    pub fn path(&self) -> &std::path::Path {
+        self.file.path()
+    }
+
+    /// Saves the state of the whole device, as `wg-quick save` does: see [`Config::with_device`].
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn save_device(self, device: Config) -> Result<(), SaveTunnelError> {
+        let config = self.config.with_device(device);
+        self.save(&config)
+    }
+
+    /// Saves one change. `device` is the state after it, for peers that were not in the file before.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn save_update(self, update: &Update, device: Config) -> Result<(), SaveTunnelError> {
+        let mut config = self.config.clone();
+        config.apply(update);
+        for peer in device.peers {
+            let new = self.config.peers.iter().all(|known| known.public_key != peer.public_key);
+            if new && let Some(added) = config.peers.iter_mut().find(|added| added.public_key == peer.public_key) {
+                let endpoints = std::mem::take(&mut added.endpoints);
+                *added = conf::Peer { role: added.role, ..peer };
+                if !endpoints.is_empty() {
+                    added.endpoints = endpoints;
+                }
+            }
+        }
+        self.save(&config)
+    }
+
+    fn save(mut self, config: &Config) -> Result<(), SaveTunnelError> {
+        self.file.save(config)?;
+        self.record.file = Some(LoadedFile::new(&self.file));
+        self.record.write(&self.interface)
+    }
+}

@@ -1,0 +1,222 @@
+//! `rustguard set`, `save` and `strip`: what `wg set`, `wg-quick save` and `wg-quick strip` do, and files that keep
+//! what people wrote into them.
+use anyhow::{Result, ensure};
+use rustguard_tests::{Conf, Ended, Keypair, Lab, Node, Process, scenario_of_rustguard, spawn_until_ready};
+use std::{fs, io::Write as _, os::unix::fs::PermissionsExt as _, path::Path, process::Stdio, time::Duration};
+
+/// A file in a style of its own, with a peer called `office`.
+fn hand_made(conf: &Conf, peer: &Keypair, more: &str) -> String {
+    format!(
+        "# The tunnel to the office.\n\n[Interface]\n  PrivateKey={}   # made in 2019\n  Address=10.9.0.1/24\nListenPort   =   51801\n{more}\n\
+         # ---- servers ----\n\n# Name = office\n[Peer]\nPublicKey = {}\nAllowedIPs = 10.8.0.0/24 # the rack\nEndpoint = 192.0.2.9:51820 # old\n",
+        conf.keys.private, peer.public
+    )
+}
+
+fn up(lab: &Lab, node: &Node, file: &Path) -> Result<Process> {
+    let mut command = node.rustguard()?;
+    spawn_until_ready(lab, node, "wga", command.arg("up").arg(file))
+}
+
+fn rustguard(node: &Node, words: &[&str]) -> Result<Ended> {
+    node.end_of(node.rustguard()?.args(words))
+}
+
+fn changed(node: &Node, words: &[&str]) -> Result<()> {
+    let ended = rustguard(node, words)?;
+    ensure!(ended.success() && ended.stdout.is_empty() && ended.stderr.is_empty(), "{words:?}: {ended}");
+    Ok(())
+}
+
+/// Every word of `wg set`, given to `wg` and to us, on two interfaces: they end up the same.
+#[test]
+fn the_words_of_wg_set_do_what_they_do_there() {
+    scenario_of_rustguard("rustguard set", |lab| {
+        let node = lab.node("a")?;
+        let mut tunnels = Vec::new();
+        for name in ["wga", "wgb"] {
+            let file = lab.file(&format!("{name}.conf"), &Conf::new(name)?.wg_quick())?;
+            let mut command = node.rustguard()?;
+            tunnels.push(spawn_until_ready(lab, &node, name, command.arg("up").arg(file))?);
+        }
+        let [first, second, own] = [Keypair::generate()?, Keypair::generate()?, Keypair::generate()?];
+        let key = lab.file("key", &format!("{}\n", own.private))?.display().to_string();
+        let all = |port| {
+            [
+                vec!["listen-port", port, "private-key", &key, "fwmark", "0xca6c"],
+                vec![
+                    "peer",
+                    &first.public,
+                    "preshared-key",
+                    &key,
+                    "endpoint",
+                    "192.0.2.1:7",
+                    "persistent-keepalive",
+                    "25",
+                    "allowed-ips",
+                    "10.8.0.0/24,fd08::/64",
+                    "peer",
+                    &second.public,
+                    "allowed-ips",
+                    "10.7.0.0/16",
+                ],
+                // What takes things away.
+                vec![
+                    "fwmark",
+                    "off",
+                    "peer",
+                    &first.public,
+                    "preshared-key",
+                    "/dev/null",
+                    "persistent-keepalive",
+                    "off",
+                ],
+                vec!["peer", &first.public, "allowed-ips", "10.7.0.0/16"],
+                vec!["peer", &second.public, "allowed-ips", ""],
+                vec!["peer", &second.public, "remove"],
+            ]
+        };
+        let ports = ["40001", "40002"];
+        for (ours, theirs) in all(ports[0]).iter().zip(&all(ports[1])) {
+            changed(&node, &[&["set", "wga"][..], ours].concat())?;
+            node.run(&[&["wg", "set", "wgb"][..], theirs].concat())?;
+            let shown = |name: &str| node.run(&["wg", "show", name, "dump"]);
+            let (one, other) = (shown("wga")?, shown("wgb")?.replace(ports[1], ports[0]));
+            ensure!(one == other, "after {ours:?}: {one}\nand by wg: {other}");
+        }
+        ensure!(node.run(&["wg", "show", "wga", "peers"])?.trim() == first.public, "the second peer is removed");
+        Ok(())
+    });
+}
+
+/// A preshared key from standard input, `+` and `-`, names, several endpoints; a mistake changes nothing.
+#[test]
+fn names_standard_input_and_several_endpoints() {
+    scenario_of_rustguard("rustguard set", |lab| {
+        let node = lab.node("a")?;
+        let (conf, peer) = (Conf::new("wga")?, Keypair::generate()?);
+        let file = lab.file("wga.conf", &hand_made(&conf, &peer, ""))?;
+        let _tunnel = up(lab, &node, &file)?;
+        let mut command = node.rustguard()?;
+        let mut child = command
+            .args(["set", "wga", "peer", "office", "preshared-key", "/dev/stdin"])
+            .stdin(Stdio::piped())
+            .spawn()?;
+        child.stdin.take().expect("it is a pipe").write_all(peer.private.as_bytes())?;
+        ensure!(child.wait()?.success(), "a key from standard input");
+        ensure!(node.run(&["wg", "show", "wga", "preshared-keys"])?.contains(&peer.private), "the preshared key");
+        changed(&node, &["set", "wga", "peer", "office", "allowed-ips", "+10.8.1.0/24,-10.8.0.0/24"])?;
+        changed(&node, &["set", "wga", "peer", "office", "allowed-ips", "-10.99.0.0/16"])?;
+        let nets = node.run(&["wg", "show", "wga", "allowed-ips"])?;
+        ensure!(nets.contains("\t10.8.1.0/24\n"), "{nets}");
+        changed(
+            &node,
+            &["set", "wga", "peer", "office", "endpoint", "192.0.2.1:1, 192.0.2.2:2 weight 2", "name", "head office"],
+        )?;
+        let json = node.end_of(node.rustguard()?.args(["show", "wga", "--json"]))?.stdout;
+        for word in ["head office", "192.0.2.1:1", "192.0.2.2:2"] {
+            ensure!(json.contains(word), "{word} is missing in {json}");
+        }
+        let before = node.run(&["wg", "show", "wga", "dump"])?;
+        for (words, says) in [
+            (&["peer", "ofice", "remove"][..], &["no peer", "ofice"][..]),
+            (
+                &["listen-port", "51802", "peer", "head office", "alowed-ips", "10.0.0.0/8"],
+                &["alowed-ips", "allowed-ips"],
+            ),
+            (&["peer", "head office", "endpoint", "192.0.2.1"], &["no port"]),
+            (&["private-key", &peer.private], &["file"]),
+            (&["listen-port", "70000"], &["65535"]),
+        ] {
+            let ended = rustguard(&node, &[&["set", "wga"][..], words].concat())?;
+            ended.refused(says)?;
+            ensure!(!ended.stderr.contains(&peer.private), "a key in a message: {ended}");
+        }
+        rustguard(&node, &["set", "wgz", "listen-port", "1"])?.refused(&["wgz", "not up"])?;
+        ensure!(node.run(&["wg", "show", "wga", "dump"])? == before, "a mistake changes nothing");
+        changed(&node, &["set", "wga", "remove", "head office"])?;
+        ensure!(node.run(&["wg", "show", "wga", "peers"])?.trim().is_empty(), "removed by its name");
+        ensure!(fs::read_to_string(&file)? == hand_made(&conf, &peer, ""), "without --save the file stays");
+        Ok(())
+    });
+}
+
+/// `--save`, `save` and SaveConfig change only the lines that changed, and no file that they do not know.
+#[test]
+fn saving_keeps_what_people_wrote() {
+    scenario_of_rustguard("saved files", |lab| {
+        let node = lab.node("a")?;
+        let (conf, peer, new) = (Conf::new("wga")?, Keypair::generate()?, Keypair::generate()?);
+        let text = hand_made(&conf, &peer, "SaveConfig = true\n");
+        let real = lab.file("real", &text)?;
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o640))?;
+        let file = lab.path("wga.conf");
+        std::os::unix::fs::symlink("real", &file)?;
+        let mut tunnel = up(lab, &node, &file)?;
+
+        // One change, in one line.
+        changed(&node, &["set", "wga", "peer", "office", "endpoint", "192.0.2.10:5", "--save"])?;
+        let text = text.replace("192.0.2.9:51820 # old", "192.0.2.10:5 # old");
+        ensure!(fs::read_to_string(&file)? == text, "{}", fs::read_to_string(&file)?);
+        // What was changed at run time only is not in the file until it is saved as a whole.
+        changed(&node, &["set", "wga", "peer", &new.public, "allowed-ips", "10.6.0.0/16"])?;
+        changed(&node, &["set", "wga", "--save", "peer", "office", "persistent-keepalive", "9"])?;
+        let text = format!("{text}PersistentKeepalive = 9\n");
+        ensure!(fs::read_to_string(&file)? == text, "{}", fs::read_to_string(&file)?);
+        // A peer that is not in the file gets there whole.
+        changed(&node, &["set", "wga", "peer", &new.public, "name", "laptop", "--save"])?;
+        let text = format!("{text}\n# Name = laptop\n[Peer]\nPublicKey = {}\nAllowedIPs = 10.6.0.0/16\n", new.public);
+        ensure!(fs::read_to_string(&file)? == text, "{}", fs::read_to_string(&file)?);
+        changed(&node, &["set", "wga", "listen-port", "51900"])?;
+        changed(&node, &["save", "wga"])?;
+        let text = text.replace("   51801", "   51900");
+        ensure!(fs::read_to_string(&file)? == text, "{}", fs::read_to_string(&file)?);
+        ensure!(file.is_symlink() && fs::metadata(&real)?.permissions().mode() & 0o777 == 0o640, "link and mode stay");
+
+        // SaveConfig at the end.
+        changed(&node, &["set", "wga", "remove", "laptop"])?;
+        let ended = tunnel.stop("TERM")?;
+        ensure!(ended.success(), "{ended}");
+        let text = text[..text.find("\n# Name = laptop").expect("the peer is in the file")].to_owned();
+        ensure!(fs::read_to_string(&file)? == text, "{}", fs::read_to_string(&file)?);
+
+        // A file that somebody edits meanwhile is theirs.
+        let mut tunnel = up(lab, &node, &file)?;
+        let theirs = format!("{text}# edited\n");
+        fs::write(&real, &theirs)?;
+        for words in [&["save", "wga"][..], &["set", "wga", "remove", "office", "--save"]] {
+            rustguard(&node, words)?.refused(&["wga.conf", "changed", "reload"])?;
+        }
+        ensure!(node.run(&["wg", "show", "wga", "peers"])?.contains(&peer.public), "what cannot be saved is not done");
+        let ended = tunnel.stop("TERM")?;
+        ended.says(&["wga.conf", "was changed"])?;
+        ensure!(fs::read_to_string(&file)? == theirs, "{}", fs::read_to_string(&file)?);
+        Ok(())
+    });
+}
+
+/// `wg setconf` takes what `strip` prints, and an interface without a file has nothing to save to.
+#[test]
+fn strip_is_for_wg_and_a_bare_interface_has_no_file() {
+    scenario_of_rustguard("rustguard strip", |lab| {
+        let node = lab.node("a")?;
+        let (conf, peer) = (Conf::new("wga")?, Keypair::generate()?);
+        let more = "DNS = 192.0.2.53\nPostUp = true\nHandshakeOnUp = false\n";
+        let file = lab.file("wga.conf", &hand_made(&conf, &peer, more))?;
+        let mut bare = node.spawn("bare", node.rustguard()?.args(["-f", "wga"]))?;
+        bare.until("the control socket", Duration::from_secs(10), || Ok(node.run(&["wg", "show", "wga"]).is_ok()))?;
+        let stripped = rustguard(&node, &["strip", &file.display().to_string()])?;
+        ensure!(stripped.success(), "{stripped}");
+        let stripped = lab.file("stripped", &stripped.stdout)?;
+        node.run(&["wg", "setconf", "wga", &stripped.display().to_string()])?;
+        let shown = node.run(&["wg", "showconf", "wga"])?;
+        for word in [&conf.keys.private, &peer.public, "51801", "192.0.2.9:51820", "10.8.0.0/24"] {
+            ensure!(shown.contains(word), "{word} is missing in {shown}");
+        }
+        rustguard(&node, &["save", "wga"])?.refused(&["wga", "not started from a file"])?;
+        let broken = lab.file("broken.conf", "[Interface]\nPort = 1\n")?;
+        let ended = rustguard(&node, &["strip", &broken.display().to_string()])?;
+        ensure!(ended.status.code() == Some(1) && ended.stdout.is_empty(), "{ended}");
+        Ok(())
+    });
+}
