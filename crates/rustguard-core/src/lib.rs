@@ -17,6 +17,7 @@
 //! | [`allowed_ips`] | which peer has which addresses |
 //! | [`packet`], [`flow`], [`icmp`], [`ecn`] | headers of inner packets |
 //! | [`paths`] | several endpoints of one peer: probing, choosing, spreading flows |
+//! | [`path_mtu`] | the longest packet that reaches a peer, where long ones are lost |
 //! | [`routing`] | the interface of routing engines, their tables, and the static engine |
 //! | [`host_port`] | `HOST:PORT`, as people write it |
 //! | [`limit`] | how many messages a source may cause |
@@ -48,6 +49,7 @@ mod load;
 pub mod node;
 pub mod noise;
 pub mod packet;
+pub mod path_mtu;
 pub mod paths;
 mod peer;
 pub mod preshared_key;

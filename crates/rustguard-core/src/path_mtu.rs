@@ -1,0 +1,276 @@
+//! The path MTU to a peer, as far as it matters: whether a packet as long as the interface permits reaches the peer, and if not, how long
+//! a packet may be.
+//!
+//! Some networks lose long datagrams without a word: a router that cannot forward them whole does not say so, or a firewall drops the
+//! message or the fragments. Short packets arrive, and everything looks well until a transfer stalls. So a peer that there is traffic
+//! with is asked, inside the session, with a text as long as the longest packet. It travels as data does: over IPv4 routers may take
+//! the datagram apart, and where that works, nothing is wrong.
+//!
+//! The check is a short probe, then a long one; both are answered by short ones. Only where the short one is answered and the long one
+//! is not, again and again, the length is searched by halves, and what was found is tested once more. Loss alone does not lead to a
+//! wrong result: three probes in a row are lost before a length counts as too long, at two different times.
+//!
+//! ```text
+//! byte   request                                        reply
+//!  0     3                                              4
+//!  1     "RG", then the version, 1                      the same
+//!  4     u32: the number of the request                 that of the request
+//!  8     u16: the bytes of this text                    that of the request
+//! 10     zeros up to that length, which is at least 16  6 zeros
+//! ```
+//!
+//! Numbers are little-endian. Like the probes of [`paths`](crate::paths), these are texts of transport messages that are no IP packets:
+//! stock peers and older RustGuards drop them without an answer, and are not probed further. A reply is never longer than its request.
+
+use crate::{
+    bytes::{field, put},
+    time::Instant,
+};
+use alloc::{vec, vec::Vec};
+use core::time::Duration;
+
+/// Bytes of a reply, and of the shortest request.
+pub const SHORT: u16 = 16;
+
+const MAGIC: [u8; 3] = [b'R', b'G', 1];
+const REQUEST: u8 = 3;
+const REPLY: u8 = 4;
+
+/// From the first traffic to the first probe: a session that carries a few packets only is not probed.
+const SETTLE: Duration = Duration::from_secs(2);
+/// Between two checks while there is traffic.
+const INTERVAL: Duration = Duration::from_secs(600);
+/// Between two checks of a peer that does not answer: it is no RustGuard, or an older one.
+const SILENT_INTERVAL: Duration = Duration::from_secs(3_600);
+/// After a check that had no result, because the peer did not answer short probes any more.
+const RETRY: Duration = Duration::from_secs(60);
+/// Probes of one length without an answer before it counts as too long.
+const TRIES: u8 = 3;
+/// How long an answer may take, at most and at least. In between, four times the round trip.
+const PATIENCE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
+
+/// A message about the path MTU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Asks whether a text of this length arrives.
+    Request(Probe),
+    /// It has arrived.
+    Reply(Probe),
+}
+
+/// What a request and its reply have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Chosen by the asking side.
+    pub number: u32,
+    /// The bytes of the request.
+    pub len: u16,
+}
+
+/// Whether the text of a transport message is about the path MTU, going by its first bytes.
+pub fn is_message(text: &[u8]) -> bool {
+    matches!(text, [REQUEST | REPLY, magic @ ..] if magic.starts_with(&MAGIC))
+}
+
+impl Message {
+    /// Reads a text. `None` for other texts, and for a request that has not the length that it names.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let head = text.first_chunk::<{ SHORT as usize }>().filter(|head| is_message(&head[..]))?;
+        let probe = Probe { number: u32::from_le_bytes(*field(head, 4)), len: u16::from_le_bytes(*field(head, 8)) };
+        match head[0] {
+            REQUEST => (text.len() == usize::from(probe.len)).then_some(Self::Request(probe)),
+            _ => Some(Self::Reply(probe)),
+        }
+    }
+
+    /// The text.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let (kind, probe, len) = match self {
+            Self::Request(probe) => (REQUEST, probe, probe.len.max(SHORT)),
+            Self::Reply(probe) => (REPLY, probe, SHORT),
+        };
+        let mut text = vec![0; usize::from(len)];
+        text[0] = kind;
+        put(&mut text, 1, &MAGIC);
+        put(&mut text, 4, &probe.number.to_le_bytes());
+        put(&mut text, 8, &probe.len.to_le_bytes());
+        text
+    }
+}
+
+/// What is known of the longest packet that reaches the peer. Lengths are those of packets inside the tunnel, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Known {
+    /// Nothing yet.
+    #[default]
+    Nothing,
+    /// The peer does not answer such questions: it is no RustGuard, or an older one.
+    Silent,
+    /// Packets of this length arrive. It was the longest that the interface permitted.
+    Reaches(u16),
+    /// Packets of this length arrive, longer ones do not.
+    Limit(u16),
+}
+
+/// One peer's checks.
+#[derive(Debug, Default)]
+pub struct PathMtu {
+    known: Known,
+    step: Step,
+    /// The longest text of this check.
+    longest: u16,
+    waiting: Option<Waiting>,
+    /// When [`tick`](Self::tick) has something to do.
+    due: Option<Instant>,
+    /// Before, no other check begins.
+    next: Option<Instant>,
+    /// The number of the last request.
+    number: u32,
+    /// From a request to an answer, when there was one.
+    round_trip: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Step {
+    /// No check is under way.
+    #[default]
+    Rest,
+    /// Does the peer answer?
+    Short,
+    /// Does the longest text arrive?
+    Long,
+    /// It did not: do short ones still arrive?
+    StillShort,
+    /// Texts of `.0` bytes arrive, texts of `.1` do not.
+    Search(u16, u16),
+    /// Does the longest text still not arrive?
+    StillNotLong(u16),
+    /// Does what was found still arrive?
+    Found(u16),
+}
+
+/// A request without an answer yet.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    probe: Probe,
+    /// The first of its tries.
+    sent: Instant,
+    tries: u8,
+}
+
+impl PathMtu {
+    /// There is traffic with the peer, in either direction. `longest`: the most bytes that a text of data may have.
+    pub fn traffic(&mut self, longest: u16, now: Instant) {
+        let begins = self.next.is_none_or(|next| now >= next) || longest > self.longest;
+        if self.step == Step::Rest && begins && longest > SHORT {
+            self.longest = longest;
+            self.step = Step::Short;
+            self.due = Some(now + SETTLE);
+        }
+    }
+
+    /// The peer has another address, or our way to it has changed. What is known may be wrong: the next traffic leads to a check.
+    pub fn moved(&mut self) {
+        let number = self.number;
+        *self = Self { number, ..Self::default() };
+    }
+
+    /// Our own network has changed. The next traffic leads to a check, except with a peer that does not answer.
+    pub fn check_again(&mut self) {
+        if self.known != Known::Silent {
+            self.next = None;
+        }
+    }
+
+    /// The session has ended. The check goes on with the traffic of the next one.
+    pub fn stop(&mut self) {
+        if self.step != Step::Rest {
+            (self.step, self.waiting, self.due, self.next) = (Step::Rest, None, None, None);
+        }
+    }
+
+    /// What is known.
+    pub fn known(&self) -> Known {
+        self.known
+    }
+
+    /// When [`tick`](Self::tick) is to be called.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// The request to send now, if one is due.
+    pub fn tick(&mut self, now: Instant) -> Option<Message> {
+        if self.due.is_none_or(|due| now < due) {
+            return None;
+        }
+        if let Some(waiting) = self.waiting {
+            if waiting.tries < TRIES {
+                return Some(self.send(Waiting { tries: waiting.tries + 1, ..waiting }, now));
+            }
+            self.answered(false, now);
+        }
+        let len = match self.step {
+            Step::Rest => return None,
+            Step::Short | Step::StillShort => SHORT,
+            Step::Long | Step::StillNotLong(_) => self.longest,
+            Step::Search(low, high) => low.midpoint(high),
+            Step::Found(len) => len,
+        };
+        self.number = self.number.wrapping_add(1);
+        let probe = Probe { number: self.number, len };
+        Some(self.send(Waiting { probe, sent: now, tries: 1 }, now))
+    }
+
+    /// Takes a reply of the peer's.
+    pub fn reply(&mut self, probe: Probe, now: Instant) {
+        if let Some(waiting) = self.waiting.filter(|waiting| waiting.probe == probe) {
+            self.round_trip = Some(now.since(waiting.sent));
+            self.answered(true, now);
+        }
+    }
+
+    fn send(&mut self, waiting: Waiting, now: Instant) -> Message {
+        let (least, most) = PATIENCE;
+        self.due = Some(now + self.round_trip.map_or(most, |round_trip| (round_trip * 4).clamp(least, most)));
+        self.waiting = Some(waiting);
+        Message::Request(waiting.probe)
+    }
+
+    /// The text of this step arrived, or it did not.
+    fn answered(&mut self, arrived: bool, now: Instant) {
+        self.waiting = None;
+        self.due = Some(now);
+        self.step = match (self.step, arrived) {
+            (Step::Short, true) => Step::Long,
+            (Step::Short, false) if matches!(self.known, Known::Nothing | Known::Silent) => {
+                return self.rest(Known::Silent, SILENT_INTERVAL, now);
+            }
+            (Step::Long | Step::StillNotLong(_), true) => {
+                return self.rest(Known::Reaches(self.longest), INTERVAL, now);
+            }
+            (Step::Long, false) => Step::StillShort,
+            (Step::StillShort, true) => narrowed(SHORT, self.longest),
+            (Step::Search(low, high), true) => narrowed(low.midpoint(high), high),
+            (Step::Search(low, high), false) => narrowed(low, low.midpoint(high)),
+            (Step::StillNotLong(found), false) => Step::Found(found),
+            (Step::Found(found), true) => return self.rest(Known::Limit(found), INTERVAL, now),
+            // The link is lost rather than long packets.
+            (Step::Rest | Step::Short | Step::StillShort | Step::Found(_), _) => {
+                return self.rest(self.known, RETRY, now);
+            }
+        };
+    }
+
+    fn rest(&mut self, known: Known, pause: Duration, now: Instant) {
+        (self.known, self.step, self.due, self.next) = (known, Step::Rest, None, Some(now + pause));
+    }
+}
+
+/// The next step of a search.
+fn narrowed(low: u16, high: u16) -> Step {
+    if high - low > 1 { Step::Search(low, high) } else { Step::StillNotLong(low) }
+}
+
+#[cfg(test)]
+mod tests;
