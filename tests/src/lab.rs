@@ -245,6 +245,13 @@ impl Node {
         Ok(())
     }
 
+    /// The interface in the output of `rustguard show INTERFACE --json`.
+    pub fn shown(&self, interface: &str) -> Result<serde_json::Value> {
+        let ended = self.end_of(self.rustguard()?.args(["show", interface, "--json"]))?;
+        let shown: serde_json::Value = serde_json::from_str(&ended.stdout).with_context(|| ended.to_string())?;
+        Ok(shown[0].clone())
+    }
+
     /// A command that runs the program under test in the namespace.
     pub fn rustguard(&self) -> Result<Command> {
         Ok(self.command(programs::rustguard()?))

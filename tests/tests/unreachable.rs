@@ -28,9 +28,7 @@ fn no_route_to_host(node: &Node, address: &str) -> Result<()> {
 }
 
 fn dropped(node: &Node, interface: &str, reason: &str) -> Result<u64> {
-    let ended = node.end_of(node.rustguard()?.args(["show", interface, "--json"]))?;
-    let shown: serde_json::Value = serde_json::from_str(&ended.stdout)?;
-    Ok(shown[0]["dropped"][reason].as_u64().unwrap_or(0))
+    Ok(node.shown(interface)?["dropped"][reason].as_u64().unwrap_or(0))
 }
 
 /// A host that is as strict as hosts can be: sources by reverse path, and a firewall that only lets answers in.
@@ -91,6 +89,36 @@ fn a_healthy_tunnel_shows_no_drops() {
             ensure!((dropped(&pair.b, "wgb", "multicast")? > 0) == everything, "it has a counter of its own");
             drop((a, b));
         }
+        Ok(())
+    });
+}
+
+/// `b` does not have the address that `a` sends from in its AllowedIPs, and `a` cannot know: `b` says so, and no longer once it has.
+#[test]
+fn a_source_that_the_other_side_does_not_permit_is_named_there() {
+    ours(|lab| {
+        let pair = Pair::new(lab, Outside::V4)?;
+        let (_a, b) = pair.start(lab, Program::Subject, Program::Subject)?;
+        pair.a.reaches(INSIDE_B[0], 10)?;
+        pair.a.sh("ip addr add 10.9.0.77/32 dev wga")?;
+        let other = ["ping", "-n", "-c", "3", "-i", "0.05", "-W", "1", "-I", "10.9.0.77", INSIDE_B[0]];
+        ensure!(pair.a.run(&other).is_err(), "a packet got through");
+        let peer = &pair.b.shown("wgb")?["peers"][0];
+        let text = peer["problem"]["text"].as_str().unwrap_or_default();
+        ensure!(peer["problem"]["kind"] == "source-not-allowed" && text.contains("10.9.0.77"), "{peer}");
+        ensure!(peer["dropped"]["source_not_allowed"] == 3, "{peer}");
+        let log = std::fs::read_to_string(lab.path("wgb.log"))?;
+        let warned = log.lines().filter(|line| line.contains("WARN") && line.contains("10.9.0.77")).count();
+        ensure!(warned == 1, "{warned} warnings");
+        b.set(&format!("peer {} allowed-ips {},10.9.0.77/32", pair.conf_a.keys.public, INSIDE_A.join(",")))?;
+        ensure!(pair.b.shown("wgb")?["peers"][0]["problem"].is_null(), "the trouble is over");
+        pair.b.sh("ip route add 10.9.0.77/32 dev wgb")?;
+        pair.a.run(&other)?;
+        // On the way out, this side itself has nobody for an address.
+        let _ = pair.a.run(&["ping", "-n", "-c", "1", "-W", "1", "10.9.0.99"]);
+        let log = std::fs::read_to_string(lab.path("wga.log"))?;
+        let warned = log.lines().filter(|line| line.contains("WARN") && line.contains("10.9.0.99")).count();
+        ensure!(warned == 1, "{warned} warnings: {log}");
         Ok(())
     });
 }

@@ -6,7 +6,7 @@ use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{
     EndpointSpec, HostPort, PathSpec, PresharedKey, Update, interface,
     key::from_hex,
-    uapi::{ConnectionView, PathView, ProblemView, RoutingView, SOCKET_DIR, set_request},
+    uapi::{ConnectionView, PathMtuView, PathView, ProblemView, RoutingView, SOCKET_DIR, set_request},
 };
 use rustguard_quick::conf;
 use std::{
@@ -67,6 +67,8 @@ pub(crate) struct Peer {
     pub(crate) tx_bytes: u64,
     /// In seconds. Zero means off.
     pub(crate) persistent_keepalive: u16,
+    /// The longest packet that reaches the peer, if it is known.
+    pub(crate) path_mtu: Option<PathMtuView>,
     /// The number of dropped packets from and to the peer, by reason. Other implementations do not report it.
     pub(crate) drops: Vec<(String, u64)>,
 }
@@ -268,6 +270,7 @@ impl Peer {
             rx_bytes: 0,
             tx_bytes: 0,
             persistent_keepalive: 0,
+            path_mtu: None,
             drops: Vec::new(),
         }
     }
@@ -306,6 +309,7 @@ impl Peer {
             "rx_bytes" => self.rx_bytes = value.parse()?,
             "tx_bytes" => self.tx_bytes = value.parse()?,
             "persistent_keepalive_interval" => self.persistent_keepalive = value.parse()?,
+            "rustguard_path_mtu" => self.path_mtu = Some(serde_json::from_str(value)?),
             "rustguard_name" => self.name = Some(printable(value)),
             // Later versions of the protocol may have more lines.
             _ => {}
@@ -347,7 +351,7 @@ mod tests {
              rustguard_path={{\"configured\":null,\"endpoint\":\"[2001:db8::1]:9\",\"local\":null,\"state\":\"up\",\"round_trip_us\":9,\"active\":true,\"weight\":2}}\nrustguard_connection={{\"state\":\"connecting\",\"since\":5,\"attempts\":3,\"later\":1}}\n\
              rustguard_problem={{\"kind\":\"no-answer\",\"text\":\"nothing\",\"since\":5}}\nlast_handshake_time_sec=5\n\
              last_handshake_time_nsec=6\ntx_bytes=22\nrx_bytes=11\npersistent_keepalive_interval=25\nallowed_ip=10.0.0.0/8\n\
-             allowed_ip=fd00::/8\nrustguard_drop_replayed=6\nfuture=x\npublic_key={zeros}\nerrno=0\n\n"
+             allowed_ip=fd00::/8\nrustguard_path_mtu={{\"packet\":1340,\"datagram\":1400,\"limited\":true}}\nrustguard_drop_replayed=6\nfuture=x\npublic_key={zeros}\nerrno=0\n\n"
         ))
         .unwrap();
         assert_eq!((device.listen_port, device.fwmark, device.peers.len()), (51_820, 7, 2));
@@ -361,6 +365,7 @@ mod tests {
         assert_eq!(peer.last_handshake, Duration::new(5, 6));
         assert_eq!((peer.rx_bytes, peer.tx_bytes, peer.persistent_keepalive), (11, 22, 25));
         assert_eq!(peer.allowed_ips.len(), 2);
+        assert_eq!(peer.path_mtu, Some(PathMtuView { packet: 1_340, datagram: 1_400, limited: true }));
         assert_eq!((&peer.drops[..], device.peers[1].drops.len()), (&[("replayed".to_owned(), 6)][..], 0));
         assert_eq!(peer.connection.as_ref().map(|it| (&*it.state, it.attempts)), Some(("connecting", Some(3))));
         assert_eq!(peer.problem.as_ref().map(|it| (&*it.kind, &*it.text)), Some(("no-answer", "nothing")));

@@ -9,6 +9,7 @@
 //! | peers: endpoints, names, sources | [`peer`] | [`update`], [`handshake`], [`transmit`] |
 //! | names that are resolved | [`resolver`] | [`resolve`] |
 //! | several paths to a peer | [`paths::peer_paths`] | [`paths`] |
+//! | the longest packet that reaches a peer | in [`peer`] | [`path_mtu`] |
 //! | our own address on the way to a peer | [`sources::source`] | [`sources`] |
 //! | the routing engine | [`engine::host`] | [`engine`] |
 //! | what may be relayed | [`relay`] | [`run`] |
@@ -21,6 +22,7 @@ mod command;
 mod connection;
 mod engine;
 mod handshake;
+mod path_mtu;
 mod paths;
 mod peer;
 mod peer_log;
@@ -77,6 +79,8 @@ struct Control<B: Binder> {
     engine_host: EngineHost,
     /// When the paths of peers that have several are due.
     path_schedule: Schedule,
+    /// When peers' path MTUs are to be probed.
+    path_mtu_schedule: Schedule,
     peer_log: PeerLog,
     shared: Arc<Shared>,
     sockets: Sockets<B>,
@@ -137,6 +141,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         allowed: Allowed::new(engine_host.shares_prefixes),
         engine_host,
         path_schedule: Schedule::new(),
+        path_mtu_schedule: Schedule::new(),
         peer_log: PeerLog::default(),
         shared,
         sockets,

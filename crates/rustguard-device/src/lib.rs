@@ -94,8 +94,8 @@ pub use rustguard_tun as tun;
 pub use secrets::Secrets;
 pub use settings::DEFAULT_MTU;
 pub use status::{
-    AnnouncementStatus, Cause, Connection, Counter, DropCount, NeighbourStatus, OriginName, PathStatus, PeerLabel,
-    PeerStatus, Problem, RelayStatus, RouteStatus, RouterId, RoutingStatus, Status,
+    AnnouncementStatus, Cause, Connection, Counter, DropCount, NeighbourStatus, OriginName, PathMtu, PathStatus,
+    PeerLabel, PeerStatus, Problem, RelayStatus, RouteStatus, RouterId, RoutingStatus, Status,
 };
 
 /// Registers this process for `membarrier(2)`, which the tables of sessions need. To call it is optional.

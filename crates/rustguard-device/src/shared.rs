@@ -5,6 +5,7 @@
 
 mod logged_counter;
 pub(crate) mod peer;
+pub(crate) mod refused_source;
 pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -29,6 +30,7 @@ use std::{
         Arc,
         atomic::{AtomicU16, AtomicU32, AtomicU64},
     },
+    time::Duration,
 };
 use table::Table;
 use to_control::{RouteQuestion, ToControl};
@@ -57,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) looped: LoggedCounter,
     /// The embedder's filter, which has the last word about packets.
     pub(crate) filter: Option<Filter>,
+    /// Packets of the host's that no peer gets.
+    pub(crate) unrouted: LoggedCounter,
     /// Everything dropped, by reason.
     pub(crate) drops: Drops,
     /// Bytes that wait for sessions.
@@ -86,6 +90,7 @@ impl Shared {
             port: AtomicU16::new(port),
             looped: LoggedCounter::default(),
             filter: None,
+            unrouted: LoggedCounter::every(Duration::from_secs(3_600)),
             drops: Drops::default(),
             waiting_bytes: WaitingBytes::default(),
             control,

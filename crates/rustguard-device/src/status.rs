@@ -134,6 +134,8 @@ pub struct PeerStatus {
     pub tx_bytes: u64,
     /// The peer's allowed IPs.
     pub allowed_ips: Vec<IpNet>,
+    /// The longest packet that reaches the peer; `None` while nothing is known. Only a RustGuard answers the question.
+    pub path_mtu: Option<PathMtu>,
     /// What was dropped of the peer's packets and of the packets for it, by reason, since the peer was added. Reasons
     /// that never happened are left out. [`Status::drops`] has these drops too, and those whose peer is not known.
     pub drops: Vec<DropCount>,
@@ -162,11 +164,24 @@ impl PeerStatus {
             rx_bytes: 0,
             tx_bytes: 0,
             allowed_ips: Vec::new(),
+            path_mtu: None,
             drops: Vec::new(),
             connection: Connection::default(),
             problem: None,
         }
     }
+}
+
+/// The longest packet that reaches a peer: see [`rustguard_core::path_mtu`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PathMtu {
+    /// Bytes of the longest packet inside the tunnel that is known to reach the peer.
+    pub packet: u16,
+    /// Bytes of the IP datagram that it becomes outside.
+    pub datagram: u32,
+    /// Whether longer packets, as the interface's MTU permits them, are lost. An MTU of [`packet`](Self::packet) mends that.
+    pub limited: bool,
 }
 
 /// One of several paths to a peer.

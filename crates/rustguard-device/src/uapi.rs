@@ -12,7 +12,7 @@ mod routing;
 mod server;
 
 pub use connection::{ConnectionView, ProblemView};
-pub use path::{PathView, PathWord};
+pub use path::{PathMtuView, PathView, PathWord};
 pub use request::{Errno, Request, parse, set_request};
 pub use routing::{LearnedView, NeighbourView, RouteView, RoutingView};
 pub use server::{SOCKET_DIR, Server, ServerError, clean_up};

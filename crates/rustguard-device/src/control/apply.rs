@@ -72,6 +72,7 @@ impl<B: Binder> Control<B> {
         let line = Line::new(entry.label(&public_key), format_args!("endpoint is {endpoint}"));
         self.tell(peer, Topic::Endpoint, line);
         self.emit(Event::PeerRoamed { peer: public_key, endpoint });
+        self.path_mtu_moved(peer);
         self.tell_endpoints(peer);
     }
 

@@ -1,9 +1,9 @@
 //! Whether each peer can be talked to.
 
-use super::{Control, timer::now};
+use super::{Control, peer::Peer, timer::now};
 use crate::{
     binder::Binder,
-    status::{Connection, SILENCE},
+    status::{Cause, Connection, PathMtu, Problem, SILENCE},
 };
 use rustguard_core::{
     node::PeerId,
@@ -29,6 +29,22 @@ impl<B: Binder> Control<B> {
             (Some(heard), ..) => Connection::Idle { since: unix(now, heard) },
             (None, _, Some(since)) => Connection::Idle { since },
             (None, None, None) => Connection::NeverConnected,
+        }
+    }
+
+    /// What is wrong with the packets of a peer that can be talked to.
+    pub(super) fn data_problem(&self, entry: &Peer) -> Option<Problem> {
+        let now = now();
+        if let Some(refused) = entry.shared.refused_source.current(now.instant) {
+            let cause = Cause::SourceNotAllowed { source: refused.source };
+            return Some(Problem::new(cause, unix(now, refused.since)));
+        }
+        match self.path_mtu(entry)? {
+            PathMtu { packet, datagram, limited: true } => {
+                let since = entry.path_mtu.since.unwrap_or(now.instant);
+                Some(Problem::new(Cause::PathMtu { packet, datagram }, unix(now, since)))
+            }
+            _ => None,
         }
     }
 }

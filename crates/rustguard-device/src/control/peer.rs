@@ -5,6 +5,7 @@ use super::{
     sources::source::Source,
 };
 use crate::shared::peer::PeerShared;
+use rustguard_core::{path_mtu::PathMtu, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::Endpoint;
 use std::sync::Arc;
@@ -17,9 +18,20 @@ pub(super) struct Peer {
     pub(super) endpoints: Vec<ConfiguredEndpoint>,
     /// For a peer with several paths: configured here, or shown by the peer's probes.
     pub(super) paths: Option<Box<PeerPaths>>,
+    pub(super) path_mtu: PathMtuChecks,
     /// Sent bytes of overhead: probes and the routing engine's packets.
     pub(super) overhead_tx: u64,
     pub(super) source: Source,
+}
+
+/// The checks of how long packets to the peer may be.
+#[derive(Default)]
+pub(super) struct PathMtuChecks {
+    pub(super) checks: PathMtu,
+    /// When the next probe is due: the place in the schedule.
+    pub(super) due: Option<Instant>,
+    /// Since when the result is what it is.
+    pub(super) since: Option<Instant>,
 }
 
 impl Peer {

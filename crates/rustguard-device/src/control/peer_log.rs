@@ -22,6 +22,10 @@ pub(super) enum Topic {
     Source,
     /// HandshakeQueues with it.
     Handshake,
+    /// From which addresses its packets come.
+    RefusedSource,
+    /// Whether long packets reach it.
+    PathMtu,
     /// Whether it is a neighbour of the routing engine.
     Neighbour,
     /// Whether this configured path works.
@@ -177,9 +181,14 @@ mod tests {
         let mut log = PeerLog::default();
         let other = PeerId(8);
         for peer in [PEER, other] {
-            for topic in
-                [Topic::Endpoint, Topic::Source, Topic::Handshake, Topic::Neighbour, Topic::Path(0), Topic::Path(6)]
-            {
+            for topic in [
+                Topic::Endpoint,
+                Topic::RefusedSource,
+                Topic::Handshake,
+                Topic::Neighbour,
+                Topic::Path(0),
+                Topic::Path(6),
+            ] {
                 assert!(log.tell(peer, topic, line(1), AT).is_some());
                 assert!(log.tell(peer, topic, line(2), AT).is_none());
             }

@@ -5,6 +5,7 @@ use super::{
     channels::Inbox,
     command::{Command, ControlEnd},
     peer::Peer,
+    peer_log::{Line, Topic},
     relay::{RelayPolicy, route_cache::RouteAnswer},
     resolver::Resolved,
     round::{Kind, Round},
@@ -18,10 +19,11 @@ use crate::{
     handshakes::HandshakeDatagram,
     interface::Interface,
     kernel::{ForwardRules, HostEvent, Monitor},
-    shared::to_control::{Notice, RouteQuestion},
+    shared::to_control::{Notice, ProbeMessage, RouteQuestion},
+    status::Cause,
 };
 use ipnet::IpNet;
-use rustguard_core::{node::PeerId, paths::Probe};
+use rustguard_core::node::PeerId;
 use rustguard_tun::Endpoint;
 use std::{
     collections::BTreeSet,
@@ -45,7 +47,7 @@ enum Message {
     /// What netfilter has.
     Rules(ForwardRules),
     Notice(Notice),
-    Probe(PeerId, Endpoint, Probe),
+    Probe(PeerId, Endpoint, ProbeMessage),
     Time,
     Handshake(HandshakeDatagram),
     HandshakeRequest(PeerId),
@@ -146,8 +148,13 @@ impl<B: Binder> Control<B> {
         self.network_changed();
         let mut round = Round::new();
         loop {
-            let deadlines =
-                [self.node.deadline(), self.engine_host.deadline(), self.paths_deadline(), self.peer_log.deadline()];
+            let deadlines = [
+                self.node.deadline(),
+                self.engine_host.deadline(),
+                self.paths_deadline(),
+                self.path_mtu_deadline(),
+                self.peer_log.deadline(),
+            ];
             wakers.timer.set(deadlines.into_iter().flatten().min());
             let message = wakers.next(&mut round, &mut self.relay).await;
             if let Some(reason) = self.handle(message) {
@@ -172,7 +179,8 @@ impl<B: Binder> Control<B> {
                 }
             }
             Message::Notice(notice) => return self.notice(notice),
-            Message::Probe(peer, from, probe) => self.probe(peer, &from, &probe),
+            Message::Probe(peer, from, ProbeMessage::Path(probe)) => self.probe(peer, &from, &probe),
+            Message::Probe(peer, _, ProbeMessage::PathMtu(message)) => self.path_mtu_message(peer, message),
             Message::Time => self.tick(),
             Message::Handshake(datagram) => self.handshake(&datagram),
             Message::HandshakeRequest(peer) => self.handshake_requested(peer),
@@ -215,6 +223,7 @@ impl<B: Binder> Control<B> {
         self.node.tick(now(), &mut rand::rng(), &mut self.actions);
         self.engine_tick();
         self.paths_tick();
+        self.path_mtu_tick();
         while let Some(line) = self.peer_log.next(now().instant) {
             line.write();
         }
@@ -227,6 +236,7 @@ impl<B: Binder> Control<B> {
             Notice::Activity(peer) => {
                 self.node.activity(peer, now().instant);
                 self.wake_paths(peer);
+                self.path_mtu_traffic(peer);
             }
             Notice::Roamed(peer) => {
                 // Cleared before the endpoint is read: what moves it afterwards is told again.
@@ -245,6 +255,7 @@ impl<B: Binder> Control<B> {
                 }
                 self.source_learned(peer);
             }
+            Notice::SourceRefused(peer) => self.source_refused(peer),
             Notice::WorkerEnded(Ok(())) => return Some(CloseReason::Shutdown),
             Notice::WorkerEnded(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {
                 return Some(CloseReason::InterfaceDeleted);
@@ -252,6 +263,15 @@ impl<B: Binder> Control<B> {
             Notice::WorkerEnded(Err(error)) => return Some(CloseReason::Failed(error.to_string())),
         }
         None
+    }
+
+    /// Says that the peer sends from an address that its allowed IPs do not permit: the peer has no means to know.
+    fn source_refused(&mut self, peer: PeerId) {
+        let Some(entry) = self.peers.get(&peer) else { return };
+        let Some(refused) = entry.shared.refused_source.current(now().instant) else { return };
+        let cause = Cause::SourceNotAllowed { source: refused.source };
+        let line = Line::bad(entry.label(&entry.shared.public_key), format_args!("{cause}"));
+        self.tell(peer, Topic::RefusedSource, line);
     }
 
     /// The interface or the network has changed. Returns a reason when the device must end.
@@ -264,6 +284,7 @@ impl<B: Binder> Control<B> {
                 self.network_changed();
                 self.find_interfaces();
                 self.look_at_sources();
+                self.path_mtus_changed();
                 self.engine_host.network_changed();
             }
             HostEvent::LinkUp => {

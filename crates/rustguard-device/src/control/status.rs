@@ -31,9 +31,10 @@ impl<B: Binder> Control<B> {
                 rx_bytes: entry.shared.activity.rx_bytes(),
                 tx_bytes: entry.shared.activity.tx_bytes(),
                 allowed_ips: self.allowed.of(peer),
+                path_mtu: self.path_mtu(entry),
                 drops: drop_counts(entry.shared.drops.snapshot()),
                 connection: self.connection(peer),
-                problem: None,
+                problem: self.data_problem(entry),
             })
         });
         Status {

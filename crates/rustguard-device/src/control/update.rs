@@ -111,6 +111,11 @@ impl<B: Binder> Control<B> {
                 }
             }
         }
+        if (update.replace_allowed_ips || !update.allowed_ips.is_empty())
+            && let Some(entry) = self.peers.get(&peer)
+        {
+            entry.shared.refused_source.forget();
+        }
         if let Some(role) = update.role {
             self.engine_host.set_role(peer, role);
         }
@@ -149,6 +154,7 @@ impl<B: Binder> Control<B> {
             name: None,
             endpoints: Vec::new(),
             paths: None,
+            path_mtu: Default::default(),
             overhead_tx: 0,
             source: Default::default(),
         };
@@ -184,6 +190,7 @@ impl<B: Binder> Control<B> {
             self.shared.drops.count(DropReason::StagingFull, waiting.close(&self.shared.waiting_bytes));
             drop(waiting);
             self.forget_paths(peer, &entry);
+            self.forget_path_mtu(peer, &entry);
             self.tell_endpoints(peer);
             self.peer_log.forget(peer);
         }

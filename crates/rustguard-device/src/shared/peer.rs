@@ -1,6 +1,6 @@
 //! What workers and control share of one peer: its sealer, its endpoint, its counters.
 
-use crate::{drops::PeerDrops, path_set::PathSet, waiting::Waiting};
+use crate::{drops::PeerDrops, path_set::PathSet, shared::refused_source::RefusedSource, waiting::Waiting};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use rustguard_core::{
@@ -65,6 +65,8 @@ pub(crate) struct PeerShared {
     pub(crate) overhead_rx: AtomicU64,
     /// What was dropped of its packets, and of the packets for it: see [`Shared::dropped`](super::Shared::dropped).
     pub(crate) drops: PeerDrops,
+    /// The source of its packets that its allowed IPs do not permit.
+    pub(crate) refused_source: RefusedSource,
     /// The probes that control may still hear of. Locked for a probe only.
     probes: Mutex<Bucket>,
     /// What the peer may still send to the routing engine. Locked for such a packet only.
@@ -94,6 +96,7 @@ impl PeerShared {
             usable: AtomicBool::new(true),
             overhead_rx: AtomicU64::new(0),
             drops: PeerDrops::default(),
+            refused_source: RefusedSource::default(),
             probes: Mutex::default(),
             engine_budget: Mutex::default(),
             source_new: AtomicBool::new(false),

@@ -1,7 +1,11 @@
 //! The channels from the workers to control, except for handshake messages: see [`handshakes`](crate::handshakes).
 
 use crate::shared::peer::{LocationChange, PeerShared};
-use rustguard_core::{node::PeerId, paths::Probe};
+use rustguard_core::{
+    node::PeerId,
+    path_mtu,
+    paths::{self, Probe},
+};
 use rustguard_tun::Endpoint;
 use std::{io, net::IpAddr, sync::atomic::Ordering};
 use tokio::sync::mpsc;
@@ -40,11 +44,11 @@ pub(crate) struct ToControl {
     /// Packets for the routing engine.
     pub(crate) engine: mpsc::Sender<(PeerId, Box<[u8]>)>,
     /// Probes, and where they came from.
-    pub(crate) probes: mpsc::Sender<(PeerId, Endpoint, Probe)>,
+    pub(crate) probes: mpsc::Sender<(PeerId, Endpoint, ProbeMessage)>,
     /// Peers that need a handshake, each at most once.
     handshake_requests: mpsc::UnboundedSender<PeerId>,
     /// Bounded by its senders: one [`Notice::Confirmed`] for each session, one [`Notice::Roamed`] on its way for each peer, one
-    /// [`Notice::Activity`] for each peer and look of the timers.
+    /// [`Notice::Activity`] for each peer and look of the timers, one [`Notice::SourceRefused`] for each peer and hour.
     notices: mpsc::UnboundedSender<Notice>,
 }
 
@@ -52,7 +56,7 @@ pub(crate) struct ToControl {
 pub(crate) struct FromWorkers {
     pub(crate) routes: mpsc::Receiver<RouteQuestion>,
     pub(crate) engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
-    pub(crate) probes: mpsc::Receiver<(PeerId, Endpoint, Probe)>,
+    pub(crate) probes: mpsc::Receiver<(PeerId, Endpoint, ProbeMessage)>,
     pub(crate) handshake_requests: mpsc::UnboundedReceiver<PeerId>,
     pub(crate) notices: mpsc::UnboundedReceiver<Notice>,
 }
@@ -84,6 +88,27 @@ pub(crate) struct RouteQuestion {
     pub(crate) destination: IpAddr,
 }
 
+/// The text of a transport message that is no packet, but a message of the peer's RustGuard to this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProbeMessage {
+    /// About one of several paths.
+    Path(Probe),
+    /// About the longest packet that arrives.
+    PathMtu(path_mtu::Message),
+}
+
+impl ProbeMessage {
+    /// Whether a text is such a message, going by its first bytes.
+    pub(crate) fn is_one(text: &[u8]) -> bool {
+        paths::is_probe(text) || path_mtu::is_message(text)
+    }
+
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        let about_mtu = || path_mtu::Message::parse(text).map(Self::PathMtu);
+        Probe::parse(text).map(Self::Path).or_else(about_mtu)
+    }
+}
+
 /// What a worker saw.
 #[derive(Debug)]
 pub(crate) enum Notice {
@@ -95,6 +120,8 @@ pub(crate) enum Notice {
     Roamed(PeerId),
     /// Authenticated data came to another address of ours than before.
     SourceNew(PeerId),
+    /// The peer sends from an address that its allowed IPs do not permit.
+    SourceRefused(PeerId),
     /// The worker ended.
     WorkerEnded(io::Result<()>),
 }

@@ -1,6 +1,10 @@
 //! Why a peer cannot be talked to, as far as this side can know.
 
-use std::{fmt, net::SocketAddr, time::Duration};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 /// What is wrong between this side and a peer. Its `Display` is a sentence with the likely cause and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +24,18 @@ pub enum Cause {
     NoAnswer {
         /// Where they were sent.
         endpoint: SocketAddr,
+    },
+    /// The peer sends from an address outside the AllowedIPs that it has here, and its packets are dropped.
+    SourceNotAllowed {
+        /// The source of the first of these packets.
+        source: IpAddr,
+    },
+    /// Long packets do not reach the peer, short ones do.
+    PathMtu {
+        /// Bytes of the longest packet inside the tunnel that reaches it.
+        packet: u16,
+        /// Bytes of the IP datagram that it becomes outside.
+        datagram: u32,
     },
 }
 
@@ -46,6 +62,8 @@ impl Cause {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::NoAnswer { .. } => "no-answer",
+            Self::SourceNotAllowed { .. } => "source-not-allowed",
+            Self::PathMtu { .. } => "path-mtu",
         }
     }
 }
@@ -57,6 +75,17 @@ impl fmt::Display for Cause {
                 f,
                 "nothing comes back from {endpoint}: the other side may be down, have another address, port or key, or be behind \
                  a firewall that drops UDP"
+            ),
+            Self::SourceNotAllowed { source } => write!(
+                f,
+                "packets of this peer from {source} are dropped, because the address is not in the AllowedIPs that the peer has \
+                 here: add it there, if the peer may use it; otherwise the peer has a wrong Address, or forwards for others \
+                 without masquerading"
+            ),
+            Self::PathMtu { packet, datagram } => write!(
+                f,
+                "packets longer than {packet} bytes do not reach this peer, shorter ones do: the path takes datagrams of \
+                 {datagram} bytes, and loses longer ones; set MTU = {packet} in [Interface]"
             ),
         }
     }

@@ -1,6 +1,6 @@
-//! A path to a peer, in the form of the socket and of `show --json`.
+//! A path to a peer, and the longest packet that it takes, in the form of the socket and of `show --json`.
 
-use crate::status::PathStatus;
+use crate::status::{PathMtu, PathStatus};
 use rustguard_core::paths::State;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,23 @@ pub struct PathView {
     pub active: bool,
     /// The path's share of the flows; `null` if flows are not spread.
     pub weight: Option<u8>,
+}
+
+/// The longest packet that reaches a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathMtuView {
+    /// Bytes of the packet inside the tunnel.
+    pub packet: u16,
+    /// Bytes of the IP datagram outside.
+    pub datagram: u32,
+    /// Whether the interface permits longer packets, which are lost.
+    pub limited: bool,
+}
+
+impl From<&PathMtu> for PathMtuView {
+    fn from(&PathMtu { packet, datagram, limited }: &PathMtu) -> Self {
+        Self { packet, datagram, limited }
+    }
 }
 
 /// Whether a path works.

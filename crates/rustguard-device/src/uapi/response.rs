@@ -3,7 +3,7 @@
 use super::{
     Errno,
     connection::{ConnectionView, ProblemView},
-    path::PathView,
+    path::{PathMtuView, PathView},
     routing::RoutingView,
 };
 use crate::{
@@ -90,6 +90,9 @@ fn peer(out: &mut String, peer: &PeerStatus, preshared_key: Option<&PresharedKey
         line(out, "allowed_ip", net);
     }
     if names {
+        if let Some(path_mtu) = &peer.path_mtu {
+            line(out, "rustguard_path_mtu", json(&PathMtuView::from(path_mtu)));
+        }
         drops(out, &peer.drops);
     }
 }
@@ -114,7 +117,7 @@ mod tests {
     use crate::{
         config::PathSpec,
         drops::DropReason,
-        status::{Cause, Connection, Counter, PathStatus, Problem},
+        status::{Cause, Connection, Counter, PathMtu, PathStatus, Problem},
     };
     use rustguard_core::paths::{PathPolicy, State};
     use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -145,6 +148,7 @@ mod tests {
                 rx_bytes: 11,
                 tx_bytes: 22,
                 allowed_ips: vec!["10.0.0.0/8".parse().unwrap()],
+                path_mtu: Some(PathMtu { packet: 1_340, datagram: 1_400, limited: true }),
                 drops: vec![DropCount { reason: DropReason::NotIp, packets: 6 }],
                 connection: Connection::Connecting { since: Duration::from_secs(5), attempts: 3 },
                 problem: Some(Problem::new(Cause::NoAnswer { endpoint: at }, Duration::from_secs(5))),
@@ -191,7 +195,7 @@ mod tests {
         );
         assert!(text.contains("\nrustguard_name=laptop\n") && text.contains("\nrustguard_drop_forged=3\n"));
         assert!(text.contains("\nrustguard_counter_admitted=4\n"));
-        assert!(text.ends_with("\nallowed_ip=10.0.0.0/8\nrustguard_drop_not_ip=6\n"), "{text}");
+        assert!(text.ends_with("\nallowed_ip=10.0.0.0/8\nrustguard_path_mtu={\"packet\":1340,\"datagram\":1400,\"limited\":true}\nrustguard_drop_not_ip=6\n"), "{text}");
         assert!(
             text.contains("\nrustguard_connection={\"state\":\"connecting\",\"since\":5,\"attempts\":3}\n"),
             "{text}"

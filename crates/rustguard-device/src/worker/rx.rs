@@ -12,13 +12,12 @@ use crate::{
     shared::{
         Shared,
         peer::{ENGINE_PATH, PeerShared},
-        to_control::Notice,
+        to_control::{Notice, ProbeMessage},
     },
 };
 use rustguard_core::{
     ecn,
     packet::IpHead,
-    paths::{self, Probe},
     session::{HEADER_LEN, OVERHEAD, Replay},
     time::Instant,
     wire::Kind,
@@ -159,7 +158,7 @@ impl Rx {
                     *opened = false;
                     replayed += 1;
                 } else {
-                    let probe = paths::is_probe(&self.slab[frame.offset..frame.offset + frame.len]);
+                    let probe = ProbeMessage::is_one(&self.slab[frame.offset..frame.offset + frame.len]);
                     elsewhere |= !probe;
                     data |= frame.len > 0 && !probe;
                     bytes += (frame.len + OVERHEAD) as u64;
@@ -190,7 +189,7 @@ impl Rx {
         for (frame, _) in self.frames.iter().zip(&self.opened).filter(|&(frame, &opened)| opened && frame.len > 0) {
             let packet = &self.slab[frame.offset..frame.offset + frame.len];
             let Some(head) = IpHead::parse(packet) else {
-                match Probe::parse(packet) {
+                match ProbeMessage::parse(packet) {
                     Some(probe) => {
                         peer.overhead_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
                         to_paths(peer, run.from, probe, now, shared);
@@ -206,7 +205,7 @@ impl Rx {
                 continue;
             }
             if let Err(reason) = decision.admit(peer, &head, now) {
-                shared.dropped(peer, refusal(reason, &head), 1);
+                refused(peer, reason, &head, now, shared);
                 continue;
             }
             if run.ecn != ecn::NOT_ECT {
@@ -227,19 +226,23 @@ impl Rx {
     }
 }
 
-/// The reason to count for a packet of a peer's whose source was refused. A host sends multicast to every interface, from whatever
-/// address the interface has: that is no mistake in anybody's allowed IPs.
+/// Counts a packet of a peer's whose source was refused. A host sends multicast to every interface, from whatever address the interface
+/// has: that is no mistake in anybody's allowed IPs.
 #[cold]
-fn refusal(reason: DropReason, head: &IpHead) -> DropReason {
-    match reason {
+fn refused(peer: &PeerShared, reason: DropReason, head: &IpHead, now: Instant, shared: &Shared) {
+    let reason = match reason {
         DropReason::SourceNotAllowed if is_for_all(head.destination) => DropReason::Multicast,
         reason => reason,
+    };
+    shared.dropped(peer, reason, 1);
+    if reason == DropReason::SourceNotAllowed && peer.refused_source.note(head.source, now) {
+        shared.control.notify(Notice::SourceRefused(peer.id));
     }
 }
 
 /// Hands a probe to control.
 #[cold]
-fn to_paths(from: &PeerShared, place: Endpoint, probe: Probe, now: Instant, shared: &Shared) {
+fn to_paths(from: &PeerShared, place: Endpoint, probe: ProbeMessage, now: Instant, shared: &Shared) {
     if !from.may_probe(now) || shared.control.probes.try_send((from.id, place, probe)).is_err() {
         shared.dropped(from, DropReason::ProbeLimit, 1);
     }

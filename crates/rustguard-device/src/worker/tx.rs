@@ -16,6 +16,7 @@ use rustguard_core::{
     node::PeerId,
     packet::{IpHead, padded_len},
     session::HEADER_LEN,
+    time::Instant,
 };
 use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{HEADROOM, Network, Segments, Span, Transmit, TunQueue};
@@ -155,6 +156,7 @@ impl Tx {
                         outcome = Outcome::Ignore;
                     }
                     (Outcome::Drop(DropReason::NoRoute), Some(head)) => {
+                        remark(head, now(), shared);
                         self.unreachable.tell(packet, head, lanes, now(), shared)?;
                     }
                     _ => {}
@@ -206,6 +208,22 @@ impl Tx {
             }
         }
         Ok(())
+    }
+}
+
+/// Says for which address there is no peer.
+#[cold]
+fn remark(head: &IpHead, now: Instant, shared: &Shared) {
+    if shared.unrouted.count(now) {
+        let IpHead { source, destination, .. } = head;
+        let (none, remedy) = match shared.is_engine_packet {
+            Some(_) => ("no peer announces a route to", "`rustguard routes` shows the routes"),
+            None => ("no peer has", "add it to AllowedIPs of the peer that it belongs to"),
+        };
+        tracing::warn!(
+            "dropped a packet from {source} for {destination}: {none} that address; {remedy}; there may be more: `show` counts \
+             them as no_route"
+        );
     }
 }
 

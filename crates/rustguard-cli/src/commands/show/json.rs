@@ -1,7 +1,7 @@
 //! The state of interfaces for programs. Numbers are JSON numbers, missing values are `null`, and times are Unix times.
 
 use super::{Device, to_base64};
-use rustguard_device::uapi::{ConnectionView, PathView, ProblemView};
+use rustguard_device::uapi::{ConnectionView, PathMtuView, PathView, ProblemView};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -54,6 +54,9 @@ struct JsonPeer<'a> {
     tx_bytes: u64,
     /// In seconds.
     persistent_keepalive: Option<u16>,
+    /// The longest packet that reaches the peer. Missing while that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_mtu: Option<PathMtuView>,
     /// The number of dropped packets from and to the peer, by reason. The counters of the device include these.
     dropped: BTreeMap<&'a str, u64>,
 }
@@ -80,6 +83,7 @@ fn device<'a>(interface: &'a str, device: &'a Device, secrets: bool) -> JsonDevi
         rx_bytes: peer.rx_bytes,
         tx_bytes: peer.tx_bytes,
         persistent_keepalive: Some(peer.persistent_keepalive).filter(|&seconds| seconds > 0),
+        path_mtu: peer.path_mtu,
         dropped: by_reason(&peer.drops),
     });
     JsonDevice {

@@ -6,7 +6,7 @@ use crate::output::{
     escape::escape,
     words::{ago, bytes, now, span},
 };
-use rustguard_device::uapi::{ConnectionView, PathView, PathWord};
+use rustguard_device::uapi::{ConnectionView, PathMtuView, PathView, PathWord};
 use std::{
     fmt::{Display, Write as _},
     io::{self, Write},
@@ -174,6 +174,9 @@ impl<W: Write> Page<'_, W> {
         if peer.persistent_keepalive > 0 {
             self.line("persistent keepalive", format!("every {}", span(peer.persistent_keepalive.into())))?;
         }
+        if let Some(PathMtuView { datagram, limited: true, .. }) = peer.path_mtu {
+            self.line("path mtu", datagram)?;
+        }
         if let Some(drops) = dropped(&peer.drops) {
             self.line("dropped", drops)?;
         }
@@ -215,6 +218,7 @@ mod tests {
             rx_bytes: 1536,
             tx_bytes: 3,
             persistent_keepalive: 25,
+            path_mtu: Some(PathMtuView { packet: 1_340, datagram: 1_400, limited: byte == 2 }),
             drops: vec![("multicast".to_owned(), 9), ("replayed".to_owned(), u64::from(byte))],
             ..Peer::new(PublicKey([byte; 32]))
         };
@@ -247,7 +251,8 @@ mod tests {
              relay: by the host, because of the chain `x` (--relay unfiltered ignores it)\n  relayed: 12 packets from peer to peer\n  unannounced: 5 packets accepted with sources that their routers do not announce\n  dropped: 3 forged\n  enrolment: 4 admitted\n\n\
              peer: laptop\n  public key: AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n  preshared key: (hidden)\n  \
              endpoint: [2001:db8::1]:9\n  allowed ips: 10.0.0.0/8, fd00::/8\n  latest handshake: 1 hour, 1 minute, 1 second ago\n  \
-             transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n  dropped: 2 replayed\n\n\
+             transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n  \
+             path mtu: 1400\n  dropped: 2 replayed\n\n\
              peer: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n  preshared key: (hidden)\n  endpoint: [2001:db8::1]:9\n  \
              allowed ips: 10.0.0.0/8, fd00::/8\n  transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n  dropped: 1 replayed\n",
             *public

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::path_set::{PathSet, place};
-use rustguard_core::paths::{Choice, Request};
+use rustguard_core::paths::{Choice, Probe, Request};
 
 const ASKED: Request = Request {
     path: 1,
@@ -28,7 +28,7 @@ fn a_probe_goes_to_control_and_moves_nobody() {
     let probe = Probe::Request(ASKED);
     let asked = lab.sealed(&probe.to_bytes());
     assert_eq!(lab.receive(&[&asked], NOW), (vec![], vec![]));
-    assert_eq!(lab.inbox.from_workers.probes.try_recv().unwrap(), (PeerId(1), from(), probe));
+    assert_eq!(lab.inbox.from_workers.probes.try_recv().unwrap(), (PeerId(1), from(), ProbeMessage::Path(probe)));
     assert!(peer(&lab).endpoint.load().is_none());
     assert_eq!(peer(&lab).overhead_rx.load(Ordering::Relaxed), asked.len() as u64);
     // No answer is owed to it but its own.

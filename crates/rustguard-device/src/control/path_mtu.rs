@@ -1,0 +1,155 @@
+//! The part of control for path MTUs: sends the probes of [`PathMtu`](rustguard_core::path_mtu::PathMtu), answers those of peers, and
+//! reports what was found.
+
+use super::{
+    Control,
+    peer::Peer,
+    peer_log::{Line, Topic},
+    timer::now,
+    transmit::Payload,
+};
+use crate::{
+    binder::Binder,
+    shared::Shared,
+    status::{Cause, PathMtu},
+};
+use rustguard_core::{
+    node::PeerId,
+    path_mtu::{Known, Message},
+    session::OVERHEAD,
+    time::Instant,
+};
+use std::{net::SocketAddr, sync::atomic::Ordering::Relaxed};
+
+impl<B: Binder> Control<B> {
+    /// There is traffic with the peer: a check may be due.
+    pub(super) fn path_mtu_traffic(&mut self, peer: PeerId) {
+        let longest = longest(&self.shared);
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        if entry.shared.sealer.load().is_some() {
+            entry.path_mtu.checks.traffic(longest, now().instant);
+            self.schedule_path_mtu(peer);
+        }
+    }
+
+    /// A peer asks about a length, or answers. It is answered where it is known to be, and not where the datagram came from: the source
+    /// of a datagram is the one thing in it that is not authentic.
+    pub(super) fn path_mtu_message(&mut self, peer: PeerId, message: Message) {
+        match message {
+            Message::Request(probe) => self.send_path_mtu(peer, Message::Reply(probe)),
+            Message::Reply(probe) => {
+                let Some(entry) = self.peers.get_mut(&peer) else { return };
+                let before = entry.path_mtu.checks.known();
+                entry.path_mtu.checks.reply(probe, now().instant);
+                self.schedule_path_mtu(peer);
+                self.tell_path_mtu(peer, before);
+            }
+        }
+    }
+
+    /// Sends the probes that are due.
+    pub(super) fn path_mtu_tick(&mut self) {
+        let instant = now().instant;
+        while let Some(&(at, peer)) = self.path_mtu_schedule.first().filter(|(at, _)| *at <= instant) {
+            self.path_mtu_schedule.remove(&(at, peer));
+            let Some(entry) = self.peers.get_mut(&peer) else { continue };
+            entry.path_mtu.due = None;
+            let before = entry.path_mtu.checks.known();
+            let request = match entry.shared.sealer.load().is_some() {
+                true => entry.path_mtu.checks.tick(instant),
+                false => {
+                    entry.path_mtu.checks.stop();
+                    None
+                }
+            };
+            self.schedule_path_mtu(peer);
+            self.tell_path_mtu(peer, before);
+            if let Some(request) = request {
+                self.send_path_mtu(peer, request);
+            }
+        }
+    }
+
+    /// When the next are due.
+    pub(super) fn path_mtu_deadline(&self) -> Option<Instant> {
+        self.path_mtu_schedule.first().map(|(at, _)| *at)
+    }
+
+    /// The peer has another address.
+    pub(super) fn path_mtu_moved(&mut self, peer: PeerId) {
+        if let Some(entry) = self.peers.get_mut(&peer) {
+            entry.path_mtu.checks.moved();
+            self.schedule_path_mtu(peer);
+        }
+    }
+
+    /// The network of this host has changed: the paths to all peers may be others.
+    pub(super) fn path_mtus_changed(&mut self) {
+        self.peers.values_mut().for_each(|entry| entry.path_mtu.checks.check_again());
+    }
+
+    /// Takes a peer that is removed out of the schedule.
+    pub(super) fn forget_path_mtu(&mut self, peer: PeerId, entry: &Peer) {
+        if let Some(due) = entry.path_mtu.due {
+            self.path_mtu_schedule.remove(&(due, peer));
+        }
+    }
+
+    fn send_path_mtu(&mut self, peer: PeerId, message: Message) {
+        let Some(sealer) = self.sealer(peer) else { return };
+        let Some(endpoint) = self.peers.get(&peer).and_then(Peer::endpoint) else { return };
+        self.seal_and_send(peer, &sealer, &message.to_bytes(), Payload::Probe(endpoint));
+    }
+
+    fn schedule_path_mtu(&mut self, peer: PeerId) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let due = entry.path_mtu.checks.deadline();
+        if due != entry.path_mtu.due {
+            if let Some(before) = entry.path_mtu.due {
+                self.path_mtu_schedule.remove(&(before, peer));
+            }
+            self.path_mtu_schedule.extend(due.map(|due| (due, peer)));
+            entry.path_mtu.due = due;
+        }
+    }
+
+    /// Reports what is no longer as it was `before`.
+    fn tell_path_mtu(&mut self, peer: PeerId, before: Known) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        if entry.path_mtu.checks.known() == before {
+            return;
+        }
+        entry.path_mtu.since = Some(now().instant);
+        let Some(entry) = self.peers.get(&peer) else { return };
+        let name = entry.label(&entry.shared.public_key);
+        let line = match (before, self.path_mtu(entry)) {
+            (_, Some(PathMtu { packet, datagram, limited: true })) => {
+                Line::bad(name, format_args!("{}", Cause::PathMtu { packet, datagram }))
+            }
+            (Known::Limit(_), Some(_)) => Line::new(name, format_args!("long packets reach this peer again")),
+            _ => return,
+        };
+        self.tell(peer, Topic::PathMtu, line);
+    }
+
+    /// What is known of the path MTU to a peer.
+    pub(super) fn path_mtu(&self, entry: &Peer) -> Option<PathMtu> {
+        let (packet, limited) = match entry.path_mtu.checks.known() {
+            Known::Nothing | Known::Silent => return None,
+            Known::Reaches(packet) => (packet, false),
+            Known::Limit(packet) => (packet, packet < longest(&self.shared)),
+        };
+        let headers = match entry.endpoint()?.remote {
+            SocketAddr::V4(_) => 20 + 8,
+            SocketAddr::V6(_) => 40 + 8,
+        };
+        Some(PathMtu { packet, datagram: u32::from(packet) + OVERHEAD as u32 + headers, limited })
+    }
+}
+
+/// The longest text of a packet: padding ends at the MTU.
+fn longest(shared: &Shared) -> u16 {
+    /// What a UDP datagram can carry (65,535 bytes less an IP and a UDP header), less a message's own header and tag.
+    const MOST: u32 = 65_535 - 48 - OVERHEAD as u32;
+    shared.mtu.load(Relaxed).min(MOST) as u16
+}

@@ -1,0 +1,110 @@
+//! Networks that lose long datagrams and say nothing: what is found out, what is said, and what it costs peers that know nothing of it.
+use anyhow::{Result, ensure};
+use rustguard_tests::{INSIDE_A, INSIDE_B, Lab, Node, Outside, Pair, Program, eventually, scenario_of_rustguard};
+use serde_json::{Value, json};
+use std::{fs, time::Duration};
+
+/// The check begins two seconds after the first traffic, and a search takes up to ten more.
+const SOON: Duration = Duration::from_secs(60);
+
+fn ours<F: FnOnce(&Lab) -> Result<()>>(body: F) {
+    scenario_of_rustguard("the probes of the path MTU", body);
+}
+
+/// The way from `a` to `b` has an MTU of 1,400 bytes behind the router. `b` knows its part of it.
+fn narrow(pair: &Pair) -> Result<()> {
+    pair.router.sh("ip link set to-b mtu 1400")?;
+    pair.b.sh("ip link set eth0 mtu 1400").map(drop)
+}
+
+/// What `show` has of the only peer, once `is` holds.
+fn until(node: &Node, interface: &str, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
+    let mut last = Value::Null;
+    eventually(what, SOON, || {
+        let inside = if interface == "wga" { INSIDE_B[0] } else { INSIDE_A[0] };
+        node.reaches(inside, 5)?;
+        last = node.shown(interface)?["peers"][0].clone();
+        Ok(is(&last))
+    })?;
+    Ok(last)
+}
+
+fn found(peer: &Value) -> bool {
+    peer["path_mtu"].is_object()
+}
+
+#[test]
+fn a_black_hole_is_found_and_the_mtu_that_works_is_said() {
+    ours(|lab| {
+        let pair = Pair::new(lab, Outside::V6)?;
+        narrow(&pair)?;
+        pair.router.drop("output", "icmpv6 type packet-too-big")?;
+        let (_a, _b) = pair.start(lab, Program::Subject, Program::Subject)?;
+        let peer = until(&pair.a, "wga", "the black hole is found", found)?;
+        ensure!(peer["path_mtu"] == json!({ "packet": 1320, "datagram": 1400, "limited": true }), "{peer}");
+        ensure!(peer["problem"]["kind"] == "path-mtu", "{peer}");
+        let log = fs::read_to_string(lab.path("wga.log"))?;
+        let warnings: Vec<_> = log.lines().filter(|line| line.contains("WARN") && line.contains("bytes")).collect();
+        ensure!(warnings.len() == 1 && warnings[0].contains("set MTU = 1320 in [Interface]"), "{warnings:?}");
+        // It is true, and the remedy works.
+        let long = |bytes: &str| pair.a.run(&["ping", "-n", "-c", "1", "-W", "2", "-s", bytes, INSIDE_B[0]]);
+        ensure!(long("1392").is_err(), "1,420 bytes arrive");
+        pair.a.sh("ip link set wga mtu 1320")?;
+        long("1292")?;
+        let peer = until(&pair.a, "wga", "the trouble is over", |peer| peer["problem"].is_null())?;
+        ensure!(peer["path_mtu"]["limited"] == false, "{peer}");
+        // In the other direction, nothing was ever wrong.
+        let peer = until(&pair.b, "wgb", "the other direction is probed", found)?;
+        ensure!(peer["path_mtu"]["limited"] == false && peer["problem"].is_null(), "{peer}");
+        Ok(())
+    });
+}
+
+/// Over IPv4, routers take datagrams apart. Where the fragments arrive, nothing is wrong; where a firewall drops them, the datagram is
+/// lost as in a black hole.
+#[test]
+fn fragments_are_no_trouble_unless_a_firewall_drops_them() {
+    for dropped in [false, true] {
+        let scenario = move |lab: &Lab| {
+            let pair = Pair::new(lab, Outside::V4)?;
+            narrow(&pair)?;
+            if dropped {
+                pair.b.drop("prerouting", "ip frag-off & 0x3fff != 0")?;
+            }
+            let (_a, _b) = pair.start(lab, Program::Subject, Program::Subject)?;
+            let peer = until(&pair.a, "wga", "the path is probed", found)?;
+            let expected = match dropped {
+                false => json!({ "packet": 1420, "datagram": 1480, "limited": false }),
+                true => json!({ "packet": 1340, "datagram": 1400, "limited": true }),
+            };
+            ensure!(peer["path_mtu"] == expected && peer["problem"].is_null() != dropped, "{dropped}: {peer}");
+            Ok(())
+        };
+        ours(scenario);
+    }
+}
+
+/// A stock peer takes the probes for packets that are none: it gets three short ones, and never a long one.
+#[test]
+fn a_stock_peer_is_left_alone() {
+    ours(|lab| {
+        let pair = Pair::new(lab, Outside::V6)?;
+        narrow(&pair)?;
+        pair.router.drop("output", "icmpv6 type packet-too-big")?;
+        // Nothing else has this length: a text of 16 bytes, header, tag and UDP header.
+        pair.router.count("probes", "forward", "udp length 56 ip6 saddr fd01::2")?;
+        pair.router.count("long", "forward", "udp length > 600 ip6 saddr fd01::2")?;
+        let (_a, _b) = pair.start(lab, Program::Subject, Program::Reference)?;
+        eventually("three short probes were sent", SOON, || {
+            pair.a.reaches(INSIDE_B[0], 5)?;
+            Ok(pair.router.counted("probes")? == 3)
+        })?;
+        // Traffic goes on for longer than between two probes.
+        pair.a.run(&["ping", "-n", "-c", "30", "-i", "0.1", "-W", "2", INSIDE_B[0]])?;
+        let (short, long) = (pair.router.counted("probes")?, pair.router.counted("long")?);
+        ensure!((short, long) == (3, 0), "{short} short, {long} long");
+        let peer = &pair.a.shown("wga")?["peers"][0];
+        ensure!(!found(peer) && peer["problem"].is_null(), "{peer}");
+        Ok(())
+    });
+}
