@@ -34,7 +34,8 @@ pub struct Network {
 pub struct Served {
     node: Node,
     process: Process,
-    /// The words of the printed `join` command without `rustguard`.
+    /// The words of the printed `join` command without `rustguard`; empty if no invite was made, because the one of an
+    /// earlier start is still unused.
     pub join: Vec<String>,
 }
 
@@ -73,8 +74,7 @@ impl Network {
         let process = spawn_until_ready(lab, &self.server, "serve", command)?;
         let log = process.log();
         let line = log.lines().map(str::trim).find(|line| line.starts_with("rustguard join"));
-        let line = line.with_context(|| format!("no line to join by: {log}"))?;
-        let join = line.split_whitespace().skip(1).map(str::to_owned).collect();
+        let join = line.unwrap_or_default().split_whitespace().skip(1).map(str::to_owned).collect();
         Ok(Served { node: self.server.clone(), process, join })
     }
 
@@ -97,7 +97,7 @@ impl Network {
 
     /// Creates an invite. Returns its token.
     pub fn invite(&self, arguments: &[&str]) -> Result<String> {
-        let arguments: Vec<_> = ["invite", "new", "--json"].iter().chain(arguments).copied().collect();
+        let arguments: Vec<_> = ["invite", "new", "--json", "--another"].iter().chain(arguments).copied().collect();
         let invite: Value = serde_json::from_str(&self.ask(&arguments)?)?;
         Ok(invite["token"].as_str().context("a token")?.to_owned())
     }

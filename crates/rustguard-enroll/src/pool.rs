@@ -82,6 +82,13 @@ impl Pools {
     pub fn v6(&self) -> Option<(Ipv6Net, Ipv6Addr)> {
         self.v6
     }
+
+    /// The number of addresses of the IPv4 and of the IPv6 pool that can be leased; 0 without such a pool.
+    pub fn capacity(&self) -> (u128, u128) {
+        // The server's own address is among them, so there is one less than the range has.
+        let size = |space: Space| space.last - space.first;
+        (self.v4.map(Space::v4).map_or(0, size), self.v6.map(Space::v6).map_or(0, size))
+    }
 }
 
 /// The free addresses of one pool.
@@ -259,6 +266,8 @@ mod tests {
             ("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe/127", &["ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"]),
         ] {
             assert_eq!(all_free(&mut space(pool)), expected, "{pool}");
+            let (v4, v6) = Pools::new(&[net(pool)]).unwrap().capacity();
+            assert_eq!(v4 + v6, expected.len() as u128, "{pool}");
         }
     }
 

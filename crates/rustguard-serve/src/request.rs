@@ -66,7 +66,7 @@ pub enum Request {
         /// The eight digits that the joiner shows.
         code: String,
     },
-    /// Make an invite: [`Answer::Invite`].
+    /// Make an invite: [`Answer::Invite`] or [`Answer::Unused`].
     NewInvite(NewInvite),
     /// All invites: [`Answer::Invites`].
     Invites,
@@ -119,6 +119,24 @@ pub struct NewInvite {
     /// The server's endpoint, instead of the one that the server determines.
     #[serde(default)]
     pub endpoint: Option<String>,
+    /// What happens if an invite like this one has not been used yet.
+    #[serde(default)]
+    pub unused: Unused,
+}
+
+/// What happens to an unused invite with the same number of uses, tag, addresses and kind of lease, when another one is
+/// to be made. Its token is not stored, so it cannot be shown again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Unused {
+    /// No other invite is made: [`Answer::Unused`].
+    #[default]
+    Refuse,
+    /// It stays, and another one is made.
+    Keep,
+    /// It is revoked after another one was made.
+    Revoke,
 }
 
 /// A peer to add.
@@ -186,6 +204,11 @@ pub enum Answer {
         endpoint: Option<String>,
         /// The end of its validity, in seconds since the epoch.
         expires: Option<u64>,
+    },
+    /// No invite was made, because an invite like it has not been used yet.
+    Unused {
+        /// The unused invite.
+        invite: InviteView,
     },
     /// All invites.
     Invites {
@@ -477,6 +500,8 @@ pub struct PoolView {
     pub address: IpAddr,
     /// The number of leased addresses.
     pub leased: usize,
+    /// The number of addresses that can be leased, at most 2^64 - 1.
+    pub capacity: u64,
 }
 
 /// The open window.
@@ -550,6 +575,7 @@ mod tests {
         for answer in [
             json!({ "answer": "peers", "peers": [peer("invite 0123456789abcdef"), peer("window"), peer("administrator")] }),
             json!({ "answer": "invites", "invites": [invite] }),
+            json!({ "answer": "unused", "invite": invite }),
             json!({ "answer": "opened", "seconds": 60, "code": "ABCD-EFGH", "endpoint": null }),
             json!({ "answer": "invite", "token": "rg1-secret", "id": "0123456789abcdef", "endpoint": null, "expires": null }),
             json!({

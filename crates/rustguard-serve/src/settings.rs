@@ -16,6 +16,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// The format's version.
 const VERSION: u32 = 1;
+/// The private networks (RFC 1918) for the IPv4 pool, in the order in which they are tried.
+const PRIVATE: [Ipv4Net; 3] = [
+    Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 8),
+    Ipv4Net::new_assert(Ipv4Addr::new(172, 16, 0, 0), 12),
+    Ipv4Net::new_assert(Ipv4Addr::new(192, 168, 0, 0), 16),
+];
+/// The second octets of the parts of 10.0.0.0/8 that others use by default: many routers and clouds (0, 1, 10),
+/// OpenVPN (8), k3s (42, 43), Podman (88 and 89), Kubernetes (96, 244). Machines that join may be there.
+const CROWDED: [u8; 10] = [0, 1, 8, 10, 42, 43, 88, 89, 96, 244];
+/// How many networks are drawn from each of the private ones.
+const DRAWS: u32 = 256;
 /// The interval between keepalives of joined machines, in seconds. Most of them are behind address translation, and are
 /// reachable only while it keeps their mapping.
 const KEEPALIVE: u16 = 25;
@@ -99,13 +110,12 @@ pub enum SettingsError {
 }
 
 impl Settings {
-    /// The settings of a first start. The IPv4 pool is `10.150.0.0/24`, or the next such network that overlaps none of
-    /// `taken`. The IPv6 pool is a random /64 of fd00::/8, unless `ipv6` is false. RFC 4193 requires 40 random bits;
-    /// here all 56 bits up to the /64 are random.
+    /// The settings of a first start. The IPv4 pool is a random /24 of 10.0.0.0/8 that overlaps none of `taken` (or of
+    /// 172.16.0.0/12 or 192.168.0.0/16, if 10.0.0.0/8 is taken): a fixed one would overlap another network of some
+    /// machine that joins. The IPv6 pool is a random /64 of fd00::/8, unless `ipv6` is false. RFC 4193 requires 40
+    /// random bits; here all 56 bits up to the /64 are random.
     pub fn fresh(taken: &[IpNet], ipv6: bool) -> Self {
-        let free = |net: &Ipv4Net| !taken.iter().any(|taken| overlap(taken, &IpNet::V4(*net)));
-        let net = |second: u8| Ipv4Net::new(Ipv4Addr::new(10, second, 0, 0), 24).expect("24 is at most 32");
-        let v4 = (150..=250).map(net).find(free).unwrap_or_else(|| net(150));
+        let v4 = random_v4(taken);
         let prefix = 0xfd_u64 << 56 | SystemRng.next_u64() >> 8;
         let v6 = Ipv6Net::new(Ipv6Addr::from_bits(u128::from(prefix) << 64), 64).expect("64 is at most 128");
         let pools = [Some(v4.into()), ipv6.then(|| v6.into())];
@@ -208,6 +218,22 @@ struct Kept<T> {
     settings: T,
 }
 
+/// A random private /24 that overlaps none of `taken`. If there seems to be none, one that overlaps; the caller's checks
+/// then report that.
+fn random_v4(taken: &[IpNet]) -> Ipv4Net {
+    let free = |net: &Ipv4Net| !taken.iter().any(|taken| overlap(taken, &IpNet::V4(*net)));
+    let crowded = |net: &Ipv4Net| net.addr().octets()[0] == 10 && CROWDED.contains(&net.addr().octets()[1]);
+    let mut draws = PRIVATE.iter().flat_map(|private| {
+        (0..DRAWS).map(|_| {
+            let host = SystemRng.next_u32() & !u32::from(private.netmask()) & 0xffff_ff00;
+            Ipv4Net::new((u32::from(private.network()) | host).into(), 24).expect("24 is at most 32")
+        })
+    });
+    draws
+        .find(|net| free(net) && !crowded(net))
+        .unwrap_or_else(|| Ipv4Net::new_assert(Ipv4Addr::new(10, 150, 0, 0), 24))
+}
+
 /// The source address of packets to the Internet. Connecting a UDP socket only looks up the route and sends nothing.
 /// The addresses are reserved for documentation (RFC 5737, RFC 3849).
 fn own_address() -> Option<IpAddr> {
@@ -229,20 +255,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_pool_keeps_out_of_what_the_host_has() {
+    fn the_default_pools_are_random_and_keep_out_of_what_the_host_has() {
         let pools = |taken: &[&str]| {
             let taken: Vec<IpNet> = taken.iter().map(|net| net.parse().unwrap()).collect();
             Settings::fresh(&taken, true).pools
         };
-        let fresh = pools(&[]);
-        assert_eq!(fresh[0], "10.150.0.0/24".parse().unwrap());
-        assert!(fresh[1].addr().to_string().starts_with("fd") && fresh[1].prefix_len() == 64);
-        assert_eq!(fresh[1], fresh[1].trunc());
-        assert_ne!(fresh[1], pools(&[])[1]);
-        assert_eq!(pools(&["10.150.0.7/32", "10.151.0.0/16"])[0], "10.152.0.0/24".parse().unwrap());
-        assert_eq!(Settings::fresh(&[], false).pools, ["10.150.0.0/24".parse::<IpNet>().unwrap()]);
-        // No network is free. The default is then used, and the set-up of the interface reports the reason.
-        assert_eq!(pools(&["10.0.0.0/8"])[0], "10.150.0.0/24".parse().unwrap());
+        let inside = |net: &IpNet, outer: &str| outer.parse::<IpNet>().unwrap().contains(net);
+        let fresh: Vec<_> = (0..200).map(|_| pools(&["10.0.0.0/9", "10.192.0.7/10"])).collect();
+        for pools in &fresh {
+            assert!(inside(&pools[0], "10.128.0.0/10") && pools[0].prefix_len() == 24, "{pools:?}");
+            assert!(inside(&pools[1], "fd00::/8") && pools[1].prefix_len() == 64, "{pools:?}");
+            assert_eq!([pools[0].trunc(), pools[1].trunc()], **pools);
+        }
+        // 200 draws of 16,384 networks: if fewer than 100 differ, they are not random.
+        for family in [0, 1] {
+            let different: std::collections::HashSet<_> = fresh.iter().map(|pools| pools[family]).collect();
+            assert!(different.len() > 100, "{different:?}");
+        }
+        assert!(inside(&pools(&["10.0.0.0/8"])[0], "172.16.0.0/12"));
+        assert!(inside(&pools(&["10.0.0.0/8", "172.16.0.0/12"])[0], "192.168.0.0/16"));
+        assert_eq!(Settings::fresh(&[], false).pools.len(), 1);
+        // Nothing is free. The check of the pools against the host then reports the reason.
+        let pool = pools(&["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"])[0];
+        assert_eq!(pool, "10.150.0.0/24".parse().unwrap());
     }
 
     #[test]

@@ -45,8 +45,8 @@ impl TokenSource {
 pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) interface: Interface,
-    /// The pool of addresses for joined machines; once for IPv4, once for IPv6 [default: 10.150.0.0/24 and a random
-    /// fd…/64]
+    /// The pool of addresses for joined machines; once for IPv4, once for IPv6 [default: a random /24 of
+    /// 10.0.0.0/8 and a random /64 of fd00::/8, which are kept]
     #[arg(long = "pool", value_name = "CIDR")]
     pub(crate) pools: Vec<IpNet>,
     #[command(flatten)]
@@ -167,6 +167,7 @@ pub(crate) enum Invite {
 Examples:
   rustguard invite new                                 one machine, within a day
   rustguard invite new --uses 10 --expires 7d --tag ci
+  rustguard invite new --count 10 --json               ten invites for one machine each
   rustguard invite new --qr --name phone               QR code for a WireGuard app, valid for a day")]
     New {
         /// How many machines may use the invite
@@ -187,8 +188,17 @@ Examples:
         /// The name or address of the server, instead of the one that the server has found
         #[arg(short, long, value_name = "HOST[:PORT]")]
         endpoint: Option<String>,
+        /// Create the invite although one like it (same uses, tag and addresses) has not been used yet
+        #[arg(long)]
+        another: bool,
+        /// Revoke unused invites like this one, whose tokens may be lost
+        #[arg(long, conflicts_with = "another")]
+        replace: bool,
+        /// Create several invites; with --json, a list
+        #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with_all = ["replace", "addresses"])]
+        count: Option<u16>,
         /// Show a complete configuration for a WireGuard app as a QR code. Unused, it expires like an invite
-        #[arg(long, conflicts_with_all = ["uses", "tag", "ephemeral", "json"])]
+        #[arg(long, conflicts_with_all = ["uses", "tag", "ephemeral", "json", "another", "replace", "count"])]
         qr: bool,
         /// With --qr: the name of the peer
         #[arg(long, requires = "qr", default_value = "phone")]

@@ -2,7 +2,7 @@
 
 use super::pairing::done;
 use crate::{
-    arguments::enrolment::Invite,
+    arguments::enrolment::{Interface, Invite},
     output::{
         stock,
         words::{UNEXPECTED_ANSWER, ago, now, span, table, warn_of_reach},
@@ -11,7 +11,7 @@ use crate::{
 use anyhow::{Result, bail};
 use rustguard_serve::{
     ask,
-    request::{AddPeer, Answer, InviteView, NewInvite, Request},
+    request::{AddPeer, Answer, InviteView, NewInvite, Request, Unused},
 };
 use std::{
     io::{self, Write as _},
@@ -34,7 +34,20 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
             )?;
             Ok(())
         }
-        Invite::New { uses, expires, tag, addresses, ephemeral, endpoint, interface, json, .. } => {
+        Invite::New {
+            uses,
+            expires,
+            tag,
+            addresses,
+            ephemeral,
+            endpoint,
+            another,
+            replace,
+            count,
+            interface,
+            json,
+            ..
+        } => {
             let mut invite = NewInvite::default();
             invite.uses = Some(*uses);
             invite.seconds = Some(expires.as_secs());
@@ -42,7 +55,12 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
             invite.addresses = addresses.clone();
             invite.ephemeral = *ephemeral;
             invite.endpoint = endpoint.clone();
-            new(&interface.interface, invite, *json)
+            invite.unused = match (*replace, *another || count.is_some()) {
+                (true, _) => Unused::Revoke,
+                (_, true) => Unused::Keep,
+                _ => Unused::Refuse,
+            };
+            new(interface, &invite, *count, *json)
         }
         Invite::Ls { interface, json } => {
             let Answer::Invites { invites } = ask(&interface.interface, &Request::Invites)? else {
@@ -60,17 +78,45 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
     }
 }
 
-fn new(interface: &str, invite: NewInvite, json: bool) -> Result<()> {
-    let answer = ask(interface, &Request::NewInvite(invite))?;
+/// Creates one invite, or `count`, and prints the commands that join with them.
+fn new(interface: &Interface, invite: &NewInvite, count: Option<u16>, json: bool) -> Result<()> {
     let mut out = io::stdout().lock();
-    if json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
-        return Ok(());
+    let mut made = Vec::new();
+    for _ in 0..count.unwrap_or(1) {
+        let answer = ask(&interface.interface, &Request::NewInvite(invite.clone()))?;
+        let (token, endpoint) = match &answer {
+            Answer::Invite { token, endpoint, .. } => (token, endpoint.as_deref()),
+            Answer::Unused { invite } => bail!(unused(invite, &interface.option())),
+            _ => bail!(UNEXPECTED_ANSWER),
+        };
+        if made.is_empty() {
+            warn_of_reach(endpoint);
+        }
+        if !json {
+            writeln!(out, "rustguard join {} --token {}", endpoint.unwrap_or("HOST"), token.reveal())?;
+        }
+        made.push(answer);
     }
-    let Answer::Invite { token, endpoint, .. } = answer else { bail!(UNEXPECTED_ANSWER) };
-    warn_of_reach(endpoint.as_deref());
-    writeln!(out, "rustguard join {} --token {}", endpoint.as_deref().unwrap_or("HOST"), token.reveal())?;
+    match &*made {
+        [answer] if json && count.is_none() => writeln!(out, "{}", serde_json::to_string_pretty(answer)?)?,
+        _ if json => writeln!(out, "{}", serde_json::to_string_pretty(&made)?)?,
+        _ => {}
+    }
     Ok(())
+}
+
+/// Says that no invite was made, because this one has not been used yet.
+pub(crate) fn unused(invite: &InviteView, interface: &str) -> String {
+    let until = match invite.expires.and_then(|at| at.checked_sub(now().as_secs())) {
+        Some(left @ 1..) => format!(", and is valid for {}", span(left)),
+        _ => String::new(),
+    };
+    let id = invite.id;
+    format!(
+        "the invite {id} has not been used yet{until}. Its token was shown when it was made, and is not stored. If it is lost: \
+         `rustguard invite new --replace{interface}` revokes it and makes another. For one more machine: `rustguard invite new \
+         --another{interface}`. To take it back: `rustguard invite revoke {id}{interface}`"
+    )
 }
 
 fn list(invites: &[InviteView]) -> String {

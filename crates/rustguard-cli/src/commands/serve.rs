@@ -1,5 +1,6 @@
 //! `rustguard serve`: a tunnel that other machines can join.
 
+use super::invite::unused;
 use crate::{
     arguments::{
         self, data_path,
@@ -44,7 +45,8 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         detach::spawn(interface, &line, token.as_ref().map(|token| &***token))?;
         let invite = ask(interface, &invite())?;
         let opened = arguments.open.map(|seconds| ask(interface, &open(seconds))).transpose()?;
-        return announce(&invite, opened.as_ref(), &arguments.interface.option());
+        let status = ask(interface, &Request::Status)?;
+        return announce(&status, &invite, opened.as_ref(), &arguments.interface.option());
     }
     detach::enter();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -94,7 +96,8 @@ async fn serve(arguments: &Serve, configured: Configured, device: &Device, signa
             Some(seconds) => Some(service.request(open(seconds)).await),
             None => None,
         };
-        announce(&invite, opened.as_ref(), &arguments.interface.option())?;
+        let status = service.request(Request::Status).await;
+        announce(&status, &invite, opened.as_ref(), &arguments.interface.option())?;
     }
     let ended = tokio::select! {
         ended = run_until_ended(&arguments.interface.interface, device, signals) => ended,
@@ -112,19 +115,27 @@ fn open(seconds: u64) -> Request {
     Request::Open { seconds, approve: false }
 }
 
-/// Prints how machines can join.
-fn announce(invite: &Answer, opened: Option<&Answer>, interface: &str) -> Result<()> {
-    let (token, endpoint) = match invite {
-        Answer::Invite { token, endpoint, .. } => (token, endpoint.as_deref().unwrap_or("HOST")),
-        Answer::Refused { error } => bail!("cannot create an invite: {error}"),
-        _ => bail!(UNEXPECTED_ANSWER),
-    };
+/// Prints the pools, and how machines can join.
+fn announce(status: &Answer, invite: &Answer, opened: Option<&Answer>, interface: &str) -> Result<()> {
+    let Answer::Status(status) = status else { bail!(UNEXPECTED_ANSWER) };
+    let endpoint = status.endpoint.as_deref().unwrap_or("HOST");
     let mut out = io::stdout().lock();
-    writeln!(
-        out,
-        "To join, run this on the other machine within a day (for more invites: `rustguard invite new{interface}`):\n"
-    )?;
-    writeln!(out, "    rustguard join {endpoint} --token {}\n", token.reveal())?;
+    let pools: Vec<_> = status.pools.iter().map(|pool| pool.prefix.to_string()).collect();
+    let own: Vec<_> = status.pools.iter().map(|pool| pool.address.to_string()).collect();
+    writeln!(out, "Machines get addresses from {}; this machine has {}.\n", pools.join(" and "), own.join(" and "))?;
+    match invite {
+        Answer::Invite { token, .. } => {
+            writeln!(
+                out,
+                "To join, run this on the other machine within a day (for more invites: `rustguard invite new{interface}`):\n"
+            )?;
+            writeln!(out, "    rustguard join {endpoint} --token {}\n", token.reveal())?;
+        }
+        Answer::Unused { invite } => writeln!(out, "No invite was made: {}.\n", unused(invite, interface))?,
+        // The server runs all the same: those who joined are served, and the way in may be a code.
+        Answer::Refused { error } => tracing::warn!("cannot create an invite: {error}"),
+        _ => bail!(UNEXPECTED_ANSWER),
+    }
     match opened {
         None => {
             writeln!(out, "The window for codes and passphrases is closed; `rustguard open 60{interface}` opens it.")?;
@@ -166,7 +177,7 @@ async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
     let mut settings = match before {
         Some(before) if said.defaults => Settings { pools: before.pools, ..Settings::default() },
         Some(before) => before,
-        None => Settings::fresh(&networks::addresses().await?, host::ipv6_available()),
+        None => Settings::fresh(&networks::known().await?, host::ipv6_available()),
     };
     if !said.pools.is_empty() {
         settings.pools.clone_from(&said.pools);

@@ -10,7 +10,7 @@ use crate::{
 use anyhow::{Result, bail};
 use rustguard_serve::{
     Reach, ask,
-    request::{Answer, PeerView, PublicKey, Request, Status},
+    request::{Answer, PeerView, PoolView, PublicKey, Request, Status},
 };
 use std::{
     collections::HashMap,
@@ -66,7 +66,12 @@ fn page(status: &Status, rates: &HashMap<PublicKey, (u64, u64)>) -> String {
         None => line("listening port", &status.port.to_string()),
     }
     for pool in &status.pools {
-        line("pool", &format!("{} ({} leased; this machine is {})", pool.prefix, pool.leased, pool.address));
+        // Of an IPv6 /64, a part is of no interest.
+        let of = if pool.capacity <= 1 << 24 { format!(" of {}", pool.capacity) } else { String::new() };
+        let full = pool.leased as u64 >= pool.capacity;
+        let full = if full { "; full: remove peers, or serve a larger pool that contains it" } else { "" };
+        let PoolView { prefix, leased, address, .. } = pool;
+        line("pool", &format!("{prefix} ({leased}{of} leased; this machine is {address}{full})"));
     }
     if status.isolate {
         line("isolated", "peers cannot reach each other");
@@ -137,7 +142,7 @@ mod tests {
             "public_key": PublicKey([1; 32]).to_string(),
             "port": 51_820,
             "endpoint": "192.0.2.1:51820",
-            "pools": [{ "prefix": "10.150.0.0/24", "address": "10.150.0.1", "leased": 1 }],
+            "pools": [{ "prefix": "10.150.0.0/24", "address": "10.150.0.1", "leased": 1, "capacity": 253 }],
             "isolate": true,
             "window": { "seconds_left": 61, "secret": "code", "attempts_left": 4, "approve": true },
             "waiting": [{ "code": "12345678", "name": null, "source": "192.0.2.9:1" }],
@@ -154,7 +159,7 @@ mod tests {
         assert_eq!(
             page(&status, &rates),
             "interface: rg0\n  public key: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n  reached at: 192.0.2.1:51820\n  \
-             pool: 10.150.0.0/24 (1 leased; this machine is 10.150.0.1)\n  isolated: peers cannot reach each other\n  \
+             pool: 10.150.0.0/24 (1 of 253 leased; this machine is 10.150.0.1)\n  isolated: peers cannot reach each other\n  \
              window: open for a code, with approval: 1 minute, 1 second left, 4 guesses\n  \
              waits for approval: 12345678 a machine without a name, at 192.0.2.9:1\n  \
              invites: 1 can be used; `rustguard invite ls`\n  since the start: 3 admitted, 2 refused\n\n\

@@ -36,6 +36,16 @@ pub(crate) async fn addresses() -> Result<Vec<IpNet>> {
 /// The [`addresses`], and the destinations of the main table's routes to an interface without a gateway. Networks
 /// behind other tunnels have such routes.
 pub(crate) async fn connected() -> Result<Vec<IpNet>> {
+    with_routes(direct).await
+}
+
+/// The [`addresses`], and the destinations of all routes of the main table, except default routes.
+pub(crate) async fn known() -> Result<Vec<IpNet>> {
+    with_routes(destination).await
+}
+
+/// The [`addresses`], and the networks that `of` takes from the routes.
+async fn with_routes(of: impl Fn(&RouteMessage) -> Option<IpNet>) -> Result<Vec<IpNet>> {
     let mut networks = addresses().await?;
     let (connection, netlink, _) = rtnetlink::new_connection()?;
     let connection = tokio::spawn(connection);
@@ -45,17 +55,24 @@ pub(crate) async fn connected() -> Result<Vec<IpNet>> {
     let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
     routes.extend(netlink.route().get(v6).execute().try_collect::<Vec<_>>().await.unwrap_or_default());
     connection.abort();
-    networks.extend(routes.iter().filter_map(direct));
+    networks.extend(routes.iter().filter_map(of));
     Ok(networks)
 }
 
+/// The destination of a route to an interface without a gateway.
 fn direct(route: &RouteMessage) -> Option<IpNet> {
-    let (mut table, mut interface, mut gateway, mut to) = (u32::from(route.header.table), false, false, None);
+    let has = |wanted: fn(&RouteAttribute) -> bool| route.attributes.iter().any(wanted);
+    let gateway = has(|attribute| matches!(attribute, RouteAttribute::Gateway(_) | RouteAttribute::Via(_)));
+    let interface = has(|attribute| matches!(attribute, RouteAttribute::Oif(_)));
+    destination(route).filter(|_| interface && !gateway)
+}
+
+/// The destination of a route of the main table, if it is not a default route or a part of one.
+fn destination(route: &RouteMessage) -> Option<IpNet> {
+    let (mut table, mut to) = (u32::from(route.header.table), None);
     for attribute in &route.attributes {
         match attribute {
             RouteAttribute::Table(number) => table = *number,
-            RouteAttribute::Oif(_) => interface = true,
-            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => gateway = true,
             RouteAttribute::Destination(RouteAddress::Inet(address)) => to = Some(IpAddr::V4(*address)),
             RouteAttribute::Destination(RouteAddress::Inet6(address)) => to = Some(IpAddr::V6(*address)),
             _ => {}
@@ -64,5 +81,5 @@ fn direct(route: &RouteMessage) -> Option<IpNet> {
     let main = table == u32::from(RouteHeader::RT_TABLE_MAIN) && route.header.kind == RouteType::Unicast;
     let network = IpNet::new(to?, route.header.destination_prefix_length).ok()?;
     let wide = network.prefix_len() < if network.addr().is_ipv4() { WIDE_V4 } else { WIDE_V6 };
-    (main && interface && !gateway && !wide).then_some(network)
+    (main && !wide).then_some(network)
 }

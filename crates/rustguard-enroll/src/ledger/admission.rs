@@ -32,7 +32,7 @@ impl<S: LeaseStore> Ledger<S> {
         let v4 = self.choose(self.index.v4.as_ref(), fixed(true), &public_key)?;
         let v6 = self.choose(self.index.v6.as_ref(), fixed(false), &public_key)?;
 
-        let mut changes = self.taken_from_quarantine(&terms, &public_key);
+        let mut changes = self.taken_from_quarantine(v4.into_iter().chain(v6), &public_key);
         if let Origin::Invite(id) = origin
             && let Some(invite) = self.state.invites.get(&id)
         {
@@ -84,42 +84,47 @@ impl<S: LeaseStore> Ledger<S> {
         Ok(())
     }
 
-    /// The address from one pool, if there is such a pool: the fixed one, the key's former one, or a free one.
+    /// The address from one pool, if there is such a pool: the fixed one, the key's former one, a free one, or, if the
+    /// pool is full, the one that has been in quarantine for the longest time.
     fn choose(&self, space: Option<&Space>, fixed: Option<IpAddr>, key: &PublicKey) -> Result<Option<IpAddr>, Refusal> {
         let Some(space) = space else { return Ok(None) };
         let v4 = space.net().addr().is_ipv4();
-        let former = self.state.released.get(key).and_then(|released| {
-            let address = if v4 { released.v4.map(IpAddr::V4) } else { released.v6.map(IpAddr::V6) };
-            address.filter(|&address| self.index.holder(address) == Some(*key))
-        });
+        let former = self
+            .state
+            .released
+            .get(key)
+            .and_then(|released| released.address(v4).filter(|&address| self.index.holder(address) == Some(*key)));
         let free = || if v4 { space.lowest() } else { space.drawn(key) };
-        match fixed.or(former).or_else(free) {
+        match fixed.or(former).or_else(free).or_else(|| self.longest_in_quarantine(v4)) {
             Some(address) => Ok(Some(address)),
             None => Err(Refusal::Exhausted { pool: space.net(), next_free: self.next_free(v4) }),
         }
     }
 
-    /// The earliest time at which an address of a family becomes free, unless a peer is removed before.
-    fn next_free(&self, v4: bool) -> Option<UnixSeconds> {
-        let has = |mine: Option<bool>| mine == Some(true);
-        let quarantine = self.index.quarantines().find(|(_, key)| {
-            let released = self.state.released.get(key);
-            !self.state.leases.contains_key(key)
-                && has(released.map(|released| if v4 { released.v4.is_some() } else { released.v6.is_some() }))
-        });
-        let pending = self.index.pendings().find(|(_, key)| {
-            let lease = self.state.leases.get(key);
-            has(lease.map(|lease| if v4 { lease.v4.is_some() } else { lease.v6.is_some() }))
-        });
-        let pending = pending.map(|(until, _)| self.clock.time_of(until));
-        [quarantine.map(|(until, _)| until), pending].into_iter().flatten().min()
+    /// The address of one family that has been in quarantine for the longest time.
+    fn longest_in_quarantine(&self, v4: bool) -> Option<IpAddr> {
+        self.index.quarantines().find_map(|(_, key)| {
+            let address = self.state.released.get(&key)?.address(v4)?;
+            // A peer that came back has its former address by a lease.
+            (self.index.holder(address) == Some(key) && self.by_address(address).is_none()).then_some(address)
+        })
     }
 
-    /// The addresses that the terms take out of another key's quarantine. An administrator may assign such an address.
-    /// Its former holder does not get it back.
-    fn taken_from_quarantine(&self, terms: &Terms, key: &PublicKey) -> Vec<Change> {
+    /// The earliest time at which an address of a family may become free, unless a peer is removed before: a peer
+    /// without a handshake loses its lease.
+    fn next_free(&self, v4: bool) -> Option<UnixSeconds> {
+        let (until, _) = self.index.pendings().find(|(_, key)| {
+            let lease = self.state.leases.get(key);
+            lease.is_some_and(|lease| if v4 { lease.v4.is_some() } else { lease.v6.is_some() })
+        })?;
+        Some(self.clock.time_of(until))
+    }
+
+    /// Takes the addresses out of other keys' quarantine. An administrator may assign such an address, and a full pool
+    /// gives it away. Its former holder does not get it back.
+    fn taken_from_quarantine(&self, addresses: impl Iterator<Item = IpAddr>, key: &PublicKey) -> Vec<Change> {
         let mut taken = BTreeMap::new();
-        for &address in &terms.addresses {
+        for address in addresses {
             let holder = self.index.holder(address).filter(|holder| holder != key);
             let Some(released) = holder.and_then(|holder| self.state.released.get(&holder)) else { continue };
             let entry = taken.entry(released.public_key).or_insert_with(|| released.clone());

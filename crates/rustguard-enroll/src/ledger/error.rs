@@ -31,7 +31,10 @@ pub enum Refusal {
     #[error("no window is open; open one, or make an invite")]
     Closed,
     /// No address is left in this pool.
-    #[error("no address is left in {pool}; remove a peer or take a larger pool")]
+    #[error(
+        "no address is left in {pool}: all are leased; remove a peer (`rustguard peer rm`), take leases back from silent \
+         machines (`rustguard serve --lease 30d`), or serve a larger pool that contains this one (`rustguard serve --pool`)"
+    )]
     Exhausted {
         /// The pool.
         pool: IpNet,

@@ -13,7 +13,8 @@ pub struct Policy {
     /// How long an ephemeral peer may be silent. The default is 30 minutes, which is several handshakes of a tunnel
     /// with keepalives.
     pub ephemeral: Duration,
-    /// How long an address is reserved for its former key after the lease ended. The default is 24 hours.
+    /// How long an address is reserved for its former key after the lease ended, while the pool has other addresses. The
+    /// default is 24 hours.
     pub quarantine: Duration,
     /// How long a new peer may take for its first handshake. The default is 60 seconds.
     pub pending: Duration,

@@ -211,11 +211,45 @@ fn the_last_address_goes_to_one_and_the_other_is_told_when_there_may_be_one() {
     assert_eq!(next_free(&mut ledger, 2, at(6)), Some(START + 65), "if there is no handshake");
     ledger.confirm(&key(1), at(7)).unwrap();
     assert_eq!(next_free(&mut ledger, 2, at(8)), None);
-    ledger.remove(&key(1), at(9)).unwrap();
-    assert_eq!(next_free(&mut ledger, 2, at(10)), Some(START + 9 + DAY));
     assert_eq!(ledger.invite(&id(1)).unwrap().uses_left, 4, "refusals cost nothing");
-    ledger.expire(at(9 + DAY)).unwrap();
-    ledger.admit(admin(2), at(9 + DAY)).unwrap();
+    // The address of a removed peer is there at once, because there is no other.
+    ledger.remove(&key(1), at(9)).unwrap();
+    assert_eq!(text(ledger.admit(by_invite(2, 1), at(10)).unwrap().lease.v4), "10.0.0.2");
+    assert_eq!(next_free(&mut ledger, 3, at(11)), Some(START + 70));
+}
+
+#[test]
+fn a_full_pool_gives_the_address_that_was_released_first_and_never_one_that_is_leased() {
+    // Four addresses besides the server's: 10.0.0.2 to 10.0.0.5 are leased to 1 to 4, and 10.0.0.6 to 5.
+    let mut ledger = ledger(&["10.0.0.0/29"]);
+    (1..=5).for_each(|peer| drop(ledger.admit(admin(peer), at(0)).unwrap()));
+    ledger.remove(&key(3), at(10)).unwrap();
+    ledger.remove(&key(1), at(20)).unwrap();
+    ledger.remove(&key(5), at(30)).unwrap();
+    let mut ledger = reopened(ledger, at(40));
+    // Back within its quarantine, a peer has its own address, although another was released earlier.
+    assert_eq!(text(ledger.admit(admin(1), at(41)).unwrap().lease.v4), "10.0.0.2");
+    assert_eq!(text(ledger.admit(admin(6), at(42)).unwrap().lease.v4), "10.0.0.4", "released at 10");
+    assert_eq!(text(ledger.admit(admin(7), at(43)).unwrap().lease.v4), "10.0.0.6", "released at 30");
+    let full = ledger.admit(admin(8), at(44)).unwrap_err();
+    assert!(matches!(full, Refusal::Exhausted { .. }), "{full}");
+    for word in ["10.0.0.0/29", "peer rm", "--lease", "--pool"] {
+        assert!(full.to_string().contains(word), "{full}");
+    }
+    // The former holders are like any other.
+    assert!(ledger.admit(admin(3), at(45)).is_err() && ledger.admit(admin(5), at(45)).is_err());
+    ledger.remove(&key(2), at(50)).unwrap();
+    assert_eq!(text(reopened(ledger, at(51)).admit(admin(3), at(51)).unwrap().lease.v4), "10.0.0.3");
+}
+
+#[test]
+fn quarantine_holds_while_there_are_other_addresses() {
+    let mut ledger = ledger(&["10.0.0.0/29"]);
+    ledger.admit(admin(1), at(0)).unwrap();
+    ledger.remove(&key(1), at(1)).unwrap();
+    let mut next = |peer, now| text(ledger.admit(admin(peer), at(now)).unwrap().lease.v4);
+    assert_eq!([next(2, 2), next(3, 3), next(4, 4), next(5, 5)], ["10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]);
+    assert_eq!(next(6, 6), "10.0.0.2");
 }
 
 #[test]

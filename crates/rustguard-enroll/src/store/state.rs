@@ -4,7 +4,7 @@ use rustguard_crypto::x25519::PublicKey;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 /// The state of the ledger.
@@ -24,7 +24,7 @@ pub struct State {
     pub removed: BTreeMap<PublicKey, Tombstone>,
 }
 
-/// The addresses of an ended lease. For a while only the same key can get them.
+/// The addresses of an ended lease. For a while only the same key can get them, unless the pool has no other address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Released {
     /// The former key.
@@ -36,6 +36,13 @@ pub struct Released {
     pub v6: Option<Ipv6Addr>,
     /// When any key may get them.
     pub until: UnixSeconds,
+}
+
+impl Released {
+    /// The address of one family.
+    pub(crate) fn address(&self, v4: bool) -> Option<IpAddr> {
+        if v4 { self.v4.map(IpAddr::V4) } else { self.v6.map(IpAddr::V6) }
+    }
 }
 
 /// A peer that was removed.

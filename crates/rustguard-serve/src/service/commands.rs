@@ -5,7 +5,7 @@ use crate::{
     clock::now,
     request::{
         AddPeer, Added, Answer, ConnectionView, CounterView, InviteState, InviteView, NewInvite, PeerState, PeerView,
-        PoolView, ProblemView, Removed, Request, Status, WaitingView, WindowSecret, WindowView,
+        PoolView, ProblemView, Removed, Request, Status, Unused, WaitingView, WindowSecret, WindowView,
     },
     socket::Call,
 };
@@ -100,14 +100,28 @@ impl<S: LeaseStore> Service<S> {
     fn new_invite(&mut self, invite: NewInvite) -> Result<Answer> {
         let defaults = InviteOptions::default();
         let endpoint = self.endpoint_or(invite.endpoint.as_deref())?;
+        let terms =
+            Terms::default().with_addresses(invite.addresses).with_tag(invite.tag).with_ephemeral(invite.ephemeral);
+        let (now, uses) = (now(), invite.uses.unwrap_or(defaults.uses));
+        let like = |other: &&InviteRecord| {
+            let unused = other.uses_left == other.uses && state_of(other, now.unix.as_secs()) == InviteState::Usable;
+            unused && other.uses == uses && other.terms == terms
+        };
+        let unused: Vec<_> = self.server.ledger().invites().filter(like).cloned().collect();
+        if let Some(last) = unused.iter().max_by_key(|invite| invite.serial).filter(|_| invite.unused == Unused::Refuse)
+        {
+            return Ok(Answer::Unused { invite: invite_view(last, now.unix.as_secs()) });
+        }
         let options = InviteOptions::default()
-            .with_uses(invite.uses.unwrap_or(defaults.uses))
+            .with_uses(uses)
             .with_expires(invite.seconds.map(Duration::from_secs).or(defaults.expires))
-            .with_terms(
-                Terms::default().with_addresses(invite.addresses).with_tag(invite.tag).with_ephemeral(invite.ephemeral),
-            )
+            .with_terms(terms)
             .with_endpoint(endpoint.clone());
-        let invite = self.server.new_invite(options, now(), &mut SystemRng, &mut self.actions).map_err(text)?;
+        let replace = invite.unused == Unused::Revoke;
+        let invite = self.server.new_invite(options, now, &mut SystemRng, &mut self.actions).map_err(text)?;
+        for former in unused.iter().filter(|_| replace) {
+            self.server.revoke_invite(&former.id, now, &mut self.actions).map_err(text)?;
+        }
         let expires = self.server.ledger().invite(&invite.id()).and_then(|record| record.expires);
         Ok(Answer::Invite { token: invite.to_text().into(), id: invite.id(), endpoint, expires })
     }
@@ -168,7 +182,9 @@ impl<S: LeaseStore> Service<S> {
         let instant = now().instant;
         let time = now().unix.as_secs();
         let peers = self.peers().await?;
+        let (v4, v6) = self.server.ledger().pools().capacity();
         let pools = self.settings.own_addresses().into_iter().map(|own| PoolView {
+            capacity: (if own.addr().is_ipv4() { v4 } else { v6 }).try_into().unwrap_or(u64::MAX),
             prefix: own.trunc(),
             address: own.addr(),
             leased: peers.iter().flat_map(|peer| &peer.addresses).filter(|&address| own.contains(address)).count(),
