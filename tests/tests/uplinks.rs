@@ -10,6 +10,8 @@ use anyhow::{Result, ensure};
 use rustguard_tests::{Conf, Lab, Node, PeerConf, Program, Tunnel, eventually, scenario};
 use std::time::Duration;
 
+/// Less than WireGuard's timers take to find out that nothing comes back, and less than a passive keepalive takes.
+const AT_ONCE: Duration = Duration::from_secs(8);
 /// Less than WireGuard's timers take to find out that nothing comes back.
 const SOON: Duration = Duration::from_secs(10);
 /// Inside the tunnel: of `a`, of `b`.
@@ -178,5 +180,161 @@ fn an_address_that_the_route_never_led_by_stays() {
             ensure!(uplinks.seen(&b)? == "10.1.0.2:51820", "{}", uplinks.seen(&b)?);
         }
         Ok(())
+    });
+}
+
+/// The router counts the initiations of `a`. They are 148 bytes long, in UDP.
+fn count_initiations(uplinks: &Uplinks) -> Result<()> {
+    uplinks.router.count("initiations", "prerouting", "iifname { net1, net2 } udp dport 51820 udp length 156")
+}
+
+/// The router has seen so many initiations of `a`, and no more.
+fn has_initiated(uplinks: &Uplinks, times: u64) -> Result<()> {
+    eventually(&format!("{times} initiations"), AT_ONCE, || Ok(uplinks.router.counted("initiations")? >= times))?;
+    let seen = uplinks.router.counted("initiations")?;
+    ensure!(seen == times, "{seen} initiations instead of {times}");
+    Ok(())
+}
+
+/// Nobody sends anything: only the change of the network makes `a` speak.
+fn is_told(lab: &Lab, v6: bool) -> Result<()> {
+    if !lab.is_about_rustguard("what peers hear of a changed network") {
+        return Ok(());
+    }
+    let uplinks = Uplinks::new(lab, v6)?;
+    let (_a, b) = uplinks.start(lab, Program::Reference)?;
+    uplinks.a.reaches(INSIDE[1], 10)?;
+    count_initiations(&uplinks)?;
+    for (times, (link, net)) in [("two", 2), ("one", 1)].into_iter().enumerate() {
+        uplinks.leave_by(link)?;
+        let here = if v6 { format!("[fd0{net}::2]:51820") } else { format!("10.{net}.0.2:51820") };
+        eventually(&format!("the peer has {here}"), AT_ONCE, || Ok(uplinks.seen(&b)? == here))?;
+        has_initiated(&uplinks, times as u64 + 1)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_idle_peer_is_told_at_once_that_the_route_has_moved() {
+    scenario(|lab| is_told(lab, false));
+}
+
+#[test]
+fn an_idle_peer_is_told_at_once_that_the_route_has_moved_over_ipv6() {
+    scenario(|lab| is_told(lab, true));
+}
+
+/// As with a laptop that leaves the wire before it has found a wireless network.
+#[test]
+fn one_who_sends_gets_answers_again_when_an_uplink_has_gone_and_another_has_come() {
+    scenario(|lab| {
+        if !lab.is_about_rustguard("what peers hear of a changed network") {
+            return Ok(());
+        }
+        let uplinks = Uplinks::new(lab, false)?;
+        uplinks.a.sh("ip link set two down")?;
+        let (_a, b) = uplinks.start(lab, Program::Reference)?;
+        uplinks.b.reaches(INSIDE[0], 10)?;
+        // Only `b` sends, and `a` gets nothing that it could answer.
+        let mut ping = uplinks.b.keeps_pinging(INSIDE[0])?;
+        uplinks.a.sh("ip link set one down")?;
+        uplinks.a.sh("ip link set two up; ip addr show dev two | grep -q 10.2.0.2")?;
+        uplinks.a.sh("ip route add default via 10.2.0.1 dev two")?;
+        ping.lost_at_most(15)?;
+        ensure!(uplinks.seen(&b)? == "10.2.0.2:51820", "{}", uplinks.seen(&b)?);
+        Ok(())
+    });
+}
+
+/// The new network has IPv6 only, and the peer's name has an address of each version.
+#[test]
+fn a_name_whose_address_has_no_route_any_more_is_resolved_again() {
+    scenario(|lab| {
+        if !lab.is_about_rustguard("names after a change of the network") {
+            return Ok(());
+        }
+        let mut uplinks = Uplinks::new(lab, false)?;
+        lab.host("10.3.0.2", "b.example")?;
+        lab.host("fd03::2", "b.example")?;
+        uplinks.conf_a.peers[0].endpoint = Some("b.example:51820".to_owned());
+        uplinks.conf_b.peers[0].endpoint = None;
+        let (a, b) = uplinks.start(lab, Program::Reference)?;
+        uplinks.a.reaches(INSIDE[1], 10)?;
+        ensure!(uplinks.seen(&b)? == "10.1.0.2:51820", "{}", uplinks.seen(&b)?);
+        uplinks.a.sh("ip -6 route add default via fd01::1 dev one; ip route del default")?;
+        eventually("the other address is used", AT_ONCE, || Ok(a.dump()?.peers[0].endpoint == "[fd03::2]:51820"))?;
+        eventually("the peer is told", AT_ONCE, || Ok(uplinks.seen(&b)? == "[fd01::2]:51820"))
+    });
+}
+
+#[test]
+fn an_idle_peer_is_told_of_another_address_on_the_same_link() {
+    scenario(|lab| {
+        if !lab.is_about_rustguard("what peers hear of a changed network") {
+            return Ok(());
+        }
+        let uplinks = Uplinks::new(lab, false)?;
+        let (_a, b) = uplinks.start(lab, Program::Reference)?;
+        uplinks.a.reaches(INSIDE[1], 10)?;
+        uplinks.a.sh("ip addr add 10.1.0.3/24 dev one; ip addr del 10.1.0.2/24 dev one")?;
+        eventually("the peer has the new address", AT_ONCE, || Ok(uplinks.seen(&b)? == "10.1.0.3:51820"))
+    });
+}
+
+/// The cable may be in another network now, with the same addresses.
+#[test]
+fn an_idle_peer_is_greeted_when_the_link_is_back() {
+    scenario(|lab| {
+        if !lab.is_about_rustguard("what peers hear of a changed network") {
+            return Ok(());
+        }
+        let uplinks = Uplinks::new(lab, false)?;
+        let (_a, _b) = uplinks.start(lab, Program::Reference)?;
+        uplinks.a.reaches(INSIDE[1], 10)?;
+        count_initiations(&uplinks)?;
+        uplinks.router.sh("ip link set net1 down")?;
+        eventually("no carrier", SOON, || Ok(uplinks.a.sh("ip link show one")?.contains("NO-CARRIER")))?;
+        uplinks.router.sh("ip link set net1 up")?;
+        has_initiated(&uplinks, 1)
+    });
+}
+
+/// What containers, a renewed lease and the tunnel itself do to the host's addresses.
+#[test]
+fn addresses_and_links_that_lead_to_no_peer_cost_no_handshake() {
+    scenario(|lab| {
+        if !lab.is_about_rustguard("what peers hear of a changed network") {
+            return Ok(());
+        }
+        let uplinks = Uplinks::new(lab, false)?;
+        let (_a, b) = uplinks.start(lab, Program::Reference)?;
+        uplinks.a.reaches(INSIDE[1], 10)?;
+        count_initiations(&uplinks)?;
+        uplinks.a.sh("for n in $(seq 100); do
+                 ip link add ve$n type veth peer name ce$n
+                 ip addr add 172.17.$n.1/24 dev ve$n; ip link set ve$n up; ip link set ce$n up
+                 ip addr add 10.9.7.$n/32 dev wga
+             done
+             ip addr replace 10.1.0.2/24 dev one valid_lft 3600 preferred_lft 3600
+             for n in $(seq 100); do ip link del ve$n; done")?;
+        // The next change that matters is the first that costs one.
+        uplinks.leave_by("two")?;
+        eventually("the peer has the new address", AT_ONCE, || Ok(uplinks.seen(&b)? == "10.2.0.2:51820"))?;
+        has_initiated(&uplinks, 1)
+    });
+}
+
+#[test]
+fn a_peer_that_had_a_session_is_greeted_when_the_interface_is_set_up_again() {
+    scenario(|lab| {
+        if !lab.is_about_rustguard("an interface that is set up again") {
+            return Ok(());
+        }
+        let uplinks = Uplinks::new(lab, false)?;
+        let (_a, _b) = uplinks.start(lab, Program::Reference)?;
+        uplinks.a.reaches(INSIDE[1], 10)?;
+        count_initiations(&uplinks)?;
+        uplinks.a.sh("ip link set wga down; ip link set wga up")?;
+        has_initiated(&uplinks, 1)
     });
 }

@@ -22,6 +22,7 @@ use self::{
 pub use crate::peer::{PeerConfig, PeerId};
 use crate::{
     activity::Activity,
+    constants::REJECT_AFTER_TIME,
     cookie::{self, Checker, Screen, Standing},
     load::Load,
     noise,
@@ -39,6 +40,11 @@ use retry::Attempt;
 pub use retry::AttemptStatus;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use zeroize::{Zeroize, Zeroizing};
+
+/// The maximum number of initiations in one [`Node::tick`]. Each of them costs about 80 µs.
+const TICK_INITIATIONS: usize = 16;
+/// The maximum number of timers that one [`Node::tick`] runs. Without an initiation, a timer costs about a microsecond.
+const TICK_TIMERS: usize = 1_024;
 
 /// The protocol state of an interface: see the [module](self).
 pub struct Node {
@@ -257,6 +263,23 @@ impl Node {
         self.restart_handshake(peer, now, rng, out);
     }
 
+    /// As [`handshake_now`](Self::handshake_now), at the time `at`: [`tick`](Self::tick) spreads the handshakes of many peers. If a
+    /// packet is to be sent before, the handshake does not wait for that time.
+    pub fn handshake_at(&mut self, peer: PeerId, at: Instant) {
+        self.restart_handshake_at(peer, at);
+    }
+
+    /// Whether anything authentic passed to or from the peer in the last Reject-After-Time (180 s) before `now`, or we try to reach it:
+    /// by a handshake or by persistent keepalive. A change of the network matters to these peers.
+    pub fn is_in_use(&self, peer: PeerId, now: Instant) -> bool {
+        self.peers.get(&peer).is_some_and(|peer| {
+            let lately = |at| now.since(at) < REJECT_AFTER_TIME;
+            peer.activity.last_traversal().is_some_and(lately)
+                || peer.attempt.is_some()
+                || peer.started && peer.keepalive_interval().is_some()
+        })
+    }
+
     /// Begins a handshake at the time `at` though there is nothing to send, unless there is a session or a handshake by then. A peer that
     /// still uses a session from before a restart of this node learns so at once that the session has ended. The attempt ends after three
     /// initiations without an answer, without [`Event::HandshakeFailed`].
@@ -288,6 +311,7 @@ impl Node {
     pub fn stop(&mut self, out: &mut Vec<Action>) {
         self.stopped = true;
         for (&id, peer) in &mut self.peers {
+            peer.resumes |= peer.attempt.is_some() || peer.keypairs.sealer().is_some();
             // The look goes on: it is the data plane's to ask for one, and finds nothing.
             for timer in [Timer::Handshake, Timer::Keepalive, Timer::Erase] {
                 self.timers.disarm(id, &mut peer.armed, timer);
@@ -305,12 +329,23 @@ impl Node {
         }
     }
 
-    /// The interface was set up again: persistent keepalives are sent, as by [`start`](Self::start).
-    pub fn resume(&mut self, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
+    /// The interface was set up again: a handshake begins with each peer that had a session or an attempt when the node was stopped, and
+    /// with each started peer that has persistent keepalive. [`tick`](Self::tick) sends the initiations.
+    pub fn resume(&mut self, now: Now) {
         self.stopped = false;
-        let started: Vec<_> = self.peers.iter().filter(|(_, peer)| peer.started).map(|(&id, _)| id).collect();
-        for id in started {
-            self.send_keepalive(id, now, rng, out);
+        for (&id, peer) in &mut self.peers {
+            let resumes = core::mem::take(&mut peer.resumes);
+            if peer.started
+                && let Some(interval) = peer.keepalive_interval()
+            {
+                peer.attempt = Some(Attempt::new(now.instant));
+                self.timers.arm(id, &mut peer.armed, Timer::Keepalive, now.instant + interval);
+            } else if resumes {
+                peer.attempt = Some(Attempt::greeting(now.instant));
+            } else {
+                continue;
+            }
+            self.timers.arm(id, &mut peer.armed, Timer::Handshake, now.instant);
         }
     }
 
@@ -319,12 +354,16 @@ impl Node {
         self.timers.next()
     }
 
-    /// Runs the timers that are due.
+    /// Runs the timers that are due: at most 1,024 of them, and not more after 16 initiations. [`deadline`](Self::deadline) has passed
+    /// already where some are left. So the handshakes of thousands of peers, due at once, do not keep the caller from other work.
     pub fn tick(&mut self, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
+        let mut initiations = 0;
         // As many as are due now: where time saturates, a timer set again would be due at once and for ever.
-        for _ in 0..self.timers.due(now.instant) {
-            let Some((peer, timer)) = self.timers.first() else { break };
+        for _ in 0..self.timers.due(now.instant, TICK_TIMERS) {
+            let Some((peer, timer)) = self.timers.first().filter(|_| initiations < TICK_INITIATIONS) else { break };
+            let before = out.len();
             self.run_timer(peer, timer, now, rng, out);
+            initiations += out[before..].iter().filter(|action| matches!(action, Action::Send { .. })).count();
         }
     }
 }

@@ -10,7 +10,7 @@
 //! | names that are resolved | [`resolver`] | [`resolve`] |
 //! | several paths to a peer | [`paths::peer_paths`] | [`paths`] |
 //! | the longest packet that reaches a peer | in [`peer`] | [`path_mtu`] |
-//! | our own address on the way to a peer | [`sources::source`] | [`sources`] |
+//! | the way to a peer, our own address on it | [`sources::source`] | [`sources`], [`greetings`] |
 //! | the routing engine | [`engine::host`] | [`engine`] |
 //! | what may be relayed | [`relay`] | [`run`] |
 //! | what peers can repeat in the log | [`peer_log`] | everywhere |
@@ -21,6 +21,7 @@ mod channels;
 mod command;
 mod connection;
 mod engine;
+mod greetings;
 mod handshake;
 mod path_mtu;
 mod paths;
@@ -51,6 +52,7 @@ use allowed::Allowed;
 use channels::channels;
 pub(crate) use command::{Command, ControlEnd, DeviceEnd, channels as device_channels};
 use engine::host::EngineHost;
+use greetings::Greetings;
 use paths::peer_paths::Schedule;
 use peer::Peer;
 use peer_log::{Line, PeerLog, Topic};
@@ -95,6 +97,8 @@ struct Control<B: Binder> {
     relay: RelayPolicy,
     /// Whether our own addresses still suit the routes to peers.
     sources: Sources,
+    /// Who is to hear of a change of the network.
+    greetings: Greetings,
     counters: Option<Counters>,
     /// The kernel's routes that the routing engine announces.
     redistributed: Option<KernelRoutes>,
@@ -152,6 +156,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         next_greeting: settings.greet.then(|| now().instant),
         relay: RelayPolicy::new(&settings, interface.as_ref(), senders.relay),
         sources: Sources::new(interface.is_some(), senders.sources),
+        greetings: Greetings::default(),
         counters: settings.counters,
         redistributed,
     };

@@ -67,6 +67,11 @@ impl Device {
         self.handle.handshake_now().await;
     }
 
+    /// The same as [`DeviceHandle::network_changed`].
+    pub async fn network_changed(&self) {
+        self.handle.network_changed().await;
+    }
+
     /// The events from now on.
     pub fn events(&self) -> Events {
         Events::new(self.events.subscribe())
@@ -131,10 +136,18 @@ impl DeviceHandle {
         answered.await.map_err(|_| UpdateError::Closed)?
     }
 
-    /// Starts a handshake with every peer whose endpoint is known. Call this when the network under the tunnel has
-    /// changed.
+    /// Starts a handshake with every peer whose endpoint is known, whether or not the peer is in use. After a change of the
+    /// network, [`network_changed`](Self::network_changed) is better.
     pub async fn handshake_now(&self) {
         let _ = self.commands.send(Command::HandshakeNow).await;
+    }
+
+    /// The network under the tunnel has changed, or the machine was suspended. Every peer with which anything authentic
+    /// was exchanged in the last three minutes, or that we try to reach, learns our new address by a keepalive; a
+    /// handshake shows whether the peer can be reached. Each peer is told once a second at most. A device with an
+    /// interface of the kernel notices changes by itself.
+    pub async fn network_changed(&self) {
+        let _ = self.commands.send(Command::NetworkChanged).await;
     }
 
     /// Sends a datagram of another protocol from the tunnel's port: see

@@ -35,7 +35,7 @@ mod route_lookup;
 mod route_table;
 
 pub use answers::HostEvent;
-pub(crate) use answers::{ForwardRules, Way};
+pub(crate) use answers::{Exit, ForwardRules, Way};
 pub use errno::{EEXIST, already_gone, errno};
 pub use error::KernelError;
 pub use learned_default_route::{DefaultRouteGuard, GuardFuture, LearnedTables};

@@ -32,6 +32,8 @@ pub(crate) struct Peer {
     pub(crate) last_handshake: Option<Duration>,
     /// There is a known way to the peer, so that persistent keepalive makes sense.
     pub(crate) started: bool,
+    /// There was a session or an attempt when the node was stopped.
+    pub(crate) resumes: bool,
     pub(crate) armed: Armed,
     static_static: StaticStatic,
     timestamp_sent: Option<Timestamp>,
@@ -64,6 +66,7 @@ impl Peer {
             handshake_sent: None,
             last_handshake: None,
             started: false,
+            resumes: false,
             armed: Armed::default(),
             static_static: StaticStatic::Unknown,
             timestamp_sent: None,

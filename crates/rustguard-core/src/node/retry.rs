@@ -60,19 +60,21 @@ impl Node {
     /// message we sent, as the kernel does: the peer may be about to confirm the session of our response.
     pub(super) fn begin_handshake(&mut self, id: PeerId, now: Now, rng: &mut impl CryptoRng, out: &mut Vec<Action>) {
         let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
-        match &mut peer.attempt {
-            None => peer.attempt = Some(Attempt::new(now.instant)),
-            Some(attempt) if attempt.greeting => {
-                (attempt.since, attempt.greeting) = (now.instant, false);
-                if attempt.tries > 0 {
-                    // An initiation is on its way, and the next one has its time.
-                    return;
-                }
-            }
-            Some(_) => return,
+        let attempt = peer.attempt.get_or_insert_with(|| Attempt::new(now.instant));
+        if attempt.greeting {
+            (attempt.since, attempt.greeting) = (now.instant, false);
         }
+        if attempt.tries > 0 {
+            // An initiation is on its way, and the next one has its time.
+            return;
+        }
+        attempt.since = attempt.since.min(now.instant);
         match peer.handshake_sent.map(|sent| sent + REKEY_TIMEOUT).filter(|&earliest| earliest > now.instant) {
-            Some(earliest) => self.timers.arm(id, &mut peer.armed, Timer::Handshake, earliest),
+            Some(earliest) => {
+                // An attempt of `handshake_at` may have an earlier time, because it does not wait for Rekey-Timeout.
+                let at = peer.armed[Timer::Handshake as usize].map_or(earliest, |armed| armed.min(earliest));
+                self.timers.arm(id, &mut peer.armed, Timer::Handshake, at);
+            }
             None => self.initiate(id, now, rng, out),
         }
     }
@@ -91,6 +93,15 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
         peer.attempt = Some(Attempt::new(now.instant));
         self.initiate(id, now, rng, out);
+    }
+
+    /// Sets the time of a handshake that begins as if none had been tried.
+    pub(super) fn restart_handshake_at(&mut self, id: PeerId, at: Instant) {
+        let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
+        // An initiation of before may still be answered.
+        peer.attempt = Some(Attempt::new(at));
+        let at = peer.armed[Timer::Handshake as usize].map_or(at, |armed| armed.min(at));
+        self.timers.arm(id, &mut peer.armed, Timer::Handshake, at);
     }
 
     /// The handshake timer of `id`: the next initiation, or the end of the attempt.

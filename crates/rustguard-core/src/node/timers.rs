@@ -49,9 +49,9 @@ impl Timers {
         self.0.first().map(|&(at, ..)| at)
     }
 
-    /// How many are due.
-    pub(crate) fn due(&self, now: Instant) -> usize {
-        self.0.iter().take_while(|(at, ..)| *at <= now).count()
+    /// How many are due, counted up to `limit`.
+    pub(crate) fn due(&self, now: Instant, limit: usize) -> usize {
+        self.0.iter().take(limit).take_while(|(at, ..)| *at <= now).count()
     }
 
     /// What is due first; the caller clears it or sets it again.

@@ -575,6 +575,28 @@ fn ten_thousand_peers() {
     assert_eq!(tunnel.deadline(), None, "idle peers wait for nothing");
 }
 
+/// Without persistent keepalive as well, a peer that the node spoke to hears of the interface that is set up again, and no
+/// other.
+#[test]
+fn a_resumed_node_greets_those_that_it_spoke_to() {
+    let mut rng = StdRng::seed_from_u64(seed_or(404));
+    let (ours, theirs) = (secret(&mut rng), secret(&mut rng).public_key());
+    let (mut server, spoken_to) = node(&ours, theirs, &mut rng);
+    let silent = server.add_peer(peer_config(secret(&mut rng).public_key())).expect("a new peer");
+    let mut out = Vec::new();
+    server.handshake_wanted(spoken_to, at(secs(1)), &mut rng, &mut out);
+    server.stop(&mut out);
+    server.resume(at(secs(600)));
+    out.clear();
+    server.tick(at(secs(600)), &mut rng, &mut out);
+    assert!(matches!(out[..], [Action::Send { peer, .. }] if peer == spoken_to && peer != silent), "{out:?}");
+    // Nobody waits for it: it ends after three initiations, and nothing is said.
+    while let Some(deadline) = server.deadline() {
+        server.tick(at(deadline.since(at(Duration::ZERO).instant)), &mut rng, &mut out);
+    }
+    assert_eq!((initiations(&out).len(), out.len()), (3, 3), "{out:?}");
+}
+
 /// The interface is set down: nothing is left that could send, and nothing is answered. Up again, persistent keepalive begins again.
 #[test]
 fn a_stopped_node_is_silent_until_it_is_resumed() {
@@ -609,7 +631,8 @@ fn a_stopped_node_is_silent_until_it_is_resumed() {
     }
     assert!(out.is_empty(), "{out:?}");
 
-    server.resume(at(secs(1_000)), &mut rng, &mut out);
+    server.resume(at(secs(1_000)));
+    server.tick(at(secs(1_000)), &mut rng, &mut out);
     assert_eq!(initiations(&out).len(), 1, "{out:?}");
     let message = initiation(&mut client, server_peer, secs(1_001), &mut rng);
     assert_eq!(server.handle(from, &message, at(secs(1_001)), &mut rng, &mut out), Ok(()));

@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, reason = "the seed of a failed test has to be seen")]
 
 mod adversary;
+mod crowd;
 mod handshakes;
 mod packets;
 mod sim;

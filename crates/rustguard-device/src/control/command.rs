@@ -24,6 +24,7 @@ pub(crate) enum Command {
     StatusWithSecrets(oneshot::Sender<(Status, Secrets)>),
     Routing(oneshot::Sender<RoutingStatus>),
     HandshakeNow,
+    NetworkChanged,
     Send(Datagram),
     Shutdown,
 }

@@ -55,11 +55,12 @@ impl<B: Binder> Control<B> {
         self.node.handshake_wanted(peer, now(), &mut rand::rng(), &mut self.actions);
     }
 
-    /// Starts a handshake with every peer whose endpoint is known.
+    /// Starts a handshake with every peer whose endpoint is known. The node's ticks send the initiations.
     pub(super) fn handshake_now(&mut self) {
+        let now = now().instant;
         for (&peer, entry) in &self.peers {
             if entry.shared.endpoint.load().is_some() {
-                self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions);
+                self.node.handshake_at(peer, now);
             }
         }
     }

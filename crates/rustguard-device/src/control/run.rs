@@ -23,7 +23,7 @@ use crate::{
     status::Cause,
 };
 use ipnet::IpNet;
-use rustguard_core::node::PeerId;
+use rustguard_core::{node::PeerId, time::Instant};
 use rustguard_tun::Endpoint;
 use std::{
     collections::BTreeSet,
@@ -154,6 +154,7 @@ impl<B: Binder> Control<B> {
                 self.paths_deadline(),
                 self.path_mtu_deadline(),
                 self.peer_log.deadline(),
+                self.greetings_deadline(),
             ];
             wakers.timer.set(deadlines.into_iter().flatten().min());
             let message = wakers.next(&mut round, &mut self.relay).await;
@@ -161,10 +162,10 @@ impl<B: Binder> Control<B> {
                 return reason;
             }
             self.apply(None);
-            if suspend.resumed() {
-                tracing::info!("the machine was asleep: starting handshakes");
-                self.handshake_now();
-                self.apply(None);
+            if let Some(slept) = suspend.resumed() {
+                tracing::info!("the machine was asleep for {} s: starting handshakes", slept.as_secs());
+                let slept = u64::try_from(slept.as_nanos()).unwrap_or(u64::MAX);
+                self.greet_in_use(Instant::from_nanos(now().instant.as_nanos().saturating_sub(slept)));
             }
         }
     }
@@ -210,6 +211,7 @@ impl<B: Binder> Control<B> {
             Command::StatusWithSecrets(answer) => drop(answer.send((self.status(), self.secrets()))),
             Command::Routing(answer) => drop(answer.send(self.routing_status())),
             Command::HandshakeNow => self.handshake_now(),
+            Command::NetworkChanged => self.changed_by_embedder(),
             Command::Send(Datagram { endpoint, bytes }) => {
                 self.transmit(endpoint, 0, &bytes);
             }
@@ -220,6 +222,7 @@ impl<B: Binder> Control<B> {
 
     /// The time has come for something.
     fn tick(&mut self) {
+        self.greetings_tick();
         self.node.tick(now(), &mut rand::rng(), &mut self.actions);
         self.engine_tick();
         self.paths_tick();
@@ -287,6 +290,7 @@ impl<B: Binder> Control<B> {
                 self.path_mtus_changed();
                 self.engine_host.network_changed();
             }
+            HostEvent::LinkRegained(interface) => self.link_regained(interface),
             HostEvent::LinkUp => {
                 self.resume();
                 self.engine_host.link_up();
@@ -294,6 +298,18 @@ impl<B: Binder> Control<B> {
             HostEvent::LinkDown => self.stop(),
         }
         None
+    }
+
+    /// The embedder says that the network under the tunnel has changed.
+    fn changed_by_embedder(&mut self) {
+        if !self.sources.with_routes() {
+            // Nobody says which of our addresses are still right.
+            for entry in self.peers.values() {
+                entry.shared.forget_source();
+            }
+        }
+        self.greet_in_use(now().instant);
+        self.host_event(HostEvent::NetworkChanged);
     }
 
     /// Asks the kernel for the host's addresses and routes, where they matter.

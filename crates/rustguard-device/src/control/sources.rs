@@ -1,4 +1,8 @@
-//! Our own address on the way to each peer, when the kernel's routes change.
+//! The way to each peer, and our own address on it, when the kernel's routes change.
+//!
+//! The kernel is asked by which interface and router, and from which address, datagrams to a peer leave. Where the answer is another
+//! than before, the peer is [greeted](super::greetings). So hundreds of addresses that Docker adds, a renewed DHCP lease, and the
+//! tunnel's own addresses cost questions and no handshakes. Where there is no route to a peer, its name is resolved again.
 //!
 //! Packets to one of our addresses are answered from that address (sticky sources). When the route to the peer moves to another
 //! interface, that address becomes wrong: a strict reverse path filter on the way drops what comes from it. So after a change of
@@ -15,15 +19,16 @@ use super::{
     Control,
     peer::Peer,
     peer_log::{Line, Topic},
+    timer::now,
 };
 use crate::{
     binder::Binder,
-    kernel::{SourceLookup, Way},
+    kernel::{Exit, SourceLookup, Way},
 };
 use futures_util::future::join_all;
 use rustguard_core::node::PeerId;
-use rustguard_tun::{Endpoint, LocalAddr};
-use source::{Due, SourceAnswer, SourceAnswers};
+use rustguard_tun::Endpoint;
+use source::{Due, Question, SourceAnswer, SourceAnswers};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -34,6 +39,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The pause is also at least so many times what the batch took: with any number of peers, this takes at most a fifth of the time.
 const REST: u32 = 4;
 
+/// How often a pass over all peers begins anew when the network changes meanwhile, before a pass has to reach its end. The first
+/// peers of a pass are those in use.
+const RESTARTS: u32 = 8;
+
 /// The peers whose routes are to be asked for.
 pub(super) struct Sources {
     /// None over transports of the embedder's own.
@@ -42,12 +51,32 @@ pub(super) struct Sources {
     /// The last one is asked for next.
     due: Vec<PeerId>,
     busy: bool,
+    /// How often the present pass has begun anew.
+    restarts: u32,
+    /// The network has changed since the present pass began for the last time.
+    again: bool,
+    /// Interfaces that have their link again. Whatever leaves by them may be at another network.
+    regained: Vec<u32>,
     answers: mpsc::Sender<SourceAnswers>,
 }
 
 impl Sources {
     pub(super) fn new(with_routes: bool, answers: mpsc::Sender<SourceAnswers>) -> Self {
-        Self { with_routes, lookup: None, due: Vec::new(), busy: false, answers }
+        Self {
+            with_routes,
+            lookup: None,
+            due: Vec::new(),
+            busy: false,
+            restarts: 0,
+            again: false,
+            regained: Vec::new(),
+            answers,
+        }
+    }
+
+    /// Whether the kernel's routes matter: it sends the tunnel's datagrams.
+    pub(super) fn with_routes(&self) -> bool {
+        self.with_routes
     }
 }
 
@@ -56,6 +85,13 @@ impl<B: Binder> Control<B> {
     pub(super) fn look_at_sources(&mut self) {
         if !self.sources.with_routes {
             return;
+        }
+        if self.sources.busy || !self.sources.due.is_empty() {
+            if self.sources.restarts == RESTARTS {
+                self.sources.again = true;
+                return;
+            }
+            self.sources.restarts += 1;
         }
         let mut due: Vec<_> = self
             .peers
@@ -73,11 +109,20 @@ impl<B: Binder> Control<B> {
         self.ask_for_sources();
     }
 
+    /// Another interface has its link again.
+    pub(super) fn link_regained(&mut self, interface: u32) {
+        if !self.sources.regained.contains(&interface) {
+            self.sources.regained.push(interface);
+        }
+        self.look_at_sources();
+    }
+
     /// The peer was heard from somewhere new, or at another address of ours.
     pub(super) fn source_learned(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get_mut(&peer).filter(|_| self.sources.with_routes) else { return };
-        let Some((_, local)) = question(entry) else { return };
-        if entry.source.due == Due::No && entry.source.checked != Some(local) {
+        let Some(Question { endpoint, local }) = question(entry) else { return };
+        let known = entry.source.knows_exit(endpoint.remote.ip()) && (local.is_none() || entry.source.checked == local);
+        if entry.source.due == Due::No && !known {
             entry.source.due = Due::Learned;
             self.sources.due.push(peer);
             self.ask_for_sources();
@@ -111,15 +156,19 @@ impl<B: Binder> Control<B> {
         while let Some(peer) = self.sources.due.pop() {
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
             let cause = std::mem::take(&mut entry.source.due);
-            if let Some((asked, local)) = question(entry).filter(|_| cause != Due::No) {
-                batch.push((peer, cause, asked, local));
+            if let Some(question) = question(entry).filter(|_| cause != Due::No) {
+                batch.push((peer, cause, question));
             }
             if batch.len() == BATCH {
                 break;
             }
         }
         if batch.is_empty() {
-            return;
+            self.sources.restarts = 0;
+            if std::mem::take(&mut self.sources.again) {
+                return self.look_at_sources();
+            }
+            return self.sources.regained.clear();
         }
         if self.sources.lookup.is_none() {
             match SourceLookup::open() {
@@ -136,9 +185,18 @@ impl<B: Binder> Control<B> {
         let (started, mark, port) = (Instant::now(), self.sockets.fwmark(), self.sockets.port());
         let questions: Vec<_> = batch
             .into_iter()
-            .map(|(peer, cause, asked, local)| {
-                let way = lookup.way(asked.remote, local.ip, mark, port);
-                async move { SourceAnswer { peer, cause, asked, local, way: way.await } }
+            .map(|(peer, cause, question)| {
+                let Question { endpoint, local } = question;
+                let from_local = local.map(|local| lookup.way(Endpoint { local: Some(local), ..endpoint }, mark, port));
+                let bound = Endpoint { local: endpoint.local.filter(|local| local.bound), ..endpoint };
+                let way = lookup.way(bound, mark, port);
+                async move {
+                    let from_local = match from_local {
+                        Some(way) => Some(way.await),
+                        None => None,
+                    };
+                    SourceAnswer { peer, cause, question, from_local, way: way.await }
+                }
             })
             .collect();
         let answers = self.sources.answers.clone();
@@ -158,50 +216,88 @@ impl<B: Binder> Control<B> {
             self.sources.busy = false;
             return self.ask_for_sources();
         }
-        for SourceAnswer { peer, cause, asked, local, way } in answers {
+        let now = now().instant;
+        for answer in answers {
+            let (peer, changed) = (answer.peer, answer.cause == Due::Changed);
+            let given_up = self.source_answered(&answer);
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
-            let new = entry.source.checked.replace(local) != Some(local);
-            let led = entry.source.led.contains(&local.interface);
-            match way {
-                Way::Interface(index) => entry.source.leads_by(index),
-                Way::NotOurs => {}
+            let remote = answer.question.endpoint.remote.ip();
+            let exit = match answer.way {
+                Way::By(exit) => Some(exit),
+                Way::Unreachable | Way::NotOurs => None,
                 Way::Unknown => continue,
+            };
+            if !changed {
+                // A change of the network that is still to be looked at must not go unnoticed.
+                if !entry.source.knows_exit(remote) {
+                    entry.source.leaves_by(remote, exit);
+                }
+                continue;
             }
-            if way == Way::Interface(local.interface) {
-                entry.source.doubted = false;
-                entry.shared.restore_source(local);
-            } else if led || way == Way::NotOurs || new && cause == Due::Changed {
-                entry.source.doubted = false;
-                entry.shared.abandon_source(&asked, local);
-                let line = Line::new(
-                    entry.label(&entry.shared.public_key),
-                    format_args!(
-                        "the route to {} has left the interface of {}: the kernel chooses our address anew",
-                        asked.remote, local.ip
-                    ),
-                );
-                // A peer that comes to two addresses of ours in turn can cause one after the other.
-                self.tell(peer, Topic::Source, line);
+            let moved = entry.source.leaves_by(remote, exit)
+                || exit.is_some_and(|Exit { interface, .. }| self.sources.regained.contains(&interface));
+            if !self.node.is_in_use(peer, now) {
+                continue;
+            }
+            if exit.is_none() {
+                self.resolve_again(peer, 0);
+            } else if moved || given_up {
+                self.greet(peer);
             }
         }
     }
+
+    /// Takes what the kernel said about our address on the way to a peer. Returns whether the address was given up.
+    fn source_answered(&mut self, answer: &SourceAnswer) -> bool {
+        let &SourceAnswer { peer, cause, question: Question { endpoint, local }, from_local, .. } = answer;
+        let (Some(local), Some(way)) = (local, from_local) else { return false };
+        let Some(entry) = self.peers.get_mut(&peer) else { return false };
+        let new = entry.source.checked.replace(local) != Some(local);
+        let led = entry.source.led.contains(&local.interface);
+        let interface = match way {
+            Way::By(exit) => Some(exit.interface),
+            Way::NotOurs => None,
+            Way::Unreachable | Way::Unknown => return false,
+        };
+        if let Some(index) = interface {
+            entry.source.leads_by(index);
+        }
+        if interface == Some(local.interface) {
+            entry.source.doubted = false;
+            entry.shared.restore_source(local);
+            return false;
+        }
+        if !led && interface.is_some() && !(new && cause == Due::Changed) {
+            return false;
+        }
+        entry.source.doubted = false;
+        let used = endpoint.local == Some(local);
+        entry.shared.abandon_source(&endpoint, local);
+        let line = Line::new(
+            entry.label(&entry.shared.public_key),
+            format_args!(
+                "the route to {} has left the interface of {}: the kernel chooses our address anew",
+                endpoint.remote, local.ip
+            ),
+        );
+        // A peer that comes to two addresses of ours in turn can cause one after the other.
+        self.tell(peer, Topic::Source, line);
+        used
+    }
 }
 
-/// The endpoint whose route is to be looked at, and our address there; none for what is bound to an interface, and for peers with
-/// several paths, which are probed.
-fn question(entry: &Peer) -> Option<(Endpoint, LocalAddr)> {
-    if entry.shared.path_set.load().is_some() {
-        return None;
-    }
+/// What the kernel is asked about the peer; nothing while it has no endpoint. Our address is left out where it is bound to an interface,
+/// and for peers with several paths, which are probed.
+fn question(entry: &Peer) -> Option<Question> {
     let endpoint = *entry.shared.endpoint.load().as_deref()?;
-    let local = match endpoint.local {
-        Some(local) => local,
-        // Given up: it may be right again.
-        None => *entry.shared.abandoned_source.load().as_deref()?,
-    };
-    // A link-local address is its interface's, whatever routes say.
-    let routed = !local.bound && local.interface != 0 && !is_link_local(&endpoint);
-    routed.then_some((endpoint, local))
+    // Given up: it may be right again.
+    let local = endpoint.local.or_else(|| entry.shared.abandoned_source.load().as_deref().copied());
+    let local = local.filter(|local| {
+        // A link-local address is its interface's, whatever routes say.
+        let routed = !local.bound && local.interface != 0 && !is_link_local(&endpoint);
+        routed && entry.shared.path_set.load().is_none()
+    });
+    Some(Question { endpoint, local })
 }
 
 fn is_link_local(endpoint: &Endpoint) -> bool {

@@ -78,13 +78,13 @@ impl SuspendDetector {
         Self { monotonic: std::time::Instant::now(), boottime: clock::boottime_nanos() }
     }
 
-    /// Whether the machine slept since the last call.
-    pub(super) fn resumed(&mut self) -> bool {
+    /// How long the machine slept since the last call; `None` if it did not.
+    pub(super) fn resumed(&mut self) -> Option<Duration> {
         let next = Self::new();
         let awake = next.monotonic.saturating_duration_since(self.monotonic);
         let elapsed = Duration::from_nanos(next.boottime.saturating_sub(self.boottime));
         *self = next;
-        elapsed.saturating_sub(awake) > Self::WORTH_MENTIONING
+        Some(elapsed.saturating_sub(awake)).filter(|&slept| slept > Self::WORTH_MENTIONING)
     }
 }
 
@@ -117,9 +117,9 @@ mod tests {
     #[test]
     fn sleep_is_what_boottime_has_more() {
         let mut detector = SuspendDetector::new();
-        assert!(!detector.resumed());
+        assert_eq!(detector.resumed(), None);
         detector.boottime -= 600_000_000_000;
-        assert!(detector.resumed());
-        assert!(!detector.resumed());
+        assert_eq!(detector.resumed().map(|slept| slept.as_secs()), Some(600));
+        assert_eq!(detector.resumed(), None);
     }
 }

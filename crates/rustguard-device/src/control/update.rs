@@ -64,14 +64,14 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// The interface was set up again: the port is bound, and peers with persistent keepalive hear of it.
+    /// The interface was set up again: the port is bound, and peers hear of it that had a session or have persistent keepalive.
     pub(super) fn resume(&mut self) {
         match self.sockets.reopen() {
             Ok(false) => {}
             Ok(true) => {
                 self.rebound();
                 tracing::info!("the interface was set up: listening on UDP port {}", self.sockets.port());
-                self.node.resume(now(), &mut rand::rng(), &mut self.actions);
+                self.node.resume(now());
             }
             Err(error) => tracing::error!(
                 "{error}; choose another (wg set … listen-port), and set the interface down and up again"

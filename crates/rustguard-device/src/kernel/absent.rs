@@ -3,14 +3,15 @@
 
 mod answers;
 
-pub(crate) use answers::{ForwardRules, HostEvent, Way};
+pub(crate) use answers::{Exit, ForwardRules, HostEvent, Way};
 use ipnet::IpNet;
 use rustguard_core::node::PeerId;
+use rustguard_tun::Endpoint;
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::Ready,
     io,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
 };
 use tokio::sync::mpsc;
 
@@ -108,7 +109,7 @@ impl SourceLookup {
         Err(absent())
     }
 
-    pub(crate) fn way(&self, _remote: SocketAddr, _source: IpAddr, _mark: u32, _port: u16) -> Ready<Way> {
+    pub(crate) fn way(&self, _to: Endpoint, _mark: u32, _port: u16) -> Ready<Way> {
         match *self {}
     }
 }

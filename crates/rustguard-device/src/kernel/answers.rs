@@ -1,6 +1,7 @@
 //! The kernel's answers, in types that also exist without the feature `kernel`.
 
 use ipnet::Ipv4Net;
+use std::net::IpAddr;
 
 /// A change of the tunnel's interface or of the network around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub enum HostEvent {
     /// is a hint: endpoints may be reachable by another path, source addresses may be gone, and the path MTU may
     /// differ.
     NetworkChanged,
+    /// The other interface with this index has its link again. It may be at another network with the same addresses.
+    LinkRegained(u32),
 }
 
 /// The effect of netfilter on packets that the host forwards.
@@ -41,10 +44,23 @@ pub(crate) enum ForwardRules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "kernel"), expect(dead_code, reason = "nobody asks"))]
 pub(crate) enum Way {
-    /// It leaves by the interface with this index.
-    Interface(u32),
+    /// It leaves by this exit.
+    By(Exit),
     /// It cannot be sent: its source is not an address of this host.
     NotOurs,
-    /// There is no route, no single route, or no answer.
+    /// It cannot be sent: there is no route.
+    Unreachable,
+    /// There is no single route, or no answer.
     Unknown,
+}
+
+/// Where a datagram leaves this host. A change of it means another network, or another place in the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exit {
+    /// The index of the interface.
+    pub(crate) interface: u32,
+    /// The next router; `None` for a neighbour.
+    pub(crate) gateway: Option<IpAddr>,
+    /// The source address that the kernel chooses; `None` where the question contained one.
+    pub(crate) source: Option<IpAddr>,
 }

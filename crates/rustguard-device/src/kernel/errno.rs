@@ -6,6 +6,7 @@ use std::io;
 pub(super) const EPERM: i32 = 1;
 pub(super) const ENOENT: i32 = 2;
 pub(super) const ESRCH: i32 = 3;
+pub(super) const EACCES: i32 = 13;
 /// The object to be added already exists.
 pub const EEXIST: i32 = 17;
 pub(super) const ENODEV: i32 = 19;
@@ -25,6 +26,18 @@ pub fn already_gone(error: &rtnetlink::Error) -> bool {
     errno(error).is_some_and(|code| {
         matches!(code, ENOENT | ESRCH | ENODEV)
             || io::Error::from_raw_os_error(code).kind() == io::ErrorKind::AddrNotAvailable
+    })
+}
+
+/// Whether a question for a route was answered with: there is none. The kernel's answer is EACCES for a route of type `prohibit`, and
+/// EINVAL for `blackhole`.
+pub(super) fn no_route(error: &rtnetlink::Error) -> bool {
+    errno(error).is_some_and(|code| {
+        matches!(code, EACCES | EINVAL)
+            || matches!(
+                io::Error::from_raw_os_error(code).kind(),
+                io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable
+            )
     })
 }
 

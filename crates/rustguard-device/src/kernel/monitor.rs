@@ -18,7 +18,12 @@ use rtnetlink::{
         route::{RouteAttribute, RouteFlags, RouteMessage, RouteType},
     },
 };
-use std::{collections::VecDeque, fmt, net::IpAddr, pin::Pin};
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    net::IpAddr,
+    pin::Pin,
+};
 use tokio::task::JoinHandle;
 
 /// The kernel's table of its own addresses, RT_TABLE_LOCAL. Its routes only repeat the address messages.
@@ -40,7 +45,7 @@ impl Monitor {
             .map_err(|source| KernelError::Netlink { action: "listen to changes of the network".into(), source })?;
         let task = tokio::spawn(connection);
         let netlink = Netlink::open()?;
-        let mut view = View { index, link: None, pending: VecDeque::new(), deleted: false };
+        let mut view = View::new(index);
         // The subscription precedes the queries, so a change in between is seen twice and never missed.
         match netlink.link_by_index(index).await? {
             Some(link) => view.link = Some(link),
@@ -110,11 +115,17 @@ impl fmt::Debug for Monitor {
 struct View {
     index: u32,
     link: Option<Link>,
+    /// Whether each other link that was announced has a carrier.
+    carriers: HashMap<u32, bool>,
     pending: VecDeque<HostEvent>,
     deleted: bool,
 }
 
 impl View {
+    fn new(index: u32) -> Self {
+        Self { index, link: None, carriers: HashMap::new(), pending: VecDeque::new(), deleted: false }
+    }
+
     /// Processes a message. Returns whether it reports lost messages.
     fn see(&mut self, message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
         let message = match &message.payload {
@@ -127,14 +138,15 @@ impl View {
             RouteNetlinkMessage::NewLink(link) if link.header.interface_family == AddressFamily::Unspec => {
                 if link.header.index == self.index {
                     self.link_is(Link::from_message(link));
-                } else if carrier_changed(link) {
-                    self.network_changed();
+                } else {
+                    self.other_link(link);
                 }
             }
             RouteNetlinkMessage::DelLink(link) if link.header.interface_family == AddressFamily::Unspec => {
                 if link.header.index == self.index {
                     self.gone();
                 } else {
+                    self.carriers.remove(&link.header.index);
                     self.network_changed();
                 }
             }
@@ -167,6 +179,20 @@ impl View {
         }
     }
 
+    /// A link came up or went down. Drivers also announce other changes, wireless ones several times a minute.
+    fn other_link(&mut self, link: &LinkMessage) {
+        let (index, carrier) = (link.header.index, link.header.flags.contains(LinkFlags::LowerUp));
+        // The mask is empty where a driver reports a carrier (netdev_state_change), and set where somebody sets the link up or down.
+        let masked = link.header.change_mask.intersects(LinkFlags::Up | LinkFlags::Running | LinkFlags::LowerUp);
+        let before = self.carriers.insert(index, carrier);
+        if masked || before.is_some_and(|before| before != carrier) {
+            self.network_changed();
+            if carrier {
+                self.push_once(HostEvent::LinkRegained(index));
+            }
+        }
+    }
+
     fn gone(&mut self) {
         if !self.deleted {
             self.deleted = true;
@@ -175,8 +201,12 @@ impl View {
     }
 
     fn network_changed(&mut self) {
-        if !self.pending.contains(&HostEvent::NetworkChanged) {
-            self.pending.push_back(HostEvent::NetworkChanged);
+        self.push_once(HostEvent::NetworkChanged);
+    }
+
+    fn push_once(&mut self, event: HostEvent) {
+        if !self.pending.contains(&event) {
+            self.pending.push_back(event);
         }
     }
 
@@ -197,19 +227,13 @@ fn network(address: &AddressMessage) -> Option<Ipv4Net> {
     })
 }
 
-/// Whether a link came up or went down. Drivers also announce other changes, wireless ones several times a minute.
-fn carrier_changed(link: &LinkMessage) -> bool {
-    link.header.change_mask.intersects(LinkFlags::Up | LinkFlags::Running | LinkFlags::LowerUp)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use rtnetlink::packet_core::NetlinkHeader;
 
     fn view() -> View {
-        let link = Some(Link { index: 7, mtu: 1420, up: true });
-        View { index: 7, link, pending: VecDeque::new(), deleted: false }
+        View { link: Some(Link { index: 7, mtu: 1420, up: true }), ..View::new(7) }
     }
 
     fn message(inner: RouteNetlinkMessage) -> NetlinkMessage<RouteNetlinkMessage> {
@@ -240,8 +264,22 @@ mod tests {
         link.header.index = 8;
         assert!(!view.see(&message(RouteNetlinkMessage::NewLink(link.clone()))));
         assert_eq!(view.pending, []);
-        link.header.change_mask = LinkFlags::LowerUp;
-        assert!(!view.see(&message(RouteNetlinkMessage::NewLink(link))));
+        link.header.change_mask = LinkFlags::Up;
+        assert!(!view.see(&message(RouteNetlinkMessage::NewLink(link.clone()))));
         assert_eq!(view.pending, [HostEvent::NetworkChanged]);
+
+        // A driver reports its carrier without a mask.
+        view.pending.clear();
+        link.header.change_mask = LinkFlags::empty();
+        for (flags, events) in [
+            (LinkFlags::LowerUp, &[HostEvent::NetworkChanged, HostEvent::LinkRegained(8)][..]),
+            (LinkFlags::LowerUp, &[]),
+            (LinkFlags::empty(), &[HostEvent::NetworkChanged]),
+        ] {
+            link.header.flags = flags;
+            assert!(!view.see(&message(RouteNetlinkMessage::NewLink(link.clone()))));
+            assert_eq!(view.pending, events);
+            view.pending.clear();
+        }
     }
 }

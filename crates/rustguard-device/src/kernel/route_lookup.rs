@@ -1,8 +1,8 @@
 //! The kernel's routing decisions for packets, and announcements of changes that may affect them.
 
 use super::{
-    answers::Way,
-    errno::{EINVAL, errno},
+    answers::{Exit, Way},
+    errno::{EINVAL, errno, no_route},
     error::KernelError,
     netlink::{Netlink, ROUTING},
 };
@@ -15,10 +15,8 @@ use rtnetlink::{
     },
     sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket, protocols::NETLINK_ROUTE},
 };
-use std::{
-    io,
-    net::{self, IpAddr},
-};
+use rustguard_tun::Endpoint;
+use std::{io, net::IpAddr};
 
 /// IPPROTO_UDP.
 const UDP: u8 = 17;
@@ -65,24 +63,24 @@ fn is_on(sysctl: io::Result<String>) -> bool {
 
 /// `ip route get DESTINATION from SOURCE iif INTERFACE`.
 fn question(source: IpAddr, destination: IpAddr, index: u32) -> RouteMessage {
-    let mut message = from_to(source, destination);
+    let mut message = from_to(Some(source), destination);
     message.attributes.push(RouteAttribute::Iif(index));
     message
 }
 
-/// `ip route get DESTINATION from SOURCE`.
-fn from_to(source: IpAddr, destination: IpAddr) -> RouteMessage {
+/// `ip route get DESTINATION`, and `from SOURCE` where there is one.
+fn from_to(source: Option<IpAddr>, destination: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
     let (family, bits) = if destination.is_ipv4() { (AddressFamily::Inet, 32) } else { (AddressFamily::Inet6, 128) };
     message.header.address_family = family;
-    message.header.source_prefix_length = bits;
+    message.header.source_prefix_length = if source.is_some() { bits } else { 0 };
     message.header.destination_prefix_length = bits;
     let address = |address| match address {
         IpAddr::V4(address) => RouteAddress::Inet(address),
         IpAddr::V6(address) => RouteAddress::Inet6(address),
     };
     message.attributes.push(RouteAttribute::Destination(address(destination)));
-    message.attributes.push(RouteAttribute::Source(address(source)));
+    message.attributes.extend(source.map(|source| RouteAttribute::Source(address(source))));
     message
 }
 
@@ -96,35 +94,53 @@ impl SourceLookup {
         Ok(Self { netlink: Netlink::open()? })
     }
 
-    /// The path to `remote` from the address `source` and the UDP port `port`, with the mark.
-    pub(crate) fn way(
-        &self,
-        remote: net::SocketAddr,
-        source: IpAddr,
-        mark: u32,
-        port: u16,
-    ) -> impl Future<Output = Way> + Send + use<> {
+    /// The path of a datagram to `to.remote` from the UDP port `port`, with the mark: from the address `to.local`, or from the one that
+    /// the kernel chooses, which is then in the answer.
+    pub(crate) fn way(&self, to: Endpoint, mark: u32, port: u16) -> impl Future<Output = Way> + Send + use<> {
         let handle = self.netlink.handle().clone();
         async move {
-            let mut message = from_to(source, remote.ip());
+            let bound = to.local.filter(|local| local.bound);
+            let source = to.local.filter(|local| !local.ip.is_unspecified()).map(|local| local.ip);
+            let mut message = from_to(source, to.remote.ip());
             // Rules may depend on the mark, and a route with several next hops selects one by the ports.
             message.attributes.extend((mark != 0).then_some(RouteAttribute::Mark(mark)));
+            message.attributes.extend(bound.map(|local| RouteAttribute::Oif(local.interface)));
             message.attributes.push(RouteAttribute::IpProto(UDP));
             message.attributes.push(RouteAttribute::Sport(port));
-            message.attributes.push(RouteAttribute::Dport(remote.port()));
+            message.attributes.push(RouteAttribute::Dport(to.remote.port()));
             let answers: Result<Vec<RouteMessage>, _> = handle.route().get(message).execute().try_collect().await;
-            let answer = match answers {
-                Ok(answers) => answers,
-                Err(error) if errno(&error) == Some(EINVAL) => return Way::NotOurs,
-                Err(_) => return Way::Unknown,
-            };
-            let out = answer.iter().flat_map(|route| &route.attributes).find_map(|attribute| match attribute {
-                RouteAttribute::Oif(index) => Some(*index),
-                _ => None,
-            });
-            out.map_or(Way::Unknown, Way::Interface)
+            match answers {
+                Ok(answers) => answers.first().map_or(Way::Unknown, way_of),
+                Err(error) => match errno(&error) {
+                    Some(EINVAL) if source.is_some() => Way::NotOurs,
+                    _ if no_route(&error) => Way::Unreachable,
+                    _ => Way::Unknown,
+                },
+            }
         }
     }
+}
+
+fn way_of(route: &RouteMessage) -> Way {
+    // Where IPv4 has an error, IPv6 has a route of such a type.
+    if matches!(route.header.kind, RouteType::Unreachable | RouteType::BlackHole | RouteType::Prohibit) {
+        return Way::Unreachable;
+    }
+    let (mut interface, mut gateway, mut source) = (None, None, None);
+    let ip = |address: &RouteAddress| match *address {
+        RouteAddress::Inet(address) => Some(IpAddr::V4(address)),
+        RouteAddress::Inet6(address) => Some(IpAddr::V6(address)),
+        _ => None,
+    };
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => interface = Some(*index),
+            RouteAttribute::Gateway(address) => gateway = ip(address),
+            RouteAttribute::PrefSource(address) => source = ip(address),
+            _ => {}
+        }
+    }
+    interface.map_or(Way::Unknown, |interface| Way::By(Exit { interface, gateway, source }))
 }
 
 /// Announces every change that can affect [`RouteLookup`]'s answers.

@@ -6,6 +6,7 @@ mod engine;
 mod fairness;
 mod faulty;
 mod filter;
+mod network_change;
 mod one_kind;
 mod pair;
 mod relay;

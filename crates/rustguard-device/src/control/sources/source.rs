@@ -1,8 +1,9 @@
-//! What control remembers of our own address on the way to one peer.
+//! What control remembers of the way to one peer, and of our own address on it.
 
-use crate::kernel::Way;
-use rustguard_core::node::PeerId;
+use crate::kernel::{Exit, Way};
+use rustguard_core::{node::PeerId, time::Instant};
 use rustguard_tun::{Endpoint, LocalAddr};
+use std::net::IpAddr;
 
 /// Interfaces that are remembered for each peer.
 const LED: usize = 4;
@@ -31,6 +32,10 @@ pub(in crate::control) struct Source {
     pub(super) doubted: bool,
     /// Bytes sent at the last change of the network.
     pub(super) sent: u64,
+    /// The peer's address, and by where datagrams leave for it; no exit where there was no route.
+    exit: Option<(IpAddr, Option<Exit>)>,
+    /// When the peer was last told where we are, or will be.
+    pub(in crate::control) greeted: Option<Instant>,
 }
 
 impl Source {
@@ -40,6 +45,27 @@ impl Source {
             self.led[0] = interface;
         }
     }
+
+    /// Datagrams to `remote` leave by this exit now. Returns whether they left by another before, or by none, or whether that is not
+    /// known.
+    pub(super) fn leaves_by(&mut self, remote: IpAddr, exit: Option<Exit>) -> bool {
+        let before = self.exit.replace((remote, exit));
+        exit.is_some() && before != self.exit
+    }
+
+    /// Whether it is known by where datagrams leave for `remote`.
+    pub(super) fn knows_exit(&self, remote: IpAddr) -> bool {
+        self.exit.is_some_and(|(known, _)| known == remote)
+    }
+}
+
+/// What the kernel is asked about a peer.
+#[derive(Clone, Copy)]
+pub(in crate::control) struct Question {
+    /// The endpoint in use.
+    pub(super) endpoint: Endpoint,
+    /// Our address there, which may have been given up; none where it does not depend on routes.
+    pub(super) local: Option<LocalAddr>,
 }
 
 /// What the kernel said about a batch; empty when it is time for the next one.
@@ -48,7 +74,9 @@ pub(in crate::control) type SourceAnswers = Vec<SourceAnswer>;
 pub(in crate::control) struct SourceAnswer {
     pub(super) peer: PeerId,
     pub(super) cause: Due,
-    pub(super) asked: Endpoint,
-    pub(super) local: LocalAddr,
+    pub(super) question: Question,
+    /// The way from the address of ours in the question, if there is one.
+    pub(super) from_local: Option<Way>,
+    /// The way from the address that the kernel chooses, by the interface to which the endpoint may be bound.
     pub(super) way: Way,
 }
