@@ -1,12 +1,18 @@
 //! The command line: the one definition behind `--help`, the manual pages and the completions.
 
 pub(crate) mod data_path;
+mod duration;
 pub(crate) mod enrolment;
+mod help;
 pub(crate) mod logging;
 pub(crate) mod mesh;
 mod token;
 
-use clap::{ArgAction, ArgMatches, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, parser::ValueSource};
+use clap::{
+    ArgAction, ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
+    error::{ContextKind, ContextValue, ErrorKind},
+    parser::ValueSource,
+};
 use data_path::DataPath;
 use logging::Logging;
 use std::{ffi::OsString, path::PathBuf};
@@ -40,41 +46,94 @@ Environment:
 /// RustGuard runs WireGuard tunnels from wg-quick's configuration files. It needs no kernel module. `wg` shows and
 /// changes its interfaces like any other.
 #[derive(Debug, Parser)]
-#[command(name = "rustguard", version, after_help = STATUS, args_conflicts_with_subcommands = true, arg_required_else_help = true)]
+#[command(
+    name = "rustguard",
+    version,
+    after_help = STATUS,
+    arg_required_else_help = true,
+    override_usage = "rustguard <COMMAND>\n       rustguard --userspace <INTERFACE>"
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    #[command(flatten)]
-    pub(crate) bare: Bare,
+    /// Create only an interface, and leave its configuration to `wg`
+    ///
+    /// wg-quick runs a userspace implementation in this way, and needs no option:
+    /// WG_QUICK_USERSPACE_IMPLEMENTATION=rustguard wg-quick up wg0
+    #[arg(long)]
+    pub(crate) userspace: bool,
+
+    /// The same, in the foreground
+    #[arg(short, long)]
+    pub(crate) foreground: bool,
 }
 
-/// `rustguard INTERFACE`.
-#[derive(Args, Debug)]
-pub(crate) struct Bare {
-    /// Create this interface and leave its configuration to `wg` or wg-quick
-    ///
-    /// wg-quick runs a userspace implementation in this way: WG_QUICK_USERSPACE_IMPLEMENTATION=rustguard wg-quick up
-    /// wg0
-    pub(crate) interface: Option<String>,
+/// The command line with its help.
+pub(crate) fn command() -> clap::Command {
+    help::grouped(Cli::command())
+}
 
-    /// Stay in the foreground. Without this option, the process goes into the background when the interface exists
-    #[arg(short, long, requires = "interface")]
-    pub(crate) foreground: bool,
+/// Reads this process's command line. A wrong one ends the process with status 2.
+pub(crate) fn parse() -> Cli {
+    let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
+    let wants_interface = cli.userspace || cli.foreground;
+    match &cli.command {
+        Some(Command::Interface(words)) => match &**words {
+            [_] if wants_interface || is_called_as_wireguard_go() => {}
+            // A mistyped command must not leave a daemon behind.
+            [word, ..] if !wants_interface => unknown_command(&word.to_string_lossy()).exit(),
+            words => command()
+                .error(ErrorKind::TooManyValues, format!("one interface is expected, and not {}", words.len()))
+                .exit(),
+        },
+        _ if wants_interface => command()
+            .error(
+                ErrorKind::ArgumentConflict,
+                "--userspace and --foreground take the name of an interface: rustguard --userspace wg0",
+            )
+            .exit(),
+        _ => {}
+    }
+    cli
+}
+
+/// Whether a word that is no command is meant as an interface. wg-quick gives no options. Variables of wg-quick and wireguard-go,
+/// or a link with the name `wireguard-go` to this program, show that it calls.
+fn is_called_as_wireguard_go() -> bool {
+    let variables =
+        ["WG_QUICK_USERSPACE_IMPLEMENTATION", "WG_PROCESS_FOREGROUND", "WG_I_PREFER_BUGGY_USERSPACE_TO_POLISHED_KMOD"];
+    let name = std::env::args_os().next().map(PathBuf::from);
+    name.is_some_and(|name| name.ends_with("wireguard-go"))
+        || variables.iter().any(|variable| std::env::var_os(variable).is_some())
+}
+
+/// The error for a word that is no command, with the command that was probably meant.
+pub(crate) fn unknown_command(word: &str) -> clap::Error {
+    let mut error = clap::Error::new(ErrorKind::InvalidSubcommand).with_cmd(&command());
+    error.insert(ContextKind::InvalidSubcommand, ContextValue::String(word.to_owned()));
+    if let Some(meant) = similar_command(word) {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![meant]));
+    }
+    error
 }
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Any other word: an interface, if wg-quick calls or an option says so.
+    #[command(external_subcommand)]
+    Interface(Vec<OsString>),
+
     /// Bring a tunnel up
     ///
     /// Creates the interface and sets up the addresses, routes, DNS servers and hooks of the configuration, as wg-quick
     /// does. The tunnel runs until SIGINT, SIGTERM or `rustguard down`. Then all changes to the host are undone.
     #[command(after_help = "\
 Examples:
-  rustguard up wg0                 /etc/wireguard/wg0.conf, or /etc/rustguard/wg0.conf
-  rustguard up ./home.conf         this file; the interface is called `home`
-  rustguard up --detach wg0        in the background; returns when packets can pass")]
+  rustguard up wg0            wg0.conf in /etc/wireguard or /etc/rustguard
+  rustguard up ./home.conf    this file; the interface is called `home`
+  rustguard up --detach wg0   in the background; returns when it is up")]
     Up {
         /// A configuration file, or the name of a file in /etc/wireguard or /etc/rustguard
         #[arg(value_name = "FILE|NAME")]
@@ -106,8 +165,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   rustguard serve
-  rustguard serve --pool 10.150.0.0/24 --pool fd15::/64 --endpoint vpn.example.org --detach
-  RUSTGUARD_TOKEN=… rustguard serve        pairing windows accept this passphrase instead of codes
+  rustguard serve --pool 10.150.0.0/24 --endpoint vpn.example.org --detach
+  RUSTGUARD_TOKEN=… rustguard serve    windows accept this passphrase, not codes
 
 An invite works until it is used or expires. A code or a passphrase works only while a pairing window is open: see `open`.")]
     Serve(enrolment::Serve),
@@ -124,7 +183,7 @@ An invite works until it is used or expires. A code or a passphrase works only w
 Examples:
   rustguard join 203.0.113.1:51820 --token rg1-…
   rustguard join vpn.example.org --token - --detach < token
-  rustguard join vpn.example.org --token - --accept-default-route --accept-dns < token")]
+  rustguard join --token - --accept-default-route --accept-dns < token")]
     Join(enrolment::Join),
 
     /// Open a pairing window, by default for a minute
@@ -177,9 +236,9 @@ Examples:
     #[command(after_help = SET_WORDS)]
     Set(Set),
 
-    /// Save the state of a running interface to its file, like `wg-quick save`
+    /// Save the state of a running interface to its file
     ///
-    /// Port, mark, keys and peers become those of the interface. Comments, order and all other lines stay. A file that
+    /// It does what `wg-quick save` does. Port, mark, keys and peers become those of the interface. Comments, order and all other lines stay. A file that
     /// was changed after the tunnel had read it is left alone.
     Save {
         /// The interface
@@ -187,7 +246,7 @@ Examples:
         interface: String,
     },
 
-    /// Print the part of a configuration file that `wg setconf` reads, like `wg-quick strip`
+    /// Print the part of a file that `wg setconf` reads, like wg-quick
     #[command(after_help = "Example:\n  wg syncconf wg0 <(rustguard strip wg0)")]
     Strip {
         /// A configuration file, or the name of a file in /etc/wireguard or /etc/rustguard
@@ -195,9 +254,9 @@ Examples:
         target: String,
     },
 
-    /// Show the routes of the routing protocol: prefix, next hops, metric, origin
+    /// Show the routes of the routing protocol
     ///
-    /// For interfaces with `Routing = babel`.
+    /// Each with its prefix, next hops, metric and origin. For interfaces with `Routing = babel`.
     Routes(Routes),
 
     /// Show the neighbours of the routing protocol
@@ -252,7 +311,7 @@ Exit status:
 Examples:
   rustguard doctor                 this machine and all tunnels that are up
   rustguard doctor wg0
-  rustguard doctor --json | jq '.sections[].findings[] | select(.verdict == \"wrong\")'")]
+  rustguard doctor --json | jq '.sections[].findings[].verdict'")]
     Doctor(Doctor),
 
     /// Demonstrate a tunnel on this machine, without root
@@ -265,9 +324,7 @@ Examples:
     },
 
     /// Generate a private key
-    #[command(
-        after_help = "Example:\n  (umask 077; rustguard genkey | tee private.key | rustguard pubkey > public.key)"
-    )]
+    #[command(after_help = "Example:\n  (umask 077; rustguard genkey | tee wg.key | rustguard pubkey > wg.pub)")]
     Genkey,
 
     /// Generate a preshared key
@@ -449,13 +506,7 @@ fn options(command: &clap::Command, matches: &ArgMatches, wanted: impl Fn(&str) 
 }
 
 /// Returns the command whose name resembles `word`.
-///
-/// Most interface names contain a digit, and command names never do. A word with a digit therefore has no similar
-/// command.
-pub(crate) fn similar_command(word: &str) -> Option<String> {
-    if word.contains(|c: char| c.is_ascii_digit()) {
-        return None;
-    }
+fn similar_command(word: &str) -> Option<String> {
     let commands = Cli::command();
     let names = commands.get_subcommands().map(|command| command.get_name());
     let close = names.filter(|name| strsim::damerau_levenshtein(name, word) <= 1 + name.len() / 6);
@@ -465,22 +516,6 @@ pub(crate) fn similar_command(word: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Command;
-
-    /// Clap breaks longer lines at the left edge, in the middle of a column.
-    #[test]
-    fn examples_fit_into_a_hundred_columns() {
-        fn check(command: &Command) {
-            let texts = [command.get_after_help(), command.get_after_long_help()];
-            for text in texts.into_iter().flatten().map(ToString::to_string) {
-                for line in text.lines().filter(|line| line.starts_with(' ')) {
-                    assert!(line.chars().count() <= 100, "{}: {line}", command.get_name());
-                }
-            }
-            command.get_subcommands().for_each(check);
-        }
-        check(&Cli::command());
-    }
 
     #[test]
     fn options_are_passed_on_as_they_were_given() {
@@ -512,14 +547,13 @@ mod tests {
     }
 
     #[test]
-    fn a_mistyped_command_is_recognised_and_an_interface_is_not() {
-        for (word, meant) in
-            [("shwo", Some("show")), ("dwon", Some("down")), ("genky", Some("genkey")), ("chekc", Some("check"))]
-        {
-            assert_eq!(similar_command(word).as_deref(), meant);
+    fn an_unknown_word_is_named_with_the_command_that_was_meant() {
+        for (word, meant) in [("shwo", "show"), ("dwon", "down"), ("genky", "genkey"), ("chekc", "check")] {
+            let text = unknown_command(word).to_string();
+            assert!(text.contains(word) && text.contains(&format!("'{meant}'")), "{text}");
         }
-        for name in ["wg0", "up0", "office", "wgtest", "tunnel"] {
-            assert_eq!(similar_command(name), None, "{name}");
+        for word in ["office", "wgtest", "tunnel"] {
+            assert_eq!(similar_command(word), None, "{word}");
         }
     }
 }

@@ -10,7 +10,7 @@ mod process;
 mod uapi;
 
 use arguments::{Cli, Command, logging::Logging};
-use clap::{CommandFactory as _, Parser as _, error::ErrorKind};
+use clap::error::ErrorKind;
 use commands::{
     check, demo, doctor, down, invite, join, keys, map, neighbours, pages, pairing, peer, routes, serve, set, show,
     status, strip, trace, up, userspace,
@@ -30,14 +30,14 @@ fn main() -> ExitCode {
 
 fn start() -> anyhow::Result<ExitCode> {
     colour::init();
-    let cli = Cli::parse();
+    let cli = arguments::parse();
     let (kind, logging) = log_settings(&cli);
     if kind != log::Kind::Other {
         // This has to happen before the log starts its thread.
         rustguard_device::prepare();
     }
     if let Err(wrong) = log::init(kind, &logging) {
-        Cli::command().error(ErrorKind::InvalidValue, wrong).exit();
+        arguments::command().error(ErrorKind::InvalidValue, wrong).exit();
     }
     // The demo is not hardened. Its keys exist only as long as the demo, and it sets its user namespace up through
     // files of /proc/self that a process without core dumps may not write.
@@ -53,31 +53,19 @@ fn log_settings(cli: &Cli) -> (log::Kind, Logging) {
         Some(Command::Up { logging, .. }) => (log::Kind::Tunnel, logging.clone()),
         Some(Command::Serve(arguments)) => (log::Kind::Tunnel, arguments.logging.clone()),
         Some(Command::Join(arguments)) => (log::Kind::Tunnel, arguments.logging.clone()),
-        Some(_) => (log::Kind::Other, Logging::default()),
         // An invalid value ends the process.
-        None => (log::Kind::WireguardGo, Logging::from_environment()),
+        Some(Command::Interface(_)) => (log::Kind::WireguardGo, Logging::from_environment()),
+        _ => (log::Kind::Other, Logging::default()),
     }
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let Some(command) = cli.command else {
-        return match cli.bare.interface {
-            Some(interface) => {
-                // `rustguard shwo` must not leave a daemon behind; `-f shwo` shows that an interface is meant.
-                if !cli.bare.foreground
-                    && let Some(meant) = arguments::similar_command(&interface)
-                {
-                    anyhow::bail!(
-                        "there is no command {interface}; did you mean `rustguard {meant}`? For an interface of this name: rustguard -f {interface}"
-                    );
-                }
-                userspace::run(&interface, cli.bare.foreground).map(|()| ExitCode::SUCCESS)
-            }
-            // clap requires one of the two already.
-            None => Cli::command().error(ErrorKind::MissingSubcommand, "a command or an interface is needed").exit(),
-        };
+        // clap requires a command or an option already.
+        arguments::command().error(ErrorKind::MissingSubcommand, "a command is needed").exit();
     };
     match command {
+        Command::Interface(words) => userspace::run(&words[0].to_string_lossy(), cli.foreground),
         Command::Up { target, detach, data_path, .. } => up::run(&target, detach, &data_path),
         Command::Down { target } => down::run(&target),
         Command::Serve(arguments) => serve::run(&arguments),

@@ -250,7 +250,7 @@ fn a_wrong_value_on_the_data_path_is_wrong_usage_and_names_the_option() {
         ("RUSTGUARD_OFFLOAD", "perhaps", "--offload"),
         ("RUSTGUARD_RELAY", "always", "--relay"),
     ] {
-        for arguments in [&["up", "wg0"][..], &["rgnone0"], &["-f", "rgnone0"]] {
+        for arguments in [&["up", "wg0"][..], &["--userspace", "rgnone0"], &["-f", "rgnone0"]] {
             let mut command = Command::new(env!("CARGO_BIN_EXE_rustguard"));
             let output = run(command.args(arguments).env(variable, value), "");
             assert_eq!(output.status.code(), Some(2), "{variable}={value} {arguments:?}: {output:?}");
@@ -261,4 +261,80 @@ fn a_wrong_value_on_the_data_path_is_wrong_usage_and_names_the_option() {
     // Elsewhere they mean nothing and hurt nobody.
     let mut command = Command::new(env!("CARGO_BIN_EXE_rustguard"));
     assert!(run(command.arg("genkey").env("RUSTGUARD_QUEUES", "0"), "").status.success());
+}
+
+#[test]
+fn an_unknown_word_is_an_unknown_command_unless_wg_quick_calls() {
+    // Too long for an interface, so that nothing starts where an interface is meant.
+    let word = "interface-name-too-long";
+    let run = |arguments: &[&str], environment: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rustguard"));
+        command.args(arguments).env_remove("WG_QUICK_USERSPACE_IMPLEMENTATION");
+        let output = run(command.envs(environment.iter().map(|&name| (name, "rustguard"))), "");
+        (output.status.code(), stderr(&output).to_owned())
+    };
+    for arguments in [&["shwo"][..], &["shwo", "wg0"]] {
+        let (code, said) = run(arguments, &[]);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("unrecognized subcommand 'shwo'") && said.contains("'show'"), "{said}");
+    }
+    assert_eq!(run(&[word], &[]).0, Some(2));
+    for (arguments, environment) in [
+        (&["--userspace", word][..], &[][..]),
+        (&["-f", word], &[]),
+        (&[word], &["WG_QUICK_USERSPACE_IMPLEMENTATION"]),
+        (&[word], &["WG_PROCESS_FOREGROUND"]),
+    ] {
+        let (code, said) = run(arguments, environment);
+        assert!(code == Some(1) && said.contains(word), "{arguments:?} {environment:?}: {code:?} {said}");
+    }
+    for arguments in [&["-f", "show"][..], &["--userspace"], &["-f", "wg0", "wg1"]] {
+        assert_eq!(run(arguments, &[]).0, Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn colours_obey_the_environment_everywhere() {
+    let coloured = |arguments: &[&str], environment: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rustguard"));
+        for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "WG_COLOR_MODE"] {
+            command.env_remove(name);
+        }
+        let output = run(command.args(arguments).envs(environment.iter().copied()), "");
+        stdout(&output).contains('\u{1b}') || stderr(&output).contains('\u{1b}')
+    };
+    let (directory, _) = file("nonsense\n", 0o600);
+    let path = directory.path().join("wg0.conf").display().to_string();
+    for arguments in [&["--help"][..], &["up", "--help"], &["shwo"], &["check", &path], &["up", "./none.conf"]] {
+        for (environment, expected) in [
+            (&[][..], false),
+            (&[("CLICOLOR_FORCE", "1")], true),
+            (&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")], false),
+            (&[("WG_COLOR_MODE", "always")], true),
+            (&[("WG_COLOR_MODE", "always"), ("NO_COLOR", "1")], true),
+            (&[("WG_COLOR_MODE", "never"), ("CLICOLOR_FORCE", "1")], false),
+        ] {
+            assert_eq!(coloured(arguments, environment), expected, "{arguments:?} {environment:?}");
+        }
+    }
+}
+
+#[test]
+fn times_are_written_in_the_same_way_everywhere() {
+    for arguments in [
+        &["open", "16m"][..],
+        &["open", "0"],
+        &["open", "five"],
+        &["serve", "--open", "1h"],
+        &["join", "--timeout", "1x"],
+    ] {
+        let output = rustguard(Path::new("."), arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        assert!(stderr(&output).contains(arguments[arguments.len() - 1]), "{output:?}");
+    }
+    // These are understood, and nobody serves.
+    for time in ["60", "90s", "5m", "15m"] {
+        let output = rustguard(Path::new("."), &["open", time, "-i", "rgnone9"]);
+        assert_eq!(output.status.code(), Some(1), "{time}: {output:?}");
+    }
 }

@@ -1,6 +1,6 @@
 //! The arguments of `serve`, of `join`, and of the commands for a running `serve`.
 
-use super::{data_path::DataPath, logging::Logging};
+use super::{data_path::DataPath, duration, logging::Logging};
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
 use std::{net::IpAddr, path::PathBuf, time::Duration};
@@ -54,9 +54,9 @@ pub(crate) struct Serve {
     /// The UDP port [default: 51820]
     #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: Option<u16>,
-    /// Open a pairing window at the start, for this time
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=900))]
-    pub(crate) open: Option<u64>,
+    /// Open a pairing window at the start, for this time, for example 5m; at most 15m
+    #[arg(long, value_name = "TIME", value_parser = duration::window)]
+    pub(crate) open: Option<Duration>,
     /// The name or address by which others reach this machine, for invites [default: the address of the default route]
     #[arg(short, long, value_name = "HOST[:PORT]")]
     pub(crate) endpoint: Option<String>,
@@ -73,7 +73,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
     pub(crate) isolate: Option<bool>,
     /// Take back the lease of a machine that has been silent for this time, for example 12h or 30d [default: never]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = duration::duration)]
     pub(crate) lease: Option<Duration>,
     /// Use the default of each option that is not given, instead of its stored value. The pools stay
     #[arg(long)]
@@ -115,9 +115,9 @@ pub(crate) struct Join {
     /// Accept this route from the server although it overlaps a network of this machine; may be repeated
     #[arg(long = "accept-route", value_name = "CIDR")]
     pub(crate) accept_routes: Vec<IpNet>,
-    /// Give up when the server has not answered for this time; 0 tries without end
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
-    pub(crate) timeout: u64,
+    /// Give up when the machine has not joined within this time, for example 90s or 5m; 0 tries without end
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration::seconds)]
+    pub(crate) timeout: Duration,
     /// Go into the background when the tunnel is up
     #[arg(short, long)]
     pub(crate) detach: bool,
@@ -133,9 +133,9 @@ pub(crate) struct Join {
 /// `rustguard open`.
 #[derive(Args, Debug)]
 pub(crate) struct Open {
-    /// How long the window is open, in seconds; at most 900
-    #[arg(default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=900))]
-    pub(crate) seconds: u64,
+    /// How long the window is open, for example 90s or 5m; at most 15m. A number alone means seconds
+    #[arg(value_name = "TIME", default_value = "60s", value_parser = duration::window)]
+    pub(crate) time: Duration,
     /// Let each machine wait until `rustguard approve` admits it
     #[arg(long)]
     pub(crate) approve: bool,
@@ -165,16 +165,16 @@ pub(crate) enum Invite {
     /// Create an invite, and print the command that joins with it
     #[command(after_help = "\
 Examples:
-  rustguard invite new                                 one machine, within a day
+  rustguard invite new                    one machine, within a day
   rustguard invite new --uses 10 --expires 7d --tag ci
-  rustguard invite new --count 10 --json               ten invites for one machine each
-  rustguard invite new --qr --name phone               QR code for a WireGuard app, valid for a day")]
+  rustguard invite new --count 10 --json  ten invites for one machine each
+  rustguard invite new --qr --name phone  for a WireGuard app, valid for a day")]
     New {
         /// How many machines may use the invite
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         uses: u32,
         /// How long the invite can be used, for example 90m, 24h or 7d
-        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
+        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration::duration)]
         expires: Duration,
         /// A tag that is listed with the peers of this invite
         #[arg(long)]
@@ -242,9 +242,10 @@ pub(crate) enum Peer {
     /// The private key in the configuration is generated here, shown once, and not stored.
     #[command(group(clap::ArgGroup::new("form").required(true).args(["qr", "conf", "public_key"])), after_help = "\
 Examples:
-  rustguard peer add phone --qr                        scan it with the WireGuard app
-  rustguard peer add router --conf router.conf         for wg-quick; `-` prints it
-  rustguard peer add box --public-key \"$KEY\"           the peer's own key; prints all but that")]
+  rustguard peer add phone --qr                 scan it with the WireGuard app
+  rustguard peer add router --conf router.conf  for wg-quick; `-` prints it
+  rustguard peer add box --public-key \"$KEY\"    the peer has its own key",
+        override_usage = "rustguard peer add [OPTIONS] <NAME> <--qr|--conf FILE|--public-key KEY>")]
     Add {
         /// The name of the peer
         name: String,
@@ -296,42 +297,5 @@ fn on_off(text: &str) -> Result<bool, String> {
         "on" => Ok(true),
         "off" => Ok(false),
         _ => Err("the value must be `on` or `off`".to_owned()),
-    }
-}
-
-/// A length of time: a number followed by s, m, h, d or w.
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || {
-        format!(
-            "`{text}` is not a length of time; write a number followed by s, m, h, d or w, for example 90m, 24h or 7d"
-        )
-    };
-    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let number: u64 = text[..at].parse().map_err(|_| wrong())?;
-    let unit = match &text[at..] {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        "w" => 604_800,
-        _ => return Err(wrong()),
-    };
-    // Ten years can be added to any date without an overflow.
-    let seconds = number.checked_mul(unit).filter(|&seconds| (1..=315_576_000).contains(&seconds));
-    seconds.map(Duration::from_secs).ok_or_else(|| format!("`{text}` is not between 1s and ten years"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lengths_of_time() {
-        for (text, seconds) in [("1s", 1), ("90m", 5_400), ("24h", 86_400), ("7d", 604_800), ("2w", 1_209_600)] {
-            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
-        }
-        for text in ["", "24", "h", "1 h", "-1h", "0s", "1y", "1.5h", "99999999999999999999d", "600w", "1hé", "é"] {
-            assert!(duration(text).is_err(), "{text}");
-        }
     }
 }

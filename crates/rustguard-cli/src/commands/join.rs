@@ -1,7 +1,7 @@
 //! `rustguard join`: joins a network and writes the configuration. From then on, the tunnel is like any other.
 
 use super::up;
-use crate::{arguments::enrolment::Join, netlink::networks, process::log};
+use crate::{arguments::enrolment::Join, netlink::networks, output::words::span, process::log};
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::StaticSecret;
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         tokio::select! {
             joined = joining => Ok::<_, anyhow::Error>(joined?),
-            () = give_up(arguments.timeout) => bail!("the machine has not joined within {} s; see above", arguments.timeout),
+            () = give_up(arguments.timeout) => bail!("the machine has not joined within {}; see above", span(arguments.timeout.as_secs())),
             _ = interrupt.recv() => bail!("ended by SIGINT before the machine has joined"),
             _ = terminate.recv() => bail!("ended by SIGTERM before the machine has joined"),
         }
@@ -158,10 +158,11 @@ fn tell(server: &str, progress: &Progress) {
     }
 }
 
-async fn give_up(seconds: u64) {
-    match seconds {
-        0 => std::future::pending().await,
-        seconds => tokio::time::sleep(Duration::from_secs(seconds)).await,
+/// Waits for this time. Zero is without end.
+async fn give_up(time: Duration) {
+    match time {
+        Duration::ZERO => std::future::pending().await,
+        time => tokio::time::sleep(time).await,
     }
 }
 

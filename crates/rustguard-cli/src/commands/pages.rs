@@ -1,8 +1,7 @@
 //! `completions` and `man`, generated from the same definition as `--help`.
 
-use crate::arguments::Cli;
+use crate::arguments;
 use anyhow::{Context as _, Result};
-use clap::CommandFactory as _;
 use std::{
     io::{self, Write as _},
     path::Path,
@@ -12,14 +11,14 @@ use std::{
 pub(crate) fn completions(shell: clap_complete::Shell) -> Result<()> {
     // clap_complete panics when a write fails, so it writes into memory.
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "rustguard", &mut script);
+    clap_complete::generate(shell, &mut arguments::command(), "rustguard", &mut script);
     io::stdout().write_all(&script)?;
     Ok(())
 }
 
 /// Prints rustguard(1), or writes it and one page for each command into a folder.
 pub(crate) fn man(dir: Option<&Path>) -> Result<()> {
-    let command = Cli::command();
+    let command = arguments::command();
     let Some(dir) = dir else {
         clap_mangen::Man::new(command).render(&mut io::stdout())?;
         return Ok(());

@@ -21,7 +21,7 @@ pub(crate) fn done(interface: &Interface, request: &Request) -> Result<()> {
 
 /// `rustguard open`.
 pub(crate) fn open(arguments: &Open) -> Result<()> {
-    let request = Request::Open { seconds: arguments.seconds, approve: arguments.approve };
+    let request = Request::Open { seconds: arguments.time.as_secs(), approve: arguments.approve };
     let answer = ask(&arguments.interface.interface, &request)?;
     let Answer::Opened { seconds, code, endpoint, .. } = &answer else { bail!(UNEXPECTED_ANSWER) };
     let mut out = io::stdout().lock();

@@ -26,7 +26,10 @@ use rustguard_serve::{
     Configured, Folder, Prepared, Service, Settings, ask,
     request::{Answer, NewInvite, Request, Secret},
 };
-use std::io::{self, Write as _};
+use std::{
+    io::{self, Write as _},
+    time::Duration,
+};
 
 /// Serves until a signal or the end of the interface.
 pub(crate) fn run(arguments: &Serve) -> Result<()> {
@@ -44,7 +47,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         let line = [vec!["serve".into()], options].concat();
         detach::spawn(interface, &line, token.as_ref().map(|token| &***token))?;
         let invite = ask(interface, &invite())?;
-        let opened = arguments.open.map(|seconds| ask(interface, &open(seconds))).transpose()?;
+        let opened = arguments.open.map(|time| ask(interface, &open(time))).transpose()?;
         let status = ask(interface, &Request::Status)?;
         return announce(&status, &invite, opened.as_ref(), &arguments.interface.option());
     }
@@ -93,7 +96,7 @@ async fn serve(arguments: &Serve, configured: Configured, device: &Device, signa
     if !detach::is_child() && !log::stderr_is_journal() {
         let invite = service.request(invite()).await;
         let opened = match arguments.open {
-            Some(seconds) => Some(service.request(open(seconds)).await),
+            Some(time) => Some(service.request(open(time)).await),
             None => None,
         };
         let status = service.request(Request::Status).await;
@@ -111,8 +114,8 @@ fn invite() -> Request {
     Request::NewInvite(NewInvite::default())
 }
 
-fn open(seconds: u64) -> Request {
-    Request::Open { seconds, approve: false }
+fn open(time: Duration) -> Request {
+    Request::Open { seconds: time.as_secs(), approve: false }
 }
 
 /// Prints the pools, and how machines can join.
@@ -138,7 +141,7 @@ fn announce(status: &Answer, invite: &Answer, opened: Option<&Answer>, interface
     }
     match opened {
         None => {
-            writeln!(out, "The window for codes and passphrases is closed; `rustguard open 60{interface}` opens it.")?;
+            writeln!(out, "The window for codes and passphrases is closed; `rustguard open{interface}` opens it.")?;
         }
         Some(Answer::Opened { seconds, code, .. }) => {
             let token = code.as_ref().map_or("PASSPHRASE", Secret::reveal);

@@ -20,7 +20,7 @@ pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
     // This comes first, because an invalid value ends the process.
     let data_path = DataPath::from_environment();
     if !foreground && !detach::is_child() {
-        return detach::spawn(interface, &[interface.into()], None);
+        return detach::spawn(interface, &["--userspace".into(), interface.into()], None);
     }
     detach::enter();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
