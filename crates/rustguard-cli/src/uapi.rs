@@ -156,14 +156,15 @@ fn socket(interface: &str) -> PathBuf {
 }
 
 fn explain(error: io::Error, path: &Path) -> anyhow::Error {
-    let remedy = match error.kind() {
-        io::ErrorKind::PermissionDenied => "; run as root, or with sudo",
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => anyhow!("{}: {error}; run as root, or with sudo", path.display()),
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            "; the interface is not up, or does not run in userspace"
+            let up = interfaces().unwrap_or_default();
+            let up = if up.is_empty() { "no interface is".to_owned() } else { format!("up is {}", up.join(", ")) };
+            anyhow!("the interface is not up, or does not run in userspace ({}: {error}); {up}", path.display())
         }
-        _ => "",
-    };
-    anyhow!("{}: {error}{remedy}", path.display())
+        _ => anyhow!("{}: {error}", path.display()),
+    }
 }
 
 fn ask(path: &Path, what: &str) -> Result<Answer> {

@@ -338,3 +338,15 @@ fn times_are_written_in_the_same_way_everywhere() {
         assert_eq!(output.status.code(), Some(1), "{time}: {output:?}");
     }
 }
+
+#[test]
+fn a_file_that_is_no_configuration_is_not_quoted_and_a_bad_one_is_not_endless() {
+    let shadow = check("root:$6$hunter2:20228:0:99999:7:::\ndaemon:*:1::\n", &[]);
+    let said = stderr(&shadow);
+    assert_eq!(shadow.status.code(), Some(1), "{said}");
+    assert!(said.matches("error:").count() == 1 && !said.contains("hunter2") && !said.contains("daemon"), "{said}");
+    let many = check(&format!("[Interface]\nPrivateKey = {SECRET}\n{}", "Nonsense\n".repeat(100)), &[]);
+    let said = stderr(&many);
+    assert_eq!(said.matches("error:").count(), 20, "{said}");
+    assert!(said.ends_with("and 80 more\n"), "{said}");
+}

@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 /// The largest file that is read, in bytes. 100,000 peers take far less; reading `/dev/zero` ends at this limit.
 const MAX_FILE: u64 = 64 << 20;
 /// The most diagnostics that are shown for one file. A file with more mistakes is probably not a configuration file.
-const MAX_SHOWN: usize = 50;
+const MAX_SHOWN: usize = 20;
 
 /// The configuration has errors, and they were already written to standard error. The process only has to exit with
 /// status 1.
@@ -136,7 +136,13 @@ impl Source {
     pub(crate) fn read(path: PathBuf) -> Result<Self> {
         let unreadable = || format!("cannot read {}", path.display());
         let mut bytes = Zeroizing::new(Vec::new());
-        File::open(&path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes)).with_context(unreadable)?;
+        match File::open(&path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes)) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(error).with_context(|| format!("{}; run as root, or with sudo", unreadable()));
+            }
+            Err(error) => return Err(error).with_context(unreadable),
+        }
         if bytes.len() as u64 > MAX_FILE {
             bail!("{} is larger than {} MiB, so not a configuration file", path.display(), MAX_FILE >> 20);
         }
@@ -180,7 +186,7 @@ impl Source {
             writeln!(err, "{}\n", renderer.render(&[group.elements(help)]))?;
         }
         if let Some(more) = diagnostics.len().checked_sub(MAX_SHOWN).filter(|&more| more > 0) {
-            writeln!(err, "… and {more} more")?;
+            writeln!(err, "and {more} more")?;
         }
         Ok(())
     }

@@ -77,7 +77,12 @@ pub fn redact(text: &str) -> String {
         out.extend(std::iter::repeat_n('*', secret.end - secret.start));
         end = secret.end;
     };
+    let ours = is_configuration(text);
     for line in lines(text) {
+        if !ours {
+            hide(line);
+            continue;
+        }
         let entry = line.split_at_char('=').map(|(key, value)| (key.trim(), value.trim()));
         let known = |key: Piece<'_>| {
             INTERFACE_KEYS.iter().chain(&PEER_KEYS).find(|known| known.eq_ignore_ascii_case(key.str())).copied()
@@ -94,6 +99,25 @@ pub fn redact(text: &str) -> String {
     }
     out.push_str(&text[end..]);
     out
+}
+
+/// Whether the file is meant as a configuration: it has one of our sections, or a key that only WireGuard has. Another file, for
+/// example `/etc/shadow`, may hold secrets in any form. None of it is shown.
+fn is_configuration(text: &str) -> bool {
+    lines(text).any(|line| {
+        let line = line.trim().str();
+        let section = line.split_inclusive(']').next().unwrap_or_default();
+        let key = line.split('=').next().unwrap_or_default().trim();
+        ["[Interface]", "[Peer]"].iter().any(|known| known.eq_ignore_ascii_case(section))
+            || ["PrivateKey", "PublicKey", "AllowedIPs"].iter().any(|known| known.eq_ignore_ascii_case(key))
+    })
+}
+
+/// The only diagnostic of a file that is no configuration.
+fn no_configuration(text: &str) -> Diagnostic {
+    let start = Piece { text, line: 1, line_start: 0, start: 0, end: 0 };
+    Diagnostic::error(start.span(), "there is no `[Interface]`: this is no configuration file of a tunnel")
+        .help("a configuration file begins with `[Interface]` and the PrivateKey")
 }
 
 /// A part of one line.
@@ -543,6 +567,9 @@ impl<'a> Parser<'a> {
         self.interface.pins = self.pins.iter().map(|&(pin, _)| pin).collect();
         self.check_interface();
         self.check_peers();
+        if !is_configuration(self.text) {
+            self.diagnostics = vec![no_configuration(self.text)];
+        }
         self.diagnostics.sort_by_key(|diagnostic| diagnostic.span.bytes.start);
         let broken = self.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error);
         let peers = self.drafts.into_iter().filter_map(|draft| {

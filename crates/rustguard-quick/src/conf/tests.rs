@@ -296,6 +296,26 @@ fn no_secret_is_shown() {
     }
 }
 
+/// Root may check any file by mistake.
+#[test]
+fn nothing_of_another_file_is_shown() {
+    for text in [
+        "root:$6$salt$hash:20228:0:99999:7:::\n",
+        "[client]\npassword = hunter2\n",
+        "<html>hash</html>",
+        "hunter2=hash",
+    ] {
+        let redacted = redact(text);
+        assert!(redacted.chars().all(|c| c == '*' || c == '\n'), "{redacted}");
+        let (config, diagnostics) = parse(text);
+        assert!(config.is_none() && diagnostics.len() == 1, "{diagnostics:?}");
+        let said = format!("{}{:?}", diagnostics[0].message, diagnostics[0].help);
+        assert!(!said.contains("hash") && !said.contains("hunter2") && !said.contains("password"), "{said}");
+    }
+    // A misspelt section is still ours.
+    assert!(parse(&format!("[Interfac]\nPrivateKey = {SECRET}\n")).1.iter().any(|d| d.message.contains("Interfac")));
+}
+
 #[test]
 fn written_and_read_again() {
     let config = good(&full());
