@@ -141,13 +141,17 @@ pub struct PeerUpdate {
     pub remove: bool,
     /// Whether a peer that does not exist is left alone instead of added.
     pub update_only: bool,
-    /// The peer's name in `show`, in the log and in [`PeerStatus`](crate::PeerStatus). `None` keeps the present name.
+    /// The peer's name in `show`, in the log and in [`PeerStatus`](crate::PeerStatus). `None` keeps the present name, and an
+    /// empty text removes it.
     pub name: Option<String>,
     /// The preshared key. A key of 32 zero bytes means none, as in WireGuard.
     pub preshared_key: Change<PresharedKey>,
     /// The peer's endpoints, in place of those set before; at most [`MAX_ENDPOINTS`](crate::MAX_ENDPOINTS). An empty list keeps
-    /// the present ones.
+    /// the present ones, unless [`replace_endpoints`](Self::replace_endpoints) is set.
     pub endpoints: Vec<PathSpec>,
+    /// Whether an empty list of [`endpoints`](Self::endpoints) removes those set before. The peer is then still reached at the
+    /// address where it was last, until it is heard from another one.
+    pub replace_endpoints: bool,
     /// The interval of persistent keepalives, in whole seconds from 1 to 65,535.
     pub persistent_keepalive: Change<Duration>,
     /// Whether the peer loses all its allowed IPs before [`allowed_ips`](Self::allowed_ips) is applied.
@@ -216,6 +220,7 @@ impl PeerUpdate {
             name: None,
             preshared_key: Change::Keep,
             endpoints: Vec::new(),
+            replace_endpoints: false,
             persistent_keepalive: Change::Keep,
             replace_allowed_ips: false,
             allowed_ips: Vec::new(),
@@ -253,6 +258,14 @@ impl PeerUpdate {
     #[must_use]
     pub fn endpoints(mut self, endpoints: impl IntoIterator<Item = PathSpec>) -> Self {
         self.endpoints.extend(endpoints);
+        self
+    }
+
+    /// Sets the endpoints, in place of those set before, also if there are none.
+    #[must_use]
+    pub fn replace_endpoints(mut self, endpoints: impl IntoIterator<Item = PathSpec>) -> Self {
+        self.replace_endpoints = true;
+        self.endpoints = endpoints.into_iter().collect();
         self
     }
 

@@ -15,6 +15,7 @@ mod diagnostic;
 mod edit;
 mod entries;
 mod file;
+mod load;
 mod parse;
 mod path;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub use diagnostic::{Diagnostic, Severity, Span};
 pub use edit::{EditError, edit, strip};
 pub use file::{File, SaveError};
 use ipnet::IpNet;
+pub use load::load;
 pub use parse::{parse, redact};
 pub use path::{NameError, readable_by_others, resolve_name, writable_by_others};
 use rustguard_core::{paths::PathPolicy, routing::Role};

@@ -34,6 +34,7 @@
 //! current-thread runtime and needs I/O and time enabled. They work in the network namespace of the calling thread.
 
 mod apply;
+mod change;
 mod command;
 mod config;
 mod dns;
@@ -53,7 +54,7 @@ mod undo;
 
 pub use apply::{Applied, apply, choose_fwmark};
 pub use config::{HostConfig, Table};
-pub use error::{HostError, Warning};
+pub use error::{ChangeError, HostError, Warning};
 pub use link::{delete_link, ipv6_available, link_exists, link_index, wait_link_gone};
 pub use mtu::tunnel_mtu;
 pub use record::{Record, record_path};

@@ -20,7 +20,8 @@
 //!
 //! A [`Session`] is a complete tunnel. It claims its interface for one process ([`run_file`]), runs hooks, and records
 //! all changes to the host, so that they can be undone even after a crash. Its two parts can be used without it: the
-//! [files](conf), and the [set-up of the host](host) for an interface that another program made.
+//! [files](conf), and the [set-up of the host](host) for an interface that another program made. A session that runs
+//! takes over an edited file without losing a connection: see [`reload`].
 //!
 //! The feature `babel`, enabled by default, supports files with `Routing = babel`.
 #![forbid(unsafe_code)]
@@ -31,6 +32,7 @@ pub mod conf;
 mod error;
 mod hooks;
 pub mod host;
+pub mod reload;
 #[cfg(feature = "babel")]
 mod routing_state;
 pub mod run_file;

@@ -3,14 +3,15 @@
 
 use crate::{
     conf::{self, Config, Routing},
-    error::{FileError, RoutingError, SessionError, chain},
+    error::{RoutingError, SessionError, chain},
     hooks::{self, HookOutput},
     host::{self, HostConfig},
+    reload,
     run_file::RunFile,
     session_record::{LoadedFile, SessionRecord, TunnelFile},
 };
 use rustguard_device::{Builder, Device, DeviceHandle, interface, uapi};
-use std::{error::Error, net::SocketAddr, time::Duration};
+use std::{error::Error, net::SocketAddr, path::Path, time::Duration};
 
 /// The longest wait for name resolution before the MTU is computed without the unresolved names. The tunnel itself does
 /// not wait for names.
@@ -45,20 +46,7 @@ impl Session {
     /// The file does not exist, has mistakes, or every user may change it. Also the errors of [`claim`](Self::claim).
     pub async fn open(target: &str) -> Result<Self, SessionError> {
         let (path, interface) = conf::resolve_name(target)?;
-        let file = conf::File::read(&path).map_err(|source| FileError::NotRead { path: path.clone(), source })?;
-        // A user who may change the file can run commands as root. If other users may only read it, wg-quick prints a
-        // warning.
-        if conf::writable_by_others(&path).unwrap_or(false) {
-            return Err(FileError::Exposed(path).into());
-        }
-        let (config, mut diagnostics) = conf::parse(file.text());
-        let Some(config) = config else {
-            diagnostics.sort_by_key(|diagnostic| std::cmp::Reverse(diagnostic.severity));
-            return Err(FileError::Invalid { path, diagnostics }.into());
-        };
-        for warning in diagnostics {
-            tracing::warn!("{}, line {}: {}", path.display(), warning.span.line, warning.message);
-        }
+        let (config, file) = conf::load(&path)?;
         Ok(Self::claim(&interface, config).await?.of_file(&file))
     }
 
@@ -83,12 +71,44 @@ impl Session {
         })
     }
 
-    /// Sets the file that the configuration was read from. `SaveConfig = true` writes it, and other processes find it
-    /// with [`TunnelFile`](crate::TunnelFile). Without it nothing is saved.
+    /// Sets the file that the configuration was read from. `SaveConfig = true` writes it, a [reload](crate::reload) reads
+    /// it again, and other processes find it with [`TunnelFile`](crate::TunnelFile). Without it nothing is saved.
     #[must_use]
     pub fn of_file(mut self, file: &conf::File) -> Self {
         self.file = Some(LoadedFile::new(file));
         self
+    }
+
+    /// The name of the interface.
+    pub fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    /// The path of the session's file, if it has one.
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(LoadedFile::path)
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn set_config(&mut self, config: Config) {
+        self.config = config;
+    }
+
+    /// The session has taken this file over.
+    pub(crate) fn set_file(&mut self, file: &conf::File) {
+        self.file = Some(LoadedFile::new(file));
+        report(SessionRecord { file: self.file.clone() }.write(&self.interface));
+    }
+
+    pub(crate) fn host(&self) -> Option<&host::Applied> {
+        self.host.as_ref()
+    }
+
+    pub(crate) fn host_mut(&mut self) -> Option<&mut host::Applied> {
+        self.host.as_mut()
     }
 
     /// Sets the output of hooks. The default is standard output, as in wg-quick.
@@ -126,7 +146,7 @@ impl Session {
         SessionRecord { file: self.file.clone() }.write(name)?;
         hooks::run("PreUp", &self.config.interface.pre_up, name, self.hook_output).await?;
 
-        let mut host_config = self.host_config().await;
+        let mut host_config = self.host_config(&self.config).await;
         host_config.fwmark = host::choose_fwmark(&host_config).await?;
         let builder = self.routing(builder, &host_config)?;
         let device = self.configure(builder, &host_config).start(name);
@@ -219,37 +239,38 @@ impl Session {
         builder
     }
 
-    async fn host_config(&self) -> HostConfig {
-        let interface = &self.config.interface;
+    /// The host's set-up for a configuration of this session.
+    pub(crate) async fn host_config(&self, config: &Config) -> HostConfig {
+        let interface = &config.interface;
         HostConfig {
             addresses: interface.addresses.clone(),
             mtu: interface.mtu.map(Into::into),
             dns: interface.dns.clone(),
             dns_search: interface.dns_search.clone(),
             table: interface.table,
-            allowed_ips: self.config.peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect(),
+            allowed_ips: config.peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect(),
             learned: interface.routing == Routing::Babel,
             fwmark: interface.fwmark,
-            endpoints: self.endpoints().await,
+            endpoints: endpoints(config).await,
             record: Some(host::record_path(&self.interface)),
             ..HostConfig::new(&self.interface)
         }
     }
+}
 
-    /// The peers' endpoints, for the MTU: addresses, and names that resolve quickly.
-    async fn endpoints(&self) -> Vec<SocketAddr> {
-        if self.config.interface.mtu.is_some() {
-            return Vec::new();
-        }
-        let lookups = self.config.peers.iter().flat_map(|peer| &peer.endpoints).map(async |path| {
-            let lookup = tokio::net::lookup_host(path.endpoint.to_string());
-            match tokio::time::timeout(MTU_LOOKUP, lookup).await {
-                Ok(Ok(addresses)) => addresses.collect(),
-                _ => Vec::new(),
-            }
-        });
-        futures_util::future::join_all(lookups).await.into_iter().flatten().collect()
+/// The peers' endpoints, for the MTU: addresses, and names that resolve quickly.
+async fn endpoints(config: &Config) -> Vec<SocketAddr> {
+    if config.interface.mtu.is_some() {
+        return Vec::new();
     }
+    let lookups = config.peers.iter().flat_map(|peer| &peer.endpoints).map(async |path| {
+        let lookup = tokio::net::lookup_host(path.endpoint.to_string());
+        match tokio::time::timeout(MTU_LOOKUP, lookup).await {
+            Ok(Ok(addresses)) => addresses.collect(),
+            _ => Vec::new(),
+        }
+    });
+    futures_util::future::join_all(lookups).await.into_iter().flatten().collect()
 }
 
 /// Undoes the changes of a process that was killed: its set-up of the host and its control socket. Returns `false` if
@@ -263,7 +284,7 @@ pub async fn clean_up(interface: &str) -> Result<bool, SessionError> {
         return Ok(false);
     }
     SessionRecord::remove(interface);
-    let removed = uapi::clean_up(interface);
+    let removed = uapi::clean_up(interface).and_then(|()| reload::clean_up(interface));
     removed.map_err(|source| SessionError::ControlSocketLeft { interface: interface.to_owned(), source })?;
     Ok(true)
 }

@@ -8,7 +8,7 @@ use std::{
     fs,
     io::{self, Write as _},
     os::unix::fs::OpenOptionsExt as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// The contents of the file. Only root can read it, because commands may contain secrets.
@@ -95,6 +95,11 @@ impl LoadedFile {
             digest: file.digest(),
         }
     }
+
+    /// The absolute path of the file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 fn path(interface: &str) -> PathBuf {
@@ -129,7 +134,7 @@ impl TunnelFile {
     }
 
     /// The path of the file.
-    pub fn path(&self) -> &std::path::Path {
+    pub fn path(&self) -> &Path {
         self.file.path()
     }
 

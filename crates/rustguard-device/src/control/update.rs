@@ -125,9 +125,9 @@ impl<B: Binder> Control<B> {
         if let Some(name) = update.name
             && let Some(entry) = self.peers.get_mut(&peer)
         {
-            entry.name = Some(name);
+            entry.name = Some(name).filter(|name| !name.is_empty());
         }
-        if !update.endpoints.is_empty() {
+        if !update.endpoints.is_empty() || update.replace_endpoints {
             self.set_endpoints(peer, update.endpoints);
         }
         if known.is_some() && !update.persistent_keepalive.is_keep() {

@@ -41,7 +41,7 @@ pub async fn apply(config: &HostConfig) -> Result<Applied, HostError> {
     let link = netlink.link_by_name(&config.interface).await?;
     let link = link.ok_or_else(|| HostError::NoSuchInterface(config.interface.clone()))?;
     let journal = Journal::new(&config.interface, link.index, config.record.clone());
-    let mut applied = Applied { journal, mtu: link.mtu, fwmark: None, warnings: Vec::new() };
+    let mut applied = Applied { journal, config: config.clone(), mtu: link.mtu, fwmark: None, warnings: Vec::new() };
     match applied.set_up(config, &netlink, link).await {
         Ok(()) => Ok(applied),
         Err(error) => {
@@ -57,13 +57,19 @@ pub async fn apply(config: &HostConfig) -> Result<Applied, HostError> {
 #[derive(Debug)]
 #[must_use = "dropping this leaves routes, rules and DNS in place; call undo at the end"]
 pub struct Applied {
-    journal: Journal,
-    mtu: u32,
-    fwmark: Option<u32>,
+    pub(super) journal: Journal,
+    pub(super) config: HostConfig,
+    pub(super) mtu: u32,
+    pub(super) fwmark: Option<u32>,
     warnings: Vec<Warning>,
 }
 
 impl Applied {
+    /// The configuration of the set-up.
+    pub fn config(&self) -> &HostConfig {
+        &self.config
+    }
+
     /// The interface's MTU in bytes.
     pub fn mtu(&self) -> u32 {
         self.mtu
@@ -130,7 +136,11 @@ impl Applied {
     }
 }
 
-async fn resolve_mark(netlink: &Netlink, config: &HostConfig, plan: &Plan) -> Result<Option<u32>, HostError> {
+pub(super) async fn resolve_mark(
+    netlink: &Netlink,
+    config: &HostConfig,
+    plan: &Plan,
+) -> Result<Option<u32>, HostError> {
     match config.mark() {
         None if !plan.default.is_empty() => policy::unused_table(netlink).await.map(Some),
         mark => Ok(mark),

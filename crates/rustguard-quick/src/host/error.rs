@@ -1,7 +1,7 @@
 //! Why the host could not be set up.
 
 use ipnet::IpNet;
-use rustguard_device::kernel::KernelError;
+use rustguard_device::{UpdateError, kernel::KernelError};
 use std::{fmt, io, path::PathBuf};
 use thiserror::Error;
 
@@ -110,6 +110,10 @@ pub enum HostError {
         reason: String,
     },
 
+    /// The mark of the tunnel's sockets could not be changed.
+    #[error(transparent)]
+    Mark(#[from] UpdateError),
+
     /// The record of the changes could not be read or written.
     #[error(
         "cannot {action} {}: {source}; check its permissions, \
@@ -131,6 +135,17 @@ impl HostError {
     pub(super) fn netlink(action: impl Into<String>, error: &rtnetlink::Error) -> Self {
         KernelError::netlink(action, error).into()
     }
+}
+
+/// Why a set-up could not be [changed](super::Applied::change).
+#[derive(Debug, Error)]
+#[error("{cause}")]
+#[non_exhaustive]
+pub struct ChangeError {
+    /// The step that failed.
+    pub cause: HostError,
+    /// The earlier steps that could not be undone, and why. Empty: the set-up is what it was before.
+    pub left: Vec<HostError>,
 }
 
 /// A part of the set-up that was left out, as a warning for the user.

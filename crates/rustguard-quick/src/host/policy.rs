@@ -27,12 +27,14 @@
 
 use super::{
     error::HostError,
+    link::is_v6,
     netlink::Netlink,
     record::Journal,
     routes::Plan,
     step::{Rule, RuleKind, Step},
 };
 use futures_util::TryStreamExt;
+use ipnet::IpNet;
 use rtnetlink::{
     IpVersion,
     packet_route::{
@@ -54,34 +56,38 @@ const SRC_VALID_MARK: &str = "net.ipv4.conf.all.src_valid_mark";
 /// Sets up the default routes of one tunnel, with its sockets' mark: route, rules and src_valid_mark. A default route
 /// that may be learned later uses the same rules. Until then its table is empty, and the rules have no effect.
 pub(super) async fn add(netlink: &Netlink, journal: &mut Journal, plan: &Plan, mark: u32) -> Result<(), HostError> {
-    let mut others = BTreeSet::new();
-    for family in Family::in_kernel() {
-        others.extend(netlink.dump_rules(family).await?.iter().filter_map(tunnel_mark));
-    }
-    others.remove(&mark);
-
     let (name, index) = (journal.interface().to_owned(), journal.index());
     for net in &plan.default {
         if !plan.learned {
             netlink.add_route(&name, index, *net, mark).await?;
             journal.record(Step::Route { net: *net, table: mark })?;
         }
-
-        let family = Family::of(net.addr());
-        let existing = netlink.dump_rules(family).await?;
-        // The last rule is added first. The rule for the main table's routes therefore exists before the rule that
-        // sends all other packets into the tunnel, and each goto finds its target.
-        let mut rules = arrange(family, &existing, mark, &others)?;
-        rules.sort_by_key(|rule| matches!(rule.kind, RuleKind::IntoTunnel { .. }));
-        for rule in rules {
+        for rule in rules(netlink, Family::of(net.addr()), mark).await? {
             journal.record(Step::Rule(rule))?;
             netlink.add_rule(rule).await?;
         }
-        if family == Family::V4 {
-            set_src_valid_mark()?;
-        }
+        prepare_filter(*net)?;
     }
     Ok(())
+}
+
+/// The rules for a default route of this family, in the order in which they are added: the last rule comes first. The
+/// rule for the main table's routes therefore exists before the rule that sends all other packets into the tunnel, and
+/// each goto finds its target.
+pub(super) async fn rules(netlink: &Netlink, family: Family, mark: u32) -> Result<Vec<Rule>, HostError> {
+    let mut others = BTreeSet::new();
+    for family in Family::in_kernel() {
+        others.extend(netlink.dump_rules(family).await?.iter().filter_map(tunnel_mark));
+    }
+    others.remove(&mark);
+    let mut rules = arrange(family, &netlink.dump_rules(family).await?, mark, &others)?;
+    rules.sort_by_key(|rule| matches!(rule.kind, RuleKind::IntoTunnel { .. }));
+    Ok(rules)
+}
+
+/// Prepares the reverse path filter for a default route of this family.
+pub(super) fn prepare_filter(default: IpNet) -> Result<(), HostError> {
+    if is_v6(default) { Ok(()) } else { set_src_valid_mark() }
 }
 
 /// The first number from 51820 that no route and no rule uses as table or mark.
@@ -117,7 +123,7 @@ impl Netlink {
         rules.map_err(|error| HostError::netlink("list the policy rules", &error))
     }
 
-    async fn add_rule(&self, rule: Rule) -> Result<(), HostError> {
+    pub(super) async fn add_rule(&self, rule: Rule) -> Result<(), HostError> {
         let mut request = self.handle().rule().add();
         *request.message_mut() = rule.message();
         request

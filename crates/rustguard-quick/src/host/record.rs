@@ -88,10 +88,32 @@ impl Journal {
         if save { self.save() } else { Ok(()) }
     }
 
+    /// Forgets steps that were undone. A step that outlives the interface is forgotten on disk *after* it was undone.
+    pub(super) fn forget(&mut self, gone: impl Fn(&Step) -> bool) -> Result<(), HostError> {
+        let mut save = false;
+        self.record.steps.retain(|step| {
+            let gone = gone(step);
+            save |= gone && step.outlives_interface();
+            !gone
+        });
+        if save { self.save() } else { Ok(()) }
+    }
+
+    /// Puts other steps in the place of the present ones, after all of them were undone or made.
+    pub(super) fn replace(&mut self, steps: Vec<Step>) -> Result<(), HostError> {
+        self.record.steps = steps;
+        self.save()
+    }
+
     /// Writes the steps that outlive the interface. The others, which may be a hundred thousand routes, need no record.
     fn save(&mut self) -> Result<(), HostError> {
         let Some(path) = &self.path else { return Ok(()) };
-        let steps = self.record.steps.iter().filter(|step| step.outlives_interface()).cloned().collect();
+        let steps: Vec<_> = self.record.steps.iter().filter(|step| step.outlives_interface()).cloned().collect();
+        if steps.is_empty() {
+            self.remove_file()?;
+            self.written = false;
+            return Ok(());
+        }
         let record = Record {
             interface: self.record.interface.clone(),
             index: self.record.index,

@@ -12,10 +12,11 @@ use futures_util::future::join_all;
 use ipnet::IpNet;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType};
 use rustguard_device::kernel::{EEXIST, Family, MAIN_TABLE, already_gone, destination_of, errno};
+use std::collections::HashMap;
 
 /// The number of route requests in flight: enough to hide the round trip to the kernel with a hundred thousand allowed
 /// IPs, and few enough for the default socket buffer to hold the answers.
-const IN_FLIGHT: usize = 64;
+pub(super) const IN_FLIGHT: usize = 64;
 
 /// The allowed IPs, divided into ordinary routes and default routes, which are set up with policy rules.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -52,19 +53,9 @@ impl Plan {
 }
 
 /// Adds the ordinary routes of a plan.
-///
-/// As in wg-quick, the main table gets no route that an existing route through the tunnel already covers. For example,
-/// the address 10.0.0.2/24 adds a route to 10.0.0.0/24, so an allowed IP of 10.0.0.1/32 needs none. In a table that the
-/// user chose, every route is added.
 pub(super) async fn add(netlink: &Netlink, journal: &mut Journal, plan: &Plan) -> Result<(), HostError> {
     let table = plan.table;
-    let covering = match table {
-        MAIN_TABLE => netlink.destinations_through(journal.index()).await?,
-        _ => Vec::new(),
-    };
-    let wanted: Vec<IpNet> =
-        plan.ordinary.iter().filter(|net| !covering.iter().any(|route| route.contains(*net))).copied().collect();
-
+    let wanted = wanted(netlink, journal.index(), plan, &[]).await?;
     let (name, index) = (journal.interface().to_owned(), journal.index());
     for nets in wanted.chunks(IN_FLIGHT) {
         let results = join_all(nets.iter().map(|net| netlink.add_route(&name, index, *net, table))).await;
@@ -81,12 +72,42 @@ pub(super) async fn add(netlink: &Netlink, journal: &mut Journal, plan: &Plan) -
     Ok(())
 }
 
+/// The ordinary routes that a plan needs.
+///
+/// As in wg-quick, the main table gets no route that an existing route through the tunnel already covers. For example,
+/// the address 10.0.0.2/24 adds a route to 10.0.0.0/24, so an allowed IP of 10.0.0.1/32 needs none. In a table that the
+/// user chose, every route is added. Routes to `ignored` do not count, each as often as it is named: those of the
+/// tunnel itself, and those that disappear with an address.
+pub(super) async fn wanted(
+    netlink: &Netlink,
+    index: u32,
+    plan: &Plan,
+    ignored: &[IpNet],
+) -> Result<Vec<IpNet>, HostError> {
+    let mut covering = match plan.table {
+        MAIN_TABLE if !plan.ordinary.is_empty() => netlink.destinations_through(index, MAIN_TABLE).await?,
+        _ => Vec::new(),
+    };
+    let mut ignored = ignored.iter().fold(HashMap::<_, usize>::new(), |mut counts, net| {
+        *counts.entry(*net).or_default() += 1;
+        counts
+    });
+    covering.retain(|net| match ignored.get_mut(net) {
+        Some(count) if *count > 0 => {
+            *count -= 1;
+            false
+        }
+        _ => true,
+    });
+    Ok(plan.ordinary.iter().filter(|net| !covering.iter().any(|route| route.contains(*net))).copied().collect())
+}
+
 impl Netlink {
-    /// The destinations that the main table already sends through the interface.
-    async fn destinations_through(&self, index: u32) -> Result<Vec<IpNet>, HostError> {
+    /// The destinations that a table already sends through the interface.
+    pub(super) async fn destinations_through(&self, index: u32, table: u32) -> Result<Vec<IpNet>, HostError> {
         let mut destinations = Vec::new();
         for family in Family::in_kernel() {
-            let routes = self.dump_routes(family, Some(MAIN_TABLE), Some(index)).await?;
+            let routes = self.dump_routes(family, Some(table), Some(index)).await?;
             destinations.extend(routes.iter().filter_map(destination_of));
         }
         Ok(destinations)

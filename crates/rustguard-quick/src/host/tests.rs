@@ -51,6 +51,7 @@ macro_rules! in_namespace {
     };
 }
 
+mod change;
 mod dns;
 mod failures;
 mod learned;

@@ -1,0 +1,72 @@
+//! The changes that a running tunnel cannot take over.
+
+use super::difference::Difference;
+use crate::conf::{Config, Routing};
+use ipnet::IpNet;
+use std::fmt;
+
+/// A setting that only changes with `down` and `up`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NeedsRestart {
+    /// The name of the setting in the file.
+    pub setting: &'static str,
+    /// Why it cannot change while the tunnel runs.
+    pub reason: &'static str,
+}
+
+impl fmt::Display for NeedsRestart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.setting, self.reason)
+    }
+}
+
+const SPEAKER: &str = "the Babel speaker gets it when it starts";
+const TABLES: &str = "the routes that Babel has learned are in the tables of the start";
+
+impl Difference {
+    /// The changes that a running tunnel with the configuration `from` cannot take over.
+    pub fn needs_restart(&self, from: &Config) -> Vec<NeedsRestart> {
+        let interface = &self.interface;
+        if interface.routing.is_some() {
+            let reason = "the routing protocol is chosen when the tunnel starts";
+            return vec![NeedsRestart { setting: "Routing", reason }];
+        }
+        // Without a routing protocol its settings have no effect.
+        if from.interface.routing == Routing::Static {
+            return Vec::new();
+        }
+        let mut to = from.clone();
+        self.apply_to(&mut to);
+        let first_v4 = |config: &Config| config.interface.addresses.iter().find(|net| net.addr().is_ipv4()).copied();
+        let guarded = has_default(from) && !interface.addresses.is_empty();
+        let settings = [
+            (interface.private_key.is_some(), "PrivateKey", "the identity of the Babel speaker is made of it"),
+            (interface.redistribute.is_some(), "Redistribute", SPEAKER),
+            (interface.pins.is_some(), "Pin", SPEAKER),
+            (interface.source_check.is_some(), "SourceCheck", "the workers get it when they start"),
+            (interface.node_name.is_some(), "NodeName", SPEAKER),
+            (first_v4(from) != first_v4(&to), "Address", "the Babel speaker uses the first IPv4 address as its own"),
+            (guarded, "Address", "the guard of a learned default route protects the addresses of the start"),
+            (interface.table.is_some(), "Table", TABLES),
+            (
+                defaults(from) != defaults(&to),
+                "AllowedIPs",
+                "a default route may be learned or not; that is prepared when the tunnel starts",
+            ),
+            (has_default(from) && interface.fwmark.is_some(), "FwMark", TABLES),
+        ];
+        let needed = settings.into_iter().filter(|(changes, ..)| *changes);
+        needed.map(|(_, setting, reason)| NeedsRestart { setting, reason }).collect()
+    }
+}
+
+/// Whether a default route of IPv4 and of IPv6 may be learned.
+fn defaults(config: &Config) -> [bool; 2] {
+    let nets = || config.peers.iter().flat_map(|peer| &peer.allowed_ips).filter(|net| net.prefix_len() == 0);
+    [nets().any(|net| matches!(net, IpNet::V4(_))), nets().any(|net| matches!(net, IpNet::V6(_)))]
+}
+
+fn has_default(config: &Config) -> bool {
+    defaults(config).contains(&true)
+}

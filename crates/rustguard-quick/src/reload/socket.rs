@@ -1,0 +1,236 @@
+//! The socket over which another process asks a tunnel to take over its file.
+//!
+//! `/run/rustguard/NAME.sock` is for root and the user of the process only. A client sends a [`Wish`] as one line of
+//! JSON, and gets an [`Answer`] in the same form.
+
+use super::{error::ReloadError, words::Line};
+use crate::error::{FileError, chain};
+use rustguard_device::{
+    interface::run_file,
+    unix_socket::{Access, Client, UnixSocket, answer, remove_dead, within},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    os::unix::net::UnixStream as StdUnixStream,
+    path::PathBuf,
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _},
+    sync::{mpsc, oneshot},
+};
+
+/// The longest request in bytes. It has little more than a path.
+const REQUEST_MAX: u64 = 16 << 10;
+/// The longest answer in bytes: a line for each of 100,000 peers.
+const ANSWER_MAX: u64 = 256 << 20;
+/// Requests that wait while one is carried out. More clients wait outside.
+const WAITING: usize = 16;
+/// The longest wait for an answer: the programs for DNS and the guard may take their time, and other reloads come
+/// first.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a client wants.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Wish {
+    /// Another file than the one that the tunnel has. An absolute path.
+    #[serde(default)]
+    pub file: Option<PathBuf>,
+    /// Only compare, and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What a tunnel answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Answer {
+    /// The changes were made, or would be made.
+    Changes {
+        /// The file that was read.
+        file: PathBuf,
+        /// The changes.
+        changes: Vec<Line>,
+    },
+    /// Nothing was changed, or not all of it could be undone.
+    Refused {
+        /// Why.
+        error: String,
+        /// The file that has mistakes, if that is the reason. [`conf::parse`](crate::conf::parse) reports all of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        invalid: Option<PathBuf>,
+    },
+}
+
+/// A wish that waits for its answer.
+#[derive(Debug)]
+pub struct Request {
+    /// What is wanted.
+    pub wish: Wish,
+    answer: oneshot::Sender<Answer>,
+}
+
+impl Wish {
+    /// To take over the tunnel's own file.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// To take over this file.
+    #[must_use]
+    pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.file = Some(path.into());
+        self
+    }
+
+    /// Only to compare.
+    #[must_use]
+    pub fn dry_run(mut self, dry_run: bool) -> Self {
+        self.dry_run = dry_run;
+        self
+    }
+}
+
+impl Answer {
+    fn refused(error: impl Into<String>) -> Self {
+        Self::Refused { error: error.into(), invalid: None }
+    }
+}
+
+impl From<ReloadError> for Answer {
+    fn from(error: ReloadError) -> Self {
+        let invalid = match &error {
+            ReloadError::File(FileError::Invalid { path, .. }) => Some(path.clone()),
+            _ => None,
+        };
+        Self::Refused { error: chain(&error), invalid }
+    }
+}
+
+impl Request {
+    /// Answers the client.
+    pub fn answer(self, answer: Answer) {
+        // The client may have gone.
+        let _ = self.answer.send(answer);
+    }
+}
+
+/// The socket of a tunnel. Dropping this removes it.
+#[derive(Debug)]
+pub struct Server {
+    requests: mpsc::Receiver<Request>,
+    _socket: UnixSocket,
+}
+
+impl Server {
+    /// Opens the socket of `interface` and serves it from a task of the current tokio runtime.
+    ///
+    /// # Errors
+    /// Errors of the system, and [`io::ErrorKind::AddrInUse`] if another process serves this socket.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start(interface: &str) -> io::Result<Self> {
+        let (sender, requests) = mpsc::channel(WAITING);
+        let refusal = line(&Answer::refused("only root may reload a tunnel; run as root, or with sudo"))?;
+        let socket = UnixSocket::start(&socket_path(interface), Access::Owner, refusal, move |client| {
+            serve(client, sender.clone())
+        })?;
+        Ok(Self { requests, _socket: socket })
+    }
+
+    /// The next request. Requests that come meanwhile wait.
+    pub async fn next(&mut self) -> Request {
+        match self.requests.recv().await {
+            Some(request) => request,
+            // The socket's task has a sender, so this does not happen.
+            None => std::future::pending().await,
+        }
+    }
+}
+
+async fn serve(client: Client, requests: mpsc::Sender<Request>) -> io::Result<()> {
+    let (read, mut write) = client.stream.into_split();
+    let mut text = String::new();
+    let mut read = tokio::io::BufReader::new(read.take(REQUEST_MAX));
+    within(read.read_line(&mut text)).await?;
+    let wish: Wish = match serde_json::from_str(&text) {
+        Ok(wish) => wish,
+        Err(error) => {
+            let error = format!("the request is not understood: {error}; is another version of rustguard running?");
+            return answer(&mut write, &line(&Answer::refused(error))?).await;
+        }
+    };
+    let (sender, answered) = oneshot::channel();
+    if requests.send(Request { wish, answer: sender }).await.is_ok()
+        && let Ok(said) = answered.await
+    {
+        answer(&mut write, &line(&said)?).await?;
+    }
+    Ok(())
+}
+
+fn line(answer: &Answer) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(answer).map_err(io::Error::from)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+fn socket_path(interface: &str) -> PathBuf {
+    run_file(interface, "sock")
+}
+
+/// Removes the socket that a killed process left behind.
+pub(crate) fn clean_up(interface: &str) -> io::Result<()> {
+    remove_dead(&socket_path(interface)).map(drop)
+}
+
+/// Why a tunnel was not asked, or has not answered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    /// No process has this socket.
+    #[error("no tunnel called {0} can be reloaded: it is not up, or was not brought up by `rustguard up`")]
+    NotServed(String),
+    /// The socket belongs to another user.
+    #[error("{} belongs to another user; run as root, or with sudo", .0.display())]
+    Denied(PathBuf),
+    /// The process has ended before its answer.
+    #[error("{0} ended before it answered; its log says why")]
+    Ended(String),
+    /// Another error of the system.
+    #[error("cannot ask {interface} to reload: {source}")]
+    Io {
+        /// The interface.
+        interface: String,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// Asks the tunnel of `interface`, and waits for its answer.
+///
+/// # Errors
+/// See [`AskError`].
+pub fn ask(interface: &str, wish: &Wish) -> Result<Answer, AskError> {
+    let path = socket_path(interface);
+    let other = |source| AskError::Io { interface: interface.to_owned(), source };
+    let mut stream = StdUnixStream::connect(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::NotServed(interface.to_owned()),
+        io::ErrorKind::PermissionDenied => AskError::Denied(path),
+        _ => other(error),
+    })?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(other)?;
+    let mut request = serde_json::to_vec(wish).map_err(|error| other(error.into()))?;
+    request.push(b'\n');
+    stream.write_all(&request).map_err(other)?;
+    let mut text = String::new();
+    BufReader::new(stream.take(ANSWER_MAX)).read_line(&mut text).map_err(other)?;
+    if text.is_empty() {
+        return Err(AskError::Ended(interface.to_owned()));
+    }
+    serde_json::from_str(&text).map_err(|error| other(error.into()))
+}
