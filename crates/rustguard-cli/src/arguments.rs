@@ -147,6 +147,20 @@ Examples:
         logging: Logging,
     },
 
+    /// Take an edited file over into a running tunnel
+    ///
+    /// Everything in the file is taken over or nothing: addresses, routes, DNS, MTU, port, mark, peers, announced
+    /// prefixes. Sessions go on. If a step fails, the earlier ones are undone. Changes that need a restart are named,
+    /// and nothing is changed then. Peers and settings that `wg set` has made and the file does not have are removed.
+    /// No hook runs; PreDown and PostDown of the new file run at the end. SIGHUP to the process of the tunnel does the
+    /// same.
+    #[command(after_help = "\
+Examples:
+  rustguard reload --dry-run wg0   what would change
+  rustguard reload wg0             from the file that the tunnel was brought up from
+  rustguard reload ./home.conf     from this file, which is the tunnel's file from then on")]
+    Reload(Reload),
+
     /// Bring a tunnel down
     ///
     /// Ends the tunnel that `rustguard up` started, and waits until all changes to the host are undone. After a crash,
@@ -346,6 +360,20 @@ Examples:
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
+}
+
+/// `rustguard reload`.
+#[derive(Args, Debug)]
+pub(crate) struct Reload {
+    /// The name of a tunnel, or another configuration file for it
+    #[arg(value_name = "NAME|FILE")]
+    pub(crate) target: String,
+    /// Show the changes, and make none
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `rustguard show`.

@@ -12,8 +12,8 @@ mod uapi;
 use arguments::{Cli, Command, logging::Logging};
 use clap::error::ErrorKind;
 use commands::{
-    check, demo, doctor, down, invite, join, keys, map, neighbours, pages, pairing, peer, routes, serve, set, show,
-    status, strip, trace, up, userspace,
+    check, demo, doctor, down, invite, join, keys, map, neighbours, pages, pairing, peer, reload, routes, serve, set,
+    show, status, strip, trace, up, userspace,
 };
 use output::colour;
 use process::{harden, inherited, log};
@@ -68,6 +68,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Interface(words) => userspace::run(&words[0].to_string_lossy(), cli.foreground),
         Command::Up { target, detach, data_path, .. } => up::run(&target, detach, &data_path),
         Command::Down { target } => down::run(&target),
+        Command::Reload(arguments) => reload::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Join(arguments) => join::run(&arguments),
         Command::Open(arguments) => pairing::open(&arguments),

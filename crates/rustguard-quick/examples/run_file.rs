@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         }
         match session.fulfil(&Wish::new()).await {
             Ok((_, difference)) => difference.lines().iter().for_each(|line| println!("{line}")),
-            Err(error) => eprintln!("{error}"),
+            Err(error) => println!("{error}"),
         }
     }
     session.stop().await;

@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         }
         let started = tokio::select! {
             started = session.start(builder) => started.map_err(Into::into),
-            name = signals.recv() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
+            name = signals.end() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
         };
         let result = match (started, session.device()) {
             (Ok(()), Some(device)) => serve(arguments, configured, device, &mut signals).await,

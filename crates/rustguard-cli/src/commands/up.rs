@@ -8,13 +8,16 @@ use crate::{
     },
     process::{
         detach,
-        lifetime::{Signals, run_until_ended},
+        lifetime::{self, Signals, Wakeup},
         log,
     },
 };
 use anyhow::{Context as _, Result};
 use rustguard_device::Device;
-use rustguard_quick::{Session, conf};
+use rustguard_quick::{
+    Session, conf,
+    reload::{Answer, Server, Wish},
+};
 
 /// Brings a tunnel up, and keeps it until a signal or the end of the interface.
 pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<()> {
@@ -39,11 +42,11 @@ pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<
             session.of_file(&file).hook_output(detach::hook_output()).relays(data_path.relay != Relay::Off);
         let started = tokio::select! {
             started = session.start(data_path.apply(Device::builder())) => started.map_err(Into::into),
-            name = signals.recv() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
+            name = signals.end() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
         };
-        let result = match (started, session.device()) {
-            (Ok(()), Some(device)) => run_until_ended(&interface, device, &mut signals).await,
-            (started, _) => started,
+        let result = match started {
+            Ok(()) => keep(&mut session, &mut signals).await,
+            Err(error) => Err(error),
         };
         session.stop().await;
         if result.is_ok() {
@@ -51,4 +54,57 @@ pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<
         }
         result
     })
+}
+
+/// Runs a tunnel that is up. Takes edited files over until something ends it.
+async fn keep(session: &mut Session, signals: &mut Signals) -> Result<()> {
+    let interface = session.interface().to_owned();
+    let mut requests =
+        Server::start(&interface).with_context(|| format!("cannot open the socket for `reload {interface}`"))?;
+    lifetime::ready(&interface);
+    loop {
+        let Some(device) = session.device() else { return Ok(()) };
+        let request = tokio::select! {
+            woken = lifetime::wait(&interface, device, signals) => match woken? {
+                Wakeup::End => return Ok(()),
+                Wakeup::Reload => None,
+            },
+            request = requests.next() => Some(request),
+        };
+        let wish = request.as_ref().map_or_else(Wish::new, |request| request.wish.clone());
+        let answer = reload(session, &wish).await;
+        if let Some(request) = request {
+            request.answer(answer);
+        }
+    }
+}
+
+/// Takes a file over, and logs what has changed.
+async fn reload(session: &mut Session, wish: &Wish) -> Answer {
+    if !wish.dry_run {
+        lifetime::reloading();
+    }
+    let result = session.fulfil(wish).await;
+    let interface = session.interface();
+    let answer = match result {
+        Ok((file, difference)) => {
+            let changes = difference.lines();
+            if !wish.dry_run {
+                tracing::info!("{interface} has taken {} over: {} changes", file.display(), changes.len());
+                changes.iter().for_each(|line| tracing::info!("{interface}: {line}"));
+            }
+            Answer::Changes { file, changes }
+        }
+        Err(error) => {
+            let answer = Answer::from(error);
+            if let (Answer::Refused { error, .. }, false) = (&answer, wish.dry_run) {
+                tracing::error!("{interface} was not reloaded: {error}");
+            }
+            answer
+        }
+    };
+    if !wish.dry_run {
+        lifetime::reloaded();
+    }
+    answer
 }

@@ -36,7 +36,7 @@ pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
                 CloseReason::Shutdown | CloseReason::InterfaceDeleted => Ok(()),
                 reason => bail!("{interface}: {reason}"),
             },
-            _ = signals.recv() => Ok(()),
+            _ = signals.end() => Ok(()),
         };
         drop(server);
         device.shutdown().await;

@@ -2,56 +2,142 @@
 //! that end the tunnel.
 
 use super::detach;
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow};
 use rustguard_device::{CloseReason, Device};
+use sd_notify::NotifyState;
+use std::fs::File;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Reports that the tunnel is ready, and waits until something ends it.
-pub(crate) async fn run_until_ended(interface: &str, device: &Device, signals: &mut Signals) -> Result<()> {
+/// What interrupts the run of a tunnel.
+pub(crate) enum Wakeup {
+    /// The tunnel has to end.
+    End,
+    /// SIGHUP: the tunnel reads its file again.
+    Reload,
+}
+
+/// Reports that the tunnel is ready.
+pub(crate) fn ready(interface: &str) {
     tracing::info!("{interface} is up");
-    notify(&[sd_notify::NotifyState::Ready]);
+    notify(&[NotifyState::Ready]);
     detach::ready();
+}
+
+/// Waits for a signal or the end of the interface.
+pub(crate) async fn wait(interface: &str, device: &Device, signals: &mut Signals) -> Result<Wakeup> {
     let ended = tokio::select! {
         reason = device.closed() => match reason {
             // wg-quick and users end a tunnel by deleting its interface, so this is no failure.
             CloseReason::Shutdown | CloseReason::InterfaceDeleted => {
                 tracing::info!("{interface}: {reason}");
-                Ok(())
+                Ok(Wakeup::End)
             }
-            reason => bail!("{interface}: {reason}"),
+            reason => Err(anyhow!("{interface}: {reason}")),
         },
-        name = signals.recv() => {
-            tracing::info!("{interface}: ended by {name}");
-            Ok(())
+        said = signals.recv() => match said {
+            Said::Reload => return Ok(Wakeup::Reload),
+            Said::End(name) => {
+                tracing::info!("{interface}: ended by {name}");
+                Ok(Wakeup::End)
+            }
         }
     };
-    notify(&[sd_notify::NotifyState::Stopping]);
+    notify(&[NotifyState::Stopping]);
     ended
 }
 
+/// Reports that the tunnel is ready, and waits until something ends it.
+pub(crate) async fn run_until_ended(interface: &str, device: &Device, signals: &mut Signals) -> Result<()> {
+    ready(interface);
+    while let Wakeup::Reload = wait(interface, device, signals).await? {
+        tracing::warn!("{interface} has no file to read again");
+    }
+    Ok(())
+}
+
+/// Tells systemd that the settings are being read. [`reloaded`] has to follow.
+pub(crate) fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::debug!("the clock: {error}"),
+    }
+}
+
+/// Tells systemd that the settings were read, successfully or not.
+pub(crate) fn reloaded() {
+    notify(&[NotifyState::Ready]);
+}
+
 /// Notifies systemd, if systemd asked for it.
-pub(crate) fn notify(states: &[sd_notify::NotifyState<'_>]) {
+pub(crate) fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!("sd_notify: {error}");
     }
 }
 
-/// The signals that end a tunnel.
+/// The signals to a tunnel.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// `None` under nohup(1).
+    hangup: Option<Signal>,
+    /// Whether the process was started on a terminal, whose end is told by SIGHUP as well.
+    terminal: bool,
+}
+
+/// What a signal says.
+pub(crate) enum Said {
+    /// Its name, for the log.
+    End(&'static str),
+    Reload,
 }
 
 impl Signals {
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        let hangup = if is_hangup_ignored() { None } else { Some(signal(SignalKind::hangup())?) };
+        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        Ok(Self { interrupt, terminate, hangup, terminal: has_terminal() })
     }
 
-    /// Waits for a signal, and returns its name.
-    pub(crate) async fn recv(&mut self) -> &'static str {
+    /// Waits for a signal.
+    pub(crate) async fn recv(&mut self) -> Said {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => Said::End("SIGINT"),
+            _ = self.terminate.recv() => Said::End("SIGTERM"),
+            _ = hangup => if self.terminal && !has_terminal() {
+                Said::End("SIGHUP: the terminal was closed")
+            } else {
+                Said::Reload
+            }
         }
     }
+
+    /// Waits for a signal that ends the tunnel, and returns its name.
+    pub(crate) async fn end(&mut self) -> &'static str {
+        loop {
+            if let Said::End(name) = self.recv().await {
+                return name;
+            }
+        }
+    }
+}
+
+/// Whether the process has a controlling terminal. When a terminal is closed, the kernel takes it away (tty_hangup).
+fn has_terminal() -> bool {
+    File::open("/dev/tty").is_ok()
+}
+
+/// Whether the process was started with SIGHUP ignored. A handler would end that.
+fn is_hangup_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Signal 1 is the lowest bit.
+    ignored.is_some_and(|mask| mask & 1 != 0)
 }

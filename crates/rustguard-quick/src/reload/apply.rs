@@ -121,7 +121,12 @@ impl Session {
         let Some((status, secrets)) = device.handle().status_with_secrets().await else { return Err(self.not_up()) };
         let mark = self.host().and_then(host::Applied::fwmark).unwrap_or(0);
         let running = running(self.config(), &status, &secrets, mark);
-        let difference = Difference::between(&running, config);
+        let mut difference = Difference::between(&running, config);
+        let host = self.host().map(host::Applied::config);
+        let host = host.filter(|host| host.table != conf::Table::Off && !host.learned);
+        if let Some(host) = host.filter(|_| difference.interface.table.is_none()) {
+            difference.routes = difference.other_routes(&host.allowed_ips, config);
+        }
         let needed = difference.needs_restart(&running);
         if needed.is_empty() {
             return Ok((running, difference, status));

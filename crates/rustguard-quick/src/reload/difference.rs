@@ -29,6 +29,9 @@ pub struct Difference {
     pub removed: Vec<Peer>,
     /// The peers that have other settings.
     pub changed: Vec<PeerDifference>,
+    /// Routes of the host that change although no peer does. `wg set` and `rustguard set` give a peer allowed IPs
+    /// without routes. Only [`Session::difference`](crate::Session::difference) finds them.
+    pub routes: Nets,
 }
 
 /// The old and the new value of a setting.
@@ -135,7 +138,19 @@ impl Difference {
 
     /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty() && self.interface.is_empty()
+        self.lines().is_empty()
+    }
+
+    /// The changes to the allowed IPs of all peers, without those that `self` contains as changes to peers.
+    pub(super) fn other_routes(&self, from: &[IpNet], to: &Config) -> Nets {
+        let all = |peers: &[Peer]| peers.iter().flat_map(|peer| peer.allowed_ips.clone()).collect::<Vec<_>>();
+        let mut routes = Nets::between(from, &all(&to.peers));
+        let changed = || self.changed.iter().map(|change| &change.allowed_ips);
+        let added: HashSet<_> = changed().flat_map(|nets| nets.added.clone()).chain(all(&self.added)).collect();
+        let removed: HashSet<_> = changed().flat_map(|nets| nets.removed.clone()).chain(all(&self.removed)).collect();
+        routes.added.retain(|net| !added.contains(net));
+        routes.removed.retain(|net| !removed.contains(net));
+        routes
     }
 
     /// Makes the changes to a configuration.
@@ -220,10 +235,6 @@ impl InterfaceDifference {
             handshake_on_up: changed_as(handshake_on_up, &to.handshake_on_up, |greet| greet.unwrap_or(true)),
             save_config: changed(save_config, &to.save_config),
         }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.lines().is_empty()
     }
 
     fn apply_to(&self, interface: &mut Interface) {

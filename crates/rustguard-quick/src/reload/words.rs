@@ -96,6 +96,7 @@ impl Difference {
     /// All changes in words, those of the interface first.
     pub fn lines(&self) -> Vec<Line> {
         let mut lines = self.interface.lines();
+        nets(&mut lines, "Route", &self.routes);
         lines.extend(self.removed.iter().map(|peer| Line { to: None, ..whole(Action::Remove, peer) }));
         lines.extend(self.added.iter().map(|peer| whole(Action::Add, peer)));
         lines.extend(self.changed.iter().flat_map(PeerDifference::lines));
