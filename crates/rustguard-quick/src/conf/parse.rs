@@ -1,6 +1,7 @@
 //! Parses the text of a file to a [`Config`] and diagnostics.
 
 mod checks;
+mod connectivity;
 mod layout;
 mod routing;
 
@@ -13,7 +14,7 @@ pub(super) use layout::{EntryLayout, Layout, SectionLayout};
 use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{PathSpec, PresharedKey};
-use std::{collections::HashMap, ops::Range, time::Duration};
+use std::{collections::HashMap, net::IpAddr, ops::Range, time::Duration};
 
 /// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
 const INTERFACE_KEYS: [&str; 19] = [
@@ -219,6 +220,8 @@ struct Parser<'a> {
     interface_header: Option<Piece<'a>>,
     mtu: Option<Piece<'a>>,
     addresses: Vec<(IpNet, Piece<'a>)>,
+    /// The addresses in `DNS`.
+    dns: Vec<(IpAddr, Piece<'a>)>,
     /// Each pin, with its line.
     pins: Vec<(Pin, usize)>,
     drafts: Vec<Draft<'a>>,
@@ -242,6 +245,7 @@ impl<'a> Parser<'a> {
             interface_header: None,
             mtu: None,
             addresses: Vec::new(),
+            dns: Vec::new(),
             pins: Vec::new(),
             drafts: Vec::new(),
             layout: Layout::default(),
@@ -447,7 +451,10 @@ impl<'a> Parser<'a> {
             "DNS" => {
                 for item in value.list() {
                     match self.value(key, item, value::dns) {
-                        Some(Dns::Server(address)) => self.interface.dns.push(address),
+                        Some(Dns::Server(address)) => {
+                            self.interface.dns.push(address);
+                            self.dns.push((address, item));
+                        }
                         Some(Dns::Search(domain)) => self.interface.dns_search.push(domain),
                         None => {}
                     }
@@ -505,6 +512,12 @@ impl<'a> Parser<'a> {
             }
             "PresharedKey" => {
                 let key = self.value(key, value, value::key).map(|bytes| PresharedKey::from_bytes(&bytes));
+                if key.as_ref().is_some_and(PresharedKey::is_zero) {
+                    self.diagnostics.push(
+                        Diagnostic::warning(value.span(), "PresharedKey is all zeros, which means that there is none")
+                            .help("remove the line, or make a key for both sides with `rustguard genpsk`"),
+                    );
+                }
                 self.draft().preshared_key = key.filter(|key| !key.is_zero());
             }
             "Endpoint" => {
@@ -570,8 +583,12 @@ impl<'a> Parser<'a> {
         if !is_configuration(self.text) {
             self.diagnostics = vec![no_configuration(self.text)];
         }
-        self.diagnostics.sort_by_key(|diagnostic| diagnostic.span.bytes.start);
         let broken = self.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error);
+        if !broken {
+            // A line that could not be read must not count as missing.
+            self.check_connectivity();
+        }
+        self.diagnostics.sort_by_key(|diagnostic| diagnostic.span.bytes.start);
         let peers = self.drafts.into_iter().filter_map(|draft| {
             Some(Peer {
                 name: draft.name,

@@ -1,0 +1,121 @@
+//! Checks for settings that are valid, and with which a tunnel cannot work: nobody can begin, or packets do not go where they
+//! should. All of them are warnings, because a hook, a program or `set` may change what the file says.
+
+use super::{Diagnostic, Draft, Parser, Piece, Routing, Table};
+use ipnet::IpNet;
+use rustguard_device::EndpointSpec;
+use std::net::IpAddr;
+
+impl Parser<'_> {
+    pub(super) fn check_connectivity(&mut self) {
+        self.check_who_begins();
+        let mut found = Vec::new();
+        let own_routes = self.interface.routing == Routing::Static;
+        for draft in &self.drafts {
+            if own_routes && draft.allowed_ips.is_empty() && !self.hooks_mention("allowed-ips") {
+                found.push(
+                    Diagnostic::warning(
+                        draft.header.span(),
+                        "a peer without AllowedIPs sends nothing and receives nothing",
+                    )
+                    .help("AllowedIPs are the addresses behind the peer: `AllowedIPs = 10.0.0.2/32`"),
+                );
+            }
+            found.extend(self.own_address_elsewhere(draft));
+            found.extend(self.endpoint_in_the_tunnel(draft));
+        }
+        found.extend(self.dns_outside());
+        self.diagnostics.append(&mut found);
+    }
+
+    /// Without an endpoint, this side cannot begin. Without a port, the other side cannot know where to.
+    fn check_who_begins(&mut self) {
+        if self.interface.listen_port.is_some_and(|port| port != 0) || self.hooks_mention("listen-port") {
+            return;
+        }
+        let mut silent = self.drafts.iter().filter(|draft| draft.endpoints.is_empty());
+        let Some(first) = silent.next().filter(|_| !self.hooks_mention("endpoint")) else { return };
+        let others = silent.count();
+        let message = match others {
+            0 => "neither side can begin: the peer has no Endpoint, and [Interface] has no ListenPort".to_owned(),
+            _ => format!(
+                "neither side can begin: this peer and {others} more have no Endpoint, and [Interface] has no ListenPort"
+            ),
+        };
+        let help = "give [Interface] a port that the peer knows: `ListenPort = 51820`; or give the peer an Endpoint";
+        self.diagnostics.push(Diagnostic::warning(first.header.span(), message).help(help));
+    }
+
+    /// The peer's AllowedIPs contain an address of this interface as a single host.
+    fn own_address_elsewhere<'s>(&'s self, draft: &'s Draft<'_>) -> impl Iterator<Item = Diagnostic> + 's {
+        draft.allowed_ips.iter().filter_map(|(net, piece)| {
+            let own = |(address, _): &&(IpNet, Piece<'_>)| address.addr() == net.addr();
+            let (_, first) = self.addresses.iter().find(own).filter(|_| net.prefix_len() == net.max_prefix_len())?;
+            let message = format!("AllowedIPs {net} is this interface's own Address, in line {}", first.line);
+            let help =
+                "AllowedIPs are the addresses behind the peer; Linux never sends packets for its own address to a peer";
+            Some(Diagnostic::warning(piece.span(), message).help(help))
+        })
+    }
+
+    /// The peer's endpoint is an address to which the host's route leads through the tunnel. A default route is no problem: `up`
+    /// makes rules for it.
+    fn endpoint_in_the_tunnel(&self, draft: &Draft<'_>) -> Vec<Diagnostic> {
+        // Somebody has rules and routes of their own.
+        let elsewhere = self.interface.table != Table::Auto
+            || self.interface.fwmark.is_some_and(|mark| mark != 0)
+            || self.interface.routing != Routing::Static
+            || ["ip route", "ip -4 route", "ip -6 route", "ip rule", "route add"]
+                .iter()
+                .any(|words| self.hooks_mention(words));
+        let endpoints = draft.endpoints.iter().filter(|(path, _)| !elsewhere && path.via.is_none());
+        let inside = endpoints.filter_map(|(path, piece)| {
+            let EndpointSpec::Address(at) = &path.endpoint else { return None };
+            let routed = |net: &IpNet| net.prefix_len() > 0 && net.contains(&at.ip());
+            let message = if let Some((net, _)) = self.addresses.iter().find(|(net, _)| routed(net)) {
+                format!("Endpoint {at} is inside the tunnel, in the network of Address {net}")
+            } else {
+                let (net, _) = draft.allowed_ips.iter().find(|(net, _)| routed(net))?;
+                format!("Endpoint {at} is in the peer's own AllowedIPs {net}, so its route leads into the tunnel")
+            };
+            let help = "the endpoint is the peer's address outside of the tunnel; it works only where the host has a longer \
+                        route to it";
+            Some(Diagnostic::warning(piece.span(), message).help(help))
+        });
+        inside.collect()
+    }
+
+    /// A server of `DNS` has a private address, and no peer has it.
+    fn dns_outside(&self) -> Vec<Diagnostic> {
+        if self.interface.routing != Routing::Static || self.drafts.iter().all(|draft| draft.allowed_ips.is_empty()) {
+            return Vec::new();
+        }
+        let nets = || {
+            let allowed_ips = self.drafts.iter().flat_map(|draft| &draft.allowed_ips);
+            allowed_ips.chain(&self.addresses).map(|(net, _)| net)
+        };
+        let outside =
+            self.dns.iter().filter(|(server, _)| is_private(server) && !nets().any(|net| net.contains(server)));
+        let warn = |(server, piece): &(IpAddr, Piece<'_>)| {
+            let message = format!("DNS {server} is a private address that no peer has in its AllowedIPs");
+            let help = format!(
+                "queries to it leave outside of the tunnel; add {server} to the AllowedIPs of the peer that has it"
+            );
+            Diagnostic::warning(piece.span(), message).help(help)
+        };
+        outside.map(warn).collect()
+    }
+
+    fn hooks_mention(&self, words: &str) -> bool {
+        let interface = &self.interface;
+        interface.pre_up.iter().chain(&interface.post_up).any(|hook| hook.contains(words))
+    }
+}
+
+/// RFC 1918 and RFC 4193.
+fn is_private(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_private(),
+        IpAddr::V6(address) => address.is_unique_local(),
+    }
+}
