@@ -24,8 +24,10 @@ pub(crate) fn is_special(net: &IpNet) -> bool {
     }
 }
 
-/// Whether the text is a domain name and cannot be read as an address: configuration files list both in one place.
+/// Whether the text is a domain name and cannot be read as an address: configuration files list both in one place. A
+/// `~` before it makes it a domain for split DNS.
 pub(crate) fn is_domain(text: &str) -> bool {
+    let text = text.strip_prefix('~').unwrap_or(text);
     let label = |label: &str| {
         (1..=63).contains(&label.len())
             && !label.starts_with('-')

@@ -67,7 +67,7 @@ pub struct Interface {
     pub addresses: Vec<IpNet>,
     /// The addresses in `DNS`.
     pub dns: Vec<IpAddr>,
-    /// The search domains in `DNS`.
+    /// The search domains in `DNS`, and with their `~` the domains whose names the servers are asked for.
     pub dns_search: Vec<String>,
     /// `MTU`, in bytes.
     pub mtu: Option<u16>,

@@ -66,7 +66,7 @@ pub(crate) struct Serve {
     /// A name server for joined machines; may be repeated
     #[arg(long = "dns", value_name = "ADDRESS")]
     pub(crate) dns: Vec<IpAddr>,
-    /// A search domain for joined machines; may be repeated
+    /// A search domain for joined machines, or `~DOMAIN` for split DNS; may be repeated
     #[arg(long = "search", value_name = "DOMAIN", requires = "dns")]
     pub(crate) search: Vec<String>,
     /// Keep joined machines from reaching each other [default: off]

@@ -11,7 +11,7 @@ const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
 /// A file with every key.
 pub(super) fn full() -> String {
     format!(
-        "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com\nMTU = 1400\nTable = 7\nSaveConfig = true\nHandshakeOnUp = false\n\
+        "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com, ~corp.example\nMTU = 1400\nTable = 7\nSaveConfig = true\nHandshakeOnUp = false\n\
          Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nRedistribute = 192.168.0.0/16, default\nPin = 10.7.0.5/32 {PEER}, fd07::/64 {OTHER}\nSourceCheck = Log\nNodeName = gw-1\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenPort = 51820\nFwMark = 0xca6c\n\
          PrivateKey = {SECRET}\n\n# Name = laptop of Zoë\n[Peer]\nPublicKey = {PEER}\nPresharedKey = {OTHER}\n\
          AllowedIPs = 10.0.0.2/32, fd00::2/128\nEndpoint = vpn.example.com:51820\nPersistentKeepalive = 25\nRole = client\n\n\
@@ -54,7 +54,7 @@ fn everything_is_read() {
     assert_eq!((interface.listen_port, interface.fwmark, interface.mtu), (Some(51_820), Some(0xca6c), Some(1400)));
     assert_eq!(interface.addresses, ["10.0.0.1/24", "fd00::1/64"].map(|net| net.parse().unwrap()));
     assert_eq!(interface.dns, ["10.0.0.53".parse::<IpAddr>().unwrap()]);
-    assert_eq!(interface.dns_search, ["example.com"]);
+    assert_eq!(interface.dns_search, ["example.com", "~corp.example"]);
     assert_eq!((interface.table, interface.save_config), (Table::Number(7), true));
     assert_eq!(interface.handshake_on_up, Some(false));
     assert_eq!(good(&to_text(&config)).interface.handshake_on_up, Some(false));

@@ -201,20 +201,23 @@ pub(super) fn net(text: &str) -> Result<IpNet> {
 /// An entry of `DNS`.
 pub(super) enum Dns {
     Server(IpAddr),
+    /// A search domain, or behind `~` a domain whose names the servers are asked for.
     Search(String),
 }
 
-/// A server's address or a search domain.
+/// A server's address, a search domain, or a `~domain`, in the notation of resolved.conf(5).
 pub(super) fn dns(text: &str) -> Result<Dns> {
     if let Ok(address) = text.parse() {
         return Ok(Dns::Server(address));
     }
     // wg-quick treats a text as an address if it contains a colon, or only digits and dots.
-    let address = text.contains(':') || text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    if !address && is_host(text) {
+    let domain = text.strip_prefix('~').unwrap_or(text);
+    let address = domain.contains(':') || domain.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if text == "~." || !address && is_host(domain) {
         return Ok(Dns::Search(text.to_owned()));
     }
-    Err(Problem::new(format!("must be IP addresses of servers and search domains, not `{text}`")))
+    let problem = Problem::new(format!("must be IP addresses of servers and search domains, not `{text}`"));
+    Err(problem.help("`~corp.example` sends the names of that domain to the servers, `~.` all names"))
 }
 
 /// An endpoint with its options: `203.0.113.7:51820 via eth1 weight 2`.
@@ -353,6 +356,10 @@ mod tests {
         assert!(net("+10.0.0.1/32").unwrap_err().help.unwrap().contains("10.0.0.1/32"));
         assert!(matches!(dns("fd00::53"), Ok(Dns::Server(_))));
         assert!(matches!(dns("example.com"), Ok(Dns::Search(domain)) if domain == "example.com"));
+        for domain in ["~corp.example", "~."] {
+            assert!(matches!(dns(domain), Ok(Dns::Search(text)) if text == domain));
+        }
+        assert!(dns("~").is_err() && dns("~10.0.0.1").is_err() && dns("~~a").is_err() && dns(".").is_err() && dns("~a..b").is_err());
         assert!(dns("1.1.1").is_err() && dns("a b").is_err() && dns("").is_err());
     }
 

@@ -18,7 +18,8 @@ pub struct HostConfig {
     pub mtu: Option<u32>,
     /// Name servers.
     pub dns: Vec<IpAddr>,
-    /// Search domains. Without name servers they have no effect, as in wg-quick.
+    /// Search domains. A domain behind `~` is not searched: the servers are asked for its names, and no others (split
+    /// DNS); `~.` stands for all names. Without name servers they have no effect, as in wg-quick.
     pub dns_search: Vec<String>,
     /// The routing table for the routes.
     pub table: Table,
@@ -54,6 +55,13 @@ impl HostConfig {
             endpoints: Vec::new(),
             record: None,
         }
+    }
+
+    /// Whether the allowed IPs lead everything of one IP version into the tunnel: a /0, or parts that add up to it. With
+    /// a routing engine, they are only limits.
+    pub(super) fn routes_everything(&self) -> bool {
+        let everything = |net: &IpNet| net.prefix_len() == 0;
+        !self.learned && self.table != Table::Off && IpNet::aggregate(&self.allowed_ips).iter().any(everything)
     }
 
     pub(super) fn mark(&self) -> Option<u32> {

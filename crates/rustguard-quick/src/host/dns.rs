@@ -1,7 +1,13 @@
 //! Passes the tunnel's name servers to systemd-resolved or resolvconf.
 //!
-//! As under wg-quick, the tunnel's servers answer all queries while the tunnel is up (`resolvconf -x`; with resolved,
-//! the routing domain `~.`). A server inside the tunnel that gets only some of the queries would be useless.
+//! With resolvconf, the tunnel's servers answer all queries while the tunnel is up (`-x`), as under wg-quick. resolved
+//! can ask several sets of servers:
+//!
+//! | Tunnel | Names that its servers are asked for |
+//! |---|---|
+//! | everything is routed into it | all (the routing domain `~.`): nothing leaks to the local network |
+//! | part of it, and `~corp.example` in the file | those below corp.example and the search domains |
+//! | part of it | all, beside the servers of other interfaces; the first positive answer counts |
 
 use super::{
     command::{self, find_program},
@@ -43,9 +49,19 @@ pub(super) async fn add(journal: &mut Journal, config: &HostConfig) -> Result<()
             journal.record(Step::Dns(DnsEntry::Resolved))?;
             let (index, name) = (link_argument(journal.index()), config.interface.as_str());
             call(&bus, name, "SetLinkDNS", &(index, servers(&config.dns))).await?;
-            call(&bus, name, "SetLinkDomains", &(index, domains(&config.dns_search))).await
+            let all = config.routes_everything();
+            call(&bus, name, "SetLinkDomains", &(index, domains(&config.dns_search, all))).await?;
+            match some_names(config) {
+                // Without this, whether resolved asks for other names too depends on its version.
+                Some(_) => call(&bus, name, "SetLinkDefaultRoute", &(index, false)).await,
+                None => Ok(()),
+            }
         }
         DnsBackend::Resolvconf(program) => {
+            if let Some(domain) = some_names(config) {
+                let (interface, domain) = (config.interface.clone(), domain.to_owned());
+                return Err(HostError::NoSplitDns { interface, domain });
+            }
             let order = std::fs::read_to_string(INTERFACE_ORDER).unwrap_or_default();
             let name = format!("{}{}", entry_prefix(&order), config.interface);
             journal.record(Step::Dns(DnsEntry::Resolvconf { name: name.clone() }))?;
@@ -132,10 +148,22 @@ fn servers(addresses: &[IpAddr]) -> Vec<(i32, Vec<u8>)> {
     addresses.iter().map(server).collect()
 }
 
-/// The `a(sb)` argument of SetLinkDomains. The flag is true for a domain that only routes queries (`~.`), and false for
-/// a search domain.
-fn domains(search: &[String]) -> Vec<(&str, bool)> {
-    search.iter().map(|domain| (domain.as_str(), false)).chain([(".", true)]).collect()
+/// The first domain that limits the names for which the servers are asked, with its `~`; `None` if nothing does.
+fn some_names(config: &HostConfig) -> Option<&str> {
+    let mut routed = config.dns_search.iter().map(String::as_str).filter(|domain| domain.starts_with('~'));
+    let first = routed.clone().next();
+    first.filter(|_| !config.routes_everything() && routed.all(|domain| domain != "~."))
+}
+
+/// The `a(sb)` argument of SetLinkDomains. The flag is true for a domain that only routes queries, and false for a
+/// search domain, which does both. `all` adds the domain of all names.
+fn domains(search: &[String], all: bool) -> Vec<(&str, bool)> {
+    let all = (all && search.iter().all(|domain| domain != "~.")).then_some((".", true));
+    let search = search.iter().map(|domain| match domain.strip_prefix('~') {
+        Some(domain) => (domain, true),
+        None => (domain.as_str(), false),
+    });
+    search.chain(all).collect()
 }
 
 /// The D-Bus signature has a signed index. The kernel's indices are positive ints.
@@ -145,6 +173,7 @@ fn link_argument(index: u32) -> i32 {
 
 fn resolv_conf(servers: &[IpAddr], search: &[String]) -> String {
     let mut text: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
+    let search: Vec<_> = search.iter().map(String::as_str).filter(|domain| !domain.starts_with('~')).collect();
     if !search.is_empty() {
         text.push_str(&format!("search {}\n", search.join(" ")));
     }

@@ -90,6 +90,18 @@ pub enum HostError {
         interface: String,
     },
 
+    /// Only systemd-resolved can send some names to the tunnel's servers and the others elsewhere.
+    #[error(
+        "cannot set DNS for `{interface}`: `{domain}` needs systemd-resolved, which does not answer on the system bus; \
+         resolvconf sends all names to one set of servers; start systemd-resolved, or remove the domains behind `~`"
+    )]
+    NoSplitDns {
+        /// The tunnel's interface.
+        interface: String,
+        /// The domain, with its `~`.
+        domain: String,
+    },
+
     /// systemd-resolved refused.
     #[error("systemd-resolved refused {action} for `{interface}`: {reason}; `resolvectl status` shows its state")]
     Resolved {

@@ -26,25 +26,52 @@ fn resolved_is_told_over_the_bus() {
             writeln!(std::io::stderr(), "SKIPPED resolved over D-Bus: there is no dbus-daemon").unwrap();
             return;
         };
-        let mut config = config("wg0", &["10.9.0.2/24"], &[]);
-        config.dns = vec!["10.9.0.1".parse().unwrap(), "fd09::1".parse().unwrap()];
-        config.dns_search = vec!["corp.example".into()];
-        let applied = apply(&config).await.unwrap();
-        let index = link_index("wg0").await.unwrap().unwrap();
-        applied.undo().await.unwrap();
-        assert!(!directory().join("resolvconf.log").exists());
-        let calls = calls.lock().unwrap();
-        assert_eq!(
-            *calls,
-            [
-                format!(
-                    "SetLinkDNS {:?}",
-                    (index, [(2, vec![10, 9, 0, 1]), (10, vec![0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])])
-                ),
-                format!("SetLinkDomains {:?}", (index, [("corp.example", false), (".", true)])),
-                format!("RevertLink {index}"),
-            ]
-        );
+        // The allowed IPs, the domains of the file, those that resolved gets, and whether it asks for other names too.
+        let cases: [(&[&str], &[&str], &[(&str, bool)], bool); 6] = [
+            (&[], &["corp.example"], &[("corp.example", false)], true),
+            (&["10.0.0.0/8"], &["~corp.example", "lab.example"], &[("corp.example", true), ("lab.example", false)], false),
+            (&["10.0.0.0/8"], &["~."], &[(".", true)], true),
+            (&["0.0.0.0/0"], &["corp.example"], &[("corp.example", false), (".", true)], true),
+            (&["0.0.0.0/0"], &["~corp.example"], &[("corp.example", true), (".", true)], true),
+            (&["0.0.0.0/1", "128.0.0.0/1"], &["~."], &[(".", true)], true),
+        ];
+        for (allowed_ips, search, told, others) in cases {
+            let mut config = config("wg0", &["10.9.0.2/24"], allowed_ips);
+            config.dns = vec!["10.9.0.1".parse().unwrap(), "fd09::1".parse().unwrap()];
+            config.dns_search = search.iter().map(ToString::to_string).collect();
+            let applied = apply(&config).await.unwrap();
+            let index = link_index("wg0").await.unwrap().unwrap();
+            applied.undo().await.unwrap();
+            assert!(!directory().join("resolvconf.log").exists());
+            let servers = [(2, vec![10, 9, 0, 1]), (10, vec![0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])];
+            let mut expected = vec![
+                format!("SetLinkDNS {:?}", (index, servers)),
+                format!("SetLinkDomains {:?}", (index, told)),
+            ];
+            if !others {
+                expected.push(format!("SetLinkDefaultRoute {:?}", (index, false)));
+            }
+            expected.push(format!("RevertLink {index}"));
+            assert_eq!(std::mem::take(&mut *calls.lock().unwrap()), expected, "{allowed_ips:?} {search:?}");
+        }
+    });
+}
+
+#[test]
+fn resolvconf_cannot_send_only_some_names() {
+    in_namespace!(resolvconf_cannot_send_only_some_names, async {
+        host();
+        let mut config = config("wg0", &["10.9.0.2/24"], &["10.0.0.0/8"]);
+        config.dns = vec!["10.9.0.1".parse().unwrap()];
+        config.dns_search = vec!["~corp.example".into(), "example".into()];
+        let error = apply(&config).await.unwrap_err().to_string();
+        assert!(error.contains("`~corp.example`") && error.contains("systemd-resolved"), "{error}");
+        let log = directory().join("resolvconf.log");
+        assert!(!log.exists(), "resolvconf must not take over all names");
+        // All names are meant here, which it can do.
+        config.allowed_ips = vec!["0.0.0.0/0".parse().unwrap()];
+        apply(&config).await.unwrap().undo().await.unwrap();
+        assert!(std::fs::read_to_string(&log).unwrap().contains("nameserver 10.9.0.1\nsearch example\n"));
     });
 }
 
@@ -81,6 +108,7 @@ async fn fake_resolved() -> Option<(tokio::process::Child, Calls)> {
             let call = match member.as_str() {
                 "SetLinkDNS" => format!("{member} {:?}", body.deserialize::<(i32, Vec<(i32, Vec<u8>)>)>().unwrap()),
                 "SetLinkDomains" => format!("{member} {:?}", body.deserialize::<(i32, Vec<(&str, bool)>)>().unwrap()),
+                "SetLinkDefaultRoute" => format!("{member} {:?}", body.deserialize::<(i32, bool)>().unwrap()),
                 _ => format!("{member} {:?}", body.deserialize::<i32>().unwrap()),
             };
             noted.lock().unwrap().push(call);
