@@ -7,7 +7,7 @@ use crate::{
     session_record::SaveTunnelError,
 };
 use rustguard_device::{StartError, uapi::ServerError};
-use std::{io, path::PathBuf, process::ExitStatus};
+use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 use thiserror::Error;
 
 /// Why a [`Session`](crate::Session) could not be opened or started.
@@ -105,12 +105,18 @@ pub enum RunFileError {
         source: io::Error,
     },
     /// Another process runs this interface.
-    #[error("{interface} is up already{}; `rustguard down {interface}` ends it", process.map(|process| format!(" (process {process})")).unwrap_or_default())]
+    #[error(
+        "{interface} is up already{}{}; `rustguard down {interface}` ends it",
+        process.map(|process| format!(" (process {process})")).unwrap_or_default(),
+        log.as_ref().map(|log| format!(", and its log is {}", log.display())).unwrap_or_default()
+    )]
     Up {
         /// The interface.
         interface: String,
         /// The process id, if the run file contains one.
         process: Option<i32>,
+        /// The log of the process, if it runs in the background.
+        log: Option<PathBuf>,
     },
 }
 
@@ -127,6 +133,16 @@ pub enum HookError {
         hook: String,
         /// The cause.
         source: io::Error,
+    },
+    /// The command took too long, and was ended with everything that it had started.
+    #[error("{key} hook `{hook}` has not ended in {} s and was killed; put what takes longer into the background (`… &`)", limit.as_secs())]
+    TimedOut {
+        /// The key in the file: `PreUp`, …
+        key: &'static str,
+        /// The command.
+        hook: String,
+        /// The limit.
+        limit: Duration,
     },
     /// The command ended with an error.
     #[error("{key} hook `{hook}` failed: {status}")]

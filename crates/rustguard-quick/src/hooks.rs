@@ -1,8 +1,11 @@
 //! PreUp, PostUp, PreDown, PostDown.
 
-use crate::error::HookError;
-use std::{io, os::fd::AsFd as _, process::Stdio};
+use crate::{error::HookError, program::Program};
+use std::{io, os::fd::AsFd as _, path::Path, process::Stdio, time::Duration};
 use tokio::process::Command;
+
+/// The time for one hook. Whatever takes longer belongs into the background (`… &`), where it has no limit.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// The destination of the hooks' standard output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,37 +18,136 @@ pub enum HookOutput {
     Stderr,
 }
 
-/// Runs hooks in order, with `%i` replaced as in wg-quick. The first failure ends the run.
-pub(crate) async fn run(
-    key: &'static str,
-    hooks: &[String],
-    interface: &str,
-    output: HookOutput,
-) -> Result<(), HookError> {
-    for hook in hooks {
-        let hook = hook.replace("%i", interface);
-        tracing::info!("[#] {hook}");
-        let status = match shell(&hook, output) {
-            Ok(mut command) => command.status().await,
-            Err(error) => Err(error),
-        };
-        match status {
-            Ok(status) if status.success() => {}
-            Ok(status) => return Err(HookError::Failed { key, hook, status }),
-            Err(source) => return Err(HookError::NotRun { key, hook, source }),
-        }
-    }
-    Ok(())
+/// What hooks are told.
+#[derive(Clone, Copy)]
+pub(crate) struct Hooks<'a> {
+    /// `%i`, and `INTERFACE` in the environment.
+    pub(crate) interface: &'a str,
+    /// `CONFIG_FILE` in the environment: the absolute path of the file with the hooks.
+    pub(crate) file: Option<&'a Path>,
+    pub(crate) output: HookOutput,
 }
 
-/// wg-quick runs hooks with bash. Without bash, the system's shell runs them.
-fn shell(script: &str, output: HookOutput) -> io::Result<Command> {
-    let shell = if std::path::Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
-    let mut command = Command::new(shell);
-    // If this process is stopped while a hook runs, the hook must not outlive it.
-    command.arg("-c").arg(script).stdin(Stdio::null()).kill_on_drop(true);
-    if output == HookOutput::Stderr {
-        command.stdout(Stdio::from(io::stderr().as_fd().try_clone_to_owned()?));
+impl Hooks<'_> {
+    /// Runs hooks in order, with `%i` replaced as in wg-quick. The first failure ends the run.
+    pub(crate) async fn run(self, key: &'static str, hooks: &[String]) -> Result<(), HookError> {
+        for hook in hooks {
+            self.run_one(key, hook, LIMIT).await?;
+        }
+        Ok(())
     }
-    Ok(command)
+
+    /// Runs hooks of a tunnel that was killed. Nobody can take back what they were to take back, so each of them runs,
+    /// and those that fail are named in the log.
+    pub(crate) async fn run_late(self, key: &'static str, hooks: &[String]) {
+        for hook in hooks {
+            if let Err(error) = self.run_one(key, hook, LIMIT).await {
+                tracing::warn!(
+                    "{} was killed: its {}; run by hand what is still needed",
+                    self.interface,
+                    crate::error::chain(&error)
+                );
+            }
+        }
+    }
+
+    async fn run_one(self, key: &'static str, hook: &str, limit: Duration) -> Result<(), HookError> {
+        let hook = hook.replace("%i", self.interface);
+        tracing::info!("[#] {hook}");
+        let status = async { Program::start(&mut self.shell(&hook)?)?.wait(limit).await };
+        match status.await {
+            Ok(Some(status)) if status.success() => Ok(()),
+            Ok(Some(status)) => Err(HookError::Failed { key, hook, status }),
+            Ok(None) => Err(HookError::TimedOut { key, hook, limit }),
+            Err(source) => Err(HookError::NotRun { key, hook, source }),
+        }
+    }
+
+    /// wg-quick runs hooks with bash. Without bash, the system's shell runs them.
+    fn shell(self, script: &str) -> io::Result<Command> {
+        let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
+        let mut command = Command::new(shell);
+        command.arg("-c").arg(script).stdin(Stdio::null()).env("INTERFACE", self.interface);
+        match self.file {
+            Some(file) => command.env("CONFIG_FILE", file),
+            None => command.env_remove("CONFIG_FILE"),
+        };
+        if self.output == HookOutput::Stderr {
+            command.stdout(Stdio::from(io::stderr().as_fd().try_clone_to_owned()?));
+        }
+        Ok(command)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn alive(id: &str) -> bool {
+        // A process that has ended, but that nobody has waited for, counts as ended.
+        let stat = fs::read_to_string(format!("/proc/{}/stat", id.trim())).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|state| !state.is_empty() && !state.starts_with('Z'))
+    }
+
+    fn hooks(interface: &str) -> Hooks<'_> {
+        Hooks { interface, file: None, output: HookOutput::Inherit }
+    }
+
+    async fn until(what: impl Fn() -> bool) {
+        let waited = async {
+            while !what() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), waited).await.expect("in time");
+    }
+
+    #[tokio::test]
+    async fn a_hook_is_told_about_its_tunnel() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        let hook = format!("echo %i $INTERFACE ${{CONFIG_FILE-none}} > {}", out.display());
+        hooks("wg7").run("PreUp", std::slice::from_ref(&hook)).await.unwrap();
+        assert_eq!(fs::read_to_string(&out).unwrap(), "wg7 wg7 none\n");
+        let with_file = Hooks { file: Some(Path::new("/etc/wireguard/wg7.conf")), ..hooks("wg7") };
+        with_file.run("PreUp", &[hook]).await.unwrap();
+        assert_eq!(fs::read_to_string(&out).unwrap(), "wg7 wg7 /etc/wireguard/wg7.conf\n");
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_a_hook_starts_lives_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("pid");
+        hooks("wg7").run("PostUp", &[format!("sleep 60 & echo $! > {}", out.display())]).await.unwrap();
+        let id = fs::read_to_string(&out).unwrap();
+        assert!(alive(&id), "the daemon was killed with its hook");
+        hooks("wg7").run("PreDown", &[format!("kill {id}")]).await.unwrap();
+        until(|| !alive(&id)).await;
+    }
+
+    #[tokio::test]
+    async fn a_hook_that_hangs_ends_with_all_it_has_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("pid");
+        // The shell ignores SIGTERM, and so does what it starts.
+        let hook = format!("trap '' TERM; sleep 60 & echo $! > {}; sleep 61", out.display());
+        let error = hooks("wg7").run_one("PostUp", &hook, Duration::from_millis(300)).await.unwrap_err();
+        assert!(matches!(error, HookError::TimedOut { .. }) && error.to_string().contains("PostUp"), "{error}");
+        let id = fs::read_to_string(&out).unwrap();
+        until(|| !alive(&id)).await;
+    }
+
+    #[tokio::test]
+    async fn a_hook_ends_with_the_tunnel_that_waits_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("pid");
+        let hook = [format!("sleep 60 & echo $! > {}; wait", out.display())];
+        tokio::select! {
+            _ = hooks("wg7").run("PreUp", &hook) => panic!("it takes a minute"),
+            () = until(|| fs::read_to_string(&out).is_ok_and(|id| id.ends_with('\n'))) => {}
+        }
+        let id = fs::read_to_string(&out).unwrap();
+        until(|| !alive(&id)).await;
+    }
 }

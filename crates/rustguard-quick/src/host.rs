@@ -57,6 +57,7 @@ pub use config::{HostConfig, Table};
 pub use error::{ChangeError, HostError, Warning};
 pub use link::{delete_link, ipv6_available, link_exists, link_index, wait_link_gone};
 pub use mtu::tunnel_mtu;
+pub(crate) use record::namespace;
 pub use record::{Record, record_path};
 pub use step::{DnsEntry, Rule, RuleKind, Step};
 pub use undo::cleanup;

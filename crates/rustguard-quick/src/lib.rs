@@ -32,6 +32,7 @@ pub mod conf;
 mod error;
 mod hooks;
 pub mod host;
+mod program;
 pub mod reload;
 #[cfg(feature = "babel")]
 mod routing_state;

@@ -40,7 +40,7 @@ impl RunFile {
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    return Err(RunFileError::Up { interface: interface.to_owned(), process: read(&mut file) });
+                    return Err(up(interface, read(&mut file)));
                 }
                 Err(TryLockError::Error(source)) => return Err(RunFileError::NotLocked { path, source }),
             }
@@ -87,7 +87,7 @@ pub fn running(interface: &str) -> Option<i32> {
 /// [`RunFileError::Up`].
 pub fn check_free(interface: &str) -> Result<(), RunFileError> {
     match running(interface) {
-        Some(process) => Err(RunFileError::Up { interface: interface.to_owned(), process: Some(process) }),
+        Some(process) => Err(up(interface, Some(process))),
         None => Ok(()),
     }
 }
@@ -100,6 +100,12 @@ pub fn create_path(interface: &str, extension: &str) -> Result<PathBuf, RunFileE
     let path = run_file(interface, extension);
     fs::DirBuilder::new().recursive(true).mode(0o755).create(RUN_DIR).map_err(not_writable(&path))?;
     Ok(path)
+}
+
+/// The error about a running tunnel, with the place of its log.
+fn up(interface: &str, process: Option<i32>) -> RunFileError {
+    let log = Some(run_file(interface, "log")).filter(|log| log.exists());
+    RunFileError::Up { interface: interface.to_owned(), process, log }
 }
 
 fn not_writable(path: &Path) -> impl Fn(io::Error) -> RunFileError {

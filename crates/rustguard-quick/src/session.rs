@@ -4,11 +4,11 @@
 use crate::{
     conf::{self, Config, Routing},
     error::{RoutingError, SessionError, chain},
-    hooks::{self, HookOutput},
+    hooks::{HookOutput, Hooks},
     host::{self, HostConfig},
     reload,
     run_file::RunFile,
-    session_record::{LoadedFile, SessionRecord, TunnelFile},
+    session_record::{DownHooks, LoadedFile, SessionRecord, TunnelFile},
 };
 use rustguard_device::{Builder, Device, DeviceHandle, interface, uapi};
 use std::{error::Error, net::SocketAddr, path::Path, time::Duration};
@@ -56,7 +56,7 @@ impl Session {
     /// Another process runs this interface, or the earlier changes cannot be undone.
     pub async fn claim(interface: &str, config: Config) -> Result<Self, SessionError> {
         let run = RunFile::claim(interface)?;
-        host::cleanup(&host::record_path(interface)).await?;
+        clean_up_host(interface).await?;
         Ok(Self {
             interface: interface.to_owned(),
             config,
@@ -100,7 +100,7 @@ impl Session {
     /// The session has taken this file over.
     pub(crate) fn set_file(&mut self, file: &conf::File) {
         self.file = Some(LoadedFile::new(file));
-        report(SessionRecord { file: self.file.clone() }.write(&self.interface));
+        report(self.write_record());
     }
 
     pub(crate) fn host(&self) -> Option<&host::Applied> {
@@ -143,8 +143,8 @@ impl Session {
         if host::link_exists(name).await? {
             return Err(SessionError::InterfaceExists(name.clone()));
         }
-        SessionRecord { file: self.file.clone() }.write(name)?;
-        hooks::run("PreUp", &self.config.interface.pre_up, name, self.hook_output).await?;
+        self.write_record()?;
+        self.hooks().run("PreUp", &self.config.interface.pre_up).await?;
 
         let mut host_config = self.host_config(&self.config).await;
         host_config.fwmark = host::choose_fwmark(&host_config).await?;
@@ -161,7 +161,24 @@ impl Session {
         }
         self.host = Some(applied);
         self.complete = true;
-        Ok(hooks::run("PostUp", &self.config.interface.post_up, name, self.hook_output).await?)
+        self.write_record()?;
+        Ok(self.hooks().run("PostUp", &self.config.interface.post_up).await?)
+    }
+
+    /// Writes what other processes have to know: see [`session_record`](crate::session_record).
+    fn write_record(&self) -> Result<(), SessionError> {
+        let interface = &self.config.interface;
+        let hooks = self.complete.then(|| DownHooks {
+            pre_down: interface.pre_down.clone(),
+            post_down: interface.post_down.clone(),
+            namespace: host::namespace(),
+        });
+        Ok(SessionRecord { file: self.file.clone(), hooks }.write(&self.interface)?)
+    }
+
+    fn hooks(&self) -> Hooks<'_> {
+        let file = self.file.as_ref().map(LoadedFile::path);
+        Hooks { interface: &self.interface, file, output: self.hook_output }
     }
 
     /// The device, if it is started.
@@ -173,7 +190,7 @@ impl Session {
     pub async fn stop(mut self) {
         let interface = &self.config.interface;
         if self.complete {
-            report(hooks::run("PreDown", &interface.pre_down, &self.interface, self.hook_output).await);
+            report(self.hooks().run("PreDown", &interface.pre_down).await);
             if interface.save_config
                 && let Some(device) = &self.device
             {
@@ -190,8 +207,7 @@ impl Session {
             None => report(host::cleanup(&host::record_path(&self.interface)).await.map(drop)),
         }
         if self.complete {
-            let post_down = &self.config.interface.post_down;
-            report(hooks::run("PostDown", post_down, &self.interface, self.hook_output).await);
+            report(self.hooks().run("PostDown", &self.config.interface.post_down).await);
         }
         SessionRecord::remove(&self.interface);
     }
@@ -280,13 +296,41 @@ async fn endpoints(config: &Config) -> Vec<SocketAddr> {
 /// Another process runs this interface, or a step cannot be undone.
 pub async fn clean_up(interface: &str) -> Result<bool, SessionError> {
     let run = RunFile::claim(interface)?;
-    if !host::cleanup(&host::record_path(interface)).await? && !run.left_behind() {
+    if !clean_up_host(interface).await? && !run.left_behind() {
         return Ok(false);
     }
-    SessionRecord::remove(interface);
     let removed = uapi::clean_up(interface).and_then(|()| reload::clean_up(interface));
     removed.map_err(|source| SessionError::ControlSocketLeft { interface: interface.to_owned(), source })?;
     Ok(true)
+}
+
+/// Undoes what a killed process has changed on the host, and runs its PreDown and PostDown: those of the time when it
+/// was started. The interface is gone, so commands that need it fail, and are named in the log.
+async fn clean_up_host(interface: &str) -> Result<bool, SessionError> {
+    let record = SessionRecord::read(interface).unwrap_or_else(|error| {
+        tracing::warn!("{}; PreDown and PostDown of the killed {interface} do not run", chain(&error));
+        None
+    });
+    let record = record.unwrap_or_default();
+    // Standard output is for what this process was asked for.
+    let file = record.file.as_ref().map(LoadedFile::path);
+    let hooks = Hooks { interface, file, output: HookOutput::Stderr };
+    let owed = record.owed(interface).unwrap_or_else(|reason| {
+        let commands = record.hooks.iter().flat_map(|hooks| hooks.pre_down.iter().chain(&hooks.post_down));
+        for command in commands {
+            tracing::warn!("{interface} was killed, and its hook `{command}` does not run: {reason}");
+        }
+        None
+    });
+    if let Some(owed) = owed {
+        hooks.run_late("PreDown", &owed.pre_down).await;
+    }
+    let undone = host::cleanup(&host::record_path(interface)).await?;
+    if let Some(owed) = owed {
+        hooks.run_late("PostDown", &owed.post_down).await;
+    }
+    SessionRecord::remove(interface);
+    Ok(undone || owed.is_some())
 }
 
 /// Whether a killed process left changes to the host under this name.

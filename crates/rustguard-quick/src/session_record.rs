@@ -1,13 +1,16 @@
 //! `/run/rustguard/NAME.session`: what other processes have to know about a session, also after it was killed.
 
-use crate::conf::{self, Config, SaveError};
+use crate::{
+    conf::{self, Config, SaveError},
+    host,
+};
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
 use rustguard_device::{Update, interface::run_file};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -17,6 +20,18 @@ use std::{
 pub(crate) struct SessionRecord {
     /// The configuration file of the session.
     pub(crate) file: Option<LoadedFile>,
+    /// The hooks that the end of the session has to run, from the moment on when it has to. They are kept here because
+    /// the file may change.
+    pub(crate) hooks: Option<DownHooks>,
+}
+
+/// The hooks of the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DownHooks {
+    pub(crate) pre_down: Vec<String>,
+    pub(crate) post_down: Vec<String>,
+    /// The network namespace of the session, in the notation of /proc. `/run` may be shared with others.
+    pub(crate) namespace: String,
 }
 
 /// A configuration file, and the text that the running tunnel agrees with.
@@ -67,6 +82,23 @@ impl SessionRecord {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed(error)),
         }
+    }
+
+    /// The hooks that a killed session owes, or why they cannot be run.
+    pub(crate) fn owed(&self, interface: &str) -> Result<Option<&DownHooks>, String> {
+        let Some(hooks) = &self.hooks else { return Ok(None) };
+        if hooks.namespace != host::namespace() {
+            return Err("it ran in another network namespace".to_owned());
+        }
+        // The record has commands. It is written so that only its owner could change it.
+        let path = path(interface);
+        for path in [path.parent().unwrap_or(&path), &path] {
+            let metadata = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+                return Err(format!("others may change {}", path.display()));
+            }
+        }
+        Ok(Some(hooks))
     }
 
     /// Replaces the record.

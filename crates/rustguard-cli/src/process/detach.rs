@@ -67,7 +67,11 @@ pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>
         return Ok(());
     }
     let status = child.wait()?;
-    remove(&log);
+    // The log of an earlier tunnel, which was killed, stays. So does that of a tunnel that another process has started
+    // at the same time.
+    if before == 0 && run_file::running(interface).is_none() {
+        remove(&log);
+    }
     if news.trim().is_empty() {
         bail!("the background process ended before it was ready: {status}");
     }

@@ -278,18 +278,38 @@ fn name_servers_need_the_users_consent_and_search_domains_are_domains() {
         address("224.0.0.251"),
         address("10.150.0.1"),
     ];
-    let search = ["corp.example", "~lab.example", "~", "~.", "~~a", "~8.8.8.8", "8.8.8.8", "::1", "a,b", "x;PostUp=id", "-a", "a..b", "\"", "#", "a.b.", "\\033[31m"];
+    let search = [
+        "corp.example",
+        "~lab.example",
+        "~",
+        "~.",
+        "~~a",
+        "~8.8.8.8",
+        "8.8.8.8",
+        "::1",
+        "a,b",
+        "x;PostUp=id",
+        "-a",
+        "a..b",
+        "\"",
+        "#",
+        "a.b.",
+        "\\033[31m",
+    ];
     let search: Vec<_> = search.map(str::to_owned).into();
     let config = ServerConfig { dns, search, ..honest() };
     let (taken, left_out) = accepted(&config, &here()).expect("the rest is good");
     assert_eq!((taken.dns, taken.search), (vec![], vec![]));
     let [LeftOut::Dns(servers, domains)] = &*left_out else { panic!("{left_out:?}") };
-    assert_eq!((servers.len(), &domains[..]), (5, &["corp.example".to_owned(), "a.b.".to_owned()][..]));
+    assert_eq!(
+        (servers.len(), &domains[..]),
+        (5, &["corp.example".to_owned(), "~lab.example".to_owned(), "a.b.".to_owned()][..])
+    );
     assert!(left_out[0].to_string().contains("--accept-dns"));
     let (taken, left_out) = accepted(&config, &LocalPolicy { dns: true, ..here() }).expect("the rest is good");
     assert_eq!(taken.dns, [address("10.150.0.1")]);
     assert_eq!(taken.search, ["corp.example", "~lab.example", "a.b."]);
-    assert_eq!(left_out.len(), 3 + 9);
+    assert_eq!(left_out.len(), 3 + 13);
     // Search domains alone are useless, and they do not bypass the user's consent.
     let config = ServerConfig { search: vec!["corp.example".to_owned()], ..honest() };
     assert_eq!(accepted(&config, &LocalPolicy { dns: true, ..here() }).expect("the rest is good").0.search, [""; 0]);

@@ -359,7 +359,13 @@ mod tests {
         for domain in ["~corp.example", "~."] {
             assert!(matches!(dns(domain), Ok(Dns::Search(text)) if text == domain));
         }
-        assert!(dns("~").is_err() && dns("~10.0.0.1").is_err() && dns("~~a").is_err() && dns(".").is_err() && dns("~a..b").is_err());
+        assert!(
+            dns("~").is_err()
+                && dns("~10.0.0.1").is_err()
+                && dns("~~a").is_err()
+                && dns(".").is_err()
+                && dns("~a..b").is_err()
+        );
         assert!(dns("1.1.1").is_err() && dns("a b").is_err() && dns("").is_err());
     }
 

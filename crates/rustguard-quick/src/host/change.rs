@@ -142,7 +142,11 @@ impl<'a, F: AsyncFn(u32) -> Result<(), UpdateError>> Change<'a, F> {
         for address in wanted.difference(&addresses) {
             self.make(Operation::AddAddress(*address)).await?;
         }
-        if (&old.config.dns, &old.config.dns_search) != (&new.config.dns, &new.config.dns_search) {
+        // Which names the servers are asked for depends on the routes.
+        let all = |config: &HostConfig| !config.dns.is_empty() && config.routes_everything();
+        if (&old.config.dns, &old.config.dns_search, all(&old.config))
+            != (&new.config.dns, &new.config.dns_search, all(&new.config))
+        {
             self.make(Operation::Dns(Side::New)).await?;
         }
 

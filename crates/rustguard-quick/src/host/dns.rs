@@ -51,11 +51,8 @@ pub(super) async fn add(journal: &mut Journal, config: &HostConfig) -> Result<()
             call(&bus, name, "SetLinkDNS", &(index, servers(&config.dns))).await?;
             let all = config.routes_everything();
             call(&bus, name, "SetLinkDomains", &(index, domains(&config.dns_search, all))).await?;
-            match some_names(config) {
-                // Without this, whether resolved asks for other names too depends on its version.
-                Some(_) => call(&bus, name, "SetLinkDefaultRoute", &(index, false)).await,
-                None => Ok(()),
-            }
+            // Without a word about it, resolved guesses from the domains whether to ask for other names too.
+            call(&bus, name, "SetLinkDefaultRoute", &(index, some_names(config).is_none())).await
         }
         DnsBackend::Resolvconf(program) => {
             if let Some(domain) = some_names(config) {

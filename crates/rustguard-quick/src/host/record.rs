@@ -147,6 +147,6 @@ fn write(path: &Path, record: &Record) -> io::Result<()> {
 }
 
 /// The network namespace of this thread. Without /proc it is the empty string, which equals itself.
-fn namespace() -> String {
+pub(crate) fn namespace() -> String {
     fs::read_link("/proc/thread-self/ns/net").map(|link| link.to_string_lossy().into_owned()).unwrap_or_default()
 }

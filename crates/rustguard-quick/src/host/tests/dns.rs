@@ -26,10 +26,14 @@ fn resolved_is_told_over_the_bus() {
             writeln!(std::io::stderr(), "SKIPPED resolved over D-Bus: there is no dbus-daemon").unwrap();
             return;
         };
-        // The allowed IPs, the domains of the file, those that resolved gets, and whether it asks for other names too.
-        let cases: [(&[&str], &[&str], &[(&str, bool)], bool); 6] = [
+        let cases: [Case<'_>; 6] = [
             (&[], &["corp.example"], &[("corp.example", false)], true),
-            (&["10.0.0.0/8"], &["~corp.example", "lab.example"], &[("corp.example", true), ("lab.example", false)], false),
+            (
+                &["10.0.0.0/8"],
+                &["~corp.example", "lab.example"],
+                &[("corp.example", true), ("lab.example", false)],
+                false,
+            ),
             (&["10.0.0.0/8"], &["~."], &[(".", true)], true),
             (&["0.0.0.0/0"], &["corp.example"], &[("corp.example", false), (".", true)], true),
             (&["0.0.0.0/0"], &["~corp.example"], &[("corp.example", true), (".", true)], true),
@@ -44,14 +48,12 @@ fn resolved_is_told_over_the_bus() {
             applied.undo().await.unwrap();
             assert!(!directory().join("resolvconf.log").exists());
             let servers = [(2, vec![10, 9, 0, 1]), (10, vec![0xfd, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])];
-            let mut expected = vec![
+            let expected = [
                 format!("SetLinkDNS {:?}", (index, servers)),
                 format!("SetLinkDomains {:?}", (index, told)),
+                format!("SetLinkDefaultRoute {:?}", (index, others)),
+                format!("RevertLink {index}"),
             ];
-            if !others {
-                expected.push(format!("SetLinkDefaultRoute {:?}", (index, false)));
-            }
-            expected.push(format!("RevertLink {index}"));
             assert_eq!(std::mem::take(&mut *calls.lock().unwrap()), expected, "{allowed_ips:?} {search:?}");
         }
     });
@@ -74,6 +76,9 @@ fn resolvconf_cannot_send_only_some_names() {
         assert!(std::fs::read_to_string(&log).unwrap().contains("nameserver 10.9.0.1\nsearch example\n"));
     });
 }
+
+/// The allowed IPs, the domains of the file, those that resolved gets, and whether it asks for other names too.
+type Case<'a> = (&'a [&'a str], &'a [&'a str], &'a [(&'a str, bool)], bool);
 
 type Calls = std::sync::Arc<std::sync::Mutex<Vec<String>>>;
 
