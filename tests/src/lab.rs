@@ -196,6 +196,13 @@ impl Node {
         Ok(())
     }
 
+    /// Checks that `address` does not answer echo requests from `source`, as [`does_not_reach`](Self::does_not_reach) does.
+    pub fn does_not_reach_from(&self, source: &str, address: &str) -> Result<()> {
+        let ping = ["ping", "-n", "-c", "2", "-i", "0.3", "-W", "1", "-I", source, address];
+        ensure!(self.run(&ping).is_err(), "{} reaches {address} from {source} and should not", self.name);
+        Ok(())
+    }
+
     /// The state that a tunnel could leave behind on this node (interfaces, addresses, rules, routes, nftables) and in
     /// the scenario's `/run` and `/etc/resolv.conf`, as text for comparisons.
     pub fn traces(&self) -> Result<String> {

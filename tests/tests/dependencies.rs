@@ -14,8 +14,16 @@ fn tree(arguments: &[&str]) -> Result<BTreeSet<String>> {
 }
 
 /// What only an interface of the kernel, the set-up of a host or the reading of files needs.
-const NOT_FOR_EMBEDDERS: [&str; 6] =
-    ["rtnetlink", "netlink-packet-route", "netlink-proto", "zbus", "strsim", "rustguard-quick"];
+const NOT_FOR_EMBEDDERS: [&str; 8] = [
+    "rtnetlink",
+    "netlink-packet-route",
+    "netlink-proto",
+    "zbus",
+    "strsim",
+    "rustguard-quick",
+    "hyper",
+    "prometheus-client",
+];
 
 #[test]
 fn a_tunnel_over_own_transports_takes_no_netlink_and_no_d_bus() -> Result<()> {
@@ -34,8 +42,18 @@ fn a_tunnel_over_own_transports_takes_no_netlink_and_no_d_bus() -> Result<()> {
 fn a_tunnel_on_a_kernel_interface_takes_no_d_bus() -> Result<()> {
     let crates = tree(&["--package", "rustguard-device"])?;
     ensure!(crates.contains("rtnetlink"), "the feature `kernel` is on by default");
-    for name in ["zbus", "strsim", "rustguard-quick"] {
+    for name in ["zbus", "strsim", "rustguard-quick", "hyper", "prometheus-client"] {
         ensure!(!crates.contains(name), "rustguard-device compiles {name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_embedder_can_have_metrics_without_the_rest() -> Result<()> {
+    let crates = tree(&["--package", "rustguard-metrics", "--no-default-features", "--features", "portable"])?;
+    ensure!(crates.contains("hyper") && crates.contains("prometheus-client"), "{crates:?}");
+    for name in ["rtnetlink", "zbus", "strsim", "rustguard-quick", "rustguard-serve"] {
+        ensure!(!crates.contains(name), "rustguard-metrics compiles {name}");
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ pub(crate) mod enrolment;
 mod help;
 pub(crate) mod logging;
 pub(crate) mod mesh;
+pub(crate) mod metrics;
 mod token;
 
 use clap::{
@@ -15,6 +16,7 @@ use clap::{
 };
 use data_path::DataPath;
 use logging::Logging;
+use metrics::Metrics;
 use std::{ffi::OsString, path::PathBuf};
 
 /// The exit statuses, for `--help` and the manual.
@@ -33,6 +35,8 @@ Environment:
                  the same as `--log-format`
   RUSTGUARD_QUEUES, RUSTGUARD_OFFLOAD, RUSTGUARD_IO, RUSTGUARD_RELAY
                  the same as `--queues`, `--offload`, `--io` and `--relay`
+  RUSTGUARD_METRICS
+                 the same as `--metrics`
   WG_COLOR_MODE  colours: always, never or auto
   NO_COLOR, CLICOLOR, CLICOLOR_FORCE
                  colours, unless WG_COLOR_MODE says always or never
@@ -141,6 +145,8 @@ Examples:
         /// Go into the background when the tunnel is up
         #[arg(short, long)]
         detach: bool,
+        #[command(flatten)]
+        metrics: Metrics,
         #[command(flatten)]
         data_path: DataPath,
         #[command(flatten)]

@@ -66,7 +66,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     };
     match command {
         Command::Interface(words) => userspace::run(&words[0].to_string_lossy(), cli.foreground),
-        Command::Up { target, detach, data_path, .. } => up::run(&target, detach, &data_path),
+        Command::Up { target, detach, metrics, data_path, .. } => up::run(&target, detach, &metrics, &data_path),
         Command::Down { target } => down::run(&target),
         Command::Reload(arguments) => reload::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),

@@ -5,3 +5,4 @@ pub(crate) mod harden;
 pub(crate) mod inherited;
 pub(crate) mod lifetime;
 pub(crate) mod log;
+pub(crate) mod metrics;

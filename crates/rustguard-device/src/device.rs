@@ -171,6 +171,13 @@ impl DeviceHandle {
         answered.await.ok()
     }
 
+    /// Whether the tunnel works, as [`Status::up`] says; `None` once the device has ended. Costs less than the whole state.
+    pub async fn is_up(&self) -> Option<bool> {
+        let (answer, answered) = oneshot::channel();
+        self.commands.send(Command::IsUp(answer)).await.ok()?;
+        answered.await.ok()
+    }
+
     /// The same as [`Device::secrets`].
     pub async fn secrets(&self) -> Option<Secrets> {
         self.status_with_secrets().await.map(|(_, secrets)| secrets)

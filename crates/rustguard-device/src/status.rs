@@ -23,6 +23,8 @@ use std::{
 pub struct Status {
     /// The public key; `None` where the device has no private key.
     pub public_key: Option<PublicKey>,
+    /// Whether the tunnel works. While its interface is set down, the UDP port is closed and there are no sessions.
+    pub up: bool,
     /// The UDP port.
     pub listen_port: u16,
     /// The firewall mark; 0 stands for no mark.
@@ -128,6 +130,8 @@ pub struct PeerStatus {
     pub persistent_keepalive: Option<Duration>,
     /// When the last handshake completed, as the time since the Unix epoch.
     pub last_handshake: Option<Duration>,
+    /// The number of handshakes that were completed since the peer was added.
+    pub handshakes: u64,
     /// Bytes received in UDP payloads: transport and handshake messages.
     pub rx_bytes: u64,
     /// Bytes sent in UDP payloads: transport and handshake messages.
@@ -161,6 +165,7 @@ impl PeerStatus {
             paths: Vec::new(),
             persistent_keepalive: None,
             last_handshake: None,
+            handshakes: 0,
             rx_bytes: 0,
             tx_bytes: 0,
             allowed_ips: Vec::new(),

@@ -12,7 +12,7 @@ use std::{
     os::{
         fd::OwnedFd,
         unix::{
-            fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
+            fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
             net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream},
         },
     },
@@ -127,8 +127,16 @@ impl Drop for UnixSocket {
 /// Removes a socket that no process listens to. If a process does, it returns false and leaves the socket.
 ///
 /// # Errors
-/// When the socket cannot be removed.
+/// When the socket cannot be removed. [`io::ErrorKind::AlreadyExists`] where the path is that of another kind of file,
+/// which is left.
 pub fn remove_dead(path: &Path) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(file) if !file.file_type().is_socket() => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file exists and is not a socket"));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        _ => {}
+    }
     if StdUnixStream::connect(path).is_ok() {
         return Ok(false);
     }
@@ -256,6 +264,19 @@ mod tests {
         assert!(path.exists());
         let _socket = UnixSocket::start(&path, Access::Owner, Vec::new(), echo).unwrap();
         assert_eq!(heard(&path).await, geteuid().as_raw().to_string());
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_socket_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("passwd"), dir.path().join("link"));
+        fs::write(&file, "root").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        for path in [&file, &link] {
+            let error = UnixSocket::start(path, Access::Owner, Vec::new(), echo).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+            assert_eq!(fs::read_to_string(path).unwrap(), "root");
+        }
     }
 
     #[tokio::test]

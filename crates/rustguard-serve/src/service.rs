@@ -1,6 +1,7 @@
 //! The running server. Its inputs are datagrams, handshakes and commands. Its outputs are peers and answers.
 
 mod commands;
+mod figures;
 
 use crate::{
     audit::AuditLog,
@@ -13,6 +14,7 @@ use crate::{
     socket::{self, Call, socket_path},
     store::FileStore,
 };
+pub use figures::{Figures, FiguresHandle};
 use rustguard_crypto::{random::SystemRng, x25519::PublicKey};
 use rustguard_device::{
     Datagram, Datagrams, Device, DeviceHandle, Event, Events, EventsError, PeerUpdate, Update, key,
@@ -21,13 +23,15 @@ use rustguard_device::{
 use rustguard_enroll::{action::Action, audit::AuditRecord, server::Server, store::LeaseStore, token::Passphrase};
 use rustguard_tun::Endpoint;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// The number of datagrams handled at a time. The resulting changes reach the device as one update, before the answers
 /// are sent.
 const BATCH: usize = 64;
 /// The number of calls of the control socket that may wait.
 const CALLS: usize = 16;
+/// The number of questions for figures that may wait.
+const QUESTIONS: usize = 4;
 /// The runtime's timers stop while the machine sleeps, but leases continue to age. The service therefore looks for due
 /// work at least this often.
 const LOOK: Duration = Duration::from_secs(30);
@@ -46,6 +50,8 @@ pub struct Service<S = FileStore> {
     datagrams: Datagrams,
     events: Events,
     calls: mpsc::Receiver<Call>,
+    /// Questions for figures, and the end for those who ask.
+    questions: (mpsc::Sender<oneshot::Sender<Figures>>, mpsc::Receiver<oneshot::Sender<Figures>>),
     _socket: UnixSocket,
     folder: Folder,
     audit: AuditLog,
@@ -108,6 +114,7 @@ impl<S: LeaseStore> Service<S> {
             datagrams,
             events: device.events(),
             calls,
+            questions: mpsc::channel(QUESTIONS),
             _socket: socket,
             folder,
             audit,
@@ -119,6 +126,11 @@ impl<S: LeaseStore> Service<S> {
     /// The settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// A handle for figures, which are counted while [`run`](Self::run) is polled.
+    pub fn figures(&self) -> FiguresHandle {
+        FiguresHandle(self.questions.0.clone())
     }
 
     /// Serves until the device ends.
@@ -140,6 +152,11 @@ impl<S: LeaseStore> Service<S> {
                     Err(_) => return,
                 },
                 Some(call) = self.calls.recv() => self.call(call).await,
+                Some(answer) = self.questions.1.recv() => {
+                    // Whoever asked may not wait any more.
+                    let _ = answer.send(self.count());
+                    continue;
+                }
                 () = tokio::time::sleep(due) => self.server.tick(now(), &mut self.actions),
                 taken = self.datagrams.recv_many(&mut batch, BATCH) => {
                     if taken == 0 {

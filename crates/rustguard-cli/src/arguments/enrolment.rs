@@ -1,6 +1,6 @@
 //! The arguments of `serve`, of `join`, and of the commands for a running `serve`.
 
-use super::{data_path::DataPath, duration, logging::Logging};
+use super::{data_path::DataPath, duration, logging::Logging, metrics::Metrics};
 use clap::{Args, Subcommand};
 use ipnet::IpNet;
 use std::{net::IpAddr, path::PathBuf, time::Duration};
@@ -81,6 +81,8 @@ pub(crate) struct Serve {
     /// Go into the background when the server is ready
     #[arg(short, long)]
     pub(crate) detach: bool,
+    #[command(flatten)]
+    pub(crate) metrics: Metrics,
     // For `--relay`: `serve` relays all packets between peers, whether the host forwards or not, unless netfilter has rules
     // for forwarded packets.
     #[command(flatten)]
@@ -124,6 +126,8 @@ pub(crate) struct Join {
     /// Write the configuration without bringing the tunnel up
     #[arg(long, conflicts_with = "detach")]
     pub(crate) no_up: bool,
+    #[command(flatten)]
+    pub(crate) metrics: Metrics,
     #[command(flatten)]
     pub(crate) data_path: DataPath,
     #[command(flatten)]

@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
         return Ok(());
     }
     let path = path.to_str().context("the path is not UTF-8")?;
-    up::run(path, arguments.detach, &arguments.data_path)
+    up::run(path, arguments.detach, &arguments.metrics, &arguments.data_path)
 }
 
 /// The address of the server: from the command line, or else from the invite.

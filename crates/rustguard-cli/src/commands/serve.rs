@@ -11,7 +11,7 @@ use crate::{
     process::{
         detach,
         lifetime::{Signals, run_until_ended},
-        log,
+        log, metrics,
     },
 };
 use anyhow::{Result, bail};
@@ -21,9 +21,10 @@ use rustguard_enroll::{
     server::MAX_ATTEMPTS,
     token::{ADVISED_PASSPHRASE, Passphrase, Token},
 };
+use rustguard_metrics::{Enrolment, Exporter, Pool, Source};
 use rustguard_quick::{Session, conf, host};
 use rustguard_serve::{
-    Configured, Folder, Prepared, Service, Settings, ask,
+    Configured, Figures, Folder, Prepared, Service, Settings, ask,
     request::{Answer, NewInvite, Request, Secret},
 };
 use std::{
@@ -65,7 +66,10 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         overlaps(&settings.pools, &known).await?;
         let folder = Folder::open(interface)?;
         let prepared = Prepared::new(interface, &folder, settings, passphrase)?;
-        session.config_mut().interface.addresses = usable(prepared.addresses());
+        let addresses = usable(prepared.addresses());
+        let own: Vec<_> = addresses.iter().map(IpNet::addr).collect();
+        let exporter = metrics::bind(&arguments.metrics, &own)?;
+        session.config_mut().interface.addresses = addresses;
         let isolates = prepared.isolates();
         let (mut builder, configured) = prepared.configure(arguments.data_path.apply(Device::builder()));
         if arguments.data_path.relay == data_path::Relay::Off && !isolates {
@@ -76,9 +80,10 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
             name = signals.end() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
         };
         let result = match (started, session.device()) {
-            (Ok(()), Some(device)) => serve(arguments, configured, device, &mut signals).await,
+            (Ok(()), Some(device)) => serve(arguments, configured, device, exporter.as_ref(), &mut signals).await,
             (started, _) => started,
         };
+        drop(exporter);
         session.stop().await;
         if result.is_ok() {
             detach::leave(interface);
@@ -88,9 +93,23 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
 }
 
 /// Serves while the tunnel is up. First prints how machines can join.
-async fn serve(arguments: &Serve, configured: Configured, device: &Device, signals: &mut Signals) -> Result<()> {
+async fn serve(
+    arguments: &Serve,
+    configured: Configured,
+    device: &Device,
+    exporter: Option<&Exporter>,
+    signals: &mut Signals,
+) -> Result<()> {
     let mut service = Service::start(configured, device)?;
     service.settings().limits().iter().for_each(|limit| tracing::warn!("{limit}"));
+    if let Some(exporter) = exporter {
+        let figures = service.figures();
+        let enrolment = move || {
+            let figures = figures.clone();
+            async move { figures.get().await.map(enrolment) }
+        };
+        exporter.attach(Source::new(&arguments.interface.interface, device.handle()).enrolment(enrolment));
+    }
     // For a child in the background, the parent prints it. In the journal, every user who may read the journal could
     // see the invite.
     if !detach::is_child() && !log::stderr_is_journal() {
@@ -108,6 +127,19 @@ async fn serve(arguments: &Serve, configured: Configured, device: &Device, signa
     };
     service.stop().await;
     ended
+}
+
+/// The service's figures as metrics.
+fn enrolment(figures: Figures) -> Enrolment {
+    let mut enrolment = Enrolment::default();
+    enrolment.pools =
+        figures.pools.iter().map(|(net, leased)| Pool::new(net.addr(), net.prefix_len(), *leased)).collect();
+    enrolment.active = figures.active;
+    enrolment.pending = figures.pending;
+    enrolment.usable_invites = figures.usable_invites;
+    enrolment.window_open = figures.window_open;
+    enrolment.waiting = figures.waiting;
+    enrolment
 }
 
 fn invite() -> Request {

@@ -5,22 +5,25 @@ use crate::{
         self,
         data_path::{DataPath, Relay},
         logging::Logging,
+        metrics::Metrics,
     },
     process::{
         detach,
         lifetime::{self, Signals, Wakeup},
-        log,
+        log, metrics,
     },
 };
 use anyhow::{Context as _, Result};
+use ipnet::IpNet;
 use rustguard_device::Device;
+use rustguard_metrics::Source;
 use rustguard_quick::{
     Session, conf,
     reload::{Answer, Server, Wish},
 };
 
 /// Brings a tunnel up, and keeps it until a signal or the end of the interface.
-pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<()> {
+pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &DataPath) -> Result<()> {
     let (path, interface) = conf::resolve_name(target)?;
     log::set_interface(&interface);
     if detached && !detach::is_child() {
@@ -28,7 +31,7 @@ pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<
         // target.
         let path = std::path::absolute(&path).with_context(|| format!("cannot open {}", path.display()))?;
         // This process's command is `up`, or `join`, which calls this function.
-        let options = arguments::given(|id| DataPath::has(id) || Logging::has(id));
+        let options = arguments::given(|id| DataPath::has(id) || Logging::has(id) || id == Metrics::ID);
         let line = [vec!["up".into(), "--detach".into(), path.into()], options].concat();
         return detach::spawn(&interface, &line, None);
     }
@@ -37,7 +40,9 @@ pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
+        let own: Vec<_> = config.interface.addresses.iter().map(IpNet::addr).collect();
         let session = Session::claim(&interface, config).await?;
+        let exporter = metrics::bind(metrics, &own)?;
         let mut session =
             session.of_file(&file).hook_output(detach::hook_output()).relays(data_path.relay != Relay::Off);
         let started = tokio::select! {
@@ -45,9 +50,15 @@ pub(crate) fn run(target: &str, detached: bool, data_path: &DataPath) -> Result<
             name = signals.end() => Err(anyhow::anyhow!("ended by {name} before the tunnel was up")),
         };
         let result = match started {
-            Ok(()) => keep(&mut session, &mut signals).await,
+            Ok(()) => {
+                if let (Some(exporter), Some(device)) = (&exporter, session.device()) {
+                    exporter.attach(Source::new(&interface, device.handle()));
+                }
+                keep(&mut session, &mut signals).await
+            }
             Err(error) => Err(error),
         };
+        drop(exporter);
         session.stop().await;
         if result.is_ok() {
             detach::leave(&interface);

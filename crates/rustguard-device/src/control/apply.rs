@@ -81,6 +81,9 @@ impl<B: Binder> Control<B> {
         let peer = event.peer();
         match *event {
             NodeEvent::HandshakeComplete { peer, took } => {
+                if let Some(entry) = self.peers.get_mut(&peer) {
+                    entry.handshakes += 1;
+                }
                 self.paths_established(peer);
                 self.engine_signal(peer, Signal::HandshakeComplete);
                 if let Some(took) = took {

@@ -20,6 +20,8 @@ const EVENT_QUEUE: usize = 1024;
 pub(crate) enum Command {
     Update(Update, oneshot::Sender<Result<(), UpdateError>>),
     Status(oneshot::Sender<Status>),
+    /// Whether the interface is up.
+    IsUp(oneshot::Sender<bool>),
     /// The status with the secrets of the same moment.
     StatusWithSecrets(oneshot::Sender<(Status, Secrets)>),
     Routing(oneshot::Sender<RoutingStatus>),

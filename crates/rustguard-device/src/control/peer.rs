@@ -21,6 +21,8 @@ pub(super) struct Peer {
     pub(super) path_mtu: PathMtuChecks,
     /// Sent bytes of overhead: probes and the routing engine's packets.
     pub(super) overhead_tx: u64,
+    /// Handshakes that were completed.
+    pub(super) handshakes: u64,
     pub(super) source: Source,
 }
 

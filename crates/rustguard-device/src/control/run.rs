@@ -208,6 +208,7 @@ impl<B: Binder> Control<B> {
         match command {
             Command::Update(update, answer) => drop(answer.send(self.update(update))),
             Command::Status(answer) => drop(answer.send(self.status())),
+            Command::IsUp(answer) => drop(answer.send(!self.sockets.are_closed())),
             Command::StatusWithSecrets(answer) => drop(answer.send((self.status(), self.secrets()))),
             Command::Routing(answer) => drop(answer.send(self.routing_status())),
             Command::HandshakeNow => self.handshake_now(),

@@ -56,6 +56,11 @@ impl<B: Binder> Sockets<B> {
         self.fwmark
     }
 
+    /// Whether the interface was set down, and has not been set up since.
+    pub(super) fn are_closed(&self) -> bool {
+        self.closed
+    }
+
     /// The socket by which control sends; `None` while the interface is down.
     pub(super) fn first(&mut self) -> Option<&mut B::Control> {
         self.networks.first_mut()

@@ -28,6 +28,7 @@ impl<B: Binder> Control<B> {
                 paths: paths::report(entry),
                 persistent_keepalive: config.persistent_keepalive,
                 last_handshake: self.node.last_handshake(peer),
+                handshakes: entry.handshakes,
                 rx_bytes: entry.shared.activity.rx_bytes(),
                 tx_bytes: entry.shared.activity.tx_bytes(),
                 allowed_ips: self.allowed.of(peer),
@@ -39,6 +40,7 @@ impl<B: Binder> Control<B> {
         });
         Status {
             public_key: self.node.public_key(),
+            up: !self.sockets.are_closed(),
             listen_port: self.sockets.port(),
             fwmark: self.sockets.fwmark(),
             peers: peers.collect(),

@@ -156,6 +156,7 @@ impl<B: Binder> Control<B> {
             paths: None,
             path_mtu: Default::default(),
             overhead_tx: 0,
+            handshakes: 0,
             source: Default::default(),
         };
         self.published.peers.insert(peer, Arc::clone(&entry.shared));

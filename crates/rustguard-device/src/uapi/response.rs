@@ -127,6 +127,7 @@ mod tests {
         let at: SocketAddr = "[2001:db8::1]:9".parse().unwrap();
         Status {
             public_key: None,
+            up: true,
             listen_port: 51820,
             fwmark: 7,
             peers: vec![PeerStatus {
@@ -145,6 +146,7 @@ mod tests {
                 }],
                 persistent_keepalive: Some(Duration::from_secs(25)),
                 last_handshake: Some(Duration::new(1_700_000_000, 5)),
+                handshakes: 1,
                 rx_bytes: 11,
                 tx_bytes: 22,
                 allowed_ips: vec!["10.0.0.0/8".parse().unwrap()],

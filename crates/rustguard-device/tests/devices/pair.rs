@@ -81,6 +81,7 @@ async fn both_sides_count_the_same_bytes() {
     assert_eq!(a.peers[0].rx_bytes, 92 + 64);
     assert_eq!((b.peers[0].rx_bytes, b.peers[0].tx_bytes), (a.peers[0].tx_bytes, a.peers[0].rx_bytes));
     assert!(a.peers[0].last_handshake.is_some());
+    assert!(a.up && a.peers[0].handshakes == 1 && b.peers[0].handshakes == 1);
 }
 
 #[tokio::test]

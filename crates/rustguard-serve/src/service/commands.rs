@@ -299,7 +299,7 @@ fn proper_name(name: &str) -> Result<String> {
     })
 }
 
-fn state_of(invite: &InviteRecord, time: u64) -> InviteState {
+pub(super) fn state_of(invite: &InviteRecord, time: u64) -> InviteState {
     if invite.revoked.is_some() {
         InviteState::Revoked
     } else if invite.uses_left == 0 {

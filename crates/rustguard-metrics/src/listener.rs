@@ -1,0 +1,184 @@
+//! Opens the socket for scrapers, and accepts their connections.
+
+use crate::address::Address;
+use rustguard_device::unix_socket::{self, Access, UnixSocket};
+use rustix::process::geteuid;
+use socket2::{Domain, Socket, Type};
+use std::{
+    collections::VecDeque,
+    fs, io,
+    net::{IpAddr, SocketAddr, TcpListener as StdTcpListener},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    task::AbortHandle,
+};
+
+/// The number of TCP connections at a time. A further one ends the oldest, so that connections which somebody holds open do not keep
+/// others out.
+const CONNECTIONS: usize = 16;
+/// The pause after a failed accept. The most likely cause is that the process has no free descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why metrics cannot be served at an address. The message names the remedy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// Another program has the address, or the socket.
+    #[error("cannot serve metrics at {0}: another program listens there already; give each tunnel {of_its_own}", of_its_own = of_its_own(.0))]
+    Taken(Address),
+    /// This machine does not have the address.
+    #[error("cannot serve metrics at {0}: this machine does not have this address; `ip addr` lists those that it has")]
+    NotOurs(SocketAddr),
+    /// The folder of the socket is one that other users may change: they could put a socket of theirs in its place.
+    #[error("cannot serve metrics at {socket}: other users may change {folder}: choose another folder, or chmod go-w {folder}", socket = .socket.display(), folder = .folder.display())]
+    UnsafeFolder {
+        /// The path of the socket.
+        socket: PathBuf,
+        /// The folder, or one above it.
+        folder: PathBuf,
+    },
+    /// The path is that of another kind of file.
+    #[error("cannot serve metrics at {path}: the file exists and is not a socket; choose another path, or remove it", path = .0.display())]
+    NotASocket(PathBuf),
+    /// Another error of the system.
+    #[error("cannot serve metrics at {address}: {cause}")]
+    Io {
+        /// The address.
+        address: Address,
+        /// The cause.
+        cause: io::Error,
+    },
+}
+
+fn of_its_own(address: &Address) -> &'static str {
+    match address {
+        Address::Unix(_) => "a socket of its own",
+        Address::Tcp(_) => "a port of its own, or 0 for any free one",
+    }
+}
+
+/// A connection.
+pub(crate) trait Connection: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Connection for T {}
+
+/// Serves connections until it is dropped.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Unix { _socket: UnixSocket },
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// Opens the socket, within a tokio runtime. `own` are addresses that the machine will have soon: those of the tunnel.
+    pub(crate) fn unix<F>(
+        path: &Path,
+        serve: impl Fn(unix_socket::Client) -> F + Send + 'static,
+    ) -> Result<Self, BindError>
+    where
+        F: Future<Output = io::Result<()>> + Send + 'static,
+    {
+        let io = |cause| BindError::Io { address: Address::Unix(path.to_owned()), cause };
+        if let Some(folder) = path.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(io)?;
+            if let Some(folder) = writable_by_others(folder).map_err(io)? {
+                return Err(BindError::UnsafeFolder { socket: path.to_owned(), folder });
+            }
+        }
+        let refusal = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec();
+        match UnixSocket::start(path, Access::OwnerAndGroup, refusal, serve) {
+            Ok(socket) => Ok(Self::Unix { _socket: socket }),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(BindError::Taken(Address::Unix(path.into()))),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(BindError::NotASocket(path.into())),
+            Err(error) => Err(io(error)),
+        }
+    }
+
+    /// Opens the port, within a tokio runtime.
+    pub(crate) fn tcp(at: SocketAddr, own: &[IpAddr]) -> Result<Self, BindError> {
+        let listener = listen(at, own).map_err(|cause| match cause.kind() {
+            io::ErrorKind::AddrInUse => BindError::Taken(Address::Tcp(at)),
+            io::ErrorKind::AddrNotAvailable => BindError::NotOurs(at),
+            _ => BindError::Io { address: Address::Tcp(at), cause },
+        })?;
+        TcpListener::from_std(listener)
+            .map(Self::Tcp)
+            .map_err(|cause| BindError::Io { address: Address::Tcp(at), cause })
+    }
+
+    /// The address and port; `None` for a Unix socket.
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Unix { .. } => None,
+            Self::Tcp(listener) => listener.local_addr().ok(),
+        }
+    }
+
+    /// Accepts connections without end. `serve` makes a future for each.
+    pub(crate) async fn accept<F>(&self, serve: impl Fn(tokio::net::TcpStream) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let listener = match self {
+            // It has a task of its own.
+            Self::Unix { .. } => return std::future::pending().await,
+            Self::Tcp(listener) => listener,
+        };
+        let mut connections: VecDeque<AbortHandle> = VecDeque::new();
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    connections.retain(|connection| !connection.is_finished());
+                    if connections.len() >= CONNECTIONS
+                        && let Some(oldest) = connections.pop_front()
+                    {
+                        oldest.abort();
+                    }
+                    connections.push_back(tokio::spawn(serve(stream)).abort_handle());
+                }
+                // The other end may have gone already, or the process has no free descriptors.
+                Err(error) => {
+                    tracing::debug!("a connection for metrics failed: {error}");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+fn listen(at: SocketAddr, own: &[IpAddr]) -> io::Result<StdTcpListener> {
+    let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
+    // A tunnel that is restarted takes the port again, although connections of before linger (tcp(7), TIME_WAIT).
+    socket.set_reuse_address(true)?;
+    if own.contains(&at.ip()) {
+        // The interface gets the address later (ip(7), IP_FREEBIND).
+        match at {
+            SocketAddr::V4(_) => socket.set_freebind_v4(true)?,
+            SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
+        }
+    }
+    socket.bind(&at.into())?;
+    socket.listen(128)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// The folder, or one above it, in which another user may replace files. In a folder such as `/tmp` with the sticky bit, users may
+/// not replace the folders of others, but they may make a socket before we do.
+fn writable_by_others(folder: &Path) -> io::Result<Option<PathBuf>> {
+    let folder = folder.canonicalize()?;
+    for (above, folder) in folder.ancestors().enumerate() {
+        let metadata = fs::metadata(folder)?;
+        let sticky = above > 0 && metadata.mode() & 0o1000 != 0;
+        let foreign = metadata.uid() != 0 && metadata.uid() != geteuid().as_raw();
+        if foreign || metadata.mode() & 0o022 != 0 && !sticky {
+            return Ok(Some(folder.to_owned()));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,52 @@
+//! What one scrape shows: the state of a tunnel at one moment.
+
+use rustguard_device::{RoutingStatus, Status};
+use std::{net::IpAddr, time::Duration};
+
+/// The state of a tunnel at one moment.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) interface: String,
+    pub(crate) status: Status,
+    pub(crate) routing: RoutingStatus,
+    pub(crate) enrolment: Option<Enrolment>,
+    /// The moment, as the time since the Unix epoch.
+    pub(crate) at: Duration,
+}
+
+/// The state of enrolment on a tunnel that other machines can join: see [`Source::enrolment`](crate::Source::enrolment).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Enrolment {
+    /// The pools of addresses.
+    pub pools: Vec<Pool>,
+    /// The leases of machines that have completed a handshake, or that an administrator added.
+    pub active: usize,
+    /// The leases of machines that have not completed a handshake yet.
+    pub pending: usize,
+    /// The invites that can be used.
+    pub usable_invites: usize,
+    /// Whether the pairing window is open.
+    pub window_open: bool,
+    /// The machines that wait for approval.
+    pub waiting: usize,
+}
+
+/// A pool of addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pool {
+    /// Its first address.
+    pub network: IpAddr,
+    /// The length of its prefix.
+    pub prefix_len: u8,
+    /// The number of addresses that are leased.
+    pub leased: usize,
+}
+
+impl Pool {
+    /// The pool `network/prefix_len`, of which so many addresses are leased.
+    pub const fn new(network: IpAddr, prefix_len: u8, leased: usize) -> Self {
+        Self { network, prefix_len, leased }
+    }
+}
