@@ -171,3 +171,52 @@ fn a_wrong_level_is_wrong_usage() {
         Ok(())
     });
 }
+
+#[test]
+fn the_only_tunnel_needs_no_name() {
+    scenario_of_rustguard("commands without a name", |lab| {
+        let (node, file) = tunnel(lab)?;
+        let down = || -> Result<_> { node.end_of(node.rustguard()?.arg("down")) };
+        down()?.refused(&["no tunnel is up", "rustguard up"])?;
+        let other = lab.file("wgb.conf", &Conf::new("wgb")?.wg_quick())?;
+        for file in [&file, &other] {
+            let ended = node.end_of(node.rustguard()?.args(["up", "-d"]).arg(file))?;
+            ensure!(ended.success(), "{ended}");
+        }
+        down()?.refused(&["wga, wgb"])?;
+        node.end_of(node.rustguard()?.args(["show", "wgc"]))?.refused(&["wga, wgb"])?;
+        let ended = node.end_of(node.rustguard()?.arg("down").arg(&other))?;
+        ensure!(ended.success(), "{ended}");
+        let ended = down()?;
+        ensure!(ended.success(), "{ended}");
+        down()?.refused(&["no tunnel is up"])?;
+        // The name of a server is found in the same way.
+        let mut serve = node.rustguard()?;
+        let ended = node.end_of(serve.args(["serve", "-d", "-i", "wgs", "--pool", "10.150.0.0/24"]))?;
+        ensure!(ended.success(), "{ended}");
+        let status = node.end_of(node.rustguard()?.args(["status", "--json"]))?;
+        ensure!(status.success() && status.stdout.contains("\"wgs\""), "{status}");
+        let ended = down()?;
+        ensure!(ended.success(), "{ended}");
+        node.end_of(node.rustguard()?.arg("status"))?.refused(&["nobody serves", "rustguard serve"])
+    });
+}
+
+/// `rustguard show | head -1`.
+#[test]
+fn a_reader_that_leaves_is_no_noise() {
+    scenario_of_rustguard("output to a closed pipe", |lab| {
+        let (node, file) = tunnel(lab)?;
+        let ended = node.end_of(node.rustguard()?.args(["up", "-d"]).arg(&file))?;
+        ensure!(ended.success(), "{ended}");
+        for arguments in ["show", "show --json", "show wga dump", "--help", "doctor", "check /etc/passwd --json", "man"]
+        {
+            let (reader, writer) = std::io::pipe()?;
+            drop(reader);
+            let ended = node.end_of(node.rustguard()?.args(arguments.split(' ')).stdout(writer))?;
+            ensure!(ended.stderr.is_empty(), "{arguments}: {ended}");
+        }
+        node.end_of(node.rustguard()?.arg("down"))?;
+        Ok(())
+    });
+}

@@ -163,8 +163,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   rustguard reload --dry-run wg0   what would change
-  rustguard reload wg0             from the file that the tunnel was brought up from
-  rustguard reload ./home.conf     from this file, which is the tunnel's file from then on")]
+  rustguard reload wg0           from the file that the tunnel was started from
+  rustguard reload ./home.conf   from this file, the tunnel's from then on")]
     Reload(Reload),
 
     /// Bring a tunnel down
@@ -172,9 +172,9 @@ Examples:
     /// Ends the tunnel that `rustguard up` started, and waits until all changes to the host are undone. After a crash,
     /// it undoes the changes that remain.
     Down {
-        /// The same configuration file or name that `up` was given
+        /// The same configuration file or name that `up` was given [default: the only tunnel that is up]
         #[arg(value_name = "FILE|NAME")]
-        target: String,
+        target: Option<String>,
     },
 
     /// Let other machines join a network of this machine
@@ -215,7 +215,7 @@ Examples:
     /// Close the pairing window
     Close {
         #[command(flatten)]
-        interface: enrolment::Interface,
+        interface: enrolment::Served,
     },
 
     /// Admit a machine that is waiting for approval
@@ -223,7 +223,7 @@ Examples:
         /// The eight digits that the machine shows
         code: String,
         #[command(flatten)]
-        interface: enrolment::Interface,
+        interface: enrolment::Served,
     },
 
     /// Show the state of a `serve`: window, invites, peers
@@ -261,9 +261,9 @@ Examples:
     /// It does what `wg-quick save` does. Port, mark, keys and peers become those of the interface. Comments, order and all other lines stay. A file that
     /// was changed after the tunnel had read it is left alone.
     Save {
-        /// The interface
+        /// The interface [default: the only tunnel that is up]
         #[arg(value_name = "NAME")]
-        interface: String,
+        interface: Option<String>,
     },
 
     /// Print the part of a file that `wg setconf` reads, like wg-quick
@@ -443,9 +443,9 @@ pub(crate) struct Set {
 /// `rustguard routes` and `rustguard neighbours`.
 #[derive(Args, Debug)]
 pub(crate) struct Routes {
-    /// The interface
+    /// The interface [default: the one with a routing protocol]
     #[arg(value_name = "NAME")]
-    pub(crate) interface: String,
+    pub(crate) interface: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -5,6 +5,7 @@ mod arguments;
 mod commands;
 mod mesh;
 mod netlink;
+mod one;
 mod output;
 mod process;
 mod uapi;
@@ -67,7 +68,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match command {
         Command::Interface(words) => userspace::run(&words[0].to_string_lossy(), cli.foreground),
         Command::Up { target, detach, metrics, data_path, .. } => up::run(&target, detach, &metrics, &data_path),
-        Command::Down { target } => down::run(&target),
+        Command::Down { target } => down::run(target.as_deref()),
         Command::Reload(arguments) => reload::run(&arguments),
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Join(arguments) => join::run(&arguments),
@@ -87,7 +88,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Neighbours(arguments) => neighbours::run(&arguments),
         Command::Show(arguments) => return show::run(&arguments),
         Command::Set(arguments) => set::run(&arguments),
-        Command::Save { interface } => set::save(&interface),
+        Command::Save { interface } => set::save(&one::tunnel(interface.as_deref())?),
         Command::Strip { target } => strip::run(&target),
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),
@@ -102,7 +103,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 fn failure(error: &anyhow::Error) -> Option<String> {
     // A closed pipe, as in `rustguard show | head`, is no failure that users need to see.
     let broken_pipe = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+        let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        // serde_json keeps the kind only.
+        let kind = io.or_else(|| cause.downcast_ref::<serde_json::Error>()?.io_error_kind());
+        kind == Some(io::ErrorKind::BrokenPipe)
     };
     let unheard = error.chain().any(broken_pipe) || error.is::<check::Reported>();
     (!unheard).then(|| format!("{error:#}"))

@@ -168,7 +168,7 @@ fn the_only_one() -> Result<(String, RoutingView)> {
     }
     if found.len() > 1 {
         let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
-        bail!("several interfaces have a routing protocol: {}; choose one with --interface", names.join(", "));
+        bail!("several interfaces have a routing protocol: {}; name one of them", names.join(", "));
     }
     found.pop().ok_or_else(|| {
         anyhow!("no interface that is up has a routing protocol; `Routing = babel` in the configuration of an interface turns one on")

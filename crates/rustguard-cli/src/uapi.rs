@@ -160,7 +160,7 @@ fn explain(error: io::Error, path: &Path) -> anyhow::Error {
         io::ErrorKind::PermissionDenied => anyhow!("{}: {error}; run as root, or with sudo", path.display()),
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             let up = interfaces().unwrap_or_default();
-            let up = if up.is_empty() { "no interface is".to_owned() } else { format!("up is {}", up.join(", ")) };
+            let up = if up.is_empty() { "no interface is up".to_owned() } else { format!("up: {}", up.join(", ")) };
             anyhow!("the interface is not up, or does not run in userspace ({}: {error}); {up}", path.display())
         }
         _ => anyhow!("{}: {error}", path.display()),

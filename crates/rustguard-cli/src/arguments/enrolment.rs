@@ -21,6 +21,22 @@ impl Interface {
     }
 }
 
+/// The interface of a running server.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Served {
+    /// The interface [default: the one that is served]
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) interface: Option<String>,
+}
+
+impl Served {
+    /// ` --interface NAME` for commands in messages, if it was given and is not the default of `serve`.
+    pub(crate) fn option(&self) -> String {
+        let given = self.interface.as_deref().filter(|&name| name != rustguard_serve::DEFAULT_INTERFACE);
+        given.map(|name| format!(" --interface {name}")).unwrap_or_default()
+    }
+}
+
 /// The token: from the command line, standard input or a file.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TokenSource {
@@ -144,7 +160,7 @@ pub(crate) struct Open {
     #[arg(long)]
     pub(crate) approve: bool,
     #[command(flatten)]
-    pub(crate) interface: Interface,
+    pub(crate) interface: Served,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -154,7 +170,7 @@ pub(crate) struct Open {
 #[derive(Args, Debug)]
 pub(crate) struct Status {
     #[command(flatten)]
-    pub(crate) interface: Interface,
+    pub(crate) interface: Served,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -208,7 +224,7 @@ Examples:
         #[arg(long, requires = "qr", default_value = "phone")]
         name: String,
         #[command(flatten)]
-        interface: Interface,
+        interface: Served,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -216,7 +232,7 @@ Examples:
     /// List invites
     Ls {
         #[command(flatten)]
-        interface: Interface,
+        interface: Served,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -226,7 +242,7 @@ Examples:
         /// The identifier of the invite, as `invite ls` shows it
         id: String,
         #[command(flatten)]
-        interface: Interface,
+        interface: Served,
     },
 }
 
@@ -236,7 +252,7 @@ pub(crate) enum Peer {
     /// List peers
     Ls {
         #[command(flatten)]
-        interface: Interface,
+        interface: Served,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -269,7 +285,7 @@ Examples:
         #[arg(short, long, value_name = "HOST[:PORT]")]
         endpoint: Option<String>,
         #[command(flatten)]
-        interface: Interface,
+        interface: Served,
     },
     /// Remove a peer. Its sessions end at once, and its key is not admitted again
     ///
@@ -283,7 +299,7 @@ Examples:
         #[arg(long)]
         revoke: bool,
         #[command(flatten)]
-        interface: Interface,
+        interface: Served,
     },
     /// Give a peer another name
     Rename {
@@ -292,7 +308,7 @@ Examples:
         /// The new name
         name: String,
         #[command(flatten)]
-        interface: Interface,
+        interface: Served,
     },
 }
 

@@ -1,5 +1,6 @@
 //! `rustguard down`: ends a tunnel that `up` started, also in another session.
 
+use crate::one;
 use anyhow::{Context as _, Result, bail};
 use rustguard_quick::{clean_up, conf, left_behind, run_file};
 use rustix::{
@@ -12,12 +13,13 @@ use rustix::{
 const PATIENCE: i64 = 60;
 
 /// Ends the tunnel and waits until it has cleaned up.
-pub(crate) fn run(target: &str) -> Result<()> {
+pub(crate) fn run(target: Option<&str>) -> Result<()> {
+    let target = &*one::tunnel(target)?;
     // A bare interface has no configuration file. Its name alone identifies it.
     let interface = match conf::resolve_name(target) {
         Ok((_, interface)) => interface,
         Err(_) if run_file::running(target).is_some() || left_behind(target) => target.to_owned(),
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(error).with_context(|| format!("{target} is not up")),
     };
     let Some(number) = run_file::running(&interface) else {
         return clean_up_after(&interface);

@@ -2,7 +2,8 @@
 
 use super::pairing::done;
 use crate::{
-    arguments::enrolment::{Interface, Invite},
+    arguments::enrolment::{Invite, Served},
+    one,
     output::{
         stock,
         words::{UNEXPECTED_ANSWER, ago, now, span, table, warn_of_reach},
@@ -26,7 +27,7 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
             peer.addresses = addresses.clone();
             peer.pending_seconds = Some(expires.as_secs());
             peer.endpoint.clone_from(endpoint);
-            stock::add(&interface.interface, peer, &stock::Form::Qr)?;
+            stock::add(&one::served(interface)?, peer, &stock::Form::Qr)?;
             writeln!(
                 io::stdout(),
                 "The configuration must be used within {}; after that its address is given to another peer.",
@@ -63,7 +64,7 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
             new(interface, &invite, *count, *json)
         }
         Invite::Ls { interface, json } => {
-            let Answer::Invites { invites } = ask(&interface.interface, &Request::Invites)? else {
+            let Answer::Invites { invites } = ask(&one::served(interface)?, &Request::Invites)? else {
                 bail!(UNEXPECTED_ANSWER)
             };
             let mut out = io::stdout().lock();
@@ -79,11 +80,11 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
 }
 
 /// Creates one invite, or `count`, and prints the commands that join with them.
-fn new(interface: &Interface, invite: &NewInvite, count: Option<u16>, json: bool) -> Result<()> {
+fn new(interface: &Served, invite: &NewInvite, count: Option<u16>, json: bool) -> Result<()> {
     let mut out = io::stdout().lock();
     let mut made = Vec::new();
     for _ in 0..count.unwrap_or(1) {
-        let answer = ask(&interface.interface, &Request::NewInvite(invite.clone()))?;
+        let answer = ask(&one::served(interface)?, &Request::NewInvite(invite.clone()))?;
         let (token, endpoint) = match &answer {
             Answer::Invite { token, endpoint, .. } => (token, endpoint.as_deref()),
             Answer::Unused { invite } => bail!(unused(invite, &interface.option())),

@@ -2,7 +2,7 @@
 
 use crate::{
     arguments::Routes,
-    mesh::{self, Mesh},
+    mesh::Mesh,
     output::{screen, words::table},
 };
 use anyhow::Result;
@@ -15,12 +15,13 @@ use std::{
 
 /// Runs `neighbours`.
 pub(crate) fn run(arguments: &Routes) -> Result<()> {
+    let interface = arguments.interface.as_deref();
     if arguments.json {
-        let view = mesh::routing(&arguments.interface)?;
+        let view = Mesh::ask(interface)?.view;
         writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&JsonNeighbours::of(&view))?)?;
         return Ok(());
     }
-    screen::show(arguments.watch, || Ok(neighbour_page(&Mesh::ask(Some(&arguments.interface))?.view)))
+    screen::show(arguments.watch, || Ok(neighbour_page(&Mesh::ask(interface)?.view)))
 }
 
 /// `neighbours --json`.

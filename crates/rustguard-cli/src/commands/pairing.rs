@@ -1,7 +1,8 @@
 //! `rustguard open`, `close` and `approve`: the pairing window of a running `serve`.
 
 use crate::{
-    arguments::enrolment::{Interface, Open},
+    arguments::enrolment::{Open, Served},
+    one,
     output::words::{UNEXPECTED_ANSWER, span},
 };
 use anyhow::{Result, bail};
@@ -12,8 +13,8 @@ use rustguard_serve::{
 use std::io::{self, Write as _};
 
 /// Sends a request whose only answer is that it is done.
-pub(crate) fn done(interface: &Interface, request: &Request) -> Result<()> {
-    match ask(&interface.interface, request)? {
+pub(crate) fn done(interface: &Served, request: &Request) -> Result<()> {
+    match ask(&one::served(interface)?, request)? {
         Answer::Done => Ok(()),
         _ => bail!(UNEXPECTED_ANSWER),
     }
@@ -22,7 +23,7 @@ pub(crate) fn done(interface: &Interface, request: &Request) -> Result<()> {
 /// `rustguard open`.
 pub(crate) fn open(arguments: &Open) -> Result<()> {
     let request = Request::Open { seconds: arguments.time.as_secs(), approve: arguments.approve };
-    let answer = ask(&arguments.interface.interface, &request)?;
+    let answer = ask(&one::served(&arguments.interface)?, &request)?;
     let Answer::Opened { seconds, code, endpoint, .. } = &answer else { bail!(UNEXPECTED_ANSWER) };
     let mut out = io::stdout().lock();
     if arguments.json {
@@ -46,13 +47,13 @@ pub(crate) fn open(arguments: &Open) -> Result<()> {
 }
 
 /// `rustguard close`.
-pub(crate) fn close(interface: &Interface) -> Result<()> {
+pub(crate) fn close(interface: &Served) -> Result<()> {
     done(interface, &Request::Close)
 }
 
 /// `rustguard approve`.
-pub(crate) fn approve(code: &str, interface: &Interface) -> Result<()> {
-    match ask(&interface.interface, &Request::Approve { code: code.to_owned() })? {
+pub(crate) fn approve(code: &str, interface: &Served) -> Result<()> {
+    match ask(&one::served(interface)?, &Request::Approve { code: code.to_owned() })? {
         Answer::Approved { name } => {
             writeln!(io::stdout(), "{} is admitted", name.as_deref().unwrap_or("the machine"))?;
             Ok(())

@@ -3,6 +3,7 @@
 use super::{pairing::done, status::peer_table};
 use crate::{
     arguments::enrolment::Peer,
+    one,
     output::{
         stock::{self, Form},
         words::UNEXPECTED_ANSWER,
@@ -22,7 +23,9 @@ use std::{
 pub(crate) fn run(command: &Peer) -> Result<()> {
     match command {
         Peer::Ls { interface, json } => {
-            let Answer::Peers { peers } = ask(&interface.interface, &Request::Peers)? else { bail!(UNEXPECTED_ANSWER) };
+            let Answer::Peers { peers } = ask(&one::served(interface)?, &Request::Peers)? else {
+                bail!(UNEXPECTED_ANSWER)
+            };
             let mut out = io::stdout().lock();
             if *json {
                 writeln!(out, "{}", serde_json::to_string_pretty(&peers)?)?;
@@ -40,10 +43,10 @@ pub(crate) fn run(command: &Peer) -> Result<()> {
             let mut peer = AddPeer::new(public_key.clone().unwrap_or_default(), name);
             peer.addresses = addresses.clone();
             peer.endpoint.clone_from(endpoint);
-            stock::add(&interface.interface, peer, &form)
+            stock::add(&one::served(interface)?, peer, &form)
         }
         Peer::Rm { peer, revoke, interface } => {
-            match ask(&interface.interface, &Request::RemovePeer { peer: peer.clone(), revoke: *revoke })? {
+            match ask(&one::served(interface)?, &Request::RemovePeer { peer: peer.clone(), revoke: *revoke })? {
                 Answer::Removed(removed) => {
                     write!(io::stdout(), "{}", farewell(&removed, &interface.option()))?;
                     Ok(())

@@ -2,7 +2,7 @@
 
 use crate::{
     arguments::Routes,
-    mesh::{self, Mesh},
+    mesh::Mesh,
     output::{screen, words::table},
 };
 use anyhow::Result;
@@ -15,15 +15,14 @@ use std::{
 
 /// Runs `routes`.
 pub(crate) fn run(arguments: &Routes) -> Result<()> {
-    let interface = &arguments.interface;
+    let interface = arguments.interface.as_deref();
     if arguments.json {
-        let view = mesh::routing(interface)?;
-        let mesh = Mesh::named(interface, view.clone())?;
-        let routes = view.routes.iter().map(|route| JsonRoute { route, origin_name: origin_name(route, &mesh) });
+        let mesh = Mesh::ask(interface)?;
+        let routes = mesh.view.routes.iter().map(|route| JsonRoute { route, origin_name: origin_name(route, &mesh) });
         writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&routes.collect::<Vec<_>>())?)?;
         return Ok(());
     }
-    screen::show(arguments.watch, || Ok(route_page(&Mesh::ask(Some(interface))?)))
+    screen::show(arguments.watch, || Ok(route_page(&Mesh::ask(interface)?)))
 }
 
 /// A route of `routes --json`.

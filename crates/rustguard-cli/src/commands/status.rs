@@ -2,6 +2,7 @@
 
 use crate::{
     arguments::enrolment::Status as Arguments,
+    one,
     output::{
         screen,
         words::{UNEXPECTED_ANSWER, ago, bytes, now, span, table},
@@ -21,7 +22,7 @@ use std::{
 
 /// Runs `status`.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let interface = &arguments.interface.interface;
+    let interface = &one::served(&arguments.interface)?;
     if arguments.json {
         let status = ask_status(interface)?;
         writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&status)?)?;

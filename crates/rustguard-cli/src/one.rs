@@ -1,0 +1,71 @@
+//! The interface that a command without a name is about: the only one there is.
+
+use crate::{arguments::enrolment::Served, uapi};
+use anyhow::{Result, bail};
+use rustguard_device::interface::RUN_DIR;
+use rustguard_quick::run_file;
+use rustguard_serve::DEFAULT_INTERFACE;
+
+/// The name of a tunnel: `given`, or the only tunnel of this program that is up.
+///
+/// # Errors
+/// No tunnel is up, or several are, which the error lists.
+pub(crate) fn tunnel(given: Option<&str>) -> Result<String> {
+    if let Some(given) = given {
+        return Ok(given.to_owned());
+    }
+    let mut up = uapi::interfaces()?;
+    // `wg` also shows interfaces of other programs.
+    up.retain(|name| run_file::running(name).is_some());
+    only(up, "no tunnel is up: `rustguard up NAME` starts one", "several tunnels are up")
+}
+
+/// The name of the interface of a running server: the one that was given, or the only one. The default of `serve` comes first.
+///
+/// # Errors
+/// Several are served, and none of them is the default.
+pub(crate) fn served(interface: &Served) -> Result<String> {
+    if let Some(given) = &interface.interface {
+        return Ok(given.clone());
+    }
+    let mut names: Vec<_> = std::fs::read_dir(RUN_DIR)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".ctl")?.to_owned()))
+        .collect();
+    // A server that was killed leaves its socket behind. Only root can see that.
+    if names.len() > 1 {
+        names.retain(|name| run_file::running(name).is_some());
+    }
+    // Without a server, the request fails with what to start.
+    if names.is_empty() || names.iter().any(|name| name == DEFAULT_INTERFACE) {
+        return Ok(DEFAULT_INTERFACE.to_owned());
+    }
+    only(names, "", "several interfaces are served")
+}
+
+fn only(mut names: Vec<String>, none: &str, several: &str) -> Result<String> {
+    names.sort();
+    match names.len() {
+        0 => bail!("{none}"),
+        1 => Ok(names.remove(0)),
+        _ => bail!("{several}: {}; name one of them", names.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_only_one_needs_no_name_and_several_are_listed() {
+        let only = |names: &[&str]| {
+            only(names.iter().map(|&name| name.to_owned()).collect(), "start one", "several are up")
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(only(&["wg0"]), Ok("wg0".to_owned()));
+        assert_eq!(only(&[]), Err("start one".to_owned()));
+        assert_eq!(only(&["b", "a"]), Err("several are up: a, b; name one of them".to_owned()));
+    }
+}
