@@ -488,6 +488,102 @@ fn addresses_of_removed_machines_are_given_again_when_the_pool_is_full() {
     });
 }
 
+/// A network behind the server whose hosts have no route back: joined machines reach it with --nat only. All that was set up
+/// for it is taken away at the end, and after a crash at the next start; what was there before stays.
+#[test]
+fn a_network_behind_the_server() {
+    scenario(|lab| {
+        network(lab, 1, |network| {
+            let (server, machine, behind) = (&network.server, &network.machines[0], lab.node("behind")?);
+            lab.link((server, "lan"), (&behind, "eth0"))?;
+            server.sh("ip addr add 192.168.50.1/24 dev lan; ip addr add fd50::1/64 dev lan nodad")?;
+            behind.sh("ip addr add 192.168.50.7/24 dev eth0; ip addr add fd50::7/64 dev eth0 nodad")?;
+            let state = || {
+                server.sh(
+                    "sysctl -a 2> /dev/null | grep -E 'net.ipv[46].(ip_forward|conf.(all|lan|to1).(forwarding|accept_ra)) '
+                     nft list ruleset; ls /run/rustguard | grep -v '^rg1' || true",
+                )
+            };
+            let before = state()?;
+            ensure!(before.contains("net.ipv4.ip_forward = 0") && before.contains("lan.accept_ra = 1"), "{before}");
+
+            let served = network.serve(
+                lab,
+                &[
+                    "--pool",
+                    "10.60.0.0/24",
+                    "--pool",
+                    "fd60::/64",
+                    "--route",
+                    "192.168.50.0/24",
+                    "--route",
+                    "fd50::/64",
+                ],
+            )?;
+            let log = served_log(lab)?;
+            for word in ["forwards no IPv4 packets", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1", "--nat"]
+            {
+                ensure!(log.contains(word), "{word}: {log}");
+            }
+            let status = network.ask(&["status"])?;
+            ensure!(status.contains("problem: this host forwards no IPv4 packets"), "{status}");
+            ensure!(status.contains("have a route to 10.60.0.0/24"), "{status}");
+            let _machine = network.join(lab, 1, &served.join_arguments())?;
+            network.reaches_server(1)?;
+            machine.does_not_reach("192.168.50.7")?;
+            // With forwarding alone, the answers do not come back.
+            server.sh("sysctl -qw net.ipv4.ip_forward=1")?;
+            machine.does_not_reach("192.168.50.7")?;
+            server.sh("sysctl -qw net.ipv4.ip_forward=0")?;
+            served.stop()?;
+            ensure!(state()? == before, "without --nat something was changed: {}", state()?);
+
+            let served = network.serve(lab, &["--nat"])?;
+            for address in ["192.168.50.7", "fd50::7"] {
+                machine.reaches(address, 30)?;
+            }
+            let during = state()?;
+            ensure!(during.contains("ip_forward = 1") && during.contains("lan.accept_ra = 2"), "{during}");
+            let status = network.ask(&["status"])?;
+            ensure!(
+                !status.contains("problem") && !status.contains("note:") && status.contains("with an address of"),
+                "{status}"
+            );
+            // Docker drops what is forwarded; an accept of ours would not change that.
+            server.sh("nft add table ip filter; nft add chain ip filter DOCKER-USER
+                 nft add chain ip filter FORWARD '{ type filter hook forward priority 0; policy drop; }'")?;
+            let status = network.ask(&["status"])?;
+            ensure!(status.contains("iptables -I DOCKER-USER -i rgs -j ACCEPT"), "{status}");
+            server.sh("nft delete table ip filter")?;
+            served.stop()?;
+            ensure!(state()? == before, "left behind: {}", state()?);
+
+            // --nat is kept, and the end is a crash.
+            let served = network.serve(lab, &[])?;
+            machine.reaches("192.168.50.7", 30)?;
+            served.crash()?;
+            ensure!(state()?.contains("ip_forward = 1"), "a crash cannot clean up: {}", state()?);
+            let served = network.serve(lab, &["--nat=off"])?;
+            let after = state()?;
+            ensure!(after.contains("ip_forward = 0") && after.contains("lan.accept_ra = 1"), "{after}");
+            ensure!(!after.contains("masquerade"), "{after}");
+            machine.reaches("10.60.0.1", 30)?;
+            machine.does_not_reach("192.168.50.7")?;
+            served.stop()?;
+            ensure!(state()? == before, "left behind after a crash: {}", state()?);
+
+            // What was on stays on.
+            server.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
+            let before = state()?;
+            let served = network.serve(lab, &["--nat"])?;
+            machine.reaches("192.168.50.7", 30)?;
+            served.stop()?;
+            ensure!(state()? == before, "forwarding that was on: {}", state()?);
+            Ok(())
+        })
+    });
+}
+
 /// The control socket is root's.
 #[test]
 fn nobody_else_controls_the_server() {

@@ -5,7 +5,7 @@ use crate::{
     conf::{self, Config, Routing},
     error::{RoutingError, SessionError, chain},
     hooks::{HookOutput, Hooks},
-    host::{self, HostConfig},
+    host::{self, Gateway, HostConfig},
     reload,
     run_file::RunFile,
     session_record::{DownHooks, LoadedFile, SessionRecord, TunnelFile},
@@ -29,6 +29,7 @@ pub struct Session {
     hook_output: HookOutput,
     /// Under `Routing = babel`, packets between peers do not pass through the host.
     relays: bool,
+    nat: Option<Gateway>,
     _run: RunFile,
     device: Option<Device>,
     uapi: Option<uapi::Server>,
@@ -63,6 +64,7 @@ impl Session {
             file: None,
             hook_output: HookOutput::default(),
             relays: true,
+            nat: None,
             _run: run,
             device: None,
             uapi: None,
@@ -123,6 +125,14 @@ impl Session {
     #[must_use]
     pub fn relays(mut self, relays: bool) -> Self {
         self.relays = relays;
+        self
+    }
+
+    /// Sets the networks that the tunnel's machines reach with this host's address, by address translation. Forwarding
+    /// is switched on. Everything is undone at the end.
+    #[must_use]
+    pub fn nat(mut self, gateway: Gateway) -> Self {
+        self.nat = Some(gateway);
         self
     }
 
@@ -268,6 +278,7 @@ impl Session {
             learned: interface.routing == Routing::Babel,
             fwmark: interface.fwmark,
             endpoints: endpoints(config).await,
+            nat: self.nat.clone(),
             record: Some(host::record_path(&self.interface)),
             ..HostConfig::new(&self.interface)
         }

@@ -455,6 +455,10 @@ pub struct Status {
     pub pools: Vec<PoolView>,
     /// Whether traffic between peers is blocked.
     pub isolate: bool,
+    /// The networks behind this machine that peers reach through it.
+    pub routes: Vec<ipnet::IpNet>,
+    /// Whether peers reach them with an address of this machine.
+    pub nat: bool,
     /// The window, while one is open.
     pub window: Option<WindowView>,
     /// Joiners that wait for approval.
@@ -588,7 +592,7 @@ mod tests {
             }),
             json!({
                 "answer": "status", "interface": "rg0", "public_key": key, "port": 51_820, "endpoint": null, "pools": [],
-                "isolate": false, "window": null,
+                "isolate": false, "routes": [], "nat": false, "window": null,
                 "waiting": [{ "code": "12345678", "name": null, "source": "192.0.2.9:1" }], "usable_invites": 0,
                 "peers": [], "counters": [["admitted", 3], ["refused", 2]],
             }),

@@ -60,6 +60,10 @@ pub struct Settings {
     /// How long a lease lasts without a handshake, in seconds. There is no limit by default.
     #[serde(default)]
     pub lease_seconds: Option<u64>,
+    /// Whether peers reach `routes` with an address of this machine.
+    // Programs before this one cannot read it, so it is stored only if it is set.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub nat: bool,
 }
 
 impl Default for Settings {
@@ -73,6 +77,7 @@ impl Default for Settings {
             dns: Vec::new(),
             search: Vec::new(),
             lease_seconds: None,
+            nat: false,
         }
     }
 }
@@ -104,6 +109,11 @@ pub enum SettingsError {
         "the endpoint `{0}` contains the name of an interface, which other machines do not know; write it without `%…`"
     )]
     EndpointZone(String),
+    /// Address translation without networks to translate for.
+    #[error(
+        "--nat concerns the networks behind this machine: name them with --route, for example --route 192.168.1.0/24, or start with --nat=off"
+    )]
+    NatWithoutRoutes,
     /// Routes, name servers or search domains that joiners refuse.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -130,6 +140,9 @@ impl Settings {
         Pools::new(&self.pools)?;
         if let Some(endpoint) = &self.endpoint {
             self.complete(endpoint)?;
+        }
+        if self.nat && self.routes.is_empty() {
+            return Err(SettingsError::NatWithoutRoutes);
         }
         Ok(self.to_config().check()?)
     }
@@ -318,6 +331,7 @@ mod tests {
             (endpoint("[fe80::1%eth0]:7"), "interface"),
             (route("127.0.0.0/8"), "127.0.0.0/8"),
             (route("ff00::/8"), "ff00::/8"),
+            (Settings { nat: true, ..fine.clone() }, "--route"),
             (dns("0.0.0.0"), "0.0.0.0"),
             (dns("::1"), "::1"),
             (search("no domain"), "search domain"),

@@ -79,6 +79,10 @@ pub(crate) struct Serve {
     /// A prefix that joined machines send through the tunnel, besides the pools; may be repeated
     #[arg(long = "route", value_name = "CIDR")]
     pub(crate) routes: Vec<IpNet>,
+    /// Give packets of joined machines an address of this machine on their way to the routes, and forward them. Otherwise
+    /// the hosts there need a route back [default: off]
+    #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
+    pub(crate) nat: Option<bool>,
     /// A name server for joined machines; may be repeated
     #[arg(long = "dns", value_name = "ADDRESS")]
     pub(crate) dns: Vec<IpAddr>,

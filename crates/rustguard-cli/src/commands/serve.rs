@@ -22,7 +22,10 @@ use rustguard_enroll::{
     token::{ADVISED_PASSPHRASE, Passphrase, Token},
 };
 use rustguard_metrics::{Enrolment, Exporter, Pool, Source};
-use rustguard_quick::{Session, conf, host};
+use rustguard_quick::{
+    Session, conf,
+    host::{self, Gateway},
+};
 use rustguard_serve::{
     Configured, Figures, Folder, Prepared, Service, Settings, ask,
     request::{Answer, NewInvite, Request, Secret},
@@ -64,6 +67,9 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         let settings = settings(arguments, before).await?;
         settings.check()?;
         overlaps(&settings.pools, &known).await?;
+        if settings.nat {
+            session = session.nat(Gateway { pools: settings.pools.clone(), networks: settings.routes.clone() });
+        }
         let folder = Folder::open(interface)?;
         let prepared = Prepared::new(interface, &folder, settings, passphrase)?;
         let addresses = usable(prepared.addresses());
@@ -109,6 +115,11 @@ async fn serve(
             async move { figures.get().await.map(enrolment) }
         };
         exporter.attach(Source::new(&arguments.interface.interface, device.handle()).enrolment(enrolment));
+    }
+    let Settings { pools, routes, nat, .. } = service.settings().clone();
+    let gateway = Gateway { pools, networks: routes };
+    for obstacle in host::obstacles(&arguments.interface.interface, &gateway, nat).await? {
+        if obstacle.is_certain() { tracing::warn!("{obstacle}") } else { tracing::info!("{obstacle}") }
     }
     // For a child in the background, the parent prints it. In the journal, every user who may read the journal could
     // see the invite.
@@ -232,6 +243,9 @@ async fn settings(said: &Serve, before: Option<Settings>) -> Result<Settings> {
     }
     if let Some(isolate) = said.isolate {
         settings.isolate = isolate;
+    }
+    if let Some(nat) = said.nat {
+        settings.nat = nat;
     }
     if let Some(lease) = said.lease {
         settings.lease_seconds = Some(lease.as_secs());

@@ -9,6 +9,7 @@ use crate::{
     },
 };
 use anyhow::{Result, bail};
+use rustguard_quick::host::{self, Gateway, Obstacle};
 use rustguard_serve::{
     Reach, ask,
     request::{Answer, PeerView, PoolView, PublicKey, Request, Status},
@@ -28,6 +29,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&status)?)?;
         return Ok(());
     }
+    let obstacles = obstacles(&ask_status(interface)?);
     let mut before: HashMap<PublicKey, (u64, u64)> = HashMap::new();
     let mut at = Instant::now();
     screen::show(arguments.watch, || {
@@ -39,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             let per_second = |new: u64, old: u64| (new.saturating_sub(old) as f64 / seconds) as u64;
             Some((peer.public_key, (per_second(peer.rx_bytes, *rx), per_second(peer.tx_bytes, *tx))))
         };
-        let page = page(&status, &status.peers.iter().filter_map(rate).collect());
+        let page = page(&status, &status.peers.iter().filter_map(rate).collect(), &obstacles);
         before = status.peers.into_iter().map(|peer| (peer.public_key, (peer.rx_bytes, peer.tx_bytes))).collect();
         Ok(page)
     })
@@ -52,8 +54,16 @@ fn ask_status(interface: &str) -> Result<Status> {
     }
 }
 
+/// What keeps joined machines from the networks behind this host. Nothing is said if the host cannot be asked.
+fn obstacles(status: &Status) -> Vec<Obstacle> {
+    let pools = status.pools.iter().map(|pool| pool.prefix).collect();
+    let gateway = Gateway { pools, networks: status.routes.clone() };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
+    runtime.block_on(host::obstacles(&status.interface, &gateway, status.nat)).unwrap_or_default()
+}
+
 /// The state for people. `rates` has the bytes per second from each peer and to it.
-fn page(status: &Status, rates: &HashMap<PublicKey, (u64, u64)>) -> String {
+fn page(status: &Status, rates: &HashMap<PublicKey, (u64, u64)>, obstacles: &[Obstacle]) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
         writeln!(text, "  {key}: {value}").expect("writing to a String cannot fail");
@@ -73,6 +83,13 @@ fn page(status: &Status, rates: &HashMap<PublicKey, (u64, u64)>) -> String {
         let full = if full { "; full: remove peers, or serve a larger pool that contains it" } else { "" };
         let PoolView { prefix, leased, address, .. } = pool;
         line("pool", &format!("{prefix} ({leased}{of} leased; this machine is {address}{full})"));
+    }
+    for route in &status.routes {
+        let nat = if status.nat { " (with an address of this machine)" } else { "" };
+        line("route", &format!("{route}{nat}"));
+    }
+    for obstacle in obstacles {
+        line(if obstacle.is_certain() { "problem" } else { "note" }, &obstacle.to_string());
     }
     if status.isolate {
         line("isolated", "peers cannot reach each other");
@@ -145,6 +162,8 @@ mod tests {
             "endpoint": "192.0.2.1:51820",
             "pools": [{ "prefix": "10.150.0.0/24", "address": "10.150.0.1", "leased": 1, "capacity": 253 }],
             "isolate": true,
+            "routes": ["192.168.50.0/24"],
+            "nat": false,
             "window": { "seconds_left": 61, "secret": "code", "attempts_left": 4, "approve": true },
             "waiting": [{ "code": "12345678", "name": null, "source": "192.0.2.9:1" }],
             "usable_invites": 1,
@@ -158,9 +177,11 @@ mod tests {
         .unwrap();
         let rates = HashMap::from([(PublicKey([2; 32]), (1_536, 0))]);
         assert_eq!(
-            page(&status, &rates),
+            page(&status, &rates, &[Obstacle::ForwardingOff { v6: false }]),
             "interface: rg0\n  public key: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n  reached at: 192.0.2.1:51820\n  \
-             pool: 10.150.0.0/24 (1 of 253 leased; this machine is 10.150.0.1)\n  isolated: peers cannot reach each other\n  \
+             pool: 10.150.0.0/24 (1 of 253 leased; this machine is 10.150.0.1)\n  \
+             route: 192.168.50.0/24\n  problem: this host forwards no IPv4 packets, so joined machines do not get beyond \
+             it: sysctl -w net.ipv4.ip_forward=1, or --nat\n  isolated: peers cannot reach each other\n  \
              window: open for a code, with approval: 1 minute, 1 second left, 4 guesses\n  \
              waits for approval: 12345678 a machine without a name, at 192.0.2.9:1\n  \
              invites: 1 can be used; `rustguard invite ls`\n  since the start: 3 admitted, 2 refused\n\n\
@@ -171,7 +192,7 @@ mod tests {
         status.waiting.clear();
         status.peers.clear();
         status.counters.clear();
-        let text = page(&status, &rates);
+        let text = page(&status, &rates, &[]);
         assert!(text.contains("listening port: 51820") && text.contains("window: closed"));
         assert!(!text.contains("since") && !text.contains("NAME"));
     }

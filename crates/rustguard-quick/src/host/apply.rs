@@ -4,7 +4,7 @@ use super::{
     config::HostConfig,
     dns,
     error::{HostError, Warning},
-    guard, mtu,
+    guard, mtu, nat,
     netlink::Netlink,
     policy,
     record::{Journal, Record},
@@ -121,6 +121,9 @@ impl Applied {
         netlink.set_link(name, link.index, self.mtu, true).await?;
 
         dns::add(&mut self.journal, config).await?;
+        if let Some(gateway) = &config.nat {
+            nat::add(&mut self.journal, gateway).await?;
+        }
 
         routes::add(netlink, &mut self.journal, &plan).await?;
         if let Some(mark) = self.fwmark

@@ -27,6 +27,10 @@ pub(super) fn find_program(name: &str) -> Option<PathBuf> {
 /// The time for one program. Both are done in milliseconds; scripts behind resolvconf may restart a service.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// The time for a program that only looks, and the most bytes that it may print: the rules of a large firewall.
+const LOOK: Duration = Duration::from_secs(5);
+const LONGEST: u64 = 16 << 20;
+
 /// The most bytes of a program's standard error that are kept. The rest is read and thrown away.
 const KEPT: usize = 4096;
 
@@ -36,6 +40,21 @@ const LEFT_OVER: Duration = Duration::from_millis(200);
 /// Runs a program until it ends, with `input` on its standard input.
 pub(super) async fn run(program: &Path, arguments: &[&str], input: &str) -> Result<(), HostError> {
     run_within(LIMIT, program, arguments, input).await
+}
+
+/// Runs a program that only looks, until it ends. Returns its standard output; `None` if it fails, takes too long or
+/// prints too much.
+pub(super) async fn output(program: &Path, arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut program = Program::start(&mut command).ok()?;
+    let stdout = program.child().stdout.take()?;
+    let text = tokio::spawn(async move {
+        let mut text = String::new();
+        stdout.take(LONGEST).read_to_string(&mut text).await.map(|_| text)
+    });
+    let status = program.wait(LOOK).await.ok()??;
+    if status.success() { text.await.ok()?.ok() } else { None }
 }
 
 async fn run_within(limit: Duration, program: &Path, arguments: &[&str], input: &str) -> Result<(), HostError> {

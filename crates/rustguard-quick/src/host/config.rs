@@ -34,6 +34,8 @@ pub struct HostConfig {
     pub fwmark: Option<u32>,
     /// The known endpoints of the peers, for the MTU.
     pub endpoints: Vec<SocketAddr>,
+    /// The networks that the tunnel's machines reach with this host's address.
+    pub nat: Option<Gateway>,
     /// The file that records changes that outlive the interface, usually [`record_path`](super::record_path). `None`:
     /// no record.
     pub record: Option<PathBuf>,
@@ -53,6 +55,7 @@ impl HostConfig {
             learned: false,
             fwmark: None,
             endpoints: Vec::new(),
+            nat: None,
             record: None,
         }
     }
@@ -67,6 +70,15 @@ impl HostConfig {
     pub(super) fn mark(&self) -> Option<u32> {
         self.fwmark.filter(|mark| *mark != 0)
     }
+}
+
+/// A host between the machines of a tunnel and other networks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Gateway {
+    /// The addresses of the tunnel's machines.
+    pub pools: Vec<IpNet>,
+    /// The networks behind this host.
+    pub networks: Vec<IpNet>,
 }
 
 /// wg-quick's `Table`.

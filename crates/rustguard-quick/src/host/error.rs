@@ -79,6 +79,23 @@ pub enum HostError {
         source: io::Error,
     },
 
+    /// A setting for forwarding could not be written.
+    #[error(
+        "cannot set {name}={value}: {source}; in a container, set it where the container is started (--sysctl {name}={value})"
+    )]
+    SysctlNotSet {
+        /// The name of the setting, with dots.
+        name: String,
+        /// The value.
+        value: String,
+        /// The cause.
+        source: io::Error,
+    },
+
+    /// Address translation needs the program nft.
+    #[error("address translation (--nat) needs nft, which is not installed: install nftables, or start without --nat")]
+    NatWithoutNft,
+
     /// Neither systemd-resolved nor resolvconf is available for the name servers.
     #[error(
         "cannot set DNS for `{interface}`: systemd-resolved does not answer on the system bus, \

@@ -101,12 +101,12 @@ fn table(interface: &str, v6: bool, mark: u32, addresses: &[IpNet]) -> String {
 
 /// nft has no "delete if it exists" before 1.0.6. Adding an existing table changes nothing, so the table certainly
 /// exists when it is deleted.
-fn without_table(family: &str, name: &str) -> String {
+pub(super) fn without_table(family: &str, name: &str) -> String {
     format!("add table {family} {name}\ndelete table {family} {name}\n")
 }
 
 /// `rustguard-NAME`. An nft identifier must not contain `=` and `+`, but an interface name may.
-fn table_name(interface: &str) -> String {
+pub(super) fn table_name(interface: &str) -> String {
     let mut name = String::from("rustguard-");
     for character in interface.chars() {
         match character {

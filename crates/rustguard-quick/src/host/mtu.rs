@@ -61,7 +61,7 @@ pub(super) async fn compute(netlink: &Netlink, config: &HostConfig, mark: Option
 
 impl Netlink {
     /// The route of a packet to `destination`, as in `ip route get`. `None` if there is none at the moment.
-    async fn route_to(&self, destination: IpAddr, mark: Option<u32>) -> Option<RouteMessage> {
+    pub(super) async fn route_to(&self, destination: IpAddr, mark: Option<u32>) -> Option<RouteMessage> {
         let mut query = RouteMessage::default();
         query.header.address_family = Family::of(destination).into();
         query.header.destination_prefix_length = if destination.is_ipv4() { 32 } else { 128 };

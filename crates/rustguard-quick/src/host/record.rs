@@ -76,6 +76,16 @@ impl Journal {
         std::mem::take(&mut self.record.steps)
     }
 
+    /// The records of other tunnels in this network namespace.
+    pub(super) fn others(&self) -> impl Iterator<Item = Record> {
+        let folder = self.path.as_deref().and_then(Path::parent).and_then(|folder| fs::read_dir(folder).ok());
+        let files = folder.into_iter().flatten().flatten().map(|entry| entry.path());
+        let files = files.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+        // Other files, and records that are being written, are none.
+        let records = files.filter_map(|path| serde_json::from_slice::<Record>(&fs::read(path).ok()?).ok());
+        records.filter(|other| other.interface != self.record.interface && other.namespace == self.record.namespace)
+    }
+
     pub(super) fn get(&self) -> &Record {
         &self.record
     }

@@ -35,12 +35,33 @@ pub enum Step {
         /// Whether there is one for IPv6.
         v6: bool,
     },
+    /// The nftables tables that translate addresses.
+    Nat {
+        /// Whether there is one for IPv4.
+        v4: bool,
+        /// Whether there is one for IPv6.
+        v6: bool,
+    },
+    /// A setting of the kernel.
+    Sysctl(Sysctl),
+}
+
+/// A changed setting of the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Sysctl {
+    /// Its path below /proc/sys.
+    pub name: String,
+    /// Its former value.
+    pub before: String,
+    /// The value that was set.
+    pub set: String,
 }
 
 impl Step {
     /// Whether the change stays when the interface is deleted. Addresses and routes are deleted with it.
     pub(super) fn outlives_interface(&self) -> bool {
-        matches!(self, Self::Dns(_) | Self::Rule(_) | Self::Guard { .. })
+        matches!(self, Self::Dns(_) | Self::Rule(_) | Self::Guard { .. } | Self::Nat { .. } | Self::Sysctl(_))
     }
 }
 

@@ -56,6 +56,7 @@ mod dns;
 mod failures;
 mod learned;
 mod monitor;
+mod nat;
 mod set_up;
 
 fn run_in_namespace(test: &str, body: impl Future<Output = ()>) {

@@ -3,7 +3,7 @@
 use super::{
     dns,
     error::HostError,
-    guard,
+    guard, nat,
     netlink::Netlink,
     record::{self, Journal},
     step::Step,
@@ -53,5 +53,7 @@ async fn undo_step(journal: &Journal, netlink: &Netlink, step: &Step, present: b
         Step::Route { net, table } => netlink.delete_route(interface, index, *net, *table).await,
         Step::Rule(rule) => netlink.delete_rule(*rule).await,
         Step::Guard { v4, v6 } => guard::remove(interface, *v4, *v6).await,
+        Step::Nat { v4, v6 } => nat::remove(interface, *v4, *v6).await,
+        Step::Sysctl(sysctl) => nat::reset(journal, sysctl),
     }
 }

@@ -208,6 +208,8 @@ impl<S: LeaseStore> Service<S> {
             endpoint: self.endpoint(),
             pools: pools.collect(),
             isolate: self.settings.isolate,
+            routes: self.settings.routes.iter().map(ipnet::IpNet::trunc).collect(),
+            nat: self.settings.nat,
             window,
             waiting: waiting.collect(),
             usable_invites: invites.filter(|invite| state_of(invite, time) == InviteState::Usable).count(),

@@ -1,0 +1,158 @@
+//! Address translation and forwarding for a gateway: packets of the tunnel's machines get this host's address on their
+//! way to the networks behind it, so that the hosts there can answer without a route back.
+//!
+//! The rules are in tables of their own, `rustguard_nat-NAME`. The switches for forwarding that are off are switched on,
+//! and off again at the end, unless another tunnel still needs them or somebody has changed them since.
+//!
+//! With IPv6 forwarding, the kernel ignores router advertisements on interfaces where `accept_ra` is 1, and the host
+//! would lose its own default route when that expires. On these interfaces `accept_ra` is 2 in the meantime.
+
+use super::{
+    command::{self, find_program},
+    config::Gateway,
+    error::HostError,
+    forwarding::{FORWARDING_V4, FORWARDING_V6},
+    guard::without_table,
+    link::is_v6,
+    record::Journal,
+    step::{Step, Sysctl},
+};
+use ipnet::IpNet;
+use std::{
+    fmt::Write,
+    fs,
+    io::ErrorKind::NotFound,
+    path::{Path, PathBuf},
+};
+
+const IPV6_INTERFACES: &str = "/proc/sys/net/ipv6/conf";
+
+/// Sets up translation and forwarding between the pools and the networks of the gateway.
+pub(super) async fn add(journal: &mut Journal, gateway: &Gateway) -> Result<(), HostError> {
+    let has = |v6: bool| gateway.pairs().any(|(_, network)| is_v6(network) == v6);
+    let (v4, v6) = (has(false), has(true));
+    if !v4 && !v6 {
+        return Ok(());
+    }
+    let nft = find_program("nft").ok_or(HostError::NatWithoutNft)?;
+    let interface = journal.interface().to_owned();
+    journal.record(Step::Nat { v4, v6 })?;
+    let families = [(v4, false), (v6, true)].into_iter().filter(|(wanted, _)| *wanted);
+    let script: String = families.map(|(_, v6)| table(&interface, v6, gateway)).collect();
+    command::run(&nft, &["-f", "-"], &script).await?;
+    // Forwarding comes last, so that no packet leaves untranslated.
+    if v4 {
+        set(journal, FORWARDING_V4, "1")?;
+    }
+    if v6 {
+        // Those that another tunnel has set already are recorded too, so that the last of the two sets them back.
+        let others: Vec<_> = journal.others().flat_map(|other| other.steps).collect();
+        let others = others.iter().filter_map(|step| match step {
+            Step::Sysctl(sysctl) if sysctl.name.ends_with("/accept_ra") => Some(sysctl.name.clone()),
+            _ => None,
+        });
+        for name in with_router_advertisements(&interface).into_iter().chain(others) {
+            set(journal, &name, "2")?;
+        }
+        set(journal, FORWARDING_V6, "1")?;
+    }
+    Ok(())
+}
+
+/// Removes the tables of an interface.
+pub(super) async fn remove(interface: &str, v4: bool, v6: bool) -> Result<(), HostError> {
+    // Without nft there was no translation, or its package was removed with the rules.
+    let Some(nft) = find_program("nft") else { return Ok(()) };
+    let families = [v4.then_some("ip"), v6.then_some("ip6")].into_iter().flatten();
+    let script: String = families.map(|family| without_table(family, &table_name(interface))).collect();
+    command::run(&nft, &["-f", "-"], &script).await
+}
+
+/// Switches back, unless another tunnel needs the switch, or its value is not the one that was set.
+pub(super) fn reset(journal: &Journal, sysctl: &Sysctl) -> Result<(), HostError> {
+    let path = path(&sysctl.name);
+    let shared = journal.others().any(|other| needs(&other.steps, &sysctl.name).is_some());
+    match fs::read_to_string(&path) {
+        // An interface that is gone has no setting any more.
+        Err(error) if error.kind() == NotFound => Ok(()),
+        Ok(now) if shared || now.trim() != sysctl.set => Ok(()),
+        _ => write(&sysctl.name, &sysctl.before),
+    }
+}
+
+/// Sets a switch, and records that it was changed.
+fn set(journal: &mut Journal, name: &str, wanted: &str) -> Result<(), HostError> {
+    let now = fs::read_to_string(path(name)).unwrap_or_default().trim().to_owned();
+    let before = if now == wanted {
+        // Another tunnel may have set it. The last of the two sets it back.
+        let Some(before) = journal.others().find_map(|other| needs(&other.steps, name)) else { return Ok(()) };
+        before
+    } else {
+        now
+    };
+    journal.record(Step::Sysctl(Sysctl { name: name.to_owned(), before, set: wanted.to_owned() }))?;
+    write(name, wanted)
+}
+
+/// The former value of a switch that these steps set.
+fn needs(steps: &[Step], name: &str) -> Option<String> {
+    steps.iter().find_map(|step| match step {
+        Step::Sysctl(sysctl) if sysctl.name == name => Some(sysctl.before.clone()),
+        _ => None,
+    })
+}
+
+/// The switches `accept_ra` of interfaces that would ignore router advertisements as soon as the host forwards.
+fn with_router_advertisements(tunnel: &str) -> Vec<String> {
+    let Ok(interfaces) = fs::read_dir(IPV6_INTERFACES) else { return Vec::new() };
+    let names = interfaces.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let is = |name: &str, file: &str, value: &str| {
+        fs::read_to_string(Path::new(IPV6_INTERFACES).join(name).join(file)).is_ok_and(|text| text.trim() == value)
+    };
+    let names = names.filter(|name| !["all", "default", "lo", tunnel].contains(&name.as_str()));
+    let names = names.filter(|name| is(name, "accept_ra", "1") && is(name, "forwarding", "0"));
+    names.map(|name| format!("net/ipv6/conf/{name}/accept_ra")).collect()
+}
+
+fn write(name: &str, value: &str) -> Result<(), HostError> {
+    fs::write(path(name), value).map_err(|source| HostError::SysctlNotSet {
+        name: name.replace('/', "."),
+        value: value.to_owned(),
+        source,
+    })
+}
+
+/// Names are kept with slashes, because the names of interfaces may contain dots.
+fn path(name: &str) -> PathBuf {
+    Path::new("/proc/sys").join(name)
+}
+
+/// The nft commands for one family. They replace the contents of an existing table with that name.
+fn table(interface: &str, v6: bool, gateway: &Gateway) -> String {
+    let family = if v6 { "ip6" } else { "ip" };
+    let name = table_name(interface);
+    let mut rules = String::new();
+    for (pool, network) in gateway.pairs().filter(|(_, network)| is_v6(*network) == v6) {
+        let to = if network.prefix_len() == 0 { String::new() } else { format!("{family} daddr {network} ") };
+        writeln!(rules, "        {family} saddr {pool} {to}oifname != \"{interface}\" masquerade")
+            .expect("writing to a string cannot fail");
+    }
+    format!(
+        "{}table {family} {name} {{\n    chain postrouting {{\n        type nat hook postrouting priority 100;\n{rules}    }}\n}}\n",
+        without_table(family, &name)
+    )
+}
+
+/// No guard has such a name, whatever its interface is called.
+fn table_name(interface: &str) -> String {
+    super::guard::table_name(interface).replacen('-', "_nat-", 1)
+}
+
+impl Gateway {
+    /// The pools with the networks of the same family.
+    fn pairs(&self) -> impl Iterator<Item = (IpNet, IpNet)> {
+        let networks =
+            |pool: IpNet| self.networks.iter().map(IpNet::trunc).filter(move |net| is_v6(*net) == is_v6(pool));
+        self.pools.iter().map(IpNet::trunc).flat_map(move |pool| networks(pool).map(move |network| (pool, network)))
+    }
+}
