@@ -6,12 +6,13 @@ use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{
     EndpointSpec, HostPort, PathSpec, PresharedKey, Update, interface,
     key::from_hex,
-    uapi::{ConnectionView, PathMtuView, PathView, ProblemView, RoutingView, SOCKET_DIR, set_request},
+    uapi::{ConnectionView, PathMtuView, PathView, ProblemView, RoutingView, SOCKET_DIR, UnresolvedView, set_request},
 };
 use rustguard_quick::conf;
 use std::{
     fs,
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    net::SocketAddrV6,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     time::Duration,
@@ -54,6 +55,8 @@ pub(crate) struct Peer {
     /// In the words of the device. An address may have a zone with a name, which the standard library's type cannot
     /// hold.
     pub(crate) endpoint: Option<String>,
+    /// The name of the endpoint, while it has no address.
+    pub(crate) unresolved: Option<UnresolvedView>,
     /// The paths, if the peer has several.
     pub(crate) paths: Vec<PathView>,
     /// Whether the peer can be talked to. Other implementations do not report it.
@@ -263,6 +266,7 @@ impl Peer {
             public_key,
             preshared_key: None,
             endpoint: None,
+            unresolved: None,
             paths: Vec::new(),
             connection: None,
             problem: None,
@@ -282,8 +286,7 @@ impl Peer {
         peer.preshared_key = self.preshared_key.map(|key| PresharedKey::from_bytes(&key));
         // An endpoint with a zone that is a name can be used on this host, but it is no address.
         let endpoint = self.endpoint.and_then(|endpoint| endpoint.parse::<HostPort>().ok());
-        peer.endpoints =
-            endpoint.and_then(|at| EndpointSpec::try_from(at).ok()).map(PathSpec::from).into_iter().collect();
+        peer.endpoints = endpoint.map(|at| PathSpec::from(EndpointSpec::from(at))).into_iter().collect();
         peer.allowed_ips = self.allowed_ips;
         let interval = Duration::from_secs(self.persistent_keepalive.into());
         peer.persistent_keepalive = (!interval.is_zero()).then_some(interval);
@@ -293,7 +296,8 @@ impl Peer {
     fn line(&mut self, key: &str, value: &str) -> Result<()> {
         match key {
             "preshared_key" => self.preshared_key = secret(value)?,
-            "endpoint" => self.endpoint = Some(printable(value)),
+            "endpoint" => self.endpoint = Some(with_interface(&printable(value))),
+            "rustguard_unresolved" => self.unresolved = Some(serde_json::from_str(&printable(value))?),
             "rustguard_connection" => self.connection = Some(serde_json::from_str(&printable(value))?),
             "rustguard_problem" => self.problem = Some(serde_json::from_str(&printable(value))?),
             "rustguard_path" => self.paths.push(serde_json::from_str(&printable(value))?),
@@ -316,6 +320,17 @@ impl Peer {
             _ => {}
         }
         Ok(())
+    }
+}
+
+/// Writes the interface of an address of one link by its name, as `wg` does. Other endpoints stay as they are.
+fn with_interface(endpoint: &str) -> String {
+    match endpoint.parse::<SocketAddrV6>() {
+        Ok(at) if at.scope_id() != 0 => match interface::name_of(at.scope_id()) {
+            Ok(name) => format!("[{}%{name}]:{}", at.ip(), at.port()),
+            Err(_) => endpoint.to_owned(),
+        },
+        _ => endpoint.to_owned(),
     }
 }
 

@@ -2,11 +2,7 @@
 
 use crate::key::PresharedKey;
 use ipnet::IpNet;
-use rustguard_core::{
-    host_port::{Host, HostPort},
-    paths::PathPolicy,
-    routing::Role,
-};
+use rustguard_core::{host_port::HostPort, paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{fmt, net::SocketAddr, time::Duration};
 
@@ -206,7 +202,8 @@ impl SourceCheck {
 pub enum EndpointSpec {
     /// An address and a UDP port.
     Address(SocketAddr),
-    /// A host name and a UDP port. The name is resolved at once, and again when handshakes fail.
+    /// A host name and a UDP port. The name is resolved at once, and again when handshakes fail. A link-local address with
+    /// the name of its interface, such as `fe80::1%eth0`, counts as a name: the interface may have another index later.
     Name(String, u16),
 }
 
@@ -371,17 +368,9 @@ impl From<SocketAddr> for EndpointSpec {
     }
 }
 
-/// # Errors
-/// Gives back an address with a zone that is the name of an interface: only its index makes an address.
-impl TryFrom<HostPort> for EndpointSpec {
-    type Error = HostPort;
-
-    fn try_from(at: HostPort) -> Result<Self, HostPort> {
-        match (at.socket_addr(), at.host()) {
-            (Some(address), _) => Ok(Self::Address(address)),
-            (None, Host::Name(name)) => Ok(Self::Name(name.clone(), at.port())),
-            (None, _) => Err(at),
-        }
+impl From<HostPort> for EndpointSpec {
+    fn from(at: HostPort) -> Self {
+        at.socket_addr().map_or_else(|| Self::Name(at.host().to_string(), at.port()), Self::Address)
     }
 }
 
@@ -389,6 +378,7 @@ impl fmt::Display for EndpointSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => address.fmt(f),
+            Self::Name(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
             Self::Name(host, port) => write!(f, "{host}:{port}"),
         }
     }

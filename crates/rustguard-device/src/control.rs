@@ -8,6 +8,7 @@
 //! | sockets and workers | [`sockets`] | [`update`] |
 //! | peers: endpoints, names, sources | [`peer`] | [`update`], [`handshake`], [`transmit`] |
 //! | names that are resolved | [`resolver`] | [`resolve`] |
+//! | a name with several addresses | [`race`] | [`race`] |
 //! | several paths to a peer | [`paths::peer_paths`] | [`paths`] |
 //! | the longest packet that reaches a peer | in [`peer`] | [`path_mtu`] |
 //! | the way to a peer, our own address on it | [`sources::source`] | [`sources`], [`greetings`] |
@@ -27,6 +28,7 @@ mod path_mtu;
 mod paths;
 mod peer;
 mod peer_log;
+mod race;
 mod relay;
 mod resolve;
 mod resolver;
@@ -83,6 +85,8 @@ struct Control<B: Binder> {
     path_schedule: Schedule,
     /// When peers' path MTUs are to be probed.
     path_mtu_schedule: Schedule,
+    /// When initiations are sent to other addresses of an endpoint's name.
+    race_schedule: Schedule,
     peer_log: PeerLog,
     shared: Arc<Shared>,
     sockets: Sockets<B>,
@@ -146,6 +150,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         engine_host,
         path_schedule: Schedule::new(),
         path_mtu_schedule: Schedule::new(),
+        race_schedule: Schedule::new(),
         peer_log: PeerLog::default(),
         shared,
         sockets,

@@ -1,6 +1,9 @@
 //! The kernel interface of a device: its name, and the folders for files about it.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 /// The folder for files of all running interfaces: run files, records of the host's set-up, control sockets and logs.
 /// `/run` is emptied at boot.
@@ -44,4 +47,22 @@ pub fn check_name(name: &str) -> Result<(), InterfaceNameError> {
 /// The path `/run/rustguard/NAME.EXTENSION`. The file is not created.
 pub fn run_file(interface: &str, extension: &str) -> PathBuf {
     Path::new(RUN_DIR).join(format!("{interface}.{extension}"))
+}
+
+/// The kernel's index of the interface with this name.
+///
+/// # Errors
+/// There is no such interface, or no socket to ask by.
+pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
+    let any = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    Ok(rustix::net::netdevice::name_to_index(any, name)?)
+}
+
+/// The name of the interface with this index, in the network namespace of this process.
+///
+/// # Errors
+/// There is no such interface, or no socket to ask by.
+pub fn name_of(index: u32) -> io::Result<String> {
+    let any = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    Ok(rustix::net::netdevice::index_to_name(any, index)?)
 }

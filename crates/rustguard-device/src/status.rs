@@ -124,6 +124,8 @@ pub struct PeerStatus {
     pub has_preshared_key: bool,
     /// The peer's address and port; `None` while they are unknown.
     pub endpoint: Option<SocketAddr>,
+    /// The name of the peer's only endpoint, while it has no address.
+    pub unresolved: Option<UnresolvedEndpoint>,
     /// The paths to the peer. Empty where there is no choice: the peer has one endpoint, and has used one.
     pub paths: Vec<PathStatus>,
     /// The interval of persistent keepalives; `None` where they are off.
@@ -162,6 +164,7 @@ impl PeerStatus {
             public_key,
             has_preshared_key: false,
             endpoint: None,
+            unresolved: None,
             paths: Vec::new(),
             persistent_keepalive: None,
             last_handshake: None,
@@ -175,6 +178,16 @@ impl PeerStatus {
             problem: None,
         }
     }
+}
+
+/// An endpoint whose name has no address yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnresolvedEndpoint {
+    /// The name and the port.
+    pub name: String,
+    /// The resolver's error; `None` while the first attempt is under way.
+    pub error: Option<String>,
 }
 
 /// The longest packet that reaches a peer: see [`rustguard_core::path_mtu`].

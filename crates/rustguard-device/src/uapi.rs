@@ -11,7 +11,7 @@ mod response;
 mod routing;
 mod server;
 
-pub use connection::{ConnectionView, ProblemView};
+pub use connection::{ConnectionView, ProblemView, UnresolvedView};
 pub use path::{PathMtuView, PathView, PathWord};
 pub use request::{Errno, Request, parse, set_request};
 pub use routing::{LearnedView, NeighbourView, RouteView, RoutingView};

@@ -108,8 +108,7 @@ fn server(arguments: &Join, token: &Token) -> Result<HostPort> {
 
 /// Parses the address of a server. It has to be valid as an endpoint.
 fn parse(server: &str) -> Option<HostPort> {
-    let at = HostPort::parse_or(server, DEFAULT_PORT).ok().filter(|at| at.port() > 0)?;
-    EndpointSpec::try_from(at.clone()).is_ok().then_some(at)
+    HostPort::parse_or(server, DEFAULT_PORT).ok().filter(|at| at.port() > 0)
 }
 
 /// The path of the configuration. Fails if a file exists there that `join` has not written.
@@ -232,7 +231,7 @@ fn seconds_left(until: Instant) -> Option<u64> {
 fn config(joined: &Joined, identity: &StaticSecret, server: HostPort) -> conf::Config {
     let port = joined.port.unwrap_or(server.port());
     // A host name is kept as a name, because the server's address may change.
-    let endpoint = EndpointSpec::try_from(server.with_port(port)).expect("checked when it was parsed");
+    let endpoint = EndpointSpec::from(server.with_port(port));
     let mut interface = conf::Interface::default();
     interface.private_key = Some(identity.clone());
     interface.addresses = joined.addresses.clone();
@@ -302,22 +301,12 @@ mod tests {
             ("[2001:db8::1]:7", "2001:db8::1", 7),
             ("vpn.example.org", "vpn.example.org", 51_820),
             ("vpn_1:7", "vpn_1", 7),
+            ("[fe80::1%eth0]:7", "fe80::1%eth0", 7),
         ] {
             let server = parse(text).map(|server| (server.host().to_string(), server.port()));
             assert_eq!(server, Some((host.to_owned(), port)), "{text}");
         }
-        for text in [
-            "",
-            ":7",
-            "host:",
-            "host:0",
-            "host:70000",
-            "host:x",
-            "ho st",
-            "http://host",
-            "host/path",
-            "[fe80::1%eth0]:7",
-        ] {
+        for text in ["", ":7", "host:", "host:0", "host:70000", "host:x", "ho st", "http://host", "host/path"] {
             assert_eq!(parse(text), None, "{text}");
         }
     }

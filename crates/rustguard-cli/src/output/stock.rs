@@ -4,9 +4,9 @@ use super::{
     qr,
     words::{UNEXPECTED_ANSWER, warn_of_reach},
 };
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use rustguard_crypto::x25519::StaticSecret;
-use rustguard_device::{EndpointSpec, HostPort, key};
+use rustguard_device::{EndpointSpec, Host, HostPort, key};
 use rustguard_quick::conf;
 use rustguard_serve::{
     ask,
@@ -73,8 +73,10 @@ fn open(form: &Form) -> Result<Box<dyn io::Write>> {
 fn config(added: &Added, private_key: Option<StaticSecret>) -> Result<conf::Config> {
     let Some(endpoint) = &added.endpoint else { bail!(UNEXPECTED_ANSWER) };
     let at = endpoint.parse::<HostPort>().with_context(|| format!("`{endpoint}` is not HOST:PORT"))?;
-    let endpoint = EndpointSpec::try_from(at)
-        .map_err(|at| anyhow!("`{at}` contains the name of an interface, which other machines do not know"))?;
+    if matches!(at.host(), Host::Zone(..)) {
+        bail!("`{at}` contains an interface, which other machines do not know");
+    }
+    let endpoint = EndpointSpec::from(at);
     let mut interface = conf::Interface::default();
     interface.private_key = private_key;
     interface.addresses = added.addresses.clone();

@@ -85,6 +85,7 @@ impl<B: Binder> Control<B> {
                     entry.handshakes += 1;
                 }
                 self.paths_established(peer);
+                self.race_won(peer);
                 self.engine_signal(peer, Signal::HandshakeComplete);
                 if let Some(took) = took {
                     self.engine_signal(peer, Signal::RoundTrip(took));

@@ -1,8 +1,9 @@
 //! Whether each peer can be talked to.
 
-use super::{Control, peer::Peer, timer::now};
+use super::{Control, paths::peer_paths::Unresolved, peer::Peer, timer::now};
 use crate::{
     binder::Binder,
+    config::EndpointSpec,
     status::{Cause, Connection, PathMtu, Problem, SILENCE},
 };
 use rustguard_core::{
@@ -32,9 +33,13 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// What is wrong with the packets of a peer that can be talked to.
+    /// What is wrong beside the handshake: with the name of the endpoint, or with the packets of a peer that can be talked to.
     pub(super) fn data_problem(&self, entry: &Peer) -> Option<Problem> {
         let now = now();
+        if let Some((name, Some(why))) = unresolved(entry) {
+            let cause = Cause::NotResolved { name, error: why.cause.clone() };
+            return Some(Problem::new(cause, unix(now, why.since)));
+        }
         if let Some(refused) = entry.shared.refused_source.current(now.instant) {
             let cause = Cause::SourceNotAllowed { source: refused.source };
             return Some(Problem::new(cause, unix(now, refused.since)));
@@ -46,6 +51,16 @@ impl<B: Binder> Control<B> {
             }
             _ => None,
         }
+    }
+}
+
+/// The name of the peer's only endpoint while it has no address, and why not, once that is known.
+pub(super) fn unresolved(entry: &Peer) -> Option<(String, Option<&Unresolved>)> {
+    match &entry.endpoints[..] {
+        [only] if entry.endpoint().is_none() && matches!(only.spec.endpoint, EndpointSpec::Name(..)) => {
+            Some((only.spec.endpoint.to_string(), only.unresolved.as_ref()))
+        }
+        _ => None,
     }
 }
 

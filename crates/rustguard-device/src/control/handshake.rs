@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 
 /// The DS field of handshake messages: AF41, as the kernel's WireGuard has it (HANDSHAKE_DSCP). That of data has no DSCP, which would
 /// tell an observer what is inside.
-const HANDSHAKE_DS: u8 = 0x88;
+pub(super) const HANDSHAKE_DS: u8 = 0x88;
 /// Between the first initiations to peers that are greeted. They take a tenth of control's time.
 const GREETING_PAUSE: Duration = Duration::from_millis(1);
 
@@ -87,7 +87,10 @@ impl<B: Binder> Control<B> {
             Some(handled) if matches!(Message::parse(datagram), Some(Message::Response(_))) => {
                 vec![self.answer_to(peer, handled.from)]
             }
-            _ => self.initiation_endpoints(peer),
+            _ => {
+                self.race(peer, datagram, attempt);
+                self.initiation_endpoints(peer)
+            }
         };
         if let Some(index) = datagram.get(4..).and_then(|rest| rest.first_chunk()) {
             // Known to the workers before they can read the datagram from the TUN, should a route lead it there.

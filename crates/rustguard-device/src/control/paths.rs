@@ -13,6 +13,7 @@ use crate::{
     binder::Binder,
     config::{EndpointSpec, PathSpec},
     event::Event,
+    interface::interface_index,
     path_set::{PathSet, endpoint, place},
     status::PathStatus,
 };
@@ -29,6 +30,7 @@ use std::sync::Arc;
 impl<B: Binder> Control<B> {
     /// Takes the endpoints that were configured.
     pub(super) fn set_endpoints(&mut self, peer: PeerId, specs: Vec<PathSpec>) {
+        self.forget_race(peer);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let policies: Vec<_> = specs.iter().map(|spec| spec.policy).collect();
         let instant = now().instant;
@@ -312,9 +314,4 @@ fn move_to(known: &arc_swap::ArcSwapOption<Endpoint>, active: Place) -> bool {
     let moved = before.as_deref().is_none_or(|known| known.remote != active.remote);
     known.store(Some(Arc::new(endpoint(active))));
     moved
-}
-
-fn interface_index(name: &str) -> std::io::Result<u32> {
-    let any = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
-    Ok(rustix::net::netdevice::name_to_index(any, name)?)
 }

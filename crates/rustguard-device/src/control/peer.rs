@@ -2,6 +2,7 @@
 
 use super::{
     paths::peer_paths::{ConfiguredEndpoint, PeerPaths},
+    race::Race,
     sources::source::Source,
 };
 use crate::shared::peer::PeerShared;
@@ -19,6 +20,7 @@ pub(super) struct Peer {
     /// For a peer with several paths: configured here, or shown by the peer's probes.
     pub(super) paths: Option<Box<PeerPaths>>,
     pub(super) path_mtu: PathMtuChecks,
+    pub(super) race: Race,
     /// Sent bytes of overhead: probes and the routing engine's packets.
     pub(super) overhead_tx: u64,
     /// Handshakes that were completed.

@@ -2,6 +2,7 @@
 
 use super::{
     Control,
+    paths::peer_paths::Unresolved,
     resolver::{Resolved, Resolving},
     timer::now,
 };
@@ -34,12 +35,16 @@ impl<B: Binder> Control<B> {
     /// Takes an answer.
     pub(super) fn resolved(&mut self, resolved: Resolved) {
         let Resolved { peer, path, name, attempt, answer, last } = resolved;
-        let Some(entry) = self.peers.get(&peer) else { return };
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
         let Some(public_key) = self.node.peer_config(peer).map(|config| config.public_key) else { return };
-        let configured = entry.endpoints.get(path).map(|configured| configured.spec.endpoint.to_string());
-        if configured.as_deref() != Some(&name) {
+        let Some(configured) = entry.endpoints.get_mut(path) else { return };
+        if configured.spec.endpoint.to_string() != name {
             return; // configured anew in the meantime
         }
+        configured.unresolved = answer.as_ref().err().map(|error| {
+            let since = configured.unresolved.as_ref().map_or(now().instant, |before| before.since);
+            Unresolved { cause: error.to_string(), since }
+        });
         match answer {
             Err(error) => {
                 let next = if last { "no further attempt before a handshake fails" } else { "trying again" };
@@ -48,13 +53,20 @@ impl<B: Binder> Control<B> {
                 self.emit(Event::EndpointUnresolved { peer: public_key, name, cause, given_up: last });
             }
             Ok(addresses) => {
-                let endpoint = addresses[attempt as usize % addresses.len()];
                 let known = entry.shared.endpoint.load().as_deref().map(|known| known.remote);
+                let alone = entry.endpoints.len() == 1;
+                let endpoint = match alone {
+                    // All of them are raced. The one in use is left when another answers.
+                    true => {
+                        let addresses = entry.race.resolved(&addresses);
+                        known.filter(|known| addresses.contains(known)).unwrap_or(addresses[0])
+                    }
+                    false => addresses[attempt as usize % addresses.len()],
+                };
                 let waiting = known.is_some() || !entry.shared.waiting.lock().is_empty();
                 if entry.paths.is_none() && known == Some(endpoint) {
                     return;
                 }
-                let alone = entry.endpoints.len() == 1;
                 self.found(peer, path, endpoint);
                 self.emit(Event::EndpointResolved { peer: public_key, endpoint });
                 self.start(peer);

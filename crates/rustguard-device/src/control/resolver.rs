@@ -1,7 +1,12 @@
 //! The resolver: looks a name up in a task of its own, again and again until there is an answer.
 
+use crate::{config::EndpointSpec, interface::interface_index};
 use rustguard_core::node::PeerId;
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io,
+    net::{SocketAddr, SocketAddrV6},
+    time::Duration,
+};
 use tokio::sync::mpsc;
 
 /// Waiting times between attempts; the last one repeats.
@@ -61,7 +66,7 @@ impl Resolving {
             for retry in 0.. {
                 let answer = lookup(&host, port).await;
                 let last = answer.is_ok() || retries.is_some_and(|retries| retry >= retries);
-                let name = format!("{host}:{port}");
+                let name = EndpointSpec::Name(host.clone(), port).to_string();
                 if answers.send(Resolved { peer, path, name, attempt, answer, last }).await.is_err() || last {
                     return;
                 }
@@ -84,6 +89,15 @@ impl Resolver {
 
 /// A and AAAA, in the order that getaddrinfo prefers (RFC 6724).
 async fn lookup(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Some((address, zone)) = host.split_once('%')
+        && let Ok(address) = address.parse()
+    {
+        // A zone is told with an error of its own. getaddrinfo says that it does not know the name.
+        let index = interface_index(zone);
+        let index =
+            index.map_err(|_| io::Error::new(io::ErrorKind::NotFound, format!("there is no interface {zone}")))?;
+        return Ok(vec![SocketAddrV6::new(address, port, 0, index).into()]);
+    }
     let addresses: Vec<_> = tokio::net::lookup_host((host, port)).await?.collect();
     if addresses.is_empty() {
         return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));

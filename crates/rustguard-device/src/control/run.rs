@@ -153,6 +153,7 @@ impl<B: Binder> Control<B> {
                 self.engine_host.deadline(),
                 self.paths_deadline(),
                 self.path_mtu_deadline(),
+                self.race_deadline(),
                 self.peer_log.deadline(),
                 self.greetings_deadline(),
             ];
@@ -228,6 +229,7 @@ impl<B: Binder> Control<B> {
         self.engine_tick();
         self.paths_tick();
         self.path_mtu_tick();
+        self.race_tick();
         while let Some(line) = self.peer_log.next(now().instant) {
             line.write();
         }

@@ -1,6 +1,6 @@
 //! Control's answers to the questions of a device: its state, its secrets, and what the routing engine reports.
 
-use super::{Control, paths};
+use super::{Control, connection::unresolved, paths};
 use crate::{
     binder::Binder,
     drops::DropReason,
@@ -9,7 +9,7 @@ use crate::{
     secrets::Secrets,
     status::{
         AnnouncementStatus, Counter, DropCount, NeighbourStatus, OriginName, PeerLabel, PeerStatus, RouteStatus,
-        RouterId, RoutingStatus, Status,
+        RouterId, RoutingStatus, Status, UnresolvedEndpoint,
     },
 };
 use portable_atomic::Ordering;
@@ -25,6 +25,8 @@ impl<B: Binder> Control<B> {
                 public_key: config.public_key,
                 has_preshared_key: !PresharedKey::from_bytes(&config.preshared_key).is_zero(),
                 endpoint: entry.endpoint().map(|endpoint| endpoint.remote),
+                unresolved: unresolved(entry)
+                    .map(|(name, why)| UnresolvedEndpoint { name, error: why.map(|why| why.cause.clone()) }),
                 paths: paths::report(entry),
                 persistent_keepalive: config.persistent_keepalive,
                 last_handshake: self.node.last_handshake(peer),

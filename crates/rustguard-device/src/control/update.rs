@@ -155,6 +155,7 @@ impl<B: Binder> Control<B> {
             endpoints: Vec::new(),
             paths: None,
             path_mtu: Default::default(),
+            race: Default::default(),
             overhead_tx: 0,
             handshakes: 0,
             source: Default::default(),
@@ -192,6 +193,7 @@ impl<B: Binder> Control<B> {
             drop(waiting);
             self.forget_paths(peer, &entry);
             self.forget_path_mtu(peer, &entry);
+            self.leave_race(peer, &entry);
             self.tell_endpoints(peer);
             self.peer_log.forget(peer);
         }

@@ -25,6 +25,13 @@ pub enum Cause {
         /// Where they were sent.
         endpoint: SocketAddr,
     },
+    /// The name of the peer's endpoint has no address.
+    NotResolved {
+        /// The name and the port.
+        name: String,
+        /// The resolver's error.
+        error: String,
+    },
     /// The peer sends from an address outside the AllowedIPs that it has here, and its packets are dropped.
     SourceNotAllowed {
         /// The source of the first of these packets.
@@ -62,6 +69,7 @@ impl Cause {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::NoAnswer { .. } => "no-answer",
+            Self::NotResolved { .. } => "not-resolved",
             Self::SourceNotAllowed { .. } => "source-not-allowed",
             Self::PathMtu { .. } => "path-mtu",
         }
@@ -76,6 +84,12 @@ impl fmt::Display for Cause {
                 "nothing comes back from {endpoint}: the other side may be down, have another address, port or key, or be behind \
                  a firewall that drops UDP"
             ),
+            Self::NotResolved { name, error } => {
+                write!(
+                    f,
+                    "the endpoint {name} is not resolved: {error}; check the name, and the name servers of this machine"
+                )
+            }
             Self::SourceNotAllowed { source } => write!(
                 f,
                 "packets of this peer from {source} are dropped, because the address is not in the AllowedIPs that the peer has \

@@ -1,6 +1,6 @@
 //! The connection to a peer and what is wrong with it, in the form of the socket and of `show --json`.
 
-use crate::status::{Connection, Problem};
+use crate::status::{Connection, Problem, UnresolvedEndpoint};
 use serde::{Deserialize, Serialize};
 
 /// Whether a peer can be talked to.
@@ -27,6 +27,15 @@ pub struct ProblemView {
     pub since: u64,
 }
 
+/// An endpoint whose name has no address yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnresolvedView {
+    /// The name and the port.
+    pub name: String,
+    /// The resolver's error; `null` while the first attempt is under way.
+    pub error: Option<String>,
+}
+
 /// Never connected.
 impl Default for ConnectionView {
     fn default() -> Self {
@@ -47,5 +56,11 @@ impl From<&Connection> for ConnectionView {
 impl From<&Problem> for ProblemView {
     fn from(problem: &Problem) -> Self {
         Self { kind: problem.kind().to_owned(), text: problem.to_string(), since: problem.since.as_secs() }
+    }
+}
+
+impl From<&UnresolvedEndpoint> for UnresolvedView {
+    fn from(unresolved: &UnresolvedEndpoint) -> Self {
+        Self { name: unresolved.name.clone(), error: unresolved.error.clone() }
     }
 }

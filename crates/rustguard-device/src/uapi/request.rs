@@ -2,7 +2,7 @@
 
 use crate::{
     config::{AllowedIpChange, Change, EndpointSpec, PathSpec, PeerUpdate, Update},
-    interface,
+    interface::{self, interface_index},
     key::{self, PresharedKey, push_hex},
 };
 use ipnet::IpNet;
@@ -207,7 +207,7 @@ fn peer_line(peer: &mut PeerUpdate, key: &str, value: &str) -> Option<()> {
             });
         }
         "rustguard_endpoint" if peer.endpoints.len() < MAX_ENDPOINTS => {
-            peer.endpoints.push(EndpointSpec::try_from(value.parse::<HostPort>().ok()?).ok()?.into());
+            peer.endpoints.push(EndpointSpec::from(value.parse::<HostPort>().ok()?).into());
         }
         "rustguard_via" => peer.endpoints.last_mut()?.via = Some(checked_name(value)?),
         "rustguard_weight" => {
@@ -251,17 +251,11 @@ fn parse_net(value: &str) -> Option<IpNet> {
 fn parse_endpoint(value: &str) -> Option<SocketAddr> {
     let at: HostPort = value.parse().ok()?;
     at.socket_addr().or_else(|| match at.host() {
-        Host::Zone(address, name) => Some(SocketAddrV6::new(*address, at.port(), 0, interface_index(name)?).into()),
+        Host::Zone(address, name) => {
+            Some(SocketAddrV6::new(*address, at.port(), 0, interface_index(name).ok()?).into())
+        }
         Host::Address(_) | Host::Name(_) => None,
     })
-}
-
-/// The kernel's index of an interface, from sysfs.
-fn interface_index(name: &str) -> Option<u32> {
-    if name.is_empty() || name.contains(['/', '.']) {
-        return None;
-    }
-    std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::{
     Errno,
-    connection::{ConnectionView, ProblemView},
+    connection::{ConnectionView, ProblemView, UnresolvedView},
     path::{PathMtuView, PathView},
     routing::RoutingView,
 };
@@ -71,6 +71,9 @@ fn peer(out: &mut String, peer: &PeerStatus, preshared_key: Option<&PresharedKey
     if let Some(endpoint) = peer.endpoint {
         line(out, "endpoint", endpoint);
     }
+    if let Some(unresolved) = peer.unresolved.as_ref().filter(|_| names) {
+        line(out, "rustguard_unresolved", json(&UnresolvedView::from(unresolved)));
+    }
     for path in peer.paths.iter().filter(|_| names) {
         line(out, "rustguard_path", json(&PathView::from(path)));
     }
@@ -135,6 +138,7 @@ mod tests {
                 public_key: PublicKey([0xab; 32]),
                 has_preshared_key: false,
                 endpoint: Some(at),
+                unresolved: None,
                 paths: vec![PathStatus {
                     configured: Some(PathSpec::from(at).policy(PathPolicy::Weighted(2))),
                     endpoint: Some(at),

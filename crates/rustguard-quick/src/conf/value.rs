@@ -287,7 +287,7 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointSpec> {
         Host::Name(name) if name.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') || !is_host(name) => {
             Err(other())
         }
-        _ => EndpointSpec::try_from(at).map_err(|_| other()),
+        _ => Ok(at.into()),
     }
 }
 
@@ -374,6 +374,8 @@ mod tests {
         for text in ["192.0.2.1:1", "[2001:db8::1]:51820", "[fe80::1%3]:5"] {
             assert!(matches!(endpoint(text), Ok(EndpointSpec::Address(_))), "{text}");
         }
+        let zone = EndpointSpec::Name("fe80::1%eth0".into(), 5);
+        assert_eq!((zone.to_string(), endpoint("[fe80::1%eth0]:5")), ("[fe80::1%eth0]:5".to_owned(), Ok(zone)));
         assert_eq!(endpoint("vpn.example.com:51820"), Ok(EndpointSpec::Name("vpn.example.com".into(), 51_820)));
         let path = |text| path(text).map(|path| path.to_string());
         for text in

@@ -1,7 +1,7 @@
 //! The state of interfaces for programs. Numbers are JSON numbers, missing values are `null`, and times are Unix times.
 
 use super::{Device, to_base64};
-use rustguard_device::uapi::{ConnectionView, PathMtuView, PathView, ProblemView};
+use rustguard_device::uapi::{ConnectionView, PathMtuView, PathView, ProblemView, UnresolvedView};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -41,6 +41,9 @@ struct JsonPeer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     preshared_key: Option<Zeroizing<String>>,
     endpoint: Option<&'a str>,
+    /// The name of the endpoint, while it has no address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unresolved: Option<&'a UnresolvedView>,
     /// The paths, if the peer has several.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     paths: &'a [PathView],
@@ -75,6 +78,7 @@ fn device<'a>(interface: &'a str, device: &'a Device, secrets: bool) -> JsonDevi
         public_key: to_base64(&peer.public_key.0),
         preshared_key: shown(&peer.preshared_key),
         endpoint: peer.endpoint.as_deref(),
+        unresolved: peer.unresolved.as_ref(),
         paths: &peer.paths,
         connection: peer.connection.as_ref(),
         problem: peer.problem.as_ref(),

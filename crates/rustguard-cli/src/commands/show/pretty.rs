@@ -152,8 +152,10 @@ impl<W: Write> Page<'_, W> {
         if peer.preshared_key.is_some() {
             self.secret("preshared key", peer.preshared_key.as_ref())?;
         }
-        if let Some(endpoint) = &peer.endpoint {
-            self.line("endpoint", endpoint)?;
+        match (&peer.endpoint, &peer.unresolved) {
+            (Some(endpoint), _) => self.line("endpoint", endpoint)?,
+            (None, Some(unresolved)) => self.line("endpoint", format!("{}, not resolved", escape(&unresolved.name)))?,
+            (None, None) => {}
         }
         if let Some(connection) = &peer.connection {
             self.line("connection", connection_words(self.now, connection))?;

@@ -12,15 +12,25 @@ use std::{collections::BTreeSet, sync::Arc};
 pub(in crate::control) struct ConfiguredEndpoint {
     pub(in crate::control) spec: PathSpec,
     pub(in crate::control) resolving: Option<Resolving>,
+    /// The resolver's last answer was an error.
+    pub(in crate::control) unresolved: Option<Unresolved>,
     /// How often another of the name's addresses was wanted.
     pub(in crate::control) attempts: u32,
     /// The index of the interface by which datagrams leave; 0: there is no such interface now.
     pub(super) interface: Option<u32>,
 }
 
+/// Why an endpoint's name is not resolved.
+pub(in crate::control) struct Unresolved {
+    /// The resolver's error.
+    pub(in crate::control) cause: String,
+    /// When it was first told.
+    pub(in crate::control) since: Instant,
+}
+
 impl ConfiguredEndpoint {
     pub(super) fn new(spec: PathSpec) -> Self {
-        Self { spec, resolving: None, attempts: 0, interface: None }
+        Self { spec, resolving: None, unresolved: None, attempts: 0, interface: None }
     }
 }
 

@@ -1,0 +1,162 @@
+//! Racing the addresses of an endpoint that has a name: the handshake is the attempt to connect.
+//!
+//! A name often has an IPv4 and an IPv6 address, and one of them may lead nowhere. An initiation goes to the address that is preferred,
+//! and the same datagram to the next ones, a quarter of a second apart each, until there is an answer ([RFC 8305][], sections 4 and 5).
+//! The peer answers the first that arrives, and takes the others for replays. Where the answer comes from is the endpoint. The other
+//! addresses are kept: an initiation that stays without an answer is raced again.
+//!
+//! [RFC 8305]: https://www.rfc-editor.org/rfc/rfc8305
+
+use super::{Control, handshake::HANDSHAKE_DS, peer::Peer, timer::now};
+use crate::binder::Binder;
+use rustguard_core::{node::PeerId, time::Instant};
+use rustguard_tun::Endpoint;
+use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
+
+/// Addresses of a name that are tried. An initiation is 148 bytes, and is repeated after five seconds.
+const MOST: usize = 6;
+/// Between two addresses: the Connection Attempt Delay of RFC 8305, section 5.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// The addresses of one peer's endpoint.
+#[derive(Default)]
+pub(super) struct Race {
+    /// All of them, in the order of preference.
+    addresses: Vec<SocketAddr>,
+    /// The one that answered last.
+    winner: Option<SocketAddr>,
+    /// The initiation that is under way.
+    running: Option<Running>,
+}
+
+struct Running {
+    initiation: Box<[u8]>,
+    next: VecDeque<SocketAddr>,
+    /// When the next one has its turn: the place in the schedule.
+    due: Instant,
+}
+
+impl Race {
+    /// Takes the addresses of the name, in the order in which the resolver prefers them, and returns them in the order in which they
+    /// are tried.
+    pub(super) fn resolved(&mut self, addresses: &[SocketAddr]) -> &[SocketAddr] {
+        self.addresses = interleaved(addresses);
+        &self.addresses
+    }
+}
+
+impl<B: Binder> Control<B> {
+    /// An initiation was sent to the peer's endpoint: the other addresses of its name get it too, unless the endpoint has answered
+    /// before and this is its first attempt.
+    pub(super) fn race(&mut self, peer: PeerId, initiation: &[u8], attempt: u32) {
+        self.end_race(peer);
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let first = entry.endpoint().map(|endpoint| endpoint.remote);
+        if first.is_none() || attempt == 0 && entry.race.winner == first {
+            return;
+        }
+        let next: VecDeque<_> = entry.race.addresses.iter().copied().filter(|&other| Some(other) != first).collect();
+        if !next.is_empty() {
+            let due = now().instant + PAUSE;
+            entry.race.running = Some(Running { initiation: initiation.into(), next, due });
+            self.race_schedule.insert((due, peer));
+        }
+    }
+
+    /// Sends the initiations that are due.
+    pub(super) fn race_tick(&mut self) {
+        let instant = now().instant;
+        while let Some(&(at, peer)) = self.race_schedule.first().filter(|(at, _)| *at <= instant) {
+            self.race_schedule.remove(&(at, peer));
+            let Some(entry) = self.peers.get_mut(&peer) else { continue };
+            let Some(mut running) = entry.race.running.take() else { continue };
+            let Some(remote) = running.next.pop_front() else { continue };
+            let shared = Arc::clone(&entry.shared);
+            if !running.next.is_empty() {
+                running.due = instant + PAUSE;
+                self.race_schedule.insert((running.due, peer));
+            }
+            shared.activity.count_sent(running.initiation.len() as u64);
+            self.transmit(Endpoint { remote, local: None }, HANDSHAKE_DS, &running.initiation);
+            if let Some(entry) = self.peers.get_mut(&peer).filter(|_| !running.next.is_empty()) {
+                entry.race.running = Some(running);
+            }
+        }
+    }
+
+    /// When the next are due.
+    pub(super) fn race_deadline(&self) -> Option<Instant> {
+        self.race_schedule.first().map(|(at, _)| *at)
+    }
+
+    /// A handshake is complete: the endpoint is where the answer came from.
+    pub(super) fn race_won(&mut self, peer: PeerId) {
+        self.end_race(peer);
+        if let Some(entry) = self.peers.get_mut(&peer) {
+            entry.race.winner = entry.endpoint().map(|endpoint| endpoint.remote);
+        }
+    }
+
+    /// The peer has other endpoints.
+    pub(super) fn forget_race(&mut self, peer: PeerId) {
+        self.end_race(peer);
+        if let Some(entry) = self.peers.get_mut(&peer) {
+            entry.race = Race::default();
+        }
+    }
+
+    /// Takes a peer that is removed out of the schedule.
+    pub(super) fn leave_race(&mut self, peer: PeerId, entry: &Peer) {
+        if let Some(running) = &entry.race.running {
+            self.race_schedule.remove(&(running.due, peer));
+        }
+    }
+
+    fn end_race(&mut self, peer: PeerId) {
+        let running = self.peers.get_mut(&peer).and_then(|entry| entry.race.running.take());
+        if let Some(running) = running {
+            self.race_schedule.remove(&(running.due, peer));
+        }
+    }
+}
+
+/// The order of RFC 8305, section 4: the families take turns, beginning with that of the address that is preferred.
+fn interleaved(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    let mut order: Vec<SocketAddr> = Vec::new();
+    let Some(preferred) = addresses.first().map(SocketAddr::is_ipv6) else { return order };
+    let (mut first, mut second): (VecDeque<_>, VecDeque<_>) =
+        addresses.iter().partition(|it| it.is_ipv6() == preferred);
+    while order.len() < MOST
+        && let Some(address) = first.pop_front().or_else(|| second.pop_front())
+    {
+        if !order.contains(&address) {
+            order.push(address);
+            if !second.is_empty() {
+                std::mem::swap(&mut first, &mut second);
+            }
+        }
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn families_take_turns_and_only_so_many_addresses_have_one() {
+        let order = |texts: &[&str]| interleaved(&addresses(texts));
+        let mixed = ["[fd00::1]:1", "[fd00::2]:1", "192.0.2.1:1", "[fd00::1]:1", "[fd00::3]:1", "192.0.2.2:1"];
+        let expected = ["[fd00::1]:1", "192.0.2.1:1", "[fd00::2]:1", "192.0.2.2:1", "[fd00::3]:1"];
+        assert_eq!(order(&mixed), addresses(&expected));
+        assert_eq!(order(&["192.0.2.1:1", "[fd00::1]:1"]), addresses(&["192.0.2.1:1", "[fd00::1]:1"]));
+        assert_eq!(order(&[]), []);
+        let many: Vec<_> = (1..=50).map(|n| format!("192.0.2.{n}:1")).collect();
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
+        assert_eq!(order(&many), addresses(&many[..MOST]));
+    }
+}
