@@ -212,6 +212,23 @@ fn a_name_server_that_is_silent() {
 }
 
 #[test]
+fn a_file_that_was_edited_and_not_taken_over() {
+    scenario_of_rustguard("doctor", |lab| {
+        let (pair, _a, _b, file) = healthy(lab)?;
+        let text = std::fs::read_to_string(&file)? + "PersistentKeepalive = 25\n";
+        std::fs::write(&file, text)?;
+        // The name is enough: the running tunnel knows its file.
+        let report = doctor(&pair.a, "wga")?;
+        report.names("warning", "file", &["changed", "rustguard reload wga"])?;
+        report.only(&[])?;
+        pair.a.run(&[&rustguard_tests::rustguard()?.display().to_string(), "reload", "wga"])?;
+        let ended = Ended::of(pair.a.rustguard()?.args(["doctor", "--strict", "wga"]))?;
+        ensure!(ended.success(), "{ended}");
+        Ok(())
+    });
+}
+
+#[test]
 fn a_file_with_a_mistake() {
     scenario_of_rustguard("doctor", |lab| {
         let (pair, _a, _b, file) = healthy(lab)?;

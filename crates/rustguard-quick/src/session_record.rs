@@ -147,6 +147,14 @@ pub struct TunnelFile {
     config: Config,
 }
 
+/// The absolute path of the configuration file that a tunnel was started from. `None` if there is none, or if this
+/// process may not know.
+pub fn loaded_file(interface: &str) -> Option<PathBuf> {
+    // A text that is not a valid name, for example a path, must not lead to another file.
+    rustguard_device::interface::check_name(interface).ok()?;
+    Some(SessionRecord::read(interface).ok()??.file?.path)
+}
+
 impl TunnelFile {
     /// Reads the file that `rustguard up` has read.
     ///

@@ -31,7 +31,7 @@ use crate::{arguments::Doctor, uapi};
 use anyhow::Result;
 use finding::{Finding, Section, Verdict};
 use kernel::Kernel;
-use rustguard_quick::conf;
+use rustguard_quick::{conf, loaded_file};
 use serde::Serialize;
 use std::{
     io::{self, Write as _},
@@ -108,8 +108,11 @@ async fn check(name: &str, file: Option<PathBuf>) -> Vec<Finding> {
     findings
 }
 
-/// The interface of a target, and its file, if there is one.
+/// The interface of a target, and its file, if there is one. A running tunnel knows its file, which may be anywhere.
 fn named(target: &str) -> Result<(String, Option<PathBuf>)> {
+    if let Some(file) = loaded_file(target) {
+        return Ok((target.to_owned(), Some(file)));
+    }
     match conf::resolve_name(target) {
         Ok((file, name)) => Ok((name, Some(file))),
         Err(conf::NameError::NotFound { name, .. }) => Ok((name, None)),

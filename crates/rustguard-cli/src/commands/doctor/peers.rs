@@ -55,11 +55,12 @@ fn finding(peer: &Peer, now: Duration) -> Finding {
     }
     if peer.last_handshake.is_zero() {
         return match &peer.endpoint {
-            Some(endpoint) => Finding::warning(
+            Some(endpoint) if peer.tx_bytes > 0 => Finding::warning(
                 "peers",
-                format!("{name} was never reached, at {endpoint}"),
-                "send something to one of its addresses; then look at `rustguard show`",
+                format!("{name} has not answered yet, at {endpoint}"),
+                "ask again in ten seconds, when the cause is known; meanwhile check its address, port and key",
             ),
+            Some(endpoint) => Finding::unknown("peers", format!("nothing was sent to {name} at {endpoint} yet")),
             None => Finding::unknown(
                 "peers",
                 format!(

@@ -2,7 +2,7 @@
 
 use super::{finding::Finding, machine};
 use crate::{commands::check::Source, uapi};
-use rustguard_quick::{conf::Config, run_file};
+use rustguard_quick::{SaveTunnelError, TunnelFile, conf::Config, run_file};
 use std::{fs, path::PathBuf};
 
 /// The most remarks about a file that are listed.
@@ -51,6 +51,7 @@ pub(super) fn process(name: &str, has_file: bool, findings: &mut Vec<Finding>) -
                 None => Finding::fine("process", "a process runs the tunnel, and answers"),
             });
             findings.extend(process.and_then(|id| outdated(name, id)));
+            findings.extend(edited(name));
             Some(device)
         }
         Err(error) => {
@@ -75,6 +76,18 @@ pub(super) fn process(name: &str, has_file: bool, findings: &mut Vec<Finding>) -
             None
         }
     }
+}
+
+/// Whether the file was edited after the tunnel had read it.
+fn edited(name: &str) -> Option<Finding> {
+    let error = TunnelFile::open(name).err()?;
+    matches!(error, SaveTunnelError::ChangedSince { .. }).then(|| {
+        Finding::warning(
+            "file",
+            "the file was changed after the tunnel had read it, so the tunnel runs with the old settings",
+            format!("take the changes over: rustguard reload {name}"),
+        )
+    })
 }
 
 /// Whether the program on disk is another one than the running one.
