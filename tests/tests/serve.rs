@@ -41,6 +41,8 @@ fn restarts_need_no_token() {
 
             served.stop()?;
             let served = network.serve(lab, &[])?;
+            // It has read them, and stores them again while it runs.
+            fs::remove_file(format!("{STATE}/endpoints.json"))?;
             // The server calls those who were there: nothing has to be sent for that.
             eventually(
                 "the tunnel is back",
@@ -51,8 +53,18 @@ fn restarts_need_no_token() {
             ensure!(status["public_key"] == key && status["port"] == 4500, "{status}");
             network.reaches_server(1)?;
 
+            // After a crash it has another address, and calls those whose endpoints it had stored in time. The machine has
+            // nothing to say, and would only call the old address.
+            let stored = || fs::read_to_string(format!("{STATE}/endpoints.json")).unwrap_or_default();
+            eventually("the endpoints are stored", SOON, || Ok(stored().contains("10.1.0.2:")))?;
             served.crash()?;
+            network.server.sh(
+                "ip addr del 10.1.0.1/24 dev to1; ip addr add 10.1.0.9/24 dev to1; ip route replace default via 10.1.0.2",
+            )?;
             let served = network.serve(lab, &[])?;
+            eventually("the server calls from its new address", SOON, || {
+                Ok(network.status()?["peers"][0]["rx_bytes"].as_u64() > Some(0))
+            })?;
             network.machines[0].reaches("192.168.77.1", 30)?;
             ensure!(network.addresses(1)? == addresses, "other addresses");
             machine.stop("TERM")?;

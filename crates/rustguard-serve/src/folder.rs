@@ -6,7 +6,7 @@
 //!     settings.json               0600  pools, port, … of `serve`
 //!     leases/                     0700  rustguard-enroll's store
 //!     routing                     0600  the state of a routing protocol for its next start
-//!     endpoints.json              0600  the peers' endpoints when the server stopped
+//!     endpoints.json              0600  the endpoints of the peers that were connected
 //!     audit.jsonl                 0600  admissions, refusals, removals
 //! ```
 //!
@@ -171,7 +171,7 @@ impl Folder {
         self.replace(&self.path("settings.json"), &settings.to_json())
     }
 
-    /// The endpoints of the peers when the server stopped, so that the next server can start handshakes at once. A file
+    /// The endpoints of the peers that were connected, so that the next server can start handshakes at once. A file
     /// that cannot be read is ignored, because the peers also start handshakes themselves.
     pub(crate) fn endpoints(&self) -> HashMap<String, SocketAddr> {
         let text = fs::read(self.path("endpoints.json")).unwrap_or_default();

@@ -15,6 +15,7 @@ use crate::{
     store::FileStore,
 };
 pub use figures::{Figures, FiguresHandle};
+use rustguard_core::time::Instant;
 use rustguard_crypto::{random::SystemRng, x25519::PublicKey};
 use rustguard_device::{
     Datagram, Datagrams, Device, DeviceHandle, Event, Events, EventsError, PeerUpdate, Update, key,
@@ -22,7 +23,7 @@ use rustguard_device::{
 };
 use rustguard_enroll::{action::Action, audit::AuditRecord, server::Server, store::LeaseStore, token::Passphrase};
 use rustguard_tun::Endpoint;
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashMap, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 
 /// The number of datagrams handled at a time. The resulting changes reach the device as one update, before the answers
@@ -37,6 +38,11 @@ const QUESTIONS: usize = 4;
 const LOOK: Duration = Duration::from_secs(30);
 /// If events were lost, a handshake that is not older than this counts as new.
 const RECENT: Duration = Duration::from_secs(180);
+
+/// How long after a handshake the peers' endpoints are stored, and how often at most. A server that is killed calls
+/// those that were stored.
+const SETTLE: Duration = Duration::from_secs(5);
+const STORE_EVERY: Duration = Duration::from_secs(60);
 
 /// Enrolment on a running device. It makes progress while [`run`](Self::run) is polled.
 pub struct Service<S = FileStore> {
@@ -57,6 +63,10 @@ pub struct Service<S = FileStore> {
     audit: AuditLog,
     counters: Arc<Counters>,
     actions: Vec<Action>,
+    /// The endpoints on the disk, and when they are compared with those of the device.
+    stored: HashMap<String, SocketAddr>,
+    store_at: Option<Instant>,
+    stored_at: Option<Instant>,
 }
 
 /// Why enrolment did not start.
@@ -120,6 +130,9 @@ impl<S: LeaseStore> Service<S> {
             audit,
             counters,
             actions: Vec::new(),
+            stored: HashMap::new(),
+            store_at: None,
+            stored_at: None,
         })
     }
 
@@ -139,13 +152,17 @@ impl<S: LeaseStore> Service<S> {
         self.device.handshake_now().await;
         let mut batch = Vec::with_capacity(BATCH);
         loop {
-            let due = self.server.deadline().map_or(LOOK, |deadline| deadline.since(now().instant).min(LOOK));
+            let next = [self.server.deadline(), self.store_at].into_iter().flatten().min();
+            let due = next.map_or(LOOK, |deadline| deadline.since(now().instant).min(LOOK));
             // The order matters: input from outsiders comes last.
             tokio::select! {
                 biased;
                 event = self.events.recv() => match event {
                     Ok(Event::HandshakeComplete { peer, .. }) => {
-                        self.server.handshake_completed(&peer, now(), &mut self.actions);
+                        let now = now();
+                        self.server.handshake_completed(&peer, now, &mut self.actions);
+                        let earliest = self.stored_at.map_or(now.instant, |at| at + STORE_EVERY);
+                        self.store_at.get_or_insert((now.instant + SETTLE).max(earliest));
                     }
                     Ok(_) => continue,
                     Err(EventsError::Lagged(_)) => self.catch_up().await,
@@ -157,7 +174,12 @@ impl<S: LeaseStore> Service<S> {
                     let _ = answer.send(self.count());
                     continue;
                 }
-                () = tokio::time::sleep(due) => self.server.tick(now(), &mut self.actions),
+                () = tokio::time::sleep(due) => {
+                    if self.store_at.is_some_and(|at| at <= now().instant) {
+                        self.store_endpoints().await;
+                    }
+                    self.server.tick(now(), &mut self.actions);
+                }
                 taken = self.datagrams.recv_many(&mut batch, BATCH) => {
                     if taken == 0 {
                         return;
@@ -178,14 +200,27 @@ impl<S: LeaseStore> Service<S> {
     pub async fn stop(&mut self) {
         self.server.stop(&mut self.actions);
         self.carry_out(&[], None).await;
+        self.store_endpoints().await;
+    }
+
+    /// Stores the endpoints of the peers that are connected, one for each lease at most, if they have changed.
+    async fn store_endpoints(&mut self) {
+        self.store_at = None;
         let Some(status) = self.device.status().await else { return };
-        let now = now().unix;
-        let here =
-            status.peers.iter().filter(|peer| peer.last_handshake.is_some_and(|at| now.saturating_sub(at) < RECENT));
-        let endpoints =
+        let now = now();
+        let here = status
+            .peers
+            .iter()
+            .filter(|peer| peer.last_handshake.is_some_and(|at| now.unix.saturating_sub(at) < RECENT));
+        let endpoints: HashMap<_, _> =
             here.filter_map(|peer| Some((key::to_base64(&peer.public_key.0).to_string(), peer.endpoint?))).collect();
-        if let Err(error) = self.folder.set_endpoints(&endpoints) {
-            tracing::warn!("{error}");
+        self.stored_at = Some(now.instant);
+        if endpoints == self.stored {
+            return;
+        }
+        match self.folder.set_endpoints(&endpoints) {
+            Ok(()) => self.stored = endpoints,
+            Err(error) => tracing::warn!("{error}"),
         }
     }
 
