@@ -266,6 +266,18 @@ Examples:
         interface: Option<String>,
     },
 
+    /// Edit a configuration file, and take it over
+    ///
+    /// Starts the editor in $VISUAL or $EDITOR, or else vi, with a private copy of the file. When the editor ends, the
+    /// copy is checked as `rustguard check` does. A copy with errors can be edited again or discarded. Then it takes the
+    /// place of the file in one step, and the tunnel is reloaded if it runs with this file.
+    #[command(after_help = "Example:\n  EDITOR=nano rustguard edit wg0")]
+    Edit {
+        /// A configuration file, or the name of a file in /etc/wireguard or /etc/rustguard
+        #[arg(value_name = "FILE|NAME")]
+        target: String,
+    },
+
     /// Print the part of a file that `wg setconf` reads, like wg-quick
     #[command(after_help = "Example:\n  wg syncconf wg0 <(rustguard strip wg0)")]
     Strip {

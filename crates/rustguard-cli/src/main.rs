@@ -13,8 +13,8 @@ mod uapi;
 use arguments::{Cli, Command, logging::Logging};
 use clap::error::ErrorKind;
 use commands::{
-    check, demo, doctor, down, invite, join, keys, map, neighbours, pages, pairing, peer, reload, routes, serve, set,
-    show, status, strip, trace, up, userspace,
+    check, demo, doctor, down, edit, invite, join, keys, map, neighbours, pages, pairing, peer, reload, routes, serve,
+    set, show, status, strip, trace, up, userspace,
 };
 use output::colour;
 use process::{harden, inherited, log};
@@ -90,6 +90,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Set(arguments) => set::run(&arguments),
         Command::Save { interface } => set::save(&one::tunnel(interface.as_deref())?),
         Command::Strip { target } => strip::run(&target),
+        Command::Edit { target } => edit::run(&target),
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),
         Command::Pubkey => keys::pubkey(),

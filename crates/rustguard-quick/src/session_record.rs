@@ -173,9 +173,12 @@ impl TunnelFile {
         }
     }
 
-    /// The path of the file.
-    pub fn path(&self) -> &Path {
-        self.file.path()
+    /// The path of the file of a running tunnel, if it has one.
+    ///
+    /// # Errors
+    /// The record in `/run/rustguard` cannot be read.
+    pub fn path_of(interface: &str) -> Result<Option<PathBuf>, SaveTunnelError> {
+        Ok(SessionRecord::read(interface)?.and_then(|record| record.file).map(|file| file.path))
     }
 
     /// Saves the state of the whole device, as `wg-quick save` does: see [`Config::with_device`].

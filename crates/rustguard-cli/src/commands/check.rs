@@ -39,6 +39,16 @@ impl std::error::Error for Reported {}
 /// [`Reported`] if the file has errors. Other errors if it cannot be read, or if every user of this machine may change
 /// it.
 pub(crate) fn load(path: &Path) -> Result<(Config, conf::File)> {
+    let file = open(path)?;
+    let config = shown(path, file.text())?.ok_or(Reported)?;
+    Ok((config, file))
+}
+
+/// Reads a configuration, which may have mistakes.
+///
+/// # Errors
+/// As [`load`], without [`Reported`].
+pub(crate) fn open(path: &Path) -> Result<conf::File> {
     let source = Source::read(path.to_owned())?;
     // wg-quick only warns if other users can read the file. A user who can change it can run commands as root.
     if conf::writable_by_others(path).unwrap_or(false) {
@@ -47,10 +57,17 @@ pub(crate) fn load(path: &Path) -> Result<(Config, conf::File)> {
             path.display()
         );
     }
-    let (config, diagnostics) = conf::parse(&source.text);
+    Ok(conf::File::new(path, source.text))
+}
+
+/// Shows the diagnostics of a text on standard error, as those of the file at `path`. Returns the configuration if there
+/// is no error.
+pub(crate) fn shown(path: &Path, text: &str) -> io::Result<Option<Config>> {
+    let readable_by_others = conf::readable_by_others(path).unwrap_or(false);
+    let source = Source { path: path.to_owned(), text: Zeroizing::new(text.to_owned()), readable_by_others };
+    let (config, diagnostics) = conf::parse(text);
     source.show(&diagnostics)?;
-    let config = config.ok_or(Reported)?;
-    Ok((config, conf::File::new(path, source.text)))
+    Ok(config)
 }
 
 /// Runs `check`.
