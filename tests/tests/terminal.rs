@@ -220,3 +220,31 @@ fn a_reader_that_leaves_is_no_noise() {
         Ok(())
     });
 }
+
+/// A server that does not answer: there is no route to it.
+#[test]
+fn a_person_who_waits_sees_for_what() {
+    scenario_of_rustguard("progress on a terminal", |lab| {
+        let node = lab.node("a")?;
+        let join = |options: &[&str]| -> Result<_> {
+            let mut command = node.rustguard()?;
+            command.args(["join", "192.0.2.1", "--timeout", "2s"]).args(options).env("RUSTGUARD_TOKEN", "a passphrase");
+            Ok(command)
+        };
+        let waits = "waiting for an answer from 192.0.2.1:51820";
+        let ended = node.spawn_on_terminal("join", &mut join(&[])?)?.ended(SOON)?;
+        // The line is overwritten, and is gone at the end.
+        ensure!(ended.stderr.contains(&format!("\r{waits}…\u{1b}[K")), "{ended}");
+        ensure!(ended.stderr.contains("…\u{1b}[K\r\u{1b}[K"), "{ended}");
+        let last = ended.stderr.trim_end().rsplit('\r').next().unwrap_or_default();
+        ensure!(last.contains("has not joined within 2 seconds") && !last.contains("…"), "{ended}");
+        for options in [&["-q"][..], &["-qq"]] {
+            let ended = node.spawn_on_terminal(&format!("join{}", options[0]), &mut join(options)?)?.ended(SOON)?;
+            ensure!(!ended.stderr.contains("waiting"), "{ended}");
+        }
+        // Without a terminal, or on one that cannot overwrite, it is one line.
+        let ended = node.end_of(&mut join(&[])?)?;
+        ensure!(ended.stderr.matches(waits).count() == 1 && !ended.stderr.contains('\r'), "{ended}");
+        Ok(())
+    });
+}

@@ -64,7 +64,8 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
         let shown = server.to_string();
         let options = JoinOptions::new(server.clone(), token, identity.clone());
         let options = options.with_name(name).with_ephemeral(arguments.ephemeral);
-        let joining = rustguard_serve::join(options, |progress| tell(&shown, &progress));
+        let waiting = log::say_and_wait_for(&format!("waiting for an answer from {shown}"));
+        let joining = rustguard_serve::join(options, |progress| tell(&shown, &progress, &waiting));
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         tokio::select! {
             joined = joining => Ok::<_, anyhow::Error>(joined?),
@@ -141,7 +142,7 @@ fn host_name() -> Option<String> {
 }
 
 /// Reports progress to the user who waits.
-fn tell(server: &str, progress: &Progress) {
+fn tell(server: &str, progress: &Progress, waiting: &log::Waiting) {
     match progress {
         Progress::Unresolved(cause) => tracing::warn!("{server}: {cause}; trying again"),
         Progress::Silence => tracing::warn!(
@@ -149,10 +150,13 @@ fn tell(server: &str, progress: &Progress) {
              invite was used, has expired or was revoked; the window for the code is closed (`rustguard open` on the server \
              opens one)"
         ),
-        Progress::Waiting(code) => tracing::info!(
-            "the server's administrator has to approve this machine: `rustguard approve {code}` on the server, if `rustguard \
+        Progress::Waiting(code) => {
+            waiting.now_for("waiting for the approval");
+            tracing::info!(
+                "the server's administrator has to approve this machine: `rustguard approve {code}` on the server, if `rustguard \
              status` there shows the same digits"
-        ),
+            );
+        }
         _ => {}
     }
 }

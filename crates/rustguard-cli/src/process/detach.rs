@@ -58,7 +58,9 @@ pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>
     }
     let stdout = child.stdout.take().context("the child has no standard output")?;
     let mut said = String::new();
+    let waiting = log::wait_for(&format!("starting {interface}"));
     BufReader::new(stdout).read_line(&mut said)?;
+    drop(waiting);
     let text = std::fs::read(&log).unwrap_or_default();
     let news = String::from_utf8_lossy(text.get(usize::try_from(before)?..).unwrap_or_default()).into_owned();
     // The user who started it sees the child's messages so far: warnings, or the reason of the failure.

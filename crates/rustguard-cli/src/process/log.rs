@@ -20,7 +20,7 @@ use crate::{
 use entry::{Entry, Form};
 use file::detached_log;
 pub(crate) use file::{LOG_MAX, older};
-use outlet::{INTERFACE, Outlet};
+use outlet::{INTERFACE, Outlet, Status};
 use queue::Queue;
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -29,7 +29,7 @@ use std::{
 };
 use systemd_journal_logger::JournalLog;
 pub(crate) use systemd_journal_logger::connected_to_journal as stderr_is_journal;
-use tracing::{Event, Subscriber};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::{
     Layer,
     filter::LevelFilter,
@@ -81,10 +81,15 @@ pub(crate) fn init(kind: Kind, logging: &Logging) -> Result<(), String> {
             let journal = (form == Form::Priority).then(JournalLog::new).and_then(Result::ok);
             Queue::start(Outlet { sink, journal, ..Outlet::stderr(form) }, QUEUE)
         });
-        Log { form, queue }
+        let is_live = form == Form::Plain && stderr_can_overwrite();
+        Log { is_live, form, queue }
     });
     tracing_subscriber::registry().with(log.with_filter(filter)).init();
     Ok(())
+}
+
+fn stderr_can_overwrite() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
 /// The form of messages on standard error.
@@ -137,7 +142,52 @@ pub(crate) fn pass_on(log: &str) {
     }
 }
 
+/// Shows what the user waits for until the result is dropped: in the last line of the terminal, with the seconds that have
+/// passed. Messages in between appear above that line. Without a terminal, nothing is shown.
+pub(crate) fn wait_for(text: &str) -> Waiting {
+    let queue =
+        LOG.get().filter(|log| log.is_live && tracing::enabled!(Level::INFO)).and_then(|log| log.queue.as_ref());
+    if let Some(queue) = queue {
+        queue.set_status(Some(Status::new(text)));
+    }
+    Waiting { queue }
+}
+
+/// The same. Without a terminal, it is one message.
+pub(crate) fn say_and_wait_for(text: &str) -> Waiting {
+    let waiting = wait_for(text);
+    if waiting.queue.is_none() {
+        tracing::info!("{text}");
+    }
+    waiting
+}
+
+/// The user waits, until this is dropped.
+#[must_use]
+pub(crate) struct Waiting {
+    queue: Option<&'static Queue>,
+}
+
+impl Waiting {
+    /// The user waits for something else from now on. The reason is in the messages.
+    pub(crate) fn now_for(&self, text: &str) {
+        if let Some(queue) = self.queue {
+            queue.set_status(Some(Status::new(text)));
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(queue) = self.queue {
+            queue.set_status(None);
+        }
+    }
+}
+
 struct Log {
+    /// Standard error is a terminal whose last line can be overwritten.
+    is_live: bool,
     form: Form,
     queue: Option<Queue>,
 }
@@ -154,7 +204,7 @@ impl<S: Subscriber> Layer<S> for &'static Log {
 
 impl Outlet {
     fn stderr(form: Form) -> Self {
-        Self { form, palette: Palette::of(&io::stderr()), sink: Box::new(io::stderr()), journal: None }
+        Self { form, palette: Palette::of(&io::stderr()), sink: Box::new(io::stderr()), journal: None, status: None }
     }
 }
 

@@ -1,6 +1,9 @@
 //! The queue of the log, and the thread that writes it.
 
-use super::{entry::Entry, outlet::Outlet};
+use super::{
+    entry::Entry,
+    outlet::{Outlet, Status},
+};
 use std::{
     io::{self, Write as _},
     sync::{
@@ -13,6 +16,9 @@ use std::{
 };
 use tracing::Level;
 
+/// The time after which the status is written again, with the seconds that have passed.
+const REDRAW: Duration = Duration::from_secs(1);
+
 /// The sending end.
 #[derive(Clone)]
 pub(super) struct Queue {
@@ -22,6 +28,8 @@ pub(super) struct Queue {
 
 enum Message {
     Entry(Entry),
+    /// What the user waits for from now on.
+    Status(Option<Status>),
     /// Reports that everything before it is written.
     Finish(mpsc::Sender<()>),
 }
@@ -50,6 +58,12 @@ impl Queue {
         }
     }
 
+    /// Shows what the user waits for in the last line of the terminal. Never waits.
+    pub(super) fn set_status(&self, status: Option<Status>) {
+        // In a full queue there are messages enough to read.
+        let _ = self.messages.try_send(Message::Status(status));
+    }
+
     /// Writes one more entry, and waits until all is written, for at most `patience`. Returns whether it was.
     pub(super) fn finish(&self, last: Option<Entry>, patience: Duration) -> bool {
         let until = Instant::now() + patience;
@@ -72,7 +86,20 @@ impl Queue {
 
 /// The work of the thread.
 fn write_all(messages: &Receiver<Message>, outlet: &mut Outlet, lost: &AtomicU64) {
-    while let Ok(message) = messages.recv() {
+    loop {
+        let message = if outlet.status.is_some() {
+            match messages.recv_timeout(REDRAW) {
+                Ok(message) => message,
+                Err(RecvTimeoutError::Timeout) => {
+                    outlet.redraw();
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        } else {
+            let Ok(message) = messages.recv() else { return };
+            message
+        };
         let lost = lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
             let text = format!("{lost} lines of the log are lost here: they were not read in time");
@@ -80,6 +107,7 @@ fn write_all(messages: &Receiver<Message>, outlet: &mut Outlet, lost: &AtomicU64
         }
         match message {
             Message::Entry(entry) => outlet.write(&entry),
+            Message::Status(status) => outlet.set_status(status),
             Message::Finish(written) => {
                 outlet.flush();
                 let _ = written.send(());
@@ -117,7 +145,8 @@ mod tests {
     }
 
     fn start(sink: Stalled) -> Queue {
-        Queue::start(Outlet { form: Form::Plain, palette: Palette::PLAIN, sink: Box::new(sink), journal: None }, 4)
+        let sink = Box::new(sink);
+        Queue::start(Outlet { form: Form::Plain, palette: Palette::PLAIN, sink, journal: None, status: None }, 4)
     }
 
     fn info(text: &str) -> Entry {
