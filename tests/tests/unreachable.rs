@@ -83,8 +83,12 @@ fn a_healthy_tunnel_shows_no_drops() {
             chat(&pair.b, "wgb")?;
             pair.a.reaches(INSIDE_B[1], 10)?;
             for (node, interface) in [(&pair.a, "wga"), (&pair.b, "wgb")] {
-                let shown = node.end_of(node.rustguard()?.args(["show", interface]))?;
-                ensure!(!shown.stdout.contains("dropped"), "{everything}: {shown}");
+                let mut dropped = node.shown(interface)?["dropped"].clone();
+                // `show` leaves out multicast. A new default route may have started a second handshake at once.
+                if let Some(reasons) = dropped.as_object_mut() {
+                    reasons.retain(|reason, _| !["multicast", "handshake_refused"].contains(&reason.as_str()));
+                }
+                ensure!(dropped == serde_json::json!({}), "{everything}: {interface}: {dropped}");
             }
             ensure!((dropped(&pair.b, "wgb", "multicast")? > 0) == everything, "it has a counter of its own");
             drop((a, b));

@@ -199,6 +199,11 @@ impl PathMtu {
         self.due
     }
 
+    /// Whether [`tick`](Self::tick) begins a check: nothing of it was sent yet. [`stop`](Self::stop) calls it off.
+    pub fn begins(&self) -> bool {
+        self.step == Step::Short && self.waiting.is_none()
+    }
+
     /// The request to send now, if one is due.
     pub fn tick(&mut self, now: Instant) -> Option<Message> {
         if self.due.is_none_or(|due| now < due) {

@@ -54,6 +54,10 @@ fn two_probes_are_enough_where_long_packets_arrive() {
     let (mut path_mtu, mut link) = (PathMtu::default(), Link::new(1_500));
     assert_eq!(path_mtu.deadline(), None, "without traffic nothing is sent");
     path_mtu.traffic(1_420, START);
+    assert!(path_mtu.begins());
+    path_mtu.stop();
+    assert_eq!((path_mtu.begins(), path_mtu.deadline()), (false, None));
+    path_mtu.traffic(1_420, START);
     link.check(&mut path_mtu, START);
     assert_eq!((path_mtu.known(), &link.sent[..]), (Known::Reaches(1_420), &[16, 1_420][..]));
     // More traffic asks again after ten minutes, or when packets may be longer than what was asked for.

@@ -21,6 +21,10 @@ use rustguard_core::{
 };
 use std::{net::SocketAddr, sync::atomic::Ordering::Relaxed};
 
+/// Bytes that must have been sent for a check to begin. With fewer, no long packet was among them, and a peer that only listens to us
+/// gets its passive keepalives as from any WireGuard.
+const LONG: u64 = 1_280;
+
 impl<B: Binder> Control<B> {
     /// There is traffic with the peer: a check may be due.
     pub(super) fn path_mtu_traffic(&mut self, peer: PeerId) {
@@ -55,8 +59,16 @@ impl<B: Binder> Control<B> {
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
             entry.path_mtu.due = None;
             let before = entry.path_mtu.checks.known();
-            let request = match entry.shared.sealer.load().is_some() {
-                true => entry.path_mtu.checks.tick(instant),
+            let sent = entry.shared.activity.tx_bytes().saturating_sub(entry.overhead_tx);
+            let begins = entry.path_mtu.checks.begins();
+            let worth_it = !begins || sent.saturating_sub(entry.path_mtu.sent) >= LONG;
+            let request = match worth_it && entry.shared.sealer.load().is_some() {
+                true => {
+                    if begins {
+                        entry.path_mtu.sent = sent;
+                    }
+                    entry.path_mtu.checks.tick(instant)
+                }
                 false => {
                     entry.path_mtu.checks.stop();
                     None

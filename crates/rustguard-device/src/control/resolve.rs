@@ -56,10 +56,11 @@ impl<B: Binder> Control<B> {
                 let known = entry.shared.endpoint.load().as_deref().map(|known| known.remote);
                 let alone = entry.endpoints.len() == 1;
                 let endpoint = match alone {
-                    // All of them are raced. The one in use is left when another answers.
+                    // Where initiations get no answer, all addresses are raced, and the one in use is left when another answers.
+                    // Otherwise there is no route to it, and the resolver puts those first that have one (RFC 6724, section 6).
                     true => {
                         let addresses = entry.race.resolved(&addresses);
-                        known.filter(|known| addresses.contains(known)).unwrap_or(addresses[0])
+                        known.filter(|known| attempt > 0 && addresses.contains(known)).unwrap_or(addresses[0])
                     }
                     false => addresses[attempt as usize % addresses.len()],
                 };
