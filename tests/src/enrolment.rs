@@ -159,7 +159,8 @@ impl Network {
     pub fn addresses(&self, n: u8) -> Result<Vec<String>> {
         let text = std::fs::read_to_string(format!("/etc/rustguard/rg{n}.conf"))?;
         let lines = text.lines().filter_map(|line| line.strip_prefix("Address = "));
-        Ok(lines.filter_map(|line| line.split('/').next()).map(str::to_owned).collect())
+        let addresses = lines.flat_map(|line| line.split(", "));
+        Ok(addresses.filter_map(|address| address.split('/').next()).map(str::to_owned).collect())
     }
 
     /// The server's addresses inside the tunnel, IPv4 first.

@@ -300,6 +300,13 @@ fn what_a_server_refuses() {
             ensure!(fs::read(&journal)? == bytes, "a damaged file was touched");
             bytes[early] ^= 1;
             fs::write(&journal, &bytes)?;
+            let nobody = Some(65_534);
+            if std::os::unix::fs::chown(STATE, nobody, None).is_ok() {
+                run(&[])?.refused(&["belongs to user 65534", &format!("chown -R 0 {STATE}\n")])?;
+                std::os::unix::fs::chown(STATE, Some(0), None)?;
+            } else {
+                lab.skip("a state folder of another user: this user namespace has only one");
+            }
             fs::write(format!("{STATE}/key"), "nonsense")?;
             run(&[])?.refused(&["damaged"])?;
             Ok(())

@@ -55,7 +55,7 @@ pub enum HostPortError {
         port: Option<u16>,
     },
     /// It begins with a scheme, as a URL does.
-    #[error("it begins with `{0}://`, which does not belong there: write HOST:PORT alone")]
+    #[error("it begins with `{0}://`, which does not belong there")]
     Scheme(String),
     /// Neither an address nor a name.
     #[error("it is neither ADDRESS:PORT nor [IPv6]:PORT nor NAME:PORT")]

@@ -65,6 +65,16 @@ pub enum FolderError {
         /// Whether it is a folder.
         folder: bool,
     },
+    /// It belongs to another user, who could replace all of it.
+    #[error("{} belongs to user {owner}, but this program runs as user {user}: chown -R {user} {}", .path.display(), .path.display())]
+    Owner {
+        /// The folder.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// The user of this process.
+        user: u32,
+    },
     /// The contents of a file are not valid.
     #[error("{} is damaged ({why}); restore it from a backup, or, to start over, move the folder away: every machine then has to join again", .path.display())]
     Damaged {
@@ -109,7 +119,12 @@ impl Folder {
     pub fn open_at(path: &Path) -> Result<Self, FolderError> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
         made.map_err(failed("make the state folder", path))?;
-        let mode = fs::metadata(path).map_err(failed("look at", path))?.mode() & 0o777;
+        let metadata = fs::metadata(path).map_err(failed("look at", path))?;
+        let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
+        if owner != user {
+            return Err(FolderError::Owner { path: path.to_owned(), owner, user });
+        }
+        let mode = metadata.mode() & 0o777;
         if mode & 0o077 != 0 {
             return Err(FolderError::Exposed { path: path.to_owned(), mode, folder: true });
         }

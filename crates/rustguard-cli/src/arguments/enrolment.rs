@@ -63,7 +63,7 @@ pub(crate) struct Serve {
     pub(crate) interface: Interface,
     /// The pool of addresses for joined machines; once for IPv4, once for IPv6 [default: a random /24 of
     /// 10.0.0.0/8 and a random /64 of fd00::/8, which are kept]
-    #[arg(long = "pool", value_name = "CIDR")]
+    #[arg(long = "pool", value_name = "CIDR", value_parser = network)]
     pub(crate) pools: Vec<IpNet>,
     #[command(flatten)]
     pub(crate) token: TokenSource,
@@ -77,7 +77,7 @@ pub(crate) struct Serve {
     #[arg(short, long, value_name = "HOST[:PORT]")]
     pub(crate) endpoint: Option<String>,
     /// A prefix that joined machines send through the tunnel, besides the pools; may be repeated
-    #[arg(long = "route", value_name = "CIDR")]
+    #[arg(long = "route", value_name = "CIDR", value_parser = network)]
     pub(crate) routes: Vec<IpNet>,
     /// Give packets of joined machines an address of this machine on their way to the routes, and forward them. Otherwise
     /// the hosts there need a route back [default: off]
@@ -135,7 +135,7 @@ pub(crate) struct Join {
     #[arg(long, value_name = "ON|OFF", num_args = 0..=1, default_missing_value = "on", value_parser = on_off, require_equals = true)]
     pub(crate) accept_dns: Option<bool>,
     /// Accept this route from the server although it overlaps a network of this machine; may be repeated
-    #[arg(long = "accept-route", value_name = "CIDR")]
+    #[arg(long = "accept-route", value_name = "CIDR", value_parser = network)]
     pub(crate) accept_routes: Vec<IpNet>,
     /// Give up when the machine has not joined within this time, for example 90s or 5m; 0 tries without end
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = duration::seconds)]
@@ -316,10 +316,36 @@ Examples:
     },
 }
 
+/// A network, such as 10.83.41.0/24.
+fn network(text: &str) -> Result<IpNet, String> {
+    text.parse().map_err(|_| match text.parse::<IpAddr>() {
+        Ok(address) => {
+            let (net, one) = if address.is_ipv4() { (24, 32) } else { (64, 128) };
+            format!("it has no prefix length; write {address}/{net} for a network, or {address}/{one} for one address")
+        }
+        Err(_) => "it is not a network; write an address and the prefix length, for example 10.83.41.0/24".to_owned(),
+    })
+}
+
 fn on_off(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),
         _ => Err("the value must be `on` or `off`".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_need_a_prefix_length() {
+        assert_eq!(network("10.0.0.0/8"), Ok("10.0.0.0/8".parse().unwrap()));
+        assert!(network("10.83.41.0").unwrap_err().contains("write 10.83.41.0/24"));
+        assert!(network("fd00::").unwrap_err().contains("write fd00::/64"));
+        for none in ["", "10.0.0.0/33", "10.0.0/8", "example.org"] {
+            assert!(network(none).unwrap_err().contains("not a network"), "{none}");
+        }
     }
 }
