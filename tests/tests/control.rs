@@ -50,11 +50,13 @@ fn endpoint_and_listen_port() {
     scenario(|lab| {
         let (pair, a, b) = connected(lab)?;
         let (peer_a, peer_b) = (&pair.conf_a.keys.public, &pair.conf_b.keys.public);
-        // Ours moves: the next packet tells the other side.
+        // Ours moves: the other side is told at once.
         a.set("listen-port 51811")?;
         ensure!(a.dump()?.listen_port == 51_811, "the port should be shown");
+        eventually("b has learned the port", Duration::from_secs(5), || {
+            Ok(b.dump()?.peer(peer_a)?.endpoint == "10.1.0.2:51811")
+        })?;
         pair.a.reaches(INSIDE_B[0], 3)?;
-        ensure!(b.dump()?.peer(peer_a)?.endpoint == "10.1.0.2:51811", "b should have learned the port");
         // Theirs moves: nothing is heard until the endpoint is set.
         b.set("listen-port 51812")?;
         pair.a.does_not_reach(INSIDE_B[0])?;

@@ -47,12 +47,17 @@ impl<B: Binder> Control<B> {
         Ok(())
     }
 
-    /// There are new sockets: the kernel chooses our addresses anew.
+    /// There are new sockets: the kernel chooses our addresses anew. Peers with a session hear of the port at once, because a peer
+    /// that only answers, or waits for this side, would send to the old one for ever.
     fn rebound(&mut self) {
         self.shared.port.store(self.sockets.port(), Ordering::Relaxed);
         self.tell_mark();
-        for peer in self.peers.values() {
-            peer.shared.forget_source();
+        let peers: Vec<_> = self.peers.keys().copied().collect();
+        for peer in peers {
+            if let Some(entry) = self.peers.get(&peer) {
+                entry.shared.forget_source();
+            }
+            self.keepalive(peer);
         }
     }
 
