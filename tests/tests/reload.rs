@@ -1,8 +1,8 @@
 //! `rustguard reload` and SIGHUP: a running tunnel takes over its edited file, all of it or nothing, and sessions go on.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
-    Conf, Ended, INSIDE_A, INSIDE_B, Keypair, Lab, Node, Outside, Pair, PeerConf, Program, Tunnel, Up, eventually,
-    preshared_key, scenario_of_rustguard,
+    Conf, Ended, INSIDE_A, INSIDE_B, Keypair, Lab, Network, Node, Outside, Pair, PeerConf, Program, Tunnel, Up,
+    eventually, preshared_key, scenario_of_rustguard,
 };
 use serde_json::Value;
 use std::{
@@ -485,12 +485,73 @@ fn after_a_crash_what_a_reload_has_made_is_cleaned_up() {
         let clean = traces(&pair.a)?;
         let mut running = Running::start_with(lab, pair, &[])?;
         running.pair.conf_a.peers[0].allowed_ips = "0.0.0.0/0, ::/0".to_owned();
+        running.pair.conf_a.lines = vec!["PostDown = echo of the new file >> /run/hooks".into()];
         running.reload(lab)?;
         running.a.process()?.stop("KILL")?;
         let down = running.pair.a.end_of(running.pair.a.rustguard()?.args(["down", "wga"]))?;
         ensure!(down.success(), "{down}");
         let after = traces(&running.pair.a)?;
         ensure!(after == clean, "before:\n{clean}\nafter:\n{after}");
+        let hooks = fs::read_to_string("/run/hooks").unwrap_or_default();
+        ensure!(hooks == "of the new file\n", "PostDown: {hooks:?}; {down}");
         Ok(())
+    });
+}
+
+/// The settings of a `serve` are taken over as well.
+#[test]
+fn a_server_takes_its_settings_over() {
+    scenario_of_rustguard("reload", |lab| {
+        let network = Network::new(lab, 2)?;
+        let served = network.serve(lab, &["--pool", "192.168.77.0/24", "--port", "4500"])?;
+        let _machine = network.join(lab, 1, &served.join_arguments())?;
+        network.reaches_server(1)?;
+        let file = "/var/lib/rustguard/rgs/settings.json";
+        let stored: Value = serde_json::from_str(&fs::read_to_string(file)?)?;
+        let began = |node: &Node| node.run(&["wg", "show", "rgs", "latest-handshakes"]);
+        let before = began(&network.server)?;
+        let edit = |change: &dyn Fn(&mut Value)| -> Result<()> {
+            let mut settings = stored.clone();
+            change(&mut settings["settings"]);
+            Ok(fs::write(file, settings.to_string())?)
+        };
+        let reload = |arguments: &[&str]| {
+            network.server.end_of(network.server.rustguard()?.args(["reload", "rgs"]).args(arguments))
+        };
+        edit(&|settings| {
+            settings["port"] = 4501.into();
+            settings["routes"] = vec!["10.200.0.0/16"].into();
+        })?;
+        let expected = ["~ port 4500 → 4501", "~ routes none → 10.200.0.0/16 (machines that have joined already"];
+        let dry = reload(&["--dry-run"])?;
+        says(&dry.stdout, &expected)?;
+        ensure!(network.status()?["port"] == 4500, "a dry run changes nothing");
+        let told = reload(&[])?;
+        ensure!(told.success(), "{told}");
+        says(&told.stdout, &expected)?;
+        ensure!(network.status()?["port"] == 4501, "{}", network.status()?);
+        network.reaches_server(1)?;
+        ensure!(began(&network.server)? == before, "there was another handshake");
+        let joined = network.try_join(2, &["--token", &network.invite(&[])?])?;
+        ensure!(joined.success(), "{joined}");
+        let conf = fs::read_to_string("/etc/rustguard/rg2.conf")?;
+        ensure!(conf.contains("10.200.0.0/16") && conf.contains(":4501"), "the second machine got: {conf}");
+
+        // What needs a restart, and damage, change nothing.
+        edit(&|settings| {
+            settings["isolate"] = true.into();
+            settings["port"] = 4502.into();
+        })?;
+        reload(&[])?.refused(&["need a restart", "isolate false → true", "nothing was changed"])?;
+        fs::write(file, "{")?;
+        reload(&[])?.refused(&["settings.json", "damaged"])?;
+        ensure!(network.status()?["port"] == 4501, "{}", network.status()?);
+
+        // By a signal.
+        edit(&|settings| settings["port"] = 4503.into())?;
+        network.server.sh("kill -s HUP $(cat /run/rustguard/rgs.pid)")?;
+        eventually("the new port", SOON, || Ok(network.status()?["port"] == 4503))?;
+        network.reaches_server(1)?;
+        served.stop()
     });
 }

@@ -163,8 +163,9 @@ Examples:
     #[command(after_help = "\
 Examples:
   rustguard reload --dry-run wg0   what would change
-  rustguard reload wg0           from the file that the tunnel was started from
-  rustguard reload ./home.conf   from this file, the tunnel's from then on")]
+  rustguard reload wg0             from the tunnel's file
+  rustguard reload ./home.conf     from this file, the tunnel's from then on
+  rustguard reload rg0             a `serve`, from its stored settings")]
     Reload(Reload),
 
     /// Bring a tunnel down

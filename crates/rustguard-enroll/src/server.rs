@@ -120,6 +120,15 @@ impl<S: LeaseStore> Server<S> {
         })
     }
 
+    /// Changes the settings that joiners receive from now on.
+    ///
+    /// # Errors
+    /// [`ServerError::Config`]. The settings are then those from before.
+    pub fn set_config(&mut self, config: &ServerConfig) -> Result<(), ServerError> {
+        self.settings = payload::settings(&self.public_key, config)?;
+        Ok(())
+    }
+
     /// Takes this implementation of ML-KEM instead of the default one.
     #[must_use]
     pub fn with_kem(self, kem: Kem) -> Self {

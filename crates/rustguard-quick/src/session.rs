@@ -95,8 +95,10 @@ impl Session {
         &self.config
     }
 
+    /// The session has taken this configuration over. A later process has to know its hooks.
     pub(crate) fn set_config(&mut self, config: Config) {
         self.config = config;
+        report(self.write_record());
     }
 
     /// The session has taken this file over.

@@ -38,8 +38,8 @@ pub use counters::Counters;
 pub use folder::{Folder, FolderError};
 pub use join::{JoinError, JoinOptions, Membership, Progress, join};
 pub use prepare::{Configured, PrepareError, Prepared};
-pub use service::{Figures, FiguresHandle, Service, StartError};
-pub use settings::{DEFAULT_PORT, Reach, Settings, SettingsError};
+pub use service::{Figures, FiguresHandle, Handle, Service, StartError};
+pub use settings::{DEFAULT_PORT, Reach, Settings, SettingsChange, SettingsError};
 pub use socket::{AskError, ask, socket_path};
 pub use store::{FileStore, FileStoreError};
 

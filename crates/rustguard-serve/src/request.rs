@@ -3,6 +3,7 @@
 mod secret;
 
 pub use self::secret::Secret;
+pub use crate::settings::SettingsChange;
 pub use rustguard_crypto::x25519::PublicKey;
 pub use rustguard_device::uapi::{ConnectionView, ProblemView};
 use rustguard_enroll::lease::Origin;
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     fmt,
     net::{IpAddr, SocketAddr},
+    path::PathBuf,
     str::FromStr,
 };
 
@@ -79,6 +81,12 @@ pub enum Request {
     Peers,
     /// Add a peer by its public key: [`Answer::Added`].
     AddPeer(AddPeer),
+    /// Take the stored settings over: [`Answer::Reloaded`].
+    Reload {
+        /// Only compare, and change nothing.
+        #[serde(default)]
+        dry_run: bool,
+    },
     /// Remove a peer: [`Answer::Removed`].
     RemovePeer {
         /// The peer's name, address or public key.
@@ -94,6 +102,16 @@ pub enum Request {
         /// The new name.
         name: String,
     },
+}
+
+/// The changes between the running settings and the stored ones.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Reloaded {
+    /// The file of the settings.
+    pub file: PathBuf,
+    /// The changes.
+    pub changes: Vec<SettingsChange>,
 }
 
 /// An invite to make.
@@ -226,6 +244,8 @@ pub enum Answer {
     Removed(Removed),
     /// The server's state.
     Status(Status),
+    /// The settings were taken over, or compared.
+    Reloaded(Reloaded),
     /// A joiner was approved.
     Approved {
         /// Its name, if it gave one.

@@ -2,6 +2,7 @@
 
 mod commands;
 mod figures;
+mod reload;
 
 use crate::{
     audit::AuditLog,
@@ -15,6 +16,7 @@ use crate::{
     store::FileStore,
 };
 pub use figures::{Figures, FiguresHandle};
+pub use reload::Handle;
 use rustguard_core::time::Instant;
 use rustguard_crypto::{random::SystemRng, x25519::PublicKey};
 use rustguard_device::{
@@ -58,6 +60,7 @@ pub struct Service<S = FileStore> {
     calls: mpsc::Receiver<Call>,
     /// Questions for figures, and the end for those who ask.
     questions: (mpsc::Sender<oneshot::Sender<Figures>>, mpsc::Receiver<oneshot::Sender<Figures>>),
+    calls_in: mpsc::Sender<Call>,
     _socket: UnixSocket,
     folder: Folder,
     audit: AuditLog,
@@ -107,7 +110,7 @@ impl<S: LeaseStore> Service<S> {
         let Configured { interface, settings, server, passphrase, folder, datagrams, counters } = configured;
         let (calls_in, calls) = mpsc::channel(CALLS);
         let path = socket_path(&interface);
-        let socket = socket::listen(&path, calls_in).map_err(|cause| StartError::Socket { path, cause })?;
+        let socket = socket::listen(&path, calls_in.clone()).map_err(|cause| StartError::Socket { path, cause })?;
         let path = folder.path("audit.jsonl");
         let audit = AuditLog::open(&path).map_err(|cause| StartError::Audit { path, cause })?;
         // Only settings with which the tunnel started are stored: the next start without options uses what worked last.
@@ -125,6 +128,7 @@ impl<S: LeaseStore> Service<S> {
             events: device.events(),
             calls,
             questions: mpsc::channel(QUESTIONS),
+            calls_in,
             _socket: socket,
             folder,
             audit,
@@ -134,6 +138,11 @@ impl<S: LeaseStore> Service<S> {
             store_at: None,
             stored_at: None,
         })
+    }
+
+    /// A handle for requests while [`run`](Self::run) is polled.
+    pub fn handle(&self) -> Handle {
+        Handle { calls: self.calls_in.clone() }
     }
 
     /// The settings.

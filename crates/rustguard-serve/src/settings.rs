@@ -1,8 +1,9 @@
 //! The settings of `serve`. They are stored: a setting that is not given at the next start keeps its value.
 
+mod changes;
 mod reach;
 
-pub use self::reach::Reach;
+pub use self::{changes::SettingsChange, reach::Reach};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rand_core::Rng as _;
 use rustguard_core::host_port::{Host, HostPort, HostPortError};

@@ -1,26 +1,31 @@
 //! `rustguard reload`: a running tunnel takes over its edited file.
 
 use super::check;
-use crate::{arguments::Reload, output::escape::escape};
+use crate::{
+    arguments::Reload,
+    output::{escape::escape, words::UNEXPECTED_ANSWER},
+};
 use anyhow::{Context as _, Result, bail};
 use rustguard_quick::{
     conf,
-    reload::{Answer, Line, Wish, ask},
+    reload::{Answer, AskError, Wish, ask},
 };
+use rustguard_serve::request;
 use serde::Serialize;
 use std::{
+    fmt::Display,
     io::{self, Write as _},
     path::Path,
 };
 
 /// The output of `--json`.
 #[derive(Serialize)]
-struct Report<'a> {
+struct Report<'a, T> {
     interface: &'a str,
     file: &'a Path,
     /// Whether the changes were made. They were not in a dry run.
     applied: bool,
-    changes: &'a [Line],
+    changes: &'a [T],
 }
 
 /// Asks the process of the tunnel, and prints the changes.
@@ -37,7 +42,11 @@ pub(crate) fn run(arguments: &Reload) -> Result<()> {
         rustguard_device::interface::check_name(target)?;
         target.clone()
     };
-    match ask(&interface, &wish)? {
+    let answer = match ask(&interface, &wish) {
+        Err(error @ AskError::NotServed(_)) if wish.file.is_none() => return serve(arguments, &interface, error),
+        answer => answer?,
+    };
+    match answer {
         Answer::Changes { file, changes } => print(arguments, &interface, &file, &changes),
         Answer::Refused { error, invalid } => {
             if let Some(file) = invalid {
@@ -46,11 +55,22 @@ pub(crate) fn run(arguments: &Reload) -> Result<()> {
             }
             bail!("{error}")
         }
-        _ => bail!("{interface} gave an unexpected answer; is another version of rustguard running?"),
+        _ => bail!(UNEXPECTED_ANSWER),
     }
 }
 
-fn print(arguments: &Reload, interface: &str, file: &Path, changes: &[Line]) -> Result<()> {
+/// Asks the process of a `serve`, which has settings in place of a configuration file. `not_up` is the error if there is
+/// none.
+fn serve(arguments: &Reload, interface: &str, not_up: AskError) -> Result<()> {
+    match rustguard_serve::ask(interface, &request::Request::Reload { dry_run: arguments.dry_run }) {
+        Ok(request::Answer::Reloaded(reloaded)) => print(arguments, interface, &reloaded.file, &reloaded.changes),
+        Ok(_) => bail!(UNEXPECTED_ANSWER),
+        Err(rustguard_serve::AskError::NotServed { .. }) => Err(not_up.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn print<T: Serialize + Display>(arguments: &Reload, interface: &str, file: &Path, changes: &[T]) -> Result<()> {
     let mut out = io::stdout().lock();
     if arguments.json {
         serde_json::to_writer_pretty(&mut out, &Report { interface, file, applied: !arguments.dry_run, changes })?;

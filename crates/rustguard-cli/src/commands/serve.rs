@@ -10,7 +10,7 @@ use crate::{
     output::words::{UNEXPECTED_ANSWER, span},
     process::{
         detach,
-        lifetime::{Signals, run_until_ended},
+        lifetime::{self, Signals, Wakeup},
         log, metrics,
     },
 };
@@ -27,7 +27,7 @@ use rustguard_quick::{
     host::{self, Gateway},
 };
 use rustguard_serve::{
-    Configured, Figures, Folder, Prepared, Service, Settings, ask,
+    Configured, Figures, Folder, Handle, Prepared, Service, Settings, ask,
     request::{Answer, NewInvite, Request, Secret},
 };
 use std::{
@@ -132,8 +132,9 @@ async fn serve(
         let status = service.request(Request::Status).await;
         announce(&status, &invite, opened.as_ref(), &arguments.interface.option())?;
     }
+    let handle = service.handle();
     let ended = tokio::select! {
-        ended = run_until_ended(&arguments.interface.interface, device, signals) => ended,
+        ended = keep(&arguments.interface.interface, device, signals, &handle) => ended,
         () = service.run() => Ok(()),
     };
     service.stop().await;
@@ -151,6 +152,23 @@ fn enrolment(figures: Figures) -> Enrolment {
     enrolment.window_open = figures.window_open;
     enrolment.waiting = figures.waiting;
     enrolment
+}
+
+/// Waits until something ends the tunnel. SIGHUP reads the settings again.
+async fn keep(interface: &str, device: &Device, signals: &mut Signals, service: &Handle) -> Result<()> {
+    lifetime::ready(interface);
+    while let Wakeup::Reload = lifetime::wait(interface, device, signals).await? {
+        lifetime::reloading();
+        match service.request(Request::Reload { dry_run: false }).await {
+            Some(Answer::Refused { error }) => tracing::error!("{interface} was not reloaded: {error}"),
+            Some(Answer::Reloaded(reloaded)) => {
+                tracing::info!("{interface} has taken {} over", reloaded.file.display());
+            }
+            _ => {}
+        }
+        lifetime::reloaded();
+    }
+    Ok(())
 }
 
 fn invite() -> Request {

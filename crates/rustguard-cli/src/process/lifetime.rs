@@ -46,15 +46,6 @@ pub(crate) async fn wait(interface: &str, device: &Device, signals: &mut Signals
     ended
 }
 
-/// Reports that the tunnel is ready, and waits until something ends it.
-pub(crate) async fn run_until_ended(interface: &str, device: &Device, signals: &mut Signals) -> Result<()> {
-    ready(interface);
-    while let Wakeup::Reload = wait(interface, device, signals).await? {
-        tracing::warn!("{interface} has no file to read again");
-    }
-    Ok(())
-}
-
 /// Tells systemd that the settings are being read. [`reloaded`] has to follow.
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {

@@ -37,6 +37,7 @@ impl<S: LeaseStore> Service<S> {
     async fn answer(&mut self, request: Request, uid: u32) -> Answer {
         let answer = match request {
             Request::Status => self.status().await,
+            Request::Reload { dry_run } => self.reload(dry_run).await,
             Request::Peers => self.peers().await.map(|peers| Answer::Peers { peers }),
             request => self.command(request),
         };
@@ -93,7 +94,7 @@ impl<S: LeaseStore> Service<S> {
                 self.server.rename_peer(&key, &name, now, &mut self.actions).map_err(text)?;
                 Ok(Answer::Done)
             }
-            Request::Status | Request::Peers => unreachable!("answered by `call`"),
+            Request::Status | Request::Peers | Request::Reload { .. } => unreachable!("answered by `call`"),
         }
     }
 

@@ -1,0 +1,64 @@
+//! Takes the stored settings over while the server runs: all of them or none.
+
+use super::Service;
+use crate::{
+    request::{Answer, Reloaded, Request},
+    socket::Call,
+};
+use rustguard_device::Update;
+use rustguard_enroll::store::LeaseStore;
+use tokio::sync::{mpsc, oneshot};
+
+impl<S: LeaseStore> Service<S> {
+    /// Reads the settings again, and takes them over. Sessions and leases go on.
+    pub(super) async fn reload(&mut self, dry_run: bool) -> Result<Answer, String> {
+        let settings = self.folder.settings().map_err(|error| error.to_string())?;
+        let file = self.folder.path("settings.json");
+        let settings = settings.ok_or_else(|| format!("{} does not exist", file.display()))?;
+        settings.check().map_err(|error| format!("{}: {error}", file.display()))?;
+        let changes = self.settings.changes(&settings);
+        let needed: Vec<_> = changes.iter().filter(|change| change.needs_restart).map(ToString::to_string).collect();
+        if !needed.is_empty() {
+            let (needed, interface) = (needed.join(", "), &self.interface);
+            return Err(format!(
+                "these changes need a restart, and nothing was changed: {needed}; run: rustguard down {interface}; \
+                 rustguard serve --interface {interface}"
+            ));
+        }
+        if !dry_run {
+            // The system may refuse the port, so it comes first.
+            if settings.port != self.settings.port {
+                let update = Update::new().listen_port(settings.port);
+                self.device.update(update).await.map_err(|error| format!("{error}; nothing was changed"))?;
+            }
+            if let Err(error) = self.server.set_config(&settings.to_config()) {
+                let back = self.device.update(Update::new().listen_port(self.settings.port)).await;
+                let back = back.map_or_else(
+                    |error| format!("the port cannot be set back: {error}"),
+                    |()| "everything is as before".into(),
+                );
+                return Err(format!("{error}; {back}"));
+            }
+            for change in &changes {
+                tracing::info!("{}: {change}", self.interface);
+            }
+            self.settings = settings;
+        }
+        Ok(Answer::Reloaded(Reloaded { file, changes }))
+    }
+}
+
+/// Sends requests to a [`Service`] while it runs.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    pub(super) calls: mpsc::Sender<Call>,
+}
+
+impl Handle {
+    /// As [`Service::request`]. `None` when the service has ended.
+    pub async fn request(&self, request: Request) -> Option<Answer> {
+        let (answer, answered) = oneshot::channel();
+        self.calls.send(Call { request, uid: rustix::process::getuid().as_raw(), answer }).await.ok()?;
+        answered.await.ok()
+    }
+}
