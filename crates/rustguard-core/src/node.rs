@@ -35,6 +35,7 @@ use alloc::{
     vec::Vec,
 };
 use core::{fmt, net::SocketAddr, time::Duration};
+pub use peer::Unconfirmed;
 use rand_core::CryptoRng;
 use retry::Attempt;
 pub use retry::AttemptStatus;
@@ -203,6 +204,18 @@ impl Node {
     /// The handshake that this side is trying to get through; `None`: no initiation waits for an answer.
     pub fn attempt(&self, peer: PeerId) -> Option<AttemptStatus> {
         self.peers.get(&peer)?.attempt.as_ref().map(Attempt::status)
+    }
+
+    /// The peer's initiations that we answered without hearing of their sessions.
+    pub fn unconfirmed(&self, peer: PeerId) -> Option<Unconfirmed> {
+        self.peers.get(&peer)?.unconfirmed
+    }
+
+    /// The static public key in an initiation whose sender has the private key to it: for reports about initiations that were refused
+    /// with [`Dropped::UnknownPeer`]. Anybody who knows our public key can make such a message with a key pair of its own, and send
+    /// one again that was recorded. Costs two Diffie-Hellman operations.
+    pub fn initiator(&self, datagram: &[u8]) -> Option<PublicKey> {
+        self.initiator_of(datagram)
     }
 
     /// Handles a handshake message or cookie reply from `from`. Only authentic ones change anything.

@@ -31,6 +31,18 @@ impl Timestamp {
         }
     }
 
+    /// The time from `earlier` to this; zero when `earlier` lies ahead.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.to_duration().saturating_sub(earlier.to_duration())
+    }
+
+    /// The time since the label's zero. A timestamp of a peer's may have any bytes.
+    fn to_duration(self) -> Duration {
+        let [seconds @ .., a, b, c, d] = self.0;
+        let nanos = u32::from_be_bytes([a, b, c, d]).min(999_999_999);
+        Duration::new(u64::from_be_bytes(seconds), nanos)
+    }
+
     fn next(self) -> Self {
         let [seconds @ .., a, b, c, d] = self.0;
         let seconds = u64::from_be_bytes(seconds);
@@ -60,6 +72,14 @@ mod tests {
         assert_eq!(Timestamp::of(Duration::ZERO).0, [0x40, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0]);
         let moment = Timestamp::of(Duration::new(1, 0x0123_4567));
         assert_eq!(moment.0, [0x40, 0, 0, 0, 0, 0, 0, 11, 1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn the_time_between_two() {
+        let [early, late] = [Duration::new(5, 0), Duration::new(65, 0x0100_0000)].map(Timestamp::of);
+        assert_eq!(late.since(early), Duration::new(60, 0x0100_0000));
+        assert_eq!(early.since(late), Duration::ZERO);
+        assert!(Timestamp([0xff; TIMESTAMP_LEN]).since(early) > Duration::from_secs(1 << 62), "no bytes panic");
     }
 
     proptest! {

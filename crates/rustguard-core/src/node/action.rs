@@ -96,13 +96,24 @@ pub enum Event {
         /// The peer.
         peer: PeerId,
     },
+    /// The peer initiates with timestamps that are older than one that it has used before, so that its initiations are taken for
+    /// replays. It is reported where three initiations in a row advance in step with our clock, as those of a peer that tries again
+    /// do. Somebody who has recorded such a row can replay it: do not report it while the peer is heard.
+    ClockBehind {
+        /// The peer.
+        peer: PeerId,
+        /// By how much its clock is behind what it was.
+        by: Duration,
+    },
 }
 
 impl Event {
     /// The peer that it is about.
     pub const fn peer(&self) -> PeerId {
-        let (Self::HandshakeComplete { peer, .. } | Self::HandshakeFailed { peer } | Self::SessionExpired { peer }) =
-            self;
+        let (Self::HandshakeComplete { peer, .. }
+        | Self::HandshakeFailed { peer }
+        | Self::SessionExpired { peer }
+        | Self::ClockBehind { peer, .. }) = self;
         *peer
     }
 }

@@ -1,7 +1,7 @@
 //! What handshake messages do to a node: admission, the two sides of the handshake, cookie replies, confirmation.
 use super::{
-    Action, Dropped, Event, Identity, Node, PeerId, fresh_ephemeral, fresh_index, keypairs::Keypair, peer::Stale,
-    retire, timers::Timer,
+    Action, Dropped, Event, Identity, Node, PeerId, Unconfirmed, fresh_ephemeral, fresh_index, keypairs::Keypair,
+    peer::Stale, retire, timers::Timer,
 };
 use crate::{
     constants::ERASE_AFTER_TIME,
@@ -110,7 +110,12 @@ impl Node {
         let mut timestamp = *message.timestamp();
         let received = claimed.verify(static_static, &mut timestamp, message.timestamp_tag())?;
         // Authentic from here on, if not a replay.
-        peer.note_initiation(Timestamp(timestamp), now.instant)?;
+        if let Err(stale) = peer.note_initiation(Timestamp(timestamp), now.instant) {
+            if let Stale::Replayed { behind: Some(by) } = stale {
+                out.push(Action::Event(Event::ClockBehind { peer: id, by }));
+            }
+            return Err(stale.into());
+        }
 
         let psk = Zeroizing::new(peer.config.preshared_key);
         let (fields, keys) = received.respond(&psk, fresh_ephemeral(rng), &mut [])?;
@@ -118,6 +123,7 @@ impl Node {
         let mut response = Response::build(index, message.sender(), &fields.ephemeral.0, &fields.tag);
         peer.maker.sign(&mut response, now.instant);
         peer.handshake_sent = Some(now.instant);
+        peer.unconfirmed = Some(Unconfirmed::after(peer.unconfirmed, now.instant));
         peer.activity.received(now.instant);
         peer.activity.sent(now.instant);
 
@@ -138,7 +144,15 @@ impl Node {
         let peer = self.peers.get_mut(&id).ok_or(Dropped::UnknownIndex)?;
         let pending = peer.pending.as_ref().ok_or(Dropped::UnknownIndex)?;
         let fields = ResponseFields { ephemeral: PublicKey(*message.ephemeral()), tag: *message.tag() };
-        let answer = pending.initiated.verify(secret, &peer.config.preshared_key, &fields, &mut [])?;
+        let answer = match pending.initiated.verify(secret, &peer.config.preshared_key, &fields, &mut []) {
+            Ok(answer) => answer,
+            Err(refused) => {
+                if let Some(attempt) = &mut peer.attempt {
+                    attempt.refused = attempt.refused.saturating_add(1);
+                }
+                return Err(refused.into());
+            }
+        };
         // Authentic from here on: the handshake is over, its index goes on as the session's.
         let pending = peer.pending.take().ok_or(Dropped::UnknownIndex)?;
         let index = pending.index;
@@ -146,6 +160,7 @@ impl Node {
         let first_sent = peer.attempt.as_ref().and_then(|attempt| attempt.first_sent);
         peer.activity.answer_received(now.instant);
         peer.last_handshake = Some(now.unix);
+        peer.unconfirmed = None;
         self.end_attempt(id);
 
         out.push(Action::Endpoint { peer: id });
@@ -159,7 +174,13 @@ impl Node {
     fn handle_cookie_reply(&mut self, message: &CookieReply<'_>, now: Instant) -> Result<(), Dropped> {
         let id = self.indices.get(&message.receiver()).ok_or(Dropped::UnknownIndex)?;
         let peer = self.peers.get_mut(id).ok_or(Dropped::UnknownIndex)?;
-        if peer.maker.accept(message, now) { Ok(()) } else { Err(Dropped::Forged) }
+        if !peer.maker.accept(message, now) {
+            return Err(Dropped::Forged);
+        }
+        if let Some(attempt) = &mut peer.attempt {
+            attempt.cookies = attempt.cookies.saturating_add(1);
+        }
+        Ok(())
     }
 
     /// The peer used the session of our response: it becomes the current one, and a handshake of ours is needless.
@@ -168,12 +189,25 @@ impl Node {
         let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.keypairs.awaits(index)) else { return };
         let retired = peer.keypairs.confirm();
         peer.last_handshake = Some(now.unix);
+        peer.unconfirmed = None;
         let sealer = peer.keypairs.sealer().map(Arc::clone);
         self.end_attempt(id);
         out.push(Action::SetSealer { peer: id, sealer });
         retire(&mut self.indices, retired, out);
         out.push(Action::Flush { peer: id, or_keepalive: false });
         out.push(Action::Event(Event::HandshakeComplete { peer: id, took: None }));
+    }
+
+    /// Whose key the initiation has, where the sender also has the private key.
+    pub(super) fn initiator_of(&self, datagram: &[u8]) -> Option<PublicKey> {
+        let Identity { secret, .. } = self.identity.as_ref()?;
+        let Some(Message::Initiation(message)) = Message::parse(datagram) else { return None };
+        let claimed =
+            Claimed::read(&noise::WIREGUARD, secret, &PublicKey(*message.ephemeral()), message.static_key()).ok()?;
+        let peer = *claimed.peer();
+        let static_static = secret.diffie_hellman(&peer).ok()?;
+        claimed.verify(&static_static, &mut message.timestamp().clone(), message.timestamp_tag()).ok()?;
+        Some(peer)
     }
 
     /// The peer whose handshake waits for an answer to `index`.
@@ -227,7 +261,7 @@ impl From<Refused> for Dropped {
 impl From<Stale> for Dropped {
     fn from(stale: Stale) -> Self {
         match stale {
-            Stale::Replayed => Self::Replayed,
+            Stale::Replayed { .. } => Self::Replayed,
             Stale::Flood => Self::Flood,
         }
     }

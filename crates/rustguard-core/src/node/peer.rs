@@ -39,7 +39,46 @@ pub(crate) struct Peer {
     timestamp_sent: Option<Timestamp>,
     timestamp_seen: Option<Timestamp>,
     initiation_seen: Option<Instant>,
+    /// Initiations with older timestamps than [`timestamp_seen`](Self::timestamp_seen).
+    late: Option<Late>,
+    pub(crate) unconfirmed: Option<Unconfirmed>,
 }
+
+/// Initiations of a peer that were answered one after the other, and no packet came in any of the sessions. The answers do not arrive, or
+/// the initiator cannot open them: the preshared keys differ. The responder cannot tell which (Noise, section 9.3: with the modifier psk2
+/// only the second message depends on the preshared key).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unconfirmed {
+    /// When the first was answered.
+    pub since: Instant,
+    /// How many there were.
+    pub count: u32,
+}
+
+impl Unconfirmed {
+    pub(crate) fn after(before: Option<Self>, now: Instant) -> Self {
+        let Self { since, count } = before.unwrap_or(Self { since: now, count: 0 });
+        Self { since, count: count.saturating_add(1) }
+    }
+}
+
+/// A row of initiations that are older than one that was accepted, each newer than the one before.
+struct Late {
+    /// The timestamp of the last, and when it came.
+    last: Timestamp,
+    at: Instant,
+    /// How many were in step with our clock.
+    in_step: u32,
+}
+
+/// Initiations in a row that show a clock behind, and not a replay: somebody who replays them has recorded as many that the peer sent
+/// one after the other, without having had an answer.
+const LATE_IN_STEP: u32 = 3;
+/// Between two initiations of such a row: an initiator tries again after Rekey-Timeout, with a random delay; one or two may be lost.
+const LATE_STEP: core::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(16);
+/// What the clocks and the network may add to a step or take from it.
+const LATE_TOLERANCE: Duration = Duration::from_secs(1);
 
 /// The shared secret of both static keys. It is computed when it is first needed, so that ten thousand peers are added quickly.
 enum StaticStatic {
@@ -50,7 +89,10 @@ enum StaticStatic {
 
 /// Why an authentic initiation is not answered.
 pub(crate) enum Stale {
-    Replayed,
+    Replayed {
+        /// By how much the peer's clock is behind, where this shows that it is: see [`Event::ClockBehind`](super::Event::ClockBehind).
+        behind: Option<Duration>,
+    },
     Flood,
 }
 
@@ -72,6 +114,8 @@ impl Peer {
             timestamp_sent: None,
             timestamp_seen: None,
             initiation_seen: None,
+            late: None,
+            unconfirmed: None,
         }
     }
 
@@ -109,14 +153,42 @@ impl Peer {
     /// Notes the timestamp of an authentic initiation, or says why it must be dropped.
     pub(crate) fn note_initiation(&mut self, timestamp: Timestamp, now: Instant) -> Result<(), Stale> {
         if self.timestamp_seen.is_some_and(|seen| timestamp <= seen) {
-            return Err(Stale::Replayed);
+            let behind = if self.note_late(timestamp, now) { self.behind() } else { None };
+            return Err(Stale::Replayed { behind });
         }
         if self.initiation_seen.is_some_and(|seen| now.since(seen) < MIN_INITIATION_INTERVAL) {
             return Err(Stale::Flood);
         }
         self.timestamp_seen = Some(timestamp);
         self.initiation_seen = Some(now);
+        self.late = None;
         Ok(())
+    }
+
+    /// Notes an initiation with an old timestamp. False: it is certainly a replay.
+    fn note_late(&mut self, timestamp: Timestamp, now: Instant) -> bool {
+        match &mut self.late {
+            // What was seen before is a replay, as is what was accepted.
+            Some(late) if timestamp <= late.last => false,
+            _ if self.timestamp_seen == Some(timestamp) => false,
+            late => {
+                let step = |late: &Late| (timestamp.since(late.last), now.since(late.at));
+                let in_step = late.as_ref().filter(|late| {
+                    let (theirs, ours) = step(late);
+                    LATE_STEP.contains(&ours) && theirs.abs_diff(ours) <= LATE_TOLERANCE
+                });
+                let in_step = in_step.map_or(1, |late| late.in_step.saturating_add(1));
+                *late = Some(Late { last: timestamp, at: now, in_step });
+                true
+            }
+        }
+    }
+
+    /// By how much the peer's clock is behind what it was, where the last initiations show that it is.
+    fn behind(&self) -> Option<Duration> {
+        let late = self.late.as_ref().filter(|late| late.in_step >= LATE_IN_STEP)?;
+        let passed = late.at.since(self.initiation_seen?);
+        Some(self.timestamp_seen?.since(late.last) + passed)
     }
 
     /// The sealer in use, if it may still be used.

@@ -22,15 +22,25 @@ pub(crate) struct Attempt {
     /// No packet waits for it: it is given up early and without an event. As soon as a handshake is wanted, it is an attempt like
     /// any other.
     pub(crate) greeting: bool,
+    /// Responses to it that did not open.
+    pub(crate) refused: u32,
+    /// Cookies that it was answered with.
+    pub(crate) cookies: u32,
 }
 
 impl Attempt {
     pub(crate) fn new(since: Instant) -> Self {
-        Self { since, first_sent: None, tries: 0, greeting: false }
+        Self { since, first_sent: None, tries: 0, greeting: false, refused: 0, cookies: 0 }
     }
 
     pub(crate) fn status(&self) -> AttemptStatus {
-        AttemptStatus { first_sent: self.first_sent, tries: self.tries, wanted: !self.greeting }
+        AttemptStatus {
+            first_sent: self.first_sent,
+            tries: self.tries,
+            wanted: !self.greeting,
+            refused: self.refused,
+            cookies: self.cookies,
+        }
     }
 
     pub(crate) fn greeting(since: Instant) -> Self {
@@ -48,6 +58,11 @@ pub struct AttemptStatus {
     pub tries: u32,
     /// Whether something waits for the session: without, the attempt is a [greeting](Node::greet).
     pub wanted: bool,
+    /// Responses that did not open although they have our index, which stands in our initiation only, and a right MAC1. A responder
+    /// that could read the initiation has the right private key: its preshared key is another one, or its view of ours.
+    pub refused: u32,
+    /// Cookies that the peer sent instead of a response: it is there, and under load.
+    pub cookies: u32,
 }
 
 pub(crate) struct Pending {

@@ -11,7 +11,7 @@ use rustguard_core::{
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
-fn initiations(actions: &[Action]) -> Vec<&[u8]> {
+pub(crate) fn initiations(actions: &[Action]) -> Vec<&[u8]> {
     actions
         .iter()
         .filter_map(|action| match action {
@@ -22,7 +22,7 @@ fn initiations(actions: &[Action]) -> Vec<&[u8]> {
 }
 
 /// A node with a key of its own and one peer.
-fn node(secret: &StaticSecret, peer: PublicKey, rng: &mut StdRng) -> (Node, PeerId) {
+pub(crate) fn node(secret: &StaticSecret, peer: PublicKey, rng: &mut StdRng) -> (Node, PeerId) {
     let mut node = Node::new(at(Duration::ZERO).instant, rng);
     node.set_private_key(Some(secret.clone()), &mut Vec::new());
     let peer = node.add_peer(peer_config(peer)).expect("a new peer");
@@ -30,7 +30,7 @@ fn node(secret: &StaticSecret, peer: PublicKey, rng: &mut StdRng) -> (Node, Peer
 }
 
 /// An initiation that `node` would send now.
-fn initiation(node: &mut Node, peer: PeerId, clock: Duration, rng: &mut StdRng) -> Vec<u8> {
+pub(crate) fn initiation(node: &mut Node, peer: PeerId, clock: Duration, rng: &mut StdRng) -> Vec<u8> {
     let mut actions = Vec::new();
     node.handshake_now(peer, at(clock), rng, &mut actions);
     initiations(&actions).first().expect("an initiation").to_vec()

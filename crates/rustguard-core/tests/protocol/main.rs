@@ -5,6 +5,7 @@
 
 mod adversary;
 mod crowd;
+mod evidence;
 mod handshakes;
 mod packets;
 mod sim;
