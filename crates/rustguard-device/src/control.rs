@@ -14,6 +14,7 @@
 //! | the way to a peer, our own address on it | [`sources::source`] | [`sources`], [`greetings`] |
 //! | the routing engine | [`engine::host`] | [`engine`] |
 //! | what may be relayed | [`relay`] | [`run`] |
+//! | whether peers can be talked to, and why not | [`connection::link`] | [`connection`] |
 //! | what peers can repeat in the log | [`peer_log`] | everywhere |
 
 mod allowed;
@@ -53,6 +54,7 @@ use crate::{
 use allowed::Allowed;
 use channels::channels;
 pub(crate) use command::{Command, ControlEnd, DeviceEnd, channels as device_channels};
+use connection::Watch;
 use engine::host::EngineHost;
 use greetings::Greetings;
 use paths::peer_paths::Schedule;
@@ -103,6 +105,8 @@ struct Control<B: Binder> {
     sources: Sources,
     /// Who is to hear of a change of the network.
     greetings: Greetings,
+    /// Whether peers can be talked to.
+    watch: Watch,
     counters: Option<Counters>,
     /// The kernel's routes that the routing engine announces.
     redistributed: Option<KernelRoutes>,
@@ -162,6 +166,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         relay: RelayPolicy::new(&settings, interface.as_ref(), senders.relay),
         sources: Sources::new(interface.is_some(), senders.sources),
         greetings: Greetings::default(),
+        watch: Watch::new(interface.is_some(), senders.routes_to),
         counters: settings.counters,
         redistributed,
     };

@@ -1,11 +1,14 @@
 //! What happens to peers, for embedders to listen to.
 
-use crate::config::PathSpec;
+use crate::{
+    config::PathSpec,
+    status::{Connection, Problem},
+};
 use rustguard_crypto::x25519::PublicKey;
 use std::{net::SocketAddr, time::Duration};
 use tokio::sync::broadcast;
 
-/// Something that happened to a peer. It is sent after the state has changed.
+/// Something that happened, mostly to a peer. It is sent after the state has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -75,6 +78,39 @@ pub enum Event {
         peer: PublicKey,
         /// The cost of the link in the engine's metric; `None` while the link cannot be used.
         cost: Option<u16>,
+    },
+    /// The connection to a peer has another state.
+    #[non_exhaustive]
+    ConnectionChanged {
+        /// The peer.
+        peer: PublicKey,
+        /// The new state.
+        connection: Connection,
+    },
+    /// A peer cannot be talked to. It comes once for each kind of cause until [`ProblemGone`](Self::ProblemGone).
+    #[non_exhaustive]
+    ProblemFound {
+        /// The peer.
+        peer: PublicKey,
+        /// The likely cause.
+        problem: Problem,
+    },
+    /// A peer can be talked to again.
+    #[non_exhaustive]
+    ProblemGone {
+        /// The peer.
+        peer: PublicKey,
+        /// What it was.
+        problem: Problem,
+    },
+    /// A handshake came from somebody who has the private key to a public key that no peer has. A stranger who knows our public key
+    /// can cause it: at most ten at once, and then one in a minute, are reported.
+    #[non_exhaustive]
+    UnknownKey {
+        /// The public key.
+        public_key: PublicKey,
+        /// From where.
+        from: SocketAddr,
     },
     /// A peer was added.
     #[non_exhaustive]

@@ -1,7 +1,7 @@
 //! Handshake messages on their way from the workers to control.
 //!
 //! The worker checks the MACs, which takes about a microsecond. It drops a message with a wrong MAC1, because its
-//! sender does not know the local public key. There are three queues. Messages from senders that have proven their
+//! sender does not know the local public key; control sees ten of them in a second, for the log. There are three queues. Messages from senders that have proven their
 //! address by a cookie have their own queue, which spoofed sources cannot fill. Cookie replies have no MACs, so anybody
 //! can send them; they also have their own queue. While all three queues have messages, control reads half of its
 //! messages from the first and a quarter from each of the others. A flood in one queue therefore does not block the
@@ -18,12 +18,19 @@ use rustguard_core::{
     wire::Kind,
 };
 use rustguard_tun::Endpoint;
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 use tokio::sync::mpsc;
 
 /// The length of the longest handshake message, an initiation, in bytes.
 pub(crate) const HANDSHAKE_MAX: usize = 148;
 /// The number of messages that may wait in each queue. At 36 µs of X25519 each, a full queue is about 20 ms of work.
 pub(crate) const HANDSHAKE_QUEUE: usize = 512;
+
+/// Between two messages with a wrong MAC1 that control hears of.
+const INVALID_PAUSE: Duration = Duration::from_millis(100);
 
 /// A copy of a handshake message.
 pub(crate) struct HandshakeDatagram {
@@ -41,6 +48,9 @@ pub(crate) struct HandshakeQueues {
     proven: FairQueue<HandshakeDatagram>,
     unproven: FairQueue<HandshakeDatagram>,
     cookies: FairQueue<HandshakeDatagram>,
+    invalid: mpsc::Sender<HandshakeDatagram>,
+    /// When the next message with a wrong MAC1 may go to control, in nanoseconds.
+    next_invalid: AtomicU64,
 }
 
 /// Control's end of the queues.
@@ -48,6 +58,8 @@ pub(crate) struct HandshakeInbox {
     proven: mpsc::Receiver<HandshakeDatagram>,
     unproven: mpsc::Receiver<HandshakeDatagram>,
     cookies: mpsc::Receiver<HandshakeDatagram>,
+    /// Messages with a wrong MAC1, a few of them.
+    invalid: mpsc::Receiver<HandshakeDatagram>,
     /// The number of messages read so far, modulo 256.
     turn: u8,
 }
@@ -58,11 +70,34 @@ impl HandshakeQueues {
         let (proven, proven_in) = mpsc::channel(room);
         let (unproven, unproven_in) = mpsc::channel(room);
         let (cookies, cookies_in) = mpsc::channel(room);
+        let (invalid, invalid_in) = mpsc::channel(1);
         let [proven, unproven, cookies] = [proven, unproven, cookies].map(FairQueue::new);
         (
-            Self { screen: ArcSwapOption::empty(), proven, unproven, cookies },
-            HandshakeInbox { proven: proven_in, unproven: unproven_in, cookies: cookies_in, turn: 0 },
+            Self {
+                screen: ArcSwapOption::empty(),
+                proven,
+                unproven,
+                cookies,
+                invalid,
+                next_invalid: AtomicU64::new(0),
+            },
+            HandshakeInbox {
+                proven: proven_in,
+                unproven: unproven_in,
+                cookies: cookies_in,
+                invalid: invalid_in,
+                turn: 0,
+            },
         )
+    }
+
+    /// Whether control hears of a message with a wrong MAC1: of at most one in [`INVALID_PAUSE`] for each worker.
+    fn may_be_looked_at(&self, now: Instant) -> bool {
+        let may = now.as_nanos() >= self.next_invalid.load(Relaxed);
+        if may {
+            self.next_invalid.store((now + INVALID_PAUSE).as_nanos(), Relaxed);
+        }
+        may
     }
 
     /// Copies a message to control, unless its MACs are wrong. [`Kind::of`] has checked its length.
@@ -72,20 +107,24 @@ impl HandshakeQueues {
         let cookie = Kind::of(datagram) == Some(Kind::CookieReply);
         let screen = screen.as_deref().filter(|_| !cookie);
         let standing = screen.map(|screen| screen.judge(from.remote, datagram, now));
+        let copy = || {
+            let mut bytes = [0; HANDSHAKE_MAX];
+            bytes[..datagram.len()].copy_from_slice(datagram);
+            HandshakeDatagram { from, standing, bytes, len: datagram.len() }
+        };
         let queue = match standing {
             Some(Standing::Invalid) => {
-                tracing::debug!(from = %from.remote, "handshake message refused: MAC1 is wrong");
-                return drops.count(DropReason::HandshakeRefused, 1);
+                // Control says what the sender may have done wrong.
+                if !(self.may_be_looked_at(now) && self.invalid.try_send(copy()).is_ok()) {
+                    tracing::debug!(from = %from.remote, "handshake message refused: MAC1 is wrong");
+                    drops.count(DropReason::HandshakeRefused, 1);
+                }
+                return;
             }
             Some(Standing::Proven) => &self.proven,
             Some(Standing::Unproven) => &self.unproven,
             None if cookie => &self.cookies,
             None => &self.unproven,
-        };
-        let copy = || {
-            let mut bytes = [0; HANDSHAKE_MAX];
-            bytes[..datagram.len()].copy_from_slice(datagram);
-            HandshakeDatagram { from, standing, bytes, len: datagram.len() }
         };
         if !queue.push(from.remote.ip(), now, copy) {
             drops.count(DropReason::HandshakeQueueFull, 1);
@@ -96,11 +135,16 @@ impl HandshakeQueues {
 impl HandshakeInbox {
     /// Waits for the next message; `None` once the workers have ended. Dropping the future loses no message.
     pub(crate) async fn recv(&mut self) -> Option<HandshakeDatagram> {
-        let Self { proven, unproven, cookies, turn } = self;
-        let message = match *turn % 4 {
-            1 => first_of([unproven, proven, cookies]).await,
-            3 => first_of([cookies, proven, unproven]).await,
-            _ => first_of([proven, unproven, cookies]).await,
+        let Self { proven, unproven, cookies, invalid, turn } = self;
+        let queues = match *turn % 4 {
+            1 => [unproven, proven, cookies],
+            3 => [cookies, proven, unproven],
+            _ => [proven, unproven, cookies],
+        };
+        let message = tokio::select! {
+            biased;
+            message = first_of(queues) => message,
+            Some(message) = invalid.recv() => Some(message),
         };
         *turn = turn.wrapping_add(1);
         message

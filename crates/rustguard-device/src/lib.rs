@@ -95,7 +95,8 @@ pub use secrets::Secrets;
 pub use settings::DEFAULT_MTU;
 pub use status::{
     AnnouncementStatus, Cause, Connection, Counter, DropCount, NeighbourStatus, OriginName, PathMtu, PathStatus,
-    PeerLabel, PeerStatus, Problem, RelayStatus, RouteStatus, RouterId, RoutingStatus, Status, UnresolvedEndpoint,
+    PeerLabel, PeerStatus, Problem, RelayStatus, Route, RouteStatus, RouterId, RoutingStatus, Status,
+    UnresolvedEndpoint,
 };
 
 /// Registers this process for `membarrier(2)`, which the tables of sessions need. To call it is optional.

@@ -8,7 +8,7 @@ use crate::{config::PathSpec, drops::DropReason};
 pub use connection::Connection;
 pub(crate) use connection::SILENCE;
 use ipnet::IpNet;
-pub use problem::{Cause, Problem};
+pub use problem::{Cause, Problem, Route};
 pub use routing::{AnnouncementStatus, NeighbourStatus, OriginName, PeerLabel, RouteStatus, RouterId, RoutingStatus};
 use rustguard_core::paths::State;
 use rustguard_crypto::x25519::PublicKey;

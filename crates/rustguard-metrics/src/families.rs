@@ -358,7 +358,7 @@ mod tests {
         let mut peer = PeerStatus::new(PublicKey([7; 32]));
         peer.name = Some("laptop".to_owned());
         peer.connection = Connection::Connecting { since: Duration::from_secs(40), attempts: 3 };
-        let cause = Cause::NoAnswer { endpoint: "192.0.2.1:51820".parse().unwrap() };
+        let cause = Cause::NoAnswer { endpoint: "192.0.2.1:51820".parse().unwrap(), route: None };
         peer.problem = Some(Problem::new(cause, Duration::from_secs(50)));
         peer.last_handshake = Some(Duration::from_secs(30));
         peer.handshakes = 2;

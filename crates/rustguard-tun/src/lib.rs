@@ -10,6 +10,7 @@ pub mod environment;
 pub mod memory;
 pub mod namespace;
 pub mod offload;
+pub mod reach;
 mod sys;
 #[cfg(test)]
 mod testing;

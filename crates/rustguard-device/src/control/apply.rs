@@ -92,6 +92,7 @@ impl<B: Binder> Control<B> {
                 }
             }
             NodeEvent::HandshakeFailed { peer } => self.engine_signal(peer, Signal::HandshakeFailed),
+            NodeEvent::ClockBehind { peer, by } => self.clock_behind(peer, by),
             _ => {}
         }
         let Some(entry) = self.peers.get(&peer) else { return };
@@ -102,10 +103,13 @@ impl<B: Binder> Control<B> {
             NodeEvent::HandshakeComplete { took, .. } => {
                 self.tell(peer, Topic::Handshake, Line::new(name, format_args!("handshake complete")));
                 self.emit(Event::HandshakeComplete { peer: key, took });
+                self.link_complete(peer);
             }
             NodeEvent::HandshakeFailed { .. } => {
-                tracing::warn!(peer = name, "no answer to handshake initiations for 90 s");
                 self.emit(Event::HandshakeFailed { peer: key });
+                if self.link_failed(peer) {
+                    tracing::warn!(peer = name, "no answer to handshake initiations for 90 s");
+                }
             }
             NodeEvent::SessionExpired { .. } => {
                 tracing::info!(peer = name, "session keys erased");

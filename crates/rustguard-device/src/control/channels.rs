@@ -1,6 +1,7 @@
 //! The channels by which workers and control's own tasks reach it. The device's are in [`command`](super::command).
 
 use super::{
+    connection::RouteTo,
     relay::{RelayAnswers, route_cache::RouteAnswer},
     resolver::Resolved,
     sources::source::SourceAnswers,
@@ -25,6 +26,7 @@ pub(super) struct Senders {
     pub(super) relay: RelayAnswers,
     pub(super) kernel_routes: mpsc::Sender<BTreeSet<IpNet>>,
     pub(super) sources: mpsc::Sender<SourceAnswers>,
+    pub(super) routes_to: mpsc::Sender<RouteTo>,
 }
 
 /// Control's ends.
@@ -43,6 +45,8 @@ pub(super) struct Inbox {
     pub(super) kernel_routes: mpsc::Receiver<BTreeSet<IpNet>>,
     /// The kernel's routes to peers.
     pub(super) sources: mpsc::Receiver<SourceAnswers>,
+    /// The kernel's routes to peers that do not answer.
+    pub(super) routes_to: mpsc::Receiver<RouteTo>,
 }
 
 /// Makes both ends.
@@ -55,9 +59,10 @@ pub(super) fn channels() -> (Senders, Inbox) {
     let (rules, rules_in) = mpsc::channel(1);
     let (kernel_routes, kernel_routes_in) = mpsc::channel(1);
     let (sources, sources_in) = mpsc::channel(1);
+    let (routes_to, routes_to_in) = mpsc::channel(1);
     let relay = RelayAnswers { addresses, routes, rules };
     (
-        Senders { handshakes, to_control, resolved, relay, kernel_routes, sources },
+        Senders { handshakes, to_control, resolved, relay, kernel_routes, sources, routes_to },
         Inbox {
             handshakes: handshakes_in,
             from_workers,
@@ -67,6 +72,7 @@ pub(super) fn channels() -> (Senders, Inbox) {
             rules: rules_in,
             kernel_routes: kernel_routes_in,
             sources: sources_in,
+            routes_to: routes_to_in,
         },
     )
 }

@@ -1,35 +1,329 @@
-//! Whether each peer can be talked to.
+//! Whether each peer can be talked to, and what is wrong where it cannot.
+//!
+//! The node knows the handshakes, the workers stamp what was heard. [`link`] makes a state and a likely cause of it. While initiations of a
+//! peer are not answered, control asks twice for evidence: an empty datagram to the endpoint shows whether the network refuses the port,
+//! and the kernel is asked for the route.
 
-use super::{Control, paths::peer_paths::Unresolved, peer::Peer, timer::now};
+pub(super) mod link;
+pub(super) mod strangers;
+
+use super::{
+    Control,
+    paths::peer_paths::Unresolved,
+    peer::Peer,
+    peer_log::{Line, Topic},
+    timer::now,
+};
 use crate::{
     binder::Binder,
     config::EndpointSpec,
-    status::{Cause, Connection, PathMtu, Problem, SILENCE},
+    event::Event,
+    kernel::{SourceLookup, Way},
+    status::{Cause, Connection, PathMtu, Problem, Route},
 };
+use link::{Attempt, Evidence, Facts, State};
 use rustguard_core::{
     node::PeerId,
     time::{Instant, Now},
 };
-use std::time::Duration;
+use rustguard_crypto::x25519::PublicKey;
+use rustguard_tun::{Endpoint, reach::ReachProbe};
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    time::Duration,
+};
+use strangers::Strangers;
+use tokio::sync::mpsc;
+
+/// Peers about whose endpoints the network and the kernel are asked at a time. Where more are in trouble, the cause is coarser.
+const QUESTIONS: usize = 64;
+
+/// In place of a key, for a sender of messages that are not for us.
+const NO_KEY: PublicKey = PublicKey([0; 32]);
+
+/// The kernel's answer about the route to a peer.
+pub(super) type RouteTo = (PeerId, Option<Route>);
+
+/// When which peer is looked at, and the questions under way.
+pub(super) struct Watch {
+    due: BTreeSet<(Instant, PeerId)>,
+    /// None over transports of the embedder's own.
+    with_network: bool,
+    probes: HashMap<PeerId, ReachProbe>,
+    lookup: Option<SourceLookup>,
+    /// Questions for routes under way.
+    asked: usize,
+    answers: mpsc::Sender<RouteTo>,
+    pub(super) strangers: Strangers,
+}
+
+impl Watch {
+    pub(super) fn new(with_network: bool, answers: mpsc::Sender<RouteTo>) -> Self {
+        Self {
+            due: BTreeSet::new(),
+            with_network,
+            probes: HashMap::new(),
+            lookup: None,
+            asked: 0,
+            answers,
+            strangers: Strangers::new(),
+        }
+    }
+
+    /// When a peer is to be looked at.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+}
 
 impl<B: Binder> Control<B> {
     /// The state of the connection to a peer.
     pub(super) fn connection(&self, peer: PeerId) -> Connection {
-        let Some(entry) = self.peers.get(&peer) else { return Connection::NeverConnected };
-        let (now, handshake) = (now(), self.node.last_handshake(peer));
-        let heard = entry.shared.activity.heard_at().filter(|_| handshake.is_some());
-        let attempt = self.node.attempt(peer).filter(|attempt| attempt.tries > 0);
-        match (heard, attempt, handshake) {
-            (Some(heard), ..) if now.instant.since(heard) < SILENCE => {
-                Connection::Online { since: handshake.unwrap_or_default() }
+        let (Some(entry), Some(facts)) = (self.peers.get(&peer), self.facts(peer)) else {
+            return Connection::NeverConnected;
+        };
+        let now = now();
+        match entry.link.state(facts) {
+            State::NeverConnected => Connection::NeverConnected,
+            State::Connecting { since, attempts } => Connection::Connecting { since: unix(now, since), attempts },
+            State::Online { since } => Connection::Online { since: unix(now, since) },
+            State::Idle { since } => Connection::Idle { since: unix(now, since) },
+            State::Offline { since } => Connection::Offline { since: unix(now, since) },
+        }
+    }
+
+    /// What is wrong with the connection to a peer.
+    pub(super) fn problem(&self, peer: PeerId) -> Option<Problem> {
+        let (cause, since) = self.peers.get(&peer)?.link.problem()?;
+        Some(Problem::new(cause.clone(), unix(now(), since)))
+    }
+
+    /// An initiation was given to the system, which may have refused it.
+    pub(super) fn initiation_sent(&mut self, peer: PeerId, refused: bool) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        entry.link.initiation_sent(refused, now().instant);
+        self.connection_changed(peer);
+    }
+
+    /// An initiation of the peer's was answered.
+    pub(super) fn response_sent(&mut self, peer: PeerId) {
+        let (Some(unconfirmed), Some(entry)) = (self.node.unconfirmed(peer), self.peers.get_mut(&peer)) else { return };
+        if entry.link.unconfirmed(unconfirmed.count, unconfirmed.since, now().instant) {
+            self.problem_found(peer);
+        }
+    }
+
+    /// A handshake with the peer completed.
+    pub(super) fn link_complete(&mut self, peer: PeerId) {
+        let Some(facts) = self.facts(peer) else { return };
+        self.watch.probes.remove(&peer);
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let was_online = matches!(entry.shown, Connection::Online { .. });
+        if let Some((cause, since)) = entry.link.handshake_complete(was_online, facts.now) {
+            let name = entry.label(&entry.shared.public_key);
+            let (public_key, lasted) = (entry.shared.public_key, facts.now.since(since).as_secs());
+            self.tell(
+                peer,
+                Topic::Problem,
+                Line::new(name, format_args!("works again after {lasted} s ({})", cause.kind())),
+            );
+            self.emit(Event::ProblemGone { peer: public_key, problem: Problem::new(cause, unix(now(), since)) });
+        }
+        self.connection_changed(peer);
+    }
+
+    /// The peer did not answer for Rekey-Attempt-Time. True: the log does not say so yet.
+    pub(super) fn link_failed(&mut self, peer: PeerId) -> bool {
+        let Some(entry) = self.peers.get_mut(&peer) else { return false };
+        entry.link.handshake_failed();
+        let unknown = entry.link.problem().is_none();
+        self.connection_changed(peer);
+        unknown
+    }
+
+    /// The peer's initiations show that its clock is behind.
+    pub(super) fn clock_behind(&mut self, peer: PeerId, by: Duration) {
+        let (Some(facts), Some(entry)) = (self.facts(peer), self.peers.get_mut(&peer)) else { return };
+        if entry.link.clock_behind(by, facts) {
+            self.problem_found(peer);
+        }
+    }
+
+    /// The interface was set down: nobody is expected to answer.
+    pub(super) fn links_stop(&mut self) {
+        self.watch.probes.clear();
+        let peers: Vec<_> = self.peers.keys().copied().collect();
+        for peer in peers {
+            if let Some(entry) = self.peers.get_mut(&peer) {
+                entry.link.stop();
             }
-            (_, Some(attempt), _) => Connection::Connecting {
-                since: unix(now, attempt.first_sent.unwrap_or(now.instant)),
-                attempts: attempt.tries,
-            },
-            (Some(heard), ..) => Connection::Idle { since: unix(now, heard) },
-            (None, _, Some(since)) => Connection::Idle { since },
-            (None, None, None) => Connection::NeverConnected,
+            self.connection_changed(peer);
+        }
+    }
+
+    /// The peer was removed.
+    pub(super) fn forget_link(&mut self, peer: PeerId, look: Option<Instant>) {
+        self.watch.probes.remove(&peer);
+        look.map(|at| self.watch.due.remove(&(at, peer)));
+    }
+
+    /// Looks at the peers that are due.
+    pub(super) fn links_tick(&mut self) {
+        let now = now().instant;
+        // Each at most once: where time saturates, a look set again would be due at once.
+        let due: Vec<_> = self.watch.due.range(..=(now, PeerId(u32::MAX))).copied().collect();
+        for (at, peer) in due {
+            self.watch.due.remove(&(at, peer));
+            if let Some(entry) = self.peers.get_mut(&peer) {
+                entry.look = None;
+                self.look(peer);
+            }
+        }
+    }
+
+    fn look(&mut self, peer: PeerId) {
+        let Some(facts) = self.facts(peer) else { return };
+        let endpoint = self.endpoint_in_trouble(peer);
+        let probe = self.watch.probes.remove(&peer);
+        if let (Some(endpoint), Some(entry)) = (endpoint, self.peers.get_mut(&peer)) {
+            if let (Some(error), Some(evidence)) =
+                (probe.and_then(|probe| probe.error()), entry.link.evidence().filter(|it| it.error.is_none()))
+            {
+                (evidence.error, evidence.by_icmp) = (error.raw_os_error(), true);
+            }
+            if entry.link.judge(endpoint, facts) {
+                self.problem_found(peer);
+            }
+            self.ask_why(peer, endpoint);
+        }
+        self.connection_changed(peer);
+    }
+
+    /// Where initiations to the peer go, while they are not answered.
+    fn endpoint_in_trouble(&mut self, peer: PeerId) -> Option<SocketAddr> {
+        self.peers.get_mut(&peer)?.link.evidence()?;
+        self.initiation_endpoints(peer).first().map(|endpoint| endpoint.remote)
+    }
+
+    /// Asks the network whether the endpoint refuses datagrams, and the kernel for its route.
+    fn ask_why(&mut self, peer: PeerId, endpoint: SocketAddr) {
+        if !self.watch.with_network || self.node.attempt(peer).is_none() {
+            return;
+        }
+        let (mark, port) = (self.sockets.fwmark(), self.sockets.port());
+        if self.watch.probes.len() < QUESTIONS {
+            let refused = match ReachProbe::send(endpoint, mark) {
+                Ok(probe) => {
+                    self.watch.probes.insert(peer, probe);
+                    None
+                }
+                Err(error) => error.raw_os_error(),
+            };
+            if let Some(evidence) = self.peers.get_mut(&peer).and_then(|entry| entry.link.evidence()) {
+                (evidence.error, evidence.by_icmp) = (refused, false);
+            }
+        }
+        if self.watch.asked < QUESTIONS
+            && let Some(lookup) = self.route_lookup()
+        {
+            let (way, answers) =
+                (lookup.way(Endpoint { remote: endpoint, local: None }, mark, port), self.watch.answers.clone());
+            self.watch.asked += 1;
+            tokio::spawn(async move {
+                let _ = answers.send((peer, route(way.await))).await;
+            });
+        }
+    }
+
+    fn route_lookup(&mut self) -> Option<&SourceLookup> {
+        if self.watch.lookup.is_none() {
+            self.watch.lookup = SourceLookup::open().ok();
+        }
+        self.watch.lookup.as_ref()
+    }
+
+    /// The kernel has answered.
+    pub(super) fn route_answered(&mut self, (peer, route): RouteTo) {
+        self.watch.asked -= 1;
+        if let Some(evidence) = self.peers.get_mut(&peer).and_then(|entry| entry.link.evidence()) {
+            evidence.route = route;
+        }
+    }
+
+    /// Reports what the link has found.
+    fn problem_found(&mut self, peer: PeerId) {
+        let (Some(problem), Some(entry)) = (self.problem(peer), self.peers.get(&peer)) else { return };
+        let (public_key, name) = (entry.shared.public_key, entry.label(&entry.shared.public_key));
+        self.tell(peer, Topic::Problem, Line::bad(name, format_args!("{problem}")));
+        self.emit(Event::ProblemFound { peer: public_key, problem });
+    }
+
+    /// Reports another state, and sets the time of the next look.
+    fn connection_changed(&mut self, peer: PeerId) {
+        let Some(facts) = self.facts(peer) else { return };
+        let connection = self.connection(peer);
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let next = entry.link.next_look(facts);
+        let before = std::mem::replace(&mut entry.look, next);
+        let changed = std::mem::replace(&mut entry.shown, connection).word() != connection.word();
+        let public_key = entry.shared.public_key;
+        if before != next {
+            before.map(|at| self.watch.due.remove(&(at, peer)));
+            next.map(|at| self.watch.due.insert((at, peer)));
+        }
+        if changed {
+            self.emit(Event::ConnectionChanged { peer: public_key, connection });
+        }
+    }
+
+    fn facts(&self, peer: PeerId) -> Option<Facts> {
+        let keepalive = self.node.peer_config(peer)?.persistent_keepalive.is_some_and(|interval| !interval.is_zero());
+        let attempt = self.node.attempt(peer).filter(|attempt| attempt.tries > 0);
+        Some(Facts {
+            now: now().instant,
+            heard: self.peers.get(&peer)?.shared.activity.heard_at(),
+            attempt: attempt.map(|it| Attempt { refused: it.refused > 0, cookie: it.cookies > 0 }),
+            keepalive,
+        })
+    }
+
+    /// An initiation came whose key no peer has. Its sender may have made the key for this purpose.
+    pub(super) fn unknown_key(&mut self, from: SocketAddr, datagram: &[u8]) {
+        let now = now().instant;
+        if !self.watch.strangers.may_ask(now) {
+            return;
+        }
+        let Some(key) = self.node.initiator(datagram) else { return };
+        self.note_at(from, |evidence| evidence.other_key = Some(key));
+        if let Some(held) = self.watch.strangers.tell(from.ip(), key, now) {
+            let key64 = crate::key::to_base64(&key.0);
+            let more = if held > 0 { format!(" ({held} other such messages were not logged)") } else { String::new() };
+            tracing::warn!(
+                "a handshake from {from} has the public key {}, which no peer has: add the peer, or correct its PublicKey{more}",
+                *key64
+            );
+            self.emit(Event::UnknownKey { public_key: key, from });
+        }
+    }
+
+    /// A handshake message came whose MAC1 is not made with our public key. Anybody can make one.
+    pub(super) fn not_for_us(&mut self, from: SocketAddr) {
+        self.note_at(from, |evidence| evidence.not_for_us = true);
+        if self.watch.strangers.tell(from.ip(), NO_KEY, now().instant).is_some() {
+            tracing::info!(
+                "a handshake message from {from} is for another public key than ours: if that is a peer, correct the PublicKey of this \
+                 machine there"
+            );
+        }
+    }
+
+    /// Notes what somebody at the endpoint of a peer in trouble does.
+    fn note_at(&mut self, from: SocketAddr, note: impl Fn(&mut Evidence)) {
+        for entry in self.peers.values_mut() {
+            if entry.link.evidence().is_some() && entry.endpoint().is_some_and(|endpoint| endpoint.remote == from) {
+                entry.link.evidence().into_iter().for_each(&note);
+            }
         }
     }
 
@@ -62,6 +356,14 @@ pub(super) fn unresolved(entry: &Peer) -> Option<(String, Option<&Unresolved>)> 
         }
         _ => None,
     }
+}
+
+/// The route in words of people.
+fn route(way: Way) -> Option<Route> {
+    let Way::By(exit) = way else { return None };
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    let interface = rustix::net::netdevice::index_to_name(socket, exit.interface).ok()?;
+    Some(Route { interface, gateway: exit.gateway, source: exit.source })
 }
 
 /// A moment on the clock that counts sleep, as the time since the Unix epoch.

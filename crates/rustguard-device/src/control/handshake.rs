@@ -32,6 +32,11 @@ impl<B: Binder> Control<B> {
                 _ => DropReason::HandshakeRefused,
             };
             self.shared.drops.count(reason, 1);
+            match dropped {
+                Dropped::UnknownPeer => self.unknown_key(from, bytes),
+                Dropped::Mac1 => self.not_for_us(from),
+                _ => {}
+            }
         }
         self.apply(Some(datagram));
     }
@@ -83,11 +88,10 @@ impl<B: Binder> Control<B> {
             self.resolve_again(peer, attempt);
         }
         let Some(shared) = self.peers.get(&peer).map(|entry| Arc::clone(&entry.shared)) else { return };
-        let endpoints = match handled {
-            Some(handled) if matches!(Message::parse(datagram), Some(Message::Response(_))) => {
-                vec![self.answer_to(peer, handled.from)]
-            }
-            _ => {
+        let answered = handled.filter(|_| matches!(Message::parse(datagram), Some(Message::Response(_))));
+        let endpoints = match answered {
+            Some(handled) => vec![self.answer_to(peer, handled.from)],
+            None => {
                 self.race(peer, datagram, attempt);
                 self.initiation_endpoints(peer)
             }
@@ -96,11 +100,19 @@ impl<B: Binder> Control<B> {
             // Known to the workers before they can read the datagram from the TUN, should a route lead it there.
             shared.handshake_index.store(u32::from_le_bytes(*index), std::sync::atomic::Ordering::Relaxed);
         }
+        let (called, mut refused) = (!endpoints.is_empty(), true);
         for endpoint in endpoints {
             shared.activity.count_sent(datagram.len() as u64);
-            if self.transmit(endpoint, HANDSHAKE_DS, datagram) {
+            let sent = self.transmit(endpoint, HANDSHAKE_DS, datagram);
+            if sent.source_lost > 0 {
                 shared.forget_source();
             }
+            refused &= sent.sent == 0;
+        }
+        match answered {
+            Some(_) => self.response_sent(peer),
+            None if called => self.initiation_sent(peer, refused),
+            None => {}
         }
     }
 }

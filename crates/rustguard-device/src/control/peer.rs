@@ -1,11 +1,12 @@
 //! What control knows of one peer besides the node.
 
 use super::{
+    connection::link::Link,
     paths::peer_paths::{ConfiguredEndpoint, PeerPaths},
     race::Race,
     sources::source::Source,
 };
-use crate::shared::peer::PeerShared;
+use crate::{shared::peer::PeerShared, status::Connection};
 use rustguard_core::{path_mtu::PathMtu, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::Endpoint;
@@ -26,6 +27,12 @@ pub(super) struct Peer {
     /// Handshakes that were completed.
     pub(super) handshakes: u64,
     pub(super) source: Source,
+    /// The connection to the peer.
+    pub(super) link: Link,
+    /// When it is looked at next.
+    pub(super) look: Option<Instant>,
+    /// Its state at the last look.
+    pub(super) shown: Connection,
 }
 
 /// The checks of how long packets to the peer may be.

@@ -26,6 +26,8 @@ pub(super) enum Topic {
     RefusedSource,
     /// Whether long packets reach it.
     PathMtu,
+    /// What is wrong with the connection to it.
+    Problem,
     /// Whether it is a neighbour of the routing engine.
     Neighbour,
     /// Whether this configured path works.
@@ -184,7 +186,7 @@ mod tests {
             for topic in [
                 Topic::Endpoint,
                 Topic::RefusedSource,
-                Topic::Handshake,
+                Topic::Problem,
                 Topic::Neighbour,
                 Topic::Path(0),
                 Topic::Path(6),

@@ -4,6 +4,7 @@ use super::{
     Control,
     channels::Inbox,
     command::{Command, ControlEnd},
+    connection::RouteTo,
     peer::Peer,
     peer_log::{Line, Topic},
     relay::{RelayPolicy, route_cache::RouteAnswer},
@@ -60,6 +61,8 @@ enum Message {
     Resolved(Resolved),
     Host(HostEvent),
     Sources(SourceAnswers),
+    /// The kernel's route to a peer that does not answer.
+    RouteTo(RouteTo),
     /// The kernel's routes have changed, about which it was asked.
     RoutesChanged,
     RouteAnswer(RouteAnswer),
@@ -117,6 +120,9 @@ impl Wakers {
                 Some(answers) = inbox.sources.recv(), if round.has(Kind::Host) => {
                     (Kind::Host, Message::Sources(answers))
                 }
+                Some(answer) = inbox.routes_to.recv(), if round.has(Kind::Host) => {
+                    (Kind::Host, Message::RouteTo(answer))
+                }
                 () = relay.wait_for_route_change(), if round.has(Kind::Host) => (Kind::Host, Message::RoutesChanged),
                 Some(answer) = inbox.route_answers.recv(), if round.has(Kind::Route) => {
                     (Kind::Route, Message::RouteAnswer(answer))
@@ -156,6 +162,7 @@ impl<B: Binder> Control<B> {
                 self.race_deadline(),
                 self.peer_log.deadline(),
                 self.greetings_deadline(),
+                self.watch.deadline(),
             ];
             wakers.timer.set(deadlines.into_iter().flatten().min());
             let message = wakers.next(&mut round, &mut self.relay).await;
@@ -197,6 +204,7 @@ impl<B: Binder> Control<B> {
             Message::Resolved(resolved) => self.resolved(resolved),
             Message::Host(event) => return self.host_event(event),
             Message::Sources(answers) => self.sources_answered(answers),
+            Message::RouteTo(answer) => self.route_answered(answer),
             Message::RoutesChanged => self.relay.routes_changed(&self.shared),
             Message::RouteAnswer(answer) => self.relay.answered(&answer, &self.shared),
             Message::RouteQuestion(question) => self.relay.ask(question, &self.shared),
@@ -230,6 +238,7 @@ impl<B: Binder> Control<B> {
         self.paths_tick();
         self.path_mtu_tick();
         self.race_tick();
+        self.links_tick();
         while let Some(line) = self.peer_log.next(now().instant) {
             line.write();
         }

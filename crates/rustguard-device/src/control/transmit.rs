@@ -14,7 +14,7 @@ use rustguard_core::{
     session::{HEADER_LEN, OVERHEAD, Sealer},
 };
 use rustguard_crypto::aead::{Frame, TAG_LEN};
-use rustguard_tun::{Endpoint, Network, Segments, Transmit};
+use rustguard_tun::{Endpoint, Network, Segments, Sent, Transmit};
 use std::sync::Arc;
 
 /// Bytes of waiting packets that are sealed and sent together.
@@ -31,18 +31,18 @@ pub(super) enum Payload {
 }
 
 impl<B: Binder> Control<B> {
-    /// Sends one datagram; returns true when it could not leave from the address it should have.
-    pub(super) fn transmit(&mut self, to: Endpoint, ds: u8, datagram: &[u8]) -> bool {
+    /// Sends one datagram.
+    pub(super) fn transmit(&mut self, to: Endpoint, ds: u8, datagram: &[u8]) -> Sent {
         let len = datagram.len();
         let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
         let Some(network) = self.sockets.first() else {
             // The interface is down.
             self.shared.drops.count(DropReason::SendFailed, 1);
-            return false;
+            return Sent { failed: 1, ..Sent::default() };
         };
         let sent = network.send(datagram, &[Transmit { to, segments, ds }]);
         self.shared.drops.count(DropReason::SendFailed, sent.failed);
-        sent.source_lost > 0
+        sent
     }
 
     /// Sends the packets that waited for the session, then gives the workers the sealer: their packets are newer.
@@ -132,7 +132,7 @@ impl<B: Binder> Control<B> {
             self.node.activity(peer, now.instant);
             self.wake_paths(peer);
         }
-        if self.transmit(endpoint, ds, &slab) {
+        if self.transmit(endpoint, ds, &slab).source_lost > 0 {
             shared.forget_source();
         }
         self.scratch = slab;

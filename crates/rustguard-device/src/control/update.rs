@@ -66,6 +66,7 @@ impl<B: Binder> Control<B> {
         if self.sockets.close() {
             tracing::info!("the interface was set down: the UDP port is closed, and sessions end");
             self.node.stop(&mut self.actions);
+            self.links_stop();
         }
     }
 
@@ -164,6 +165,9 @@ impl<B: Binder> Control<B> {
             overhead_tx: 0,
             handshakes: 0,
             source: Default::default(),
+            link: Default::default(),
+            look: None,
+            shown: Default::default(),
         };
         self.published.peers.insert(peer, Arc::clone(&entry.shared));
         if self.shared.filter.is_some() {
@@ -196,6 +200,7 @@ impl<B: Binder> Control<B> {
             entry.shared.sealer.store(None);
             self.shared.drops.count(DropReason::StagingFull, waiting.close(&self.shared.waiting_bytes));
             drop(waiting);
+            self.forget_link(peer, entry.look);
             self.forget_paths(peer, &entry);
             self.forget_path_mtu(peer, &entry);
             self.leave_race(peer, &entry);

@@ -1,7 +1,9 @@
 //! Why a peer cannot be talked to, as far as this side can know.
 
+use crate::key::to_base64;
+use rustguard_crypto::x25519::PublicKey;
 use std::{
-    fmt,
+    fmt, io,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -20,10 +22,56 @@ pub struct Problem {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// Initiations were sent, and nothing came back.
+    /// Initiations were sent, and nothing came back. WireGuard does not answer strangers, so a wrong key looks the same.
     NoAnswer {
         /// Where they were sent.
         endpoint: SocketAddr,
+        /// How the host routes to the endpoint, where it says so.
+        route: Option<Route>,
+    },
+    /// The peer's host refuses the port by ICMP.
+    PortUnreachable {
+        /// Where the initiations were sent.
+        endpoint: SocketAddr,
+    },
+    /// A router, or this host, reports by ICMP that the peer's host cannot be reached.
+    HostUnreachable {
+        /// Where the initiations were sent.
+        endpoint: SocketAddr,
+        /// How the host routes to the endpoint, where it says so.
+        route: Option<Route>,
+    },
+    /// The system refuses to send to the peer.
+    SendFailed {
+        /// Where the initiations should go.
+        endpoint: SocketAddr,
+        /// The system's error number; `None` where it refuses the tunnel's own datagrams only.
+        errno: Option<i32>,
+        /// How the host routes to the endpoint, where it says so.
+        route: Option<Route>,
+    },
+    /// The peer answers, and its answers do not open: the preshared keys differ.
+    PresharedKey,
+    /// The peer asks for cookies instead of answering: it is under load.
+    UnderLoad,
+    /// Somebody at the peer's endpoint initiates with a key that no peer has.
+    OtherKey {
+        /// The public key.
+        key: PublicKey,
+        /// From where.
+        endpoint: SocketAddr,
+    },
+    /// Somebody at the peer's endpoint sends handshake messages for another public key than ours.
+    NotForUs {
+        /// From where.
+        endpoint: SocketAddr,
+    },
+    /// The peer initiates again and again, and uses none of the sessions: our answers do not arrive, or the preshared keys differ.
+    Unconfirmed,
+    /// The peer's initiations have timestamps that are older than one before: its clock was set back.
+    ClockBehind {
+        /// By how much.
+        by: Duration,
     },
     /// The name of the peer's endpoint has no address.
     NotResolved {
@@ -44,6 +92,18 @@ pub enum Cause {
         /// Bytes of the IP datagram that it becomes outside.
         datagram: u32,
     },
+}
+
+/// How the host would route to an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Route {
+    /// The interface.
+    pub interface: String,
+    /// The next router; `None` where the endpoint is on the interface's own network.
+    pub gateway: Option<IpAddr>,
+    /// The address that the host sends from.
+    pub source: Option<IpAddr>,
 }
 
 impl Problem {
@@ -72,6 +132,15 @@ impl Cause {
             Self::NotResolved { .. } => "not-resolved",
             Self::SourceNotAllowed { .. } => "source-not-allowed",
             Self::PathMtu { .. } => "path-mtu",
+            Self::PortUnreachable { .. } => "port-unreachable",
+            Self::HostUnreachable { .. } => "host-unreachable",
+            Self::SendFailed { .. } => "send-failed",
+            Self::PresharedKey => "preshared-key",
+            Self::UnderLoad => "under-load",
+            Self::OtherKey { .. } => "other-key",
+            Self::NotForUs { .. } => "not-for-us",
+            Self::Unconfirmed => "unconfirmed",
+            Self::ClockBehind { .. } => "clock-behind",
         }
     }
 }
@@ -79,10 +148,60 @@ impl Cause {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoAnswer { endpoint } => write!(
+            Self::NoAnswer { endpoint, route } => {
+                write!(f, "nothing comes back from {endpoint}{}: ", By(route.as_ref()))?;
+                f.write_str(
+                    "the other side is down, a firewall drops its or our UDP packets, or its address, its port or one of the public \
+                     keys is wrong",
+                )
+            }
+            Self::PortUnreachable { endpoint } => write!(
                 f,
-                "nothing comes back from {endpoint}: the other side may be down, have another address, port or key, or be behind \
-                 a firewall that drops UDP"
+                "nobody listens on UDP port {} of {}, as that host itself reports: start WireGuard there, or correct the port. A \
+                 firewall that rejects the port reports the same",
+                endpoint.port(),
+                endpoint.ip()
+            ),
+            Self::HostUnreachable { endpoint, route } => {
+                write!(f, "{} cannot be reached{}: ", endpoint.ip(), By(route.as_ref()))?;
+                match route.as_ref().and_then(|route| route.gateway) {
+                    Some(gateway) => write!(f, "check the gateway {gateway}, and the address of the endpoint"),
+                    None => f.write_str("the machine is off or not on this network, or the address of the endpoint is wrong"),
+                }
+            }
+            Self::SendFailed { endpoint, errno, route } => {
+                write!(f, "this host refuses to send to {endpoint}{}", By(route.as_ref()))?;
+                match errno {
+                    Some(errno) => write!(f, ": {}; {}", io::Error::from_raw_os_error(*errno), remedy(*errno)),
+                    None => f.write_str(": a firewall rule of this host for the tunnel's port may forbid it"),
+                }
+            }
+            Self::PresharedKey => f.write_str(
+                "the other side answers, but its answers do not open: the preshared keys differ; set the same PresharedKey on both \
+                 sides, or none",
+            ),
+            Self::UnderLoad => f.write_str(
+                "the other side is under load, and asks for proof of our address (a cookie) before it answers: wait, or look for a \
+                 flood there",
+            ),
+            Self::OtherKey { key, endpoint } => write!(
+                f,
+                "{endpoint} has the public key {}, which is not this peer's: correct the PublicKey here",
+                *to_base64(&key.0)
+            ),
+            Self::NotForUs { endpoint } => write!(
+                f,
+                "{endpoint} sends handshakes that are for another public key than ours: correct the PublicKey of this machine there"
+            ),
+            Self::Unconfirmed => f.write_str(
+                "the other side begins handshakes, and uses none of our answers: they do not arrive (a firewall drops what this side \
+                 sends), or the preshared keys differ",
+            ),
+            Self::ClockBehind { by } => write!(
+                f,
+                "the clock of the other side is {} behind what it was at an earlier handshake, so that its handshakes are taken for \
+                 replays: set the clock there, or restart the tunnel here",
+                Span(*by)
             ),
             Self::NotResolved { name, error } => {
                 write!(
@@ -101,6 +220,86 @@ impl fmt::Display for Cause {
                 "packets longer than {packet} bytes do not reach this peer, shorter ones do: the path takes datagrams of \
                  {datagram} bytes, and loses longer ones; set MTU = {packet} in [Interface]"
             ),
+        }
+    }
+}
+
+/// What to do about an error of the system.
+fn remedy(errno: i32) -> &'static str {
+    use rustix::io::Errno;
+    match Errno::from_raw_os_error(errno) {
+        Errno::NETUNREACH => "there is no route: check the network of this host and the endpoint's address",
+        Errno::PERM => "a firewall rule of this host forbids it",
+        Errno::HOSTUNREACH | Errno::ACCESS | Errno::INVAL => "a route or rule of this host forbids it (`ip route get`)",
+        Errno::AFNOSUPPORT => "this host does not have that version of IP",
+        _ => "check the network of this host",
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "by {}", self.interface)?;
+        self.gateway.map_or(Ok(()), |gateway| write!(f, ", gateway {gateway}"))?;
+        self.source.map_or(Ok(()), |source| write!(f, ", from {source}"))
+    }
+}
+
+/// A route in brackets, or nothing.
+struct By<'a>(Option<&'a Route>);
+
+impl fmt::Display for By<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |route| write!(f, " ({route})"))
+    }
+}
+
+/// A length of time in whole units.
+struct Span(Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = (self.0 + Duration::from_millis(500)).as_secs();
+        let (count, unit) = match seconds {
+            0..120 => (seconds, "second"),
+            120..7_200 => (seconds / 60, "minute"),
+            7_200..172_800 => (seconds / 3_600, "hour"),
+            _ => (seconds / 86_400, "day"),
+        };
+        write!(f, "{count} {unit}{}", if count == 1 { "" } else { "s" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The control socket has a line for each, and its readers a limit.
+    #[test]
+    fn each_cause_is_one_line_that_names_what_matters() {
+        let endpoint: SocketAddr = "[2001:db8::1]:51820".parse().unwrap();
+        let route = Some(Route {
+            interface: "eth0".to_owned(),
+            gateway: Some("2001:db8::fe".parse().unwrap()),
+            source: Some("2001:db8::2".parse().unwrap()),
+        });
+        let key = PublicKey([1; 32]);
+        for (cause, words) in [
+            (Cause::NoAnswer { endpoint, route: route.clone() }, &["nothing comes back", "eth0", "firewall"][..]),
+            (Cause::PortUnreachable { endpoint }, &["nobody listens", "51820", "2001:db8::1"]),
+            (Cause::HostUnreachable { endpoint, route: route.clone() }, &["cannot be reached", "gateway 2001:db8::fe"]),
+            (Cause::SendFailed { endpoint, errno: Some(101), route: None }, &["Network is unreachable", "no route"]),
+            (Cause::SendFailed { endpoint, errno: Some(1), route }, &["not permitted", "firewall", "by eth0"]),
+            (Cause::PresharedKey, &["preshared keys differ", "PresharedKey"]),
+            (Cause::UnderLoad, &["under load"]),
+            (Cause::OtherKey { key, endpoint }, &["AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=", "PublicKey"]),
+            (Cause::NotForUs { endpoint }, &["another public key than ours"]),
+            (Cause::Unconfirmed, &["do not arrive", "preshared keys differ"]),
+            (Cause::ClockBehind { by: Duration::from_secs(7_260) }, &["clock", "2 hours behind"]),
+        ] {
+            let text = cause.to_string();
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+            assert!(text.len() < 500 && !text.contains(char::is_control) && !text.contains("  "), "{text}");
+            assert!(cause.kind().chars().all(|c| c == '-' || c.is_ascii_lowercase()));
         }
     }
 }

@@ -157,7 +157,7 @@ mod tests {
                 path_mtu: Some(PathMtu { packet: 1_340, datagram: 1_400, limited: true }),
                 drops: vec![DropCount { reason: DropReason::NotIp, packets: 6 }],
                 connection: Connection::Connecting { since: Duration::from_secs(5), attempts: 3 },
-                problem: Some(Problem::new(Cause::NoAnswer { endpoint: at }, Duration::from_secs(5))),
+                problem: Some(Problem::new(Cause::NoAnswer { endpoint: at, route: None }, Duration::from_secs(5))),
             }],
             relaying: RelayStatus::Rules("the chain `forward`".into()),
             relayed: 7,
