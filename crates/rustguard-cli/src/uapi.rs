@@ -12,7 +12,7 @@ use rustguard_quick::conf;
 use std::{
     fs,
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
-    net::SocketAddrV6,
+    net::{IpAddr, SocketAddrV6},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     time::Duration,
@@ -31,6 +31,8 @@ const MAX_ROUTING: u64 = 64 << 20;
 pub(crate) struct Device {
     pub(crate) private_key: Option<Zeroizing<[u8; 32]>>,
     pub(crate) listen_port: u16,
+    /// The addresses at which the device listens; all addresses if there are none.
+    pub(crate) listen_addresses: Vec<IpAddr>,
     pub(crate) fwmark: u32,
     /// Whether the device relays packets from peer to peer, in one word. Other implementations do not report it.
     pub(crate) relay: Option<String>,
@@ -231,6 +233,7 @@ impl Device {
             "private_key" => self.private_key = secret(value)?,
             "listen_port" => self.listen_port = value.parse()?,
             "fwmark" => self.fwmark = value.parse()?,
+            "rustguard_listen_address" => self.listen_addresses.push(value.parse()?),
             "rustguard_relay" => {
                 let (word, rules) = value.split_once(' ').map_or((value, None), |(word, rules)| (word, Some(rules)));
                 self.relay = Some(word.to_owned());

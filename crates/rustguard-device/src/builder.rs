@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use rustguard_core::routing::RoutingEngine;
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_tun::TunQueue;
-use std::num::NonZeroUsize;
+use std::{net::IpAddr, num::NonZeroUsize};
 use tokio::sync::mpsc;
 
 #[cfg(feature = "kernel")]
@@ -71,6 +71,15 @@ impl Builder {
     #[must_use]
     pub fn listen_port(mut self, port: u16) -> Self {
         self.settings.update.listen_port = Some(port);
+        self
+    }
+
+    /// Sets the addresses of this host at which the device listens, and from which it sends: at most one of each IP
+    /// version. A version without an address is not used. By default the device listens at all addresses. An address
+    /// that the host does not have is an error of the start.
+    #[must_use]
+    pub fn listen_addresses(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+        self.settings.listen_addresses = addresses.into_iter().collect();
         self
     }
 

@@ -122,7 +122,9 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
     binder: B,
 ) -> Result<JoinHandle<()>, StartError> {
     let (port, fwmark) = (settings.update.listen_port.take(), settings.update.fwmark.take());
-    let (mut sockets, networks) = Sockets::bind(binder, port.unwrap_or(0), fwmark.unwrap_or(0), queues.len())?;
+    let addresses = std::mem::take(&mut settings.listen_addresses);
+    let (mut sockets, networks) =
+        Sockets::bind(binder, port.unwrap_or(0), fwmark.unwrap_or(0), addresses, queues.len())?;
     let name = interface.as_ref().map_or("device", |interface| &interface.name).to_owned();
     let (senders, inbox) = channels();
     let shared = Arc::new(Shared {

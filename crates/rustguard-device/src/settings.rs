@@ -9,6 +9,7 @@ use crate::{
     status::Counter,
 };
 use rustguard_core::routing::RoutingEngine;
+use std::net::IpAddr;
 
 /// The default MTU in bytes, which is wg-quick's for an Ethernet underlay: 1,500 less IPv6 (40), UDP (8) and WireGuard
 /// (32).
@@ -25,6 +26,8 @@ pub(crate) type Counters = Box<dyn Fn() -> Vec<Counter> + Send>;
 pub(crate) struct Settings {
     /// The first configuration.
     pub(crate) update: Update,
+    /// Where the sockets listen; everywhere if there are none.
+    pub(crate) listen_addresses: Vec<IpAddr>,
     /// The MTU in bytes.
     pub(crate) mtu: u32,
     /// How often a name that cannot be resolved is tried again; `None` means without limit.
@@ -52,6 +55,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             update: Update::default(),
+            listen_addresses: Vec::new(),
             mtu: DEFAULT_MTU,
             resolution_retries: None,
             greet: false,

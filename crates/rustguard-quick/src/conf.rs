@@ -61,6 +61,9 @@ pub struct Interface {
     pub private_key: Option<StaticSecret>,
     /// `ListenPort`. Without it the system chooses a port.
     pub listen_port: Option<u16>,
+    /// `ListenAddress`: the addresses of this host at which the tunnel listens, at most one of each IP version. Without
+    /// it the tunnel listens at all addresses. RustGuard's own key.
+    pub listen_addresses: Vec<IpAddr>,
     /// `FwMark`: the mark of the encrypted packets. 0 (`off`) means no mark.
     pub fwmark: Option<u32>,
     /// `Address`, with host bits.

@@ -17,6 +17,7 @@ use send::{MAX_SEGMENTS, longest_run, send_all};
 use socket2::Socket;
 use std::{
     fmt, io,
+    net::IpAddr,
     os::fd::{AsFd, BorrowedFd},
 };
 
@@ -49,6 +50,9 @@ pub struct UdpOptions {
     /// 4.18, UDP_GRO since 5.0). If not, every datagram passes the kernel separately. That is for measurements, and for
     /// kernels and network drivers with bugs.
     pub offload: bool,
+    /// The addresses of this host at which the sockets listen, at most one of each family; a family without one gets no
+    /// socket. Where there are none, the sockets listen at all addresses.
+    pub addresses: Vec<IpAddr>,
 }
 
 impl UdpOptions {
@@ -70,12 +74,19 @@ impl UdpOptions {
         self.offload = offload;
         self
     }
+
+    /// Sets the addresses at which the sockets listen.
+    #[must_use]
+    pub fn addresses(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+        self.addresses = addresses.into_iter().collect();
+        self
+    }
 }
 
 impl Default for UdpOptions {
     /// Settings with a port that the system chooses, without a mark, with offload.
     fn default() -> Self {
-        Self { port: 0, fwmark: 0, offload: true }
+        Self { port: 0, fwmark: 0, offload: true, addresses: Vec::new() }
     }
 }
 
@@ -101,7 +112,9 @@ impl Udp {
     /// Binds a socket of each family. A family that the host does not have is left out.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`], or [`io::ErrorKind::PermissionDenied`] for a firewall mark without CAP_NET_ADMIN
+    /// [`io::ErrorKind::AddrInUse`], [`io::ErrorKind::AddrNotAvailable`] if the host does not have one of the
+    /// addresses, [`io::ErrorKind::InvalidInput`] for two addresses of a family, or
+    /// [`io::ErrorKind::PermissionDenied`] for a firewall mark without CAP_NET_ADMIN
     /// or a port below 1024. The messages name the port and the remedy.
     pub fn bind(options: &UdpOptions) -> io::Result<Self> {
         let mut queues = Self::bind_queues(options, 1)?;

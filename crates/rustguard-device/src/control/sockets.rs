@@ -7,7 +7,7 @@ use crate::{
     worker::WorkerHandle,
 };
 use rustguard_tun::{TunQueue, udp::UdpOptions};
-use std::{io, sync::Arc};
+use std::{io, net::IpAddr, sync::Arc};
 
 /// The sockets, by which port and with which mark they were bound, and the workers.
 pub(super) struct Sockets<B: Binder> {
@@ -17,6 +17,8 @@ pub(super) struct Sockets<B: Binder> {
     workers: Vec<WorkerHandle<B::Network>>,
     port: u16,
     fwmark: u32,
+    /// Where the sockets listen; everywhere if there are none.
+    addresses: Vec<IpAddr>,
     /// The interface was set down, and has not been set up since.
     closed: bool,
 }
@@ -27,10 +29,11 @@ impl<B: Binder> Sockets<B> {
         mut binder: B,
         port: u16,
         fwmark: u32,
+        addresses: Vec<IpAddr>,
         workers: usize,
     ) -> Result<(Self, Vec<B::Network>), UpdateError> {
-        let Bound { workers, control, port, .. } = bind(&mut binder, port, fwmark, workers)?;
-        Ok((Self { binder, networks: control, workers: Vec::new(), port, fwmark, closed: false }, workers))
+        let Bound { workers, control, port, .. } = bind(&mut binder, port, fwmark, &addresses, workers)?;
+        Ok((Self { binder, networks: control, workers: Vec::new(), port, fwmark, addresses, closed: false }, workers))
     }
 
     /// Starts a thread for each of these sockets and the TUN queues that belong to it.
@@ -50,6 +53,11 @@ impl<B: Binder> Sockets<B> {
 
     pub(super) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Where the sockets listen; everywhere if there are none.
+    pub(super) fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
     }
 
     pub(super) fn fwmark(&self) -> u32 {
@@ -80,7 +88,8 @@ impl<B: Binder> Sockets<B> {
 
     /// Binds new sockets for all workers. The old ones are closed only when the new ones are there.
     fn rebind(&mut self, port: u16, fwmark: u32) -> Result<(), UpdateError> {
-        let Bound { workers, control, port, .. } = bind(&mut self.binder, port, fwmark, self.workers.len())?;
+        let Bound { workers, control, port, .. } =
+            bind(&mut self.binder, port, fwmark, &self.addresses, self.workers.len())?;
         for (worker, network) in self.workers.iter().zip(workers) {
             worker.replace_network(Some(network));
         }
@@ -123,8 +132,9 @@ fn bind<B: Binder>(
     binder: &mut B,
     port: u16,
     fwmark: u32,
+    addresses: &[IpAddr],
     workers: usize,
 ) -> Result<Bound<B::Network, B::Control>, UpdateError> {
-    let options = UdpOptions::new(port).fwmark(fwmark);
+    let options = UdpOptions::new(port).fwmark(fwmark).addresses(addresses.iter().copied());
     binder.bind(&options, workers).map_err(|cause| UpdateError::Port { port, cause })
 }

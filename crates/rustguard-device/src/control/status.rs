@@ -44,6 +44,7 @@ impl<B: Binder> Control<B> {
             public_key: self.node.public_key(),
             up: !self.sockets.are_closed(),
             listen_port: self.sockets.port(),
+            listen_addresses: self.sockets.addresses().to_vec(),
             fwmark: self.sockets.fwmark(),
             peers: peers.collect(),
             relaying: self.relay.status(),

@@ -33,6 +33,9 @@ pub(super) fn status(status: &Status, secrets: &Secrets, names: bool) -> Zeroizi
         line(&mut out, "fwmark", status.fwmark);
     }
     if names {
+        for address in &status.listen_addresses {
+            line(&mut out, "rustguard_listen_address", address);
+        }
         match &status.relaying {
             RelayStatus::Rules(what) => line(&mut out, "rustguard_relay", format!("rules {what}")),
             other => line(&mut out, "rustguard_relay", other.word()),
@@ -132,6 +135,7 @@ mod tests {
             public_key: None,
             up: true,
             listen_port: 51820,
+            listen_addresses: vec!["192.0.2.1".parse().unwrap()],
             fwmark: 7,
             peers: vec![PeerStatus {
                 name: Some("laptop".into()),

@@ -17,9 +17,10 @@ use rustguard_device::{PathSpec, PresharedKey};
 use std::{collections::HashMap, net::IpAddr, ops::Range, time::Duration};
 
 /// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
-const INTERFACE_KEYS: [&str; 19] = [
+const INTERFACE_KEYS: [&str; 20] = [
     "PrivateKey",
     "ListenPort",
+    "ListenAddress",
     "FwMark",
     "Address",
     "DNS",
@@ -382,6 +383,7 @@ impl<'a> Parser<'a> {
         let many = matches!(
             known,
             "Address"
+                | "ListenAddress"
                 | "DNS"
                 | "AllowedIPs"
                 | "Announce"
@@ -442,6 +444,11 @@ impl<'a> Parser<'a> {
             "ListenPort" => {
                 self.interface.listen_port = self.value(key, value, |text| value::number(text, 0..=65_535));
             }
+            "ListenAddress" => {
+                for item in value.list() {
+                    self.listen_address(item);
+                }
+            }
             "FwMark" => self.interface.fwmark = self.value(key, value, value::fwmark),
             "Address" => {
                 for item in value.list() {
@@ -488,6 +495,18 @@ impl<'a> Parser<'a> {
                 }
             }
         }
+    }
+
+    fn listen_address(&mut self, item: Piece<'a>) {
+        let Some(address) = self.value("ListenAddress", item, value::listen_address) else { return };
+        if let Some(first) = self.interface.listen_addresses.iter().find(|first| first.is_ipv4() == address.is_ipv4()) {
+            let version = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+            let message = format!("ListenAddress has a second {version} address after {first}: `{}`", item.str());
+            let help = "a tunnel listens at one address of each IP version, or at all addresses without ListenAddress";
+            self.diagnostics.push(Diagnostic::error(item.span(), message).help(help));
+            return;
+        }
+        self.interface.listen_addresses.push(address);
     }
 
     fn address(&mut self, item: Piece<'a>) {

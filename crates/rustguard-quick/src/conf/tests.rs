@@ -12,7 +12,7 @@ const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
 pub(super) fn full() -> String {
     format!(
         "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com, ~corp.example\nMTU = 1400\nTable = 7\nSaveConfig = true\nHandshakeOnUp = false\n\
-         Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nRedistribute = 192.168.0.0/16, default\nPin = 10.7.0.5/32 {PEER}, fd07::/64 {OTHER}\nSourceCheck = Log\nNodeName = gw-1\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenPort = 51820\nFwMark = 0xca6c\n\
+         Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nRedistribute = 192.168.0.0/16, default\nPin = 10.7.0.5/32 {PEER}, fd07::/64 {OTHER}\nSourceCheck = Log\nNodeName = gw-1\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenAddress = 192.0.2.1, 2001:db8::1\nListenPort = 51820\nFwMark = 0xca6c\n\
          PrivateKey = {SECRET}\n\n# Name = laptop of Zoë\n[Peer]\nPublicKey = {PEER}\nPresharedKey = {OTHER}\n\
          AllowedIPs = 10.0.0.2/32, fd00::2/128\nEndpoint = vpn.example.com:51820\nPersistentKeepalive = 25\nRole = client\n\n\
          [Peer]\nPublicKey = {OTHER}\nRole = Router\nEndpoint = [2001:db8::1]:51820\n"
@@ -52,6 +52,10 @@ fn everything_is_read() {
     let interface = &config.interface;
     assert_eq!(*to_base64(&interface.private_key.as_ref().unwrap().to_bytes()), SECRET);
     assert_eq!((interface.listen_port, interface.fwmark, interface.mtu), (Some(51_820), Some(0xca6c), Some(1400)));
+    assert_eq!(
+        interface.listen_addresses,
+        ["192.0.2.1", "2001:db8::1"].map(|address| address.parse::<IpAddr>().unwrap())
+    );
     assert_eq!(interface.addresses, ["10.0.0.1/24", "fd00::1/64"].map(|net| net.parse().unwrap()));
     assert_eq!(interface.dns, ["10.0.0.53".parse::<IpAddr>().unwrap()]);
     assert_eq!(interface.dns_search, ["example.com", "~corp.example"]);
@@ -275,6 +279,13 @@ fn what_only_the_whole_shows() {
         (interface("MTU = 1279\nAddress = ::1"), "warning 3:7 MTU 1279 is too small for the IPv6 address"),
         (interface("MTU = 1\n"), "error 3:7 MTU must be a number from 576 to 65535, not `1`"),
         (interface("ListenPort = 1\nlistenport = 2"), "warning 4:1 ListenPort is given twice, first in line 3"),
+        (
+            interface("ListenAddress = 192.0.2.1\nListenAddress = 192.0.2.2"),
+            "error 4:17 ListenAddress has a second IPv4 address after 192.0.2.1: `192.0.2.2`",
+        ),
+        (interface("ListenAddress = 192.0.2.1:51820"), "error 3:17 ListenAddress must be addresses of this host"),
+        (interface("ListenAddress = 224.0.0.1"), "error 3:17 ListenAddress must be addresses of this host"),
+        (interface("ListenAddress = fe80::1"), "error 3:17 ListenAddress must be addresses of this host"),
         (interface("MTU ="), "warning 3:6 MTU has no value"),
         (interface("PostUp ="), "warning 3:9 PostUp has no command"),
         (interface("").replace(SECRET, &(["A"; 43].concat() + "=")), "error 2:14 PrivateKey is all zeros"),

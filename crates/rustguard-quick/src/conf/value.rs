@@ -205,6 +205,19 @@ pub(super) enum Dns {
     Search(String),
 }
 
+/// An address at which sockets can listen.
+pub(super) fn listen_address(text: &str) -> Result<IpAddr> {
+    let own = |address: &IpAddr| match address {
+        IpAddr::V4(address) => !address.is_multicast() && !address.is_broadcast(),
+        // Without a zone, a link-local address belongs to no interface.
+        IpAddr::V6(address) => !address.is_multicast() && !address.is_unicast_link_local(),
+    };
+    text.parse().ok().filter(own).ok_or_else(|| {
+        Problem::new(format!("must be addresses of this host, such as 203.0.113.7 or 2001:db8::7, not `{text}`"))
+            .help("the port has a key of its own: `ListenPort = 51820`")
+    })
+}
+
 /// A server's address, a search domain, or a `~domain`, in the notation of resolved.conf(5).
 pub(super) fn dns(text: &str) -> Result<Dns> {
     if let Ok(address) = text.parse() {

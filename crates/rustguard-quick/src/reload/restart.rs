@@ -32,9 +32,14 @@ impl Difference {
             let reason = "the routing protocol is chosen when the tunnel starts";
             return vec![NeedsRestart { setting: "Routing", reason }];
         }
+        let mut needed = Vec::new();
+        if interface.listen_addresses.is_some() {
+            let reason = "the sockets get their addresses when the tunnel starts";
+            needed.push(NeedsRestart { setting: "ListenAddress", reason });
+        }
         // Without a routing protocol its settings have no effect.
         if from.interface.routing == Routing::Static {
-            return Vec::new();
+            return needed;
         }
         let mut to = from.clone();
         self.apply_to(&mut to);
@@ -56,8 +61,9 @@ impl Difference {
             ),
             (has_default(from) && interface.fwmark.is_some(), "FwMark", TABLES),
         ];
-        let needed = settings.into_iter().filter(|(changes, ..)| *changes);
-        needed.map(|(_, setting, reason)| NeedsRestart { setting, reason }).collect()
+        let changed = settings.into_iter().filter(|(changes, ..)| *changes);
+        needed.extend(changed.map(|(_, setting, reason)| NeedsRestart { setting, reason }));
+        needed
     }
 }
 

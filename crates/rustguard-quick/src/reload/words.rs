@@ -124,6 +124,9 @@ impl InterfaceDifference {
         if let Some(Changed { to: None, .. }) = self.listen_port {
             note_last(&mut lines, "the present port stays");
         }
+        push(&mut lines, "ListenAddress", &self.listen_addresses, |addresses| {
+            if addresses.is_empty() { "all".to_owned() } else { list(addresses) }
+        });
         push(&mut lines, "FwMark", &self.fwmark, |mark| match mark {
             None => "automatic".to_owned(),
             Some(0) => "off".to_owned(),

@@ -5,7 +5,7 @@ use crate::sys;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
     io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
 /// The size of the receive buffer in bytes. A full send queue of the peer's TCP must fit: with the default of 208 KiB,
@@ -77,18 +77,17 @@ pub(super) enum Claim {
 }
 
 pub(super) fn bind(domain: Domain, port: u16, options: &UdpOptions, claim: Claim) -> io::Result<Socket> {
+    let ip = listen_address(domain, options)?;
     let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
-    let any: SockAddr = if domain == Domain::IPV6 {
+    if domain == Domain::IPV6 {
         socket.set_only_v6(true)?;
         sys::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
         sys::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
-        SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into()
     } else {
         sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
         sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
         sys::set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)?;
-        SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into()
-    };
+    }
     if options.fwmark != 0 {
         set_mark(&socket, options.fwmark)?;
     }
@@ -98,7 +97,12 @@ pub(super) fn bind(domain: Domain, port: u16, options: &UdpOptions, claim: Claim
         // Needs Linux 5.0. Older kernels deliver every datagram separately.
         let _ = sys::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
     }
-    socket.bind(&any).map_err(|error| match error.raw_os_error() {
+    socket.bind(&SockAddr::from(SocketAddr::new(ip, port))).map_err(|error| match error.raw_os_error() {
+        // IP_FREEBIND would hide a mistyped address: nothing would ever arrive.
+        Some(libc::EADDRNOTAVAIL) if !options.addresses.is_empty() => io::Error::new(
+            error.kind(),
+            format!("no interface of this host has the address {ip}: correct ListenAddress, or start the tunnel when the host has the address"),
+        ),
         Some(libc::EADDRINUSE) => {
             let message =
                 format!("UDP port {port} is in use by another program: choose another ListenPort, or end that program");
@@ -111,6 +115,22 @@ pub(super) fn bind(domain: Domain, port: u16, options: &UdpOptions, claim: Claim
         _ => error,
     })?;
     Ok(socket)
+}
+
+/// The address at which the socket of this family listens. The error for a family without one is that of a host without
+/// the family.
+fn listen_address(domain: Domain, options: &UdpOptions) -> io::Result<IpAddr> {
+    let any = if domain == Domain::IPV6 { Ipv6Addr::UNSPECIFIED.into() } else { IpAddr::from(Ipv4Addr::UNSPECIFIED) };
+    if options.addresses.is_empty() {
+        return Ok(any);
+    }
+    let mut of_family = options.addresses.iter().filter(|address| address.is_ipv6() == any.is_ipv6());
+    let address = of_family.next().ok_or_else(|| io::Error::from_raw_os_error(libc::EAFNOSUPPORT))?;
+    if let Some(second) = of_family.next() {
+        let message = format!("a tunnel listens at one address of each IP version, not at {address} and {second}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    Ok(*address)
 }
 
 pub(super) fn set_mark(socket: &Socket, mark: u32) -> io::Result<()> {

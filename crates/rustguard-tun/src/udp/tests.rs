@@ -287,3 +287,23 @@ fn a_mark_is_set_on_both_families_and_all_handles() {
         assert_eq!(marks(&udp), [0; 2]);
     });
 }
+
+#[test]
+fn sockets_listen_at_the_given_address_alone() {
+    isolated("listening at one address", || {
+        let here: IpAddr = "127.0.0.2".parse().unwrap();
+        let udp = Udp::bind(&UdpOptions::default().addresses([here])).unwrap();
+        assert!(!udp.has_ipv6(), "no IPv6 address was given");
+        // Another socket has the same port at another address, and nobody has it twice.
+        let other = std::net::UdpSocket::bind(("127.0.0.3", udp.port())).unwrap();
+        assert_eq!(std::net::UdpSocket::bind((here, udp.port())).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(other);
+
+        let absent = UdpOptions::default().addresses(["192.0.2.7".parse().unwrap()]);
+        let error = Udp::bind(&absent).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+        assert!(error.to_string().contains("no interface of this host has the address 192.0.2.7"), "{error}");
+        let two = UdpOptions::default().addresses([here, "127.0.0.3".parse().unwrap()]);
+        assert_eq!(Udp::bind(&two).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    });
+}

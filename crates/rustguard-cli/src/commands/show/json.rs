@@ -6,6 +6,7 @@ use serde::Serialize;
 use std::{
     collections::BTreeMap,
     io::{self, Write},
+    net::IpAddr,
 };
 use zeroize::Zeroizing;
 
@@ -16,6 +17,9 @@ struct JsonDevice<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     private_key: Option<Zeroizing<String>>,
     listen_port: u16,
+    /// The addresses at which the device listens. Without this field it listens at all of them.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    listen_addresses: &'a [IpAddr],
     fwmark: Option<u32>,
     /// Whether RustGuard relays packets from peer to peer: `on`, `off`, `isolated`, `rules` (netfilter has rules for
     /// forwarded packets), or `unknown`.
@@ -95,6 +99,7 @@ fn device<'a>(interface: &'a str, device: &'a Device, secrets: bool) -> JsonDevi
         public_key: device.public_key().map(|key| to_base64(&key.0)),
         private_key: shown(&device.private_key),
         listen_port: device.listen_port,
+        listen_addresses: &device.listen_addresses,
         fwmark: Some(device.fwmark).filter(|&mark| mark > 0),
         relay: device.relay.as_deref(),
         relay_rules: device.relay_rules.as_deref(),

@@ -113,6 +113,10 @@ impl<W: Write> Page<'_, W> {
         self.line("public key", &*public_key(device))?;
         self.secret("private key", device.private_key.as_ref())?;
         self.line("listening port", device.listen_port)?;
+        if !device.listen_addresses.is_empty() {
+            let addresses: Vec<_> = device.listen_addresses.iter().map(ToString::to_string).collect();
+            self.line("listening address", addresses.join(", "))?;
+        }
         if device.fwmark != 0 {
             self.line("fwmark", format!("{:#x}", device.fwmark))?;
         }
