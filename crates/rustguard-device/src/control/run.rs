@@ -294,6 +294,10 @@ impl<B: Binder> Control<B> {
         match event {
             HostEvent::LinkMtu(mtu) => self.shared.mtu.store(mtu, Relaxed),
             HostEvent::LinkNetwork(network, present) => self.shared.set_network(network, present),
+            HostEvent::LinkMoved => tracing::info!(
+                "the interface was moved to another network namespace: the UDP sockets stay in this one; addresses and routes \
+                 are gone, and have to be set there"
+            ),
             HostEvent::LinkDeleted => return Some(CloseReason::InterfaceDeleted),
             HostEvent::NetworkChanged => {
                 self.network_changed();

@@ -10,6 +10,8 @@ use std::net::IpAddr;
 pub enum HostEvent {
     /// The interface was deleted. This is the last event.
     LinkDeleted,
+    /// The interface was moved to another network namespace, and is down. Its addresses and routes are gone.
+    LinkMoved,
     /// The interface's new MTU in bytes.
     LinkMtu(u32),
     /// The interface has, or has lost, an IPv4 address of this network.

@@ -1,7 +1,7 @@
 //! Interfaces and addresses in the kernel.
 
 use super::{
-    errno::{ENODEV, errno},
+    errno::{EINVAL, ENODEV, errno},
     error::KernelError,
     netlink::Netlink,
 };
@@ -49,6 +49,21 @@ impl Netlink {
     /// The kernel did not answer.
     pub async fn link_by_index(&self, index: u32) -> Result<Option<Link>, KernelError> {
         self.link(self.handle().link().get().match_index(index)).await
+    }
+
+    /// The interface with this index in another network namespace, by the number that this namespace has for it; `None`
+    /// if there is no such interface or namespace.
+    ///
+    /// # Errors
+    /// The kernel did not answer, or this process may not ask there (it needs CAP_NET_ADMIN in the other namespace).
+    pub(super) async fn link_elsewhere(&self, namespace: i32, index: u32) -> Result<Option<Link>, KernelError> {
+        let mut request = self.handle().link().get().match_index(index);
+        request.message_mut().attributes.push(LinkAttribute::IfNetnsId(namespace));
+        match self.link(request).await {
+            // The namespace has gone.
+            Err(KernelError::Netlink { source, .. }) if source.raw_os_error() == Some(EINVAL) => Ok(None),
+            answer => answer,
+        }
     }
 
     async fn link(&self, request: rtnetlink::LinkGetRequest) -> Result<Option<Link>, KernelError> {

@@ -14,7 +14,7 @@ use rtnetlink::{
     packet_route::{
         AddressFamily, RouteNetlinkMessage,
         address::{AddressAttribute, AddressMessage},
-        link::{LinkFlags, LinkMessage},
+        link::{LinkAttribute, LinkFlags, LinkMessage},
         route::{RouteAttribute, RouteFlags, RouteMessage, RouteType},
     },
 };
@@ -23,17 +23,27 @@ use std::{
     fmt,
     net::IpAddr,
     pin::Pin,
+    time::Duration,
 };
-use tokio::task::JoinHandle;
+use tokio::{
+    task::JoinHandle,
+    time::{Interval, MissedTickBehavior},
+};
 
 /// The kernel's table of its own addresses, RT_TABLE_LOCAL. Its routes only repeat the address messages.
 const LOCAL_TABLE: u32 = 255;
+
+/// How often an interface in another network namespace is looked at. The kernel announces its changes only there. A look
+/// costs about 20 µs.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// A subscription to the kernel's announcements, filtered for one interface.
 pub struct Monitor {
     messages: Pin<Box<dyn Stream<Item = NetlinkMessage<RouteNetlinkMessage>> + Send>>,
     netlink: Netlink,
     view: View,
+    /// When to look at an interface in another namespace.
+    look: Interval,
     task: JoinHandle<()>,
 }
 
@@ -52,7 +62,9 @@ impl Monitor {
             None => view.gone(),
         }
         netlink.addresses_of(index).await?.iter().for_each(|address| view.address_is(address, true));
-        Ok(Self { messages: Box::pin(messages.map(|(message, _)| message)), netlink, view, task })
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Self { messages: Box::pin(messages.map(|(message, _)| message)), netlink, view, look, task })
     }
 
     /// The interface's last announced MTU in bytes; `None` after the interface was deleted.
@@ -70,7 +82,13 @@ impl Monitor {
             if self.view.deleted {
                 return None;
             }
-            let first = self.messages.next().await?;
+            let first = tokio::select! {
+                message = self.messages.next() => message?,
+                _ = self.look.tick(), if self.view.away.is_some() => {
+                    self.look_there().await;
+                    continue;
+                }
+            };
             let mut overrun = self.view.see(&first);
             // The other messages of a burst are already there and become one event.
             while let Some(Some(message)) = self.messages.next().now_or_never() {
@@ -82,12 +100,28 @@ impl Monitor {
         }
     }
 
+    /// Looks at the interface in the other namespace.
+    async fn look_there(&mut self) {
+        let Some(Away { namespace, index }) = self.view.away else { return };
+        match self.netlink.link_elsewhere(namespace, index).await {
+            Ok(Some(link)) => self.view.link_is(link),
+            // It was moved on, or deleted. The workers notice the latter.
+            Ok(None) => self.view.away = None,
+            Err(error) => {
+                tracing::warn!("changes of the interface in the other network namespace will not be noticed: {error}");
+                self.view.away = None;
+            }
+        }
+    }
+
     /// Announcements were lost because too many arrived at once. Queries the current state instead. If that fails too,
     /// the interface's next announcement corrects the state.
     async fn look_again(&mut self) {
         self.view.network_changed();
         match self.netlink.link_by_index(self.view.index).await {
-            Ok(Some(link)) => self.view.link_is(link),
+            Ok(Some(link)) => self.view.link_is_here(link),
+            // If it was deleted, the workers notice.
+            Ok(None) if self.view.moved => {}
             Ok(None) => self.view.gone(),
             Err(error) => tracing::warn!("{error}"),
         }
@@ -119,11 +153,32 @@ struct View {
     carriers: HashMap<u32, bool>,
     pending: VecDeque<HostEvent>,
     deleted: bool,
+    /// The interface was moved to another network namespace.
+    moved: bool,
+    /// Where it is, as far as it is known there.
+    away: Option<Away>,
+}
+
+/// The place of an interface in another network namespace.
+#[derive(Clone, Copy, Debug)]
+struct Away {
+    /// This namespace's number for the other one.
+    namespace: i32,
+    /// The interface's index there.
+    index: u32,
 }
 
 impl View {
     fn new(index: u32) -> Self {
-        Self { index, link: None, carriers: HashMap::new(), pending: VecDeque::new(), deleted: false }
+        Self {
+            index,
+            link: None,
+            carriers: HashMap::new(),
+            pending: VecDeque::new(),
+            deleted: false,
+            moved: false,
+            away: None,
+        }
     }
 
     /// Processes a message. Returns whether it reports lost messages.
@@ -137,14 +192,14 @@ impl View {
             // Messages of family AF_BRIDGE concern a bridge's port. An interface that leaves a bridge is not deleted.
             RouteNetlinkMessage::NewLink(link) if link.header.interface_family == AddressFamily::Unspec => {
                 if link.header.index == self.index {
-                    self.link_is(Link::from_message(link));
+                    self.link_is_here(Link::from_message(link));
                 } else {
                     self.other_link(link);
                 }
             }
             RouteNetlinkMessage::DelLink(link) if link.header.interface_family == AddressFamily::Unspec => {
                 if link.header.index == self.index {
-                    self.gone();
+                    self.left(link);
                 } else {
                     self.carriers.remove(&link.header.index);
                     self.network_changed();
@@ -191,6 +246,32 @@ impl View {
                 self.push_once(HostEvent::LinkRegained(index));
             }
         }
+    }
+
+    fn link_is_here(&mut self, now: Link) {
+        (self.moved, self.away) = (false, None);
+        self.link_is(now);
+    }
+
+    /// The interface has left this namespace. Since Linux 4.15 the message says whether it was moved, and since 4.20 what its
+    /// index is there.
+    fn left(&mut self, message: &LinkMessage) {
+        let namespace = message.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::NewNetnsId(namespace) => Some(*namespace),
+            _ => None,
+        });
+        let Some(namespace) = namespace else { return self.gone() };
+        let index = message.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::NewIfIndex(index) => u32::try_from(*index).ok(),
+            _ => None,
+        });
+        self.moved = true;
+        self.away = Some(Away { namespace, index: index.unwrap_or(self.index) });
+        if let Some(link) = self.link.as_mut().filter(|link| link.up) {
+            link.up = false;
+            self.pending.push_back(HostEvent::LinkDown);
+        }
+        self.pending.push_back(HostEvent::LinkMoved);
     }
 
     fn gone(&mut self) {
