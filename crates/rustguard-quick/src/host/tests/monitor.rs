@@ -15,6 +15,7 @@ fn the_monitor_sees_the_interface_and_the_network() {
         assert_eq!(monitor.next().await, Some(HostEvent::LinkUp));
         // Changes of the interface itself are not network changes; the following ones are.
         sh("ip addr add 10.9.0.2/24 dev wg0; ip route add 10.20.0.0/16 dev wg0; ip link set wg0 mtu 1290");
+        assert_eq!(monitor.next().await, Some(HostEvent::LinkNetwork("10.9.0.2/24".parse().unwrap(), true)));
         assert_eq!(monitor.next().await, Some(HostEvent::LinkMtu(1290)));
         sh("ip route add 10.30.0.0/16 dev up0");
         assert_eq!(monitor.next().await, Some(HostEvent::NetworkChanged));
