@@ -231,6 +231,7 @@ mod tests {
         Device {
             private_key: Some(Zeroizing::new([8; 32])),
             listen_port: 51_820,
+            listen_addresses: Vec::new(),
             fwmark: 0xca6c,
             relay: Some("rules".to_owned()),
             relay_rules: Some("the chain `x`".to_owned()),
