@@ -1,6 +1,6 @@
 //! `rustguard doctor`: a healthy set-up, and broken ones, each of which it has to name.
 use anyhow::{Context as _, Result, ensure};
-use rustguard_tests::{Ended, Keypair, Lab, Node, Outside, Pair, Program, Tunnel, Up, scenario_of_rustguard};
+use rustguard_tests::{Ended, Keypair, Lab, Node, Outside, Pair, Program, Tunnel, Up, network, scenario_of_rustguard};
 use serde_json::Value;
 use std::process::Command;
 
@@ -30,8 +30,11 @@ impl Report {
             finding["check"] == check && words.iter().all(|word| text.contains(word))
         };
         ensure!(found.iter().any(|finding| fits(&finding)), "no {verdict} {check} with {words:?}: {}", self.ended);
-        // The text about a peer has its remedy in it.
-        for finding in found.iter().filter(|finding| finding["check"] != "peers") {
+        // These texts have their remedy in them, and an unknown needs none.
+        let has_remedy = |finding: &&&Value| {
+            verdict != "unknown" && !["peers", "gateway"].iter().any(|check| finding["check"] == *check)
+        };
+        for finding in found.iter().filter(has_remedy) {
             ensure!(finding["remedy"].is_string(), "without a remedy: {finding}");
         }
         Ok(())
@@ -287,6 +290,23 @@ fn a_hub_that_does_not_forward() {
         let report = doctor(&pair.a, &file)?;
         report.names("warning", "forwarding", &["IPv4", "sysctl -w net.ipv4.ip_forward=1"])?;
         report.only(&[])
+    });
+}
+
+/// A `serve` with a full pool, a private endpoint, and a route to a network that it does not forward to.
+#[test]
+fn a_server_that_nobody_gets_beyond() {
+    scenario_of_rustguard("doctor", |lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &["--pool", "10.60.0.0/30", "--route", "10.1.0.0/24"])?;
+            network.ask(&["peer", "add", "laptop", "--conf", "-"])?;
+            let report = doctor(&network.server, "rgs")?;
+            report.names("warning", "pool", &["10.60.0.0/30", "full"])?;
+            report.names("wrong", "gateway", &["IPv4", "sysctl -w net.ipv4.ip_forward=1"])?;
+            report.names("unknown", "endpoint", &["10.1.0.1:51820", "--endpoint"])?;
+            report.only(&["gateway"])?;
+            served.stop()
+        })
     });
 }
 

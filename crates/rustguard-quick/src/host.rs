@@ -33,6 +33,7 @@
 //! use programs: `nft` and `resolvconf`. All functions are async and run on the caller's tokio runtime, which may be a
 //! current-thread runtime and needs I/O and time enabled. They work in the network namespace of the calling thread.
 
+mod admission;
 mod apply;
 mod change;
 mod command;
@@ -54,6 +55,7 @@ mod step;
 mod tests;
 mod undo;
 
+pub use admission::{Admission, admission};
 pub use apply::{Applied, apply, choose_fwmark};
 pub use config::{Gateway, HostConfig, Table};
 pub use error::{ChangeError, HostError, Warning};

@@ -10,6 +10,7 @@
 //! | `names` | the endpoints' names and the tunnel's name servers |
 //! | `firewall` | the rules for what arrives at the UDP port |
 //! | `forwarding` | the switches for packets from peer to peer |
+//! | `server` | what a `serve` needs: addresses, and ways to the networks behind it |
 //! | `peers` | the connection to each peer |
 //! | `kernel` | asks the kernel for the others |
 //! | `tunnel` | the tunnel that is checked |
@@ -25,6 +26,7 @@ mod names;
 mod peers;
 mod process;
 mod routes;
+mod server;
 mod tunnel;
 
 use crate::{arguments::Doctor, uapi};
@@ -99,8 +101,9 @@ async fn check(name: &str, file: Option<PathBuf>) -> Vec<Finding> {
             findings.extend(routes::check(&kernel, &tunnel).await);
         }
         findings.extend(forwarding::check(device));
+        findings.extend(server::check(name).await);
         if device.listen_port != 0 {
-            findings.push(firewall::check(device.listen_port));
+            findings.push(firewall::check(device.listen_port).await);
         }
     }
     findings.extend(names::check(&tunnel, &kernel).await);

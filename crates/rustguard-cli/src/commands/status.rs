@@ -29,7 +29,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&status)?)?;
         return Ok(());
     }
-    let obstacles = obstacles(&ask_status(interface)?);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let obstacles = runtime.block_on(obstacles(&ask_status(interface)?));
     let mut before: HashMap<PublicKey, (u64, u64)> = HashMap::new();
     let mut at = Instant::now();
     screen::show(arguments.watch, || {
@@ -55,11 +56,10 @@ fn ask_status(interface: &str) -> Result<Status> {
 }
 
 /// What keeps joined machines from the networks behind this host. Nothing is said if the host cannot be asked.
-fn obstacles(status: &Status) -> Vec<Obstacle> {
+pub(crate) async fn obstacles(status: &Status) -> Vec<Obstacle> {
     let pools = status.pools.iter().map(|pool| pool.prefix).collect();
     let gateway = Gateway { pools, networks: status.routes.clone() };
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return Vec::new() };
-    runtime.block_on(host::obstacles(&status.interface, &gateway, status.nat)).unwrap_or_default()
+    host::obstacles(&status.interface, &gateway, status.nat).await.unwrap_or_default()
 }
 
 /// The state for people. `rates` has the bytes per second from each peer and to it.

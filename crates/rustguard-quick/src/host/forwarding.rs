@@ -1,6 +1,6 @@
 //! Whether packets of a tunnel's machines get to networks behind this host, and the answers back. Nothing is changed.
 
-use super::{command, config::Gateway, error::HostError, link::is_v6, netlink::Netlink};
+use super::{admission::ruleset, config::Gateway, error::HostError, link::is_v6, netlink::Netlink};
 use ipnet::IpNet;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteType};
 use serde_json::Value;
@@ -152,13 +152,6 @@ async fn has_route(netlink: &Netlink, network: IpNet) -> bool {
         let through = route.attributes.iter().any(|attribute| matches!(attribute, RouteAttribute::Oif(_)));
         through && matches!(route.header.kind, RouteType::Unicast | RouteType::Local)
     })
-}
-
-/// The rules of nftables, which include those of iptables-nft. `None` if they cannot be read.
-async fn ruleset() -> Option<Value> {
-    let nft = command::find_program("nft")?;
-    let text = command::output(&nft, &["-j", "list", "ruleset"]).await?;
-    serde_json::from_str(&text).ok()
 }
 
 /// The chains that drop forwarded packets by their policy, where no rule of the table accepts the tunnel's interface.
