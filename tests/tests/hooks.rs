@@ -74,6 +74,13 @@ fn hooks_of_a_killed_tunnel_run_at_the_next_down_or_up() {
         hooked.up(lab)?.stop("TERM")?;
         let wrote = hooked.wrote()?;
         ensure!(wrote == ["pre-down", "post-down", "post-up", "pre-down", "post-down"], "{wrote:?}");
+
+        // Also by the name alone, when the file is gone.
+        hooked.up(lab)?.stop("KILL")?;
+        hooked.wrote()?;
+        fs::remove_file(&hooked.file)?;
+        let down = hooked.node.end_of(hooked.node.rustguard()?.args(["down", "wga"]))?;
+        ensure!(down.success() && hooked.wrote()? == ["pre-down", "post-down"], "{down}");
         Ok(())
     });
 }

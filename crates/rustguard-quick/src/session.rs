@@ -347,9 +347,9 @@ async fn clean_up_host(interface: &str) -> Result<bool, SessionError> {
     Ok(undone || owed.is_some())
 }
 
-/// Whether a killed process left changes to the host under this name.
+/// Whether a killed process left changes to the host, or hooks that have not run, under this name.
 pub fn left_behind(name: &str) -> bool {
-    interface::check_name(name).is_ok() && host::record_path(name).exists()
+    interface::check_name(name).is_ok() && (host::record_path(name).exists() || SessionRecord::exists(name))
 }
 
 /// wg's variable: a number, or `infinity`, which is the default.

@@ -112,6 +112,11 @@ impl SessionRecord {
         written.map_err(|source| SaveTunnelError::Record { action: "write", path, source })
     }
 
+    /// Whether an interface has a record. The name has to be valid.
+    pub(crate) fn exists(interface: &str) -> bool {
+        path(interface).exists()
+    }
+
     /// Removes the record of an interface.
     pub(crate) fn remove(interface: &str) {
         // Without the folder or the file there is nothing to remove, and `/run` is in memory.
