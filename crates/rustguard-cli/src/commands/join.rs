@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         tokio::select! {
             joined = joining => Ok::<_, anyhow::Error>(joined?),
-            () = give_up(arguments.timeout) => bail!("the machine has not joined within {}; see above", span(arguments.timeout.as_secs())),
+            () = give_up(arguments.timeout) => bail!("the machine has not joined within {}", span(arguments.timeout.as_secs())),
             _ = interrupt.recv() => bail!("ended by SIGINT before the machine has joined"),
             _ = terminate.recv() => bail!("ended by SIGTERM before the machine has joined"),
         }
