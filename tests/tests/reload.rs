@@ -9,7 +9,7 @@ use std::{
     ffi::OsString,
     fs,
     os::unix::{fs::PermissionsExt as _, net::UnixDatagram},
-    time::Duration,
+    time::{Duration, UNIX_EPOCH},
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -33,7 +33,11 @@ impl Running {
         let b = Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
         let a = Up::start_with(lab, &pair.a, &pair.conf_a, environment)?;
         pair.a.reaches(INSIDE_B[0], 10)?;
-        Ok(Self { pair, a, b })
+        let running = Self { pair, a, b };
+        // `wg` tells whole seconds: another handshake in the same one would not be seen.
+        let [ours, theirs] = running.handshakes()?;
+        eventually("the second after the handshake", SOON, || Ok(UNIX_EPOCH.elapsed()?.as_secs() > ours.max(theirs)))?;
+        Ok(running)
     }
 
     /// Writes the configuration of `a` to its file.
