@@ -61,6 +61,11 @@ fn an_edited_file_is_taken_over_by_the_tunnel_that_runs() {
         let ended = node.end_of(&mut edit(lab, &node, &file, "sed -i s/51802/51803/ $2")?)?;
         ensure!(ended.success() && ended.stdout.contains("51803"), "the changes are shown: {ended}");
         ensure!(node.run(&["wg", "show", "wga", "listen-port"])?.trim() == "51803", "not taken over");
+        // It is the only tunnel, so it needs no name, in whatever folder its file is.
+        let mut command = node.rustguard()?;
+        let ended = node.end_of(command.arg("edit").env_remove("VISUAL").env("EDITOR", "cat"))?;
+        ensure!(ended.success() && ended.stdout.contains("ListenPort = 51803"), "{ended}");
+        ended.says(&["wga.conf", "unchanged"])?;
 
         // Nothing changed, an editor that fails, and a mistake without a terminal to ask on: nothing happens.
         let ended = node.end_of(&mut edit(lab, &node, &file, "true")?)?;

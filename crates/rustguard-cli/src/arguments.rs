@@ -274,9 +274,10 @@ Examples:
     /// place of the file in one step, and the tunnel is reloaded if it runs with this file.
     #[command(after_help = "Example:\n  EDITOR=nano rustguard edit wg0")]
     Edit {
-        /// A configuration file, or the name of a file in /etc/wireguard or /etc/rustguard
+        /// A configuration file, or the name of a file in /etc/wireguard or /etc/rustguard [default: the file of the
+        /// only tunnel that is up]
         #[arg(value_name = "FILE|NAME")]
-        target: String,
+        target: Option<String>,
     },
 
     /// Print the part of a file that `wg setconf` reads, like wg-quick
@@ -384,9 +385,9 @@ Examples:
 /// `rustguard reload`.
 #[derive(Args, Debug)]
 pub(crate) struct Reload {
-    /// The name of a tunnel, or another configuration file for it
+    /// The name of a tunnel, or another configuration file for it [default: the only tunnel that is up]
     #[arg(value_name = "NAME|FILE")]
-    pub(crate) target: String,
+    pub(crate) target: Option<String>,
     /// Show the changes, and make none
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,

@@ -90,7 +90,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Set(arguments) => set::run(&arguments),
         Command::Save { interface } => set::save(&one::tunnel(interface.as_deref())?),
         Command::Strip { target } => strip::run(&target),
-        Command::Edit { target } => edit::run(&target),
+        Command::Edit { target } => edit::run(target.as_deref()),
         Command::Genkey => keys::genkey(),
         Command::Genpsk => keys::genpsk(),
         Command::Pubkey => keys::pubkey(),

@@ -4,7 +4,7 @@ use super::{
     check::{self, Reported},
     reload,
 };
-use crate::arguments;
+use crate::{arguments, one};
 use anyhow::{Context as _, Result, bail};
 use rustguard_device::interface::RUN_DIR;
 use rustguard_quick::{TunnelFile, conf, run_file};
@@ -23,8 +23,11 @@ use zeroize::Zeroizing;
 const DEFAULT_EDITOR: &str = "vi";
 
 /// Edits the file of a tunnel.
-pub(crate) fn run(target: &str) -> Result<()> {
-    let (path, interface) = conf::resolve_name(target)?;
+pub(crate) fn run(target: Option<&str>) -> Result<()> {
+    let (path, interface) = match target {
+        Some(target) => conf::resolve_name(target)?,
+        None => loaded(one::tunnel(None)?)?,
+    };
     let mut file = check::open(&path)?;
     // A tunnel that runs with another file is not concerned.
     let runs = run_file::running(&interface).is_some();
@@ -51,8 +54,16 @@ pub(crate) fn run(target: &str) -> Result<()> {
         writeln!(io::stderr(), "{interface} runs with another file, and does not change")?;
         return Ok(());
     }
-    let taken = reload::run(&arguments::Reload { target: interface.clone(), dry_run: false, json: false });
+    let taken = reload::run(&arguments::Reload { target: Some(interface.clone()), dry_run: false, json: false });
     taken.with_context(|| format!("{} is saved, but {interface} runs as before", path.display()))
+}
+
+/// The file that a running tunnel was started from, which may be in any folder.
+fn loaded(interface: String) -> Result<(PathBuf, String)> {
+    match TunnelFile::path_of(&interface)? {
+        Some(path) => Ok((path, interface)),
+        None => bail!("{interface} was not started from a file; name the file to edit"),
+    }
 }
 
 fn is_same(one: &Path, other: &Path) -> bool {

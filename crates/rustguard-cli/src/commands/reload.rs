@@ -3,6 +3,7 @@
 use super::check;
 use crate::{
     arguments::Reload,
+    one,
     output::{escape::escape, words::UNEXPECTED_ANSWER},
 };
 use anyhow::{Context as _, Result, bail};
@@ -30,7 +31,7 @@ struct Report<'a, T> {
 
 /// Asks the process of the tunnel, and prints the changes.
 pub(crate) fn run(arguments: &Reload) -> Result<()> {
-    let target = &arguments.target;
+    let target = &one::tunnel(arguments.target.as_deref())?;
     let mut wish = Wish::new().dry_run(arguments.dry_run);
     let interface = if target.contains('/') || target.ends_with(".conf") {
         let (path, interface) = conf::resolve_name(target)?;
@@ -84,7 +85,8 @@ fn print<T: Serialize + Display>(arguments: &Reload, interface: &str, file: &Pat
     match (changes.is_empty(), arguments.dry_run) {
         (true, _) => writeln!(out, "{interface} runs as {file} says; nothing to change")?,
         (false, true) => {
-            writeln!(out, "\nnothing was changed; to take {file} over: rustguard reload {}", arguments.target)?;
+            let target = arguments.target.as_deref().unwrap_or(interface);
+            writeln!(out, "\nnothing was changed; to take {file} over: rustguard reload {target}")?;
         }
         (false, false) => {}
     }
