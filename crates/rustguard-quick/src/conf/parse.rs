@@ -3,6 +3,7 @@
 mod checks;
 mod connectivity;
 mod layout;
+mod redact;
 mod routing;
 
 use super::{
@@ -11,6 +12,8 @@ use super::{
 };
 use ipnet::IpNet;
 pub(super) use layout::{EntryLayout, Layout, SectionLayout};
+pub use redact::redact;
+use redact::{is_configuration, quoted, without_keys};
 use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{PathSpec, PresharedKey};
@@ -49,9 +52,8 @@ const MAX_NAME: usize = 63;
 /// An IPv6 link carries 1280 bytes (RFC 8200, section 5). The kernel removes IPv6 from an interface with a smaller MTU.
 const MIN_MTU_IPV6: u16 = 1280;
 
-/// Text of at least this length, in bytes, may be a key that has lost a part. Messages do not repeat it where no such
-/// text is expected.
-const SECRET_LENGTH: usize = 32;
+/// The help where a value looks like a key, which may be a secret and is not shown.
+const KEY_ELSEWHERE: &str = "the value looks like a key: keys belong in PrivateKey, PublicKey and PresharedKey";
 
 /// Parses a file. The configuration is returned if no diagnostic is an error. The diagnostics are in the order of the
 /// file.
@@ -67,52 +69,6 @@ pub(super) fn parse_with_layout(text: &str) -> (Option<Config>, Vec<Diagnostic>,
         parser.line(line);
     }
     parser.finish()
-}
-
-/// `text`, with asterisks in place of every value that is a secret or may be one. The result is for showing the lines
-/// that diagnostics concern. Byte offsets do not change.
-pub fn redact(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut end = 0;
-    let mut hide = |secret: Piece<'_>| {
-        out.push_str(&text[end..secret.start]);
-        out.extend(std::iter::repeat_n('*', secret.end - secret.start));
-        end = secret.end;
-    };
-    let ours = is_configuration(text);
-    for line in lines(text) {
-        if !ours {
-            hide(line);
-            continue;
-        }
-        let entry = line.split_at_char('=').map(|(key, value)| (key.trim(), value.trim()));
-        let known = |key: Piece<'_>| {
-            INTERFACE_KEYS.iter().chain(&PEER_KEYS).find(|known| known.eq_ignore_ascii_case(key.str())).copied()
-        };
-        match entry.map(|(key, value)| (known(key), value)) {
-            Some((Some("PrivateKey" | "PresharedKey"), value)) => hide(value),
-            Some((Some(_), _)) => {}
-            // The key is misspelt or the line is malformed. Text that is long enough for a secret is treated as one.
-            _ => line
-                .words(|c: char| c.is_whitespace() || c == '=')
-                .filter(|word| word.end - word.start >= SECRET_LENGTH)
-                .for_each(&mut hide),
-        }
-    }
-    out.push_str(&text[end..]);
-    out
-}
-
-/// Whether the file is meant as a configuration: it has one of our sections, or a key that only WireGuard has. Another file, for
-/// example `/etc/shadow`, may hold secrets in any form. None of it is shown.
-fn is_configuration(text: &str) -> bool {
-    lines(text).any(|line| {
-        let line = line.trim().str();
-        let section = line.split_inclusive(']').next().unwrap_or_default();
-        let key = line.split('=').next().unwrap_or_default().trim();
-        ["[Interface]", "[Peer]"].iter().any(|known| known.eq_ignore_ascii_case(section))
-            || ["PrivateKey", "PublicKey", "AllowedIPs"].iter().any(|known| known.eq_ignore_ascii_case(key))
-    })
 }
 
 /// The only diagnostic of a file that is no configuration.
@@ -584,8 +540,9 @@ impl<'a> Parser<'a> {
             Ok(read) => Some(read),
             Err(Problem { message, help, range }) => {
                 let piece = range.map_or(value, |range| value.slice(range));
-                let mut error = Diagnostic::error(piece.span(), format!("{key} {message}"));
-                error.help = help;
+                let (message, has_key) = without_keys(&format!("{key} {message}"));
+                let mut error = Diagnostic::error(piece.span(), message);
+                error.help = if has_key { Some(KEY_ELSEWHERE.to_owned()) } else { help };
                 self.diagnostics.push(error);
                 None
             }
@@ -636,11 +593,6 @@ fn name_comment(comment: Piece<'_>) -> Option<Piece<'_>> {
 pub(super) fn is_name(text: &str) -> bool {
     let allowed = |c: char| c.is_alphanumeric() || " -_.@+:/()'".contains(c);
     (1..=MAX_NAME).contains(&text.chars().count()) && text.chars().all(allowed) && text.trim() == text
-}
-
-/// A key for a message, unless it could be a misplaced secret.
-fn quoted(key: Piece<'_>) -> String {
-    if key.str().len() < SECRET_LENGTH { format!("`{}`", key.str()) } else { "of this length".to_owned() }
 }
 
 /// The candidate that `text` most likely means.

@@ -313,6 +313,35 @@ fn no_secret_is_shown() {
     }
 }
 
+/// A private key in the wrong line is not shown, whole or without its end. What is expected there is shown.
+#[test]
+fn a_key_in_the_place_of_another_value_is_not_shown() {
+    for key in
+        ["MTU", "ListenPort", "Address", "DNS", "FwMark", "Table", "SaveConfig", "ListenAddress", "NodeName", "Pin"]
+    {
+        for value in [SECRET.to_owned(), SECRET[..36].to_owned(), format!("{SECRET}/24"), format!("10.0.0.1, {SECRET}")]
+        {
+            let text = format!("[Interface]\n{key} = {value} # {SECRET}\n");
+            let (_, diagnostics) = parse(&text);
+            assert!(!diagnostics.is_empty(), "{text}");
+            for Diagnostic { message, help, .. } in diagnostics {
+                assert!(!format!("{message}{help:?}").contains("YAnz"), "{message} {help:?}");
+            }
+            // Pins have public keys.
+            let shown = if key == "Pin" { redact(&text).replacen("YAnz", "", 1) } else { redact(&text) };
+            assert!(!shown.contains("YAnz"), "{shown}");
+        }
+    }
+    for key in ["Endpoint", "AllowedIPs", "PersistentKeepalive", "Role"] {
+        let (_, diagnostics) = parse(&peer(&format!("{key} = {SECRET}:51820")));
+        let said = format!("{diagnostics:?}");
+        assert!(!said.contains("YAnz") && said.contains("looks like a key"), "{said}");
+    }
+    let host = "d41d8cd98f00b204e9800998ecf8427e-and-more.example.org";
+    let text = peer(&format!("Endpoint = {host}"));
+    assert!(parse(&text).1[0].message.contains(host) && redact(&text).contains(host));
+}
+
 /// Root may check any file by mistake.
 #[test]
 fn nothing_of_another_file_is_shown() {

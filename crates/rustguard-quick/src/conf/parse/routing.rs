@@ -1,6 +1,6 @@
 //! The keys of `[Interface]` for a routing protocol.
 
-use super::{Diagnostic, Parser, Piece, SECRET_LENGTH, value};
+use super::{Diagnostic, Parser, Piece, redact::SECRET_LENGTH, value};
 use crate::conf::Pin;
 use rustguard_crypto::x25519::PublicKey;
 
