@@ -12,7 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(crate) enum Wakeup {
     /// The tunnel has to end.
     End,
-    /// SIGHUP: the tunnel reads its file again.
+    /// SIGHUP, and not because the terminal was closed: the tunnel reads its file again.
     Reload,
 }
 
