@@ -6,6 +6,7 @@ use rustguard_crypto::hash::hash;
 use std::{
     fmt,
     io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 use zeroize::Zeroizing;
@@ -89,7 +90,7 @@ impl File {
     pub fn replace(&mut self, text: Zeroizing<String>) -> Result<(), SaveError> {
         let failed = |source| SaveError::Io { path: self.path.clone(), source };
         let target = self.path.canonicalize().map_err(failed)?;
-        let mut new = AtomicWriteFile::open(&target).map_err(failed)?;
+        let mut new = beside(&target).map_err(failed)?;
         new.write_all(text.as_bytes()).map_err(failed)?;
         let now = std::fs::read(&target).map(Zeroizing::new).map_err(failed)?;
         if *now != self.text.as_bytes() {
@@ -101,6 +102,12 @@ impl File {
         }
         Ok(())
     }
+}
+
+/// Opens the file that will take the place of `target`. It gets the mode and the owner of `target` at once, but nobody
+/// else may open it in the moment before.
+fn beside(target: &Path) -> io::Result<AtomicWriteFile> {
+    AtomicWriteFile::options().mode(0o600).open(target)
 }
 
 impl fmt::Debug for File {
@@ -132,6 +139,14 @@ mod tests {
         file.replace("two".to_owned().into()).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().ino(), after.ino());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary file is left");
+    }
+
+    #[test]
+    fn no_other_user_can_open_the_new_file_before_it_has_its_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        // Without a file whose mode it takes over, the new one keeps the mode of its first moment.
+        let new = beside(&folder.path().join("wg0.conf")).unwrap();
+        assert_eq!(new.as_file().metadata().unwrap().mode() & 0o777, 0o600);
     }
 
     #[test]
