@@ -2,7 +2,8 @@
 //! way to the networks behind it, so that the hosts there can answer without a route back.
 //!
 //! The rules are in tables of their own, `rustguard_nat-NAME`. The switches for forwarding that are off are switched on,
-//! and off again at the end, unless another tunnel still needs them or somebody has changed them since.
+//! and off again at the end, unless another tunnel still needs them or somebody has changed them since. Each is a switch
+//! for all interfaces, also when it is switched off, so those that forwarded before are switched on again after it.
 //!
 //! With IPv6 forwarding, the kernel ignores router advertisements on interfaces where `accept_ra` is 1, and the host
 //! would lose its own default route when that expires. On these interfaces `accept_ra` is 2 in the meantime.
@@ -19,13 +20,16 @@ use super::{
 };
 use ipnet::IpNet;
 use std::{
+    collections::BTreeSet,
     fmt::Write,
     fs,
     io::ErrorKind::NotFound,
     path::{Path, PathBuf},
 };
 
-const IPV6_INTERFACES: &str = "/proc/sys/net/ipv6/conf";
+/// Below /proc/sys.
+const IPV4_INTERFACES: &str = "net/ipv4/conf";
+const IPV6_INTERFACES: &str = "net/ipv6/conf";
 
 /// Sets up translation and forwarding between the pools and the networks of the gateway.
 pub(super) async fn add(journal: &mut Journal, gateway: &Gateway) -> Result<(), HostError> {
@@ -42,6 +46,7 @@ pub(super) async fn add(journal: &mut Journal, gateway: &Gateway) -> Result<(), 
     command::run(&nft, &["-f", "-"], &script).await?;
     // Forwarding comes last, so that no packet leaves untranslated.
     if v4 {
+        keep_forwarding(journal, IPV4_INTERFACES)?;
         set(journal, FORWARDING_V4, "1")?;
     }
     if v6 {
@@ -54,6 +59,7 @@ pub(super) async fn add(journal: &mut Journal, gateway: &Gateway) -> Result<(), 
         for name in with_router_advertisements(&interface).into_iter().chain(others) {
             set(journal, &name, "2")?;
         }
+        keep_forwarding(journal, IPV6_INTERFACES)?;
         set(journal, FORWARDING_V6, "1")?;
     }
     Ok(())
@@ -104,14 +110,37 @@ fn needs(steps: &[Step], name: &str) -> Option<String> {
 
 /// The switches `accept_ra` of interfaces that would ignore router advertisements as soon as the host forwards.
 fn with_router_advertisements(tunnel: &str) -> Vec<String> {
-    let Ok(interfaces) = fs::read_dir(IPV6_INTERFACES) else { return Vec::new() };
-    let names = interfaces.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    let is = |name: &str, file: &str, value: &str| {
-        fs::read_to_string(Path::new(IPV6_INTERFACES).join(name).join(file)).is_ok_and(|text| text.trim() == value)
-    };
-    let names = names.filter(|name| !["all", "default", "lo", tunnel].contains(&name.as_str()));
-    let names = names.filter(|name| is(name, "accept_ra", "1") && is(name, "forwarding", "0"));
-    names.map(|name| format!("net/ipv6/conf/{name}/accept_ra")).collect()
+    let names = interfaces(IPV6_INTERFACES).filter(|name| !["all", "default", "lo", tunnel].contains(&name.as_str()));
+    let names = names.map(|name| format!("{IPV6_INTERFACES}/{name}"));
+    let names = names.filter(|name| is(&format!("{name}/accept_ra"), "1") && is(&format!("{name}/forwarding"), "0"));
+    names.map(|name| format!("{name}/accept_ra")).collect()
+}
+
+/// Records the interfaces that forward although the switch for all of them is off. That switch, set back, switches them
+/// off, and this step, which is undone after it, on again.
+fn keep_forwarding(journal: &mut Journal, folder: &str) -> Result<(), HostError> {
+    let forwards = |name: &String| is(&format!("{folder}/all/forwarding"), "0") && is(name, "1");
+    let single = interfaces(folder).map(|name| format!("{folder}/{name}/forwarding")).filter(forwards);
+    // Another tunnel has switched forwarding on already. The last of the two switches it off.
+    let others: Vec<_> = journal.others().flat_map(|other| other.steps).collect();
+    let others = others.into_iter().filter_map(|step| match step {
+        Step::Sysctl(sysctl) if sysctl.name.starts_with(folder) && sysctl.set == "0" => Some(sysctl.name),
+        _ => None,
+    });
+    for name in single.chain(others).collect::<BTreeSet<_>>() {
+        journal.record(Step::Sysctl(Sysctl { name, before: "1".to_owned(), set: "0".to_owned() }))?;
+    }
+    Ok(())
+}
+
+/// The names of the interfaces with settings, and `all` and `default`.
+fn interfaces(folder: &str) -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(path(folder)).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+fn is(name: &str, value: &str) -> bool {
+    fs::read_to_string(path(name)).is_ok_and(|text| text.trim() == value)
 }
 
 fn write(name: &str, value: &str) -> Result<(), HostError> {

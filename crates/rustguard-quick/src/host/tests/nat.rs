@@ -99,6 +99,27 @@ fn forwarding_that_was_on_stays_on() {
 }
 
 #[test]
+fn single_interfaces_that_forwarded_before_still_do() {
+    in_namespace!(single_interfaces_that_forwarded_before_still_do, async {
+        host();
+        tun("wg1");
+        sh("cd /proc/sys/net; echo 1 > ipv4/conf/up0/forwarding; echo 1 > ipv6/conf/up0/forwarding");
+        let single = || sh("cd /proc/sys/net; cat ipv4/conf/*/forwarding ipv6/conf/*/forwarding");
+        let before = single();
+        let networks = ["192.0.2.0/24", "2001:db8::/64"];
+        let one = apply(&gateway("wg0", &["10.9.0.0/24", "fd09::/64"], &networks)).await.unwrap();
+        let mut config = gateway("wg1", &["10.8.0.0/24", "fd08::/64"], &networks);
+        config.addresses = nets(&["10.8.0.2/24"]);
+        let two = apply(&config).await.unwrap();
+        let on = single();
+        one.undo().await.unwrap();
+        assert_eq!(single(), on, "the second still needs it");
+        two.undo().await.unwrap();
+        assert_eq!(single(), before);
+    });
+}
+
+#[test]
 fn obstacles_to_networks_behind_the_host_are_found() {
     in_namespace!(obstacles_to_networks_behind_the_host_are_found, async {
         host();
