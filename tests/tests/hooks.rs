@@ -100,6 +100,29 @@ fn a_record_that_others_may_change_runs_nothing() {
     });
 }
 
+/// Changes are undone only by a record that nobody else could write. Until then PostDown waits, and PreDown has run.
+#[test]
+fn a_record_of_others_undoes_nothing_and_no_hook_runs_twice() {
+    scenario_of_rustguard("hooks after a crash", |lab| {
+        let hooked = Hooked::new(lab, &[])?;
+        hooked.up(lab)?.stop("KILL")?;
+        hooked.wrote()?;
+        let steps = "/run/rustguard/wga.json";
+        fs::write(steps, "{}")?;
+        fs::set_permissions(steps, fs::Permissions::from_mode(0o666))?;
+        for wanted in [&["pre-down"][..], &[]] {
+            hooked.rustguard(&["down"])?.refused(&["others may change /run/rustguard/wga.json"])?;
+            let wrote = hooked.wrote()?;
+            ensure!(wrote == wanted, "{wrote:?}");
+        }
+        fs::remove_file(steps)?;
+        let down = hooked.rustguard(&["down"])?;
+        let wrote = hooked.wrote()?;
+        ensure!(down.success() && wrote == ["post-down"], "{down}{wrote:?}");
+        Ok(())
+    });
+}
+
 /// A tunnel that is ended while a hook hangs ends the hook, and everything is undone.
 #[test]
 fn a_hanging_hook_ends_with_the_tunnel() {

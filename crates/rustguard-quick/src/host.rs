@@ -62,7 +62,7 @@ pub use error::{ChangeError, HostError, Warning};
 pub use forwarding::{Obstacle, obstacles};
 pub use link::{delete_link, ipv6_available, link_exists, link_index, wait_link_gone};
 pub use mtu::tunnel_mtu;
-pub(crate) use record::namespace;
 pub use record::{Record, record_path};
+pub(crate) use record::{check_trusted, namespace};
 pub use step::{DnsEntry, Rule, RuleKind, Step, Sysctl};
 pub use undo::cleanup;

@@ -338,6 +338,9 @@ async fn clean_up_host(interface: &str) -> Result<bool, SessionError> {
     });
     if let Some(owed) = owed {
         hooks.run_late("PreDown", &owed.pre_down).await;
+        // If the next step fails, a later process tries it again, but does not run these again.
+        let post_down = DownHooks { pre_down: Vec::new(), ..owed.clone() };
+        report(SessionRecord { hooks: Some(post_down), ..record.clone() }.write(interface));
     }
     let undone = host::cleanup(&host::record_path(interface)).await?;
     if let Some(owed) = owed {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     fs,
     io::{self, Write as _},
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -90,14 +90,7 @@ impl SessionRecord {
         if hooks.namespace != host::namespace() {
             return Err("it ran in another network namespace".to_owned());
         }
-        // The record has commands. It is written so that only its owner could change it.
-        let path = path(interface);
-        for path in [path.parent().unwrap_or(&path), &path] {
-            let metadata = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
-            if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
-                return Err(format!("others may change {}", path.display()));
-            }
-        }
+        host::check_trusted(&path(interface)).map_err(|error| error.to_string())?;
         Ok(Some(hooks))
     }
 

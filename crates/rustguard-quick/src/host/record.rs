@@ -2,12 +2,13 @@
 //! the tunnel, or by the next process if this one was killed.
 
 use super::{error::HostError, step::Step};
-use atomic_write_file::AtomicWriteFile;
+use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
 use rustguard_device::interface::run_file;
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
     io::{self, Write},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -40,12 +41,25 @@ pub(super) fn read(path: &Path) -> Result<Option<Journal>, HostError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
+    check_trusted(path).map_err(failed)?;
     let record: Record = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
     if record.namespace != namespace() {
         tracing::warn!("{} is about another network namespace and is ignored", path.display());
         return Ok(None);
     }
     Ok(Some(Journal { record, path: Some(path.to_owned()), written: true }))
+}
+
+/// Returns an error if another user could have written this file. What a record says is done with this process's rights.
+pub(crate) fn check_trusted(path: &Path) -> io::Result<()> {
+    for path in [path.parent().unwrap_or(path), path] {
+        let metadata = fs::metadata(path)?;
+        if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+            let why = format!("others may change {}, so it is not trusted", path.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+    }
+    Ok(())
 }
 
 /// The record during the set-up.
@@ -82,6 +96,7 @@ impl Journal {
         let files = folder.into_iter().flatten().flatten().map(|entry| entry.path());
         let files = files.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
         // Other files, and records that are being written, are none.
+        let files = files.filter(|path| check_trusted(path).is_ok());
         let records = files.filter_map(|path| serde_json::from_slice::<Record>(&fs::read(path).ok()?).ok());
         records.filter(|other| other.interface != self.record.interface && other.namespace == self.record.namespace)
     }
@@ -150,7 +165,7 @@ fn write(path: &Path, record: &Record) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
-    let mut file = AtomicWriteFile::open(path)?;
+    let mut file = AtomicWriteFile::options().mode(0o600).preserve_mode(false).open(path)?;
     serde_json::to_writer_pretty(&mut file, record)?;
     file.write_all(b"\n")?;
     file.commit()
