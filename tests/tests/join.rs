@@ -179,7 +179,8 @@ fn approval() {
             network.try_ask(&["approve", "12x"])?.refused(&["eight digits"])?;
             // What an older program shows of them.
             network.try_ask(&["approve", &digits[2..]])?.refused(&["last six", "rustguard status"])?;
-            ensure!(network.ask(&["approve", digits])?.contains("good"), "who was approved");
+            let approved: Value = serde_json::from_str(&network.ask(&["approve", digits, "--json"])?)?;
+            ensure!(approved["answer"] == "approved" && approved["name"] == "good", "who was approved: {approved}");
             ensure!(joined(&mut one)?.success(), "{}", one.log());
             ensure!(!Path::new("/etc/rustguard/rg2.conf").exists(), "admitted without approval");
             let _machine = network.up(lab, 1)?;

@@ -241,6 +241,18 @@ fn stock_wireguard_by_configuration() {
             let text = network.ask(&["peer", "add", "box", "--public-key", key.trim()])?;
             ensure!(!text.contains("PrivateKey") && text.contains("[Peer]"), "{text}");
 
+            // The same for programs. The secrets are where the configuration is.
+            let json = |arguments: &[&str]| anyhow::Ok(serde_json::from_str::<Value>(&network.ask(arguments)?)?);
+            let path = lab.path("script.conf").display().to_string();
+            let added = json(&["peer", "add", "script", "--conf", &path, "--json"])?;
+            let public = network.server.sh(&format!("sed -n 's/^PrivateKey = //p' {path} | wg pubkey"))?;
+            ensure!(added["public_key"] == public.trim() && added["answer"] == "added", "{added}");
+            ensure!(added["addresses"][0].is_string() && added["config"].is_null(), "{added}");
+            let removed = json(&["peer", "rm", "script", "--json"])?;
+            ensure!(removed["answer"] == "removed" && removed["peer"] == "script", "{removed}");
+            let added = json(&["peer", "add", "script", "--conf", "-", "--json"])?;
+            ensure!(added["config"].as_str().is_some_and(|text| text.contains("PrivateKey = ")), "{added}");
+
             let qr = network.ask(&["peer", "add", "watch", "--qr"])?;
             ensure!(qr.contains('█') && qr.contains("scan"), "a QR code: {qr}");
             let qr = network.ask(&["invite", "new", "--qr", "--name", "guest", "--expires", "1h"])?;

@@ -1,6 +1,7 @@
 //! What people see of a mesh: `trace`, `map` and the demonstrations.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Lab, Mesh, Node, scenario_of_rustguard};
+use serde_json::Value;
 use std::{fs, time::Duration};
 
 /// A scenario about what only RustGuard has.
@@ -43,8 +44,7 @@ fn trace_tells_who_is_on_the_way() {
             contains(&text, &[&format!(" 1  {hop} (b) "), &format!(" 2  {to} ")])?;
             ensure!(!text.contains('*'), "{text}");
         }
-        let json: serde_json::Value =
-            serde_json::from_str(&says(&a.node, &["trace", "10.77.0.3", "-i", "wga", "--json"])?)?;
+        let json: Value = serde_json::from_str(&says(&a.node, &["trace", "10.77.0.3", "-i", "wga", "--json"])?)?;
         ensure!(json["hops"][0]["name"] == "b" && json["hops"][1]["answer"] == "reached", "{json}");
         ensure!(json["hops"][2].is_null() && json["route"]["next_hops"][0] == "b", "{json}");
 
@@ -81,6 +81,12 @@ fn the_map_has_neighbours_and_what_is_behind_them() {
         let lines =
             ["\"b\\ncost ", "\\nmetric ", "10.77.0.3/32", "\"phone\\nclient, silent\\n10.77.0.99/32\"", "n2 -- n3"];
         contains(&dot, &lines)?;
+        let map: Value = serde_json::from_str(&says(&a.node, &["map", "-i", "wga", "--json"])?)?;
+        let nodes = map["nodes"].as_array().context("nodes")?;
+        let kinds: Vec<_> = nodes.iter().filter_map(|node| node["kind"].as_str()).collect();
+        ensure!(kinds == ["here", "client", "neighbour", "further"] && nodes[2]["usable"] == true, "{map}");
+        let edges = map["edges"].as_array().context("edges")?;
+        ensure!(edges.iter().any(|edge| (&edge["from"], &edge["to"]) == (&2.into(), &3.into())), "{map}");
         let file = lab.path("mesh.svg");
         let name = file.to_str().context("a path in UTF-8")?;
         ensure!(says(&a.node, &["map", "-i", "wga", "-o", name])?.is_empty());

@@ -225,6 +225,9 @@ Examples:
         code: String,
         #[command(flatten)]
         interface: enrolment::Served,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 
     /// Show the state of a `serve`: window, invites, peers
@@ -315,7 +318,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   rustguard map -o mesh.svg
-  rustguard map --format dot | dot -Tpng > mesh.png")]
+  rustguard map --format dot | dot -Tpng > mesh.png
+  rustguard map --json | jq '.nodes[].name'")]
     Map(mesh::Map),
 
     /// Check configuration files

@@ -74,7 +74,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Join(arguments) => join::run(&arguments),
         Command::Open(arguments) => pairing::open(&arguments),
         Command::Close { interface } => pairing::close(&interface),
-        Command::Approve { code, interface } => pairing::approve(&code, &interface),
+        Command::Approve { code, interface, json } => pairing::approve(&code, &interface, json),
         Command::Status(arguments) => status::run(&arguments),
         Command::Invite(command) => invite::run(&command),
         Command::Peer(command) => peer::run(&command),

@@ -290,6 +290,9 @@ Examples:
         endpoint: Option<String>,
         #[command(flatten)]
         interface: Served,
+        /// Print JSON: the key and the addresses of the peer, and the configuration unless it goes into a file
+        #[arg(long, conflicts_with = "qr")]
+        json: bool,
     },
     /// Remove a peer. Its sessions end at once, and its key is not admitted again
     ///
@@ -304,6 +307,9 @@ Examples:
         revoke: bool,
         #[command(flatten)]
         interface: Served,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Give a peer another name
     Rename {

@@ -23,6 +23,9 @@ pub(crate) struct Map {
     /// The format: a picture for browsers, or the input of Graphviz
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
+    /// Print JSON
+    #[arg(long, conflicts_with = "format")]
+    pub(crate) json: bool,
     /// Write the map into this file instead of to standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,

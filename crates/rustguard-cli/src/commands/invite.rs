@@ -27,7 +27,7 @@ pub(crate) fn run(command: &Invite) -> Result<()> {
             peer.addresses = addresses.clone();
             peer.pending_seconds = Some(expires.as_secs());
             peer.endpoint.clone_from(endpoint);
-            stock::add(&one::served(interface)?, peer, &stock::Form::Qr)?;
+            stock::add(&one::served(interface)?, peer, &stock::Form::Qr, false)?;
             writeln!(
                 io::stdout(),
                 "The configuration must be used within {}; after that its address is given to another peer.",

@@ -11,6 +11,7 @@ use crate::{
 use anyhow::{Context as _, Result};
 use rustguard_babel::params::{COST, METRIC_CLIENT_IDLE, METRIC_CLIENT_PRESENT, METRIC_CLIENT_SILENT};
 use rustguard_device::uapi::RouteView;
+use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -23,6 +24,7 @@ pub(crate) fn run(arguments: &Map) -> Result<()> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let graph = Graph::of(&mesh, &host);
     let text = match arguments.format {
+        _ if arguments.json => serde_json::to_string_pretty(&graph)? + "\n",
         Format::Svg => picture::draw(&graph),
         Format::Dot => dot::write(&graph),
     };
@@ -32,7 +34,8 @@ pub(crate) fn run(arguments: &Map) -> Result<()> {
     }
 }
 
-/// The nodes and edges of the map.
+/// The nodes and edges of the map, and the output of `--json`.
+#[derive(Serialize)]
 struct Graph {
     title: String,
     /// In the order of [`Kind`], then by name, so that the same mesh always gives the same map.
@@ -41,7 +44,9 @@ struct Graph {
 }
 
 /// A node with its prefixes.
+#[derive(Serialize)]
 struct Node {
+    #[serde(flatten)]
     kind: Kind,
     name: String,
     /// What the protocol knows about the node, in words.
@@ -50,7 +55,8 @@ struct Node {
 }
 
 /// The relation of a node to this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
 enum Kind {
     /// This node.
     Here,
@@ -70,6 +76,7 @@ enum Kind {
 }
 
 /// An edge between two nodes, which are given by their indexes.
+#[derive(Serialize)]
 struct Edge {
     from: usize,
     to: usize,
@@ -77,7 +84,8 @@ struct Edge {
     kind: EdgeKind,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 enum EdgeKind {
     /// A tunnel that packets pass.
     Link,

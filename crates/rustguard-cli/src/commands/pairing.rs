@@ -52,12 +52,14 @@ pub(crate) fn close(interface: &Served) -> Result<()> {
 }
 
 /// `rustguard approve`.
-pub(crate) fn approve(code: &str, interface: &Served) -> Result<()> {
-    match ask(&one::served(interface)?, &Request::Approve { code: code.to_owned() })? {
-        Answer::Approved { name } => {
-            writeln!(io::stdout(), "{} is admitted", name.as_deref().unwrap_or("the machine"))?;
-            Ok(())
-        }
-        _ => bail!(UNEXPECTED_ANSWER),
+pub(crate) fn approve(code: &str, interface: &Served, json: bool) -> Result<()> {
+    let answer = ask(&one::served(interface)?, &Request::Approve { code: code.to_owned() })?;
+    let Answer::Approved { name } = &answer else { bail!(UNEXPECTED_ANSWER) };
+    let mut out = io::stdout().lock();
+    if json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
+    } else {
+        writeln!(out, "{} is admitted", name.as_deref().unwrap_or("the machine"))?;
     }
+    Ok(())
 }

@@ -34,7 +34,7 @@ pub(crate) fn run(command: &Peer) -> Result<()> {
             }
             Ok(())
         }
-        Peer::Add { name, qr: _, conf, public_key, addresses, endpoint, interface } => {
+        Peer::Add { name, qr: _, conf, public_key, addresses, endpoint, interface, json } => {
             let form = match (conf, public_key) {
                 (Some(path), _) => Form::File(path.clone()),
                 (None, Some(_)) => Form::File("-".into()),
@@ -43,16 +43,19 @@ pub(crate) fn run(command: &Peer) -> Result<()> {
             let mut peer = AddPeer::new(public_key.clone().unwrap_or_default(), name);
             peer.addresses = addresses.clone();
             peer.endpoint.clone_from(endpoint);
-            stock::add(&one::served(interface)?, peer, &form)
+            stock::add(&one::served(interface)?, peer, &form, *json)
         }
-        Peer::Rm { peer, revoke, interface } => {
-            match ask(&one::served(interface)?, &Request::RemovePeer { peer: peer.clone(), revoke: *revoke })? {
-                Answer::Removed(removed) => {
-                    write!(io::stdout(), "{}", farewell(&removed, &interface.option()))?;
-                    Ok(())
-                }
-                _ => bail!(UNEXPECTED_ANSWER),
+        Peer::Rm { peer, revoke, interface, json } => {
+            let request = Request::RemovePeer { peer: peer.clone(), revoke: *revoke };
+            let answer = ask(&one::served(interface)?, &request)?;
+            let Answer::Removed(removed) = &answer else { bail!(UNEXPECTED_ANSWER) };
+            let mut out = io::stdout().lock();
+            if *json {
+                writeln!(out, "{}", serde_json::to_string_pretty(&answer)?)?;
+            } else {
+                write!(out, "{}", farewell(removed, &interface.option()))?;
             }
+            Ok(())
         }
         Peer::Rename { peer, name, interface } => {
             done(interface, &Request::RenamePeer { peer: peer.clone(), name: name.clone() })

@@ -5,6 +5,7 @@ use super::{
     words::{UNEXPECTED_ANSWER, warn_of_reach},
 };
 use anyhow::{Context as _, Result, bail};
+use ipnet::IpNet;
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{EndpointSpec, Host, HostPort, key};
 use rustguard_quick::conf;
@@ -12,6 +13,7 @@ use rustguard_serve::{
     ask,
     request::{AddPeer, Added, Answer, Request},
 };
+use serde::Serialize;
 use std::{
     fs::OpenOptions,
     io::{self, Write as _},
@@ -31,9 +33,23 @@ pub(crate) enum Form {
     File(PathBuf),
 }
 
+/// The output of `--json`.
+#[derive(Serialize)]
+struct Report<'a> {
+    answer: &'static str,
+    name: &'a str,
+    public_key: &'a str,
+    addresses: &'a [IpNet],
+    /// The server's endpoint in the configuration.
+    endpoint: Option<&'a str>,
+    /// The configuration, with its secrets. Absent if it is in a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config: Option<&'a str>,
+}
+
 /// Adds a peer, and outputs its configuration. Without a public key in `peer`, this function generates the keys. Then
 /// only the configuration contains the private key.
-pub(crate) fn add(interface: &str, mut peer: AddPeer, form: &Form) -> Result<()> {
+pub(crate) fn add(interface: &str, mut peer: AddPeer, form: &Form, json: bool) -> Result<()> {
     let mut private_key = None;
     if peer.public_key.is_empty() {
         let key = StaticSecret::generate()?;
@@ -42,11 +58,19 @@ pub(crate) fn add(interface: &str, mut peer: AddPeer, form: &Form) -> Result<()>
     }
     // The output is opened first, because a peer without its configuration would be useless.
     let mut out = open(form)?;
-    let name = peer.name.clone();
+    let (name, public_key) = (peer.name.clone(), peer.public_key.clone());
     let Answer::Added(added) = ask(interface, &Request::AddPeer(peer))? else { bail!(UNEXPECTED_ANSWER) };
     warn_of_reach(added.endpoint.as_deref());
     let text = conf::to_text(&config(&added, private_key)?);
+    let is_kept = form.is_kept();
+    if json {
+        let (addresses, endpoint) = (&*added.addresses, added.endpoint.as_deref());
+        let config = (!is_kept).then_some(text.as_str());
+        let report = Report { answer: "added", name: &name, public_key: &public_key, addresses, endpoint, config };
+        writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&report)?)?;
+    }
     match form {
+        Form::File(_) if json && !is_kept => Ok(()),
         Form::File(_) => out.write_all(text.as_bytes()),
         Form::Qr => {
             let picture = qr::draw(&text)
@@ -60,9 +84,16 @@ pub(crate) fn add(interface: &str, mut peer: AddPeer, form: &Form) -> Result<()>
     .context("the peer was added, but its configuration could not be written; remove the peer and try again")
 }
 
+impl Form {
+    /// Whether the configuration goes into a file.
+    fn is_kept(&self) -> bool {
+        matches!(self, Self::File(path) if path.as_os_str() != "-")
+    }
+}
+
 fn open(form: &Form) -> Result<Box<dyn io::Write>> {
     match form {
-        Form::File(path) if path.as_os_str() != "-" => {
+        Form::File(path) if form.is_kept() => {
             let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
             Ok(Box::new(file.with_context(|| format!("cannot create {}", path.display()))?))
         }
