@@ -13,7 +13,7 @@ use core::time::Duration;
 use rustguard_crypto::x25519::{SharedSecret, StaticSecret};
 
 /// Initiations from one peer closer together than this are dropped: fifty a second.
-const MIN_INITIATION_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const MIN_INITIATION_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(crate) struct Peer {
     pub(crate) config: PeerConfig,

@@ -1,5 +1,7 @@
 //! When a handshake is begun, sent again, and given up (whitepaper, section 6.4).
-use super::{Action, Event, Identity, Node, PeerId, fresh_ephemeral, fresh_index, timers::Timer};
+use super::{
+    Action, Event, Identity, Node, PeerId, fresh_ephemeral, fresh_index, peer::MIN_INITIATION_INTERVAL, timers::Timer,
+};
 use crate::{
     constants::{REKEY_ATTEMPT_TIME, REKEY_TIMEOUT, REKEY_TIMEOUT_JITTER_MS},
     noise::{self, Initiated},
@@ -113,7 +115,8 @@ impl Node {
     /// Sets the time of a handshake that begins as if none had been tried.
     pub(super) fn restart_handshake_at(&mut self, id: PeerId, at: Instant) {
         let Some(peer) = self.peers.get_mut(&id).filter(|_| !self.stopped) else { return };
-        // An initiation of before may still be answered.
+        // An initiation of before may still be answered. One that follows too fast would be dropped, and nothing would answer the first.
+        let at = peer.handshake_sent.map_or(at, |sent| at.max(sent + MIN_INITIATION_INTERVAL * 2));
         peer.attempt = Some(Attempt::new(at));
         let at = peer.armed[Timer::Handshake as usize].map_or(at, |armed| armed.min(at));
         self.timers.arm(id, &mut peer.armed, Timer::Handshake, at);

@@ -637,3 +637,24 @@ fn a_stopped_node_is_silent_until_it_is_resumed() {
     let message = initiation(&mut client, server_peer, secs(1_001), &mut rng);
     assert_eq!(server.handle(from, &message, at(secs(1_001)), &mut rng, &mut out), Ok(()));
 }
+
+/// A responder takes initiations closer together than 20 ms for a flood: a handshake that begins anew waits, so that the answer to the
+/// initiation before can still come.
+#[test]
+fn a_handshake_that_begins_anew_is_no_flood() {
+    let mut rng = StdRng::seed_from_u64(seed_or(405));
+    let (ours, theirs) = (secret(&mut rng), secret(&mut rng));
+    let (mut client, peer) = node(&ours, theirs.public_key(), &mut rng);
+    let (mut server, _) = node(&theirs, ours.public_key(), &mut rng);
+    let from: SocketAddr = "192.0.2.1:1".parse().unwrap();
+    let mut out = Vec::new();
+    let first = initiation(&mut client, peer, secs(1), &mut rng);
+    assert_eq!(server.handle(from, &first, at(secs(1)), &mut rng, &mut out), Ok(()));
+    client.handshake_at(peer, at(secs(1)).instant);
+    let due = client.deadline().expect("a handshake").since(at(Duration::ZERO).instant);
+    out.clear();
+    client.tick(at(due), &mut rng, &mut out);
+    let second = initiations(&out).first().expect("an initiation").to_vec();
+    assert_eq!(server.handle(from, &second, at(due), &mut rng, &mut out), Ok(()), "{due:?}");
+    assert!(due < secs(2), "at once, for a person: {due:?}");
+}

@@ -111,7 +111,10 @@ impl<B: Binder> Control<B> {
         }
         match answered {
             Some(_) => self.response_sent(peer),
-            None if called => self.initiation_sent(peer, refused),
+            None if called => {
+                self.initiation_sent(peer, refused);
+                self.source_learned(peer);
+            }
             None => {}
         }
     }

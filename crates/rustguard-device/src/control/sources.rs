@@ -117,7 +117,7 @@ impl<B: Binder> Control<B> {
         self.look_at_sources();
     }
 
-    /// The peer was heard from somewhere new, or at another address of ours.
+    /// The peer was heard from somewhere new, or at another address of ours, or an initiation was sent to it.
     pub(super) fn source_learned(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get_mut(&peer).filter(|_| self.sources.with_routes) else { return };
         let Some(Question { endpoint, local }) = question(entry) else { return };

@@ -46,11 +46,12 @@ impl Source {
         }
     }
 
-    /// Datagrams to `remote` leave by this exit now. Returns whether they left by another before, or by none, or whether that is not
-    /// known.
+    /// Datagrams to `remote` leave by this exit now. Returns whether they left by another before, or by none. What was not known before
+    /// has not changed: the kernel is asked at the first initiation and whenever a peer is heard from a new address, so that the
+    /// routes and rules of the tunnel's own set-up, a moment later, are no change.
     pub(super) fn leaves_by(&mut self, remote: IpAddr, exit: Option<Exit>) -> bool {
         let before = self.exit.replace((remote, exit));
-        exit.is_some() && before != self.exit
+        exit.is_some() && before.is_some_and(|(known, before)| known == remote && before != exit)
     }
 
     /// Whether it is known by where datagrams leave for `remote`.
@@ -79,4 +80,28 @@ pub(in crate::control) struct SourceAnswer {
     pub(super) from_local: Option<Way>,
     /// The way from the address that the kernel chooses, by the interface to which the endpoint may be bound.
     pub(super) way: Way,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_way_that_was_known_can_change() {
+        let remote = IpAddr::from([192, 0, 2, 1]);
+        let by = |interface| Some(Exit { interface, gateway: None, source: None });
+        let mut source = Source::default();
+        let steps = [
+            // The first answer, as after the tunnel's own set-up.
+            (by(1), false),
+            (by(1), false),
+            (by(2), true),
+            (None, false),
+            (by(2), true),
+        ];
+        for (exit, changed) in steps {
+            assert_eq!(source.leaves_by(remote, exit), changed, "{exit:?}");
+        }
+        assert!(!source.leaves_by([192, 0, 2, 2].into(), by(1)), "the peer is at another address");
+    }
 }
