@@ -87,7 +87,9 @@ pub enum Event {
         /// The new state.
         connection: Connection,
     },
-    /// A peer cannot be talked to. It comes once for each kind of cause until [`ProblemGone`](Self::ProblemGone).
+    /// A peer cannot be talked to, or packets of one that can are lost. While it cannot be talked to, this comes once for each kind of
+    /// cause until [`ProblemGone`](Self::ProblemGone). A source that is not allowed comes at most once in an hour, and its end is not
+    /// told.
     #[non_exhaustive]
     ProblemFound {
         /// The peer.
@@ -95,7 +97,7 @@ pub enum Event {
         /// The likely cause.
         problem: Problem,
     },
-    /// A peer can be talked to again.
+    /// A peer can be talked to again, or long packets reach it again.
     #[non_exhaustive]
     ProblemGone {
         /// The peer.

@@ -39,6 +39,9 @@ use tokio::sync::mpsc;
 /// Peers about whose endpoints the network and the kernel are asked at a time. Where more are in trouble, the cause is coarser.
 const QUESTIONS: usize = 64;
 
+/// The maximum number of peers that are looked at in one turn of control's. The rest is due in the next one.
+const TICK_LOOKS: usize = 256;
+
 /// In place of a key, for a sender of messages that are not for us.
 const NO_KEY: PublicKey = PublicKey([0; 32]);
 
@@ -93,8 +96,15 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// What is wrong with the connection to a peer.
+    /// What is wrong with a peer: with the handshake first, then with the name of its endpoint, then with the packets of a peer that can
+    /// be talked to.
     pub(super) fn problem(&self, peer: PeerId) -> Option<Problem> {
+        let entry = self.peers.get(&peer)?;
+        let of_link = self.link_problem(peer).or_else(|| not_resolved(entry));
+        of_link.or_else(|| refused_source(entry)).or_else(|| self.path_mtu_problem(entry))
+    }
+
+    fn link_problem(&self, peer: PeerId) -> Option<Problem> {
         let (cause, since) = self.peers.get(&peer)?.link.problem()?;
         Some(Problem::new(cause.clone(), unix(now(), since)))
     }
@@ -172,7 +182,7 @@ impl<B: Binder> Control<B> {
     pub(super) fn links_tick(&mut self) {
         let now = now().instant;
         // Each at most once: where time saturates, a look set again would be due at once.
-        let due: Vec<_> = self.watch.due.range(..=(now, PeerId(u32::MAX))).copied().collect();
+        let due: Vec<_> = self.watch.due.range(..=(now, PeerId(u32::MAX))).take(TICK_LOOKS).copied().collect();
         for (at, peer) in due {
             self.watch.due.remove(&(at, peer));
             if let Some(entry) = self.peers.get_mut(&peer) {
@@ -253,10 +263,35 @@ impl<B: Binder> Control<B> {
 
     /// Reports what the link has found.
     fn problem_found(&mut self, peer: PeerId) {
-        let (Some(problem), Some(entry)) = (self.problem(peer), self.peers.get(&peer)) else { return };
+        if let Some(problem) = self.link_problem(peer) {
+            self.report_problem(peer, Topic::Problem, problem);
+        }
+    }
+
+    fn report_problem(&mut self, peer: PeerId, topic: Topic, problem: Problem) {
+        let Some(entry) = self.peers.get(&peer) else { return };
         let (public_key, name) = (entry.shared.public_key, entry.label(&entry.shared.public_key));
-        self.tell(peer, Topic::Problem, Line::bad(name, format_args!("{problem}")));
+        self.tell(peer, topic, Line::bad(name, format_args!("{problem}")));
         self.emit(Event::ProblemFound { peer: public_key, problem });
+    }
+
+    /// Reports that the peer sends from an address that its allowed IPs do not permit: the peer has no means to know.
+    pub(super) fn source_refused(&mut self, peer: PeerId) {
+        if let Some(problem) = self.peers.get(&peer).and_then(refused_source) {
+            self.report_problem(peer, Topic::RefusedSource, problem);
+        }
+    }
+
+    /// Reports that long packets do not reach the peer, or reach it again after the problem `before`.
+    pub(super) fn path_mtu_changed(&mut self, peer: PeerId, before: Option<Problem>) {
+        let Some(entry) = self.peers.get(&peer) else { return };
+        let (public_key, name) = (entry.shared.public_key, entry.label(&entry.shared.public_key));
+        if let Some(problem) = self.path_mtu_problem(entry) {
+            self.report_problem(peer, Topic::PathMtu, problem);
+        } else if let Some(problem) = before.filter(|_| self.path_mtu(entry).is_some()) {
+            self.tell(peer, Topic::PathMtu, Line::new(name, format_args!("long packets reach this peer again")));
+            self.emit(Event::ProblemGone { peer: public_key, problem });
+        }
     }
 
     /// Reports another state, and sets the time of the next look.
@@ -279,7 +314,7 @@ impl<B: Binder> Control<B> {
 
     fn facts(&self, peer: PeerId) -> Option<Facts> {
         let keepalive = self.node.peer_config(peer)?.persistent_keepalive.is_some_and(|interval| !interval.is_zero());
-        let attempt = self.node.attempt(peer).filter(|attempt| attempt.tries > 0);
+        let attempt = self.node.attempt(peer);
         Some(Facts {
             now: now().instant,
             heard: self.peers.get(&peer)?.shared.activity.heard_at(),
@@ -300,7 +335,8 @@ impl<B: Binder> Control<B> {
             let key64 = crate::key::to_base64(&key.0);
             let more = if held > 0 { format!(" ({held} other such messages were not logged)") } else { String::new() };
             tracing::warn!(
-                "a handshake from {from} has the public key {}, which no peer has: add the peer, or correct its PublicKey{more}",
+                "a handshake from {from} has the public key {}, which no peer has: if you know that key, add the peer, \
+                 or correct its PublicKey{more}",
                 *key64
             );
             self.emit(Event::UnknownKey { public_key: key, from });
@@ -327,25 +363,27 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// What is wrong beside the handshake: with the name of the endpoint, or with the packets of a peer that can be talked to.
-    pub(super) fn data_problem(&self, entry: &Peer) -> Option<Problem> {
+    /// That long packets do not reach the peer.
+    pub(super) fn path_mtu_problem(&self, entry: &Peer) -> Option<Problem> {
+        let PathMtu { packet, datagram, limited: true } = self.path_mtu(entry)? else { return None };
         let now = now();
-        if let Some((name, Some(why))) = unresolved(entry) {
-            let cause = Cause::NotResolved { name, error: why.cause.clone() };
-            return Some(Problem::new(cause, unix(now, why.since)));
-        }
-        if let Some(refused) = entry.shared.refused_source.current(now.instant) {
-            let cause = Cause::SourceNotAllowed { source: refused.source };
-            return Some(Problem::new(cause, unix(now, refused.since)));
-        }
-        match self.path_mtu(entry)? {
-            PathMtu { packet, datagram, limited: true } => {
-                let since = entry.path_mtu.since.unwrap_or(now.instant);
-                Some(Problem::new(Cause::PathMtu { packet, datagram }, unix(now, since)))
-            }
-            _ => None,
-        }
+        let since = entry.path_mtu.since.unwrap_or(now.instant);
+        Some(Problem::new(Cause::PathMtu { packet, datagram }, unix(now, since)))
     }
+}
+
+/// The name of the peer's endpoint has no address.
+fn not_resolved(entry: &Peer) -> Option<Problem> {
+    let (name, why) = unresolved(entry)?;
+    let why = why?;
+    Some(Problem::new(Cause::NotResolved { name, error: why.cause.clone() }, unix(now(), why.since)))
+}
+
+/// The peer sends from an address that its allowed IPs do not permit.
+fn refused_source(entry: &Peer) -> Option<Problem> {
+    let now = now();
+    let refused = entry.shared.refused_source.current(now.instant)?;
+    Some(Problem::new(Cause::SourceNotAllowed { source: refused.source }, unix(now, refused.since)))
 }
 
 /// The name of the peer's only endpoint while it has no address, and why not, once that is known.

@@ -1,17 +1,11 @@
 //! The part of control for path MTUs: sends the probes of [`PathMtu`](rustguard_core::path_mtu::PathMtu), answers those of peers, and
 //! reports what was found.
 
-use super::{
-    Control,
-    peer::Peer,
-    peer_log::{Line, Topic},
-    timer::now,
-    transmit::Payload,
-};
+use super::{Control, peer::Peer, timer::now, transmit::Payload};
 use crate::{
     binder::Binder,
     shared::Shared,
-    status::{Cause, PathMtu},
+    status::{PathMtu, Problem},
 };
 use rustguard_core::{
     node::PeerId,
@@ -42,11 +36,12 @@ impl<B: Binder> Control<B> {
         match message {
             Message::Request(probe) => self.send_path_mtu(peer, Message::Reply(probe)),
             Message::Reply(probe) => {
+                let problem = self.peers.get(&peer).and_then(|entry| self.path_mtu_problem(entry));
                 let Some(entry) = self.peers.get_mut(&peer) else { return };
                 let before = entry.path_mtu.checks.known();
                 entry.path_mtu.checks.reply(probe, now().instant);
                 self.schedule_path_mtu(peer);
-                self.tell_path_mtu(peer, before);
+                self.tell_path_mtu(peer, before, problem);
             }
         }
     }
@@ -56,6 +51,7 @@ impl<B: Binder> Control<B> {
         let instant = now().instant;
         while let Some(&(at, peer)) = self.path_mtu_schedule.first().filter(|(at, _)| *at <= instant) {
             self.path_mtu_schedule.remove(&(at, peer));
+            let problem = self.peers.get(&peer).and_then(|entry| self.path_mtu_problem(entry));
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
             entry.path_mtu.due = None;
             let before = entry.path_mtu.checks.known();
@@ -75,7 +71,7 @@ impl<B: Binder> Control<B> {
                 }
             };
             self.schedule_path_mtu(peer);
-            self.tell_path_mtu(peer, before);
+            self.tell_path_mtu(peer, before, problem);
             if let Some(request) = request {
                 self.send_path_mtu(peer, request);
             }
@@ -125,23 +121,13 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// Reports what is no longer as it was `before`.
-    fn tell_path_mtu(&mut self, peer: PeerId, before: Known) {
-        let Some(entry) = self.peers.get_mut(&peer) else { return };
-        if entry.path_mtu.checks.known() == before {
+    /// Reports what is no longer as it was.
+    fn tell_path_mtu(&mut self, peer: PeerId, known: Known, problem: Option<Problem>) {
+        let Some(entry) = self.peers.get_mut(&peer).filter(|entry| entry.path_mtu.checks.known() != known) else {
             return;
-        }
-        entry.path_mtu.since = Some(now().instant);
-        let Some(entry) = self.peers.get(&peer) else { return };
-        let name = entry.label(&entry.shared.public_key);
-        let line = match (before, self.path_mtu(entry)) {
-            (_, Some(PathMtu { packet, datagram, limited: true })) => {
-                Line::bad(name, format_args!("{}", Cause::PathMtu { packet, datagram }))
-            }
-            (Known::Limit(_), Some(_)) => Line::new(name, format_args!("long packets reach this peer again")),
-            _ => return,
         };
-        self.tell(peer, Topic::PathMtu, line);
+        entry.path_mtu.since = Some(now().instant);
+        self.path_mtu_changed(peer, problem);
     }
 
     /// What is known of the path MTU to a peer.

@@ -6,7 +6,6 @@ use super::{
     command::{Command, ControlEnd},
     connection::RouteTo,
     peer::Peer,
-    peer_log::{Line, Topic},
     relay::{RelayPolicy, route_cache::RouteAnswer},
     resolver::Resolved,
     round::{Kind, Round},
@@ -21,7 +20,6 @@ use crate::{
     interface::Interface,
     kernel::{ForwardRules, HostEvent, Monitor},
     shared::to_control::{Notice, ProbeMessage, RouteQuestion},
-    status::Cause,
 };
 use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
@@ -278,15 +276,6 @@ impl<B: Binder> Control<B> {
             Notice::WorkerEnded(Err(error)) => return Some(CloseReason::Failed(error.to_string())),
         }
         None
-    }
-
-    /// Says that the peer sends from an address that its allowed IPs do not permit: the peer has no means to know.
-    fn source_refused(&mut self, peer: PeerId) {
-        let Some(entry) = self.peers.get(&peer) else { return };
-        let Some(refused) = entry.shared.refused_source.current(now().instant) else { return };
-        let cause = Cause::SourceNotAllowed { source: refused.source };
-        let line = Line::bad(entry.label(&entry.shared.public_key), format_args!("{cause}"));
-        self.tell(peer, Topic::RefusedSource, line);
     }
 
     /// The interface or the network has changed. Returns a reason when the device must end.

@@ -37,7 +37,7 @@ impl<B: Binder> Control<B> {
                 path_mtu: self.path_mtu(entry),
                 drops: drop_counts(entry.shared.drops.snapshot()),
                 connection: self.connection(peer),
-                problem: self.problem(peer).or_else(|| self.data_problem(entry)),
+                problem: self.problem(peer),
             })
         });
         Status {

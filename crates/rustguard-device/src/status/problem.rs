@@ -186,7 +186,8 @@ impl fmt::Display for Cause {
             ),
             Self::OtherKey { key, endpoint } => write!(
                 f,
-                "{endpoint} has the public key {}, which is not this peer's: correct the PublicKey here",
+                "a handshake from {endpoint} has the public key {}, which is not this peer's: if the other side confirms that this is its \
+                 key, correct the PublicKey here",
                 *to_base64(&key.0)
             ),
             Self::NotForUs { endpoint } => write!(
