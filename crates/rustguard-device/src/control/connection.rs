@@ -222,8 +222,9 @@ impl<B: Binder> Control<B> {
             return;
         }
         let (mark, port) = (self.sockets.fwmark(), self.sockets.port());
+        let local = self.sockets.source_to(endpoint);
         if self.watch.probes.len() < QUESTIONS {
-            let refused = match ReachProbe::send(endpoint, mark) {
+            let refused = match ReachProbe::send(Endpoint { remote: endpoint, local }, mark) {
                 Ok(probe) => {
                     self.watch.probes.insert(peer, probe);
                     None
@@ -238,7 +239,7 @@ impl<B: Binder> Control<B> {
             && let Some(lookup) = self.route_lookup()
         {
             let (way, answers) =
-                (lookup.way(Endpoint { remote: endpoint, local: None }, mark, port), self.watch.answers.clone());
+                (lookup.way(Endpoint { remote: endpoint, local }, mark, port), self.watch.answers.clone());
             self.watch.asked += 1;
             tokio::spawn(async move {
                 let _ = answers.send((peer, route(way.await))).await;

@@ -6,8 +6,12 @@ use crate::{
     shared::Shared,
     worker::WorkerHandle,
 };
-use rustguard_tun::{TunQueue, udp::UdpOptions};
-use std::{io, net::IpAddr, sync::Arc};
+use rustguard_tun::{LocalAddr, TunQueue, udp::UdpOptions};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 /// The sockets, by which port and with which mark they were bound, and the workers.
 pub(super) struct Sockets<B: Binder> {
@@ -58,6 +62,12 @@ impl<B: Binder> Sockets<B> {
     /// Where the sockets listen; everywhere if there are none.
     pub(super) fn addresses(&self) -> &[IpAddr] {
         &self.addresses
+    }
+
+    /// The address from which datagrams to `remote` leave, where the sockets have one.
+    pub(super) fn source_to(&self, remote: SocketAddr) -> Option<LocalAddr> {
+        let ip = *self.addresses.iter().find(|address| address.is_ipv6() == remote.is_ipv6())?;
+        Some(LocalAddr { ip, interface: 0, bound: false })
     }
 
     pub(super) fn fwmark(&self) -> u32 {

@@ -188,8 +188,9 @@ impl<B: Binder> Control<B> {
             .map(|(peer, cause, question)| {
                 let Question { endpoint, local } = question;
                 let from_local = local.map(|local| lookup.way(Endpoint { local: Some(local), ..endpoint }, mark, port));
-                let bound = Endpoint { local: endpoint.local.filter(|local| local.bound), ..endpoint };
-                let way = lookup.way(bound, mark, port);
+                let bound = endpoint.local.filter(|local| local.bound);
+                let local = bound.or_else(|| self.sockets.source_to(endpoint.remote));
+                let way = lookup.way(Endpoint { local, ..endpoint }, mark, port);
                 async move {
                     let from_local = match from_local {
                         Some(way) => Some(way.await),

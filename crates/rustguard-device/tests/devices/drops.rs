@@ -51,6 +51,7 @@ async fn session(lab: &mut Lab) -> (Peer, Vec<u8>) {
 #[tokio::test]
 async fn nonsense_forgeries_and_repetitions_are_told_apart() {
     let mut lab = Lab::new(1_420);
+    let mut events = lab.node.device.events();
     let (mut peer, first) = session(&mut lab).await;
     let mut forged = first.clone();
     *forged.last_mut().unwrap() ^= 1;
@@ -75,6 +76,15 @@ async fn nonsense_forgeries_and_repetitions_are_told_apart() {
     ] {
         assert_eq!((status.dropped(reason), status.peers[0].dropped(reason)), (packets, of_the_peer), "{reason:?}");
     }
+    let found = loop {
+        if let Event::ProblemFound { peer, problem, .. } =
+            tokio::time::timeout(LONG, events.recv()).await.unwrap().unwrap()
+        {
+            break (peer, problem);
+        }
+    };
+    assert_eq!((found.0, found.1.kind()), (key(1), "source-not-allowed"));
+    assert_eq!(Some(found.1), status.peers[0].problem, "the status and the events say the same");
 }
 
 #[tokio::test]
