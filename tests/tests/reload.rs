@@ -9,6 +9,7 @@ use std::{
     ffi::OsString,
     fs,
     os::unix::{fs::PermissionsExt as _, net::UnixDatagram},
+    process::Command,
     time::{Duration, UNIX_EPOCH},
 };
 
@@ -342,6 +343,59 @@ fn a_file_that_cannot_be_used_changes_nothing() {
         running.try_reload(&["wga"])?.refused(&["need a restart", "Routing", "rustguard down wga"])?;
         running.try_reload(&["--dry-run", "wga"])?.refused(&["need a restart", "Routing"])?;
         running.try_reload(&["nosuch"])?.refused(&["nosuch", "not up"])?;
+        running.is_as_before(&before)
+    });
+}
+
+/// In another network namespace, addresses and routes are not this host's to change. The rest is.
+#[test]
+fn an_interface_that_was_moved_takes_over_what_does_not_concern_the_host() {
+    scenario_of_rustguard("reload", |lab| {
+        let mut running = Running::start(lab)?;
+        let container = lab.node("container")?;
+        running.pair.a.sh("ip link set wga netns container")?;
+        container.sh(&format!("ip addr add {}/24 dev wga; ip link set wga up", INSIDE_A[0]))?;
+        container.reaches(INSIDE_B[0], 10)?;
+        let good = running.pair.conf_a.clone();
+        running.pair.conf_a.addresses.push("10.77.0.1/32".into());
+        running.pair.conf_a.peers[0].persistent_keepalive = Some(25);
+        running.edit(lab)?;
+        let place = "not in the network namespace any more";
+        running.try_reload(&["wga"])?.refused(&["wga", place, "everything is as before"])?;
+        running.pair.conf_a = good;
+        running.pair.conf_a.peers[0].persistent_keepalive = Some(24);
+        let told = running.reload(lab)?;
+        ensure!(told.contains("PersistentKeepalive off → 24 s"), "{told}");
+        container.reaches(INSIDE_B[0], 5)
+    });
+}
+
+/// Neither the socket nor the signal is for others.
+#[test]
+fn another_user_cannot_reload_a_tunnel() {
+    scenario_of_rustguard("reload", |lab| {
+        let running = Running::start(lab)?;
+        let before = running.state()?;
+        if !Command::new("setpriv").args(["--reuid", "65534", "true"]).status().is_ok_and(|status| status.success()) {
+            lab.skip("another user at the socket: this user namespace has only one");
+            return Ok(());
+        }
+        // Where the checkout is, `nobody` may not get in.
+        let copy = lab.path("rustguard");
+        fs::copy(rustguard_tests::rustguard()?, &copy)?;
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+        let as_nobody = |program: &[&str]| {
+            let mut command = running.pair.a.command("setpriv");
+            command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).args(program);
+            running.pair.a.end_of(&mut command)
+        };
+        let reload = [&*copy.display().to_string(), "reload", "wga"];
+        as_nobody(&reload)?.refused(&["belongs to another user", "sudo"])?;
+        // Even where the mode was opened.
+        fs::set_permissions("/run/rustguard/wga.sock", fs::Permissions::from_mode(0o666))?;
+        as_nobody(&reload)?.refused(&["only root may reload"])?;
+        let id = fs::read_to_string("/run/rustguard/wga.pid")?;
+        as_nobody(&["kill", "-s", "HUP", &id])?.refused(&["not permitted"])?;
         running.is_as_before(&before)
     });
 }

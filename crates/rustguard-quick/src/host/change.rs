@@ -50,7 +50,7 @@ impl Applied {
         let netlink = Netlink::open().map_err(|error| nothing_done(error.into()))?;
         let link = netlink.link_by_name(&config.interface).await.map_err(|error| nothing_done(error.into()))?;
         let link = link.filter(|link| link.index == self.journal.index());
-        let link = link.ok_or_else(|| nothing_done(HostError::NoSuchInterface(config.interface.clone())))?;
+        let link = link.ok_or_else(|| nothing_done(HostError::InterfaceGone(config.interface.clone())))?;
 
         let plan = Plan::new(&config);
         let mark = resolve_mark(&netlink, &config, &plan).await.map_err(nothing_done)?;

@@ -20,6 +20,12 @@ pub enum HostError {
     /// There is no interface with this name in this network namespace.
     #[error("there is no interface `{0}`: create it before its host set-up, and in the same network namespace")]
     NoSuchInterface(String),
+    /// The interface of a running tunnel was deleted or moved, so that its addresses and routes cannot be changed.
+    #[error(
+        "`{0}` is not in the network namespace any more in which its tunnel was started, so its addresses and routes cannot be \
+         changed from here: move it back, or change them where it is now"
+    )]
+    InterfaceGone(String),
 
     /// The configuration needs IPv6, which is disabled on the interface or missing in the kernel.
     #[error(
