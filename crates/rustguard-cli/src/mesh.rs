@@ -1,7 +1,10 @@
 //! The mesh as this node knows it, with the names of nodes, for `routes`, `neighbours`, `trace` and `map`.
 
-use crate::uapi;
-use anyhow::{Result, anyhow, bail};
+use crate::{
+    one::{Choice, only},
+    uapi,
+};
+use anyhow::{Context as _, Result, bail};
 use rustguard_babel::RouterId;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{
@@ -23,10 +26,10 @@ pub(crate) struct Mesh {
 
 impl Mesh {
     /// Asks an interface, or the only one that has a routing protocol.
-    pub(crate) fn ask(interface: Option<&str>) -> Result<Self> {
+    pub(crate) fn ask(interface: Option<&str>, choice: Choice) -> Result<Self> {
         let (interface, view) = match interface {
             Some(interface) => (interface.to_owned(), routing(interface)?),
-            None => the_only_one()?,
+            None => the_only_one(choice)?,
         };
         Self::named(&interface, view)
     }
@@ -156,23 +159,23 @@ pub(crate) fn routing(interface: &str) -> Result<RoutingView> {
 }
 
 /// The only interface with a routing protocol among all that run in userspace.
-fn the_only_one() -> Result<(String, RoutingView)> {
-    let mut found = Vec::new();
+fn the_only_one(choice: Choice) -> Result<(String, RoutingView)> {
+    let mut found = BTreeMap::new();
     for interface in uapi::interfaces()? {
         // Interfaces of other programs do not answer.
         if let Ok(view) = uapi::routing(&interface)
             && view.router_id.is_some()
         {
-            found.push((interface, view));
+            found.insert(interface, view);
         }
     }
-    if found.len() > 1 {
-        let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
-        bail!("several interfaces have a routing protocol: {}; name one of them", names.join(", "));
-    }
-    found.pop().ok_or_else(|| {
-        anyhow!("no interface that is up has a routing protocol; `Routing = babel` in the configuration of an interface turns one on")
-    })
+    let name = only(
+        found.keys().cloned().collect(),
+        "no interface that is up has a routing protocol; `Routing = babel` in the configuration of an interface turns one on",
+        "several interfaces have a routing protocol",
+        choice,
+    )?;
+    found.remove_entry(&name).context("it is one of them")
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ pub(crate) fn tunnel(given: Option<&str>) -> Result<String> {
     let mut up = uapi::interfaces()?;
     // `wg` also shows interfaces of other programs.
     up.retain(|name| run_file::running(name).is_some());
-    only(up, "no tunnel is up: `rustguard up NAME` starts one", "several tunnels are up")
+    only(up, "no tunnel is up: `rustguard up NAME` starts one", "several tunnels are up", Choice::Argument)
 }
 
 /// The name of the interface of a running server: the one that was given, or the only one. The default of `serve` comes first.
@@ -42,15 +42,28 @@ pub(crate) fn served(interface: &Served) -> Result<String> {
     if names.is_empty() || names.iter().any(|name| name == DEFAULT_INTERFACE) {
         return Ok(DEFAULT_INTERFACE.to_owned());
     }
-    only(names, "", "several interfaces are served")
+    only(names, "", "several interfaces are served", Choice::Option)
 }
 
-fn only(mut names: Vec<String>, none: &str, several: &str) -> Result<String> {
+/// How a command takes the name of an interface.
+#[derive(Clone, Copy)]
+pub(crate) enum Choice {
+    Argument,
+    /// `--interface`
+    Option,
+}
+
+/// The only one of these names. Errors are `none`, and `several` with the names and what to do.
+pub(crate) fn only(mut names: Vec<String>, none: &str, several: &str, choice: Choice) -> Result<String> {
     names.sort();
+    let remedy = match choice {
+        Choice::Argument => "name one of them",
+        Choice::Option => "choose one with --interface",
+    };
     match names.len() {
         0 => bail!("{none}"),
         1 => Ok(names.remove(0)),
-        _ => bail!("{several}: {}; name one of them", names.join(", ")),
+        _ => bail!("{several}: {}; {remedy}", names.join(", ")),
     }
 }
 
@@ -60,12 +73,15 @@ mod tests {
 
     #[test]
     fn the_only_one_needs_no_name_and_several_are_listed() {
-        let only = |names: &[&str]| {
-            only(names.iter().map(|&name| name.to_owned()).collect(), "start one", "several are up")
+        let chosen = |names: &[&str], choice| {
+            only(names.iter().map(|&name| name.to_owned()).collect(), "start one", "several are up", choice)
                 .map_err(|error| error.to_string())
         };
+        let only = |names: &[&str]| chosen(names, Choice::Argument);
         assert_eq!(only(&["wg0"]), Ok("wg0".to_owned()));
         assert_eq!(only(&[]), Err("start one".to_owned()));
         assert_eq!(only(&["b", "a"]), Err("several are up: a, b; name one of them".to_owned()));
+        let option = chosen(&["b", "a"], Choice::Option);
+        assert_eq!(option, Err("several are up: a, b; choose one with --interface".to_owned()));
     }
 }

@@ -7,6 +7,7 @@ mod picture;
 use crate::{
     arguments::mesh::{Format, Map},
     mesh::{Mesh, called},
+    one::Choice,
 };
 use anyhow::{Context as _, Result};
 use rustguard_babel::params::{COST, METRIC_CLIENT_IDLE, METRIC_CLIENT_PRESENT, METRIC_CLIENT_SILENT};
@@ -20,7 +21,7 @@ use std::{
 
 /// Runs `map`.
 pub(crate) fn run(arguments: &Map) -> Result<()> {
-    let mesh = Mesh::ask(arguments.interface.interface.as_deref())?;
+    let mesh = Mesh::ask(arguments.interface.interface.as_deref(), Choice::Option)?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let graph = Graph::of(&mesh, &host);
     let text = match arguments.format {

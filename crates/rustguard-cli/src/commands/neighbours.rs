@@ -3,6 +3,7 @@
 use crate::{
     arguments::Routes,
     mesh::Mesh,
+    one::Choice,
     output::{screen, words::table},
 };
 use anyhow::Result;
@@ -17,11 +18,11 @@ use std::{
 pub(crate) fn run(arguments: &Routes) -> Result<()> {
     let interface = arguments.interface.as_deref();
     if arguments.json {
-        let view = Mesh::ask(interface)?.view;
+        let view = Mesh::ask(interface, Choice::Argument)?.view;
         writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&JsonNeighbours::of(&view))?)?;
         return Ok(());
     }
-    screen::show(arguments.watch, || Ok(neighbour_page(&Mesh::ask(interface)?.view)))
+    screen::show(arguments.watch, || Ok(neighbour_page(&Mesh::ask(interface, Choice::Argument)?.view)))
 }
 
 /// `neighbours --json`.

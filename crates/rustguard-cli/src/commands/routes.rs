@@ -3,6 +3,7 @@
 use crate::{
     arguments::Routes,
     mesh::Mesh,
+    one::Choice,
     output::{screen, words::table},
 };
 use anyhow::Result;
@@ -17,12 +18,12 @@ use std::{
 pub(crate) fn run(arguments: &Routes) -> Result<()> {
     let interface = arguments.interface.as_deref();
     if arguments.json {
-        let mesh = Mesh::ask(interface)?;
+        let mesh = Mesh::ask(interface, Choice::Argument)?;
         let routes = mesh.view.routes.iter().map(|route| JsonRoute { route, origin_name: origin_name(route, &mesh) });
         writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&routes.collect::<Vec<_>>())?)?;
         return Ok(());
     }
-    screen::show(arguments.watch, || Ok(route_page(&Mesh::ask(interface)?)))
+    screen::show(arguments.watch, || Ok(route_page(&Mesh::ask(interface, Choice::Argument)?)))
 }
 
 /// A route of `routes --json`.

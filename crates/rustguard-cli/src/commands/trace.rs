@@ -2,7 +2,7 @@
 
 mod probe;
 
-use crate::{arguments::mesh::Trace, mesh::Mesh, output::words::table};
+use crate::{arguments::mesh::Trace, mesh::Mesh, one::Choice, output::words::table};
 use anyhow::{Result, bail};
 use futures_util::TryStreamExt as _;
 use probe::{Answer, Kind};
@@ -20,7 +20,7 @@ use std::{
 
 /// Runs `trace`.
 pub(crate) fn run(arguments: &Trace) -> Result<()> {
-    let mesh = Mesh::ask(arguments.interface.interface.as_deref())?;
+    let mesh = Mesh::ask(arguments.interface.interface.as_deref(), Choice::Option)?;
     let to = arguments.address;
     let Some(route) = mesh.covering(to) else {
         bail!(
