@@ -1,6 +1,6 @@
 //! What a person, a file, a program and the journal get to read.
 use anyhow::{Context, Result, ensure};
-use rustguard_tests::{Conf, Lab, Node, eventually, scenario_of_rustguard};
+use rustguard_tests::{Conf, Lab, Node, Outside, Pair, Up, eventually, scenario_of_rustguard};
 use serde_json::Value;
 use std::{path::PathBuf, process::Command, time::Duration};
 
@@ -235,7 +235,7 @@ fn a_person_who_waits_sees_for_what() {
         let ended = node.spawn_on_terminal("join", &mut join(&[])?)?.ended(SOON)?;
         // The line is overwritten, and is gone at the end.
         ensure!(ended.stderr.contains(&format!("\r{waits}…\u{1b}[K")), "{ended}");
-        ensure!(ended.stderr.contains("…\u{1b}[K\r\u{1b}[K"), "{ended}");
+        ensure!(ended.stderr.contains("\u{1b}[K\r\u{1b}[K"), "{ended}");
         let last = ended.stderr.trim_end().rsplit('\r').next().unwrap_or_default();
         ensure!(last.contains("has not joined within 2 seconds") && !last.contains("…"), "{ended}");
         for options in [&["-q"][..], &["-qq"]] {
@@ -245,6 +245,43 @@ fn a_person_who_waits_sees_for_what() {
         // Without a terminal, or on one that cannot overwrite, it is one line.
         let ended = node.end_of(&mut join(&[])?)?;
         ensure!(ended.stderr.matches(waits).count() == 1 && !ended.stderr.contains('\r'), "{ended}");
+        Ok(())
+    });
+}
+
+/// The router between the two loses everything at first.
+#[test]
+fn a_person_who_brings_a_tunnel_up_sees_who_has_not_answered() {
+    scenario_of_rustguard("progress on a terminal", |lab| {
+        let mut pair = Pair::new(lab, Outside::V4)?;
+        pair.conf_a.peers[0].lines = vec!["# Name = office".to_owned()];
+        pair.conf_a.lines = vec!["PostUp = echo a hook".to_owned(), "PreDown = echo another".to_owned()];
+        pair.router.sh("sysctl -qw net.ipv4.ip_forward=0")?;
+        let _b = Up::start(lab, &pair.b, &pair.conf_b)?;
+        let file = lab.file("wga.conf", &pair.conf_a.wg_quick())?;
+        let start = |name: &str, options: &[&str]| {
+            pair.a.spawn_on_terminal(name, pair.a.rustguard()?.arg("up").args(options).arg(&file))
+        };
+        let waits = "\rwaiting for the first handshake with office…\u{1b}[K";
+        let mut up = start("up", &[])?;
+        let log = || std::fs::read_to_string(lab.path("up.log")).unwrap_or_default();
+        up.until("the line", SOON, || Ok(log().contains(waits)))?;
+        pair.router.sh("sysctl -qw net.ipv4.ip_forward=1")?;
+        up.until("the handshake", SOON, || Ok(log().contains("office: handshake complete")))?;
+        let ended = up.stop("INT")?;
+        ensure!(ended.success(), "{ended}");
+        let (before, after) = ended.stderr.split_once("handshake complete").context("a handshake")?;
+        ensure!(before.find("a hook") < before.find("is up") && before.find("is up") < before.find(waits), "{ended}");
+        // It may be drawn once more, until the thread of the log hears that it is over.
+        ensure!(after.rfind("waiting") < after.find("\r\u{1b}[K") || !after.contains("waiting"), "{ended}");
+        let hook = after.lines().find(|line| line.contains("another")).context("the hook of the end")?;
+        ensure!(hook.trim_end().ends_with("another") && !hook.contains("waiting"), "{ended}");
+
+        let mut quiet = start("quiet", &["-q"])?;
+        quiet.until("the tunnel", SOON, || Ok(pair.a.run(&["wg", "show", "wga"]).is_ok()))?;
+        pair.a.reaches("10.9.0.2", 10)?;
+        let ended = quiet.stop("INT")?;
+        ensure!(!ended.stderr.contains("waiting"), "{ended}");
         Ok(())
     });
 }

@@ -110,5 +110,31 @@ fn failure(error: &anyhow::Error) -> Option<String> {
         kind == Some(io::ErrorKind::BrokenPipe)
     };
     let unheard = error.chain().any(broken_pipe) || error.is::<check::Reported>();
-    (!unheard).then(|| format!("{error:#}"))
+    (!unheard).then(|| message(error))
+}
+
+/// The error and its causes. Some errors have the words of their cause in their own.
+fn message(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        match (text.is_empty(), text.ends_with(&cause)) {
+            (true, _) => text = cause,
+            (_, true) => {}
+            (false, false) => text += &format!(": {cause}"),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let error = anyhow::Error::new(refused()).context(format!("cannot add it: {}", refused())).context("wg0");
+        assert_eq!(message(&error), "wg0: cannot add it: permission denied");
+        assert_eq!(message(&anyhow::Error::new(refused()).context("wg0")), "wg0: permission denied");
+    }
 }

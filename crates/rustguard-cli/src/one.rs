@@ -5,6 +5,7 @@ use anyhow::{Result, bail};
 use rustguard_device::interface::RUN_DIR;
 use rustguard_quick::run_file;
 use rustguard_serve::DEFAULT_INTERFACE;
+use rustix::process::geteuid;
 
 /// The name of a tunnel: `given`, or the only tunnel of this program that is up.
 ///
@@ -15,8 +16,12 @@ pub(crate) fn tunnel(given: Option<&str>) -> Result<String> {
         return Ok(given.to_owned());
     }
     let mut up = uapi::interfaces()?;
+    let any = !up.is_empty();
     // `wg` also shows interfaces of other programs.
     up.retain(|name| run_file::running(name).is_some());
+    if up.is_empty() && any && !geteuid().is_root() {
+        bail!("this user may not see which tunnels are up: run as root, or with sudo");
+    }
     only(up, "no tunnel is up: `rustguard up NAME` starts one", "several tunnels are up", Choice::Argument)
 }
 

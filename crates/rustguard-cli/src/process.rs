@@ -6,3 +6,4 @@ pub(crate) mod inherited;
 pub(crate) mod lifetime;
 pub(crate) mod log;
 pub(crate) mod metrics;
+pub(crate) mod progress;

@@ -89,7 +89,7 @@ pub enum FileError {
 #[non_exhaustive]
 pub enum RunFileError {
     /// The folder or the file cannot be written.
-    #[error("cannot write {}; a tunnel needs CAP_NET_ADMIN: run as root, or with sudo", path.display())]
+    #[error("cannot write {}{}", path.display(), to_write(source.kind()))]
     NotWritable {
         /// The file.
         path: PathBuf,
@@ -199,4 +199,13 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     line
+}
+
+/// How a file in `/run` can be written after all.
+fn to_write(refused: io::ErrorKind) -> &'static str {
+    match refused {
+        io::ErrorKind::PermissionDenied => "; a tunnel needs CAP_NET_ADMIN: run as root, or with sudo",
+        io::ErrorKind::ReadOnlyFilesystem => "; /run has to be writable: mount -t tmpfs tmpfs /run",
+        _ => "",
+    }
 }

@@ -10,7 +10,7 @@ use crate::{
     process::{
         detach,
         lifetime::{self, Signals, Wakeup},
-        log, metrics,
+        log, metrics, progress,
     },
 };
 use anyhow::{Context as _, Result};
@@ -21,6 +21,7 @@ use rustguard_quick::{
     Session, conf,
     reload::{Answer, Server, Wish},
 };
+use std::pin::pin;
 
 /// Brings a tunnel up, and keeps it until a signal or the end of the interface.
 pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &DataPath) -> Result<()> {
@@ -73,6 +74,12 @@ async fn keep(session: &mut Session, signals: &mut Signals) -> Result<()> {
     let mut requests =
         Server::start(&interface).with_context(|| format!("cannot open the socket for `reload {interface}`"))?;
     lifetime::ready(&interface);
+    // The status line comes after the hooks of the start, and is gone before those of the end.
+    let mut first_handshake = pin!(match session.device() {
+        Some(device) => progress::first_handshake(device),
+        None => return Ok(()),
+    });
+    let mut is_awaited = true;
     loop {
         let Some(device) = session.device() else { return Ok(()) };
         let request = tokio::select! {
@@ -81,6 +88,10 @@ async fn keep(session: &mut Session, signals: &mut Signals) -> Result<()> {
                 Wakeup::Reload => None,
             },
             request = requests.next() => Some(request),
+            () = &mut first_handshake, if is_awaited => {
+                is_awaited = false;
+                continue;
+            }
         };
         let wish = request.as_ref().map_or_else(Wish::new, |request| request.wish.clone());
         let answer = reload(session, &wish).await;

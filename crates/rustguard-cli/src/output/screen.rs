@@ -16,7 +16,7 @@ pub(crate) fn show(watch: bool, mut page: impl FnMut() -> Result<String>) -> Res
     loop {
         let page = page()?;
         let mut out = io::stdout().lock();
-        if out.is_terminal() {
+        if out.is_terminal() && can_overwrite() {
             // The page is overwritten from the upper left corner. Each line is cleared to its end, and then the rest of
             // the screen. Clearing the whole screen first would flicker.
             write!(out, "\x1b[H{}\x1b[J", page.replace('\n', "\x1b[K\n"))?;
@@ -27,4 +27,9 @@ pub(crate) fn show(watch: bool, mut page: impl FnMut() -> Result<String>) -> Res
         drop(out);
         std::thread::sleep(Duration::from_secs(1));
     }
+}
+
+/// Whether a terminal understands control sequences. Dumb ones get each page below the one before.
+pub(crate) fn can_overwrite() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
 }

@@ -15,7 +15,7 @@ mod queue;
 
 use crate::{
     arguments::logging::{LogFormat, Logging},
-    output::colour::Palette,
+    output::{colour::Palette, screen::can_overwrite},
 };
 use entry::{Entry, Form};
 use file::detached_log;
@@ -81,15 +81,11 @@ pub(crate) fn init(kind: Kind, logging: &Logging) -> Result<(), String> {
             let journal = (form == Form::Priority).then(JournalLog::new).and_then(Result::ok);
             Queue::start(Outlet { sink, journal, ..Outlet::stderr(form) }, QUEUE)
         });
-        let is_live = form == Form::Plain && stderr_can_overwrite();
+        let is_live = form == Form::Plain && io::stderr().is_terminal() && can_overwrite();
         Log { is_live, form, queue }
     });
     tracing_subscriber::registry().with(log.with_filter(filter)).init();
     Ok(())
-}
-
-fn stderr_can_overwrite() -> bool {
-    io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
 /// The form of messages on standard error.
@@ -145,12 +141,16 @@ pub(crate) fn pass_on(log: &str) {
 /// Shows what the user waits for until the result is dropped: in the last line of the terminal, with the seconds that have
 /// passed. Messages in between appear above that line. Without a terminal, nothing is shown.
 pub(crate) fn wait_for(text: &str) -> Waiting {
-    let queue =
-        LOG.get().filter(|log| log.is_live && tracing::enabled!(Level::INFO)).and_then(|log| log.queue.as_ref());
+    let queue = LOG.get().filter(|_| is_live()).and_then(|log| log.queue.as_ref());
     if let Some(queue) = queue {
         queue.set_status(Some(Status::new(text)));
     }
     Waiting { queue }
+}
+
+/// Whether [`wait_for`] shows anything: standard error is a terminal, and messages are wanted there.
+pub(crate) fn is_live() -> bool {
+    LOG.get().is_some_and(|log| log.is_live) && tracing::enabled!(Level::INFO)
 }
 
 /// The same. Without a terminal, it is one message.
