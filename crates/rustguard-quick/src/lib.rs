@@ -44,4 +44,4 @@ pub use error::{FileError, HookError, RoutingError, RunFileError, SessionError};
 pub use hooks::HookOutput;
 pub use rustguard_device::{Builder, Device};
 pub use session::{Session, clean_up, left_behind};
-pub use session_record::{SaveTunnelError, TunnelFile, loaded_file};
+pub use session_record::{SaveTunnelError, TunnelFile};

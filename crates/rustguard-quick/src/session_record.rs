@@ -5,7 +5,10 @@ use crate::{
     host,
 };
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
-use rustguard_device::{Update, interface::run_file};
+use rustguard_device::{
+    Update,
+    interface::{check_name, run_file},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -145,14 +148,6 @@ pub struct TunnelFile {
     config: Config,
 }
 
-/// The absolute path of the configuration file that a tunnel was started from. `None` if there is none, or if this
-/// process may not know.
-pub fn loaded_file(interface: &str) -> Option<PathBuf> {
-    // A text that is not a valid name, for example a path, must not lead to another file.
-    rustguard_device::interface::check_name(interface).ok()?;
-    Some(SessionRecord::read(interface).ok()??.file?.path)
-}
-
 impl TunnelFile {
     /// Reads the file that `rustguard up` has read.
     ///
@@ -171,11 +166,15 @@ impl TunnelFile {
         }
     }
 
-    /// The path of the file of a running tunnel, if it has one.
+    /// The absolute path of the file of a running tunnel. `None` if it has none, or if this is no name of an interface.
     ///
     /// # Errors
     /// The record in `/run/rustguard` cannot be read.
     pub fn path_of(interface: &str) -> Result<Option<PathBuf>, SaveTunnelError> {
+        // A path must not lead to another record.
+        if check_name(interface).is_err() {
+            return Ok(None);
+        }
         Ok(SessionRecord::read(interface)?.and_then(|record| record.file).map(|file| file.path))
     }
 

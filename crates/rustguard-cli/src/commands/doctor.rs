@@ -33,7 +33,7 @@ use crate::{arguments::Doctor, uapi};
 use anyhow::Result;
 use finding::{Finding, Section, Verdict};
 use kernel::Kernel;
-use rustguard_quick::{conf, loaded_file};
+use rustguard_quick::{TunnelFile, conf};
 use serde::Serialize;
 use std::{
     io::{self, Write as _},
@@ -113,7 +113,8 @@ async fn check(name: &str, file: Option<PathBuf>) -> Vec<Finding> {
 
 /// The interface of a target, and its file, if there is one. A running tunnel knows its file, which may be anywhere.
 fn named(target: &str) -> Result<(String, Option<PathBuf>)> {
-    if let Some(file) = loaded_file(target) {
+    // Only root may read the record.
+    if let Ok(Some(file)) = TunnelFile::path_of(target) {
         return Ok((target.to_owned(), Some(file)));
     }
     match conf::resolve_name(target) {
