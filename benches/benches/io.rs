@@ -35,7 +35,7 @@ fn exchange(
 ) {
     let mut slab = vec![0; theirs.recv_slab_len()];
     let text = vec![7; FULL * 45];
-    let to = Endpoint { remote: to, local: None };
+    let to = Endpoint::new(to);
     let one = |len, count| {
         let segments = Segments { offset: 0, stride: len, count, len, last_len: len };
         Transmit { to, segments, ds: 0 }

@@ -31,6 +31,8 @@ const MAX_ROUTING: u64 = 64 << 20;
 pub(crate) struct Device {
     pub(crate) private_key: Option<Zeroizing<[u8; 32]>>,
     pub(crate) listen_port: u16,
+    /// The ports beyond that one.
+    pub(crate) more_listen_ports: Vec<u16>,
     /// The addresses at which the device listens; all addresses if there are none.
     pub(crate) listen_addresses: Vec<IpAddr>,
     pub(crate) fwmark: u32,
@@ -209,6 +211,11 @@ fn read(mut lines: impl io::BufRead) -> Result<Answer> {
 }
 
 impl Device {
+    /// All UDP ports.
+    pub(crate) fn listen_ports(&self) -> impl Iterator<Item = u16> {
+        std::iter::once(self.listen_port).chain(self.more_listen_ports.iter().copied())
+    }
+
     /// Whether this is an interface of RustGuard, and not of another implementation.
     pub(crate) fn is_rustguard(&self) -> bool {
         self.relay.is_some()
@@ -233,6 +240,7 @@ impl Device {
             "private_key" => self.private_key = secret(value)?,
             "listen_port" => self.listen_port = value.parse()?,
             "fwmark" => self.fwmark = value.parse()?,
+            "rustguard_listen_port" => self.more_listen_ports.push(value.parse()?),
             "rustguard_listen_address" => self.listen_addresses.push(value.parse()?),
             "rustguard_relay" => {
                 let (word, rules) = value.split_once(' ').map_or((value, None), |(word, rules)| (word, Some(rules)));

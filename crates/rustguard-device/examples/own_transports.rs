@@ -66,7 +66,7 @@ impl Network for Link {
         for offset in (0..BATCH).map(|slot| slot * LONGEST) {
             let Some(len) = ready(self.socket.recv(&mut slab[offset..offset + LONGEST]))? else { break };
             out.push(Received {
-                from: Endpoint { remote: self.remote, local: None },
+                from: Endpoint::new(self.remote),
                 segments: Segments { offset, stride: len, count: 1, len, last_len: len },
                 ecn: 0,
             });

@@ -74,6 +74,15 @@ impl Builder {
         self
     }
 
+    /// Sets further UDP ports, so that the hash of a bond or of several routes sees several flows: with
+    /// [`listen_port`](Self::listen_port) at most eight, all different, none of them 0. Each answer leaves from the port to
+    /// which the peer sent. Where none is known yet, the peer's address chooses the port.
+    #[must_use]
+    pub fn more_listen_ports(mut self, ports: impl IntoIterator<Item = u16>) -> Self {
+        self.settings.more_listen_ports = ports.into_iter().collect();
+        self
+    }
+
     /// Sets the addresses of this host at which the device listens, and from which it sends: at most one of each IP
     /// version. A version without an address is not used. By default the device listens at all addresses. An address
     /// that the host does not have is an error of the start.

@@ -49,7 +49,7 @@ use crate::{
     interface::Interface,
     kernel::{KernelRoutes, LearnedRoutes},
     settings::{Counters, Settings},
-    shared::{Shared, table::Table},
+    shared::{Shared, listen_ports::ListenPorts, table::Table},
 };
 use allowed::Allowed;
 use channels::channels;
@@ -123,8 +123,9 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
 ) -> Result<JoinHandle<()>, StartError> {
     let (port, fwmark) = (settings.update.listen_port.take(), settings.update.fwmark.take());
     let addresses = std::mem::take(&mut settings.listen_addresses);
+    let more_ports = std::mem::take(&mut settings.more_listen_ports);
     let (mut sockets, networks) =
-        Sockets::bind(binder, port.unwrap_or(0), fwmark.unwrap_or(0), addresses, queues.len())?;
+        Sockets::bind(binder, port.unwrap_or(0), more_ports, fwmark.unwrap_or(0), addresses, queues.len())?;
     let name = interface.as_ref().map_or("device", |interface| &interface.name).to_owned();
     let (senders, inbox) = channels();
     let shared = Arc::new(Shared {
@@ -132,7 +133,12 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         filter: settings.filter.take(),
         is_engine_packet: settings.engine.as_ref().and_then(|engine| engine.claims()),
         foreign: settings.foreign.take(),
-        ..Shared::new(settings.mtu, sockets.port(), senders.to_control, senders.handshakes)
+        ..Shared::new(
+            settings.mtu,
+            ListenPorts::new(sockets.port(), sockets.more_ports()),
+            senders.to_control,
+            senders.handshakes,
+        )
     });
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     fn from() -> Endpoint {
-        Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None }
+        Endpoint::new("192.0.2.1:1".parse().unwrap())
     }
 
     /// A message of this type, with wrong MACs.
@@ -200,7 +200,7 @@ mod tests {
         let (drops, now) = (Drops::default(), Instant::from_nanos(1_000_000_000));
         for n in 0..1_000_u32 {
             let remote = (n.to_be_bytes(), 1).into();
-            handshakes.take(Endpoint { remote, local: None }, &message(3, 64), now, &drops);
+            handshakes.take(Endpoint::new(remote), &message(3, 64), now, &drops);
         }
         assert_eq!(drops.snapshot(), [(DropReason::HandshakeQueueFull, 1_000 - 8)]);
         handshakes.take(from(), &message(1, 148), now, &drops);

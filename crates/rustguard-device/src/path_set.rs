@@ -86,7 +86,7 @@ pub(crate) fn endpoint(place: Place) -> Endpoint {
         }
         (Some(ip), interface) => Some(LocalAddr { ip, interface, bound: interface != 0 }),
     };
-    Endpoint { remote, local }
+    Endpoint { local, ..Endpoint::new(remote) }
 }
 
 #[cfg(test)]

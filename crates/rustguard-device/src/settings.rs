@@ -26,6 +26,8 @@ pub(crate) type Counters = Box<dyn Fn() -> Vec<Counter> + Send>;
 pub(crate) struct Settings {
     /// The first configuration.
     pub(crate) update: Update,
+    /// The UDP ports beyond the first.
+    pub(crate) more_listen_ports: Vec<u16>,
     /// Where the sockets listen; everywhere if there are none.
     pub(crate) listen_addresses: Vec<IpAddr>,
     /// The MTU in bytes.
@@ -55,6 +57,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             update: Update::default(),
+            more_listen_ports: Vec::new(),
             listen_addresses: Vec::new(),
             mtu: DEFAULT_MTU,
             resolution_retries: None,

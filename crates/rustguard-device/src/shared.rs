@@ -3,6 +3,7 @@
 //! Control writes, workers read; the exceptions are the sealing counter, the replay window, the endpoint and the
 //! activity stamps, each of which is touched once per run of packets.
 
+pub(crate) mod listen_ports;
 mod logged_counter;
 pub(crate) mod peer;
 pub(crate) mod refused_source;
@@ -22,13 +23,14 @@ use crate::{
 };
 use arc_swap::ArcSwap;
 use ipnet::Ipv4Net;
+use listen_ports::ListenPorts;
 pub(crate) use logged_counter::LoggedCounter;
 use peer::PeerShared;
 use std::{
     net::{IpAddr, Ipv4Addr},
     sync::{
         Arc,
-        atomic::{AtomicU16, AtomicU32, AtomicU64},
+        atomic::{AtomicU32, AtomicU64},
     },
     time::Duration,
 };
@@ -53,8 +55,8 @@ pub(crate) struct Shared {
     pub(crate) unannounced: LoggedCounter,
     /// The broadcast addresses of the interface's own networks. Read only for packets that no peer gets.
     pub(crate) broadcasts: ArcSwap<Vec<Ipv4Addr>>,
-    /// The UDP port of the sockets.
-    pub(crate) port: AtomicU16,
+    /// The UDP ports of the sockets.
+    pub(crate) ports: ListenPorts,
     /// The tunnel's own datagrams that the host's routes led back into the interface.
     pub(crate) looped: LoggedCounter,
     /// The embedder's filter, which has the last word about packets.
@@ -77,7 +79,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// For a device without a filter, a routing engine and another protocol: those fields are set afterwards.
-    pub(crate) fn new(mtu: u32, port: u16, control: ToControl, handshakes: HandshakeQueues) -> Self {
+    pub(crate) fn new(mtu: u32, ports: ListenPorts, control: ToControl, handshakes: HandshakeQueues) -> Self {
         Self {
             sessions: Sessions::default(),
             table: ArcSwap::default(),
@@ -87,7 +89,7 @@ impl Shared {
             source_check: SourceCheck::default(),
             unannounced: LoggedCounter::default(),
             broadcasts: ArcSwap::default(),
-            port: AtomicU16::new(port),
+            ports,
             looped: LoggedCounter::default(),
             filter: None,
             unrouted: LoggedCounter::every(Duration::from_secs(3_600)),

@@ -27,6 +27,8 @@ pub struct Status {
     pub up: bool,
     /// The UDP port.
     pub listen_port: u16,
+    /// The UDP ports beyond that one.
+    pub more_listen_ports: Vec<u16>,
     /// The addresses at which the device listens; all addresses of the host if there are none.
     pub listen_addresses: Vec<IpAddr>,
     /// The firewall mark; 0 stands for no mark.

@@ -323,6 +323,7 @@ impl Network for RingSocket {
             let from = Endpoint {
                 remote: outer(slot.from),
                 local: Some(LocalAddr { ip: outer(self.node).ip(), interface: 0, bound: false }),
+                local_port: 51_820,
             };
             let len = slot.len;
             match out.last_mut() {

@@ -61,6 +61,8 @@ pub struct Interface {
     pub private_key: Option<StaticSecret>,
     /// `ListenPort`. Without it the system chooses a port.
     pub listen_port: Option<u16>,
+    /// Further ports of `ListenPort`. Several are RustGuard's own.
+    pub more_listen_ports: Vec<u16>,
     /// `ListenAddress`: the addresses of this host at which the tunnel listens, at most one of each IP version. Without
     /// it the tunnel listens at all addresses. RustGuard's own key.
     pub listen_addresses: Vec<IpAddr>,
@@ -168,6 +170,7 @@ impl Config {
         let mut config = Self::default();
         config.interface.private_key = secrets.private_key().cloned();
         config.interface.listen_port = Some(status.listen_port);
+        config.interface.more_listen_ports.clone_from(&status.more_listen_ports);
         config.interface.fwmark = (status.fwmark != 0).then_some(status.fwmark);
         config.peers = status.peers.iter().map(|peer| Peer::of_device(peer, secrets)).collect();
         config
@@ -183,6 +186,7 @@ impl Config {
         let mut config = self.clone();
         config.interface.private_key = device.interface.private_key;
         config.interface.listen_port = device.interface.listen_port;
+        config.interface.more_listen_ports = device.interface.more_listen_ports;
         config.interface.fwmark = device.interface.fwmark;
         let peers = device.peers.into_iter();
         config.peers = peers
@@ -201,7 +205,10 @@ impl Config {
             Change::Set(key) => self.interface.private_key = Some(key.clone()),
             Change::Remove => self.interface.private_key = None,
         }
-        self.interface.listen_port = update.listen_port.or(self.interface.listen_port);
+        if update.listen_port.is_some_and(|port| self.interface.listen_port != Some(port)) {
+            self.interface.listen_port = update.listen_port;
+            self.interface.more_listen_ports.clear();
+        }
         self.interface.fwmark = match update.fwmark {
             Some(mark) => Some(mark).filter(|mark| *mark != 0),
             None => self.interface.fwmark,

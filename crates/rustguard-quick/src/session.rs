@@ -252,6 +252,7 @@ impl Session {
         if let Some(port) = interface.listen_port {
             builder = builder.listen_port(port);
         }
+        builder = builder.more_listen_ports(interface.more_listen_ports.iter().copied());
         builder = builder.listen_addresses(interface.listen_addresses.iter().copied());
         if let Some(mtu) = interface.mtu {
             builder = builder.mtu(mtu.into());

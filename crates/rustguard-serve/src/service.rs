@@ -259,7 +259,7 @@ impl<S: LeaseStore> Service<S> {
                     // The answer's source must be the address that was asked. A client behind a strict firewall
                     // receives no other answers.
                     let from = caused_by.iter().rev().find(|datagram| datagram.endpoint.remote == to);
-                    let endpoint = from.map_or(Endpoint { remote: to, local: None }, |datagram| datagram.endpoint);
+                    let endpoint = from.map_or(Endpoint::new(to), |datagram| datagram.endpoint);
                     answers.push(Datagram::new(endpoint, bytes));
                 }
                 Action::Audit(record) => {

@@ -85,6 +85,16 @@ pub struct Endpoint {
     pub remote: SocketAddr,
     /// The local address, once it is known.
     pub local: Option<LocalAddr>,
+    /// The local port to which the peer sent, and from which datagrams to it leave; 0 while it is not known. It only
+    /// matters where sockets listen at several ports, and stays when the local address is forgotten.
+    pub local_port: u16,
+}
+
+impl Endpoint {
+    /// A peer's address, to which datagrams leave from the address and port that are chosen for it.
+    pub fn new(remote: SocketAddr) -> Self {
+        Self { remote, local: None, local_port: 0 }
+    }
 }
 
 /// A received datagram, or several datagrams of one sender that the kernel has joined (GRO). The pieces lie end to end:

@@ -228,7 +228,7 @@ impl Network for MemorySocket {
             let len = datagram.len();
             slab[offset..offset + len].copy_from_slice(&datagram);
             out.push(Received {
-                from: Endpoint { remote: from, local: Some(self.local()) },
+                from: Endpoint { remote: from, local: Some(self.local()), local_port: self.0.address.port() },
                 segments: Segments { offset, stride: len, count: 1, len, last_len: len },
                 ecn: ds & 0b11,
             });
@@ -411,7 +411,7 @@ mod tests {
 
     fn transmit(remote: SocketAddr, local: Option<LocalAddr>, len: usize) -> Transmit {
         let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
-        Transmit { to: Endpoint { remote, local }, segments, ds: 0 }
+        Transmit { to: Endpoint { local, ..Endpoint::new(remote) }, segments, ds: 0 }
     }
 
     #[test]

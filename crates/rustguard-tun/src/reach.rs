@@ -23,7 +23,7 @@ impl ReachProbe {
     /// The kernel refuses to send it: there is no route, a firewall rule of this host forbids it, or the host does not have the address
     /// any more.
     pub fn send(to: Endpoint, fwmark: u32) -> io::Result<Self> {
-        let Endpoint { remote, local } = to;
+        let Endpoint { remote, local, .. } = to;
         let (domain, level, name) = match remote {
             SocketAddr::V4(_) => (Domain::IPV4, libc::IPPROTO_IP, libc::IP_RECVERR),
             SocketAddr::V6(_) => (Domain::IPV6, libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
@@ -65,12 +65,12 @@ mod tests {
         for address in ["127.0.0.1", "::1"] {
             let Ok(listener) = port(address) else { continue };
             let remote = listener.local_addr().unwrap();
-            let probe = ReachProbe::send(Endpoint { remote, local: None }, 0).unwrap();
+            let probe = ReachProbe::send(Endpoint::new(remote), 0).unwrap();
             assert_eq!(listener.recv(&mut [0; 8]).unwrap(), 0, "an empty datagram");
             assert!(probe.error().is_none());
             drop(listener);
             // On the loopback interface, the answer is there before the call returns.
-            let probe = ReachProbe::send(Endpoint { remote, local: None }, 0).unwrap();
+            let probe = ReachProbe::send(Endpoint::new(remote), 0).unwrap();
             assert_eq!(probe.error().map(|error| error.kind()), Some(io::ErrorKind::ConnectionRefused));
             assert!(probe.error().is_none(), "reported once");
         }
@@ -80,7 +80,7 @@ mod tests {
     fn the_datagram_leaves_from_the_address_that_is_asked_for() {
         let listener = port("127.0.0.1").unwrap();
         let from = LocalAddr { ip: [127, 0, 0, 2].into(), interface: 0, bound: false };
-        let to = Endpoint { remote: listener.local_addr().unwrap(), local: Some(from) };
+        let to = Endpoint { local: Some(from), ..Endpoint::new(listener.local_addr().unwrap()) };
         let _probe = ReachProbe::send(to, 0).unwrap();
         assert_eq!(listener.recv_from(&mut [0; 8]).unwrap().1.ip(), from.ip);
     }

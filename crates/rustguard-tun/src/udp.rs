@@ -1,4 +1,5 @@
-//! The UDP sockets of a tunnel: IPv4 and, where the host has it, IPv6, on the same port.
+//! The UDP sockets of a tunnel: IPv4 and, where the host has it, IPv6, on the same port. There may be several ports, with such
+//! a pair each.
 //!
 //! A datagram that is longer than the path's MTU is fragmented, not refused. Only datagrams beyond the 65,507 bytes
 //! that UDP can carry are refused. This host fragments where the kernel knows the path's MTU. Over IPv4, routers on the
@@ -12,24 +13,26 @@ use crate::{
     Endpoint, Network, Received, Segments, Sent, Span, Transmit,
     sys::{self, Messages, Outgoing},
 };
-use bind::{Claim, Pair, bind, bind_pair, set_mark};
+use bind::{Claim, Pair, bind, bind_pair, ports, set_mark};
 use send::{MAX_SEGMENTS, longest_run, send_all};
 use socket2::Socket;
 use std::{
     fmt, io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     os::fd::{AsFd, BorrowedFd},
 };
 
+/// The maximum number of ports.
+pub const MAX_PORTS: usize = 8;
 /// The maximum number of messages in one system call that sends. Each message may be a run of datagrams.
 pub(crate) const BATCH: usize = 64;
 /// The maximum number of messages in one system call that receives. In measurements with runs of datagrams, throughput
 /// does not grow beyond 8 messages (1 message: 0.81 of it, 4 messages: 0.94). The number bounds the memory that a flood
 /// touches to half a megabyte.
 const RECV_BATCH: usize = 8;
-/// After this many batches, the address family that had nothing the last time is asked first. Each such attempt may
+/// After this many batches, the socket after the one that had something the last time is asked first. Each such attempt may
 /// cost a system call without a result. The number is also the longest time, in batches, for which a flood on one
-/// family delays the other.
+/// socket delays the next.
 const OTHER_FIRST: usize = 8;
 /// The distance in bytes between the places of received datagrams. Any UDP payload or run fits, so that none can stop
 /// reception. The 1,536 bytes beyond 64 KiB keep the starts of the slots out of each other's cache sets: the caches
@@ -44,6 +47,9 @@ pub(crate) const PENDING_ERRORS: usize = 16;
 pub struct UdpOptions {
     /// The port, the same for both families; 0 lets the system choose one.
     pub port: u16,
+    /// Further ports, so that datagrams to this host and from it differ in their ports: all ports are different, at most
+    /// [`MAX_PORTS`], and none of several is 0.
+    pub more_ports: Vec<u16>,
     /// The firewall mark (SO_MARK) of all datagrams that are sent; 0 means no mark.
     pub fwmark: u32,
     /// Whether runs of datagrams are exchanged with the kernel as far as it supports them (UDP_SEGMENT since Linux
@@ -59,6 +65,13 @@ impl UdpOptions {
     /// Settings with this port, without a mark, with offload.
     pub fn new(port: u16) -> Self {
         Self { port, ..Self::default() }
+    }
+
+    /// Sets the ports beyond the first.
+    #[must_use]
+    pub fn more_ports(mut self, ports: impl IntoIterator<Item = u16>) -> Self {
+        self.more_ports = ports.into_iter().collect();
+        self
     }
 
     /// Sets the firewall mark; 0 means no mark.
@@ -86,25 +99,28 @@ impl UdpOptions {
 impl Default for UdpOptions {
     /// Settings with a port that the system chooses, without a mark, with offload.
     fn default() -> Self {
-        Self { port: 0, fwmark: 0, offload: true, addresses: Vec::new() }
+        Self { port: 0, more_ports: Vec::new(), fwmark: 0, offload: true, addresses: Vec::new() }
     }
 }
 
-/// The UDP sockets of one worker: one for IPv4 and one for IPv6, where the host has both.
+/// The UDP sockets of one worker: for each port one for IPv4 and one for IPv6, where the host has both.
 pub struct Udp {
-    sockets: Pair,
-    port: u16,
+    /// The sockets of each port. There is at least one port.
+    pairs: Vec<Pair>,
     incoming: Messages<RECV_BATCH>,
     outgoing: Messages<BATCH>,
-    /// The messages of one address family for the next system call. The queue is empty between calls.
+    /// The messages of one socket for the next system call. The queue is empty between calls.
     queue: Vec<Outgoing>,
+    /// The pair to which the socket of the queue belongs.
+    queue_pair: usize,
     /// The datagrams of a run that the kernel did not segment. It is empty between calls.
     singly: Vec<Outgoing>,
     /// Whether UDP_SEGMENT is used: the kernel knows it (Linux 4.18), and the settings allow it.
     segmentation: bool,
-    /// Whether IPv6 is asked first: the family that had datagrams the last time.
-    ipv6_first: bool,
-    /// Counts calls of `recv`, to give the other family its turn.
+    /// The socket that is asked first, because it had datagrams the last time: twice the number of its pair, and one more
+    /// for IPv6.
+    first: usize,
+    /// Counts calls of `recv`, to give the other sockets their turn.
     turn: usize,
 }
 
@@ -137,43 +153,67 @@ impl Udp {
         // The first pair does not share the port while it binds. Otherwise it would join a program that already shares
         // the port. Once it is bound, it lets others join, and the kernel makes it a member of their group
         // (reuseport_add_sock).
-        let (pair, port) = bind_pair(options.port, |domain, port| bind(domain, port, options, Claim::Alone))?;
+        let pairs_of = |ports: &[u16], claim| {
+            let pair = |&port: &u16| bind_pair(port, |domain, port| bind(domain, port, options, claim));
+            ports.iter().map(pair).collect::<io::Result<Vec<_>>>()
+        };
+        let pairs = pairs_of(&ports(options)?, Claim::Alone)?;
         if queues > 1 {
-            pair.iter().try_for_each(|socket| socket.set_reuse_port(true))?;
+            pairs.iter().flat_map(Pair::iter).try_for_each(|socket| socket.set_reuse_port(true))?;
         }
-        let mut all = vec![Self::new(pair, port, options.offload)];
+        let ports: Vec<_> = pairs.iter().map(|pair| pair.port).collect();
+        let mut all = vec![Self::new(pairs, options.offload)];
         while all.len() < queues {
-            let (pair, port) = bind_pair(port, |domain, port| bind(domain, port, options, Claim::Shared))?;
-            all.push(Self::new(pair, port, options.offload));
+            all.push(Self::new(pairs_of(&ports, Claim::Shared)?, options.offload));
         }
         Ok(all)
     }
 
-    fn new(sockets: Pair, port: u16, offload: bool) -> Self {
+    fn new(pairs: Vec<Pair>, offload: bool) -> Self {
         // Zero is the default value. A kernel refuses it only if it does not know the option.
         let segments = |socket| sys::set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
-        let segmentation = offload && sockets.iter().all(segments);
+        let segmentation = offload && pairs.iter().flat_map(Pair::iter).all(segments);
         Self {
             segmentation,
             singly: Vec::with_capacity(MAX_SEGMENTS),
-            sockets,
-            port,
+            pairs,
             incoming: Messages::new(),
             outgoing: Messages::new(),
             queue: Vec::with_capacity(BATCH),
-            ipv6_first: false,
+            queue_pair: 0,
+            first: 0,
             turn: 0,
         }
     }
 
-    /// The port.
+    /// The first port.
     pub fn port(&self) -> u16 {
-        self.port
+        self.pairs[0].port
+    }
+
+    /// All ports.
+    pub fn ports(&self) -> impl Iterator<Item = u16> {
+        self.pairs.iter().map(|pair| pair.port)
+    }
+
+    /// The port of each of the [`fds`](Network::fds).
+    pub(crate) fn fd_ports(&self) -> impl Iterator<Item = u16> {
+        self.pairs.iter().flat_map(|pair| pair.iter().map(|_| pair.port))
+    }
+
+    /// The pair by which datagrams leave. While the peer has not been heard at one of our ports, its address chooses: different
+    /// peers are spread over the ports, and each sees one of them.
+    fn pair_for(&self, to: &Endpoint) -> usize {
+        if let [_] = *self.pairs {
+            return 0;
+        }
+        let known = self.pairs.iter().position(|pair| pair.port == to.local_port);
+        known.unwrap_or_else(|| spread(to.remote, self.pairs.len()))
     }
 
     /// Whether there is an IPv6 socket.
     pub fn has_ipv6(&self) -> bool {
-        self.sockets.v6.is_some()
+        self.pairs.iter().any(|pair| pair.v6.is_some())
     }
 
     /// Changes SO_MARK for all handles; 0 means no mark.
@@ -181,7 +221,7 @@ impl Udp {
     /// # Errors
     /// [`io::ErrorKind::PermissionDenied`] without CAP_NET_ADMIN.
     pub fn set_fwmark(&self, mark: u32) -> io::Result<()> {
-        self.sockets.iter().try_for_each(|socket| set_mark(socket, mark))
+        self.pairs.iter().flat_map(Pair::iter).try_for_each(|socket| set_mark(socket, mark))
     }
 
     /// A second handle on the same sockets. A worker owns one handle; a control thread sends handshakes through the
@@ -190,16 +230,14 @@ impl Udp {
     /// # Errors
     /// The process has reached its limit of file descriptors.
     pub fn try_clone(&self) -> io::Result<Self> {
-        let clone = |socket: &Option<Socket>| socket.as_ref().map(Socket::try_clone).transpose();
-        let Pair { v4, v6 } = &self.sockets;
-        Ok(Self::new(Pair { v4: clone(v4)?, v6: clone(v6)? }, self.port, self.segmentation))
+        Ok(Self::new(self.pairs.iter().map(Pair::try_clone).collect::<io::Result<_>>()?, self.segmentation))
     }
 }
 
 impl fmt::Debug for Udp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Pair { v4, v6 } = &self.sockets;
-        f.debug_struct("Udp").field("port", &self.port).field("v4", v4).field("v6", v6).finish_non_exhaustive()
+        let sockets: Vec<_> = self.pairs.iter().map(|Pair { v4, v6, port }| (port, v4, v6)).collect();
+        f.debug_struct("Udp").field("sockets", &sockets).finish_non_exhaustive()
     }
 }
 
@@ -211,8 +249,11 @@ impl Network for Udp {
     /// Only errors that persist: the socket is no longer usable.
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
         self.turn = (self.turn + 1) % OTHER_FIRST;
-        for ipv6 in [self.ipv6_first ^ (self.turn == 0), !self.ipv6_first ^ (self.turn == 0)] {
-            let Some(socket) = (if ipv6 { &self.sockets.v6 } else { &self.sockets.v4 }) else { continue };
+        let sockets = 2 * self.pairs.len();
+        let first = self.first + usize::from(self.turn == 0);
+        for n in (first..first + sockets).map(|n| if n < sockets { n } else { n - sockets }) {
+            let pair = &self.pairs[n / 2];
+            let Some(socket) = (if n % 2 == 1 { &pair.v6 } else { &pair.v4 }) else { continue };
             let count = receive(&mut self.incoming, socket, slab)?;
             for i in 0..count {
                 let Some(datagram) = self.incoming.incoming(i) else { continue };
@@ -221,13 +262,13 @@ impl Network for Udp {
                     continue;
                 }
                 out.push(Received {
-                    from: Endpoint { remote: datagram.from, local: datagram.local },
+                    from: Endpoint { remote: datagram.from, local: datagram.local, local_port: pair.port },
                     segments: run_of(i * SLOT, datagram.len, datagram.size),
                     ecn: datagram.ecn,
                 });
             }
             if count > 0 {
-                self.ipv6_first = ipv6;
+                self.first = n;
                 break;
             }
         }
@@ -241,7 +282,7 @@ impl Network for Udp {
     }
 
     fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.sockets.iter().map(AsFd::as_fd)
+        self.pairs.iter().flat_map(Pair::iter).map(AsFd::as_fd)
     }
 
     fn recv_slab_len(&self) -> usize {
@@ -257,7 +298,9 @@ impl Udp {
     /// [`send`](Network::send), with `by` as the way to the kernel.
     pub(crate) fn send_by(&mut self, slab: &[u8], batch: &[Transmit], by: &mut SendBy<'_>) -> Sent {
         let mut sent = Sent::default();
-        for &Transmit { to: Endpoint { remote, local }, segments, ds } in batch {
+        for &Transmit { to, segments, ds } in batch {
+            let Endpoint { remote, local, .. } = to;
+            let pair = self.pair_for(&to);
             let source = local.filter(|local| local.ip.is_ipv4() == remote.is_ipv4());
             let longest = if self.segmentation { longest_run(&segments) } else { 1 };
             let mut first = 0;
@@ -267,8 +310,9 @@ impl Udp {
                 let offset = segments.offset + first * segments.stride;
                 let span = Span { offset, len: (count - 1) * segments.stride + last };
                 let other_family = self.queue.first().is_some_and(|first| first.to.is_ipv4() != remote.is_ipv4());
-                if other_family || self.queue.len() == BATCH {
+                if other_family || pair != self.queue_pair || self.queue.len() == BATCH {
                     self.flush(slab, by, &mut sent);
+                    self.queue_pair = pair;
                 }
                 self.queue.push(Outgoing { span, to: remote, source, ds, size: segments.stride, count });
                 first += count;
@@ -278,13 +322,25 @@ impl Udp {
         sent
     }
 
-    /// Sends the queue, whose messages are all of one family, and empties it.
+    /// Sends the queue, whose messages are all of one socket, and empties it.
     fn flush(&mut self, slab: &[u8], by: &mut SendBy<'_>, sent: &mut Sent) {
-        let Self { sockets, outgoing, queue, singly, .. } = self;
+        let Self { pairs, queue_pair, outgoing, queue, singly, .. } = self;
         let mut give = |socket: &Socket, datagrams: &[Outgoing]| by(outgoing, socket, slab, datagrams);
-        send_all(sockets, &mut give, queue, singly, sent);
+        send_all(&pairs[*queue_pair], &mut give, queue, singly, sent);
         queue.clear();
     }
+}
+
+/// The number below `count` that this address always has (FNV-1a of its bytes).
+fn spread(remote: SocketAddr, count: usize) -> usize {
+    let hash = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    let address = match remote.ip() {
+        IpAddr::V4(ip) => ip.octets().iter().fold(0x811c_9dc5, hash),
+        IpAddr::V6(ip) => ip.octets().iter().fold(0x811c_9dc5, hash),
+    };
+    // The low bits of FNV are only as good as the low bits of the bytes.
+    let hash = remote.port().to_be_bytes().iter().fold(address, hash);
+    ((u64::from(hash.wrapping_mul(0x9e37_79b1)) * count as u64) >> 32) as usize
 }
 
 /// The pieces of a received buffer. Where the kernel joined several datagrams, each has `size` bytes.

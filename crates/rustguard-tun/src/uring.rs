@@ -13,7 +13,7 @@ use crate::{
     offload::{Coalescer, Group, VNET_LEN},
     sys::{Inbox, OUTBOX_BATCH, Outbox},
     tun::Tun,
-    udp::{PENDING_ERRORS, SLOT, Udp, run_of},
+    udp::{MAX_PORTS, PENDING_ERRORS, SLOT, Udp, run_of},
 };
 use std::{fmt, io, ops::Range, os::fd::BorrowedFd};
 
@@ -64,7 +64,7 @@ impl TunQueue for UringTun {
     fn read(&mut self, slab: &mut [u8], at: usize, mtu: usize) -> io::Result<Option<Segments>> {
         let Self { inbox, tun, .. } = self;
         let begin = tun.begin(at);
-        let copy = |bytes: &[u8]| {
+        let copy = |_source, bytes: &[u8]| {
             // No IP packet is longer than `max_read` allows. If one were, it would be cut off and then refused as
             // malformed.
             let room = &mut slab[begin..];
@@ -185,7 +185,9 @@ pub struct UringUdp {
     inbox: Inbox,
     outbox: Outbox,
     udp: Udp,
-    /// The families take turns in being asked first.
+    /// The port of each socket.
+    ports: Vec<u16>,
+    /// The sockets take turns in being asked first.
     turn: usize,
 }
 
@@ -196,7 +198,8 @@ impl UringUdp {
     /// The kernel has no io_uring, its io_uring is too old, or it is forbidden. The message says which, and names the
     /// remedy.
     pub fn new(udp: Udp) -> io::Result<Self> {
-        Ok(Self { inbox: Inbox::datagrams(udp.fds().count())?, outbox: Outbox::new()?, udp, turn: 0 })
+        let ports: Vec<_> = udp.fd_ports().collect();
+        Ok(Self { inbox: Inbox::datagrams(ports.len())?, outbox: Outbox::new()?, udp, ports, turn: 0 })
     }
 
     /// The sockets themselves, for their port, their mark and further handles.
@@ -215,21 +218,21 @@ impl Network for UringUdp {
     /// Works as in [`Udp`]. Datagrams are copied once more, from the buffers that the kernel chose, and therefore lie
     /// close together. As many are received as fit.
     fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
-        let Self { inbox, udp, turn, .. } = self;
-        // Both families, or the only family twice.
-        let mut files = udp.fds();
-        let Some(first) = files.next() else { return Ok(()) };
-        let files = [first, files.next().unwrap_or(first)];
+        let Self { inbox, udp, ports, turn, .. } = self;
+        let Some(first) = udp.fds().next() else { return Ok(()) };
+        let mut files = [first; 2 * MAX_PORTS];
+        files.iter_mut().zip(udp.fds()).for_each(|(place, file)| *place = file);
+        let files = &files[..ports.len()];
         *turn = (*turn + 1) % files.len();
         let (mut offset, mut errors) = (0, 0);
         while slab.len() - offset >= SLOT {
             let room = &mut slab[offset..];
-            match inbox.next_datagram(&files, *turn, room) {
+            match inbox.next_datagram(files, *turn, room) {
                 Ok(None) => break,
                 // No UDP payload is longer than a slot. If one were, it would be cut off, and could not be authentic.
                 Ok(Some(None)) => {}
-                Ok(Some(Some(datagram))) => {
-                    let from = Endpoint { remote: datagram.from, local: datagram.local };
+                Ok(Some(Some((source, datagram)))) => {
+                    let from = Endpoint { remote: datagram.from, local: datagram.local, local_port: ports[source] };
                     let segments = run_of(offset, datagram.len, datagram.size);
                     out.push(Received { from, segments, ecn: datagram.ecn });
                     offset += datagram.len.next_multiple_of(CACHE_LINE);
@@ -339,6 +342,7 @@ mod tests {
         udp::replies_leave_from_the_address_that_was_addressed,
         udp::a_source_that_moved_away_is_left_out,
         udp::hosts_with_ipv6_disabled_run_on_ipv4,
+        udp::several_ports_are_heard_and_answer_each_for_itself,
         udp::a_full_socket_buffer_drops_a_peers_run_and_holds_up_nobody,
         udp::a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again,
     );

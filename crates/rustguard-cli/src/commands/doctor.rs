@@ -103,7 +103,9 @@ async fn check(name: &str, file: Option<PathBuf>) -> Vec<Finding> {
         findings.extend(forwarding::check(device));
         findings.extend(server::check(name).await);
         if device.listen_port != 0 {
-            findings.push(firewall::check(device.listen_port).await);
+            for port in device.listen_ports() {
+                findings.push(firewall::check(port).await);
+            }
         }
     }
     findings.extend(names::check(&tunnel, &kernel).await);

@@ -35,7 +35,7 @@ impl<B: Binder> Control<B> {
             Action::Endpoint { peer } => {
                 let (Some(handled), Some(entry)) = (handled, self.peers.get(&peer)) else { return };
                 entry.count_received(handled.len);
-                if entry.shared.seen_at(&handled.from) == LocationChange::Endpoint {
+                if entry.shared.handshake_at(&handled.from) == LocationChange::Endpoint {
                     self.moved(peer);
                 }
                 self.source_learned(peer);

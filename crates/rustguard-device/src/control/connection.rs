@@ -224,7 +224,7 @@ impl<B: Binder> Control<B> {
         let (mark, port) = (self.sockets.fwmark(), self.sockets.port());
         let local = self.sockets.source_to(endpoint);
         if self.watch.probes.len() < QUESTIONS {
-            let refused = match ReachProbe::send(Endpoint { remote: endpoint, local }, mark) {
+            let refused = match ReachProbe::send(Endpoint { local, ..Endpoint::new(endpoint) }, mark) {
                 Ok(probe) => {
                     self.watch.probes.insert(peer, probe);
                     None
@@ -238,8 +238,8 @@ impl<B: Binder> Control<B> {
         if self.watch.asked < QUESTIONS
             && let Some(lookup) = self.route_lookup()
         {
-            let (way, answers) =
-                (lookup.way(Endpoint { remote: endpoint, local }, mark, port), self.watch.answers.clone());
+            let to = Endpoint { local, ..Endpoint::new(endpoint) };
+            let (way, answers) = (lookup.way(to, mark, port), self.watch.answers.clone());
             self.watch.asked += 1;
             tokio::spawn(async move {
                 let _ = answers.send((peer, route(way.await))).await;

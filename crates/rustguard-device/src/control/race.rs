@@ -77,7 +77,7 @@ impl<B: Binder> Control<B> {
                 self.race_schedule.insert((running.due, peer));
             }
             shared.activity.count_sent(running.initiation.len() as u64);
-            self.transmit(Endpoint { remote, local: None }, HANDSHAKE_DS, &running.initiation);
+            self.transmit(Endpoint::new(remote), HANDSHAKE_DS, &running.initiation);
             if let Some(entry) = self.peers.get_mut(&peer).filter(|_| !running.next.is_empty()) {
                 entry.race.running = Some(running);
             }

@@ -20,6 +20,8 @@ pub(super) struct Sockets<B: Binder> {
     networks: Vec<B::Control>,
     workers: Vec<WorkerHandle<B::Network>>,
     port: u16,
+    /// The ports beyond that one.
+    more_ports: Vec<u16>,
     fwmark: u32,
     /// Where the sockets listen; everywhere if there are none.
     addresses: Vec<IpAddr>,
@@ -32,12 +34,16 @@ impl<B: Binder> Sockets<B> {
     pub(super) fn bind(
         mut binder: B,
         port: u16,
+        more_ports: Vec<u16>,
         fwmark: u32,
         addresses: Vec<IpAddr>,
         workers: usize,
     ) -> Result<(Self, Vec<B::Network>), UpdateError> {
-        let Bound { workers, control, port, .. } = bind(&mut binder, port, fwmark, &addresses, workers)?;
-        Ok((Self { binder, networks: control, workers: Vec::new(), port, fwmark, addresses, closed: false }, workers))
+        let Bound { workers, control, port, .. } = bind(&mut binder, port, &more_ports, fwmark, &addresses, workers)?;
+        Ok((
+            Self { binder, networks: control, workers: Vec::new(), port, more_ports, fwmark, addresses, closed: false },
+            workers,
+        ))
     }
 
     /// Starts a thread for each of these sockets and the TUN queues that belong to it.
@@ -57,6 +63,11 @@ impl<B: Binder> Sockets<B> {
 
     pub(super) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The ports beyond the first.
+    pub(super) fn more_ports(&self) -> &[u16] {
+        &self.more_ports
     }
 
     /// Where the sockets listen; everywhere if there are none.
@@ -84,26 +95,33 @@ impl<B: Binder> Sockets<B> {
         self.networks.first_mut()
     }
 
-    /// Moves to another port. Returns whether there are new sockets.
+    /// Moves to another port, in place of all ports that there are. Returns whether there are new sockets.
     pub(super) fn listen(&mut self, port: u16, fwmark: u32) -> Result<bool, UpdateError> {
+        if self.more_ports.contains(&port) {
+            let cause = "it is one of the tunnel's further ports: choose another, or change ListenPort in its file and restart it";
+            return Err(UpdateError::Port { port, cause: io::Error::new(io::ErrorKind::AddrInUse, cause) });
+        }
+        if port == self.port {
+            return Ok(false);
+        }
         if self.closed {
             // As the kernel's WireGuard: it is bound when the interface is set up.
             self.port = port;
-        } else if port != self.port {
-            self.rebind(port, fwmark)?;
-            return Ok(true);
+            self.more_ports.clear();
+            return Ok(false);
         }
-        Ok(false)
+        self.rebind(port, Vec::new(), fwmark)?;
+        Ok(true)
     }
 
     /// Binds new sockets for all workers. The old ones are closed only when the new ones are there.
-    fn rebind(&mut self, port: u16, fwmark: u32) -> Result<(), UpdateError> {
+    fn rebind(&mut self, port: u16, more_ports: Vec<u16>, fwmark: u32) -> Result<(), UpdateError> {
         let Bound { workers, control, port, .. } =
-            bind(&mut self.binder, port, fwmark, &self.addresses, self.workers.len())?;
+            bind(&mut self.binder, port, &more_ports, fwmark, &self.addresses, self.workers.len())?;
         for (worker, network) in self.workers.iter().zip(workers) {
             worker.replace_network(Some(network));
         }
-        (self.networks, self.port, self.fwmark) = (control, port, fwmark);
+        (self.networks, self.port, self.more_ports, self.fwmark) = (control, port, more_ports, fwmark);
         Ok(())
     }
 
@@ -130,7 +148,7 @@ impl<B: Binder> Sockets<B> {
     /// Binds the port again, because the interface was set up. Returns false where it was up already.
     pub(super) fn reopen(&mut self) -> Result<bool, UpdateError> {
         if self.closed {
-            self.rebind(self.port, self.fwmark)?;
+            self.rebind(self.port, self.more_ports.clone(), self.fwmark)?;
             self.closed = false;
             return Ok(true);
         }
@@ -141,10 +159,14 @@ impl<B: Binder> Sockets<B> {
 fn bind<B: Binder>(
     binder: &mut B,
     port: u16,
+    more_ports: &[u16],
     fwmark: u32,
     addresses: &[IpAddr],
     workers: usize,
 ) -> Result<Bound<B::Network, B::Control>, UpdateError> {
-    let options = UdpOptions::new(port).fwmark(fwmark).addresses(addresses.iter().copied());
+    let options = UdpOptions::new(port)
+        .more_ports(more_ports.iter().copied())
+        .fwmark(fwmark)
+        .addresses(addresses.iter().copied());
     binder.bind(&options, workers).map_err(|cause| UpdateError::Port { port, cause })
 }

@@ -44,6 +44,7 @@ impl<B: Binder> Control<B> {
             public_key: self.node.public_key(),
             up: !self.sockets.are_closed(),
             listen_port: self.sockets.port(),
+            more_listen_ports: self.sockets.more_ports().to_vec(),
             listen_addresses: self.sockets.addresses().to_vec(),
             fwmark: self.sockets.fwmark(),
             peers: peers.collect(),

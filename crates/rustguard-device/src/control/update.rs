@@ -8,7 +8,6 @@ use crate::{
     event::Event,
     shared::{peer::PeerShared, table::Table},
 };
-use portable_atomic::Ordering;
 use rustguard_core::node::{AddPeerError, PeerConfig, PeerId};
 use std::sync::Arc;
 
@@ -50,12 +49,12 @@ impl<B: Binder> Control<B> {
     /// There are new sockets: the kernel chooses our addresses anew. Peers with a session hear of the port at once, because a peer
     /// that only answers, or waits for this side, would send to the old one for ever.
     fn rebound(&mut self) {
-        self.shared.port.store(self.sockets.port(), Ordering::Relaxed);
+        self.shared.ports.set(self.sockets.port(), self.sockets.more_ports());
         self.tell_mark();
         let peers: Vec<_> = self.peers.keys().copied().collect();
         for peer in peers {
             if let Some(entry) = self.peers.get(&peer) {
-                entry.shared.forget_source();
+                entry.shared.forget_local();
             }
             self.keepalive(peer);
         }

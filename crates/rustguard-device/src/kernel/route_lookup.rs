@@ -102,6 +102,7 @@ impl SourceLookup {
             let bound = to.local.filter(|local| local.bound);
             let source = to.local.filter(|local| !local.ip.is_unspecified()).map(|local| local.ip);
             let mut message = from_to(source, to.remote.ip());
+            let port = if to.local_port == 0 { port } else { to.local_port };
             // Rules may depend on the mark, and a route with several next hops selects one by the ports.
             message.attributes.extend((mark != 0).then_some(RouteAttribute::Mark(mark)));
             message.attributes.extend(bound.map(|local| RouteAttribute::Oif(local.interface)));

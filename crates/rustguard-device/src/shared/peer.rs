@@ -104,7 +104,8 @@ impl PeerShared {
         }
     }
 
-    /// An authenticated packet came from `from`.
+    /// An authenticated packet of data came from `from`. The local port that is known stays while the peer does not move: a peer
+    /// with several paths may send to several of our ports by turns. See [`handshake_at`](Self::handshake_at).
     pub(crate) fn seen_at(&self, from: &Endpoint) -> LocationChange {
         let known = self.endpoint.load();
         if known.as_deref() == Some(from) || self.path_set.load().as_deref().is_some_and(|paths| paths.expects(from)) {
@@ -116,6 +117,12 @@ impl PeerShared {
         {
             return LocationChange::None;
         }
+        if known
+            .as_deref()
+            .is_some_and(|known| known.local_port != 0 && Endpoint { local_port: known.local_port, ..*from } == *known)
+        {
+            return LocationChange::None;
+        }
         let moved = known.as_deref().is_none_or(|known| known.remote != from.remote);
         let abandoned = from.local.is_some() && self.abandoned_source.load().as_deref().copied() == from.local;
         let now = if abandoned { Endpoint { local: None, ..*from } } else { *from };
@@ -124,6 +131,19 @@ impl PeerShared {
         }
         self.endpoint.store(Some(Arc::new(now)));
         if moved { LocationChange::Endpoint } else { LocationChange::Source }
+    }
+
+    /// An authenticated handshake message came from `from`: what we send leaves from the port to which it came.
+    pub(crate) fn handshake_at(&self, from: &Endpoint) -> LocationChange {
+        let change = self.seen_at(from);
+        let known = self.endpoint.load();
+        if let Some(at) = known.as_deref()
+            && at.remote == from.remote
+            && at.local_port != from.local_port
+        {
+            self.endpoint.compare_and_swap(&known, Some(Arc::new(Endpoint { local_port: from.local_port, ..*at })));
+        }
+        change
     }
 
     /// Control handles the notice of another address of ours. The next change is told again.
@@ -173,6 +193,15 @@ impl PeerShared {
             self.endpoint.compare_and_swap(&known, Some(Arc::new(Endpoint { local: None, ..*at })));
         }
     }
+
+    /// Forgets our address and our port towards the peer, because there are new sockets.
+    pub(crate) fn forget_local(&self) {
+        let known = self.endpoint.load();
+        if let Some(at) = known.as_deref() {
+            let now = Endpoint { local: at.local.filter(|local| local.bound), local_port: 0, ..*at };
+            self.endpoint.compare_and_swap(&known, Some(Arc::new(now)));
+        }
+    }
 }
 
 /// How a packet changes what is known of the peer's endpoint.
@@ -213,7 +242,25 @@ mod tests {
         Endpoint {
             remote: remote.parse().unwrap(),
             local: local.map(|ip| LocalAddr { ip: ip.parse().unwrap(), interface: 0, bound: false }),
+            local_port: 0,
         }
+    }
+
+    #[test]
+    fn a_handshake_chooses_our_port_and_data_does_not() {
+        let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
+        let to = |local_port| Endpoint { local_port, ..endpoint("192.0.2.1:1", Some("192.0.2.9")) };
+        let port = || peer.endpoint.load().as_deref().unwrap().local_port;
+        peer.endpoint.store(Some(Arc::new(endpoint("192.0.2.1:1", None))));
+        assert_eq!((peer.seen_at(&to(7)), port()), (LocationChange::Source, 7), "none was known");
+        assert_eq!((peer.seen_at(&to(8)), port()), (LocationChange::None, 7), "another path of the same peer");
+        assert_eq!((peer.handshake_at(&to(8)), port()), (LocationChange::None, 8));
+        peer.forget_source();
+        assert_eq!(peer.endpoint.load().as_deref(), Some(&Endpoint { local: None, ..to(8) }));
+        let moved = Endpoint { remote: "192.0.2.2:1".parse().unwrap(), ..to(7) };
+        assert_eq!((peer.seen_at(&moved), port()), (LocationChange::Endpoint, 7));
+        peer.forget_local();
+        assert_eq!(peer.endpoint.load().as_deref(), Some(&Endpoint::new(moved.remote)));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::{
     handshakes::{HandshakeInbox, HandshakeQueues},
     shared::{
         Shared,
+        listen_ports::ListenPorts,
         to_control::{Capacity, FromWorkers, channels},
     },
 };
@@ -24,7 +25,7 @@ pub(crate) struct Inbox {
 pub(crate) fn shared(capacity: usize) -> (Shared, Inbox) {
     let (queues, handshakes) = HandshakeQueues::new(capacity);
     let (control, from_workers) = channels(&Capacity { routes: capacity, engine: capacity, probes: capacity });
-    (Shared::new(1_420, 0, control, queues), Inbox { handshakes, from_workers })
+    (Shared::new(1_420, ListenPorts::default(), control, queues), Inbox { handshakes, from_workers })
 }
 
 /// The sending half of one side, the receiving half of the other, by a handshake between them; `index` is

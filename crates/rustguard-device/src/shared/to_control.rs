@@ -178,7 +178,7 @@ mod tests {
         let (control, mut from_workers) = channels(&Capacity::default());
         let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
         for port in 1..1_000 {
-            let from = Endpoint { remote: ([192, 0, 2, 1], port).into(), local: None };
+            let from = Endpoint::new(([192, 0, 2, 1], port).into());
             control.location_change(&peer, peer.seen_at(&from));
         }
         assert!(matches!(from_workers.notices.try_recv(), Ok(Notice::Roamed(PeerId(1)))));

@@ -33,6 +33,9 @@ pub(super) fn status(status: &Status, secrets: &Secrets, names: bool) -> Zeroizi
         line(&mut out, "fwmark", status.fwmark);
     }
     if names {
+        for port in &status.more_listen_ports {
+            line(&mut out, "rustguard_listen_port", port);
+        }
         for address in &status.listen_addresses {
             line(&mut out, "rustguard_listen_address", address);
         }
@@ -135,6 +138,7 @@ mod tests {
             public_key: None,
             up: true,
             listen_port: 51820,
+            more_listen_ports: vec![51821],
             listen_addresses: vec!["192.0.2.1".parse().unwrap()],
             fwmark: 7,
             peers: vec![PeerStatus {

@@ -8,7 +8,7 @@
 //! with masquerading even from the same address. The index in the message decides: the peer drew it for a session with us, or we
 //! drew it for a handshake. Another's index is the same with a probability of 2⁻³².
 
-use crate::shared::{LoggedCounter, Shared, peer::PeerShared, table::Table};
+use crate::shared::{LoggedCounter, Shared, listen_ports::ListenPorts, peer::PeerShared, table::Table};
 use rustguard_core::{node::PeerId, time::Instant};
 use std::{collections::HashMap, net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
@@ -92,9 +92,9 @@ fn sent_to(peer: &PeerShared, kind: u8, index: u32) -> bool {
     }
 }
 
-/// Whether a packet of the host's is UDP from `port`. For all other packets, this is the whole cost of the check.
-pub(super) fn may_be(packet: &[u8], port: u16) -> bool {
-    udp_at(packet).is_some_and(|at| packet[at..at + 2] == port.to_be_bytes())
+/// Whether a packet of the host's is UDP from one of `ports`. For all other packets, this is the whole cost of the check.
+pub(super) fn may_be(packet: &[u8], ports: &ListenPorts) -> bool {
+    udp_at(packet).is_some_and(|at| ports.has(u16::from_be_bytes([packet[at], packet[at + 1]])))
 }
 
 /// Where the UDP header begins. Only the first fragment of a packet has one, and what follows it is at most one more packet, which
@@ -184,7 +184,7 @@ mod tests {
             let (sealer, _) = testing::session(6 + n, Instant::from_nanos(0));
             peer.sealer.store(Some(Arc::new(sealer)));
             peer.handshake_index.store(70 + n, Ordering::Relaxed);
-            peer.endpoint.store(Some(Arc::new(Endpoint { remote: at, local: None })));
+            peer.endpoint.store(Some(Arc::new(Endpoint::new(at))));
             table.peers.insert(PeerId(n), Arc::new(peer));
             at
         });
@@ -194,6 +194,7 @@ mod tests {
     #[test]
     fn what_was_sent_to_a_peer_is_known_again_and_what_others_send_there_is_not() {
         let (shared, _inbox) = testing::shared(2);
+        let ports = ListenPorts::new(1, &[PORT]);
         let now = Instant::from_nanos(0);
         for v6 in [false, true] {
             let (table, [first, second]) = peers(v6);
@@ -201,7 +202,7 @@ mod tests {
             let mut loops = LoopDetector::default();
             let mut is_own = |to, by, kind, index| {
                 let packet = packet(to, None, &message(kind, index));
-                may_be(&packet, PORT) && loops.is_own(&packet, PeerId(by), &table, now, &shared)
+                may_be(&packet, &ports) && loops.is_own(&packet, PeerId(by), &table, now, &shared)
             };
             assert!(is_own(first, 1, DATA, 7), "directly");
             assert!(is_own(first, 2, DATA, 7) && is_own(second, 1, DATA, 8), "by way of each other");
@@ -211,18 +212,22 @@ mod tests {
             assert!(!is_own(first, 1, DATA, 8) && !is_own(first, 1, INITIATION, 7), "somebody else's tunnel");
             assert!(!is_own(first, 1, 3, 7) && !is_own(first, 1, 5, 7), "a cookie reply, and no message");
         }
-        assert!(!may_be(&packet("192.0.2.1:1".parse().unwrap(), None, &message(DATA, 7)), PORT + 1));
+        assert!(!may_be(
+            &packet("192.0.2.1:1".parse().unwrap(), None, &message(DATA, 7)),
+            &ListenPorts::new(PORT + 1, &[])
+        ));
         assert_eq!(shared.looped.packets(), 2 * 6);
     }
 
     #[test]
     fn a_first_fragment_is_known_and_others_have_no_ports() {
         let (shared, _inbox) = testing::shared(2);
+        let ports = ListenPorts::new(1, &[PORT]);
         for (v6, offsets) in [(false, [0x2000, 0x2001, 0x0040]), (true, [0x0001, 0x0009, 0x0200])] {
             let (table, [first, _]) = peers(v6);
             let known = offsets.map(|offset| {
                 let packet = packet(first, Some(offset), &message(DATA, 7));
-                may_be(&packet, PORT)
+                may_be(&packet, &ports)
                     && LoopDetector::default().is_own(&packet, PeerId(1), &table, Instant::from_nanos(0), &shared)
             });
             assert_eq!(known, [true, false, false]);
@@ -232,12 +237,13 @@ mod tests {
     #[test]
     fn no_cut_packet_is_read_beyond_its_end() {
         let (shared, _inbox) = testing::shared(2);
+        let ports = ListenPorts::new(1, &[PORT]);
         for v6 in [false, true] {
             let (table, [first, _]) = peers(v6);
             for whole in [packet(first, None, &message(DATA, 7)), packet(first, Some(1), &message(DATA, 7))] {
                 for len in 0..whole.len() {
                     let packet = &whole[..len];
-                    let _ = may_be(packet, PORT)
+                    let _ = may_be(packet, &ports)
                         && LoopDetector::default().is_own(packet, PeerId(1), &table, Instant::from_nanos(0), &shared);
                 }
             }
@@ -254,7 +260,7 @@ mod tests {
         table.peers[&PeerId(2)].endpoint.store(None);
         let mut at = |nanos| loops.is_own(&packet, PeerId(1), &table, Instant::from_nanos(nanos), &shared);
         assert!(!at(0));
-        table.peers[&PeerId(2)].endpoint.store(Some(Arc::new(Endpoint { remote: second, local: None })));
+        table.peers[&PeerId(2)].endpoint.store(Some(Arc::new(Endpoint::new(second))));
         assert!(!at(999_999_999));
         assert!(at(1_000_000_000));
     }

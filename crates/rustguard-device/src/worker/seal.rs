@@ -202,7 +202,7 @@ mod tests {
     fn a_packet_that_meets_the_beginning_of_a_session_leaves_behind_what_waited() {
         let (shared, mut inbox) = crate::shared::testing::shared(2);
         let peer = PeerShared::new(PeerId(1), rustguard_crypto::x25519::PublicKey([1; 32]), Arc::default());
-        peer.endpoint.store(Some(Arc::new(Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None })));
+        peer.endpoint.store(Some(Arc::new(Endpoint::new("192.0.2.1:1".parse().unwrap()))));
         let now = Instant::from_nanos(1_000_000_000);
         let (sealer, _) = crate::shared::testing::session(7, now);
         std::thread::scope(|scope| {
@@ -235,7 +235,7 @@ mod tests {
         let peer = PeerShared::new(PeerId(1), rustguard_crypto::x25519::PublicKey([1; 32]), Arc::default());
         peer.sealer.store(Some(Arc::new(sealer)));
         let place = |n| Place { remote: ([192, 0, 2, n], 1).into(), local: None, interface: 0 };
-        peer.endpoint.store(Some(Arc::new(Endpoint { remote: place(9).remote, local: None })));
+        peer.endpoint.store(Some(Arc::new(Endpoint::new(place(9).remote))));
         let share = |path, weight| (Share { path, weight }, place(path));
         let choice = Choice { spread: vec![share(3, 1), share(5, 3)], ..Choice::default() };
         peer.path_set.store(PathSet::new(&choice, &Arc::default()).map(Arc::new));
@@ -264,8 +264,8 @@ mod tests {
 
     #[test]
     fn equal_datagrams_side_by_side_become_one_transmit_and_a_short_one_or_another_codepoint_ends_it() {
-        let a = Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None };
-        let b = Endpoint { remote: "192.0.2.2:1".parse().unwrap(), local: None };
+        let a = Endpoint::new("192.0.2.1:1".parse().unwrap());
+        let b = Endpoint::new("192.0.2.2:1".parse().unwrap());
         let mut out = Vec::new();
         for (to, ds, offset, len) in [
             (a, 0, 0, 100),
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn datagrams_with_a_gap_between_them_stay_apart() {
-        let a = Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None };
+        let a = Endpoint::new("192.0.2.1:1".parse().unwrap());
         let mut out = Vec::new();
         extend(&mut out, a, 0, 0, 100);
         extend(&mut out, a, 0, 116, 100);

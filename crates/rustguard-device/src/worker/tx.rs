@@ -129,7 +129,6 @@ impl Tx {
         shared: &Shared,
     ) -> io::Result<()> {
         let Segments { stride, count, .. } = segments;
-        let port = shared.port.load(Ordering::Relaxed);
         let mut outcome = Outcome::Drop(DropReason::NotIp);
         for (n, Span { offset, len }) in segments.pieces().enumerate() {
             if n == 0 || decision.is_filtered() {
@@ -141,7 +140,7 @@ impl Tx {
                 };
                 match (outcome, &head) {
                     (Outcome::Forward(peer), _)
-                        if routing_loop::may_be(packet, port)
+                        if routing_loop::may_be(packet, &shared.ports)
                             && self.loops.is_own(packet, peer, table, now(), shared) =>
                     {
                         if let Some(peer) = table.peers.get(&peer) {

@@ -131,7 +131,7 @@ impl Socket {
     pub(crate) fn send(&mut self, datagram: &[u8]) {
         let len = datagram.len();
         let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
-        self.socket.send(datagram, &[Transmit { to: Endpoint { remote: at(2), local: None }, segments, ds: 0 }]);
+        self.socket.send(datagram, &[Transmit { to: Endpoint::new(at(2)), segments, ds: 0 }]);
     }
 
     /// The datagrams that have arrived since the last call. Does not wait.

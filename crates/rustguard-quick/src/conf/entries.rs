@@ -61,7 +61,7 @@ pub(super) fn of_interface(interface: &Interface) -> Vec<Entry> {
         list("PreDown", Kind::Lines, &interface.pre_down),
         list("PostDown", Kind::Lines, &interface.post_down),
         list("ListenAddress", Kind::List, &interface.listen_addresses),
-        one("ListenPort", interface.listen_port),
+        list("ListenPort", Kind::List, interface.listen_port.iter().chain(&interface.more_listen_ports)),
         // 0 means no mark, as a missing line does.
         one("FwMark", interface.fwmark.filter(|mark| *mark != 0).map(|mark| format!("{mark:#x}"))),
         secret("PrivateKey", private_key),

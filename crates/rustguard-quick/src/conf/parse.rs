@@ -16,7 +16,7 @@ pub use redact::redact;
 use redact::{is_configuration, quoted, without_keys};
 use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{PathSpec, PresharedKey};
+use rustguard_device::{PathSpec, PresharedKey, tun::udp::MAX_PORTS};
 use std::{collections::HashMap, net::IpAddr, ops::Range, time::Duration};
 
 /// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
@@ -398,7 +398,10 @@ impl<'a> Parser<'a> {
                 }
             }
             "ListenPort" => {
-                self.interface.listen_port = self.value(key, value, |text| value::number(text, 0..=65_535));
+                (self.interface.listen_port, self.interface.more_listen_ports) = (None, Vec::new());
+                for item in value.list() {
+                    self.listen_port(item);
+                }
             }
             "ListenAddress" => {
                 for item in value.list() {
@@ -451,6 +454,26 @@ impl<'a> Parser<'a> {
                 }
             }
         }
+    }
+
+    fn listen_port(&mut self, item: Piece<'a>) {
+        let Some(port) = self.value("ListenPort", item, |text| value::number::<u16>(text, 0..=65_535)) else { return };
+        let Interface { listen_port, more_listen_ports, .. } = &mut self.interface;
+        let Some(first) = *listen_port else {
+            *listen_port = Some(port);
+            return;
+        };
+        let (problem, help) = if port == 0 || first == 0 {
+            ("has 0 among several ports".to_owned(), "0 lets the system choose the only port: give numbers for several")
+        } else if port == first || more_listen_ports.contains(&port) {
+            (format!("has the port {port} twice"), "give each port once")
+        } else if more_listen_ports.len() + 1 == MAX_PORTS {
+            (format!("has more than {MAX_PORTS} ports"), "leave some of them out")
+        } else {
+            more_listen_ports.push(port);
+            return;
+        };
+        self.diagnostics.push(Diagnostic::error(item.span(), format!("ListenPort {problem}")).help(help));
     }
 
     fn listen_address(&mut self, item: Piece<'a>) {

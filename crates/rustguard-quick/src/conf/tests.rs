@@ -12,7 +12,7 @@ const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
 pub(super) fn full() -> String {
     format!(
         "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com, ~corp.example\nMTU = 1400\nTable = 7\nSaveConfig = true\nHandshakeOnUp = false\n\
-         Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nRedistribute = 192.168.0.0/16, default\nPin = 10.7.0.5/32 {PEER}, fd07::/64 {OTHER}\nSourceCheck = Log\nNodeName = gw-1\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenAddress = 192.0.2.1, 2001:db8::1\nListenPort = 51820\nFwMark = 0xca6c\n\
+         Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nRedistribute = 192.168.0.0/16, default\nPin = 10.7.0.5/32 {PEER}, fd07::/64 {OTHER}\nSourceCheck = Log\nNodeName = gw-1\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenAddress = 192.0.2.1, 2001:db8::1\nListenPort = 51820, 51821\nFwMark = 0xca6c\n\
          PrivateKey = {SECRET}\n\n# Name = laptop of Zoë\n[Peer]\nPublicKey = {PEER}\nPresharedKey = {OTHER}\n\
          AllowedIPs = 10.0.0.2/32, fd00::2/128\nEndpoint = vpn.example.com:51820\nPersistentKeepalive = 25\nRole = client\n\n\
          [Peer]\nPublicKey = {OTHER}\nRole = Router\nEndpoint = [2001:db8::1]:51820\n"
@@ -52,6 +52,7 @@ fn everything_is_read() {
     let interface = &config.interface;
     assert_eq!(*to_base64(&interface.private_key.as_ref().unwrap().to_bytes()), SECRET);
     assert_eq!((interface.listen_port, interface.fwmark, interface.mtu), (Some(51_820), Some(0xca6c), Some(1400)));
+    assert_eq!(interface.more_listen_ports, [51_821]);
     assert_eq!(
         interface.listen_addresses,
         ["192.0.2.1", "2001:db8::1"].map(|address| address.parse::<IpAddr>().unwrap())
@@ -283,6 +284,10 @@ fn what_only_the_whole_shows() {
             interface("ListenAddress = 192.0.2.1\nListenAddress = 192.0.2.2"),
             "error 4:17 ListenAddress has a second IPv4 address after 192.0.2.1: `192.0.2.2`",
         ),
+        (interface("ListenPort = 5, 6, 5"), "error 3:20 ListenPort has the port 5 twice [give each port once]"),
+        (interface("ListenPort = 5, 0"), "error 3:17 ListenPort has 0 among several ports"),
+        (interface("ListenPort = 0, 5"), "error 3:17 ListenPort has 0 among several ports"),
+        (interface("ListenPort = 1,2,3,4,5,6,7,8,9"), "error 3:30 ListenPort has more than 8 ports"),
         (interface("ListenAddress = 192.0.2.1:51820"), "error 3:17 ListenAddress must be addresses of this host"),
         (interface("ListenAddress = 224.0.0.1"), "error 3:17 ListenAddress must be addresses of this host"),
         (interface("ListenAddress = fe80::1"), "error 3:17 ListenAddress must be addresses of this host"),

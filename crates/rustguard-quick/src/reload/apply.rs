@@ -218,6 +218,7 @@ pub(super) fn running(loaded: &Config, status: &Status, secrets: &Secrets, mark:
     // A hook may have set the key of a file without one.
     interface.private_key = loaded.interface.private_key.as_ref().and(secrets.private_key()).cloned();
     interface.listen_port = interface.listen_port.map(|_| status.listen_port);
+    interface.more_listen_ports.clone_from(&status.more_listen_ports);
     if status.fwmark != mark {
         interface.fwmark = Some(status.fwmark);
     }

@@ -61,6 +61,8 @@ pub struct Nets {
 pub struct InterfaceDifference {
     pub private_key: Option<Changed<Option<StaticSecret>>>,
     pub listen_port: Option<Changed<Option<u16>>>,
+    /// The ports of `ListenPort` beyond the first. They need a restart.
+    pub more_listen_ports: Option<Changed<Vec<u16>>>,
     /// `ListenAddress`. It needs a restart.
     pub listen_addresses: Option<Changed<Vec<IpAddr>>>,
     pub fwmark: Option<Changed<Option<u32>>>,
@@ -194,6 +196,7 @@ impl InterfaceDifference {
         let Interface {
             private_key,
             listen_port,
+            more_listen_ports,
             listen_addresses,
             fwmark,
             addresses,
@@ -218,6 +221,7 @@ impl InterfaceDifference {
             // A secret has no comparison.
             private_key: changed_as(private_key, &to.private_key, |key| key.as_ref().map(StaticSecret::public_key)),
             listen_port: changed(listen_port, &to.listen_port),
+            more_listen_ports: changed(more_listen_ports, &to.more_listen_ports),
             listen_addresses: changed(listen_addresses, &to.listen_addresses),
             // 0 and no mark mean the same.
             fwmark: changed_as(fwmark, &to.fwmark, |mark| mark.unwrap_or(0)),
@@ -244,6 +248,7 @@ impl InterfaceDifference {
     fn apply_to(&self, interface: &mut Interface) {
         set(&mut interface.private_key, &self.private_key);
         set(&mut interface.listen_port, &self.listen_port);
+        set(&mut interface.more_listen_ports, &self.more_listen_ports);
         set(&mut interface.listen_addresses, &self.listen_addresses);
         set(&mut interface.fwmark, &self.fwmark);
         self.addresses.apply_to(&mut interface.addresses);

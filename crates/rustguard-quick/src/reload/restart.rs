@@ -33,6 +33,13 @@ impl Difference {
             return vec![NeedsRestart { setting: "Routing", reason }];
         }
         let mut needed = Vec::new();
+        let mut to = from.clone();
+        self.apply_to(&mut to);
+        let several = [from, &to].iter().any(|config| !config.interface.more_listen_ports.is_empty());
+        if interface.more_listen_ports.is_some() || several && interface.listen_port.is_some() {
+            let reason = "several ports are bound when the tunnel starts";
+            needed.push(NeedsRestart { setting: "ListenPort", reason });
+        }
         if interface.listen_addresses.is_some() {
             let reason = "the sockets get their addresses when the tunnel starts";
             needed.push(NeedsRestart { setting: "ListenAddress", reason });
@@ -41,8 +48,6 @@ impl Difference {
         if from.interface.routing == Routing::Static {
             return needed;
         }
-        let mut to = from.clone();
-        self.apply_to(&mut to);
         let first_v4 = |config: &Config| config.interface.addresses.iter().find(|net| net.addr().is_ipv4()).copied();
         let guarded = has_default(from) && !interface.addresses.is_empty();
         let settings = [

@@ -130,6 +130,10 @@ fn what_only_a_restart_can_change_is_named() {
     for more in ["Announce = 10.9.0.0/16", "Address = 10.0.0.2/32", "MTU = 1300", "ListenPort = 5", "FwMark = 3"] {
         assert_eq!(needed(&babel(""), &babel(more)), [""; 0], "{more}");
     }
+    for (from, to) in [("1", "1, 2"), ("1, 2", "1"), ("1, 2", "3, 2")] {
+        let [from, to] = [from, to].map(|ports| file(&format!("ListenPort = {ports}"), &[]));
+        assert_eq!(needed(&from, &to), ["ListenPort"]);
+    }
     assert_eq!(needed(&file("", &[]), &file("NodeName = gw\nListenPort = 3", &[])), [""; 0], "no effect without Babel");
 }
 

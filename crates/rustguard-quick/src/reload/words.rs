@@ -124,6 +124,9 @@ impl InterfaceDifference {
         if let Some(Changed { to: None, .. }) = self.listen_port {
             note_last(&mut lines, "the present port stays");
         }
+        push(&mut lines, "ListenPort", &self.more_listen_ports, |ports| {
+            if ports.is_empty() { "no further ports".to_owned() } else { format!("further {}", list(ports)) }
+        });
         push(&mut lines, "ListenAddress", &self.listen_addresses, |addresses| {
             if addresses.is_empty() { "all".to_owned() } else { list(addresses) }
         });

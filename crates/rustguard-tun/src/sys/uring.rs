@@ -113,7 +113,7 @@ impl Inbox {
         self.event.as_fd()
     }
 
-    /// Gives the next packet to `take`, and then returns its buffer to the kernel. `files` are the descriptors of the
+    /// Gives the next packet, and the number of its source, to `take`, and then returns its buffer to the kernel. `files` are the descriptors of the
     /// sources, the same ones in each call. `first` is the source to begin with where several wait for buffers.
     /// `Ok(None)` means that nothing is there now.
     ///
@@ -123,7 +123,7 @@ impl Inbox {
         &mut self,
         files: &[BorrowedFd<'_>],
         first: usize,
-        mut take: impl FnMut(&[u8]) -> R,
+        mut take: impl FnMut(usize, &[u8]) -> R,
     ) -> io::Result<Option<R>> {
         let mut cleared = false;
         loop {
@@ -143,11 +143,12 @@ impl Inbox {
             if std::mem::take(&mut cleared) {
                 self.event.signal();
             }
-            let source = &mut self.sources[completion.user_data() as usize];
+            let number = completion.user_data() as usize;
+            let source = &mut self.sources[number];
             source.armed = cqueue::more(completion.flags());
             let buffer = cqueue::buffer_select(completion.flags());
             let result = match usize::try_from(completion.result()) {
-                Ok(len) => buffer.map(|id| Ok(take(source.buffers.filled(id, len)))),
+                Ok(len) => buffer.map(|id| Ok(take(number, source.buffers.filled(id, len)))),
                 // All buffers are full, or were full until just now. The waiting packets are taken first; then the read
                 // begins again.
                 Err(_) if completion.result() == -libc::ENOBUFS => None,
@@ -163,22 +164,23 @@ impl Inbox {
         }
     }
 
-    /// Copies the next datagram to the start of `room`. `Ok(Some(None))` stands for a datagram that was longer than a
+    /// Copies the next datagram to the start of `room`, and tells its source. `Ok(Some(None))` stands for a datagram that was longer than a
     /// buffer, or whose sender's address has an unknown family.
     pub(crate) fn next_datagram(
         &mut self,
         files: &[BorrowedFd<'_>],
         first: usize,
         room: &mut [u8],
-    ) -> io::Result<Option<Option<Incoming>>> {
-        self.next(files, first, |bytes| {
+    ) -> io::Result<Option<Option<(usize, Incoming)>>> {
+        self.next(files, first, |source, bytes| {
             let out = types::RecvMsgOut::parse(bytes, &datagram_layout()).ok()?;
             if out.is_payload_truncated() {
                 return None;
             }
             let payload = out.payload_data();
             room.get_mut(..payload.len())?.copy_from_slice(payload);
-            Incoming::parse(out.name_data(), out.control_data(), payload.len())
+            let datagram = Incoming::parse(out.name_data(), out.control_data(), payload.len())?;
+            Some((source, datagram))
         })
     }
 

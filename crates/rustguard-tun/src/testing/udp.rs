@@ -37,7 +37,7 @@ pub(crate) fn open<N: TestUdp>() -> N {
 pub(crate) fn transmit(remote: impl Into<SocketAddr>, local: Option<LocalAddr>, span: Span) -> Transmit {
     let Span { offset, len } = span;
     let segments = Segments { offset, stride: len, count: 1, len, last_len: len };
-    Transmit { to: Endpoint { remote: remote.into(), local }, segments, ds: 0 }
+    Transmit { to: Endpoint { local, ..Endpoint::new(remote.into()) }, segments, ds: 0 }
 }
 
 /// Receives until `count` datagrams are there. Returns the endpoint and the bytes of each.
@@ -73,7 +73,7 @@ pub(crate) fn sysctl(path: &str, value: &str) {
 
 pub(crate) fn run_to(to: SocketAddr, len: usize, count: usize, last_len: usize) -> Transmit {
     let segments = Segments { offset: 0, stride: len, count, len, last_len };
-    Transmit { to: Endpoint { remote: to, local: None }, segments, ds: 0 }
+    Transmit { to: Endpoint::new(to), segments, ds: 0 }
 }
 
 pub(crate) fn datagrams_of_every_length_pass<N: TestUdp>() {
@@ -96,7 +96,7 @@ pub(crate) fn datagrams_of_every_length_pass<N: TestUdp>() {
 pub(crate) fn pieces_of_many_transmits_arrive_in_order<N: TestUdp>() {
     let (mut ours, mut theirs) = (open::<N>(), open::<N>());
     let slab: Vec<u8> = (0..200).collect();
-    let to = Endpoint { remote: here("127.0.0.1", &theirs), local: None };
+    let to = Endpoint::new(here("127.0.0.1", &theirs));
     let segments = |offset, count| Segments { offset, stride: 2, count, len: 2, last_len: 1 };
     let batch =
         [Transmit { to, segments: segments(0, 70), ds: 0 }, Transmit { to, segments: segments(140, 30), ds: 0 }];
@@ -327,5 +327,42 @@ pub(crate) fn a_run_the_kernel_refuses_goes_singly_and_the_next_is_a_run_again<N
         let mut ours = N::over(Udp::bind(&UdpOptions::default().offload(false)).unwrap());
         assert_eq!(ours.send(&[3; 10_000], &batch), Sent { sent: 12, ..Sent::default() });
         assert_eq!(receive_all(&mut theirs, 12).len(), 12, "a kernel without segmentation");
+    });
+}
+
+/// Several ports on two queues: each datagram tells its port, and the answer leaves from there, with and without a source. A peer
+/// whose port is not known gets everything from one port.
+pub(crate) fn several_ports_are_heard_and_answer_each_for_itself<N: TestUdp>() {
+    isolated("several ports", || {
+        let ports = [7_000, 7_001, 7_002];
+        let options = UdpOptions::new(ports[0]).more_ports(ports[1..].iter().copied());
+        let mut queues: Vec<N> = Udp::bind_queues(&options, 2).unwrap().into_iter().map(N::over).collect();
+        assert!(queues[0].udp().ports().eq(ports));
+        assert!(queues[0].udp().try_clone().unwrap().ports().eq(ports));
+        let mut ours = queues.pop().unwrap();
+        drop(queues);
+        for ip in ["127.0.0.1", "::1"] {
+            let mut theirs = open::<Udp>();
+            let empty = Span { offset: 0, len: 0 };
+            let batch = ports.map(|port| transmit(SocketAddr::new(ip.parse().unwrap(), port), None, empty));
+            assert_eq!(theirs.send(&[], &batch).sent, 3);
+            let mut heard: Vec<_> = receive_all(&mut ours, 3).into_iter().map(|(from, _)| from).collect();
+            heard.sort_by_key(|from| from.local_port);
+            assert!(heard.iter().map(|from| from.local_port).eq(ports), "{heard:?}");
+            // Alternately to different sockets, in one batch.
+            let answer = |to: Endpoint| Transmit { to, ..transmit(to.remote, None, empty) };
+            let answers: Vec<_> = [2, 0, 1, 0].map(|n| answer(heard[n])).to_vec();
+            assert_eq!(ours.send(&[], &answers), Sent { sent: 4, ..Sent::default() });
+            let mut from: Vec<_> = receive_all(&mut theirs, 4).iter().map(|(from, _)| from.remote.port()).collect();
+            from.sort_unstable();
+            assert_eq!(from, [7_000, 7_000, 7_001, 7_002]);
+            let forgotten = Endpoint { local: None, ..heard[1] };
+            assert_eq!(ours.send(&[], &[answer(forgotten)]).sent, 1);
+            assert_eq!(receive_all(&mut theirs, 1)[0].0.remote.port(), 7_001);
+            let unknown = answer(Endpoint::new(heard[0].remote));
+            assert_eq!(ours.send(&[], &[unknown; 5]).sent, 5);
+            let from: Vec<_> = receive_all(&mut theirs, 5).iter().map(|(from, _)| from.remote.port()).collect();
+            assert!(ports.contains(&from[0]) && from.iter().all(|port| *port == from[0]), "{from:?}");
+        }
     });
 }

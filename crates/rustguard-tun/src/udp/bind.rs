@@ -1,6 +1,6 @@
 //! Binds the sockets of both families to one port.
 
-use super::UdpOptions;
+use super::{MAX_PORTS, UdpOptions};
 use crate::sys;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::{
@@ -23,11 +23,18 @@ const PORT_ATTEMPTS: usize = 64;
 pub(super) struct Pair {
     pub(super) v4: Option<Socket>,
     pub(super) v6: Option<Socket>,
+    /// The port of both.
+    pub(super) port: u16,
 }
 
 impl Pair {
     pub(super) fn of(&self, remote: SocketAddr) -> Option<&Socket> {
         if remote.is_ipv4() { self.v4.as_ref() } else { self.v6.as_ref() }
+    }
+
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        let clone = |socket: &Option<Socket>| socket.as_ref().map(Socket::try_clone).transpose();
+        Ok(Self { v4: clone(&self.v4)?, v6: clone(&self.v6)?, port: self.port })
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Socket> {
@@ -36,7 +43,7 @@ impl Pair {
 }
 
 /// Binds both families to one port with `bind`. For port 0, another port is tried until both families can have it.
-pub(super) fn bind_pair(port: u16, mut bind: impl FnMut(Domain, u16) -> io::Result<Socket>) -> io::Result<(Pair, u16)> {
+pub(super) fn bind_pair(port: u16, mut bind: impl FnMut(Domain, u16) -> io::Result<Socket>) -> io::Result<Pair> {
     let mut attempts = 0;
     loop {
         attempts += 1;
@@ -50,8 +57,23 @@ pub(super) fn bind_pair(port: u16, mut bind: impl FnMut(Domain, u16) -> io::Resu
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this host has neither IPv4 nor IPv6"));
         };
         let port = port_of(any)?;
-        return Ok((Pair { v4, v6 }, port));
+        return Ok(Pair { v4, v6, port });
     }
+}
+
+/// All ports of the settings.
+pub(super) fn ports(options: &UdpOptions) -> io::Result<Vec<u16>> {
+    let ports: Vec<_> = std::iter::once(options.port).chain(options.more_ports.iter().copied()).collect();
+    let problem = if ports.len() > MAX_PORTS {
+        format!("{} UDP ports are too many: choose at most {MAX_PORTS}", ports.len())
+    } else if ports.len() > 1 && ports.contains(&0) {
+        "UDP port 0 is among several ports: choose numbers for all of them".to_owned()
+    } else if let Some(twice) = (1..ports.len()).find(|&n| ports[..n].contains(&ports[n])) {
+        format!("UDP port {} is given twice: give each port once", ports[twice])
+    } else {
+        return Ok(ports);
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
 }
 
 /// `None` if the host lacks a family: it is not built in (EAFNOSUPPORT), or disabled (EADDRNOTAVAIL).

@@ -90,7 +90,7 @@ fn what_a_full_buffer_refuses_is_dropped_run_by_run_without_waiting() {
     let at = |n: u8| SocketAddr::from(([192, 0, 2, n], 1));
     let run = |n: u8, count: usize| {
         let segments = Segments { offset: 0, stride: 100, count, len: 100, last_len: 100 };
-        Transmit { to: Endpoint { remote: at(n), local: None }, segments, ds: 0 }
+        Transmit { to: Endpoint::new(at(n)), segments, ds: 0 }
     };
     let batch = [run(1, 64), run(1, 64), run(1, 3), run(2, 5), run(1, 7), run(2, 1)];
     for refusal in [libc::EAGAIN, libc::ENOBUFS] {
@@ -152,7 +152,7 @@ fn handles_share_sockets_and_their_errors_are_not_the_receivers() {
             assert_eq!(receive_all(&mut worker, 2).len(), 2);
         }
         // With IP_RECVERR, the kernel leaves the error on the socket that no program was at port 9.
-        let v4 = control.sockets.v4.as_ref().unwrap();
+        let v4 = control.pairs[0].v4.as_ref().unwrap();
         sys::set_option(v4, libc::IPPROTO_IP, libc::IP_RECVERR, 1).unwrap();
         let nobody = transmit("127.0.0.1:9".parse::<SocketAddr>().unwrap(), None, Span { offset: 0, len: 1 });
         let one = Sent { sent: 1, ..Sent::default() };
@@ -172,15 +172,15 @@ fn a_missing_family_is_left_out() {
             false => bind(domain, port, &UdpOptions::default(), Claim::Alone),
         }
     };
-    let (pair, port) = bind_pair(0, missing(Domain::IPV6)).unwrap();
-    assert!(pair.v4.is_some() && pair.v6.is_none() && port != 0);
-    let mut only_v4 = Udp::new(pair, port, true);
+    let pair = bind_pair(0, missing(Domain::IPV6)).unwrap();
+    assert!(pair.v4.is_some() && pair.v6.is_none() && pair.port != 0);
+    let mut only_v4 = Udp::new(vec![pair], true);
     let v6 = transmit("[::1]:1".parse::<SocketAddr>().unwrap(), None, Span { offset: 0, len: 1 });
     assert_eq!(only_v4.send(&[0], &[v6, v6]), Sent { sent: 0, failed: 2, source_lost: 0 });
     assert_eq!(only_v4.fds().count(), 1);
 
-    let (pair, port) = bind_pair(0, missing(Domain::IPV4)).unwrap();
-    assert!(pair.v4.is_none() && pair.v6.is_some() && port != 0);
+    let pair = bind_pair(0, missing(Domain::IPV4)).unwrap();
+    assert!(pair.v4.is_none() && pair.v6.is_some() && pair.port != 0);
     let neither = bind_pair(0, |_, _| Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)));
     assert_eq!(neither.err().unwrap().kind(), io::ErrorKind::Unsupported);
 }
@@ -188,7 +188,7 @@ fn a_missing_family_is_left_out() {
 #[test]
 fn a_random_port_is_drawn_until_both_families_have_it() {
     let mut refusals = 3;
-    let (pair, port) = bind_pair(0, |domain, port| {
+    let pair = bind_pair(0, |domain, port| {
         if domain == Domain::IPV6 && refusals > 0 {
             refusals -= 1;
             return Err(io::ErrorKind::AddrInUse.into());
@@ -196,7 +196,7 @@ fn a_random_port_is_drawn_until_both_families_have_it() {
         bind(domain, port, &UdpOptions::default(), Claim::Alone)
     })
     .unwrap();
-    assert!(pair.iter().all(|socket| port_of(socket).unwrap() == port));
+    assert!(pair.iter().all(|socket| port_of(socket).unwrap() == pair.port));
     let error = bind_pair(0, |domain, port| match domain == Domain::IPV6 {
         true => Err(io::ErrorKind::AddrInUse.into()),
         false => bind(domain, port, &UdpOptions::default(), Claim::Alone),
@@ -272,7 +272,7 @@ fn a_port_of_several_sockets_is_not_shared_with_others() {
         let options = UdpOptions::new(ours[0].port()).fwmark(7);
         drop(ours);
         for queue in Udp::bind_queues(&options, 3).unwrap() {
-            assert!(queue.sockets.iter().all(|socket| socket.mark().unwrap() == 7), "on every socket");
+            assert!(queue.pairs[0].iter().all(|socket| socket.mark().unwrap() == 7), "on every socket");
         }
     });
 }
@@ -281,7 +281,7 @@ fn a_port_of_several_sockets_is_not_shared_with_others() {
 fn a_mark_is_set_on_both_families_and_all_handles() {
     isolated("firewall marks", || {
         let udp = Udp::bind(&UdpOptions::default().fwmark(0xca6c)).unwrap();
-        let marks = |udp: &Udp| udp.sockets.iter().map(|socket| socket.mark().unwrap()).collect::<Vec<_>>();
+        let marks = |udp: &Udp| udp.pairs[0].iter().map(|socket| socket.mark().unwrap()).collect::<Vec<_>>();
         assert_eq!(marks(&udp), [0xca6c; 2]);
         udp.try_clone().unwrap().set_fwmark(0).unwrap();
         assert_eq!(marks(&udp), [0; 2]);
@@ -306,4 +306,38 @@ fn sockets_listen_at_the_given_address_alone() {
         let two = UdpOptions::default().addresses([here, "127.0.0.3".parse().unwrap()]);
         assert_eq!(Udp::bind(&two).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     });
+}
+
+#[test]
+fn what_cannot_be_several_ports_is_refused() {
+    for (ports, problem) in [
+        (vec![7_000; 2], "UDP port 7000 is given twice"),
+        (vec![7_000, 0], "UDP port 0 is among several"),
+        (vec![0, 7_000], "UDP port 0 is among several"),
+        ((7_000..7_009).collect(), "9 UDP ports are too many: choose at most 8"),
+    ] {
+        let error = Udp::bind(&UdpOptions::new(ports[0]).more_ports(ports[1..].iter().copied())).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        assert!(error.to_string().contains(problem), "{error}");
+    }
+}
+
+#[test]
+fn peers_are_spread_over_ports_and_each_keeps_its_own() {
+    let peers = (1..=200_u8).map(|n| SocketAddr::from(([192, 0, 2, n], 51_820)));
+    let mut counts = [0; 3];
+    for peer in peers {
+        counts[spread(peer, 3)] += 1;
+        assert_eq!(spread(peer, 3), spread(peer, 3));
+    }
+    assert!(counts.iter().all(|count| *count > 40), "{counts:?}");
+    // Behind one address of a NAT.
+    let ports: std::collections::HashSet<_> =
+        (0..32).map(|n| spread(SocketAddr::from(([192, 0, 2, 1], 40_000 + n)), 8)).collect();
+    assert_eq!(ports.len(), 8);
+}
+
+#[test]
+fn several_ports_are_heard_and_answer_each_for_itself() {
+    testing::several_ports_are_heard_and_answer_each_for_itself::<Udp>();
 }

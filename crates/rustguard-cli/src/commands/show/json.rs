@@ -17,6 +17,9 @@ struct JsonDevice<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     private_key: Option<Zeroizing<String>>,
     listen_port: u16,
+    /// All ports, where there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    listen_ports: Vec<u16>,
     /// The addresses at which the device listens. Without this field it listens at all of them.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     listen_addresses: &'a [IpAddr],
@@ -99,6 +102,7 @@ fn device<'a>(interface: &'a str, device: &'a Device, secrets: bool) -> JsonDevi
         public_key: device.public_key().map(|key| to_base64(&key.0)),
         private_key: shown(&device.private_key),
         listen_port: device.listen_port,
+        listen_ports: if device.more_listen_ports.is_empty() { Vec::new() } else { device.listen_ports().collect() },
         listen_addresses: &device.listen_addresses,
         fwmark: Some(device.fwmark).filter(|&mark| mark > 0),
         relay: device.relay.as_deref(),

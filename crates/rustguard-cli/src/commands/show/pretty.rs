@@ -112,7 +112,12 @@ impl<W: Write> Page<'_, W> {
         self.title("interface", name, Palette::good)?;
         self.line("public key", &*public_key(device))?;
         self.secret("private key", device.private_key.as_ref())?;
-        self.line("listening port", device.listen_port)?;
+        if device.more_listen_ports.is_empty() {
+            self.line("listening port", device.listen_port)?;
+        } else {
+            let ports: Vec<_> = device.listen_ports().map(|port| port.to_string()).collect();
+            self.line("listening ports", ports.join(", "))?;
+        }
         if !device.listen_addresses.is_empty() {
             let addresses: Vec<_> = device.listen_addresses.iter().map(ToString::to_string).collect();
             self.line("listening address", addresses.join(", "))?;
@@ -231,6 +236,7 @@ mod tests {
         Device {
             private_key: Some(Zeroizing::new([8; 32])),
             listen_port: 51_820,
+            more_listen_ports: Vec::new(),
             listen_addresses: Vec::new(),
             fwmark: 0xca6c,
             relay: Some("rules".to_owned()),

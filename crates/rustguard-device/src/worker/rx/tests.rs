@@ -65,7 +65,7 @@ impl Lab {
 
     /// A batch of these, `after` the session was made. Returns what the host gets, and what was dropped in all.
     fn receive(&mut self, datagrams: &[&[u8]], after: Duration) -> (Vec<Vec<u8>>, Vec<(DropReason, u64)>) {
-        let from = Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None };
+        let from = Endpoint::new("192.0.2.1:1".parse().unwrap());
         self.rx.received.clear();
         let mut offset = 0;
         for datagram in datagrams {

@@ -126,7 +126,7 @@ fn batch_to(
         openers.push(opener);
         peer.sealer.store(Some(Arc::new(sealer)));
         let remote = ([192, 0, 2, 1], n as u16).into();
-        peer.endpoint.store(Some(Arc::new(Endpoint { remote, local: None })));
+        peer.endpoint.store(Some(Arc::new(Endpoint::new(remote))));
         table.peers.insert(PeerId(n), Arc::new(peer));
         table.keys.insert(key, PeerId(n));
     }

@@ -15,7 +15,7 @@ const ASKED: Request = Request {
 };
 
 fn from() -> Endpoint {
-    Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None }
+    Endpoint::new("192.0.2.1:1".parse().unwrap())
 }
 
 fn peer(lab: &Lab) -> &PeerShared {
@@ -80,7 +80,7 @@ fn a_peer_that_floods_with_probes_is_heard_as_often_as_they_can_be_worth() {
 #[test]
 fn a_peer_heard_by_a_known_path_has_not_moved() {
     let mut lab = Lab::new();
-    let elsewhere = Endpoint { remote: "192.0.2.9:9".parse().unwrap(), local: None };
+    let elsewhere = Endpoint::new("192.0.2.9:9".parse().unwrap());
     peer(&lab).endpoint.store(Some(Arc::new(elsewhere)));
     let choice = Choice { known: vec![place(&elsewhere), place(&from())], ..Choice::default() };
     peer(&lab).path_set.store(PathSet::new(&choice, &Arc::default()).map(Arc::new));

@@ -1,0 +1,46 @@
+//! The UDP ports of the sockets, as the workers know them.
+
+use portable_atomic::{AtomicU16, Ordering};
+use rustguard_tun::udp::MAX_PORTS;
+
+/// One port or several. It may change while workers ask.
+#[derive(Default)]
+pub(crate) struct ListenPorts {
+    first: AtomicU16,
+    /// The others, and after the last of them 0.
+    more: [AtomicU16; MAX_PORTS - 1],
+}
+
+impl ListenPorts {
+    pub(crate) fn new(first: u16, more: &[u16]) -> Self {
+        let ports = Self::default();
+        ports.set(first, more);
+        ports
+    }
+
+    pub(crate) fn set(&self, first: u16, more: &[u16]) {
+        self.first.store(first, Ordering::Relaxed);
+        for (place, port) in self.more.iter().zip(more.iter().copied().chain(std::iter::repeat(0))) {
+            place.store(port, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it is one of the ports.
+    pub(crate) fn has(&self, port: u16) -> bool {
+        let mut more = self.more.iter().map(|place| place.load(Ordering::Relaxed)).take_while(|more| *more != 0);
+        self.first.load(Ordering::Relaxed) == port || more.any(|more| more == port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_ports_are_known_and_those_that_went_are_not() {
+        let ports = ListenPorts::new(1, &[2, 3]);
+        assert_eq!([0, 1, 2, 3, 4].map(|port| ports.has(port)), [false, true, true, true, false]);
+        ports.set(4, &[]);
+        assert_eq!([0, 1, 2, 3, 4].map(|port| ports.has(port)), [false, false, false, false, true]);
+    }
+}
