@@ -127,7 +127,7 @@ fn a_removed_peer_stays_out() {
             network.ask(&["peer", "rm", "phone"])?;
             let server = network.server_addresses()?;
             let listed = network.ask(&["peer", "ls"])?;
-            ensure!(listed.contains("JOINED BY") && listed.contains("(staff)"), "how it joined: {listed}");
+            ensure!(listed.contains("TAG") && listed.contains("staff"), "the invite it came by: {listed}");
             let said = network.ask(&["peer", "rm", "notebook"])?;
             ensure!(said.contains("it had joined by: invite") && said.contains("4 more times"), "{said}");
             network.machines[0].does_not_reach(&server[0])?;
@@ -884,11 +884,7 @@ fn watched() {
             let shown = |watch: &rustguard_tests::Process, text| watch.log().matches(text).count();
             eventually("the second page", SOON, || Ok(shown(&watch, "interface: rgs") >= 2))?;
             let _machine = network.join(lab, 1, &served.join_arguments())?;
-            eventually(
-                "who has joined",
-                SOON,
-                || Ok(shown(&watch, "10.77.0.2") >= 2 && watch.log().contains("/s in")),
-            )?;
+            eventually("who has joined", SOON, || Ok(shown(&watch, "10.77.0.2") >= 2 && watch.log().contains("/s, ")))?;
             // Not by SIGINT, which this process may have been told to ignore, and its children with it.
             watch.stop("TERM")?;
             served.stop()

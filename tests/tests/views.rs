@@ -1,6 +1,6 @@
-//! What people see of a mesh: `trace`, `map` and the demonstrations.
+//! What people see: `trace`, `map` and the demonstrations of a mesh; `status` of a server and of a joined machine.
 use anyhow::{Context as _, Result, ensure};
-use rustguard_tests::{Lab, Mesh, Node, scenario_of_rustguard};
+use rustguard_tests::{Lab, Mesh, Node, network, scenario_of_rustguard};
 use serde_json::Value;
 use std::{fs, time::Duration};
 
@@ -160,4 +160,39 @@ fn demonstrations_end_with_ctrl_c_and_leave_nothing() {
 
 fn demo_says(log: &std::path::Path, word: &str) -> bool {
     fs::read_to_string(log).is_ok_and(|text| text.contains(word))
+}
+
+/// `status` of a `serve`, and of a machine that has joined it: both say that the other is there, within 80 columns.
+#[test]
+fn status_shows_a_server_its_machines_and_a_machine_its_server() {
+    scenario_of_rustguard("enrolment", |lab| {
+        network(lab, 1, |network| {
+            let served = network.serve(lab, &["--pool", "10.150.0.0/24", "--route", "10.99.0.0/16"])?;
+            let _joined = network.join(lab, 1, &served.join_arguments())?;
+            network.reaches_server(1)?;
+            let machine = |arguments: &[&str]| {
+                let mut command = network.machines[0].rustguard()?;
+                let ended = network.machines[0].end_of(command.args(["status", "-i", "rg1"]).args(arguments))?;
+                ensure!(ended.success(), "{ended}");
+                Ok(ended.stdout)
+            };
+            let addresses = network.addresses(1)?;
+            let page = machine(&[])?;
+            for words in ["interface: rg1\n", &addresses[0], "routes: 10.", "10.99.0.0/16", "online", "10.1.0.1:"] {
+                ensure!(page.contains(words), "{words}: {page}");
+            }
+            let served_page = network.ask(&["status"])?;
+            ensure!(served_page.contains("online") && served_page.contains(&addresses[0]), "{served_page}");
+            let listed = network.ask(&["peer", "ls"])?;
+            ensure!(listed.contains("online") && listed.contains("10.1.0.2:"), "{listed}");
+            for line in [page, served_page, listed].iter().flat_map(|page| page.lines()) {
+                ensure!(line.chars().count() <= 80, "{line}");
+            }
+            let json: Value = serde_json::from_str(&machine(&["--json"])?)?;
+            ensure!(json["addresses"][0].as_str().is_some_and(|it| it.starts_with(&addresses[0])), "{json}");
+            ensure!(json["peers"][0]["connection"]["state"] == "online", "{json}");
+            ensure!(json["routes"].as_array().is_some_and(|it| it.contains(&"10.99.0.0/16".into())), "{json}");
+            Ok(())
+        })
+    });
 }

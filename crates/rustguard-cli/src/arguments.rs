@@ -230,7 +230,7 @@ Examples:
         json: bool,
     },
 
-    /// Show the state of a `serve`: window, invites, peers
+    /// Show a tunnel, or a `serve` with its window, invites and peers
     Status(enrolment::Status),
 
     /// Create, list and revoke invites

@@ -1,4 +1,5 @@
 //! Requests of the commands to the kernel, by netlink.
 
+pub(crate) mod interface;
 pub(crate) mod links;
 pub(crate) mod networks;

@@ -1,7 +1,9 @@
 //! The output of commands: text, colours, tables, QR codes and pictures.
 
 pub(crate) mod colour;
+pub(crate) mod columns;
 pub(crate) mod escape;
+pub(crate) mod peers;
 pub(crate) mod qr;
 pub(crate) mod screen;
 pub(crate) mod stock;

@@ -260,6 +260,9 @@ pub(crate) enum Peer {
         /// Print JSON
         #[arg(long)]
         json: bool,
+        /// Update the output every second, with throughput, until Ctrl-C
+        #[arg(short, long, conflicts_with = "json")]
+        watch: bool,
     },
     /// Add a peer that runs another WireGuard, and make a configuration for it
     ///

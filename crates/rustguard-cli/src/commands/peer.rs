@@ -1,10 +1,13 @@
 //! `rustguard peer`: the peers of a running `serve`.
 
-use super::{pairing::done, status::peer_table};
+use super::{pairing::done, status::rows};
 use crate::{
     arguments::enrolment::Peer,
     one,
     output::{
+        colour::Palette,
+        peers::{Before, list},
+        screen,
         stock::{self, Form},
         words::UNEXPECTED_ANSWER,
     },
@@ -14,25 +17,29 @@ use rustguard_serve::{
     ask,
     request::{AddPeer, Answer, InviteState, Removed, Request},
 };
-use std::{
-    collections::HashMap,
-    io::{self, Write as _},
-};
+use std::io::{self, Write as _};
 
 /// Runs `peer`.
 pub(crate) fn run(command: &Peer) -> Result<()> {
     match command {
-        Peer::Ls { interface, json } => {
-            let Answer::Peers { peers } = ask(&one::served(interface)?, &Request::Peers)? else {
-                bail!(UNEXPECTED_ANSWER)
+        Peer::Ls { interface, json, watch } => {
+            let name = one::served(interface)?;
+            let peers = || match ask(&name, &Request::Peers)? {
+                Answer::Peers { peers } => Ok(peers),
+                _ => bail!(UNEXPECTED_ANSWER),
             };
-            let mut out = io::stdout().lock();
             if *json {
-                writeln!(out, "{}", serde_json::to_string_pretty(&peers)?)?;
-            } else {
-                write!(out, "{}", peer_table(&peers, &HashMap::new()))?;
+                writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&peers()?)?)?;
+                return Ok(());
             }
-            Ok(())
+            let (mut before, palette) = (Before::default(), Palette::of(&io::stdout()));
+            screen::show(*watch, || {
+                let rows = rows(&peers()?);
+                if rows.is_empty() {
+                    return Ok(format!("no peers; `rustguard invite new{}` admits one\n", interface.option()));
+                }
+                Ok(list(&rows, "ADDRESS", &before.rates(&rows), screen::width(), palette))
+            })
         }
         Peer::Add { name, qr: _, conf, public_key, addresses, endpoint, interface, json } => {
             let form = match (conf, public_key) {

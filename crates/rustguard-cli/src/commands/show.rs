@@ -1,6 +1,6 @@
 //! `rustguard show`: the state of interfaces, for people, as JSON, and for scripts in the format of `wg show`.
 
-mod json;
+pub(super) mod json;
 mod pretty;
 
 use crate::{

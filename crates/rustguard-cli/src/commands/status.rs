@@ -1,57 +1,75 @@
-//! `rustguard status`: the state of a running `serve`.
+//! `rustguard status`: the state of a running `serve`, or of any other tunnel.
+
+mod tunnel;
 
 use crate::{
-    arguments::enrolment::Status as Arguments,
+    arguments::enrolment::{Served, Status as Arguments},
     one,
     output::{
+        colour::Palette,
+        columns::field,
+        escape::escape,
+        peers::{Before, PeerRow, Rates, list},
         screen,
-        words::{UNEXPECTED_ANSWER, ago, bytes, now, span, table},
+        words::{UNEXPECTED_ANSWER, span},
     },
+    uapi,
 };
 use anyhow::{Result, bail};
 use rustguard_quick::host::{self, Gateway, Obstacle};
 use rustguard_serve::{
-    Reach, ask,
-    request::{Answer, PeerView, PoolView, PublicKey, Request, Status},
+    AskError, Reach, ask,
+    request::{Answer, PeerView, PoolView, Request, Status},
+    socket_path,
 };
-use std::{
-    collections::HashMap,
-    fmt::Write as _,
-    io::{self, Write as _},
-    time::{Duration, Instant},
-};
+use std::io::{self, Write as _};
 
 /// Runs `status`.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let interface = &one::served(&arguments.interface)?;
+    let interface = &interface(&arguments.interface)?;
     if arguments.json {
-        let status = ask_status(interface)?;
-        writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&status)?)?;
+        let json = match ask_status(interface)? {
+            Some(status) => serde_json::to_string_pretty(&status)?,
+            None => tunnel::json(interface)?,
+        };
+        writeln!(io::stdout(), "{json}")?;
         return Ok(());
     }
+    let mut before = Before::default();
+    let palette = Palette::of(&io::stdout());
+    // The host is asked once. Its firewall may have thousands of rules.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let obstacles = runtime.block_on(obstacles(&ask_status(interface)?));
-    let mut before: HashMap<PublicKey, (u64, u64)> = HashMap::new();
-    let mut at = Instant::now();
-    screen::show(arguments.watch, || {
-        let status = ask_status(interface)?;
-        let seconds = at.elapsed().as_secs_f64();
-        at = Instant::now();
-        let rate = |peer: &PeerView| {
-            let (rx, tx) = before.get(&peer.public_key)?;
-            let per_second = |new: u64, old: u64| (new.saturating_sub(old) as f64 / seconds) as u64;
-            Some((peer.public_key, (per_second(peer.rx_bytes, *rx), per_second(peer.tx_bytes, *tx))))
-        };
-        let page = page(&status, &status.peers.iter().filter_map(rate).collect(), &obstacles);
-        before = status.peers.into_iter().map(|peer| (peer.public_key, (peer.rx_bytes, peer.tx_bytes))).collect();
-        Ok(page)
+    let obstacles = match ask_status(interface)? {
+        Some(status) => runtime.block_on(obstacles(&status)),
+        None => Vec::new(),
+    };
+    screen::show(arguments.watch, || match ask_status(interface)? {
+        Some(status) => {
+            let rows = rows(&status.peers);
+            let rates = before.rates(&rows);
+            Ok(page(&status, &obstacles, &rows, &rates, screen::width(), palette))
+        }
+        None => tunnel::page(interface, &mut before, screen::width(), palette),
     })
 }
 
-fn ask_status(interface: &str) -> Result<Status> {
-    match ask(interface, &Request::Status)? {
-        Answer::Status(status) => Ok(status),
-        _ => bail!(UNEXPECTED_ANSWER),
+/// The interface that was given, or the one that is served, or else the only tunnel.
+fn interface(given: &Served) -> Result<String> {
+    let served = one::served(given)?;
+    if given.interface.is_none() && !socket_path(&served).exists() {
+        // Without any tunnel, the message is about `serve`.
+        return Ok(one::tunnel(None).unwrap_or(served));
+    }
+    Ok(served)
+}
+
+/// The state of a `serve`; `None` for another tunnel.
+fn ask_status(interface: &str) -> Result<Option<Status>> {
+    match ask(interface, &Request::Status) {
+        Ok(Answer::Status(status)) => Ok(Some(status)),
+        Ok(_) => bail!(UNEXPECTED_ANSWER),
+        Err(AskError::NotServed { .. }) if uapi::interfaces()?.iter().any(|name| name == interface) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -62,12 +80,17 @@ pub(crate) async fn obstacles(status: &Status) -> Vec<Obstacle> {
     host::obstacles(&status.interface, &gateway, status.nat).await.unwrap_or_default()
 }
 
-/// The state for people. `rates` has the bytes per second from each peer and to it.
-fn page(status: &Status, rates: &HashMap<PublicKey, (u64, u64)>, obstacles: &[Obstacle]) -> String {
-    let mut text = String::new();
-    let mut line = |key: &str, value: &str| {
-        writeln!(text, "  {key}: {value}").expect("writing to a String cannot fail");
-    };
+/// The state of a `serve` for people.
+fn page(
+    status: &Status,
+    obstacles: &[Obstacle],
+    rows: &[PeerRow],
+    rates: &Rates,
+    width: usize,
+    palette: Palette,
+) -> String {
+    let mut text = format!("{}: {}\n", palette.good("interface").bold(), palette.good(&status.interface));
+    let mut line = |key: &str, value: &str| text += &field(key, value, width, palette);
     line("public key", &status.public_key.to_string());
     match &status.endpoint {
         Some(endpoint) => match Reach::of(endpoint) {
@@ -103,7 +126,7 @@ fn page(status: &Status, rates: &HashMap<PublicKey, (u64, u64)>, obstacles: &[Ob
         }
     }
     for waiting in &status.waiting {
-        let name = waiting.name.as_deref().unwrap_or("a machine without a name");
+        let name = escape(waiting.name.as_deref().unwrap_or("a machine without a name"));
         line("waits for approval", &format!("{} {name}, at {}", waiting.code, waiting.source));
     }
     if status.usable_invites > 0 {
@@ -114,43 +137,38 @@ fn page(status: &Status, rates: &HashMap<PublicKey, (u64, u64)>, obstacles: &[Ob
     if !counters.is_empty() {
         line("since the start", &counters.join(", "));
     }
-    let peers = if status.peers.is_empty() { String::new() } else { format!("\n{}", peer_table(&status.peers, rates)) };
-    format!("interface: {}\n{text}{peers}", status.interface)
+    if !rows.is_empty() {
+        text.push('\n');
+        text += &list(rows, "ADDRESS", rates, width, palette);
+    }
+    text
 }
 
-/// A table with one line for each peer.
-pub(crate) fn peer_table(peers: &[PeerView], rates: &HashMap<PublicKey, (u64, u64)>) -> String {
-    let now = now();
+/// The peers of a `serve` for [`list`].
+pub(crate) fn rows(peers: &[PeerView]) -> Vec<PeerRow> {
     let row = |peer: &PeerView| {
-        let addresses: Vec<_> = peer.addresses.iter().map(ToString::to_string).collect();
-        let heard = match peer.last_handshake {
-            Some(at) => ago(now, Duration::from_secs(at)),
-            None => "never".to_owned(),
-        };
-        let traffic = match rates.get(&peer.public_key) {
-            Some((rx, tx)) => format!("{}/s in, {}/s out", bytes(*rx), bytes(*tx)),
-            None => format!("{} in, {} out", bytes(peer.rx_bytes), bytes(peer.tx_bytes)),
-        };
-        let mut state = peer.state.to_string();
-        if peer.ephemeral {
-            state.push_str(", ephemeral");
+        let words = [peer.tag.as_deref(), peer.ephemeral.then_some("ephemeral")];
+        PeerRow {
+            public_key: peer.public_key,
+            name: peer.name.clone(),
+            connection: Some(peer.connection.clone()),
+            last_handshake: peer.last_handshake,
+            problem: peer.problem.as_ref().map(|problem| problem.text.clone()),
+            addresses: peer.addresses.iter().map(ToString::to_string).collect(),
+            endpoint: peer.endpoint.map(|endpoint| endpoint.to_string()),
+            rx_bytes: peer.rx_bytes,
+            tx_bytes: peer.tx_bytes,
+            tag: words.into_iter().flatten().collect::<Vec<_>>().join(", "),
+            joined_by: peer.origin.to_string(),
         }
-        let came_by = match &peer.tag {
-            Some(tag) => format!("{} ({tag})", peer.origin),
-            None => peer.origin.to_string(),
-        };
-        let name = peer.name.clone().unwrap_or_else(|| peer.public_key.to_string());
-        vec![name, addresses.join(", "), state, came_by, heard, traffic]
     };
-    table(
-        &["NAME", "ADDRESSES", "STATE", "JOINED BY", "LAST HANDSHAKE", "TRAFFIC"],
-        &peers.iter().map(row).collect::<Vec<_>>(),
-    )
+    peers.iter().map(row).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustguard_serve::request::PublicKey;
     use serde_json::json;
 
     #[test]
@@ -175,24 +193,25 @@ mod tests {
             "counters": [["admitted", 3], ["refused", 2]],
         }))
         .unwrap();
-        let rates = HashMap::from([(PublicKey([2; 32]), (1_536, 0))]);
+        let page = |status: &Status, obstacles: &[Obstacle]| {
+            page(status, obstacles, &rows(&status.peers), &Rates::default(), 80, Palette::PLAIN)
+        };
         assert_eq!(
-            page(&status, &rates, &[Obstacle::ForwardingOff { v6: false }]),
+            page(&status, &[Obstacle::ForwardingOff { v6: false }]),
             "interface: rg0\n  public key: AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n  reached at: 192.0.2.1:51820\n  \
              pool: 10.150.0.0/24 (1 of 253 leased; this machine is 10.150.0.1)\n  \
-             route: 192.168.50.0/24\n  problem: this host forwards no IPv4 packets, so joined machines do not get beyond \
-             it: sysctl -w net.ipv4.ip_forward=1, or --nat\n  isolated: peers cannot reach each other\n  \
+             route: 192.168.50.0/24\n  problem: this host forwards no IPv4 packets, so joined machines do not get\n    beyond it: sysctl -w net.ipv4.ip_forward=1, or --nat\n  isolated: peers cannot reach each other\n  \
              window: open for a code, with approval: 1 minute, 1 second left, 4 guesses\n  \
              waits for approval: 12345678 a machine without a name, at 192.0.2.9:1\n  \
              invites: 1 can be used; `rustguard invite ls`\n  since the start: 3 admitted, 2 refused\n\n\
-             NAME    ADDRESSES   STATE               JOINED BY    LAST HANDSHAKE  TRAFFIC\n\
-             laptop  10.150.0.2  pending, ephemeral  window (ci)  never           1.50 KiB/s in, 0 B/s out\n"
+             NAME    STATUS  ADDRESS     IN, OUT  TAG            JOINED BY\n\
+             laptop  never   10.150.0.2  2.0K, 1  ci, ephemeral  window\n"
         );
         (status.endpoint, status.window) = (None, None);
         status.waiting.clear();
         status.peers.clear();
         status.counters.clear();
-        let text = page(&status, &rates, &[]);
+        let text = page(&status, &[]);
         assert!(text.contains("listening port: 51820") && text.contains("window: closed"));
         assert!(!text.contains("since") && !text.contains("NAME"));
     }

@@ -1,10 +1,17 @@
 //! Pages that are updated every second.
 
+use super::columns::WIDTH;
 use anyhow::Result;
 use std::{
     io::{self, IsTerminal as _, Write as _},
     time::Duration,
 };
+
+/// The width of a page: that of the terminal, at least 80 columns, or else 80.
+pub(crate) fn width() -> usize {
+    let terminal = rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| usize::from(size.ws_col));
+    terminal.max(WIDTH)
+}
 
 /// Shows a page once. With `watch`, shows it every second until an error.
 pub(crate) fn show(watch: bool, mut page: impl FnMut() -> Result<String>) -> Result<()> {

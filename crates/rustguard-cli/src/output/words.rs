@@ -31,6 +31,32 @@ pub(crate) fn span(seconds: u64) -> String {
     words.join(", ")
 }
 
+/// A length of time in its largest unit: `5s`, `10m`, `3h`, `80d`.
+pub(crate) fn short_span(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m", seconds / 60),
+        3_600..86_400 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// A number of bytes in at most six characters: `3`, `1.5K`, `120M`.
+pub(crate) fn short_bytes(n: u64) -> String {
+    const UNITS: [&str; 6] = ["K", "M", "G", "T", "P", "E"];
+    if n < 1024 {
+        return n.to_string();
+    }
+    // f64 is exact enough for two digits of any u64.
+    let mut amount = n as f64 / 1024.0;
+    let mut unit = 0;
+    while amount >= 1000.0 && unit + 1 < UNITS.len() {
+        amount /= 1024.0;
+        unit += 1;
+    }
+    if amount < 10.0 { format!("{amount:.1}{}", UNITS[unit]) } else { format!("{amount:.0}{}", UNITS[unit]) }
+}
+
 /// A number of bytes in binary units, with two decimal places.
 pub(crate) fn bytes(n: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
@@ -79,6 +105,14 @@ mod tests {
         assert_eq!(bytes(1023), "1023 B");
         assert_eq!(bytes(1 << 20), "1.00 MiB");
         assert_eq!(bytes(u64::MAX), "16777216.00 TiB");
+        assert_eq!(
+            [0, 1023, 1536, 12 << 20, 1_000 << 20, u64::MAX].map(short_bytes),
+            ["0", "1023", "1.5K", "12M", "1.0G", "16E"]
+        );
+        assert_eq!(
+            [0, 59, 60, 3_599, 3_600, 86_399, 80 * 86_400].map(short_span),
+            ["0s", "59s", "1m", "59m", "1h", "23h", "80d"]
+        );
         assert_eq!(span(86_400 + 1), "1 day, 1 second");
         assert_eq!(ago(Duration::from_secs(5), Duration::from_secs(5)), "now");
         assert!(ago(Duration::from_secs(5), Duration::from_secs(6)).contains("clock"));

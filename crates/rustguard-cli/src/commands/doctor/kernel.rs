@@ -1,11 +1,11 @@
 //! The routes, interfaces and addresses of the kernel, for the checks of `doctor`.
 
+use crate::netlink::interface;
 use anyhow::Result;
 use futures_util::TryStreamExt as _;
 use ipnet::IpNet;
 use rtnetlink::packet_route::{
     AddressFamily,
-    address::AddressAttribute,
     route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType},
 };
 use rustguard_device::kernel::{Link, Netlink};
@@ -43,22 +43,7 @@ impl Kernel {
 
     /// The addresses of an interface, each with the prefix length of its network.
     pub(super) async fn addresses(&self, index: u32) -> Result<Vec<IpNet>> {
-        let request = self.0.handle().address().get().set_link_index_filter(index);
-        let messages: Vec<_> = request.execute().try_collect().await?;
-        let address = |message: rtnetlink::packet_route::address::AddressMessage| {
-            let address = message.attributes.iter().find_map(|attribute| match attribute {
-                AddressAttribute::Local(address) => Some(*address),
-                _ => None,
-            });
-            let address = address.or_else(|| {
-                message.attributes.iter().find_map(|attribute| match attribute {
-                    AddressAttribute::Address(address) => Some(*address),
-                    _ => None,
-                })
-            })?;
-            IpNet::new(address, message.header.prefix_len).ok()
-        };
-        Ok(messages.into_iter().filter_map(address).collect())
+        interface::addresses(&self.0, index).await
     }
 
     /// `ip route get ADDRESS`.

@@ -11,7 +11,7 @@ use std::{
 use zeroize::Zeroizing;
 
 #[derive(Serialize)]
-struct JsonDevice<'a> {
+pub(in crate::commands) struct JsonDevice<'a> {
     interface: &'a str,
     public_key: Option<Zeroizing<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +78,8 @@ pub(super) fn print(out: &mut impl Write, devices: &[(String, Device)], secrets:
     writeln!(out)
 }
 
-fn device<'a>(interface: &'a str, device: &'a Device, secrets: bool) -> JsonDevice<'a> {
+/// An interface. Without `secrets`, private and preshared keys are left out.
+pub(in crate::commands) fn device<'a>(interface: &'a str, device: &'a Device, secrets: bool) -> JsonDevice<'a> {
     let shown = |key: &Option<Zeroizing<[u8; 32]>>| key.as_ref().filter(|_| secrets).map(|key| to_base64(key));
     let peers = device.peers.iter().map(|peer| JsonPeer {
         name: peer.name.as_deref(),

@@ -1,0 +1,165 @@
+//! The state of a tunnel that is no `serve`: from a file, by `join`, or of another implementation.
+
+use super::super::show::json::{JsonDevice, device as json_of};
+use crate::{
+    netlink::interface::{addresses, routes},
+    output::{
+        colour::Palette,
+        columns::field,
+        escape::escape,
+        peers::{Before, PeerRow, list},
+    },
+    uapi::{self, Device, Peer},
+};
+use anyhow::Result;
+use ipnet::IpNet;
+use rustguard_device::kernel::Netlink;
+use rustguard_quick::{
+    TunnelFile, conf,
+    host::{Record, Step, record_path},
+};
+use serde::Serialize;
+use std::{fs, net::IpAddr};
+use zeroize::Zeroizing;
+
+/// What the host has of the tunnel.
+#[derive(Debug, Default, Serialize)]
+struct Host {
+    addresses: Vec<String>,
+    routes: Vec<String>,
+    dns: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    #[serde(flatten)]
+    host: Host,
+    #[serde(flatten)]
+    device: JsonDevice<'a>,
+}
+
+/// The state as JSON: that of `show`, and what the host has.
+pub(super) fn json(interface: &str) -> Result<String> {
+    let device = uapi::get(interface)?;
+    let json = Json { host: Host::read(interface), device: json_of(interface, &device, false) };
+    Ok(serde_json::to_string_pretty(&json)?)
+}
+
+/// The state for people.
+pub(super) fn page(interface: &str, before: &mut Before, width: usize, palette: Palette) -> Result<String> {
+    let device = uapi::get(interface)?;
+    Ok(written(interface, &device, &Host::read(interface), before, width, palette))
+}
+
+fn written(
+    interface: &str,
+    device: &Device,
+    host: &Host,
+    before: &mut Before,
+    width: usize,
+    palette: Palette,
+) -> String {
+    let mut text = format!("{}: {}\n", palette.good("interface").bold(), palette.good(interface));
+    let mut line = |key: &str, value: &str| {
+        if !value.is_empty() {
+            text += &field(key, value, width, palette);
+        }
+    };
+    line("public key", &device.public_key().map(|key| key.to_string()).unwrap_or_default());
+    line("listening port", &device.listen_port.to_string());
+    line("address", &host.addresses.join(", "));
+    line("routes", &host.routes.join(", "));
+    line("dns", &host.dns.join(", "));
+    if device.relay.as_deref() == Some("isolated") {
+        line("isolated", "peers cannot reach each other");
+    }
+    let rows: Vec<_> = device.peers.iter().map(row).collect();
+    if !rows.is_empty() {
+        text.push('\n');
+        text += &list(&rows, "ALLOWED IPS", &before.rates(&rows), width, palette);
+    }
+    text
+}
+
+fn row(peer: &Peer) -> PeerRow {
+    let last_handshake = Some(peer.last_handshake.as_secs()).filter(|&at| at > 0);
+    PeerRow {
+        public_key: peer.public_key,
+        name: peer.name.clone(),
+        connection: peer.connection.clone(),
+        last_handshake,
+        problem: peer.problem.as_ref().map(|problem| problem.text.clone()),
+        addresses: peer.allowed_ips.iter().map(ToString::to_string).collect(),
+        endpoint: peer.endpoint.as_deref().map(|endpoint| escape(endpoint).into_owned()),
+        rx_bytes: peer.rx_bytes,
+        tx_bytes: peer.tx_bytes,
+        tag: String::new(),
+        joined_by: String::new(),
+    }
+}
+
+impl Host {
+    /// From the kernel, and from the file, which alone has the name servers. What cannot be read is left out: the interface may
+    /// be in another network namespace.
+    fn read(interface: &str) -> Self {
+        let text = |nets: Vec<IpNet>| nets.iter().map(ToString::to_string).collect();
+        let (mut addresses, routes) = networks(interface).unwrap_or_default();
+        // The kernel gives one to every interface.
+        addresses.retain(|net| !matches!(net.addr(), IpAddr::V6(address) if address.is_unicast_link_local()));
+        Self { addresses: text(addresses), routes: text(routes), dns: name_servers(interface).unwrap_or_default() }
+    }
+}
+
+/// The interface's addresses and routes.
+fn networks(interface: &str) -> Result<(Vec<IpNet>, Vec<IpNet>)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let netlink = Netlink::open()?;
+        let Some(link) = netlink.link_by_name(interface).await? else { return Ok(Default::default()) };
+        Ok((addresses(&netlink, link.index).await?, routes(&netlink, link.index).await?))
+    })
+}
+
+/// The name servers and search domains of the file from which the tunnel was started, if they were set.
+fn name_servers(interface: &str) -> Option<Vec<String>> {
+    let record = serde_json::from_slice::<Record>(&fs::read(record_path(interface)).ok()?).ok()?;
+    record.steps.iter().find(|step| matches!(step, Step::Dns(_)))?;
+    let path = TunnelFile::path_of(interface).ok()??;
+    let config = conf::parse(&Zeroizing::new(fs::read_to_string(path).ok()?)).0?.interface;
+    let servers = config.dns.iter().map(ToString::to_string);
+    Some(servers.chain(config.dns_search.iter().map(ToString::to_string)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustguard_crypto::x25519::PublicKey;
+
+    #[test]
+    fn a_page_fits_and_shows_what_the_host_has() {
+        let long = "fd15:aaaa:bbbb:cccc:dddd:eeee:1111:2222";
+        let host = Host {
+            addresses: vec!["10.150.0.2/24".to_owned(), format!("{long}/64")],
+            routes: (0..9).map(|n| format!("10.{n}.0.0/16")).collect(),
+            dns: vec!["10.150.0.1".to_owned(), "corp.example".to_owned()],
+        };
+        let mut peer = Peer::new(PublicKey([2; 32]));
+        peer.name = Some("server".to_owned());
+        peer.endpoint = Some(format!("[{long}]:51820"));
+        peer.allowed_ips = vec!["10.150.0.0/24".parse().unwrap(), format!("{long}/64").parse().unwrap()];
+        (peer.rx_bytes, peer.tx_bytes) = (1_536, 3);
+        let device = Device { listen_port: 51_820, peers: vec![peer], ..Device::default() };
+        let text = written("rg0", &device, &host, &mut Before::default(), 80, Palette::PLAIN);
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+        for words in [
+            "interface: rg0\n  listening port: 51820\n  address: 10.150.0.2/24,",
+            "\n  routes: 10.0.0.0/16, 10.1.0.0/16,",
+            "\n  dns: 10.150.0.1, corp.example\n\nNAME    STATUS  ALLOWED IPS",
+            "\nserver  never   10.150.0.0/24",
+        ] {
+            assert!(text.contains(words), "{words}:\n{text}");
+        }
+    }
+}
