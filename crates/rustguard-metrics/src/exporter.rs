@@ -20,11 +20,14 @@ use std::{
 };
 use tokio::{
     runtime::Runtime,
-    sync::{Mutex, Notify},
+    sync::{Mutex, Notify, OwnedMutexGuard},
+    time::Instant,
 };
 
 /// For so long, a page is given to further scrapers. They cannot make the device take snapshots without end.
 const FRESH: Duration = Duration::from_secs(1);
+/// For so long, probes are answered without asking the device again.
+const PROBED: Duration = Duration::from_millis(100);
 /// The time for the device's answer. Its control thread answers within milliseconds, also with thousands of peers.
 const DEVICE: Duration = Duration::from_secs(5);
 
@@ -160,7 +163,11 @@ fn spawn(
 pub(crate) struct State {
     source: OnceLock<Source>,
     page: Arc<Mutex<Option<Page>>>,
+    up: Arc<Mutex<Option<Up>>>,
 }
+
+/// Whether the interface was up, and when the device said so.
+type Up = (Instant, bool);
 
 /// The metrics of a moment. The text format is made when it is asked for.
 #[derive(Debug)]
@@ -171,35 +178,44 @@ struct Page {
 
 impl State {
     /// Whether the process works.
-    pub(crate) async fn health(&self) -> Result<&'static str, &'static str> {
+    pub(crate) async fn health(self: &Arc<Self>) -> Result<&'static str, &'static str> {
         match self.source.get() {
             None => Ok("the tunnel is starting\n"),
-            Some(source) => source.is_up().await.map(|_| "ok\n"),
+            Some(_) => self.is_up().await.map(|_| "ok\n"),
         }
     }
 
     /// Whether the tunnel is ready.
-    pub(crate) async fn readiness(&self) -> Result<&'static str, &'static str> {
-        match self.source.get() {
-            None => Err("the tunnel is starting\n"),
-            Some(source) if source.is_up().await? => Ok("ready\n"),
-            Some(_) => Err("the interface is down\n"),
+    pub(crate) async fn readiness(self: &Arc<Self>) -> Result<&'static str, &'static str> {
+        if self.is_up().await? { Ok("ready\n") } else { Err("the interface is down\n") }
+    }
+
+    async fn is_up(self: &Arc<Self>) -> Result<bool, &'static str> {
+        let mut known = Arc::clone(&self.up).lock_owned().await;
+        if let Some((at, up)) = *known
+            && at.elapsed() < PROBED
+        {
+            return Ok(up);
         }
+        let state = Arc::clone(self);
+        to_its_end(async move {
+            let up = state.source()?.is_up().await?;
+            *known = Some((Instant::now(), up));
+            Ok(up)
+        })
+        .await
+    }
+
+    fn source(&self) -> Result<&Source, &'static str> {
+        self.source.get().ok_or("the tunnel is starting\n")
     }
 
     /// The metrics. One scraper at a time makes a page, and others wait for it.
-    pub(crate) async fn page(&self, format: Format) -> Result<Bytes, &'static str> {
-        let source = self.source.get().ok_or("the tunnel is starting\n")?;
-        let mut page = self.page.lock().await;
+    pub(crate) async fn page(self: &Arc<Self>, format: Format) -> Result<Bytes, &'static str> {
+        let mut page = Arc::clone(&self.page).lock_owned().await;
         if page.is_none() {
-            let openmetrics = families::render(source.snapshot().await?);
-            *page = Some(Page { openmetrics: openmetrics.into(), text: None });
-            let stale = Arc::clone(&self.page);
-            tokio::spawn(async move {
-                tokio::time::sleep(FRESH).await;
-                // It may have megabytes, which do not stay until the next scrape.
-                *stale.lock().await = None;
-            });
+            let state = Arc::clone(self);
+            page = to_its_end(async move { state.make(page).await }).await?;
         }
         let page = page.as_mut().expect("it was made if there was none");
         Ok(match format {
@@ -213,6 +229,30 @@ impl State {
             }
         })
     }
+}
+
+impl State {
+    async fn make(&self, mut page: Shared) -> Result<Shared, &'static str> {
+        let openmetrics = families::render(self.source()?.snapshot().await?);
+        *page = Some(Page { openmetrics: openmetrics.into(), text: None });
+        let stale = Arc::clone(&self.page);
+        tokio::spawn(async move {
+            tokio::time::sleep(FRESH).await;
+            // It may have megabytes, which do not stay until the next scrape.
+            *stale.lock().await = None;
+        });
+        Ok(page)
+    }
+}
+
+type Shared = OwnedMutexGuard<Option<Page>>;
+
+/// Runs a question to the device to its end and keeps the answer, also if the client hangs up meanwhile. Otherwise clients that ask
+/// and hang up would make the device answer without end.
+async fn to_its_end<T: Send + 'static>(
+    question: impl Future<Output = Result<T, &'static str>> + Send + 'static,
+) -> Result<T, &'static str> {
+    tokio::spawn(question).await.unwrap_or(Err("the metrics could not be made\n"))
 }
 
 const GONE: &str = "the tunnel has ended\n";

@@ -226,6 +226,11 @@ impl Families<'_, '_> {
             about("rustguard_peer_handshakes", "Handshakes that were completed with the peer"),
             peers.iter().map(|peer| (peer.labels(), peer.status.handshakes)),
         )?;
+        self.gauges(
+            about("rustguard_peer_path_mtu", "Longest IP datagram that is known to reach the peer, if it was probed")
+                .bytes(),
+            peers.iter().filter_map(|peer| Some((peer.labels(), peer.status.path_mtu?.datagram))),
+        )?;
         // Only reasons that happened: 10,000 peers with all of them would be 300,000 time series.
         let drops = peers.iter().flat_map(|peer| {
             peer.status.drops.iter().map(|count| (peer.labels_and("reason", count.reason.name()), count.packets))

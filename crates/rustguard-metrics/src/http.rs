@@ -5,12 +5,17 @@ use http_body_util::Full;
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
-    header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue},
+    header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderValue, X_CONTENT_TYPE_OPTIONS},
     server::conn::http1,
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 /// The time for the request's headers.
 const HEADERS: Duration = Duration::from_secs(5);
@@ -53,7 +58,7 @@ pub(crate) async fn serve(connection: impl Connection, state: Arc<State>, loopba
     }
 }
 
-async fn answer(request: &Request<Incoming>, state: &State, loopback_only: bool) -> Response<Full<Bytes>> {
+async fn answer(request: &Request<Incoming>, state: &Arc<State>, loopback_only: bool) -> Response<Full<Bytes>> {
     if loopback_only && !names_loopback(request.headers()) {
         return say(StatusCode::MISDIRECTED_REQUEST, "ask for the address, 127.0.0.1 or [::1], or for localhost\n");
     }
@@ -101,11 +106,12 @@ fn names_loopback(headers: &HeaderMap) -> bool {
     // HTTP/1.0 knows no such header, and no browser speaks it.
     let Some(host) = headers.get(HOST) else { return true };
     let Ok(host) = host.to_str() else { return false };
-    let host = match host.strip_prefix('[') {
-        Some(v6) => v6.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
+    let address = match host.parse::<SocketAddr>() {
+        Ok(with_port) => Some(with_port.ip()),
+        Err(_) => host.strip_prefix('[').and_then(|v6| v6.strip_suffix(']')).unwrap_or(host).parse().ok(),
     };
-    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|host| host.is_loopback())
+    address.is_some_and(|address: IpAddr| address.to_canonical().is_loopback())
+        || host.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("localhost"))
 }
 
 fn say(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
@@ -118,6 +124,8 @@ fn respond(status: StatusCode, form: &'static str, body: Bytes) -> Response<Full
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(form));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // A web site can have the page loaded as a script, and would see its errors.
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
@@ -140,10 +148,14 @@ mod tests {
 
     #[test]
     fn a_name_that_resolves_to_loopback_is_not_loopback() {
-        for host in ["127.0.0.1:9586", "127.8.8.8", "[::1]:9586", "localhost:9586", "LocalHost"] {
+        for host in
+            ["127.0.0.1:9586", "127.8.8.8", "[::1]:9586", "[::ffff:127.0.0.1]:9586", "localhost:9586", "LocalHost"]
+        {
             assert!(names_loopback(&headers(HOST, host)), "{host}");
         }
-        for host in ["evil.example:9586", "127.0.0.1.evil.example", "[::2]:9586", "10.0.0.1:9586", ""] {
+        for host in
+            ["evil.example:9586", "127.0.0.1.evil.example", "[::2]:9586", "[::1].evil.example", "10.0.0.1:9586", ""]
+        {
             assert!(!names_loopback(&headers(HOST, host)), "{host}");
         }
     }

@@ -7,7 +7,7 @@ use socket2::{Domain, Socket, Type};
 use std::{
     collections::VecDeque,
     fs, io,
-    net::{IpAddr, SocketAddr, TcpListener as StdTcpListener},
+    net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener as StdTcpListener},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     time::Duration,
@@ -18,9 +18,13 @@ use tokio::{
     task::AbortHandle,
 };
 
-/// The number of TCP connections at a time. A further one ends the oldest, so that connections which somebody holds open do not keep
-/// others out.
+/// The number of TCP connections at a time. A further one ends the oldest of the client with the most, so that nobody keeps others out
+/// or interrupts their scrapes.
 const CONNECTIONS: usize = 16;
+/// So long the kernel keeps what a client does not acknowledge, also after the connection was closed (tcp(7), TCP_USER_TIMEOUT).
+const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+/// The bytes that the kernel keeps for a client who does not read. It doubles them (socket(7), SO_SNDBUF).
+const SEND_BUFFER: usize = 256 << 10;
 /// The pause after a failed accept. The most likely cause is that the process has no free descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -84,14 +88,18 @@ impl Listener {
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
         let io = |cause| BindError::Io { address: Address::Unix(path.to_owned()), cause };
-        if let Some(folder) = path.parent() {
+        let mut real = path.to_owned();
+        if let (Some(folder), Some(name)) = (path.parent(), path.file_name()) {
             fs::DirBuilder::new().recursive(true).mode(0o755).create(folder).map_err(io)?;
-            if let Some(folder) = writable_by_others(folder).map_err(io)? {
+            // From here on, the path has no symbolic link that its owner could point elsewhere.
+            let folder = folder.canonicalize().map_err(io)?;
+            real = folder.join(name);
+            if let Some(folder) = writable_by_others(&folder).map_err(io)? {
                 return Err(BindError::UnsafeFolder { socket: path.to_owned(), folder });
             }
         }
         let refusal = b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec();
-        match UnixSocket::start(path, Access::OwnerAndGroup, refusal, serve) {
+        match UnixSocket::start(&real, Access::OwnerAndGroup, refusal, serve) {
             Ok(socket) => Ok(Self::Unix { _socket: socket }),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(BindError::Taken(Address::Unix(path.into()))),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(BindError::NotASocket(path.into())),
@@ -129,24 +137,48 @@ impl Listener {
             Self::Unix { .. } => return std::future::pending().await,
             Self::Tcp(listener) => listener,
         };
-        let mut connections: VecDeque<AbortHandle> = VecDeque::new();
+        let mut connections = Connections::default();
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => {
-                    connections.retain(|connection| !connection.is_finished());
-                    if connections.len() >= CONNECTIONS
-                        && let Some(oldest) = connections.pop_front()
-                    {
-                        oldest.abort();
-                    }
-                    connections.push_back(tokio::spawn(serve(stream)).abort_handle());
-                }
+                Ok((stream, from)) => connections.add(from.ip(), tokio::spawn(serve(stream)).abort_handle()),
                 // The other end may have gone already, or the process has no free descriptors.
                 Err(error) => {
                     tracing::debug!("a connection for metrics failed: {error}");
                     tokio::time::sleep(PAUSE).await;
                 }
             }
+        }
+    }
+}
+
+/// The connections, the oldest first.
+#[derive(Default)]
+struct Connections(VecDeque<(Client, AbortHandle)>);
+
+/// An IPv4 address, or the /64 of an IPv6 address, because a host has all of its /64.
+type Client = IpAddr;
+
+fn client(from: IpAddr) -> Client {
+    match from.to_canonical() {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+        v4 => v4,
+    }
+}
+
+impl Connections {
+    fn add(&mut self, from: IpAddr, connection: AbortHandle) {
+        self.0.retain(|(_, connection)| !connection.is_finished());
+        self.0.push_back((client(from), connection));
+        if self.0.len() <= CONNECTIONS {
+            return;
+        }
+        let of = |client: Client| self.0.iter().filter(|(other, _)| *other == client).count();
+        let most = self.0.iter().map(|(client, _)| of(*client)).max();
+        // Among clients with equally many, the oldest connection ends.
+        if let Some(oldest) = self.0.iter().position(|(client, _)| Some(of(*client)) == most)
+            && let Some((_, connection)) = self.0.remove(oldest)
+        {
+            connection.abort();
         }
     }
 }
@@ -162,16 +194,18 @@ fn listen(at: SocketAddr, own: &[IpAddr]) -> io::Result<StdTcpListener> {
             SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
         }
     }
+    // Connections have the listening socket's options from their start.
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+    socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.bind(&at.into())?;
     socket.listen(128)?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())
 }
 
-/// The folder, or one above it, in which another user may replace files. In a folder such as `/tmp` with the sticky bit, users may
+/// The folder, which has no symbolic links in its path, or one above it, in which another user may replace files. In a folder such as `/tmp` with the sticky bit, users may
 /// not replace the folders of others, but they may make a socket before we do.
 fn writable_by_others(folder: &Path) -> io::Result<Option<PathBuf>> {
-    let folder = folder.canonicalize()?;
     for (above, folder) in folder.ancestors().enumerate() {
         let metadata = fs::metadata(folder)?;
         let sticky = above > 0 && metadata.mode() & 0o1000 != 0;
@@ -181,4 +215,31 @@ fn writable_by_others(folder: &Path) -> io::Result<Option<PathBuf>> {
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_with_many_connections_ends_its_own() {
+        let mut connections = Connections::default();
+        let mut open = |from: &str| {
+            let task = tokio::spawn(std::future::pending::<()>());
+            connections.add(from.parse().unwrap(), task.abort_handle());
+            task
+        };
+        let scraper = open("192.0.2.1");
+        // They are one host, and so are an IPv4 address and its form in a socket of IPv6.
+        let floods: Vec<_> = (0..100).map(|n| open(&format!("2001:db8::{n:x}"))).collect();
+        let second = open("::ffff:192.0.2.1");
+        // All tasks take a turn, in which those that were aborted end.
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+        let ended: Vec<bool> = floods.iter().map(tokio::task::JoinHandle::is_finished).collect();
+        assert!(!scraper.is_finished() && !second.is_finished());
+        assert_eq!(ended.iter().filter(|ended| !**ended).count(), CONNECTIONS - 2);
+        assert!(ended[..86].iter().all(|ended| *ended), "the oldest ones");
+    }
 }

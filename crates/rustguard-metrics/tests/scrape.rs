@@ -1,6 +1,7 @@
 //! An exporter and scrapers that speak HTTP by hand, over a device in memory.
 
 use rustguard_device::{
+    key::to_base64,
     prelude::*,
     tun::memory::{self, MemoryHost, MemoryNet},
 };
@@ -8,14 +9,19 @@ use rustguard_metrics::{Address, BindError, Enrolment, Exporter, Pool, Source};
 use std::{
     fs,
     io::{Read as _, Write as _},
-    net::{IpAddr, SocketAddr, TcpStream},
+    net::{IpAddr, Shutdown, SocketAddr, TcpStream},
     os::unix::{
-        fs::{MetadataExt as _, PermissionsExt as _},
+        fs::{MetadataExt as _, PermissionsExt as _, symlink},
         net::{UnixListener, UnixStream},
     },
     path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
+use tokio::sync::Semaphore;
 
 /// An answer that takes longer fails the test.
 const LONG: Duration = Duration::from_secs(60);
@@ -89,8 +95,11 @@ async fn probes_follow_the_tunnel_from_its_start_to_its_end() {
     exporter.attach(Source::new("wg0", device.handle()));
     assert_eq!(all(&exporter), ["200", "200", "200"]);
     device.shutdown().await;
-    // The page of the last second may still be there.
-    assert_eq!(all(&exporter)[..2], ["503", "503"]);
+    // The page of the last second may still be there, and the answer to the last probe.
+    let started = Instant::now();
+    while all(&exporter)[..2] != ["503", "503"] {
+        assert!(started.elapsed() < LONG, "{:?}", all(&exporter));
+    }
 }
 
 #[test]
@@ -136,6 +145,51 @@ fn connections_that_are_held_open_keep_nobody_out() {
     // Those that are left end by themselves, within the time for headers.
     for mut stream in held {
         let _ = stream.read_to_end(&mut Vec::new());
+    }
+}
+
+/// Each page asks for enrolment once.
+#[test]
+fn scrapers_that_hang_up_make_no_further_snapshots() {
+    let (device, _host) = device("laptop");
+    let (asked, release) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+    let exporter = bind("127.0.0.1:0").unwrap();
+    let (count, wait) = (Arc::clone(&asked), Arc::clone(&release));
+    exporter.attach(Source::new("rg0", device.handle()).enrolment(move || {
+        count.fetch_add(1, Relaxed);
+        let wait = Arc::clone(&wait);
+        async move { wait.acquire().await.ok().map(|_| Enrolment::default()) }
+    }));
+    for _ in 0..10 {
+        let mut stream = connect(port(&exporter));
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+        while asked.load(Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        stream.shutdown(Shutdown::Write).unwrap();
+        // The end of the connection: the server has seen that the scraper is gone.
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    release.add_permits(100);
+    assert_eq!(status(&get(&exporter, "/metrics")), "200");
+    assert_eq!(asked.load(Relaxed), 1);
+}
+
+#[test]
+fn no_page_has_a_secret() {
+    let (private, preshared) = ([0x5a; 32], [0xa5; 32]);
+    let peer = PeerUpdate::new(PublicKey([7; 32])).name("laptop").preshared_key(PresharedKey::from_bytes(&preshared));
+    let (tun, _host) = memory::tun().unwrap();
+    let binder = MemoryBinder::new(MemoryNet::default(), "192.0.2.1:51820".parse().unwrap());
+    let builder = Device::builder().private_key(StaticSecret::from_bytes(private)).peer(peer);
+    let device = builder.start_with(tun, binder).unwrap();
+    let exporter = bind("127.0.0.1:0").unwrap();
+    exporter.attach(Source::new("wg0", device.handle()));
+    let page = get(&exporter, "/metrics");
+    assert!(page.contains("friendly_name=\"laptop\""), "{page}");
+    for secret in [private, preshared] {
+        let hexadecimal = format!("{:02x}", secret[0]).repeat(32);
+        assert!(!page.contains(&*to_base64(&secret)) && !page.to_lowercase().contains(&hexadecimal), "{page}");
     }
 }
 
@@ -284,7 +338,24 @@ fn a_folder_where_others_could_put_a_socket_is_refused() {
     }
 }
 
-/// What 10,000 peers cost; the figures of an optimized build are in docs/guide/metrics.md.
+/// Somebody else's link to a good folder can be pointed elsewhere later: the socket is made and removed without it.
+#[test]
+fn a_link_that_changes_moves_no_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, other, link) = (dir.path().join("folder"), dir.path().join("other"), dir.path().join("link"));
+    fs::create_dir(&folder).unwrap();
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("metrics"), "precious").unwrap();
+    symlink(&folder, &link).unwrap();
+    let exporter = unix(&link.join("metrics")).unwrap();
+    fs::remove_file(&link).unwrap();
+    symlink(&other, &link).unwrap();
+    drop(exporter);
+    assert!(!folder.join("metrics").exists());
+    assert_eq!(fs::read_to_string(other.join("metrics")).unwrap(), "precious");
+}
+
+/// Prints what 10,000 peers cost.
 #[tokio::test]
 async fn ten_thousand_peers_are_one_page() {
     const PEERS: u32 = 10_000;
