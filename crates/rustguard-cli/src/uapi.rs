@@ -1,5 +1,6 @@
 //! The client of the UAPI, which asks a device for its state. See <https://www.wireguard.com/xplatform/>.
 
+use crate::output::escape::is_dangerous;
 use anyhow::{Context as _, Result, anyhow, bail};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -9,6 +10,8 @@ use rustguard_device::{
     uapi::{ConnectionView, PathMtuView, PathView, ProblemView, RoutingView, SOCKET_DIR, UnresolvedView, set_request},
 };
 use rustguard_quick::conf;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::{
     fs,
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
@@ -132,7 +135,7 @@ pub(crate) fn routing(interface: &str) -> Result<RoutingView> {
     let Some(json) = line.strip_prefix("rustguard_routing=") else {
         bail!("{interface} does not report a routing engine, so it is not an interface of RustGuard")
     };
-    serde_json::from_str(json).with_context(|| format!("cannot read the answer of {}", path.display()))
+    from_json(json).with_context(|| format!("cannot read the answer of {}", path.display()))
 }
 
 /// Makes a change.
@@ -244,8 +247,8 @@ impl Device {
             "rustguard_listen_address" => self.listen_addresses.push(value.parse()?),
             "rustguard_relay" => {
                 let (word, rules) = value.split_once(' ').map_or((value, None), |(word, rules)| (word, Some(rules)));
-                self.relay = Some(word.to_owned());
-                self.relay_rules = rules.map(str::to_owned);
+                self.relay = Some(printable(word));
+                self.relay_rules = rules.map(printable);
             }
             "rustguard_relayed" => self.relayed = value.parse()?,
             "rustguard_unannounced" => self.unannounced = value.parse()?,
@@ -257,9 +260,9 @@ impl Device {
                 if let Some(reason) = key.strip_prefix("rustguard_drop_") {
                     // Behind a peer's key, the line is about the peer.
                     let drops = self.peers.last_mut().map_or(&mut self.drops, |peer| &mut peer.drops);
-                    drops.push((reason.to_owned(), value.parse()?));
+                    drops.push((printable(reason), value.parse()?));
                 } else if let Some(name) = key.strip_prefix("rustguard_counter_") {
-                    self.counters.push((name.to_owned(), value.parse()?));
+                    self.counters.push((printable(name), value.parse()?));
                 } else if let Some(peer) = self.peers.last_mut() {
                     peer.line(key, value)?;
                 }
@@ -308,10 +311,10 @@ impl Peer {
         match key {
             "preshared_key" => self.preshared_key = secret(value)?,
             "endpoint" => self.endpoint = Some(with_interface(&printable(value))),
-            "rustguard_unresolved" => self.unresolved = Some(serde_json::from_str(&printable(value))?),
-            "rustguard_connection" => self.connection = Some(serde_json::from_str(&printable(value))?),
-            "rustguard_problem" => self.problem = Some(serde_json::from_str(&printable(value))?),
-            "rustguard_path" => self.paths.push(serde_json::from_str(&printable(value))?),
+            "rustguard_unresolved" => self.unresolved = Some(from_json(value)?),
+            "rustguard_connection" => self.connection = Some(from_json(value)?),
+            "rustguard_problem" => self.problem = Some(from_json(value)?),
+            "rustguard_path" => self.paths.push(from_json(value)?),
             "allowed_ip" => self.allowed_ips.push(value.parse()?),
             // wireguard-go uses its own clock. A time before 1970 counts as never.
             "last_handshake_time_sec" => {
@@ -325,7 +328,7 @@ impl Peer {
             "rx_bytes" => self.rx_bytes = value.parse()?,
             "tx_bytes" => self.tx_bytes = value.parse()?,
             "persistent_keepalive_interval" => self.persistent_keepalive = value.parse()?,
-            "rustguard_path_mtu" => self.path_mtu = Some(serde_json::from_str(value)?),
+            "rustguard_path_mtu" => self.path_mtu = Some(from_json(value)?),
             "rustguard_name" => self.name = Some(printable(value)),
             // Later versions of the protocol may have more lines.
             _ => {}
@@ -345,9 +348,31 @@ fn with_interface(endpoint: &str) -> String {
     }
 }
 
-/// Replaces control characters, because a terminal shows the text.
+/// Replaces characters that steer a terminal, because one shows the text.
 fn printable(value: &str) -> String {
-    value.replace(char::is_control, "?")
+    value.replace(is_dangerous, "?")
+}
+
+/// Reads JSON. Its texts are made [`printable`], and that is done after they are parsed: JSON writes a control character as `\u001b`.
+fn from_json<T: DeserializeOwned>(json: &str) -> serde_json::Result<T> {
+    let mut value = serde_json::from_str(json)?;
+    make_printable(&mut value);
+    serde_json::from_value(value)
+}
+
+/// The depth is limited by the parser.
+fn make_printable(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if text.contains(is_dangerous) {
+                *text = printable(text);
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(make_printable),
+        // The names of fields are looked up, and not shown.
+        Value::Object(fields) => fields.values_mut().for_each(make_printable),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// Parses a key. A key of all zeros means no key.
@@ -396,6 +421,33 @@ mod tests {
         assert_eq!((&peer.drops[..], device.peers[1].drops.len()), (&[("replayed".to_owned(), 6)][..], 0));
         assert_eq!(peer.connection.as_ref().map(|it| (&*it.state, it.attempts)), Some(("connecting", Some(3))));
         assert_eq!(peer.problem.as_ref().map(|it| (&*it.kind, &*it.text)), Some(("no-answer", "nothing")));
+    }
+
+    /// In the text of a line, and in JSON's own escapes.
+    #[test]
+    fn no_text_steers_a_terminal() {
+        let device = device(&format!(
+            "rustguard_relay=r\u{1b}s the \u{1b}[2J chain\nrustguard_drop_a\u{1b}b=1\nrustguard_counter_c\u{1b}d=1\npublic_key={}\n\
+             rustguard_name=a\u{202e}b\u{1b}c\nendpoint=\u{1b}[2J\n\
+             rustguard_unresolved={{\"name\":\"n\\u001bm\",\"error\":\"\\u009b31m\"}}\n\
+             rustguard_connection={{\"state\":\"on\\u001bline\",\"since\":5,\"attempts\":3}}\n\
+             rustguard_problem={{\"kind\":\"k\\u0007\",\"text\":\"two\\n\\u202elines\\u001b[2J\",\"since\":5}}\n\
+             rustguard_path={{\"configured\":\"c\\u001b\",\"endpoint\":\"e\\u001b\",\"local\":\"l\\u001b\",\"state\":\"up\",\"round_trip_us\":9,\"active\":true,\"weight\":2}}\n\
+             errno=0\n\n",
+            "ab".repeat(32)
+        ))
+        .unwrap();
+        let peer = &device.peers[0];
+        let (unresolved, path) = (peer.unresolved.as_ref().unwrap(), &peer.paths[0]);
+        let (connection, problem) = (peer.connection.as_ref().unwrap(), peer.problem.as_ref().unwrap());
+        assert_eq!((&*unresolved.name, unresolved.error.as_deref()), ("n?m", Some("?31m")));
+        assert_eq!((&*connection.state, connection.since, connection.attempts), ("on?line", Some(5), Some(3)));
+        assert_eq!((&*problem.kind, &*problem.text), ("k?", "two??lines?[2J"));
+        let texts = (path.configured.as_deref(), path.endpoint.as_deref(), path.local.as_deref());
+        assert_eq!(texts, (Some("c?"), Some("e?"), Some("l?")));
+        assert_eq!((peer.name.as_deref(), peer.endpoint.as_deref()), (Some("a?b?c"), Some("?[2J")));
+        assert_eq!((device.relay.as_deref(), device.relay_rules.as_deref()), (Some("r?s"), Some("the ?[2J chain")));
+        assert_eq!((&*device.drops[0].0, &*device.counters[0].0), ("a?b", "c?d"));
     }
 
     #[test]

@@ -15,7 +15,8 @@ pub(crate) fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-fn is_dangerous(c: char) -> bool {
+/// Whether a terminal would not show the character, but do something.
+pub(crate) fn is_dangerous(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
