@@ -40,7 +40,7 @@ pub use isolate::{isolated, scenario, scenario_of_rustguard};
 pub use lab::{Lab, Node};
 pub use mesh::{Gaps, Mesh, Router, meshed, until_installed};
 pub use pair::{INSIDE_A, INSIDE_B, Outside, Pair};
-pub use process::{Ended, Process, eventually};
+pub use process::{Ended, Process, eventually, unfolded};
 pub use programs::{Program, Subject, rustguard, subject, wireguard_go};
 pub use tunnel::{Conf, PeerConf, Tunnel, Up, spawn_until_ready};
 pub use twice::{BOTH, LINKS, Loss, Twice, address, paths};

@@ -36,6 +36,11 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// Standard output with single spaces in place of line ends and indentation: pages fold long lines.
+    pub fn unfolded(&self) -> String {
+        unfolded(&self.stdout)
+    }
+
     /// Runs `command` to its end.
     pub fn of(command: &mut Command) -> Result<Self> {
         let output = command.stdin(Stdio::null()).output().with_context(|| format!("run {command:?}"))?;
@@ -195,4 +200,9 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The text with single spaces in place of line ends and indentation: pages fold long lines.
+pub fn unfolded(page: &str) -> String {
+    page.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -83,7 +83,7 @@ impl<'a> Side<'a> {
         ensure!(words.iter().all(|word| text.contains(word)), "{text}");
         ensure!(peer["problem"]["since"].as_u64() > Some(1_000_000_000), "{peer:#}");
         let ended = self.node.end_of(self.node.rustguard()?.args(["show", self.tunnel.interface()]))?;
-        ensure!(ended.stdout.contains(&format!("problem: {text}")), "{ended}");
+        ensure!(ended.unfolded().contains(&format!("problem: {text}")), "{ended}");
         Ok(())
     }
 

@@ -96,7 +96,7 @@ fn unresolved(lab: &Lab, endpoint: &str, why: &str) -> Result<()> {
     let peer = &pair.a.shown("wga")?["peers"][0];
     ensure!(peer["unresolved"]["name"] == endpoint && peer["problem"]["kind"] == "not-resolved", "{peer}");
     ensure!(peer["problem"]["text"].as_str().is_some_and(|text| text.contains(why)), "{peer}");
-    let page = pair.a.end_of(pair.a.rustguard()?.args(["show", "wga"]))?.stdout;
+    let page = pair.a.end_of(pair.a.rustguard()?.args(["show", "wga"]))?.unfolded();
     ensure!(page.contains(&format!("endpoint: {endpoint}, not resolved")), "{page}");
     Ok(())
 }

@@ -32,7 +32,7 @@ fn two_tunnels_share_a_port_at_two_addresses() {
         ensure!(sockets.contains("10.2.0.2:51802") && sockets.contains("10.2.0.9:51802"), "{sockets}");
         ensure!(!sockets.contains("0.0.0.0:51802") && !sockets.contains('['), "{sockets}");
         let shown = pair.b.end_of(pair.b.rustguard()?.args(["show", "wgb"]))?;
-        ensure!(shown.stdout.contains(&format!("listening address: {SECOND}")), "{shown}");
+        ensure!(shown.unfolded().contains(&format!("listening address: {SECOND}")), "{shown}");
         let json = pair.b.end_of(pair.b.rustguard()?.args(["show", "--json", "wgb"]))?;
         ensure!(json.stdout.contains("\"listen_addresses\""), "{json}");
         // Set down and up again, it listens where it did.

@@ -302,7 +302,7 @@ fn rules_that_are_there_already_are_obeyed() {
         ensure!(shown["relayed"] == 0 && shown["relay"] == "rules", "{shown}");
         ensure!(shown["relay_rules"] == "the chain `between` in the table `inet rules` of nftables", "{shown}");
         let page = hub.b.end_of(hub.b.rustguard()?.args(["show", "wgb"]))?;
-        ensure!(page.stdout.contains("relay: by the host, because of the chain `between`"), "{page}");
+        ensure!(page.unfolded().contains("relay: by the host, because of the chain `between`"), "{page}");
 
         // A chain that decides nothing, and one that translates addresses, are in nobody's way.
         hub.b.sh("nft flush table inet rules; nft add table ip nat

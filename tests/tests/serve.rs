@@ -1,7 +1,9 @@
 //! `rustguard serve` as users have it: restarts and crashes, who may reach whom, who is put out, what it refuses. Joining is in
 //! `join.rs`.
 use anyhow::{Context, Result, ensure};
-use rustguard_tests::{Lab, Network, Node, eventually, files_in, network, scenario, served_log, wireguard_go};
+use rustguard_tests::{
+    Lab, Network, Node, eventually, files_in, network, scenario, served_log, unfolded, wireguard_go,
+};
 use serde_json::Value;
 use std::{
     collections::{HashMap, HashSet},
@@ -384,7 +386,7 @@ fn a_private_endpoint_is_pointed_out() {
             let log = served_log(lab)?;
             ensure!(log.contains("10.1.0.1:51820") && log.contains(outside) && log.contains("--endpoint"), "{log}");
             ensure!(log.contains("leave out the route 10.1.0.0/24"), "{log}");
-            ensure!(network.ask(&["status"])?.contains(outside), "status says nothing");
+            ensure!(unfolded(&network.ask(&["status"])?).contains(outside), "status says nothing");
             let invite = network.try_ask(&["invite", "new", "--uses", "2"])?;
             ensure!(invite.success() && invite.stderr.contains(outside), "{invite}");
             ensure!(invite.stdout.lines().count() == 1, "the command alone is for scripts: {invite}");
@@ -496,7 +498,7 @@ fn addresses_of_removed_machines_are_given_again_when_the_pool_is_full() {
                 ensure!(add(name)?.success(), "{name}");
             }
             add("f")?.refused(&["no address is left in 10.60.0.0/29", "peer rm", "--pool", "--lease"])?;
-            let status = network.ask(&["status"])?;
+            let status = unfolded(&network.ask(&["status"])?);
             ensure!(status.contains("5 of 5 leased") && status.contains("full"), "{status}");
             network.ask(&["peer", "rm", "d"])?;
             network.ask(&["peer", "rm", "b"])?;
@@ -556,7 +558,7 @@ fn a_network_behind_the_server() {
             {
                 ensure!(log.contains(word), "{word}: {log}");
             }
-            let status = network.ask(&["status"])?;
+            let status = unfolded(&network.ask(&["status"])?);
             ensure!(status.contains("problem: this host forwards no IPv4 packets"), "{status}");
             ensure!(status.contains("have a route to 10.60.0.0/24"), "{status}");
             let _machine = network.join(lab, 1, &served.join_arguments())?;
@@ -575,7 +577,7 @@ fn a_network_behind_the_server() {
             }
             let during = state()?;
             ensure!(during.contains("ip_forward = 1") && during.contains("lan.accept_ra = 2"), "{during}");
-            let status = network.ask(&["status"])?;
+            let status = unfolded(&network.ask(&["status"])?);
             ensure!(
                 !status.contains("problem") && !status.contains("note:") && status.contains("with an address of"),
                 "{status}"
@@ -583,7 +585,7 @@ fn a_network_behind_the_server() {
             // Docker drops what is forwarded; an accept of ours would not change that.
             server.sh("nft add table ip filter; nft add chain ip filter DOCKER-USER
                  nft add chain ip filter FORWARD '{ type filter hook forward priority 0; policy drop; }'")?;
-            let status = network.ask(&["status"])?;
+            let status = unfolded(&network.ask(&["status"])?);
             ensure!(status.contains("iptables -I DOCKER-USER -i rgs -j ACCEPT"), "{status}");
             server.sh("nft delete table ip filter")?;
             served.stop()?;
@@ -873,7 +875,7 @@ impl Moments {
     }
 }
 
-/// `status --watch` shows it again and again, until it is ended.
+/// `status --watch` and `show --watch` show it again and again, until they are ended.
 #[test]
 fn watched() {
     scenario(|lab| {
@@ -881,12 +883,18 @@ fn watched() {
             let served = network.serve(lab, &["--pool", "10.77.0.0/24"])?;
             let mut command = network.server.rustguard()?;
             let mut watch = network.server.spawn("watch", command.args(["status", "--watch", "-i", "rgs"]))?;
+            let mut command = network.server.rustguard()?;
+            let mut show = network.server.spawn("show", command.args(["show", "--watch", "rgs"]))?;
             let shown = |watch: &rustguard_tests::Process, text| watch.log().matches(text).count();
-            eventually("the second page", SOON, || Ok(shown(&watch, "interface: rgs") >= 2))?;
+            for watch in [&watch, &show] {
+                eventually("the second page", SOON, || Ok(shown(watch, "interface: rgs") >= 2))?;
+            }
             let _machine = network.join(lab, 1, &served.join_arguments())?;
             eventually("who has joined", SOON, || Ok(shown(&watch, "10.77.0.2") >= 2 && watch.log().contains("/s, ")))?;
             // Not by SIGINT, which this process may have been told to ignore, and its children with it.
             watch.stop("TERM")?;
+            eventually("the peer", SOON, || Ok(shown(&show, "allowed ips: 10.77.0.2/32") >= 2))?;
+            show.stop("TERM")?;
             served.stop()
         })
     });

@@ -411,6 +411,16 @@ pub(crate) struct Show {
     /// Print JSON
     #[arg(long, conflicts_with = "field")]
     pub(crate) json: bool,
+    /// Update the output every second until Ctrl-C
+    #[arg(short, long, conflicts_with_all = ["json", "field"])]
+    pub(crate) watch: bool,
+}
+
+impl Show {
+    /// Whether all interfaces are asked for.
+    pub(crate) fn is_all(&self) -> bool {
+        self.interface == "all"
+    }
 }
 
 /// The words of `set`, for its help.

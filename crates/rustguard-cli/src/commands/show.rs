@@ -5,10 +5,10 @@ mod pretty;
 
 use crate::{
     arguments::{self, Field},
-    output::colour::Palette,
+    output::{colour::Palette, screen},
     uapi::{self, Device, Peer},
 };
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use rustguard_device::key::to_base64;
 use std::{
     io::{self, Write},
@@ -31,34 +31,61 @@ pub(crate) fn run(arguments: &arguments::Show) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let all = arguments.interface == "all";
-    let names = if all { uapi::interfaces()? } else { vec![arguments.interface.clone()] };
-    let mut devices = Vec::new();
-    let mut code = ExitCode::SUCCESS;
-    for name in names {
-        match uapi::get(&name) {
-            Ok(device) => devices.push((name, device)),
-            // The other interfaces are shown nevertheless.
-            Err(error) if all => {
-                writeln!(io::stderr(), "rustguard: cannot show {name}: {error:#}")?;
-                code = ExitCode::FAILURE;
-            }
-            Err(error) => return Err(error.context(format!("cannot show {name}"))),
-        }
-    }
     let secrets = show_secrets();
+    if arguments.field.is_none() && !arguments.json {
+        let palette = Palette::of(&io::stdout());
+        let mut code = ExitCode::SUCCESS;
+        drop(out);
+        screen::show(arguments.watch, || {
+            let found = devices(arguments)?;
+            code = found.report()?;
+            Ok(pretty::page(&found.devices, secrets, screen::width(), palette))
+        })?;
+        return Ok(code);
+    }
+    let found = devices(arguments)?;
+    let code = found.report()?;
     match arguments.field {
         Some(field) => {
-            for (name, device) in &devices {
+            for (name, device) in &found.devices {
                 // With `all`, the name comes first in every line.
-                let prefix = if all { format!("{name}\t") } else { String::new() };
+                let prefix = if arguments.is_all() { format!("{name}\t") } else { String::new() };
                 print_field(&mut out, &prefix, device, field)?;
             }
         }
-        None if arguments.json => json::print(&mut out, &devices, secrets)?,
-        None => pretty::print(&mut out, &devices, secrets, Palette::of(&io::stdout()))?,
+        None => json::print(&mut out, &found.devices, secrets)?,
     }
     Ok(code)
+}
+
+/// Devices with their names, and those that could not be asked.
+struct Found {
+    devices: Vec<(String, Device)>,
+    failures: Vec<anyhow::Error>,
+}
+
+impl Found {
+    /// Writes the failures.
+    fn report(&self) -> io::Result<ExitCode> {
+        for error in &self.failures {
+            writeln!(io::stderr(), "rustguard: {error:#}")?;
+        }
+        Ok(if self.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// The device that was asked for. With `all`, one that does not answer does not keep the others from being shown.
+fn devices(arguments: &arguments::Show) -> Result<Found> {
+    let names = if arguments.is_all() { uapi::interfaces()? } else { vec![arguments.interface.clone()] };
+    let mut found = Found { devices: Vec::new(), failures: Vec::new() };
+    for name in names {
+        match uapi::get(&name).with_context(|| format!("cannot show {name}")) {
+            Ok(device) => found.devices.push((name, device)),
+            Err(error) if arguments.is_all() => found.failures.push(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
 }
 
 /// Whether `WG_HIDE_KEYS=never` asks for private and preshared keys. A field that is given by its name shows them in

@@ -3,34 +3,29 @@
 use super::{Device, NONE, Peer, allowed_ips, public_key, secret, to_base64};
 use crate::output::{
     colour::{Painted, Palette},
+    columns::field,
     escape::escape,
     words::{ago, bytes, now, span},
 };
 use rustguard_device::uapi::{ConnectionView, PathMtuView, PathView, PathWord};
 use std::{
     fmt::{Display, Write as _},
-    io::{self, Write},
     time::Duration,
 };
 use zeroize::Zeroizing;
 
 const HIDDEN: &str = "(hidden)";
 
-/// Prints a block for each interface and for each peer. The peer with the latest handshake comes first.
-pub(super) fn print(
-    out: &mut impl Write,
-    devices: &[(String, Device)],
-    secrets: bool,
-    palette: Palette,
-) -> io::Result<()> {
-    let mut page = Page { out, palette, secrets, now: now() };
+/// A block for each interface and for each peer, at most `width` columns wide. The peer with the latest handshake comes first.
+pub(super) fn page(devices: &[(String, Device)], secrets: bool, width: usize, palette: Palette) -> String {
+    let mut page = Page { text: String::new(), palette, width, secrets, now: now() };
     for (index, (name, device)) in devices.iter().enumerate() {
         if index > 0 {
-            writeln!(page.out)?;
+            page.text.push('\n');
         }
-        page.device(name, device)?;
+        page.device(name, device);
     }
-    Ok(())
+    page.text
 }
 
 /// Describes a path: its endpoint, its state, and its use.
@@ -100,111 +95,111 @@ fn dropped(drops: &[(String, u64)]) -> Option<String> {
     Some(drops.join(", ")).filter(|drops| !drops.is_empty())
 }
 
-struct Page<'a, W> {
-    out: &'a mut W,
+struct Page {
+    text: String,
     palette: Palette,
+    width: usize,
     secrets: bool,
     now: Duration,
 }
 
-impl<W: Write> Page<'_, W> {
-    fn device(&mut self, name: &str, device: &Device) -> io::Result<()> {
-        self.title("interface", name, Palette::good)?;
-        self.line("public key", &*public_key(device))?;
-        self.secret("private key", device.private_key.as_ref())?;
+impl Page {
+    fn device(&mut self, name: &str, device: &Device) {
+        self.title("interface", name, Palette::good);
+        self.line("public key", &*public_key(device));
+        self.secret("private key", device.private_key.as_ref());
         if device.more_listen_ports.is_empty() {
-            self.line("listening port", device.listen_port)?;
+            self.line("listening port", device.listen_port);
         } else {
             let ports: Vec<_> = device.listen_ports().map(|port| port.to_string()).collect();
-            self.line("listening ports", ports.join(", "))?;
+            self.line("listening ports", ports.join(", "));
         }
         if !device.listen_addresses.is_empty() {
             let addresses: Vec<_> = device.listen_addresses.iter().map(ToString::to_string).collect();
-            self.line("listening address", addresses.join(", "))?;
+            self.line("listening address", addresses.join(", "));
         }
         if device.fwmark != 0 {
-            self.line("fwmark", format!("{:#x}", device.fwmark))?;
+            self.line("fwmark", format!("{:#x}", device.fwmark));
         }
         if let Some(relay) = relay(device) {
-            self.line("relay", relay)?;
+            self.line("relay", relay);
         }
         if device.relayed > 0 {
-            self.line("relayed", format!("{} packets from peer to peer", device.relayed))?;
+            self.line("relayed", format!("{} packets from peer to peer", device.relayed));
         }
         if device.unannounced > 0 {
             let text =
                 format!("{} packets accepted with sources that their routers do not announce", device.unannounced);
-            self.line("unannounced", text)?;
+            self.line("unannounced", text);
         }
         if let Some(drops) = dropped(&device.drops) {
-            self.line("dropped", drops)?;
+            self.line("dropped", drops);
         }
         if !device.counters.is_empty() {
             let counters: Vec<_> = device.counters.iter().map(|(name, count)| format!("{count} {name}")).collect();
-            self.line("enrolment", counters.join(", "))?;
+            self.line("enrolment", counters.join(", "));
         }
         let mut peers: Vec<_> = device.peers.iter().collect();
         peers.sort_by_key(|peer| std::cmp::Reverse(peer.last_handshake));
-        peers.into_iter().try_for_each(|peer| self.peer(peer))
+        peers.into_iter().for_each(|peer| self.peer(peer));
     }
 
-    fn peer(&mut self, peer: &Peer) -> io::Result<()> {
-        writeln!(self.out)?;
+    fn peer(&mut self, peer: &Peer) {
+        self.text.push('\n');
         let key = to_base64(&peer.public_key.0);
         match &peer.name {
             Some(name) => {
-                self.title("peer", name, Palette::warning)?;
-                self.line("public key", &*key)?;
+                self.title("peer", name, Palette::warning);
+                self.line("public key", &*key);
             }
-            None => self.title("peer", &key, Palette::warning)?,
+            None => self.title("peer", &key, Palette::warning),
         }
         if peer.preshared_key.is_some() {
-            self.secret("preshared key", peer.preshared_key.as_ref())?;
+            self.secret("preshared key", peer.preshared_key.as_ref());
         }
         match (&peer.endpoint, &peer.unresolved) {
-            (Some(endpoint), _) => self.line("endpoint", endpoint)?,
-            (None, Some(unresolved)) => self.line("endpoint", format!("{}, not resolved", escape(&unresolved.name)))?,
+            (Some(endpoint), _) => self.line("endpoint", endpoint),
+            (None, Some(unresolved)) => self.line("endpoint", format!("{}, not resolved", escape(&unresolved.name))),
             (None, None) => {}
         }
         if let Some(connection) = &peer.connection {
-            self.line("connection", connection_words(self.now, connection))?;
+            self.line("connection", connection_words(self.now, connection));
         }
         if let Some(problem) = &peer.problem {
-            self.line("problem", escape(&problem.text))?;
+            self.line("problem", escape(&problem.text));
         }
         for path in &peer.paths {
-            self.line("path", words(path))?;
+            self.line("path", words(path));
         }
-        self.line("allowed ips", allowed_ips(peer, ", "))?;
+        self.line("allowed ips", allowed_ips(peer, ", "));
         if !peer.last_handshake.is_zero() {
-            self.line("latest handshake", ago(self.now, peer.last_handshake))?;
+            self.line("latest handshake", ago(self.now, peer.last_handshake));
         }
         if peer.rx_bytes > 0 || peer.tx_bytes > 0 {
-            self.line("transfer", format!("{} received, {} sent", bytes(peer.rx_bytes), bytes(peer.tx_bytes)))?;
+            self.line("transfer", format!("{} received, {} sent", bytes(peer.rx_bytes), bytes(peer.tx_bytes)));
         }
         if peer.persistent_keepalive > 0 {
-            self.line("persistent keepalive", format!("every {}", span(peer.persistent_keepalive.into())))?;
+            self.line("persistent keepalive", format!("every {}", span(peer.persistent_keepalive.into())));
         }
         if let Some(PathMtuView { datagram, limited: true, .. }) = peer.path_mtu {
-            self.line("path mtu", datagram)?;
+            self.line("path mtu", datagram);
         }
         if let Some(drops) = dropped(&peer.drops) {
-            self.line("dropped", drops)?;
+            self.line("dropped", drops);
         }
-        Ok(())
     }
 
-    fn title(&mut self, what: &str, name: &str, paint: fn(Palette, String) -> Painted<String>) -> io::Result<()> {
+    fn title(&mut self, what: &str, name: &str, paint: fn(Palette, String) -> Painted<String>) {
         let (what, name) =
             (paint(self.palette, what.to_owned()).bold(), paint(self.palette, escape(name).into_owned()));
-        writeln!(self.out, "{what}: {name}")
+        let _ = writeln!(self.text, "{what}: {name}");
     }
 
-    fn line(&mut self, key: &str, value: impl Display) -> io::Result<()> {
-        writeln!(self.out, "  {}: {value}", self.palette.strong(key))
+    fn line(&mut self, key: &str, value: impl Display) {
+        self.text += &field(key, &value.to_string(), self.width, self.palette);
     }
 
-    fn secret(&mut self, what: &str, key: Option<&Zeroizing<[u8; 32]>>) -> io::Result<()> {
+    fn secret(&mut self, what: &str, key: Option<&Zeroizing<[u8; 32]>>) {
         match key {
             None => self.line(what, NONE),
             Some(_) if !self.secrets => self.line(what, HIDDEN),
@@ -250,10 +245,13 @@ mod tests {
     }
 
     fn page(secrets: bool, palette: Palette) -> String {
-        let mut out = Vec::new();
-        let mut page = Page { out: &mut out, palette, secrets, now: Duration::from_secs(100 + 3600 + 61) };
-        page.device("wg0", &device()).unwrap();
-        String::from_utf8(out).unwrap()
+        text(&device(), secrets, palette, Duration::from_secs(100 + 3600 + 61))
+    }
+
+    fn text(device: &Device, secrets: bool, palette: Palette, now: Duration) -> String {
+        let mut page = Page { text: String::new(), palette, width: 80, secrets, now };
+        page.device("wg0", device);
+        page.text
     }
 
     #[test]
@@ -261,7 +259,7 @@ mod tests {
         let public = public_key(&device());
         let expected = format!(
             "interface: wg0\n  public key: {}\n  private key: (hidden)\n  listening port: 51820\n  fwmark: 0xca6c\n  \
-             relay: by the host, because of the chain `x` (--relay unfiltered ignores it)\n  relayed: 12 packets from peer to peer\n  unannounced: 5 packets accepted with sources that their routers do not announce\n  dropped: 3 forged\n  enrolment: 4 admitted\n\n\
+             relay: by the host, because of the chain `x` (--relay unfiltered ignores it)\n  relayed: 12 packets from peer to peer\n  unannounced: 5 packets accepted with sources that their routers do not\n    announce\n  dropped: 3 forged\n  enrolment: 4 admitted\n\n\
              peer: laptop\n  public key: AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n  preshared key: (hidden)\n  \
              endpoint: [2001:db8::1]:9\n  allowed ips: 10.0.0.0/8, fd00::/8\n  latest handshake: 1 hour, 1 minute, 1 second ago\n  \
              transfer: 1.50 KiB received, 3 B sent\n  persistent keepalive: every 25 seconds\n  \
@@ -281,10 +279,7 @@ mod tests {
         device.peers[0].problem =
             Some(ProblemView { kind: "no-answer".to_owned(), text: "nothing comes back".to_owned(), since: 3000 });
         device.peers[1].connection = Some(ConnectionView::default());
-        let mut out = Vec::new();
-        let mut page = Page { out: &mut out, palette: Palette::PLAIN, secrets: false, now: Duration::from_secs(3061) };
-        page.device("wg0", &device).unwrap();
-        let text = String::from_utf8(out).unwrap();
+        let text = text(&device, false, Palette::PLAIN, Duration::from_secs(3061));
         assert!(
             text.contains(
                 "\n  connection: connecting for 1 minute, 1 second, 4 attempts\n  problem: nothing comes back\n"
@@ -292,6 +287,50 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("\n  connection: never connected\n"), "{text}");
+    }
+
+    /// The longest of everything: names, addresses of IPv6, several paths, problems of many words.
+    #[test]
+    fn a_page_fits_eighty_columns() {
+        let mut device = device();
+        let address = "fd15:aaaa:bbbb:cccc:dddd:eeee:1111:2222";
+        let endpoint = format!("[{address}%interface-name1]:51820");
+        device.listen_addresses = vec![address.parse().unwrap(); 3];
+        device.relay_rules = Some("the chain `x` ".repeat(9));
+        (device.relayed, device.unannounced) = (u64::MAX, u64::MAX);
+        device.drops = (0..20).map(|n| (format!("reason_{n}"), u64::MAX)).collect();
+        device.counters.clone_from(&device.drops);
+        for peer in &mut device.peers {
+            peer.name = Some("x".repeat(63));
+            peer.endpoint = Some(endpoint.clone());
+            peer.connection =
+                Some(ConnectionView { state: "connecting".to_owned(), since: Some(1), attempts: Some(u32::MAX) });
+            let text = "nothing comes back from there ".repeat(9);
+            peer.problem = Some(ProblemView { kind: "no-answer".to_owned(), text, since: 1 });
+            peer.paths = vec![
+                PathView {
+                    configured: Some(endpoint.clone()),
+                    endpoint: Some(endpoint.clone()),
+                    local: Some(address.to_owned()),
+                    state: PathWord::Up,
+                    round_trip_us: Some(u64::MAX),
+                    active: true,
+                    weight: None,
+                };
+                3
+            ];
+            peer.allowed_ips = vec![format!("{address}/128").parse().unwrap(); 9];
+            (peer.rx_bytes, peer.tx_bytes, peer.persistent_keepalive) = (u64::MAX, u64::MAX, u16::MAX);
+            peer.drops.clone_from(&device.drops);
+        }
+        let text = text(&device, true, Palette::PLAIN, Duration::from_secs(u32::MAX.into()));
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());
+        }
+        let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for words in [&*endpoint, "problem: nothing comes back from there nothing", "reason_19", &"x".repeat(63)] {
+            assert!(flat.contains(words), "{words}: {text}");
+        }
     }
 
     #[test]
