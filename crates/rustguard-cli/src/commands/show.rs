@@ -11,7 +11,7 @@ use crate::{
 use anyhow::{Context as _, Result};
 use rustguard_device::key::to_base64;
 use std::{
-    io::{self, Write},
+    io::{self, IsTerminal as _, Write},
     process::ExitCode,
 };
 use zeroize::Zeroizing;
@@ -39,7 +39,9 @@ pub(crate) fn run(arguments: &arguments::Show) -> Result<ExitCode> {
         screen::show(arguments.watch, || {
             let found = devices(arguments)?;
             code = found.report()?;
-            Ok(pretty::page(&found.devices, secrets, screen::width(), palette))
+            // Scripts that read the output of `wg show` expect each value in one line.
+            let width = if io::stdout().is_terminal() { screen::width() } else { usize::MAX };
+            Ok(pretty::page(&found.devices, secrets, width, palette))
         })?;
         return Ok(code);
     }

@@ -5,6 +5,7 @@ use super::{
     kernel::{Kernel, Way},
     tunnel::Tunnel,
 };
+use rustguard_crypto::random;
 use rustguard_device::EndpointSpec;
 use std::{
     collections::BTreeSet,
@@ -91,12 +92,12 @@ async fn ask(server: IpAddr) -> std::io::Result<()> {
     let any: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
     let socket = UdpSocket::bind(any).await?;
     socket.connect((server, DNS)).await?;
-    let identifier: [u8; 2] = rand::random();
+    let identifier = random::bytes::<2>().map_err(std::io::Error::other)?;
     socket.send(&[&identifier[..], &QUERY].concat()).await?;
     let mut answer = [0; 512];
     loop {
         let len = socket.recv(&mut answer).await?;
-        if answer[..len].starts_with(&identifier) {
+        if answer[..len].starts_with(&identifier[..]) {
             return Ok(());
         }
     }
