@@ -151,12 +151,12 @@ fn the_bare_interface_takes_its_options_from_the_environment() {
     scenario(|lab| {
         options(lab, |lab| {
             let node = lab.node("a")?;
-            let started = rustguard(&node, &["wgx"], &set("RUSTGUARD_QUEUES", "2"))?;
+            let started = rustguard(&node, &["--userspace", "wgx"], &set("RUSTGUARD_QUEUES", "2"))?;
             ensure!(started.success(), "{started}");
             two_workers("wgx")?;
             node.run(&["ip", "link", "del", "wgx"])?;
             eventually("it ends with its interface", SOON, || Ok(workers("wgx")?.is_empty()))?;
-            let refused = rustguard(&node, &["wgx"], &set("RUSTGUARD_QUEUES", "many"))?;
+            let refused = rustguard(&node, &["--userspace", "wgx"], &set("RUSTGUARD_QUEUES", "many"))?;
             ensure!(refused.status.code() == Some(2), "{refused}");
             refused.says(&["--queues", "many"])?;
             let left = node.sh("ls /run/rustguard")?;

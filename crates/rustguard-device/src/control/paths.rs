@@ -202,7 +202,7 @@ impl<B: Binder> Control<B> {
     }
 
     /// A path's name may have another address.
-    fn look_elsewhere(&mut self, peer: PeerId, path: usize) {
+    pub(super) fn look_elsewhere(&mut self, peer: PeerId, path: usize) {
         let configured = self.peers.get_mut(&peer).and_then(|entry| entry.endpoints.get_mut(path));
         if let Some(configured) = configured {
             configured.attempts = configured.attempts.wrapping_add(1);

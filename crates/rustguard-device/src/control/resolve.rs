@@ -16,8 +16,13 @@ impl<B: Binder> Control<B> {
         let Some(entry) = self.peers.get(&peer) else { return };
         let works = |path: &usize| entry.paths.as_ref().is_some_and(|peer_paths| peer_paths.paths.works(*path));
         let paths: Vec<usize> = (0..entry.endpoints.len()).filter(|path| !works(path)).collect();
+        let several = entry.endpoints.len() > 1;
         for path in paths {
-            self.resolve(peer, path, attempt);
+            // Each of several endpoints counts its own attempts: a path that is lost asks for the next address too.
+            match several && attempt > 0 {
+                true => self.look_elsewhere(peer, path),
+                false => self.resolve(peer, path, attempt),
+            }
         }
     }
 
