@@ -63,6 +63,12 @@ impl Ended {
         self.says(words)
     }
 
+    /// Checks that the command line was refused (status 2), without a panic.
+    pub fn is_misuse(&self) -> Result<()> {
+        ensure!(self.status.code() == Some(2), "should end with status 2: {self}");
+        self.says(&[])
+    }
+
     /// Checks that standard error contains all of these words, in upper or lower case, and no panic.
     pub fn says(&self, words: &[&str]) -> Result<()> {
         let text = self.stderr.to_lowercase();
