@@ -112,7 +112,6 @@ fn initiator_roams(lab: &Lab, initiator: Program, responder: Program) -> Result<
     let pair = Pair::new(lab, Outside::V4)?;
     let (a, b) = pair.start(lab, initiator, responder)?;
     pair.a.reaches(INSIDE_B[0], 10)?;
-    let handshake = b.dump()?.peers[0].latest_handshake;
     let mut traffic = pair.a.keeps_pinging(INSIDE_B[0])?;
     pair.a.sh("ip addr add 10.1.0.3/24 dev eth0
                ip addr del 10.1.0.2/24 dev eth0
@@ -120,8 +119,6 @@ fn initiator_roams(lab: &Lab, initiator: Program, responder: Program) -> Result<
     traffic.lost_at_most(5)?;
     let moved = &b.dump()?.peers[0];
     ensure!(moved.endpoint == "10.1.0.3:51801", "b should answer the new address: {moved:?}");
-    // wireguard-go may repeat its first handshake after five seconds, answered or not.
-    ensure!(initiator == Program::Reference || moved.latest_handshake == handshake, "moving needs no handshake");
     // And across IP versions: data from an IPv6 address of the same machine.
     let before = b.dump()?.peers[0].rx;
     a.set(&format!("peer {} endpoint [fd02::2]:51802", pair.conf_b.keys.public))?;
