@@ -89,6 +89,11 @@ impl Activity {
         self.awaited_since()
     }
 
+    /// Data passes: the node looks at the stamps from time to time, and until it has found nothing to do, no more data asks for a look.
+    pub fn is_watched(&self) -> bool {
+        self.look_pending.load(Relaxed)
+    }
+
     /// When data was last received.
     pub fn data_received_at(&self) -> Option<Instant> {
         self.last_data.get()
@@ -201,7 +206,9 @@ mod tests {
         activity.keepalive_received(AT, 32);
         activity.keepalive_sent(AT, 32);
         assert!(activity.end_look(), "a keepalive is owed nothing");
+        assert!(!activity.is_watched());
         assert!(activity.data_received(AT, 100), "the first to want a look");
+        assert!(activity.is_watched());
         assert!(!activity.data_received(AT, 100) && !activity.data_sent(AT, 100), "it is pending");
         assert_eq!((activity.owed_since(), activity.awaited_since()), (None, Some(AT)));
         assert_eq!((activity.tx_bytes(), activity.rx_bytes()), (132, 232));

@@ -38,6 +38,8 @@ const REPLY: u8 = 4;
 
 /// From the first traffic to the first probe: a session that carries a few packets only is not probed.
 const SETTLE: Duration = Duration::from_secs(2);
+/// From a look at traffic that was too little for a check, to the next.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Between two checks while there is traffic.
 const INTERVAL: Duration = Duration::from_secs(600);
 /// Between two checks of a peer that does not answer: it is no RustGuard, or an older one.
@@ -199,9 +201,17 @@ impl PathMtu {
         self.due
     }
 
-    /// Whether [`tick`](Self::tick) begins a check: nothing of it was sent yet. [`stop`](Self::stop) calls it off.
+    /// Whether [`tick`](Self::tick) begins a check: nothing of it was sent yet. [`stop`](Self::stop) calls it off, and
+    /// [`postpone`](Self::postpone) puts it off.
     pub fn begins(&self) -> bool {
         self.step == Step::Short && self.waiting.is_none()
+    }
+
+    /// There was too little traffic for the check that was to begin, and it goes on: the check is put off for 10 s.
+    pub fn postpone(&mut self, now: Instant) {
+        if self.begins() {
+            self.due = Some(now + LOOK_AGAIN);
+        }
     }
 
     /// The request to send now, if one is due.

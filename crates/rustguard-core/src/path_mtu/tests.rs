@@ -159,6 +159,21 @@ fn a_reply_to_another_request_is_none() {
 }
 
 #[test]
+fn a_check_that_is_put_off_begins_later_and_one_under_way_goes_on() {
+    let mut path_mtu = PathMtu::default();
+    path_mtu.postpone(START);
+    assert_eq!(path_mtu.deadline(), None, "there is none");
+    path_mtu.traffic(1_420, START);
+    path_mtu.postpone(START + SETTLE);
+    let later = START + SETTLE + LOOK_AGAIN;
+    assert_eq!((path_mtu.deadline(), path_mtu.tick(START + 2 * SETTLE)), (Some(later), None));
+    assert!(path_mtu.tick(later).is_some());
+    let due = path_mtu.deadline();
+    path_mtu.postpone(later);
+    assert_eq!(path_mtu.deadline(), due);
+}
+
+#[test]
 fn other_texts_are_no_messages() {
     let request = Message::Request(Probe { number: 7, len: 32 });
     let text = request.to_bytes();

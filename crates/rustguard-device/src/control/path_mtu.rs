@@ -58,18 +58,19 @@ impl<B: Binder> Control<B> {
             let sent = entry.shared.activity.tx_bytes().saturating_sub(entry.overhead_tx);
             let begins = entry.path_mtu.checks.begins();
             let worth_it = !begins || sent.saturating_sub(entry.path_mtu.sent) >= LONG;
-            let request = match worth_it && entry.shared.sealer.load().is_some() {
-                true => {
-                    if begins {
-                        entry.path_mtu.sent = sent;
-                    }
-                    entry.path_mtu.checks.tick(instant)
+            let mut request = None;
+            if entry.shared.sealer.load().is_none() || !worth_it && !entry.shared.activity.is_watched() {
+                // The next session, or the next data, begins it again.
+                entry.path_mtu.checks.stop();
+            } else if !worth_it {
+                // Nobody tells of more data while the node watches.
+                entry.path_mtu.checks.postpone(instant);
+            } else {
+                if begins {
+                    entry.path_mtu.sent = sent;
                 }
-                false => {
-                    entry.path_mtu.checks.stop();
-                    None
-                }
-            };
+                request = entry.path_mtu.checks.tick(instant);
+            }
             self.schedule_path_mtu(peer);
             self.tell_path_mtu(peer, before, problem);
             if let Some(request) = request {

@@ -242,15 +242,19 @@ impl<B: Binder> Control<B> {
         }
     }
 
+    /// Something passes to or from the peer, for the first time since its timers were last looked at: data that a worker sealed or opened, or
+    /// the routing engine's packets, beside which no worker may be the first.
+    pub(super) fn active(&mut self, peer: PeerId) {
+        self.node.activity(peer, now().instant);
+        self.wake_paths(peer);
+        self.path_mtu_traffic(peer);
+    }
+
     /// What a worker saw. Returns a reason when the device must end.
     fn notice(&mut self, notice: Notice) -> Option<CloseReason> {
         match notice {
             Notice::Confirmed(index) => self.node.confirmed(index, now(), &mut self.actions),
-            Notice::Activity(peer) => {
-                self.node.activity(peer, now().instant);
-                self.wake_paths(peer);
-                self.path_mtu_traffic(peer);
-            }
+            Notice::Activity(peer) => self.active(peer),
             Notice::Roamed(peer) => {
                 // Cleared before the endpoint is read: what moves it afterwards is told again.
                 if let Some(entry) = self.peers.get(&peer) {

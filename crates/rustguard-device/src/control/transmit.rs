@@ -129,8 +129,7 @@ impl<B: Binder> Control<B> {
             // WireGuard expects no answer to these; a probe has its own.
             shared.activity.keepalive_sent(now.instant, bytes);
         } else if shared.activity.data_sent(now.instant, bytes) {
-            self.node.activity(peer, now.instant);
-            self.wake_paths(peer);
+            self.active(peer);
         }
         if self.transmit(endpoint, ds, &slab).source_lost > 0 {
             shared.forget_source();
