@@ -11,6 +11,7 @@ use std::{
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
+use tempfile::NamedTempFile;
 
 /// The locked run file of this process. Dropping it removes and unlocks it.
 #[derive(Debug)]
@@ -18,6 +19,17 @@ pub struct RunFile {
     path: PathBuf,
     left_behind: bool,
     _locked: File,
+}
+
+/// Replaces a file in `/run`, or makes it. Others see the old contents or the new, and only root can read it. It is not synchronized with
+/// a disk: `/run` is in memory, and where it is not, its files mean nothing after a restart of the machine.
+pub(crate) fn replace(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    // Made with mode 0600.
+    let mut file = NamedTempFile::new_in(folder)?;
+    file.write_all(contents)?;
+    file.persist(path)?;
+    Ok(())
 }
 
 impl RunFile {

@@ -3,17 +3,15 @@
 use crate::{
     conf::{self, Config, SaveError},
     host,
+    run_file::replace,
 };
-use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
 use rustguard_device::{
     Update,
     interface::{check_name, run_file},
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    fs,
-    io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -100,11 +98,7 @@ impl SessionRecord {
     /// Replaces the record.
     pub(crate) fn write(&self, interface: &str) -> Result<(), SaveTunnelError> {
         let path = path(interface);
-        let written = AtomicWriteFile::options().mode(0o600).preserve_mode(false).open(&path).and_then(|mut file| {
-            serde_json::to_writer(&mut file, self)?;
-            file.write_all(b"\n")?;
-            file.commit()
-        });
+        let written = serde_json::to_vec(self).map_err(io::Error::from).and_then(|record| replace(&path, &record));
         written.map_err(|source| SaveTunnelError::Record { action: "write", path, source })
     }
 

@@ -2,13 +2,12 @@
 //! the tunnel, or by the next process if this one was killed.
 
 use super::{error::HostError, step::Step};
-use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
+use crate::run_file::replace;
 use rustguard_device::interface::run_file;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs,
-    io::{self, Write},
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    fs, io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -165,10 +164,7 @@ fn write(path: &Path, record: &Record) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
-    let mut file = AtomicWriteFile::options().mode(0o600).preserve_mode(false).open(path)?;
-    serde_json::to_writer_pretty(&mut file, record)?;
-    file.write_all(b"\n")?;
-    file.commit()
+    replace(path, &serde_json::to_vec_pretty(record)?)
 }
 
 /// The network namespace of this thread. Without /proc it is the empty string, which equals itself.
