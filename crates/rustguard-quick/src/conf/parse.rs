@@ -3,6 +3,7 @@
 mod checks;
 mod connectivity;
 mod layout;
+mod piece;
 mod redact;
 mod routing;
 
@@ -12,12 +13,13 @@ use super::{
 };
 use ipnet::IpNet;
 pub(super) use layout::{EntryLayout, Layout, SectionLayout};
+use piece::{Piece, lines};
 pub use redact::redact;
 use redact::{is_configuration, quoted, without_keys};
 use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{PathSpec, PresharedKey, tun::udp::MAX_PORTS};
-use std::{collections::HashMap, net::IpAddr, ops::Range, time::Duration};
+use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 /// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
 const INTERFACE_KEYS: [&str; 20] = [
@@ -76,67 +78,6 @@ fn no_configuration(text: &str) -> Diagnostic {
     let start = Piece { text, line: 1, line_start: 0, start: 0, end: 0 };
     Diagnostic::error(start.span(), "there is no `[Interface]`: this is no configuration file of a tunnel")
         .help("a configuration file begins with `[Interface]` and the PrivateKey")
-}
-
-/// A part of one line.
-#[derive(Clone, Copy)]
-struct Piece<'a> {
-    text: &'a str,
-    line: usize,
-    line_start: usize,
-    start: usize,
-    end: usize,
-}
-
-/// The lines, without their ends. A byte order mark is not part of the first line.
-fn lines(text: &str) -> impl Iterator<Item = Piece<'_>> {
-    let mut start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
-    text[start..].split('\n').zip(1..).map(move |(line, number)| {
-        let piece = Piece { text, line: number, line_start: start, start, end: start + line.len() };
-        start = piece.end + 1;
-        if line.ends_with('\r') { Piece { end: piece.end - 1, ..piece } } else { piece }
-    })
-}
-
-impl<'a> Piece<'a> {
-    fn str(self) -> &'a str {
-        &self.text[self.start..self.end]
-    }
-
-    /// The given byte range of this piece.
-    fn slice(self, range: Range<usize>) -> Self {
-        Self { start: self.start + range.start, end: self.start + range.end, ..self }
-    }
-
-    fn span(self) -> Span {
-        let column = self.text[self.line_start..self.start].chars().count() + 1;
-        Span { line: self.line, column, bytes: self.start..self.end }
-    }
-
-    fn trim(self) -> Self {
-        let text = self.str();
-        let start = text.len() - text.trim_start().len();
-        self.slice(start..start.max(text.trim_end().len()))
-    }
-
-    fn split_at_char(self, c: char) -> Option<(Self, Self)> {
-        let at = self.str().find(c)?;
-        Some((self.slice(0..at), self.slice(at + c.len_utf8()..self.end - self.start)))
-    }
-
-    /// The non-empty parts between separators.
-    fn words(self, separator: impl Fn(char) -> bool) -> impl Iterator<Item = Self> {
-        let base = self.text.as_ptr() as usize;
-        self.str().split(separator).filter(|word| !word.is_empty()).map(move |word| {
-            let start = word.as_ptr() as usize - base;
-            Self { start, end: start + word.len(), ..self }
-        })
-    }
-
-    /// The elements of a list, separated by commas or blanks as in wg-quick.
-    fn list(self) -> impl Iterator<Item = Self> {
-        self.words(|c| c == ',' || c.is_whitespace())
-    }
 }
 
 /// The section of the current line.

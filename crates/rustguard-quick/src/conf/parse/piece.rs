@@ -1,0 +1,65 @@
+//! Parts of a text that know where they are.
+
+use crate::conf::Span;
+use std::ops::Range;
+
+/// A part of one line.
+#[derive(Clone, Copy)]
+pub(super) struct Piece<'a> {
+    pub(super) text: &'a str,
+    pub(super) line: usize,
+    pub(super) line_start: usize,
+    pub(super) start: usize,
+    pub(super) end: usize,
+}
+
+/// The lines, without their ends. A byte order mark is not part of the first line.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = Piece<'_>> {
+    let mut start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+    text[start..].split('\n').zip(1..).map(move |(line, number)| {
+        let piece = Piece { text, line: number, line_start: start, start, end: start + line.len() };
+        start = piece.end + 1;
+        if line.ends_with('\r') { Piece { end: piece.end - 1, ..piece } } else { piece }
+    })
+}
+
+impl<'a> Piece<'a> {
+    pub(super) fn str(self) -> &'a str {
+        &self.text[self.start..self.end]
+    }
+
+    /// The given byte range of this piece.
+    pub(super) fn slice(self, range: Range<usize>) -> Self {
+        Self { start: self.start + range.start, end: self.start + range.end, ..self }
+    }
+
+    pub(super) fn span(self) -> Span {
+        let column = self.text[self.line_start..self.start].chars().count() + 1;
+        Span { line: self.line, column, bytes: self.start..self.end }
+    }
+
+    pub(super) fn trim(self) -> Self {
+        let text = self.str();
+        let start = text.len() - text.trim_start().len();
+        self.slice(start..start.max(text.trim_end().len()))
+    }
+
+    pub(super) fn split_at_char(self, c: char) -> Option<(Self, Self)> {
+        let at = self.str().find(c)?;
+        Some((self.slice(0..at), self.slice(at + c.len_utf8()..self.end - self.start)))
+    }
+
+    /// The non-empty parts between separators.
+    pub(super) fn words(self, separator: impl Fn(char) -> bool) -> impl Iterator<Item = Self> {
+        let base = self.text.as_ptr() as usize;
+        self.str().split(separator).filter(|word| !word.is_empty()).map(move |word| {
+            let start = word.as_ptr() as usize - base;
+            Self { start, end: start + word.len(), ..self }
+        })
+    }
+
+    /// The elements of a list, separated by commas or blanks as in wg-quick.
+    pub(super) fn list(self) -> impl Iterator<Item = Self> {
+        self.words(|c| c == ',' || c.is_whitespace())
+    }
+}
