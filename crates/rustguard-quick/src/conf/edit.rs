@@ -214,7 +214,9 @@ impl<'a> Editor<'a> {
         let joined = |items: &[&str]| items.join(", ");
 
         let result = kept().map(|(_, item)| item.as_str()).chain(added.iter().copied());
-        if new.kind == Kind::List && !result.eq(new.values.iter().map(|value| value.as_str())) {
+        // Of several lines with one of these keys, only the last one counts.
+        let one_line = lines.len() > 1 && !new.values.is_empty() && matches!(new.key, "Endpoint" | "ListenPort");
+        if one_line || new.kind == Kind::List && !result.eq(new.values.iter().map(|value| value.as_str())) {
             // The order changes, so no line can stay.
             let all = joined(&new.values.iter().map(|value| value.as_str()).collect::<Vec<_>>());
             if let Some(((first, _), others)) = lines.split_first() {

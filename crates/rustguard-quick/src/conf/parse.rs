@@ -460,6 +460,7 @@ impl<'a> Parser<'a> {
                 self.draft().preshared_key = key.filter(|key| !key.is_zero());
             }
             "Endpoint" => {
+                self.draft().endpoints.clear();
                 // An endpoint's options follow it after a blank, so only commas separate endpoints.
                 let items: Vec<_> = value.words(|c| c == ',').map(Piece::trim).collect();
                 for item in if items.is_empty() { vec![value] } else { items } {

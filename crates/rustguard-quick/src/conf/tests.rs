@@ -347,6 +347,15 @@ fn a_key_in_the_place_of_another_value_is_not_shown() {
     assert!(parse(&text).1[0].message.contains(host) && redact(&text).contains(host));
 }
 
+#[test]
+fn of_two_lines_with_endpoints_the_last_one_counts() {
+    let text = peer("Endpoint = 192.0.2.1:1, 192.0.2.2:2\nEndpoint = 192.0.2.3:3, 192.0.2.1:1");
+    let twice = "warning 6:1 Endpoint is given twice, first in line 5 [the last one counts; remove the other]";
+    assert_eq!(said(&text), [twice]);
+    let endpoints = parse(&text).0.unwrap().peers.remove(0).endpoints;
+    assert_eq!(endpoints.iter().map(ToString::to_string).collect::<Vec<_>>(), ["192.0.2.3:3", "192.0.2.1:1"]);
+}
+
 /// Root may check any file by mistake.
 #[test]
 fn nothing_of_another_file_is_shown() {

@@ -95,6 +95,19 @@ fn one_key_changes_only_its_line() {
 }
 
 #[test]
+fn a_line_that_does_not_count_goes_with_the_next_change() {
+    let text = hand_made().replace("Endpoint = ", "Endpoint = 192.0.2.1:1\nEndpoint = ");
+    let mut config = parse(&text).0.unwrap();
+    assert_eq!(*edit(&text, &config).unwrap(), text);
+    let first = "192.0.2.1:1".parse::<std::net::SocketAddr>().unwrap();
+    config.peers[0].endpoints.insert(0, first.into());
+    let after = edit(&text, &config).unwrap();
+    assert!(after.contains("\nEndpoint = 192.0.2.1:1, vpn.example.org:51820\n#"), "{}", *after);
+    config.peers[0].endpoints.clear();
+    assert!(!edit(&text, &config).unwrap().contains("Endpoint"));
+}
+
+#[test]
 fn a_removed_peer_takes_its_comments_along() {
     let text = hand_made();
     let after = edited(&text, |config| drop(config.peers.remove(0)));
