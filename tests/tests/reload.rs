@@ -351,7 +351,9 @@ fn a_file_that_cannot_be_used_changes_nothing() {
 #[test]
 fn an_interface_that_was_moved_takes_over_what_does_not_concern_the_host() {
     scenario_of_rustguard("reload", |lab| {
-        let mut running = Running::start(lab)?;
+        let mut pair = Pair::new(lab, Outside::V4)?;
+        pair.conf_a.lines = vec!["Table = off".into()];
+        let mut running = Running::start_with(lab, pair, &[])?;
         let container = lab.node("container")?;
         running.pair.a.sh("ip link set wga netns container")?;
         container.sh(&format!("ip addr add {}/24 dev wga; ip link set wga up", INSIDE_A[0]))?;
@@ -364,8 +366,11 @@ fn an_interface_that_was_moved_takes_over_what_does_not_concern_the_host() {
         running.try_reload(&["wga"])?.refused(&["wga", place, "everything is as before"])?;
         running.pair.conf_a = good;
         running.pair.conf_a.peers[0].persistent_keepalive = Some(24);
+        let third = Keypair::generate()?.public;
+        running.pair.conf_a.peers.push(PeerConf::new(&third, "10.88.0.0/16"));
         let told = running.reload(lab)?;
         ensure!(told.contains("PersistentKeepalive off → 24 s"), "{told}");
+        says(&told, &[&format!("+ peer {third}: AllowedIPs 10.88.0.0/16")])?;
         container.reaches(INSIDE_B[0], 5)
     });
 }

@@ -49,8 +49,13 @@ impl Applied {
         let nothing_done = |cause: HostError| ChangeError { cause, left: Vec::new() };
         let netlink = Netlink::open().map_err(|error| nothing_done(error.into()))?;
         let link = netlink.link_by_name(&config.interface).await.map_err(|error| nothing_done(error.into()))?;
-        let link = link.filter(|link| link.index == self.journal.index());
-        let link = link.ok_or_else(|| nothing_done(HostError::InterfaceGone(config.interface.clone())))?;
+        let Some(link) = link.filter(|link| link.index == self.journal.index()) else {
+            if !same_set_up(&self.config, &config) {
+                return Err(nothing_done(HostError::InterfaceGone(config.interface)));
+            }
+            self.config = config;
+            return Ok(Vec::new());
+        };
 
         let plan = Plan::new(&config);
         let mark = resolve_mark(&netlink, &config, &plan).await.map_err(nothing_done)?;
@@ -80,6 +85,12 @@ impl Applied {
         (self.config, self.fwmark, self.mtu) = (new.config, new.mark, mtu);
         Ok(warnings)
     }
+}
+
+/// Whether both configurations need the same of the host. Endpoints matter for an automatic MTU only.
+fn same_set_up(old: &HostConfig, new: &HostConfig) -> bool {
+    let rest = |config: &HostConfig| HostConfig { allowed_ips: Vec::new(), endpoints: Vec::new(), ..config.clone() };
+    Plan::new(old) == Plan::new(new) && rest(old) == rest(new)
 }
 
 /// Whether an automatic MTU is the same for both configurations.

@@ -163,6 +163,31 @@ fn the_last_address_of_a_network_is_replaced() {
     });
 }
 
+/// In another network namespace it is as if it were gone.
+#[test]
+fn without_the_interface_only_what_the_host_does_not_see_can_change() {
+    in_namespace!(without_the_interface_only_what_the_host_does_not_see_can_change, async {
+        host();
+        let mut config = config("wg0", &["10.9.0.2/24"], &["10.30.0.0/16"]);
+        config.table = Table::Off;
+        let mut applied = apply(&config).await.unwrap();
+        sh("ip link del wg0");
+        config.allowed_ips = nets(&["10.30.0.0/16", "0.0.0.0/0"]);
+        config.endpoints = vec!["192.0.2.9:7".parse().unwrap()];
+        Sockets::default().change(&mut applied, &config).await.unwrap();
+        assert_eq!(*applied.config(), config);
+        for other in [
+            HostConfig { table: Table::Auto, ..config.clone() },
+            HostConfig { addresses: nets(&["10.9.0.3/24"]), ..config.clone() },
+            HostConfig { mtu: Some(1300), ..config.clone() },
+        ] {
+            let error = Sockets::default().change(&mut applied, &other).await.unwrap_err();
+            assert!(matches!(error.cause, HostError::InterfaceGone(_)) && error.left.is_empty(), "{error}");
+        }
+        applied.undo().await.unwrap();
+    });
+}
+
 #[test]
 fn a_conflict_leaves_the_set_up_and_says_why() {
     in_namespace!(a_conflict_leaves_the_set_up_and_says_why, async {
