@@ -46,6 +46,12 @@ pub enum AskError {
     /// The server refused the request.
     #[error("{0}")]
     Refused(String),
+    /// The answer has another form.
+    #[error(
+        "the answer of the server is not understood ({0}); if rustguard was updated while the server ran, restart the \
+         server"
+    )]
+    NotUnderstood(String),
     /// The connection failed.
     #[error("the server did not answer: {0}")]
     Io(#[from] io::Error),
@@ -81,7 +87,7 @@ fn ask_at(path: &Path, interface: &str, request: &Request) -> Result<Answer, Ask
     if answer.is_empty() {
         return Err(AskError::Io(io::ErrorKind::UnexpectedEof.into()));
     }
-    match serde_json::from_str(&answer).map_err(io::Error::from)? {
+    match serde_json::from_str(&answer).map_err(|error| AskError::NotUnderstood(error.to_string()))? {
         Answer::Refused { error } => Err(AskError::Refused(error)),
         answer => Ok(answer),
     }
@@ -128,6 +134,21 @@ fn line(answer: &Answer) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
     use std::{fs, os::unix::fs::MetadataExt as _};
+
+    #[test]
+    fn the_answer_of_another_version_is_called_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("rg0.ctl");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            StdBufReader::new(&client).read_line(&mut String::new()).unwrap();
+            client.write_all(b"{\"answer\":\"status\",\"port\":1}\n").unwrap();
+        });
+        let error = ask_at(&path, "rg0", &Request::Status).unwrap_err().to_string();
+        assert!(error.contains("missing field") && error.contains("restart the server"), "{error}");
+        server.join().unwrap();
+    }
 
     #[test]
     fn a_request_is_answered_once_and_the_socket_goes_with_the_server() {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
     os::unix::net::UnixStream as StdUnixStream,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 use tokio::{
@@ -201,6 +201,14 @@ pub enum AskError {
     /// The process has ended before its answer.
     #[error("{0} ended before it answered; its log says why")]
     Ended(String),
+    /// The process is still at it.
+    #[error("{interface} has not answered in {} s, and may still take the file over: its log says how that ends", limit.as_secs())]
+    NotYet {
+        /// The interface.
+        interface: String,
+        /// The time that was waited.
+        limit: Duration,
+    },
     /// Another error of the system.
     #[error("cannot ask {interface} to reload: {source}")]
     Io {
@@ -216,21 +224,51 @@ pub enum AskError {
 /// # Errors
 /// See [`AskError`].
 pub fn ask(interface: &str, wish: &Wish) -> Result<Answer, AskError> {
-    let path = socket_path(interface);
-    let other = |source| AskError::Io { interface: interface.to_owned(), source };
-    let mut stream = StdUnixStream::connect(&path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::NotServed(interface.to_owned()),
-        io::ErrorKind::PermissionDenied => AskError::Denied(path),
+    ask_at(&socket_path(interface), interface, wish, PATIENCE)
+}
+
+fn ask_at(path: &Path, interface: &str, wish: &Wish, limit: Duration) -> Result<Answer, AskError> {
+    let interface = interface.to_owned();
+    let other = |source| AskError::Io { interface: interface.clone(), source };
+    let mut stream = StdUnixStream::connect(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AskError::NotServed(interface.clone()),
+        io::ErrorKind::PermissionDenied => AskError::Denied(path.to_owned()),
         _ => other(error),
     })?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(other)?;
+    stream.set_read_timeout(Some(limit)).map_err(other)?;
     let mut request = serde_json::to_vec(wish).map_err(|error| other(error.into()))?;
     request.push(b'\n');
     stream.write_all(&request).map_err(other)?;
     let mut text = String::new();
-    BufReader::new(stream.take(ANSWER_MAX)).read_line(&mut text).map_err(other)?;
+    // A read that takes longer than its limit fails with EAGAIN (socket(7)).
+    let read = BufReader::new(stream.take(ANSWER_MAX)).read_line(&mut text);
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => AskError::NotYet { interface: interface.clone(), limit },
+        _ => other(error),
+    })?;
     if text.is_empty() {
-        return Err(AskError::Ended(interface.to_owned()));
+        return Err(AskError::Ended(interface));
     }
     serde_json::from_str(&text).map_err(|error| other(error.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_process_that_does_not_answer_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("wg0.sock");
+        let ask = || ask_at(&path, "wg0", &Wish::new(), Duration::from_millis(1)).unwrap_err();
+        assert!(matches!(ask(), AskError::NotServed(_)));
+        // The kernel accepts the connection, and nobody reads.
+        let _listener = UnixListener::bind(&path).unwrap();
+        let error = ask();
+        assert!(
+            matches!(error, AskError::NotYet { .. }) && error.to_string().contains("wg0 has not answered"),
+            "{error}"
+        );
+    }
 }
