@@ -9,8 +9,10 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-/// The time that the other process has for its hooks and its clean-up, in seconds.
-const PATIENCE: i64 = 60;
+/// The time in seconds after which the user is told what is waited for.
+const LONG: i64 = 60;
+/// The time in seconds after which the process counts as stuck: PreDown and PostDown may take five minutes each.
+const GIVE_UP: i64 = 900;
 
 /// Ends the tunnel and waits until it has cleaned up.
 pub(crate) fn run(target: Option<&str>) -> Result<()> {
@@ -36,11 +38,22 @@ pub(crate) fn run(target: Option<&str>) -> Result<()> {
         Err(Errno::PERM) => bail!("{interface} belongs to another user; run as root, or with sudo"),
         Err(error) => return Err(error).with_context(|| format!("cannot signal process {number}")),
     }
-    let timeout = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
-    if poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout))? == 0 {
-        bail!("process {number} has not ended within {PATIENCE} s; perhaps a hook hangs (see the log of the process)");
+    let ended = |seconds: i64| {
+        let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)).map(|ready| ready > 0)
+    };
+    if ended(LONG)? {
+        return Ok(());
     }
-    Ok(())
+    tracing::warn!(
+        "process {number} has not ended in {LONG} s; a hook may take five minutes, and its log says which one runs"
+    );
+    if ended(GIVE_UP - LONG)? {
+        return Ok(());
+    }
+    bail!(
+        "process {number} has not ended in {GIVE_UP} s, and may be stuck: kill -KILL {number}; rustguard down {interface}"
+    )
 }
 
 /// No process runs the tunnel. A process that was killed may have left changes to the host, which are undone here.
