@@ -38,9 +38,11 @@ impl Lab {
 
     /// Writes a file that only its owner may read, because it may contain keys. Returns its path.
     pub fn file(&self, name: &str, text: &str) -> Result<PathBuf> {
-        let path = self.path(name);
-        fs::write(&path, text)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        let (path, new) = (self.path(name), self.path(&format!("{name}.new")));
+        fs::write(&new, text)?;
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o600))?;
+        // A program that reads it meanwhile finds the old text or the new one.
+        fs::rename(&new, &path)?;
         Ok(path)
     }
 

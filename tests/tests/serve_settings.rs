@@ -1,10 +1,9 @@
 //! What `rustguard serve` is told: its settings, its pools, its invites, and the networks behind it.
 use anyhow::{Context, ensure};
-use rustguard_tests::{eventually, files_in, network, scenario, served_log, unfolded};
+use rustguard_tests::{Conf, Up, files_in, network, scenario, served_log, unfolded};
 use serde_json::Value;
-use std::{collections::HashSet, fs, path::Path, time::Duration};
+use std::{collections::HashSet, fs, path::Path};
 
-const SOON: Duration = Duration::from_secs(15);
 /// For a join that is to fail by silence: several tries.
 const IMPATIENT: [&str; 2] = ["--timeout", "4"];
 /// The server's folder.
@@ -97,11 +96,9 @@ fn settings_that_do_not_work_are_not_kept() {
                 ensure!(kept("settings.json")? == settings, "{arguments:?} were kept");
             }
             // The settings are sound, but the tunnel does not start with them.
-            let mut holder = network.server.command("python3");
-            holder.args(["-c", "import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('', 4600)); print('bound', flush=True); time.sleep(600)"]);
-            let _holder = network.server.spawn("holder", &mut holder)?;
-            let bound = || Ok(fs::read_to_string(lab.path("holder.log"))?.contains("bound"));
-            eventually("the port is taken", SOON, bound)?;
+            let mut other = Conf::new("other")?;
+            other.listen_port = Some(4600);
+            let _other = Up::start(lab, &network.server, &other)?;
             run(&["--port", "4600", "--pool", "10.61.0.0/24"])?.refused(&["4600"])?;
             ensure!(kept("settings.json")? == settings && kept("key")? == key, "settings that did not start were kept");
             let served = network.serve(lab, &[])?;
