@@ -156,6 +156,15 @@ fn a_file_for_everybody_to_read_is_warned_of() {
 }
 
 #[test]
+fn a_file_for_everybody_to_read_that_is_no_configuration_has_no_key() {
+    // `chmod 600 /etc/passwd` would be bad advice.
+    let (_folder, file) = file("root:x:0:0:root:/root:/bin/sh\n", 0o644);
+    let output = rustguard(Path::new("."), &["check", &file.display().to_string()]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(!stderr(&output).contains("readable by others"), "{output:?}");
+}
+
+#[test]
 fn json_has_the_same_for_programs() {
     let output = check("[Interface]\nListenPort = é\n", &["--json", "./no-such.conf"]);
     assert_eq!(output.status.code(), Some(2));

@@ -30,7 +30,7 @@ pub use edit::{EditError, edit, strip};
 pub use file::{File, SaveError};
 use ipnet::IpNet;
 pub use load::load;
-pub use parse::{parse, redact};
+pub use parse::{is_configuration, parse, redact};
 pub use path::{NameError, readable_by_others, resolve_name, writable_by_others};
 use rustguard_core::{paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};

@@ -63,9 +63,8 @@ pub(crate) fn open(path: &Path) -> Result<conf::File> {
 /// Shows the diagnostics of a text on standard error, as those of the file at `path`. Returns the configuration if there
 /// is no error.
 pub(crate) fn shown(path: &Path, text: &str) -> io::Result<Option<Config>> {
-    let readable_by_others = conf::readable_by_others(path).unwrap_or(false);
-    let source = Source { path: path.to_owned(), text: Zeroizing::new(text.to_owned()), readable_by_others };
-    let (config, diagnostics) = conf::parse(text);
+    let source = Source::new(path.to_owned(), Zeroizing::new(text.to_owned()));
+    let (config, diagnostics) = source.parse();
     source.show(&diagnostics)?;
     Ok(config)
 }
@@ -168,8 +167,13 @@ impl Source {
             anyhow::anyhow!("{}:{line}: not UTF-8, so not a configuration file", path.display())
         })?;
         let text = Zeroizing::new(text.to_owned());
-        let readable_by_others = conf::readable_by_others(&path).unwrap_or(false);
-        Ok(Self { path, text, readable_by_others })
+        Ok(Self::new(path, text))
+    }
+
+    fn new(path: PathBuf, text: Zeroizing<String>) -> Self {
+        // Another file, for example `/etc/passwd`, may have to be readable.
+        let readable_by_others = conf::is_configuration(&text) && conf::readable_by_others(&path).unwrap_or(false);
+        Self { path, text, readable_by_others }
     }
 
     /// Shows each diagnostic on standard error with its line. Secrets in the line are replaced by stars.

@@ -14,8 +14,8 @@ use super::{
 use ipnet::IpNet;
 pub(super) use layout::{EntryLayout, Layout, SectionLayout};
 use piece::{Piece, lines};
-pub use redact::redact;
-use redact::{is_configuration, quoted, without_keys};
+pub use redact::{is_configuration, redact};
+use redact::{quoted, without_keys};
 use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{PathSpec, PresharedKey, tun::udp::MAX_PORTS};

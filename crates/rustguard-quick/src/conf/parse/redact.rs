@@ -59,7 +59,7 @@ pub(super) fn without_keys(message: &str) -> (String, bool) {
 
 /// Whether the file is meant as a configuration: it has one of our sections, or a key that only WireGuard has. Another file, for
 /// example `/etc/shadow`, may hold secrets in any form. None of it is shown.
-pub(super) fn is_configuration(text: &str) -> bool {
+pub fn is_configuration(text: &str) -> bool {
     lines(text).any(|line| {
         let line = line.trim().str();
         let section = line.split_inclusive(']').next().unwrap_or_default();
