@@ -28,6 +28,8 @@ macro_rules! reasons {
 reasons! {
     /// A datagram that is not a message of a known protocol: unknown type, wrong length, nonzero reserved bytes.
     Malformed => "malformed",
+    /// An empty datagram. With one, a RustGuard that gets no answer asks whether anybody listens on the port.
+    Empty => "empty",
     /// A transport message whose receiver index belongs to no session.
     UnknownIndex => "unknown_index",
     /// A transport message of a session that is older than Reject-After-Time.

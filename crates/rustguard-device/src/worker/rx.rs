@@ -114,6 +114,7 @@ impl Rx {
                         Some(foreign) if (foreign.recognises)(datagram) => {
                             foreign.take(from, datagram, now, &shared.drops);
                         }
+                        _ if datagram.is_empty() => shared.drops.count(DropReason::Empty, 1),
                         _ => shared.drops.count(DropReason::Malformed, 1),
                     },
                 }

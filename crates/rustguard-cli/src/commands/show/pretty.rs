@@ -88,9 +88,10 @@ fn relay(device: &Device) -> Option<String> {
     })
 }
 
-/// Counts by reason; `None` if there are none. Multicast is left out, because healthy hosts send some: `--json` has it.
+/// Counts by reason; `None` if there are none. Multicast and empty datagrams are left out, because healthy hosts send some:
+/// `--json` has them.
 fn dropped(drops: &[(String, u64)]) -> Option<String> {
-    let drops = drops.iter().filter(|(reason, _)| reason != "multicast");
+    let drops = drops.iter().filter(|(reason, _)| !["multicast", "empty"].contains(&&**reason));
     let drops: Vec<_> = drops.map(|(reason, count)| format!("{count} {reason}")).collect();
     Some(drops.join(", ")).filter(|drops| !drops.is_empty())
 }
@@ -238,7 +239,7 @@ mod tests {
             relay_rules: Some("the chain `x`".to_owned()),
             relayed: 12,
             unannounced: 5,
-            drops: vec![("forged".to_owned(), 3), ("multicast".to_owned(), 4)],
+            drops: vec![("empty".to_owned(), 2), ("forged".to_owned(), 3), ("multicast".to_owned(), 4)],
             counters: vec![("admitted".to_owned(), 4)],
             peers: vec![peer(1, None, 0), peer(2, Some("laptop"), 100)],
         }
