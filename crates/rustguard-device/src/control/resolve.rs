@@ -2,7 +2,6 @@
 
 use super::{
     Control,
-    paths::peer_paths::Unresolved,
     resolver::{Resolved, Resolving},
     timer::now,
 };
@@ -46,15 +45,18 @@ impl<B: Binder> Control<B> {
         if configured.spec.endpoint.to_string() != name {
             return; // configured anew in the meantime
         }
-        configured.unresolved = answer.as_ref().err().map(|error| {
-            let since = configured.unresolved.as_ref().map_or(now().instant, |before| before.since);
-            Unresolved { cause: error.to_string(), since }
-        });
+        let other = configured.answered(answer.as_ref().err().map(ToString::to_string), now().instant);
         match answer {
             Err(error) => {
                 let next = if last { "no further attempt before a handshake fails" } else { "trying again" };
-                tracing::warn!(peer = entry.label(&public_key), "cannot resolve the endpoint {name}: {error}; {next}");
                 let cause = error.to_string();
+                // The attempts have no end, so the same error is told once.
+                if other || last {
+                    tracing::warn!(
+                        peer = entry.label(&public_key),
+                        "cannot resolve the endpoint {name}: {cause}; {next}"
+                    );
+                }
                 self.emit(Event::EndpointUnresolved { peer: public_key, name, cause, given_up: last });
             }
             Ok(addresses) => {

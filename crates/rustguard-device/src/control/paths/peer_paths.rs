@@ -32,6 +32,15 @@ impl ConfiguredEndpoint {
     pub(super) fn new(spec: PathSpec) -> Self {
         Self { spec, resolving: None, unresolved: None, attempts: 0, interface: None }
     }
+
+    /// Keeps the resolver's error, or that there is none. Returns whether it is another one than before.
+    pub(in crate::control) fn answered(&mut self, error: Option<String>, now: Instant) -> bool {
+        let before = self.unresolved.take();
+        let other = before.as_ref().map(|before| &before.cause) != error.as_ref();
+        let since = before.map_or(now, |before| before.since);
+        self.unresolved = error.map(|cause| Unresolved { cause, since });
+        other
+    }
 }
 
 /// What control keeps for a peer with several paths.
@@ -51,3 +60,25 @@ impl PeerPaths {
 
 /// When the paths of each peer are due. Only peers with several paths are in it.
 pub(in crate::control) type Schedule = BTreeSet<(Instant, PeerId)>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{net::SocketAddr, time::Duration};
+
+    #[test]
+    fn an_error_of_the_resolver_is_new_once_and_as_old_as_the_first() {
+        let spec = PathSpec::from(SocketAddr::from(([192, 0, 2, 1], 1)));
+        let mut endpoint = ConfiguredEndpoint::new(spec);
+        let start = Instant::from_nanos(0);
+        let errors = [Some("no answer"), Some("no answer"), Some("no such name"), None, None, Some("no answer")];
+        let told = (0..).zip(errors).map(|(second, error)| {
+            let other = endpoint.answered(error.map(str::to_owned), start + Duration::from_secs(second));
+            (other, endpoint.unresolved.as_ref().map(|unresolved| unresolved.since.since(start)))
+        });
+        let since = |second| Some(Duration::from_secs(second));
+        let expected =
+            [(true, since(0)), (false, since(0)), (true, since(0)), (true, None), (false, None), (true, since(5))];
+        assert_eq!(told.collect::<Vec<_>>(), expected);
+    }
+}
