@@ -103,11 +103,17 @@ impl Host {
     /// be in another network namespace.
     fn read(interface: &str) -> Self {
         let text = |nets: Vec<IpNet>| nets.iter().map(ToString::to_string).collect();
-        let (mut addresses, routes) = networks(interface).unwrap_or_default();
+        let (mut addresses, mut routes) = networks(interface).unwrap_or_default();
         // The kernel gives one to every interface.
         addresses.retain(|net| !matches!(net.addr(), IpAddr::V6(address) if address.is_unicast_link_local()));
+        routes.retain(|route| !is_own(route, &addresses));
         Self { addresses: text(addresses), routes: text(routes), dns: name_servers(interface).unwrap_or_default() }
     }
+}
+
+/// Whether the route is that of the kernel to one of the interface's own addresses: an IPv6 address of /128 has one.
+fn is_own(route: &IpNet, addresses: &[IpNet]) -> bool {
+    addresses.iter().any(|own| IpNet::from(own.addr()) == *route)
 }
 
 /// The interface's addresses and routes.
@@ -134,6 +140,16 @@ fn name_servers(interface: &str) -> Option<Vec<String>> {
 mod tests {
     use super::*;
     use rustguard_crypto::x25519::PublicKey;
+
+    #[test]
+    fn the_kernels_routes_to_the_own_addresses_are_left_out() {
+        let addresses = ["10.150.0.2/24", "fd00::2/128"].map(|net| net.parse().unwrap());
+        for (route, own) in
+            [("fd00::2/128", true), ("10.150.0.2/32", true), ("10.150.0.0/24", false), ("fd00::/64", false)]
+        {
+            assert_eq!(is_own(&route.parse().unwrap(), &addresses), own, "{route}");
+        }
+    }
 
     #[test]
     fn a_page_fits_and_shows_what_the_host_has() {
