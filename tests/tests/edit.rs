@@ -73,7 +73,7 @@ fn an_edited_file_is_taken_over_by_the_tunnel_that_runs() {
         ended.says(&["unchanged"])?;
         node.end_of(&mut edit(lab, &node, &file, "sed -i s/51803/51804/ $2; exit 3")?)?.refused(&["editor failed"])?;
         let ended = node.end_of(&mut edit(lab, &node, &file, "sed -i s/51803/x/ $2")?)?;
-        ended.refused(&["ListenPort", &file.display().to_string()])?;
+        ended.refused(&["ListenPort", &format!("{} is unchanged", file.display())])?;
         ensure!(fs::read_to_string(&file)? == before.replace("51801", "51803"), "{}", fs::read_to_string(&file)?);
 
         // Somebody else was faster: the text is not lost, and theirs stays.

@@ -66,6 +66,9 @@ fn hooks_of_a_killed_tunnel_run_at_the_next_down_or_up() {
         let wrote = hooked.wrote()?;
         ensure!(wrote == ["pre-down", "post-down"], "{wrote:?}");
         hooked.rustguard(&["down"])?.refused(&["not up"])?;
+        // By its name alone, it has no file.
+        let named = hooked.node.end_of(hooked.node.rustguard()?.args(["down", "wga"]))?;
+        named.refused(&["wga is not up", "rustguard show"])?;
         ensure!(hooked.wrote()?.is_empty(), "only once");
 
         fs::write(&hooked.file, text)?;

@@ -1,6 +1,6 @@
 //! The log: a reader that stalls, and a file that is bounded.
 use anyhow::ensure;
-use rustguard_tests::{Outside, Pair, Program, Subject, Tunnel, eventually, scenario, subject};
+use rustguard_tests::{Outside, Pair, Program, Subject, Tunnel, eventually, rustguard, scenario, subject};
 use std::{fmt::Write as _, fs::File, time::Duration};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -92,5 +92,22 @@ fn the_log_of_a_detached_tunnel_is_bounded() {
         eventually("the tunnel has ended", SOON, || Ok(pair.a.run(&["test", "-e", log]).is_err()))?;
         ensure!(pair.a.run(&["test", "-e", old]).is_err(), "the older file is left");
         Ok(())
+    });
+}
+
+/// Where the background process cannot write why it fails, the process in front says where to look.
+#[test]
+fn a_full_disk_is_thought_of_where_the_log_has_no_reason() {
+    scenario(|lab| {
+        if subject() != Subject::RustGuard {
+            lab.skip("the log of rustguard: wireguard-go is the subject");
+            return Ok(());
+        }
+        let pair = Pair::new(lab, Outside::V4)?;
+        let conf = lab.file("wga.conf", &pair.conf_a.wg_quick())?;
+        let full = "mkdir -p /run/rustguard; mount -t tmpfs -o size=4k,mode=755 tmpfs /run/rustguard; head -c 4096 /dev/zero > /run/rustguard/full";
+        let mut command = pair.a.command("sh");
+        command.args(["-c", &format!("{full}; exec \"$0\" up --detach \"$1\"")]).arg(rustguard()?).arg(&conf);
+        pair.a.end_of(&mut command)?.refused(&["before it was ready", "/run/rustguard/wga.log", "disk full"])
     });
 }

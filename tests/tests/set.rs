@@ -133,6 +133,7 @@ fn names_standard_input_and_several_endpoints() {
             ensure!(!ended.stderr.contains(&peer.private), "a key in a message: {ended}");
         }
         rustguard(&node, &["set", "wgz", "listen-port", "1"])?.refused(&["wgz", "not up"])?;
+        rustguard(&node, &["set", "wgz", "listen-port", "1", "--save"])?.refused(&["wgz", "not up"])?;
         ensure!(node.run(&["wg", "show", "wga", "dump"])? == before, "a mistake changes nothing");
         changed(&node, &["set", "wga", "remove", "head office"])?;
         ensure!(node.run(&["wg", "show", "wga", "peers"])?.trim().is_empty(), "removed by its name");

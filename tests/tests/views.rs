@@ -108,6 +108,9 @@ fn an_interface_without_a_protocol_has_no_map() {
             let ended = node.end_of(node.rustguard()?.args(arguments))?;
             ended.refused(&["wgplain has no routing protocol", "Routing = babel"])?;
         }
+        let mut command = node.command("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        node.end_of(command.arg(rustguard_tests::rustguard()?).arg("map"))?.refused(&["may not ask", "as root"])?;
         Ok(())
     });
 }

@@ -11,6 +11,7 @@ use rustguard_device::{
     key::to_base64,
     uapi::{RouteView, RoutingView},
 };
+use rustix::process::geteuid;
 use std::{collections::BTreeMap, net::IpAddr};
 
 /// The knowledge of the routing protocol of an interface.
@@ -160,14 +161,17 @@ pub(crate) fn routing(interface: &str) -> Result<RoutingView> {
 
 /// The only interface with a routing protocol among all that run in userspace.
 fn the_only_one(choice: Choice) -> Result<(String, RoutingView)> {
-    let mut found = BTreeMap::new();
+    let (mut found, mut silent) = (BTreeMap::new(), false);
     for interface in uapi::interfaces()? {
-        // Interfaces of other programs do not answer.
-        if let Ok(view) = uapi::routing(&interface)
-            && view.router_id.is_some()
-        {
-            found.insert(interface, view);
+        match uapi::routing(&interface) {
+            Ok(view) if view.router_id.is_some() => drop(found.insert(interface, view)),
+            Ok(_) => {}
+            // Interfaces of other programs do not answer.
+            Err(_) => silent = true,
         }
+    }
+    if found.is_empty() && silent && !geteuid().is_root() {
+        bail!("this user may not ask the interfaces that are up: run as root, or with sudo");
     }
     let name = only(
         found.keys().cloned().collect(),

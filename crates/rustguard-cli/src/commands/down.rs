@@ -2,7 +2,7 @@
 
 use crate::one;
 use anyhow::{Context as _, Result, bail};
-use rustguard_quick::{clean_up, conf, left_behind, run_file};
+use rustguard_quick::{clean_up, conf, run_file};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -17,10 +17,10 @@ const GIVE_UP: i64 = 900;
 /// Ends the tunnel and waits until it has cleaned up.
 pub(crate) fn run(target: Option<&str>) -> Result<()> {
     let target = &*one::tunnel(target)?;
-    // A bare interface has no configuration file. Its name alone identifies it.
     let interface = match conf::resolve_name(target) {
         Ok((_, interface)) => interface,
-        Err(_) if run_file::running(target).is_some() || left_behind(target) => target.to_owned(),
+        // A `serve` and a bare interface have no configuration file. Their name alone identifies them.
+        Err(conf::NameError::NotFound { name, .. }) => name,
         Err(error) => return Err(error).with_context(|| format!("{target} is not up")),
     };
     let Some(number) = run_file::running(&interface) else {

@@ -99,6 +99,7 @@ async fn edited(path: &Path, text: &str) -> Result<Option<(Copy, Zeroizing<Strin
             Err(error) => writeln!(io::stderr(), "rustguard: {error:#}")?,
         }
         if !io::stdin().is_terminal() {
+            writeln!(io::stderr(), "{} is unchanged", path.display())?;
             return Err(Reported.into());
         }
         // A Ctrl-C from the time of the editor does not count.

@@ -34,9 +34,9 @@ pub(crate) fn run(arguments: &arguments::Set) -> Result<()> {
         return Ok(command.find_subcommand_mut("set").context("this command")?.print_long_help()?);
     }
     let save = arguments.save || !options.is_empty();
+    let device = uapi::get(interface).with_context(|| format!("cannot change {interface}"))?;
     // The file is read before the device changes, so that a change which cannot be saved is not made.
     let file = save.then(|| TunnelFile::open(interface)).transpose()?;
-    let device = uapi::get(interface).with_context(|| format!("cannot change {interface}"))?;
     let mut update = parse_words(&words, &Words { interface, device: &device }).map_err(anyhow::Error::msg)?;
     if !device.is_rustguard() {
         resolve(&mut update)?;

@@ -75,7 +75,10 @@ pub(crate) fn spawn(interface: &str, arguments: &[OsString], token: Option<&str>
         remove(&log);
     }
     if news.trim().is_empty() {
-        bail!("the background process ended before it was ready: {status}");
+        let log = log.display();
+        bail!(
+            "the background process ended before it was ready ({status}), and {log} has no reason: is the disk full?"
+        );
     }
     // The child's messages have the reason already.
     log::finish(None);

@@ -30,7 +30,8 @@ pub enum HostError {
     /// The configuration needs IPv6, which is disabled on the interface or missing in the kernel.
     #[error(
         "cannot set up {wanted} on `{interface}`: IPv6 is disabled here; enable it \
-         (sysctl net.ipv6.conf.{interface}.disable_ipv6=0, or boot without ipv6.disable=1), \
+         (sysctl -w net.ipv6.conf.default.disable_ipv6=0 for new interfaces, \
+         net.ipv6.conf.{interface}.disable_ipv6=0 for this one, or boot without ipv6.disable=1), \
          or remove {wanted} from the configuration"
     )]
     Ipv6Disabled {

@@ -127,7 +127,7 @@ pub(super) fn bind(domain: Domain, port: u16, options: &UdpOptions, claim: Claim
         ),
         Some(libc::EADDRINUSE) => {
             let message =
-                format!("UDP port {port} is in use by another program: choose another ListenPort, or end that program");
+                format!("UDP port {port} is in use by another program: choose another port, or end that program");
             io::Error::new(error.kind(), message)
         }
         Some(libc::EACCES) => io::Error::new(
