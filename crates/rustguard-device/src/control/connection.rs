@@ -300,10 +300,15 @@ impl<B: Binder> Control<B> {
         let Some(facts) = self.facts(peer) else { return };
         let connection = self.connection(peer);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
-        let next = entry.link.next_look(facts);
+        // A look that is due takes place, whatever else happens before.
+        let next = entry.look.filter(|at| *at <= facts.now).or_else(|| entry.link.next_look(facts));
         let before = std::mem::replace(&mut entry.look, next);
         let changed = std::mem::replace(&mut entry.shown, connection).word() != connection.word();
         let public_key = entry.shared.public_key;
+        if next.is_none() {
+            // Nobody would look at the answer.
+            self.watch.probes.remove(&peer);
+        }
         if before != next {
             before.map(|at| self.watch.due.remove(&(at, peer)));
             next.map(|at| self.watch.due.insert((at, peer)));

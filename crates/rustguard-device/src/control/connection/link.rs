@@ -246,22 +246,24 @@ impl Link {
         }
     }
 
-    /// When the state is to be looked at next, for the silence of an online peer and for a trouble.
+    /// When the state is to be looked at next, for a trouble and for the silence of an online peer. The times of a trouble follow from its
+    /// beginning: it is asked for them after each initiation.
     pub(in crate::control) fn next_look(&self, facts: Facts) -> Option<Instant> {
-        match &self.trouble {
-            Some(Trouble { since, .. }) => {
-                let passed = facts.now.since(*since);
-                Some(match passed {
-                    _ if passed < ASK => *since + ASK,
-                    _ if passed < TELL => *since + TELL,
-                    _ if facts.attempt.is_some() => facts.now + AGAIN,
-                    _ => return None,
-                })
+        if let Some(Trouble { since, .. }) = self.trouble {
+            let passed = facts.now.since(since);
+            match passed.checked_sub(TELL) {
+                None if passed < ASK => return Some(since + ASK),
+                None => return Some(since + TELL),
+                Some(told) if facts.attempt.is_some() => {
+                    let looks = told.as_secs() / AGAIN.as_secs() + 1;
+                    return Some(since + TELL + Duration::from_secs(looks * AGAIN.as_secs()));
+                }
+                Some(_) => {}
             }
-            None => match self.state(facts) {
-                State::Online { .. } => facts.heard.map(|heard| heard + SILENCE),
-                _ => None,
-            },
+        }
+        match self.state(facts) {
+            State::Online { .. } => facts.heard.map(|heard| heard + SILENCE),
+            _ => None,
         }
     }
 }
@@ -397,6 +399,9 @@ mod tests {
         }
         assert_eq!(world.state(176_000), State::Online { since: at(10) });
         assert_eq!(world.judge(176_000), Some("no-answer"), "its handshakes are a problem nevertheless");
+        // They are given up, and the packets still come: their silence is not missed.
+        let facts = Facts { attempt: None, ..world.facts };
+        assert_eq!(world.link.next_look(facts), Some(at(175_100) + SILENCE));
         // The session ends, and with it the packets.
         assert_eq!(world.state(176_000 + 180_000), State::Connecting { since: at(120_000), attempts: 12 });
     }
@@ -416,8 +421,12 @@ mod tests {
             assert_eq!(world.next_look(start + 2_500), Some(at(start) + TELL));
             assert_eq!(world.judge(start + 8_000), Some("no-answer"));
             assert_eq!(world.next_look(start + 8_000), Some(at(start + 8_000) + AGAIN));
-            world.send(start + 10_000);
+            for later in (10_000..68_000).step_by(5_000) {
+                world.send(start + later);
+                assert_eq!(world.next_look(start + later), Some(at(start + 68_000)), "no initiation puts it off");
+            }
             assert_eq!(world.judge(start + 68_000), None, "once");
+            assert_eq!(world.next_look(start + 68_000), Some(at(start + 128_000)));
             assert_eq!(world.complete(start + 70_000), Some("no-answer"));
             assert_eq!(world.link.problem(), None);
         }
