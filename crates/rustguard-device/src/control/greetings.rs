@@ -54,7 +54,7 @@ impl<B: Binder> Control<B> {
         }
         entry.source.greeted = Some(at);
         self.node.handshake_at(peer, at);
-        if at == now && self.sealer(peer).is_some_and(|sealer| sealer.usable(now)) {
+        if at == now {
             self.keepalive(peer);
         }
     }

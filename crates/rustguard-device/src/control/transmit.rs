@@ -93,8 +93,9 @@ impl<B: Binder> Control<B> {
         self.peers.get(&peer).and_then(|entry| entry.shared.sealer.load_full())
     }
 
+    /// Sends a keepalive in the live session. Without one, a keepalive is no reason for a handshake.
     pub(super) fn keepalive(&mut self, peer: PeerId) {
-        if let Some(sealer) = self.sealer(peer) {
+        if let Some(sealer) = self.sealer(peer).filter(|sealer| sealer.usable(now().instant)) {
             self.seal_and_send(peer, &sealer, &[], Payload::Keepalive);
         }
     }
