@@ -189,7 +189,8 @@ impl<B: Binder> Control<B> {
                 Order::Probe { to, probe } => self.send_probe(peer, to, &probe),
                 Order::Handshake => self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions),
                 Order::State { path, up } => self.path_state(peer, path, up),
-                Order::Elsewhere { path } => self.look_elsewhere(peer, path),
+                // The path's name may have another address.
+                Order::Elsewhere { path } => self.resolve(peer, path, 1),
             }
         }
     }
@@ -198,16 +199,6 @@ impl<B: Binder> Control<B> {
         let sealer = self.peers.get(&peer).and_then(|entry| entry.shared.sealer.load_full());
         if let Some(sealer) = sealer {
             self.seal_and_send(peer, &sealer, &probe.to_bytes(), Payload::Probe(endpoint(to)));
-        }
-    }
-
-    /// A path's name may have another address.
-    pub(super) fn look_elsewhere(&mut self, peer: PeerId, path: usize) {
-        let configured = self.peers.get_mut(&peer).and_then(|entry| entry.endpoints.get_mut(path));
-        if let Some(configured) = configured {
-            configured.attempts = configured.attempts.wrapping_add(1);
-            let attempt = configured.attempts;
-            self.resolve(peer, path, attempt);
         }
     }
 

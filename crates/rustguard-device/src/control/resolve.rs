@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{binder::Binder, config::EndpointSpec, event::Event};
 use rustguard_core::node::PeerId;
+use std::net::SocketAddr;
 
 impl<B: Binder> Control<B> {
     /// Resolves the names of the peer's endpoints again, for other addresses than before. Of several endpoints, those that work are
@@ -15,13 +16,8 @@ impl<B: Binder> Control<B> {
         let Some(entry) = self.peers.get(&peer) else { return };
         let works = |path: &usize| entry.paths.as_ref().is_some_and(|peer_paths| peer_paths.paths.works(*path));
         let paths: Vec<usize> = (0..entry.endpoints.len()).filter(|path| !works(path)).collect();
-        let several = entry.endpoints.len() > 1;
         for path in paths {
-            // Each of several endpoints counts its own attempts: a path that is lost asks for the next address too.
-            match several && attempt > 0 {
-                true => self.look_elsewhere(peer, path),
-                false => self.resolve(peer, path, attempt),
-            }
+            self.resolve(peer, path, attempt);
         }
     }
 
@@ -41,6 +37,7 @@ impl<B: Binder> Control<B> {
         let Resolved { peer, path, name, attempt, answer, last } = resolved;
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let Some(public_key) = self.node.peer_config(peer).map(|config| config.public_key) else { return };
+        let alone = entry.endpoints.len() == 1;
         let Some(configured) = entry.endpoints.get_mut(path) else { return };
         if configured.spec.endpoint.to_string() != name {
             return; // configured anew in the meantime
@@ -61,7 +58,6 @@ impl<B: Binder> Control<B> {
             }
             Ok(addresses) => {
                 let known = entry.shared.endpoint.load().as_deref().map(|known| known.remote);
-                let alone = entry.endpoints.len() == 1;
                 let endpoint = match alone {
                     // Where initiations get no answer, all addresses are raced, and the one in use is left when another answers.
                     // Otherwise there is no route to it, and the resolver puts those first that have one (RFC 6724, section 6).
@@ -69,8 +65,9 @@ impl<B: Binder> Control<B> {
                         let addresses = entry.race.resolved(&addresses);
                         known.filter(|known| attempt > 0 && addresses.contains(known)).unwrap_or(addresses[0])
                     }
-                    false => addresses[attempt as usize % addresses.len()],
+                    false => another(&addresses, configured.address.filter(|_| attempt > 0)),
                 };
+                configured.address = Some(endpoint);
                 let waiting = known.is_some() || !entry.shared.waiting.lock().is_empty();
                 if entry.paths.is_none() && known == Some(endpoint) {
                     return;
@@ -85,5 +82,37 @@ impl<B: Binder> Control<B> {
                 }
             }
         }
+    }
+}
+
+/// Which address of a name is used: the first, or another than `known`, which does not answer. In the order of the addresses each has its
+/// turn, in whatever order the resolver has them.
+fn another(addresses: &[SocketAddr], known: Option<SocketAddr>) -> SocketAddr {
+    let next = known.and_then(|known| {
+        let later = addresses.iter().filter(|address| **address > known);
+        later.min().or_else(|| addresses.iter().min())
+    });
+    *next.unwrap_or(&addresses[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_address_has_its_turn_whatever_the_resolver_prefers() {
+        let mut addresses = ["[2001:db8::1]:1", "192.0.2.2:1", "192.0.2.1:1"].map(|text| text.parse().unwrap());
+        assert_eq!(another(&addresses, None), addresses[0]);
+        let mut known = addresses[0];
+        let turns: Vec<_> = (0..6)
+            .map(|_| {
+                addresses.rotate_left(1);
+                known = another(&addresses, Some(known));
+                known.to_string()
+            })
+            .collect();
+        assert_eq!(turns, ["192.0.2.1:1", "192.0.2.2:1", "[2001:db8::1]:1"].repeat(2));
+        assert_eq!(another(&addresses[..1], Some(addresses[0])), addresses[0], "there is no other");
+        assert_eq!(another(&addresses[..1], Some("192.0.2.9:1".parse().unwrap())), addresses[0], "it was given up");
     }
 }

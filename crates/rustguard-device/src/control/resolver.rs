@@ -32,7 +32,7 @@ pub(super) struct Resolved {
     /// Which of its endpoints.
     pub(super) path: usize,
     pub(super) name: String,
-    /// How often the handshake had failed when this was asked: another address every time.
+    /// How often the present address had stayed without an answer when this was asked. From 1 on, another is wanted.
     pub(super) attempt: u32,
     pub(super) answer: io::Result<Vec<SocketAddr>>,
     /// It is not tried again before the next handshake fails.

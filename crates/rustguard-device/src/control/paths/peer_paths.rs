@@ -6,7 +6,7 @@ use rustguard_core::{
     paths::{Choice, Flows, Paths},
     time::Instant,
 };
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 
 /// A configured endpoint.
 pub(in crate::control) struct ConfiguredEndpoint {
@@ -14,8 +14,8 @@ pub(in crate::control) struct ConfiguredEndpoint {
     pub(in crate::control) resolving: Option<Resolving>,
     /// The resolver's last answer was an error.
     pub(in crate::control) unresolved: Option<Unresolved>,
-    /// How often another of the name's addresses was wanted.
-    pub(in crate::control) attempts: u32,
+    /// The address that was taken for the name.
+    pub(in crate::control) address: Option<SocketAddr>,
     /// The index of the interface by which datagrams leave; 0: there is no such interface now.
     pub(super) interface: Option<u32>,
 }
@@ -30,7 +30,7 @@ pub(in crate::control) struct Unresolved {
 
 impl ConfiguredEndpoint {
     pub(super) fn new(spec: PathSpec) -> Self {
-        Self { spec, resolving: None, unresolved: None, attempts: 0, interface: None }
+        Self { spec, resolving: None, unresolved: None, address: None, interface: None }
     }
 
     /// Keeps the resolver's error, or that there is none. Returns whether it is another one than before.
