@@ -18,6 +18,7 @@ use crate::{
     binder::Binder,
     config::EndpointSpec,
     event::Event,
+    interface::name_of,
     kernel::{SourceLookup, Way},
     status::{Cause, Connection, PathMtu, Problem, Route},
 };
@@ -30,7 +31,7 @@ use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::{Endpoint, reach::ReachProbe};
 use std::{
     collections::{BTreeSet, HashMap},
-    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    net::SocketAddr,
     time::Duration,
 };
 use strangers::Strangers;
@@ -338,8 +339,7 @@ impl<B: Binder> Control<B> {
         let Some(key) = self.node.initiator(datagram) else { return };
         self.note_at(from, |evidence| evidence.other_key = Some(key));
         if let Some(held) = self.watch.strangers.tell(from.ip(), key, now) {
-            let key64 = crate::key::to_base64(&key.0);
-            let more = if held > 0 { format!(" ({held} other such messages were not logged)") } else { String::new() };
+            let (key64, more) = (crate::key::to_base64(&key.0), more(held));
             tracing::warn!(
                 "a handshake from {from} has the public key {}, which no peer has: if you know that key, add the peer, \
                  or correct its PublicKey{more}",
@@ -352,10 +352,11 @@ impl<B: Binder> Control<B> {
     /// A handshake message came whose MAC1 is not made with our public key. Anybody can make one.
     pub(super) fn not_for_us(&mut self, from: SocketAddr) {
         self.note_at(from, |evidence| evidence.not_for_us = true);
-        if self.watch.strangers.tell(from.ip(), NO_KEY, now().instant).is_some() {
+        if let Some(held) = self.watch.strangers.tell(from.ip(), NO_KEY, now().instant) {
+            let more = more(held);
             tracing::info!(
                 "a handshake message from {from} is for another public key than ours: if that is a peer, correct the PublicKey of this \
-                 machine there"
+                 machine there{more}"
             );
         }
     }
@@ -402,12 +403,15 @@ pub(super) fn unresolved(entry: &Peer) -> Option<(String, Option<&Unresolved>)> 
     }
 }
 
+/// How many messages from strangers no line was written about, for the end of the next line.
+fn more(held: u64) -> String {
+    if held > 0 { format!(" ({held} other such messages were not logged)") } else { String::new() }
+}
+
 /// The route in words of people.
 fn route(way: Way) -> Option<Route> {
     let Way::By(exit) = way else { return None };
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    let interface = rustix::net::netdevice::index_to_name(socket, exit.interface).ok()?;
-    Some(Route { interface, gateway: exit.gateway, source: exit.source })
+    Some(Route { interface: name_of(exit.interface).ok()?, gateway: exit.gateway, source: exit.source })
 }
 
 /// A moment on the clock that counts sleep, as the time since the Unix epoch.

@@ -20,7 +20,7 @@ pub(super) enum Topic {
     Endpoint,
     /// From which of our addresses it is talked to.
     Source,
-    /// HandshakeQueues with it.
+    /// Handshakes with it.
     Handshake,
     /// From which addresses its packets come.
     RefusedSource,
