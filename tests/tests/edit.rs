@@ -149,8 +149,7 @@ fn a_closed_terminal_undoes_everything() {
         // `script` is the terminal. When it is killed, the kernel hangs the terminal up.
         let line = format!("exec {} up {}", rustguard()?.display(), file.display());
         let mut terminal = node.spawn("terminal", node.command("script").args(["-qec", &line, "/dev/null"]))?;
-        terminal.until("the tunnel", SOON, || Ok(node.run(&["wg", "show", "wga"]).is_ok()))?;
-        eventually("the run file", SOON, || Ok(Path::new("/run/rustguard/wga.session").exists()))?;
+        terminal.until("the tunnel", SOON, || node.is_up("wga"))?;
         terminal.stop("KILL")?;
         eventually("everything is undone", SOON, || Ok(node.traces()? == before && hooks.exists()))
     });

@@ -40,7 +40,7 @@ fn a_person_reads_sentences() {
         let mut command = node.rustguard()?;
         command.args(["up", "-q"]).arg(&file).env("NO_COLOR", "1");
         let mut quiet = node.spawn_on_terminal("quiet", &mut command)?;
-        quiet.until("the interface", SOON, || Ok(node.run(&["wg", "show", "wga"]).is_ok()))?;
+        quiet.until("the tunnel", SOON, || node.is_up("wga"))?;
         let ended = quiet.stop("TERM")?;
         ensure!(ended.success() && !ended.stderr.contains('\u{1b}'), "{ended}");
         ensure!(ended.stderr.contains("warning") && !ended.stderr.contains("is up"), "{ended}");
@@ -278,7 +278,7 @@ fn a_person_who_brings_a_tunnel_up_sees_who_has_not_answered() {
         ensure!(hook.trim_end().ends_with("another") && !hook.contains("waiting"), "{ended}");
 
         let mut quiet = start("quiet", &["-q"])?;
-        quiet.until("the tunnel", SOON, || Ok(pair.a.run(&["wg", "show", "wga"]).is_ok()))?;
+        quiet.until("the tunnel", SOON, || pair.a.is_up("wga"))?;
         pair.a.reaches("10.9.0.2", 10)?;
         let ended = quiet.stop("INT")?;
         ensure!(!ended.stderr.contains("waiting"), "{ended}");

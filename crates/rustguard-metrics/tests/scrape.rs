@@ -172,7 +172,9 @@ fn scrapers_that_hang_up_make_no_further_snapshots() {
     }
     release.add_permits(100);
     assert_eq!(status(&get(&exporter, "/metrics")), "200");
-    assert_eq!(asked.load(Relaxed), 1);
+    // One for all of them; on a busy machine, that page may be older than a second when the last one asks.
+    let asked = asked.load(Relaxed);
+    assert!((1..=2).contains(&asked), "{asked}");
 }
 
 #[test]
