@@ -1,4 +1,4 @@
-//! This process: background, environment, log, memory, signals.
+//! This process: background, environment, log, memory, runtime, signals.
 
 pub(crate) mod detach;
 pub(crate) mod harden;
@@ -7,3 +7,11 @@ pub(crate) mod lifetime;
 pub(crate) mod log;
 pub(crate) mod metrics;
 pub(crate) mod progress;
+
+/// The runtime for the asynchronous part of a command, on the calling thread.
+///
+/// # Errors
+/// The process has no free descriptors.
+pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}

@@ -8,7 +8,7 @@
 
 pub(crate) mod mesh;
 
-use crate::netlink::links::Links;
+use crate::{netlink::links::Links, process::runtime};
 use anyhow::{Context as _, Result, anyhow, bail};
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{Device, Event, PeerUpdate};
@@ -94,7 +94,7 @@ fn secret() -> StaticSecret {
 /// Enters a new network namespace, and returns a runtime whose threads are in it.
 fn enter() -> Result<tokio::runtime::Runtime> {
     namespace::enter_network().context("cannot create a network namespace")?;
-    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+    Ok(runtime()?)
 }
 
 fn links(runtime: &tokio::runtime::Runtime) -> Result<Links> {

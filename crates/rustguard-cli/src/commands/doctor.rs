@@ -29,7 +29,7 @@ mod routes;
 mod server;
 mod tunnel;
 
-use crate::{arguments::Doctor, uapi};
+use crate::{arguments::Doctor, process::runtime, uapi};
 use anyhow::Result;
 use finding::{Finding, Section, Verdict};
 use kernel::Kernel;
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode> {
         Some(target) => vec![named(target)?],
         None => uapi::interfaces().unwrap_or_default().into_iter().map(|name| named(&name)).collect::<Result<_>>()?,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime()?;
     let mut sections = vec![Section { about: "this machine".to_owned(), file: None, findings: machine::check() }];
     for (about, file) in targets {
         let findings = runtime.block_on(check(&about, file.clone()));

@@ -1,6 +1,6 @@
 //! `rustguard down`: ends a tunnel that `up` started, also in another session.
 
-use crate::one;
+use crate::{one, process::runtime};
 use anyhow::{Context as _, Result, bail};
 use rustguard_quick::{clean_up, conf, run_file};
 use rustix::{
@@ -58,7 +58,7 @@ pub(crate) fn run(target: Option<&str>) -> Result<()> {
 
 /// No process runs the tunnel. A process that was killed may have left changes to the host, which are undone here.
 fn clean_up_after(interface: &str) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime()?;
     runtime.block_on(async {
         if !clean_up(interface).await? {
             bail!("{interface} is not up; `rustguard show` lists the interfaces that are");

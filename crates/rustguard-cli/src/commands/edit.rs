@@ -4,7 +4,7 @@ use super::{
     check::{self, Reported},
     reload,
 };
-use crate::{arguments, one};
+use crate::{arguments, one, process::runtime};
 use anyhow::{Context as _, Result, bail};
 use rustguard_device::interface::RUN_DIR;
 use rustguard_quick::{TunnelFile, conf, run_file};
@@ -33,7 +33,7 @@ pub(crate) fn run(target: Option<&str>) -> Result<()> {
     let runs = run_file::running(&interface).is_some();
     let concerned = runs && TunnelFile::path_of(&interface)?.is_some_and(|loaded| is_same(&loaded, &path));
 
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime()?;
     let edited = runtime.block_on(edited(&path, file.text()));
     // A thread may still wait for a line from the terminal.
     runtime.shutdown_background();

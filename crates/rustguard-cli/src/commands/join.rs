@@ -1,7 +1,12 @@
 //! `rustguard join`: joins a network and writes the configuration. From then on, the tunnel is like any other.
 
 use super::up;
-use crate::{arguments::enrolment::Join, netlink::networks, output::words::span, process::log};
+use crate::{
+    arguments::enrolment::Join,
+    netlink::networks,
+    output::words::span,
+    process::{log, runtime},
+};
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::StaticSecret;
@@ -59,7 +64,7 @@ pub(crate) fn run(arguments: &Join) -> Result<()> {
     // The key is stored before anything is sent, because the server grants the lease to this key.
     let identity = Folder::open(interface)?.private_key()?;
     let name = arguments.name.clone().or_else(host_name);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime()?;
     let Membership { joined, endpoints, .. } = runtime.block_on(async {
         let shown = server.to_string();
         let options = JoinOptions::new(server.clone(), token, identity.clone());

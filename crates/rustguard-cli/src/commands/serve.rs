@@ -11,7 +11,7 @@ use crate::{
     process::{
         detach,
         lifetime::{self, Signals, Wakeup},
-        log, metrics,
+        log, metrics, runtime,
     },
 };
 use anyhow::{Result, bail};
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<()> {
         return announce(&status, &invite, opened.as_ref(), &arguments.interface.option());
     }
     detach::enter();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let session = Session::claim(interface, conf::Config::default()).await?;

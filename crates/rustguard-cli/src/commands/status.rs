@@ -13,6 +13,7 @@ use crate::{
         screen,
         words::{UNEXPECTED_ANSWER, span},
     },
+    process::runtime,
     uapi,
 };
 use anyhow::{Result, bail};
@@ -38,7 +39,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut before = Before::default();
     let palette = Palette::of(&io::stdout());
     // The host is asked once. Its firewall may have thousands of rules.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime()?;
     let obstacles = match ask_status(interface)? {
         Some(status) => runtime.block_on(obstacles(&status)),
         None => Vec::new(),

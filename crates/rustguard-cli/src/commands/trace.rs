@@ -2,7 +2,7 @@
 
 mod probe;
 
-use crate::{arguments::mesh::Trace, mesh::Mesh, one::Choice, output::words::table};
+use crate::{arguments::mesh::Trace, mesh::Mesh, one::Choice, output::words::table, process::runtime};
 use anyhow::{Result, bail};
 use futures_util::TryStreamExt as _;
 use probe::{Answer, Kind};
@@ -190,7 +190,7 @@ fn document(mesh: &Mesh, to: IpAddr, route: &RouteView, hops: &[Option<Answer>])
 
 /// The interface that the host's own routes choose, if that is another one than `interface`.
 fn elsewhere(interface: &str, to: IpAddr) -> Result<Option<String>> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    runtime()?.block_on(async {
         let (connection, handle, _) = rtnetlink::new_connection()?;
         tokio::spawn(connection);
         let mut question = RouteMessage::default();

@@ -10,7 +10,7 @@ use crate::{
     process::{
         detach,
         lifetime::{self, Signals, Wakeup},
-        log, metrics, progress,
+        log, metrics, progress, runtime,
     },
 };
 use anyhow::{Context as _, Result};
@@ -38,7 +38,7 @@ pub(crate) fn run(target: &str, detached: bool, metrics: &Metrics, data_path: &D
     }
     detach::enter();
     let (config, file) = super::check::load(&path)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let own: Vec<_> = config.interface.addresses.iter().map(IpNet::addr).collect();

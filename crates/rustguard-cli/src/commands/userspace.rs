@@ -6,7 +6,7 @@ use crate::{
     process::{
         detach,
         lifetime::{Signals, notify},
-        log,
+        log, runtime,
     },
 };
 use anyhow::{Result, bail};
@@ -23,7 +23,7 @@ pub(crate) fn run(interface: &str, foreground: bool) -> Result<()> {
         return detach::spawn(interface, &["--userspace".into(), interface.into()], None);
     }
     detach::enter();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let _run = RunFile::claim(interface)?;

@@ -9,6 +9,7 @@ use crate::{
         escape::escape,
         peers::{Before, PeerRow, list},
     },
+    process::runtime,
     uapi::{self, Device, Peer},
 };
 use anyhow::Result;
@@ -118,7 +119,7 @@ fn is_own(route: &IpNet, addresses: &[IpNet]) -> bool {
 
 /// The interface's addresses and routes.
 fn networks(interface: &str) -> Result<(Vec<IpNet>, Vec<IpNet>)> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = runtime()?;
     runtime.block_on(async {
         let netlink = Netlink::open()?;
         let Some(link) = netlink.link_by_name(interface).await? else { return Ok(Default::default()) };
