@@ -184,6 +184,12 @@ fn the_only_tunnel_needs_no_name() {
             ensure!(ended.success(), "{ended}");
         }
         down()?.refused(&["wga, wgb"])?;
+        node.end_of(node.rustguard()?.arg("status"))?.refused(&["wga, wgb"])?;
+        let ended = node.end_of(node.rustguard()?.args(["status", "wgb"]))?;
+        ensure!(ended.success() && ended.stdout.contains("interface: wgb\n"), "{ended}");
+        let mut nobody = node.command("setpriv");
+        nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).args(node.rustguard()?.get_args().last());
+        node.end_of(nobody.arg("status"))?.refused(&["root"])?;
         node.end_of(node.rustguard()?.args(["show", "wgc"]))?.refused(&["wga, wgb"])?;
         let ended = node.end_of(node.rustguard()?.arg("down").arg(&other))?;
         ensure!(ended.success(), "{ended}");

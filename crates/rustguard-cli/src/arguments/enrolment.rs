@@ -173,6 +173,9 @@ pub(crate) struct Open {
 /// `rustguard status`.
 #[derive(Args, Debug)]
 pub(crate) struct Status {
+    /// The interface [default: the one that is served, or else the only tunnel that is up]
+    #[arg(value_name = "NAME", conflicts_with = "interface")]
+    pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) interface: Served,
     /// Print JSON

@@ -3,7 +3,7 @@
 mod tunnel;
 
 use crate::{
-    arguments::enrolment::{Served, Status as Arguments},
+    arguments::enrolment::Status as Arguments,
     one,
     output::{
         colour::Palette,
@@ -27,7 +27,7 @@ use std::io::{self, Write as _};
 
 /// Runs `status`.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let interface = &interface(&arguments.interface)?;
+    let interface = &interface(arguments)?;
     if arguments.json {
         let json = match ask_status(interface)? {
             Some(status) => serde_json::to_string_pretty(&status)?,
@@ -55,13 +55,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// The interface that was given, or the one that is served, or else the only tunnel.
-fn interface(given: &Served) -> Result<String> {
-    let served = one::served(given)?;
-    if given.interface.is_none() && !socket_path(&served).exists() {
-        // Without any tunnel, the message is about `serve`.
-        return Ok(one::tunnel(None).unwrap_or(served));
+fn interface(arguments: &Arguments) -> Result<String> {
+    if let Some(name) = &arguments.name {
+        return Ok(name.clone());
     }
-    Ok(served)
+    let served = one::served(&arguments.interface)?;
+    let is_chosen = arguments.interface.interface.is_some() || socket_path(&served).exists();
+    // Without any tunnel, the message is about `serve`.
+    if is_chosen || uapi::interfaces()?.is_empty() { Ok(served) } else { one::tunnel(None) }
 }
 
 /// The state of a `serve`; `None` for another tunnel.

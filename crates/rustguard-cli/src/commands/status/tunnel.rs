@@ -67,7 +67,10 @@ fn written(
         }
     };
     line("public key", &device.public_key().map(|key| key.to_string()).unwrap_or_default());
-    line("listening port", &device.listen_port.to_string());
+    let ports: Vec<_> = device.listen_ports().map(|port| port.to_string()).collect();
+    line(if ports.len() > 1 { "listening ports" } else { "listening port" }, &ports.join(", "));
+    let at: Vec<_> = device.listen_addresses.iter().map(ToString::to_string).collect();
+    line("listening address", &at.join(", "));
     line("address", &host.addresses.join(", "));
     line("routes", &host.routes.join(", "));
     line("dns", &host.dns.join(", "));
