@@ -5,13 +5,14 @@ use std::env::VarError;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// The crates whose level can be set.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 10] = [
     "rustguard",
     "rustguard_babel",
     "rustguard_core",
     "rustguard_crypto",
     "rustguard_device",
     "rustguard_enroll",
+    "rustguard_metrics",
     "rustguard_quick",
     "rustguard_serve",
     "rustguard_tun",
