@@ -228,6 +228,21 @@ fn has_package(tree: &Tree, package: &str) -> bool {
     manifests.into_iter().any(|file| fs::read_to_string(tree.root.join(file)).is_ok_and(|text| text.contains(&line)))
 }
 
+/// The kinds are words for programs, so the guide has to have all of them.
+#[test]
+fn every_kind_of_problem_is_in_the_guide() {
+    let tree = Tree::read().unwrap();
+    let read = |file: &str| fs::read_to_string(tree.root.join(file)).unwrap();
+    let source = read("crates/rustguard-device/src/status/problem.rs");
+    let arms =
+        source.lines().filter_map(|line| line.trim().strip_prefix("Self::")?.strip_suffix("\",")?.split_once("=> \""));
+    let kinds: Vec<&str> = arms.map(|(_, kind)| kind).collect();
+    assert!(kinds.len() >= 13, "{kinds:?}");
+    let guide = read("docs/guide/troubleshooting.md");
+    let missing: Vec<_> = kinds.iter().filter(|kind| !guide.contains(&format!("\n| `{kind}` | "))).collect();
+    assert!(missing.is_empty(), "not in the guide: {missing:?}");
+}
+
 /// A README has the example of its crate's documentation, which is a test, or its own are tests.
 #[test]
 fn every_example_of_a_readme_is_tested() {
