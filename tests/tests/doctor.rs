@@ -33,7 +33,8 @@ impl Report {
         ensure!(found.iter().any(|finding| fits(&finding)), "no {verdict} {check} with {words:?}: {}", self.ended);
         // Some texts have their remedy in them.
         let has_remedy = |finding: &&&Value| {
-            ["warning", "wrong"].contains(&verdict) && !["peers", "gateway"].iter().any(|check| finding["check"] == *check)
+            ["warning", "wrong"].contains(&verdict)
+                && !["peers", "gateway"].iter().any(|check| finding["check"] == *check)
         };
         for finding in found.iter().filter(has_remedy) {
             ensure!(finding["remedy"].is_string(), "without a remedy: {finding}");
@@ -248,7 +249,7 @@ fn a_tunnel_that_is_not_up_or_not_there() {
     scenario_of_rustguard("doctor", |lab| {
         let (pair, a, _b, file) = healthy(lab)?;
         a.down()?;
-        doctor(&pair.a, &file)?.names("wrong", "process", &["not up", "rustguard up wga"])?;
+        doctor(&pair.a, &file)?.names("wrong", "process", &["not up", &format!("rustguard up {file}")])?;
         doctor(&pair.a, "no-such")?.names("wrong", "process", &["no tunnel no-such"])?;
         let ended = Ended::of(pair.a.rustguard()?.args(["doctor", "a/name that is none"]))?;
         ended.refused(&["not an interface name"])
@@ -332,7 +333,51 @@ fn a_user_without_permission() {
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
         command.arg(rustguard_tests::rustguard()?).args(["doctor", "--json", &file]);
         let report = Report::of(&mut command)?;
-        report.names("wrong", "permission", &["sudo rustguard doctor"])
+        report.names("wrong", "permission", &["sudo rustguard doctor"])?;
+        report.names("unknown", "process", &["as root"])?;
+        report.only(&["permission", "tun"])?;
+        let killed = report.findings.iter().find(|finding| finding["check"] == "killed-tunnel");
+        ensure!(killed.is_none(), "{killed:?}");
+        Ok(())
+    });
+}
+
+/// An endpoint on a link of its own: its address needs the interface for every question.
+#[test]
+fn an_endpoint_of_one_link() {
+    scenario_of_rustguard("doctor", |lab| {
+        let mut pair = Pair::new(lab, Outside::V6)?;
+        lab.link((&pair.a, "wan0"), (&pair.b, "wan0"))?;
+        pair.b.sh("ip addr add fe80::b/64 dev wan0 nodad")?;
+        pair.conf_a.peers[0].endpoint = Some("[fe80::b%wan0]:51802".to_owned());
+        let (_a, _b) = (Up::start(lab, &pair.a, &pair.conf_a)?, Up::start(lab, &pair.b, &pair.conf_b)?);
+        pair.a.reaches("10.9.0.2", 10)?;
+        let report = doctor(&pair.a, "wga")?;
+        report.names("fine", "names", &["[fe80::b%wan0]:51802"])?;
+        report.names("fine", "endpoint-route", &[])?;
+        report.names("fine", "mtu", &[])?;
+        report.only(&[])?;
+        pair.a.sh("ip link set wan0 down")?;
+        doctor(&pair.a, "wga")?.names("wrong", "endpoint-route", &["[fe80::b%wan0]:51802"])?;
+        pair.a.sh("ip link del wan0")?;
+        doctor(&pair.a, "wga")?.names("wrong", "names", &["[fe80::b%wan0]:51802", "interface"])
+    });
+}
+
+#[test]
+fn ipv6_that_is_off() {
+    scenario_of_rustguard("doctor", |lab| {
+        let (pair, a, _b, file) = healthy(lab)?;
+        pair.a.sh("sysctl -qw net.ipv6.conf.wga.disable_ipv6=1")?;
+        let report = doctor(&pair.a, &file)?;
+        report.names("wrong", "ipv6", &["fd09::1", "net.ipv6.conf.wga.disable_ipv6=0"])?;
+        report.only(&["ipv6", "routes"])?;
+        a.down()?;
+        doctor(&pair.a, &file)?.only(&["process"])?;
+        pair.a.sh("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")?;
+        let report = doctor(&pair.a, &file)?;
+        report.names("wrong", "ipv6", &["fd09::", "cannot start"])?;
+        report.only(&["ipv6", "process"])
     });
 }
 

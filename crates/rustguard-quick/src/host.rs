@@ -60,7 +60,7 @@ pub use apply::{Applied, apply, choose_fwmark};
 pub use config::{Gateway, HostConfig, Table};
 pub use error::{ChangeError, HostError, Warning};
 pub use forwarding::{Obstacle, obstacles};
-pub use link::{delete_link, ipv6_available, link_exists, link_index, wait_link_gone};
+pub use link::{delete_link, ipv6_available, ipv6_disabled_on, link_exists, link_index, wait_link_gone};
 pub use mtu::tunnel_mtu;
 pub use record::{Record, record_path};
 pub(crate) use record::{check_trusted, namespace};

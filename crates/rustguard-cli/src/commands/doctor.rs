@@ -52,12 +52,18 @@ struct Report<'a> {
 
 /// Runs `doctor`.
 pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode> {
-    let targets = match &arguments.target {
-        Some(target) => vec![named(target)?],
-        None => uapi::interfaces().unwrap_or_default().into_iter().map(|name| named(&name)).collect::<Result<_>>()?,
+    let mut machine = machine::check();
+    let targets = match (&arguments.target, uapi::interfaces()) {
+        (Some(target), _) => vec![named(target)?],
+        (None, Ok(names)) => names.iter().map(|name| named(name)).collect::<Result<_>>()?,
+        (None, Err(error)) => {
+            machine
+                .push(Finding::unknown("interfaces", format!("the tunnels that are up cannot be listed: {error:#}")));
+            Vec::new()
+        }
     };
     let runtime = runtime()?;
-    let mut sections = vec![Section { about: "this machine".to_owned(), file: None, findings: machine::check() }];
+    let mut sections = vec![Section { about: "this machine".to_owned(), file: None, findings: machine }];
     for (about, file) in targets {
         let findings = runtime.block_on(check(&about, file.clone()));
         sections.push(Section { about, file, findings });
@@ -81,9 +87,8 @@ pub(crate) fn run(arguments: &Doctor) -> Result<ExitCode> {
 /// All findings about the tunnel with this interface name.
 async fn check(name: &str, file: Option<PathBuf>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let has_file = file.is_some();
-    let config = file.and_then(|file| process::file(file, &mut findings));
-    let device = process::process(name, has_file, &mut findings);
+    let config = file.as_ref().and_then(|file| process::file(file.clone(), &mut findings));
+    let device = process::process(name, file.as_deref(), &mut findings);
     let tunnel = Tunnel { name: name.to_owned(), config, device };
     let kernel = match Kernel::open() {
         Ok(kernel) => kernel,
@@ -92,6 +97,9 @@ async fn check(name: &str, file: Option<PathBuf>) -> Vec<Finding> {
             return findings;
         }
     };
+    if let (Some(config), None) = (&tunnel.config, &tunnel.device) {
+        findings.extend(interface::ipv6(config));
+    }
     if let Some(device) = &tunnel.device {
         let interface = interface::check(&kernel, &tunnel).await;
         // An interface that is down or gone has no routes. That would only repeat what is wrong.

@@ -7,11 +7,8 @@ use super::{
     words::{now, short_bytes, short_span},
 };
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_device::uapi::ConnectionView;
+use rustguard_device::{core::constants::REJECT_AFTER_TIME, uapi::ConnectionView};
 use std::{collections::HashMap, time::Instant};
-
-/// A session whose last handshake is older is over (Reject-After-Time, section 6.1 of the WireGuard paper).
-const SESSION: u64 = 180;
 
 /// A peer in the list.
 #[derive(Clone, Debug)]
@@ -45,7 +42,9 @@ impl PeerRow {
         let passed = |since: Option<u64>| since.map(|since| format!(" {}", short_span(now.saturating_sub(since))));
         let (state, since) = match &self.connection {
             Some(connection) => (connection.state.as_str(), connection.since),
-            None if self.last_handshake.is_some_and(|at| now.saturating_sub(at) < SESSION) => ("online", None),
+            None if self.last_handshake.is_some_and(|at| now.saturating_sub(at) < REJECT_AFTER_TIME.as_secs()) => {
+                ("online", None)
+            }
             None => ("never connected", None),
         };
         let (word, since, paint): (_, _, Option<Paint>) = match (state, self.last_handshake) {

@@ -76,7 +76,7 @@ impl Netlink {
 
 /// Whether IPv6 is not available on the interface. The kernel reports this with a different errno for each kind of
 /// request.
-pub(super) fn ipv6_disabled_on(interface: &str) -> bool {
+pub fn ipv6_disabled_on(interface: &str) -> bool {
     let setting = std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"));
     !Family::in_kernel().any(|family| family == Family::V6) || setting.is_ok_and(|setting| setting.trim() != "0")
 }

@@ -1,5 +1,6 @@
 //! What `doctor` found out, as a list for people and as JSON.
 
+use crate::output::escape::escape;
 use rustguard_quick::conf::Severity;
 use serde::Serialize;
 use std::{fmt::Write as _, path::PathBuf};
@@ -107,11 +108,12 @@ impl Section {
     }
 }
 
-/// The text in lines that fit beside the verdict. A word that is longer than a line, such as a key in a command, stays
-/// whole, so that it can be copied.
+/// The text in lines that fit beside the verdict, without control characters, because it may quote a file. A word that is longer
+/// than a line, such as a key in a command, stays whole, so that it can be copied.
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
+        let word = &escape(word);
         let line = lines.last_mut().expect("there is a first line");
         if line.is_empty() {
             line.push_str(word);
@@ -119,7 +121,7 @@ fn wrapped(text: &str) -> Vec<String> {
             line.push(' ');
             line.push_str(word);
         } else {
-            lines.push(word.to_owned());
+            lines.push(word.clone().into_owned());
         }
     }
     lines
@@ -146,6 +148,11 @@ mod tests {
         assert!(page.lines().all(|line| line.len() <= WIDTH), "{page}");
         assert!(page.ends_with("\n           -> ip route add 10.0.0.0/8 dev wg0\n"), "{page}");
         assert_eq!((section.count(Verdict::Wrong), section.count(Verdict::Warning)), (1, 0));
+    }
+
+    #[test]
+    fn a_file_steers_no_terminal() {
+        assert_eq!(wrapped("a\u{1b}[2Jb\nc"), [r"a\u{1b}[2Jb c"]);
     }
 
     #[test]

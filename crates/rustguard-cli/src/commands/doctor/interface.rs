@@ -7,7 +7,11 @@ use super::{
 };
 use anyhow::Result;
 use rustguard_device::kernel::Link;
-use std::net::{IpAddr, SocketAddr};
+use rustguard_quick::{
+    conf::{Config, Table},
+    host,
+};
+use std::net::IpAddr;
 
 /// The findings about the interface of a running tunnel.
 pub(super) async fn check(kernel: &Kernel, tunnel: &Tunnel) -> Vec<Finding> {
@@ -40,6 +44,20 @@ pub(super) async fn check(kernel: &Kernel, tunnel: &Tunnel) -> Vec<Finding> {
     findings
 }
 
+/// Whether a tunnel that is not up can have the IPv6 addresses and routes of its file.
+pub(super) fn ipv6(config: &Config) -> Option<Finding> {
+    let routes = config.peers.iter().flat_map(|peer| &peer.allowed_ips);
+    let routes = routes.filter(|_| config.interface.table != Table::Off);
+    let wanted = config.interface.addresses.iter().chain(routes).find(|net| net.addr().is_ipv6())?;
+    (!host::ipv6_available()).then(|| {
+        Finding::wrong(
+            "ipv6",
+            format!("IPv6 is off on this machine, so the tunnel cannot start: its file has {wanted}"),
+            "sysctl -w net.ipv6.conf.default.disable_ipv6=0, or boot without ipv6.disable=1, or remove the IPv6 addresses from the file",
+        )
+    })
+}
+
 async fn addresses(kernel: &Kernel, tunnel: &Tunnel, link: Link) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let name = &tunnel.name;
@@ -48,6 +66,14 @@ async fn addresses(kernel: &Kernel, tunnel: &Tunnel, link: Link) -> Result<Vec<F
     let missing: Vec<_> =
         wanted.iter().filter(|address| !present.iter().any(|one| one.addr() == address.addr())).collect();
     for address in &missing {
+        if address.addr().is_ipv6() && host::ipv6_disabled_on(name) {
+            findings.push(Finding::wrong(
+                "ipv6",
+                format!("IPv6 is off on {name}, so it does not have the address {address} of its file"),
+                format!("sysctl -w net.ipv6.conf.{name}.disable_ipv6=0, then start the tunnel again"),
+            ));
+            continue;
+        }
         findings.push(Finding::wrong(
             "addresses",
             format!("{name} does not have the address {address} of its file: somebody removed it"),
@@ -75,11 +101,11 @@ async fn mtu(kernel: &Kernel, tunnel: &Tunnel, link: Link) -> Option<Finding> {
     let device = tunnel.device.as_ref()?;
     let mut worst: Option<(u32, String)> = None;
     for peer in &device.peers {
-        let Some(endpoint) = peer.endpoint.as_ref().and_then(|endpoint| endpoint.parse().ok()) else { continue };
-        let endpoint: SocketAddr = endpoint;
-        let Way::Out { interface, mtu } = kernel.way_of_datagrams(endpoint, device.fwmark).await else { continue };
+        let Some(endpoint) = &peer.endpoint else { continue };
+        let Some(address) = kernel.address_of(endpoint).await else { continue };
+        let Way::Out { interface, mtu } = kernel.way_of_datagrams(address, device.fwmark).await else { continue };
         // Outer header, UDP (8), data header (16) and tag (16), in bytes.
-        let overhead = if endpoint.is_ipv4() { 60 } else { 80 };
+        let overhead = if address.is_ipv4() { 60 } else { 80 };
         let fits = mtu.saturating_sub(overhead);
         if interface != tunnel.name && worst.as_ref().is_none_or(|(least, _)| fits < *least) {
             worst = Some((fits, format!("{interface} to {endpoint}")));

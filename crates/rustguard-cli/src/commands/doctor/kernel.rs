@@ -8,8 +8,11 @@ use rtnetlink::packet_route::{
     AddressFamily,
     route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType},
 };
-use rustguard_device::kernel::{Link, Netlink};
-use std::net::{IpAddr, SocketAddr};
+use rustguard_device::{
+    Host, HostPort,
+    kernel::{Link, Netlink},
+};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 /// IPPROTO_UDP.
 const UDP: u8 = 17;
@@ -46,6 +49,19 @@ impl Kernel {
         interface::addresses(&self.0, index).await
     }
 
+    /// The address of an endpoint in the words of `show`: one of a single link has the interface's name. `None` while there is no
+    /// such interface.
+    pub(super) async fn address_of(&self, endpoint: &str) -> Option<SocketAddr> {
+        let at: HostPort = endpoint.parse().ok()?;
+        match (at.socket_addr(), at.host()) {
+            (None, Host::Zone(address, interface)) => {
+                let link = self.link(interface).await.ok()??;
+                Some(SocketAddrV6::new(*address, at.port(), 0, link.index).into())
+            }
+            (address, _) => address,
+        }
+    }
+
     /// `ip route get ADDRESS`.
     pub(super) async fn way_to(&self, address: IpAddr) -> Way {
         self.way(message(address)).await
@@ -54,6 +70,11 @@ impl Kernel {
     /// The route of the tunnel's own datagrams: `ip route get ADDRESS mark MARK ipproto udp dport PORT`.
     pub(super) async fn way_of_datagrams(&self, endpoint: SocketAddr, mark: u32) -> Way {
         let mut message = message(endpoint.ip());
+        if let SocketAddr::V6(at) = endpoint
+            && at.scope_id() != 0
+        {
+            message.attributes.push(RouteAttribute::Oif(at.scope_id()));
+        }
         message.attributes.extend((mark != 0).then_some(RouteAttribute::Mark(mark)));
         message.attributes.extend([RouteAttribute::IpProto(UDP), RouteAttribute::Dport(endpoint.port())]);
         self.way(message).await

@@ -1,8 +1,8 @@
 //! Checks of this machine, whatever tunnels it has.
 
 use super::finding::Finding;
-use rustguard_device::interface::RUN_DIR;
-use rustguard_quick::{left_behind, run_file};
+use rustguard_device::interface::{RUN_DIR, run_file};
+use rustguard_quick::{left_behind, run_file::running};
 use rustix::{
     fs::{Access, access},
     process::geteuid,
@@ -45,6 +45,11 @@ pub(super) fn may_administer() -> bool {
 fn effective(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(line.trim(), 16).ok()
+}
+
+/// Whether this user may not see which process runs the tunnel, and so neither whether one does.
+pub(super) fn is_hidden(interface: &str) -> bool {
+    File::open(run_file(interface, "pid")).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 fn permission() -> Finding {
@@ -139,7 +144,7 @@ fn killed_tunnels() -> Vec<Finding> {
     let mut names: Vec<String> = entries
         .flatten()
         .filter_map(|entry| Path::new(&entry.file_name()).file_stem()?.to_str().map(str::to_owned))
-        .filter(|name| left_behind(name) && run_file::running(name).is_none())
+        .filter(|name| left_behind(name) && !is_hidden(name) && running(name).is_none())
         .collect();
     names.sort_unstable();
     names.dedup();

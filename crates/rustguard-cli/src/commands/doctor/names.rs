@@ -28,7 +28,7 @@ const QUERY: [u8; 15] = [1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1];
 
 /// The findings about the names of one tunnel.
 pub(super) async fn check(tunnel: &Tunnel, kernel: &Kernel) -> Vec<Finding> {
-    let mut findings = endpoints(tunnel).await;
+    let mut findings = endpoints(tunnel, kernel).await;
     for server in tunnel.name_servers() {
         if tunnel.device.is_some() {
             findings.push(name_server(tunnel, kernel, *server).await);
@@ -37,7 +37,7 @@ pub(super) async fn check(tunnel: &Tunnel, kernel: &Kernel) -> Vec<Finding> {
     findings
 }
 
-async fn endpoints(tunnel: &Tunnel) -> Vec<Finding> {
+async fn endpoints(tunnel: &Tunnel, kernel: &Kernel) -> Vec<Finding> {
     let Some(config) = &tunnel.config else { return Vec::new() };
     let names: BTreeSet<String> = config
         .peers
@@ -47,6 +47,9 @@ async fn endpoints(tunnel: &Tunnel) -> Vec<Finding> {
         .map(|path| path.endpoint.to_string())
         .collect();
     let lookups = names.iter().take(MOST).map(async |name| {
+        if name.starts_with('[') {
+            return zone(name, kernel).await;
+        }
         let reason = match timeout(RESOLVER, tokio::net::lookup_host(name)).await {
             Ok(Ok(mut addresses)) => match addresses.next() {
                 Some(address) => return Finding::fine("names", format!("{name} is {}", address.ip())),
@@ -62,6 +65,18 @@ async fn endpoints(tunnel: &Tunnel) -> Vec<Finding> {
         )
     });
     futures_util::future::join_all(lookups).await
+}
+
+/// An address of a single link, whose interface has to be there.
+async fn zone(endpoint: &str, kernel: &Kernel) -> Finding {
+    match kernel.address_of(endpoint).await {
+        Some(_) => Finding::fine("names", format!("the interface of {endpoint} is there")),
+        None => Finding::wrong(
+            "names",
+            format!("the interface of the endpoint {endpoint} is not there"),
+            "correct its name behind the `%`, or create it",
+        ),
+    }
 }
 
 async fn name_server(tunnel: &Tunnel, kernel: &Kernel, server: IpAddr) -> Finding {

@@ -8,11 +8,9 @@ use crate::{
     output::words::{ago, now},
     uapi::Peer,
 };
-use rustguard_device::key::to_base64;
+use rustguard_device::{core::constants::REJECT_AFTER_TIME, key::to_base64};
 use std::time::Duration;
 
-/// A session without a handshake for this time is dead (WireGuard paper, section 6.1).
-const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
 /// The most peers that are listed one by one.
 const MOST: usize = 20;
 

@@ -2,8 +2,15 @@
 
 use super::{finding::Finding, machine};
 use crate::{commands::check::Source, uapi};
-use rustguard_quick::{SaveTunnelError, TunnelFile, conf::Config, run_file};
-use std::{fs, path::PathBuf};
+use rustguard_quick::{
+    SaveTunnelError, TunnelFile,
+    conf::{self, Config},
+    run_file,
+};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 /// The most remarks about a file that are listed.
 const MOST: usize = 5;
@@ -13,11 +20,16 @@ pub(super) fn file(file: PathBuf, findings: &mut Vec<Finding>) -> Option<Config>
     let shown = file.display().to_string();
     let source = match Source::read(file) {
         Ok(source) => source,
+        // The message has the remedy.
+        Err(error) if is_denied(&error) => {
+            findings.push(Finding::unknown("file", format!("{error:#}")));
+            return None;
+        }
         Err(error) => {
             findings.push(Finding::wrong(
                 "file",
                 format!("{error:#}"),
-                "give the path of a readable configuration file, or run as root",
+                "give the path of a readable configuration file",
             ));
             return None;
         }
@@ -41,8 +53,12 @@ pub(super) fn file(file: PathBuf, findings: &mut Vec<Finding>) -> Option<Config>
     config
 }
 
+fn is_denied(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+}
+
 /// Asks the process that runs the tunnel.
-pub(super) fn process(name: &str, has_file: bool, findings: &mut Vec<Finding>) -> Option<uapi::Device> {
+pub(super) fn process(name: &str, file: Option<&Path>, findings: &mut Vec<Finding>) -> Option<uapi::Device> {
     let process = run_file::running(name);
     match uapi::get(name) {
         Ok(device) => {
@@ -62,11 +78,10 @@ pub(super) fn process(name: &str, has_file: bool, findings: &mut Vec<Finding>) -
                     format!("start it again: rustguard down {name}; if that does not end it: kill {id}"),
                 ),
                 Some(id) => Finding::unknown("process", format!("process {id} runs the tunnel: {error:#}")),
-                None if has_file => Finding::wrong(
-                    "process",
-                    "the tunnel is not up",
-                    format!("start it: rustguard up {name}, or systemctl start rustguard@{name}"),
-                ),
+                None if machine::is_hidden(name) => {
+                    Finding::unknown("process", "this user may not see whether the tunnel is up: run doctor as root")
+                }
+                None if let Some(file) = file => Finding::wrong("process", "the tunnel is not up", start(name, file)),
                 None => Finding::wrong(
                     "process",
                     format!("there is no tunnel {name}, and no configuration file for it"),
@@ -75,6 +90,15 @@ pub(super) fn process(name: &str, has_file: bool, findings: &mut Vec<Finding>) -
             });
             None
         }
+    }
+}
+
+/// How the tunnel of a file is started. A name stands for a file in a few folders only.
+fn start(name: &str, file: &Path) -> String {
+    if conf::resolve_name(name).is_ok_and(|(known, _)| known == file) {
+        format!("start it: rustguard up {name}, or systemctl start rustguard@{name}")
+    } else {
+        format!("start it: rustguard up {}", file.display())
     }
 }
 

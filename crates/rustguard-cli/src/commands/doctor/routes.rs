@@ -8,7 +8,7 @@ use super::{
 use ipnet::IpNet;
 use std::{
     collections::BTreeSet,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 /// The most allowed IPs and endpoints that are checked. Each costs up to three questions to the kernel.
@@ -101,27 +101,27 @@ fn nth(net: IpNet, offset: u128) -> IpAddr {
 
 async fn to_the_endpoints(kernel: &Kernel, tunnel: &Tunnel) -> Vec<Finding> {
     let Some(device) = &tunnel.device else { return Vec::new() };
-    let endpoints: BTreeSet<SocketAddr> = device
+    let endpoints: BTreeSet<&String> = device
         .peers
         .iter()
         .flat_map(|peer| peer.endpoint.iter().chain(peer.paths.iter().filter_map(|path| path.endpoint.as_ref())))
-        .filter_map(|endpoint| endpoint.parse().ok())
         .collect();
     let mut findings = Vec::new();
     for endpoint in endpoints.iter().take(MOST) {
-        findings.extend(match kernel.way_of_datagrams(*endpoint, device.fwmark).await {
+        let Some(address) = kernel.address_of(endpoint).await else { continue };
+        findings.extend(match kernel.way_of_datagrams(address, device.fwmark).await {
             Way::Out { interface, .. } if interface == tunnel.name => Some(Finding::wrong(
                 "endpoint-route",
                 format!("the route to the endpoint {endpoint} leads into {interface} itself, so nothing reaches it"),
                 format!(
                     "add a route by the real uplink: ip route add {} via GATEWAY; or leave the address out of AllowedIPs",
-                    endpoint.ip()
+                    address.ip()
                 ),
             )),
             Way::Nowhere(reason) => Some(Finding::wrong(
                 "endpoint-route",
                 format!("there is no way to the endpoint {endpoint}: {reason}"),
-                format!("check this machine's own connection: ip route get {}", endpoint.ip()),
+                format!("check this machine's own connection: ip route get {}", address.ip()),
             )),
             Way::Out { .. } | Way::Local => None,
         });
