@@ -68,7 +68,8 @@ async fn nonsense_forgeries_and_repetitions_are_told_apart() {
     }
     let status = lab.node.device.status().await.unwrap();
     for (reason, packets, of_the_peer) in [
-        (DropReason::Malformed, 2, 0),
+        (DropReason::Malformed, 1, 0),
+        (DropReason::Empty, 1, 0),
         (DropReason::Forged, 1, 1),
         (DropReason::Replayed, 2, 2),
         (DropReason::UnknownIndex, 1, 0),
