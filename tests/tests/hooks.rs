@@ -78,6 +78,12 @@ fn hooks_of_a_killed_tunnel_run_at_the_next_down_or_up() {
         let wrote = hooked.wrote()?;
         ensure!(wrote == ["pre-down", "post-down", "post-up", "pre-down", "post-down"], "{wrote:?}");
 
+        // It is the only tunnel, so it needs no name.
+        hooked.up(lab)?.stop("KILL")?;
+        hooked.wrote()?;
+        let down = hooked.node.end_of(hooked.node.rustguard()?.arg("down"))?;
+        ensure!(down.success() && hooked.wrote()? == ["pre-down", "post-down"], "{down}");
+
         // Also by the name alone, when the file is gone.
         hooked.up(lab)?.stop("KILL")?;
         hooked.wrote()?;

@@ -2,19 +2,40 @@
 
 use crate::{arguments::enrolment::Served, uapi};
 use anyhow::{Result, bail};
-use rustguard_device::interface::RUN_DIR;
-use rustguard_quick::run_file;
+use rustguard_device::interface::{self, RUN_DIR};
+use rustguard_quick::{left_behind, run_file};
 use rustguard_serve::DEFAULT_INTERFACE;
 use rustix::process::geteuid;
+use std::{
+    fs::{self, File},
+    io,
+    path::Path,
+};
 
 /// The name of a tunnel: `given`, or the only tunnel of this program that is up.
 ///
 /// # Errors
 /// No tunnel is up, or several are, which the error lists.
 pub(crate) fn tunnel(given: Option<&str>) -> Result<String> {
-    if let Some(given) = given {
-        return Ok(given.to_owned());
+    match given {
+        Some(given) => Ok(given.to_owned()),
+        None => only(up()?, NONE_UP, SEVERAL_UP, Choice::Argument),
     }
+}
+
+/// As [`tunnel`], for `down`: if no tunnel is up, the only one that was killed.
+pub(crate) fn tunnel_to_end(given: Option<&str>) -> Result<String> {
+    if given.is_some() || !up()?.is_empty() {
+        return tunnel(given);
+    }
+    only(killed(), NONE_UP, "several tunnels were killed", Choice::Argument)
+}
+
+const NONE_UP: &str = "no tunnel is up: `rustguard up NAME` starts one";
+const SEVERAL_UP: &str = "several tunnels are up";
+
+/// The names of the tunnels of this program that are up.
+fn up() -> Result<Vec<String>> {
     let mut up = uapi::interfaces()?;
     let any = !up.is_empty();
     // `wg` also shows interfaces of other programs.
@@ -22,7 +43,26 @@ pub(crate) fn tunnel(given: Option<&str>) -> Result<String> {
     if up.is_empty() && any && !geteuid().is_root() {
         bail!("this user may not see which tunnels are up: run as root, or with sudo");
     }
-    only(up, "no tunnel is up: `rustguard up NAME` starts one", "several tunnels are up", Choice::Argument)
+    Ok(up)
+}
+
+/// Whether this user may not see which process runs the tunnel, and so neither whether one does.
+pub(crate) fn is_hidden(interface: &str) -> bool {
+    File::open(interface::run_file(interface, "pid"))
+        .is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+}
+
+/// The names of tunnels that were killed, and left changes to the host behind.
+pub(crate) fn killed() -> Vec<String> {
+    let Ok(entries) = fs::read_dir(RUN_DIR) else { return Vec::new() };
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| Path::new(&entry.file_name()).file_stem()?.to_str().map(str::to_owned))
+        .filter(|name| left_behind(name) && !is_hidden(name) && run_file::running(name).is_none())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// The name of the interface of a running server: the one that was given, or the only one. The default of `serve` comes first.
@@ -33,7 +73,7 @@ pub(crate) fn served(interface: &Served) -> Result<String> {
     if let Some(given) = &interface.interface {
         return Ok(given.clone());
     }
-    let mut names: Vec<_> = std::fs::read_dir(RUN_DIR)
+    let mut names: Vec<_> = fs::read_dir(RUN_DIR)
         .into_iter()
         .flatten()
         .flatten()

@@ -16,7 +16,7 @@ const GIVE_UP: i64 = 900;
 
 /// Ends the tunnel and waits until it has cleaned up.
 pub(crate) fn run(target: Option<&str>) -> Result<()> {
-    let target = &*one::tunnel(target)?;
+    let target = &*one::tunnel_to_end(target)?;
     let interface = match conf::resolve_name(target) {
         Ok((_, interface)) => interface,
         // A `serve` and a bare interface have no configuration file. Their name alone identifies them.

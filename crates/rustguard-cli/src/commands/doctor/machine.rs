@@ -1,8 +1,8 @@
 //! Checks of this machine, whatever tunnels it has.
 
 use super::finding::Finding;
-use rustguard_device::interface::{RUN_DIR, run_file};
-use rustguard_quick::{left_behind, run_file::running};
+use crate::one;
+use rustguard_device::interface::RUN_DIR;
 use rustix::{
     fs::{Access, access},
     process::geteuid,
@@ -45,11 +45,6 @@ pub(super) fn may_administer() -> bool {
 fn effective(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(line.trim(), 16).ok()
-}
-
-/// Whether this user may not see which process runs the tunnel, and so neither whether one does.
-pub(super) fn is_hidden(interface: &str) -> bool {
-    File::open(run_file(interface, "pid")).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 fn permission() -> Finding {
@@ -140,14 +135,6 @@ fn name_servers() -> Finding {
 
 /// Tunnels that were killed, and left changes to the host behind.
 fn killed_tunnels() -> Vec<Finding> {
-    let Ok(entries) = fs::read_dir(RUN_DIR) else { return Vec::new() };
-    let mut names: Vec<String> = entries
-        .flatten()
-        .filter_map(|entry| Path::new(&entry.file_name()).file_stem()?.to_str().map(str::to_owned))
-        .filter(|name| left_behind(name) && !is_hidden(name) && running(name).is_none())
-        .collect();
-    names.sort_unstable();
-    names.dedup();
     let finding = |name: String| {
         Finding::warning(
             "killed-tunnel",
@@ -155,7 +142,7 @@ fn killed_tunnels() -> Vec<Finding> {
             format!("undo them: rustguard down {name}"),
         )
     };
-    names.into_iter().map(finding).collect()
+    one::killed().into_iter().map(finding).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Checks of a tunnel's configuration file, and of the process that runs it.
 
 use super::{finding::Finding, machine};
-use crate::{commands::check::Source, uapi};
+use crate::{commands::check::Source, one, uapi};
 use rustguard_quick::{
     SaveTunnelError, TunnelFile,
     conf::{self, Config},
@@ -78,7 +78,7 @@ pub(super) fn process(name: &str, file: Option<&Path>, findings: &mut Vec<Findin
                     format!("start it again: rustguard down {name}; if that does not end it: kill {id}"),
                 ),
                 Some(id) => Finding::unknown("process", format!("process {id} runs the tunnel: {error:#}")),
-                None if machine::is_hidden(name) => {
+                None if one::is_hidden(name) => {
                     Finding::unknown("process", "this user may not see whether the tunnel is up: run doctor as root")
                 }
                 None if let Some(file) = file => Finding::wrong("process", "the tunnel is not up", start(name, file)),
