@@ -19,7 +19,7 @@ use crate::shared::{
 #[cfg(feature = "kernel")]
 pub(crate) use lanes::LANES;
 use lanes::Lanes;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use read_backoff::ReadBackoff;
 use rustguard_core::time::Instant;
 use rustguard_tun::{
@@ -33,6 +33,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
+    time::Duration,
 };
 
 /// How often a worker looks for packets without finding any before it sleeps, after [`BUSY`] batches without a pause: the next
@@ -41,6 +42,8 @@ use std::{
 const LOOKS: u32 = 4;
 /// Batches without a pause.
 const BUSY: u32 = 8;
+/// How long control waits for a worker to close its sockets. A batch takes a hundred microseconds, but the worker has to get a core.
+const REPLACED: Duration = Duration::from_secs(1);
 /// The name of the sockets in the log.
 const UDP: &str = "UDP sockets";
 
@@ -55,6 +58,8 @@ pub(crate) struct WorkerHandle<N> {
 struct Mailbox<N> {
     /// New sockets, after the listen port changed; none, when they are to be closed.
     network: Mutex<Option<Option<N>>>,
+    /// The worker has them, and the old ones are closed.
+    replaced: Condvar,
     stop: AtomicBool,
     /// Something was left. Read after every batch, so that a flood does not keep control waiting.
     mail: AtomicBool,
@@ -73,8 +78,12 @@ impl<N: Network> WorkerHandle<N> {
     ) -> io::Result<Self> {
         let lanes = Lanes::new(queues);
         let (waiter, waker) = Waiter::new()?;
-        let mailbox =
-            Arc::new(Mailbox { network: Mutex::new(None), stop: AtomicBool::new(false), mail: AtomicBool::new(false) });
+        let mailbox = Arc::new(Mailbox {
+            network: Mutex::new(None),
+            replaced: Condvar::new(),
+            stop: AtomicBool::new(false),
+            mail: AtomicBool::new(false),
+        });
         let worker = Worker {
             tx: tx::Tx::new(&lanes),
             rx: rx::Rx::new(&network),
@@ -90,10 +99,22 @@ impl<N: Network> WorkerHandle<N> {
         Ok(Self { mailbox, waker, thread: Some(thread) })
     }
 
-    /// Gives the worker new sockets, or none; the old ones are closed once it has seen that.
+    /// Gives the worker new sockets, or none; the old ones are closed once it has seen that: see
+    /// [`wait_for_replaced`](Self::wait_for_replaced).
     pub(crate) fn replace_network(&self, network: Option<N>) {
         *self.mailbox.network.lock() = Some(network);
         self.notify();
+    }
+
+    /// Waits until the worker has closed the old sockets, so that their port is free. That is at the end of its batch.
+    pub(crate) fn wait_for_replaced(&self) {
+        let mut network = self.mailbox.network.lock();
+        let ended = |thread: &JoinHandle<()>| thread.is_finished();
+        while network.is_some() && !self.thread.as_ref().is_none_or(ended) {
+            if self.mailbox.replaced.wait_for(&mut network, REPLACED).timed_out() {
+                return;
+            }
+        }
     }
 }
 
@@ -187,11 +208,14 @@ impl<T: TunQueue, N: Network> Worker<T, N> {
     fn read_mail(&mut self) -> bool {
         // Cleared first: mail that comes during the rest is read the next time.
         self.mailbox.mail.swap(false, Ordering::Acquire);
-        if let Some(network) = self.mailbox.network.lock().take() {
+        let mut mail = self.mailbox.network.lock();
+        if let Some(network) = mail.take() {
             self.rx = rx::Rx::new(&network);
             self.receiving = ReadBackoff::new(UDP);
             self.network = network;
+            self.mailbox.replaced.notify_all();
         }
+        drop(mail);
         !self.mailbox.stop.load(Ordering::Acquire)
     }
 }

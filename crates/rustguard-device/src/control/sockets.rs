@@ -122,6 +122,8 @@ impl<B: Binder> Sockets<B> {
             worker.replace_network(Some(network));
         }
         (self.networks, self.port, self.more_ports, self.fwmark) = (control, port, more_ports, fwmark);
+        // Whoever asked may want the old port back at once, or for another program.
+        self.workers.iter().for_each(WorkerHandle::wait_for_replaced);
         Ok(())
     }
 
@@ -142,6 +144,7 @@ impl<B: Binder> Sockets<B> {
         for worker in &self.workers {
             worker.replace_network(None);
         }
+        self.workers.iter().for_each(WorkerHandle::wait_for_replaced);
         true
     }
 

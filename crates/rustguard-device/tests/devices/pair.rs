@@ -1,10 +1,10 @@
 //! Two devices over in-memory transports: what threads, queues and snapshots add to the protocol's own tests.
 
-use super::support::{EXPERIMENT, LONG, Node, at, inner, ipv4, key, packet};
+use super::support::{EXPERIMENT, LONG, Node, at, inner, ipv4, key, packet, secret};
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_device::{Device, DropReason, EndpointSpec, Event, Events, PeerUpdate, Update, uapi};
-use rustguard_tun::memory::MemoryNet;
-use std::net::Ipv4Addr;
+use rustguard_device::{Device, DropReason, EndpointSpec, Event, Events, PeerUpdate, UdpBinder, Update, uapi};
+use rustguard_tun::memory::{self, MemoryNet};
+use std::net::{Ipv4Addr, UdpSocket};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// What only these tests need.
@@ -157,6 +157,18 @@ async fn two_devices_end_independently_and_give_their_addresses_back() {
     let a = start(&net, 1);
     drop(a);
     drop(start(&net, 1));
+}
+
+/// Once the device says that it listens elsewhere, nothing of it holds the old port.
+#[tokio::test]
+async fn a_port_that_was_left_is_free_at_once() {
+    let (tun, _host) = memory::tun().unwrap();
+    let device = Device::builder().private_key(secret(1)).start_with(tun, UdpBinder::default()).unwrap();
+    for _ in 0..200 {
+        let left = device.status().await.unwrap().listen_port;
+        device.update(Update::new().listen_port(0)).await.unwrap();
+        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, left)).unwrap();
+    }
 }
 
 #[tokio::test]
