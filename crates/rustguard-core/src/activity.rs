@@ -89,7 +89,7 @@ impl Activity {
         self.awaited_since()
     }
 
-    /// Data passes: the node looks at the stamps from time to time, and until it has found nothing to do, no more data asks for a look.
+    /// Whether the node is going to look at the stamps. Until it has found nothing to do there, no more data asks for a look.
     pub fn is_watched(&self) -> bool {
         self.look_pending.load(Relaxed)
     }

@@ -33,7 +33,6 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
 };
 
 /// How often a worker looks for packets without finding any before it sleeps, after [`BUSY`] batches without a pause: the next
@@ -42,8 +41,6 @@ use std::{
 const LOOKS: u32 = 4;
 /// Batches without a pause.
 const BUSY: u32 = 8;
-/// How long control waits for a worker to close its sockets. A batch takes a hundred microseconds, but the worker has to get a core.
-const REPLACED: Duration = Duration::from_secs(1);
 /// The name of the sockets in the log.
 const UDP: &str = "UDP sockets";
 
@@ -106,12 +103,12 @@ impl<N: Network> WorkerHandle<N> {
         self.notify();
     }
 
-    /// Waits until the worker has closed the old sockets, so that their port is free. That is at the end of its batch.
-    pub(crate) fn wait_for_replaced(&self) {
+    /// Waits until the worker has closed the old sockets, so that their port is free. That is at the end of its batch, a hundred
+    /// microseconds from when it gets a core. Returns at `deadline` in any case, and at once if the worker has ended.
+    pub(crate) fn wait_for_replaced(&self, deadline: std::time::Instant) {
         let mut network = self.mailbox.network.lock();
-        let ended = |thread: &JoinHandle<()>| thread.is_finished();
-        while network.is_some() && !self.thread.as_ref().is_none_or(ended) {
-            if self.mailbox.replaced.wait_for(&mut network, REPLACED).timed_out() {
+        while network.is_some() && !self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            if self.mailbox.replaced.wait_until(&mut network, deadline).timed_out() {
                 return;
             }
         }

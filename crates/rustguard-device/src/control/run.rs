@@ -242,8 +242,8 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// Something passes to or from the peer, for the first time since its timers were last looked at: data that a worker sealed or opened, or
-    /// the routing engine's packets, beside which no worker may be the first.
+    /// There is traffic with the peer, the first since the node has found nothing more to do for it. A worker reports data, and control
+    /// itself the routing engine's packets: whichever is first.
     pub(super) fn active(&mut self, peer: PeerId) {
         self.node.activity(peer, now().instant);
         self.wake_paths(peer);

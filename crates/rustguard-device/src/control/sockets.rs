@@ -11,7 +11,11 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
+    time::{Duration, Instant},
 };
+
+/// How long control waits for all workers together to close their sockets.
+const CLOSED: Duration = Duration::from_secs(1);
 
 /// The sockets, by which port and with which mark they were bound, and the workers.
 pub(super) struct Sockets<B: Binder> {
@@ -122,9 +126,14 @@ impl<B: Binder> Sockets<B> {
             worker.replace_network(Some(network));
         }
         (self.networks, self.port, self.more_ports, self.fwmark) = (control, port, more_ports, fwmark);
-        // Whoever asked may want the old port back at once, or for another program.
-        self.workers.iter().for_each(WorkerHandle::wait_for_replaced);
+        self.wait_for_closed();
         Ok(())
+    }
+
+    /// Waits until the workers have closed the sockets of before: whoever asked may want the port back at once, or for another program.
+    fn wait_for_closed(&self) {
+        let deadline = Instant::now() + CLOSED;
+        self.workers.iter().for_each(|worker| worker.wait_for_replaced(deadline));
     }
 
     /// Sets the mark of what is bound.
@@ -144,7 +153,7 @@ impl<B: Binder> Sockets<B> {
         for worker in &self.workers {
             worker.replace_network(None);
         }
-        self.workers.iter().for_each(WorkerHandle::wait_for_replaced);
+        self.wait_for_closed();
         true
     }
 
