@@ -359,3 +359,14 @@ fn a_file_that_is_no_configuration_is_not_quoted_and_a_bad_one_is_not_endless() 
     assert_eq!(said.matches("error:").count(), 20, "{said}");
     assert!(said.ends_with("and 80 more\n"), "{said}");
 }
+
+#[test]
+fn status_of_a_tunnel_that_is_not_up_says_how_both_kinds_are_started() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = rustguard(directory.path(), &["status", "no-such-name"]);
+    let said = stderr(&output);
+    assert!(said.contains("no-such-name is not up") && said.contains("rustguard up no-such-name"), "{said}");
+    assert!(said.contains("rustguard serve --interface no-such-name"), "{said}");
+    let output = rustguard(directory.path(), &["status", "../../x"]);
+    assert!(stderr(&output).contains("is not an interface name"), "{output:?}");
+}

@@ -17,6 +17,7 @@ use crate::{
     uapi,
 };
 use anyhow::{Result, bail};
+use rustguard_device::interface::check_name;
 use rustguard_quick::host::{self, Gateway, Obstacle};
 use rustguard_serve::{
     AskError, Reach, ask,
@@ -57,6 +58,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// The interface that was given, or the one that is served, or else the only tunnel.
 fn interface(arguments: &Arguments) -> Result<String> {
     if let Some(name) = &arguments.name {
+        check_name(name)?;
+        if !socket_path(name).exists() && !uapi::interfaces()?.contains(name) {
+            bail!(
+                "{name} is not up: `rustguard up {name}` starts the tunnel of a file, and `rustguard serve --interface {name}` a server"
+            );
+        }
         return Ok(name.clone());
     }
     let served = one::served(&arguments.interface)?;

@@ -25,7 +25,12 @@ pub(super) fn check(tunnel: &Tunnel) -> Vec<Finding> {
         )];
     }
     let now = now();
-    let mut findings: Vec<_> = device.peers.iter().map(|peer| finding(peer, now)).collect();
+    // The names of the file's endpoints have findings of their own.
+    let has_finding = |peer: &&Peer| {
+        tunnel.config.is_some() && peer.problem.as_ref().is_some_and(|problem| problem.kind == "not-resolved")
+    };
+    let peers = device.peers.iter().filter(|peer| !has_finding(peer));
+    let mut findings: Vec<_> = peers.map(|peer| finding(peer, now)).collect();
     // One peer that does not answer may be switched off. If no peer answers, the tunnel is of no use.
     if findings.iter().all(|finding| finding.verdict == Verdict::Warning) {
         findings.iter_mut().for_each(|finding| finding.verdict = Verdict::Wrong);
