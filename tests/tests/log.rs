@@ -1,6 +1,6 @@
 //! The log: a reader that stalls, and a file that is bounded.
-use anyhow::ensure;
-use rustguard_tests::{Outside, Pair, Program, Subject, Tunnel, eventually, rustguard, scenario, subject};
+use anyhow::{Result, ensure};
+use rustguard_tests::{Lab, Node, Outside, Pair, Program, Tunnel, eventually, rustguard, scenario_of_rustguard};
 use std::{fmt::Write as _, fs::File, time::Duration};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -18,14 +18,17 @@ fn noise(interface: &str, peers: u32) -> [String; 2] {
     texts
 }
 
+/// Runs one of the texts of [`noise`] in `node`.
+fn make(lab: &Lab, node: &Node, noise: &str) -> Result<()> {
+    let script = lab.file("noise.sh", noise)?;
+    node.run(&["timeout", "20", "sh", &script.display().to_string()])?;
+    Ok(())
+}
+
 /// Standard error is a pipe that nobody reads: the tunnel carries packets, is configured, and ends.
 #[test]
 fn a_log_that_nobody_reads_stops_nothing() {
-    scenario(|lab| {
-        if subject() != Subject::RustGuard {
-            lab.skip("the log of rustguard: wireguard-go is the subject");
-            return Ok(());
-        }
+    scenario_of_rustguard("log", |lab| {
         let pair = Pair::new(lab, Outside::V4)?;
         let _b = Tunnel::start(lab, &pair.b, Program::Reference, &pair.conf_b)?;
         let conf = lab.file("wga.conf", &pair.conf_a.wg_quick())?;
@@ -41,8 +44,7 @@ fn a_log_that_nobody_reads_stops_nothing() {
         up.until("the interface", SOON, || Ok(pair.a.run(&["wg", "show", "wga"]).is_ok()))?;
         // Several times what a pipe holds, 64 KiB.
         for text in noise("wga", 1_500) {
-            let script = lab.file("noise.sh", &text)?;
-            pair.a.run(&["timeout", "20", "sh", &script.display().to_string()])?;
+            make(lab, &pair.a, &text)?;
         }
         pair.a.reaches("10.9.0.2", 20)?;
         let ended = up.stop("TERM")?;
@@ -54,11 +56,7 @@ fn a_log_that_nobody_reads_stops_nothing() {
 /// The log of a detached tunnel stays below two files of 1 MiB, that nobody else reads, and goes when the tunnel ends.
 #[test]
 fn the_log_of_a_detached_tunnel_is_bounded() {
-    scenario(|lab| {
-        if subject() != Subject::RustGuard {
-            lab.skip("the log of rustguard: wireguard-go is the subject");
-            return Ok(());
-        }
+    scenario_of_rustguard("log", |lab| {
         let pair = Pair::new(lab, Outside::V4)?;
         let conf = lab.file("wga.conf", &pair.conf_a.wg_quick())?;
         let mut up = pair.a.rustguard()?;
@@ -70,8 +68,7 @@ fn the_log_of_a_detached_tunnel_is_bounded() {
         let noise = noise("wga", 1_500);
         eventually("the log is put aside", SOON * 3, || {
             for text in &noise {
-                let script = lab.file("noise.sh", text)?;
-                pair.a.run(&["timeout", "20", "sh", &script.display().to_string()])?;
+                make(lab, &pair.a, text)?;
             }
             Ok(pair.a.run(&["test", "-e", old]).is_ok())
         })?;
@@ -98,11 +95,7 @@ fn the_log_of_a_detached_tunnel_is_bounded() {
 /// Where the background process cannot write why it fails, the process in front says where to look.
 #[test]
 fn a_full_disk_is_thought_of_where_the_log_has_no_reason() {
-    scenario(|lab| {
-        if subject() != Subject::RustGuard {
-            lab.skip("the log of rustguard: wireguard-go is the subject");
-            return Ok(());
-        }
+    scenario_of_rustguard("log", |lab| {
         let pair = Pair::new(lab, Outside::V4)?;
         let conf = lab.file("wga.conf", &pair.conf_a.wg_quick())?;
         let full = "mkdir -p /run/rustguard; mount -t tmpfs -o size=4k,mode=755 tmpfs /run/rustguard; head -c 4096 /dev/zero > /run/rustguard/full";
