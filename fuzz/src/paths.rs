@@ -1,6 +1,7 @@
 //! Probes from a peer that may run any program, and the choice of paths by them.
 use rustguard_core::{
-    paths::{Flows, MAX_PATHS, Order, PathPolicy, Paths, Place, Probe, Request, Seen},
+    node::PeerId,
+    paths::{Address, Flows, MAX_PATHS, Order, PathPolicy, Paths, Place, Probe, Request, Seen},
     time::Instant,
 };
 use std::{net::SocketAddr, time::Duration};
@@ -27,11 +28,13 @@ pub fn paths(input: &[u8]) {
     let mut data = 0;
     while let Some((&step, after)) = rest.split_first() {
         let field = |n: usize| after.get(n).copied().unwrap_or(0);
-        let place = Place {
+        let address = Address {
             remote: SocketAddr::from(([10, 0, 0, field(0)], field(1).into())),
             local: (field(2) & 1 != 0).then(|| [10, 0, 1, field(2)].into()),
             interface: u32::from(field(3) % 4),
         };
+        let through = Place::Peer(PeerId(field(0).into()));
+        let place = if field(3) & 128 != 0 { through } else { address.into() };
         let mut orders = Vec::new();
         match step % 7 {
             0 => match Probe::parse(after) {

@@ -31,7 +31,7 @@ use alloc::vec::Vec;
 pub use flows::{Flows, REST, Share};
 use path::{Challenge, Own, Theirs};
 pub use probe::{MAX_PATHS, PROBE_LEN, Probe, Reply, Request, is_probe};
-pub use types::{Choice, Order, PathPolicy, PathReport, Place, Seen, State};
+pub use types::{Address, Choice, Order, PathPolicy, PathReport, Place, Seen, State};
 
 /// The most endpoints that can be configured for a peer. The last number is for the place that it roams to.
 pub const MAX_ENDPOINTS: usize = MAX_PATHS - 1;

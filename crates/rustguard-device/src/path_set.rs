@@ -4,7 +4,7 @@
 use rustguard_core::{
     flow,
     packet::IpHead,
-    paths::{Choice, Flows, MAX_PATHS, Place, Share},
+    paths::{Address, Choice, Flows, MAX_PATHS, Place, Share},
     time::Instant,
 };
 use rustguard_tun::{Endpoint, LocalAddr};
@@ -31,7 +31,7 @@ impl PathSet {
         }
         let mut ends = [None; MAX_PATHS];
         for (share, place) in &choice.spread {
-            ends[usize::from(share.path)] = Some(endpoint(*place));
+            ends[usize::from(share.path)] = place.address().map(|at| endpoint(*at));
         }
         Some(Self {
             known: choice.known.clone(),
@@ -68,16 +68,16 @@ impl PathSet {
 /// Converts an endpoint to the form of [`rustguard_core::paths`]. A received datagram has its interface. A datagram to
 /// be sent has an interface only if it is bound to it.
 pub(crate) fn place(endpoint: &Endpoint) -> Place {
-    Place {
+    Place::Address(Address {
         remote: endpoint.remote,
         local: endpoint.local.map(|local| local.ip),
         interface: endpoint.local.map_or(0, |local| local.interface),
-    }
+    })
 }
 
-/// Converts a place to the form of the sockets.
-pub(crate) fn endpoint(place: Place) -> Endpoint {
-    let Place { remote, local, interface } = place;
+/// Converts an address to the form of the sockets.
+pub(crate) fn endpoint(address: Address) -> Endpoint {
+    let Address { remote, local, interface } = address;
     let local = match (local, interface) {
         (None, 0) => None,
         (None, interface) => {
@@ -98,19 +98,19 @@ mod tests {
         let remote = "192.0.2.1:1".parse().unwrap();
         let ip = "192.0.2.9".parse().unwrap();
         let local = Some(ip);
-        assert_eq!(endpoint(Place { remote, local: None, interface: 0 }).local, None);
-        let bound = endpoint(Place { remote, local: None, interface: 3 }).local.unwrap();
+        assert_eq!(endpoint(Address { remote, local: None, interface: 0 }).local, None);
+        let bound = endpoint(Address { remote, local: None, interface: 3 }).local.unwrap();
         assert_eq!(bound, LocalAddr { ip: Ipv4Addr::UNSPECIFIED.into(), interface: 3, bound: true });
-        let sticky = endpoint(Place { remote, local, interface: 0 });
+        let sticky = endpoint(Address { remote, local, interface: 0 });
         assert_eq!(sticky.local, Some(LocalAddr { ip, interface: 0, bound: false }));
-        assert_eq!(place(&sticky), Place { remote, local, interface: 0 });
+        assert_eq!(place(&sticky), Address { remote, local, interface: 0 }.into());
     }
 
     #[test]
     fn nothing_chosen_is_no_more_than_a_peer() {
         assert!(PathSet::new(&Choice::default(), &Arc::default()).is_none());
         let pinned = PathSet::new(&Choice { pinned: true, ..Choice::default() }, &Arc::default()).unwrap();
-        assert!(pinned.expects(&endpoint(Place { remote: "[::1]:1".parse().unwrap(), local: None, interface: 0 })));
+        assert!(pinned.expects(&endpoint(Address::new("[::1]:1".parse().unwrap()))));
         assert!(!pinned.spreads());
     }
 }

@@ -1,6 +1,6 @@
 //! The choice among paths: by our own probes, or by the peer's requests where only the peer probes.
 use super::{
-    Choice, MAX_PATHS, PathReport, Paths, Place, Share, State,
+    Address, Choice, MAX_PATHS, PathReport, Paths, Place, Share, State,
     path::Own,
     timing::{MARGIN, STEADY},
 };
@@ -62,7 +62,7 @@ impl Paths {
         let weighted = self.own.iter().any(|own| up(own) && own.weight().is_some());
         let fits = |own: &Own| up(own) && (own.weight().is_some() || !weighted);
         let Some(best) =
-            (0..self.own.len()).filter(|&path| fits(&self.own[path])).min_by_key(|&path| self.own[path].smoothed())
+            (0..self.own.len()).filter(|&path| fits(&self.own[path])).min_by_key(|&path| self.own[path].length())
         else {
             // Nothing works, or the peer answers no probes: the active path stays, or is the first.
             self.active = self.active.filter(|&path| path < self.own.len());
@@ -73,7 +73,12 @@ impl Paths {
             (self.active, self.better) = (Some(best), None);
             return;
         };
-        let clearly = self.own[active].smoothed() * 4 / 5 > self.own[best].smoothed() + MARGIN;
+        if self.own[active].is_relayed() && !self.own[best].is_relayed() {
+            // Nobody waits for the end of a detour. The other way round, the margin below keeps flows where they are.
+            (self.active, self.better) = (Some(best), None);
+            return;
+        }
+        let clearly = self.own[active].length() * 4 / 5 > self.own[best].length() + MARGIN;
         self.better = match self.better {
             _ if best == active || !clearly => None,
             Some((path, since)) if path == best && now.since(since) >= STEADY => {
@@ -105,10 +110,14 @@ impl Paths {
     /// Where a path of the peer's leads. Datagrams leave from the address that the peer has sent to. They leave by the interface that the
     /// peer's came in by, where the peer's address is link-local or does not identify one of its paths.
     pub(super) fn sticky(&self, path: usize) -> Option<Place> {
-        let place = self.theirs.get(path)?.as_ref()?.place;
-        let same = self.theirs.iter().flatten().filter(|other| other.place.remote == place.remote).count();
-        let link_local = matches!(place.remote.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
-        Some(Place { interface: if same > 1 || link_local { place.interface } else { 0 }, ..place })
+        let at = match self.theirs.get(path)?.as_ref()?.place {
+            Place::Address(at) => at,
+            relayed @ Place::Peer(_) => return Some(relayed),
+        };
+        let others = self.theirs.iter().flatten().filter_map(|other| other.place.address());
+        let same = others.filter(|other| other.remote == at.remote).count();
+        let link_local = matches!(at.remote.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
+        Some(Place::Address(Address { interface: if same > 1 || link_local { at.interface } else { 0 }, ..at }))
     }
 
     pub(super) fn choice(&self) -> Choice {

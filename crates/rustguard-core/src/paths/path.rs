@@ -1,6 +1,6 @@
 //! One path: as the end that probes it sees it, and as the end that answers does.
 use super::{
-    timing::{ANSWERS, FIRST_PATIENCE, PATIENCE},
+    timing::{ANSWERS, DETOUR, FIRST_PATIENCE, PATIENCE},
     types::{PathPolicy, Place, State},
 };
 use crate::time::Instant;
@@ -96,8 +96,14 @@ impl Own {
         ANSWERS << self.failures.saturating_sub(1).min(5)
     }
 
-    pub(super) fn smoothed(&self) -> Duration {
-        self.round_trip.map_or(Duration::MAX, |trip| trip.smoothed)
+    pub(super) fn is_relayed(&self) -> bool {
+        self.place.is_some_and(|place| place.relay().is_some())
+    }
+
+    /// The round trip by which paths are compared.
+    pub(super) fn length(&self) -> Duration {
+        let detour = if self.is_relayed() { DETOUR } else { Duration::ZERO };
+        self.round_trip.map_or(Duration::MAX, |trip| trip.smoothed.saturating_add(detour))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Two ends, the paths between them, and a clock.
 extern crate std;
 use super::{timing::*, *};
+use crate::peer::PeerId;
 use alloc::{collections::BTreeMap, vec};
 use core::{
     net::{IpAddr, SocketAddr},
@@ -16,6 +17,8 @@ const START: Instant = Instant::from_nanos(5_000_000_000);
 struct Link {
     delay: Duration,
     loss: [u32; 2],
+    /// It leads through a peer.
+    relayed: bool,
 }
 
 /// Endpoint `n` of B is reached by link `n`, and B sees A there from an address of its own.
@@ -42,19 +45,32 @@ struct World {
 }
 
 /// The place at end `at` of link `n`, as seen from the other end.
+fn address(at: usize, n: usize) -> Address {
+    Address::new(SocketAddr::from(([10, 0, n as u8, at as u8 + 1], 51_820)))
+}
+
 fn place(at: usize, n: usize) -> Place {
-    let host = [10, 0, n as u8, at as u8 + 1];
-    Place { remote: SocketAddr::from((host, 51_820)), local: None, interface: 0 }
+    address(at, n).into()
 }
 
 fn seen_from(at: usize, n: usize) -> Place {
     let other = [10, 0, n as u8, 2 - at as u8];
-    Place { local: Some(IpAddr::from(other)), interface: n as u32 + 1, ..place(at, n) }
+    Address { local: Some(IpAddr::from(other)), interface: n as u32 + 1, ..address(at, n) }.into()
+}
+
+/// A way through a peer, as link `n`.
+fn through(n: usize) -> Place {
+    Place::Peer(PeerId(n as u32))
+}
+
+/// Where a place is, whatever address of ours belongs to it.
+fn bare(place: Place) -> Place {
+    place.address().map_or(place, |at| Address::new(at.remote).into())
 }
 
 impl World {
     fn new(policies: &[PathPolicy], delays: &[u64]) -> Self {
-        let links = delays.iter().map(|&ms| Link { delay: ms as u32 * MS, loss: [0, 0] }).collect();
+        let links = delays.iter().map(|&ms| Link { delay: ms as u32 * MS, loss: [0, 0], relayed: false }).collect();
         let mut a = Paths::new(policies, START);
         for n in 0..policies.len() {
             a.put(n, place(1, n), START);
@@ -90,11 +106,12 @@ impl World {
 
     fn send(&mut self, end: usize, to: Place, probe: Probe) {
         self.probes += 1;
-        let link = usize::from(match to.remote.ip() {
-            IpAddr::V4(ip) => ip.octets()[2],
-            IpAddr::V6(_) => unreachable!("all of it is IPv4"),
-        });
-        let Some(&Link { delay, loss }) = self.links.get(link) else { return };
+        let link = match to {
+            Place::Peer(PeerId(link)) => link as usize,
+            Place::Address(Address { remote: SocketAddr::V4(remote), .. }) => usize::from(remote.ip().octets()[2]),
+            Place::Address(_) => unreachable!("all of it is IPv4"),
+        };
+        let Some(&Link { delay, loss, .. }) = self.links.get(link) else { return };
         if self.random(1_000) >= loss[end] {
             let jitter = Duration::from_micros(self.random(400).into());
             self.sent += 1;
@@ -144,7 +161,8 @@ impl World {
                 match probe {
                     Probe::Request(request) if self.answers => {
                         let random = self.random(u32::MAX >> 1);
-                        self.ends[end].request(seen_from(1 - end, link), &request, random, self.now, &mut orders);
+                        let from = if self.links[link].relayed { through(link) } else { seen_from(1 - end, link) };
+                        self.ends[end].request(from, &request, random, self.now, &mut orders);
                     }
                     Probe::Request(_) => {}
                     Probe::Reply(reply) => self.ends[end].reply(&reply, self.now, &mut orders),
@@ -163,24 +181,29 @@ impl World {
         self.now = end_of_time;
     }
 
-    fn active(&self, end: usize) -> Option<SocketAddr> {
-        self.choices[end].active.map(|place| place.remote)
+    fn active(&self, end: usize) -> Option<Place> {
+        self.choices[end].active.map(bare)
     }
 
-    fn spread(&self, end: usize) -> Vec<(SocketAddr, u8)> {
-        self.choices[end].spread.iter().map(|(share, place)| (place.remote, share.weight)).collect()
+    fn spread(&self, end: usize) -> Vec<(Place, u8)> {
+        self.choices[end].spread.iter().map(|(share, place)| (bare(*place), share.weight)).collect()
+    }
+
+    /// Link `n` leads through a peer.
+    fn relay(&mut self, n: usize) {
+        self.links[n].relayed = true;
+        self.ends[0].put(n, through(n), self.now);
     }
 
     fn both_use(&self, link: usize) -> bool {
-        (0..2).all(|end| self.active(end) == Some(place(1 - end, link).remote))
+        (0..2).all(|end| self.active(end) == Some(place(1 - end, link)))
     }
 
     /// How long after `from` each end stopped using `link`.
     fn left(&self, link: usize, from: Instant) -> [Duration; 2] {
         let uses = |end: usize, choice: &Choice| {
-            let remote = place(1 - end, link).remote;
-            choice.active.is_some_and(|place| place.remote == remote)
-                || choice.spread.iter().any(|(_, place)| place.remote == remote)
+            let it = place(1 - end, link);
+            choice.active.map(bare) == Some(it) || choice.spread.iter().any(|(_, place)| bare(*place) == it)
         };
         [0, 1].map(|end| {
             assert!(!uses(end, &self.choices[end]), "end {end} still uses link {link}");
@@ -220,6 +243,37 @@ fn the_best_of_those_that_work_is_used_by_both_ends() {
 }
 
 #[test]
+fn an_address_is_better_than_a_way_through_a_peer_unless_it_is_much_longer() {
+    let mut world = World::new(&[PathPolicy::Best; 2], &[10, 55]);
+    world.relay(0);
+    world.run(10 * STEADY);
+    assert!(world.both_use(1), "round trips of 20 and 110 ms: a detour is not taken because it is a little shorter");
+    world.links[1].delay = 200 * MS;
+    world.run(10 * STEADY);
+    assert_eq!([0, 1].map(|end| world.active(end)), [Some(through(0)); 2]);
+    world.links[1].delay = 40 * MS;
+    world.run(10 * STEADY);
+    assert!(world.both_use(1));
+    // It fails, and is taken as soon as it is trusted again: no margin, no waiting for STEADY.
+    world.links[1].loss = [1_000, 1_000];
+    world.run(2 * STEADY);
+    assert!(!world.both_use(1));
+    world.links[1].loss = [0, 0];
+    let began = world.now;
+    while world.now.since(began) < STEADY && !world.both_use(1) {
+        world.run(10 * MS);
+    }
+    assert!(world.both_use(1));
+    world.run(20 * STEADY);
+    // It fails: what is in reserve takes over as fast as an address would.
+    world.links[1].loss = [1_000, 0];
+    let lost = world.now;
+    world.run(STEADY);
+    assert!(world.left(1, lost).into_iter().max() < Some(600 * MS), "{:?}", world.left(1, lost));
+    assert_eq!([0, 1].map(|end| world.active(end)), [Some(through(0)); 2]);
+}
+
+#[test]
 fn a_lost_path_is_left_within_half_a_second_by_both_ends() {
     let mut all = vec![];
     for seed in 0..300 {
@@ -252,7 +306,7 @@ fn flows_are_spread_by_both_ends_and_only_over_what_works() {
     let mut world = World::new(&[PathPolicy::Weighted(2), PathPolicy::Weighted(1), PathPolicy::Best], &[10, 30, 1]);
     world.run(2_000 * MS);
     for end in 0..2 {
-        assert_eq!(world.spread(end), [(place(1 - end, 0).remote, 2), (place(1 - end, 1).remote, 1)]);
+        assert_eq!(world.spread(end), [(place(1 - end, 0), 2), (place(1 - end, 1), 1)]);
     }
     // The one in reserve is faster, and stays in reserve.
     assert!(world.both_use(0));
@@ -334,7 +388,7 @@ fn a_stock_peer_is_not_pestered_and_its_endpoints_are_tried_by_handshakes() {
     world.answers = false;
     world.run(Duration::from_secs(600));
     assert_eq!(world.probes, u64::from(MISSED), "a few by the path that it was heard by, and no more in this session");
-    assert_eq!(world.active(0), Some(place(1, 0).remote), "where it was heard");
+    assert_eq!(world.active(0), Some(place(1, 0)), "where it was heard");
     assert!(world.choices[0].known.is_empty(), "heard elsewhere, it has moved");
     assert!(world.handshakes.is_empty() && world.states.is_empty());
     // Data, and no answer.
@@ -350,7 +404,7 @@ fn a_stock_peer_is_not_pestered_and_its_endpoints_are_tried_by_handshakes() {
     world.ends[0].established(now);
     world.unanswered = None;
     world.run(Duration::from_secs(10));
-    assert_eq!(world.active(0), Some(place(1, 1).remote));
+    assert_eq!(world.active(0), Some(place(1, 1)));
     assert_eq!(world.probes, 2 * u64::from(MISSED), "it may have become another program");
     // By the same path as before, too.
     let now = world.now;
@@ -372,7 +426,7 @@ fn a_stock_program_in_the_place_of_one_that_answered_is_left_alone() {
     world.ends[0].established(now);
     world.run(Duration::from_secs(100));
     assert_eq!(world.probes - before, u64::from(MISSED), "asked like any stock peer");
-    assert_eq!(world.active(0), Some(place(1, 1).remote));
+    assert_eq!(world.active(0), Some(place(1, 1)));
     assert!(world.choices[0].known.is_empty() && world.choices[0].spread.is_empty());
 }
 
@@ -396,7 +450,7 @@ fn when_nothing_works_handshakes_look_for_what_does() {
 #[test]
 fn a_path_that_is_lost_is_looked_for_elsewhere_now_and_then() {
     let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
-    world.links.push(Link { delay: 5 * MS, loss: [1_000, 1_000] });
+    world.links.push(Link { delay: 5 * MS, loss: [1_000, 1_000], relayed: false });
     world.run(2_000 * MS);
     world.links[0].loss = [1_000, 1_000];
     let lost = world.now;
@@ -418,13 +472,13 @@ fn a_path_that_is_lost_is_looked_for_elsewhere_now_and_then() {
 fn pinned_is_pinned() {
     let mut world = World::new(&[PathPolicy::Best, PathPolicy::Pinned], &[10, 20]);
     world.run(2_000 * MS);
-    assert_eq!(world.active(0), Some(place(1, 1).remote));
+    assert_eq!(world.active(0), Some(place(1, 1)));
     assert!(world.choices[0].pinned && world.ends[0].places() == [place(1, 1)]);
     let now = world.now;
     world.ends[0].heard(seen_from(1, 7), now);
     world.links[1].loss = [1_000, 1_000];
     world.run(5_000 * MS);
-    assert_eq!(world.active(0), Some(place(1, 1).remote), "wherever it is heard, and whatever becomes of the path");
+    assert_eq!(world.active(0), Some(place(1, 1)), "wherever it is heard, and whatever becomes of the path");
     let alone = Paths::new(&[PathPolicy::Pinned], now);
     assert!(!alone.is_plain() && Paths::new(&[PathPolicy::Best], now).is_plain());
 }
@@ -432,7 +486,7 @@ fn pinned_is_pinned() {
 #[test]
 fn a_peer_that_roams_is_followed_and_comes_back() {
     let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
-    world.links.push(Link { delay: 15 * MS, loss: [0, 0] });
+    world.links.push(Link { delay: 15 * MS, loss: [0, 0], relayed: false });
     world.run(2_000 * MS);
     // B moves: the places that were configured are deserted.
     for link in 0..2 {
@@ -441,7 +495,7 @@ fn a_peer_that_roams_is_followed_and_comes_back() {
     let now = world.now;
     world.ends[0].heard(seen_from(1, 2), now);
     world.orders(0, vec![]);
-    assert_eq!(world.active(0), Some(place(1, 2).remote), "at once");
+    assert_eq!(world.active(0), Some(place(1, 2)), "at once");
     // And again, before anything else is known: the place before is forgotten.
     world.ends[0].heard(seen_from(1, 7), now);
     assert_eq!(world.ends[0].places(), [seen_from(1, 7), place(1, 0), place(1, 1)]);
@@ -475,7 +529,7 @@ fn who_follows_goes_along_when_the_other_end_has_a_new_address() {
     let now = world.now;
     world.ends[1].heard(seen_from(0, 7), now);
     world.orders(1, vec![]);
-    assert_eq!(world.active(1), Some(place(0, 7).remote), "at once");
+    assert_eq!(world.active(1), Some(place(0, 7)), "at once");
 }
 
 #[test]
@@ -502,37 +556,38 @@ fn two_paths_to_one_address_are_told_apart_by_ours() {
         clock: START.as_nanos(),
         nonce: None,
     };
-    let from = |n: u8| Place { local: Some(IpAddr::from([10, 0, n, 2])), interface: n.into(), ..place(0, 0) };
+    let from = |n: u8| Address { local: Some(IpAddr::from([10, 0, n, 2])), interface: n.into(), ..address(0, 0) };
+    let by = |n: u8| Place::from(from(n));
     let mut orders = vec![];
-    b.request(from(1), &asked(0, 3), 7, START, &mut orders);
-    b.request(from(2), &asked(1, 3), 7, START, &mut orders);
-    let to: Vec<_> = orders.iter().map(|order| matches!(order, Order::Probe { to, .. } if *to == from(2))).collect();
+    b.request(by(1), &asked(0, 3), 7, START, &mut orders);
+    b.request(by(2), &asked(1, 3), 7, START, &mut orders);
+    let to: Vec<_> = orders.iter().map(|order| matches!(order, Order::Probe { to, .. } if *to == by(2))).collect();
     assert_eq!(to, [false, true], "the answer goes back the way that the question came");
     let choice = b.changes(START).unwrap();
-    assert_eq!(choice.spread.iter().map(|(_, place)| *place).collect::<Vec<_>>(), [from(1), from(2)]);
-    assert_eq!(choice.active, Some(from(1)));
+    assert_eq!(choice.spread.iter().map(|(_, place)| *place).collect::<Vec<_>>(), [by(1), by(2)]);
+    assert_eq!(choice.active, Some(by(1)));
     assert!(from(1).covers(&from(1)) && !from(1).covers(&from(2)));
-    let anywhere = |n| Place { interface: 0, ..from(n) };
+    let anywhere = |n| Address { interface: 0, ..from(n) };
     assert!(!anywhere(1).covers(&anywhere(2)), "by our address alone");
-    assert!(!from(1).covers(&Place { interface: 2, ..from(1) }), "by the interface alone");
+    assert!(!from(1).covers(&Address { interface: 2, ..from(1) }), "by the interface alone");
     // An older request that comes late says nothing any more; a path of which the peer hears nothing is left.
     let late = Request { clock: START.as_nanos() - 1, active: Some(1), ..asked(0, 0) };
-    b.request(from(3), &late, 7, START, &mut orders);
+    b.request(by(3), &late, 7, START, &mut orders);
     assert!(b.changes(START).is_none());
-    b.request(from(2), &Request { clock: START.as_nanos() + 1, ..asked(1, 2) }, 7, START, &mut orders);
+    b.request(by(2), &Request { clock: START.as_nanos() + 1, ..asked(1, 2) }, 7, START, &mut orders);
     let choice = b.changes(START).unwrap();
     assert!(choice.spread.is_empty());
     // One is left: the kernel's routes are good enough for it when the other is forgotten.
     let later = START + PROMISES * CARRYING + PATIENCE[0];
-    b.request(from(2), &Request { clock: START.as_nanos() + 2, active: Some(1), ..asked(1, 2) }, 7, later, &mut orders);
+    b.request(by(2), &Request { clock: START.as_nanos() + 2, active: Some(1), ..asked(1, 2) }, 7, later, &mut orders);
     b.tick(Seen { session: true, data: 0, unanswered: None }, later, &mut vec![]);
-    assert_eq!(b.changes(later).unwrap().active, Some(Place { interface: 0, ..from(2) }));
+    assert_eq!(b.changes(later).unwrap().active, Some(Address { interface: 0, ..from(2) }.into()));
     // What is over, or of before a new session, does not make a peer look old whose clock began anew.
-    b.request(from(1), &Request { clock: 1, active: Some(0), ..asked(0, 3) }, 7, later, &mut orders);
-    assert_eq!(b.changes(later).unwrap().active, Some(from(1)));
+    b.request(by(1), &Request { clock: 1, active: Some(0), ..asked(0, 3) }, 7, later, &mut orders);
+    assert_eq!(b.changes(later).unwrap().active, Some(by(1)));
     b.established(later);
-    b.request(from(2), &Request { clock: 2, active: Some(1), ..asked(1, 2) }, 7, later, &mut orders);
-    assert_eq!(b.changes(later).unwrap().active, Some(from(2)));
+    b.request(by(2), &Request { clock: 2, active: Some(1), ..asked(1, 2) }, 7, later, &mut orders);
+    assert_eq!(b.changes(later).unwrap().active, Some(by(2)));
 }
 
 /// What the ends say while they greet; the requests of path 0 come from `from` at B.
@@ -557,14 +612,14 @@ fn a_place_is_believed_when_its_nonce_has_come_back() {
     assert!(b.active_place().is_none() && !b.is_plain(), "nothing goes there yet, and the nonce is remembered");
     b.request(home, &asked(Some(11), 2), 12, START, &mut orders);
     assert_eq!(replied(&mut orders).1, 11);
-    let active = |b: &mut Paths| b.changes(START).map(|choice| choice.active.map(|place| place.remote));
-    assert_eq!(active(&mut b), Some(Some(home.remote)));
+    let active = |b: &mut Paths| b.changes(START).map(|choice| choice.active.map(bare));
+    assert_eq!(active(&mut b), Some(Some(bare(home))));
 
     // Somebody on the way forwards requests from another address: they are answered there, and the flows stay.
     for clock in 3..9 {
         b.request(elsewhere, &asked(Some(11), clock), 20 + clock as u32, START, &mut orders);
         assert_eq!(replied(&mut orders).1, 23, "one nonce for one place");
-        assert_eq!(active(&mut b), Some(Some(home.remote)));
+        assert_eq!(active(&mut b), Some(Some(bare(home))));
     }
     // What the peer says is its word all the same.
     b.request(elsewhere, &Request { usable: 0, ..asked(Some(11), 9) }, 40, START, &mut orders);
@@ -573,11 +628,11 @@ fn a_place_is_believed_when_its_nonce_has_come_back() {
     // A nonce for another place proves nothing.
     b.request(seen_from(0, 8), &asked(Some(23), 10), 30, START, &mut orders);
     assert_eq!(replied(&mut orders), (seen_from(0, 8), 30));
-    assert_eq!(active(&mut b), Some(Some(home.remote)));
+    assert_eq!(active(&mut b), Some(Some(bare(home))));
     // It has moved indeed.
     b.request(seen_from(0, 8), &asked(Some(30), 11), 31, START, &mut orders);
     assert_eq!(replied(&mut orders).1, 30);
-    assert_eq!(active(&mut b), Some(Some(seen_from(0, 8).remote)));
+    assert_eq!(active(&mut b), Some(Some(place(0, 8))));
 
     // A place that is not proven in time is forgotten, and so is one that was.
     let later = START + PROMISES * CARRYING + PATIENCE[0];
@@ -591,7 +646,7 @@ fn a_program_without_nonces_is_believed_as_ever() {
     for (place, clock) in [(seen_from(0, 0), 1), (seen_from(0, 7), 2)] {
         b.request(place, &asked(None, clock), 11, START, &mut orders);
         assert_eq!(replied(&mut orders).1, 0);
-        assert_eq!(b.changes(START).and_then(|choice| choice.active).map(|active| active.remote), Some(place.remote));
+        assert_eq!(b.changes(START).and_then(|choice| choice.active).map(bare), Some(bare(place)));
     }
 }
 

@@ -1,6 +1,6 @@
 //! What goes into [`Paths`](super::Paths), and what comes out.
 use super::{flows::Share, probe::Probe};
-use crate::time::Instant;
+use crate::{peer::PeerId, time::Instant};
 use alloc::vec::Vec;
 use core::{
     net::{IpAddr, SocketAddr},
@@ -9,7 +9,16 @@ use core::{
 
 /// Where a peer can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub enum Place {
+    /// Directly, at an address.
+    Address(Address),
+    /// Through this peer, the relay, which forwards whole datagrams.
+    Peer(PeerId),
+}
+
+/// An address of a peer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
     /// The peer's address.
     pub remote: SocketAddr,
     /// Our own address, where it matters.
@@ -19,8 +28,46 @@ pub struct Place {
 }
 
 impl Place {
-    /// Whether a datagram came from this place. `from` has its source address, the address of ours that it was sent to, and the interface
-    /// it came in by.
+    /// Whether a datagram came from this place.
+    pub fn covers(&self, from: &Self) -> bool {
+        match (self, from) {
+            (Self::Address(address), Self::Address(from)) => address.covers(from),
+            (Self::Peer(relay), Self::Peer(from)) => relay == from,
+            _ => false,
+        }
+    }
+
+    /// The address; `None` for a way through a peer.
+    pub fn address(&self) -> Option<&Address> {
+        match self {
+            Self::Address(address) => Some(address),
+            Self::Peer(_) => None,
+        }
+    }
+
+    /// The relay; `None` for an address.
+    pub fn relay(&self) -> Option<PeerId> {
+        match *self {
+            Self::Address(_) => None,
+            Self::Peer(relay) => Some(relay),
+        }
+    }
+}
+
+impl From<Address> for Place {
+    fn from(address: Address) -> Self {
+        Self::Address(address)
+    }
+}
+
+impl Address {
+    /// This address, from wherever the kernel's routes lead to it.
+    pub const fn new(remote: SocketAddr) -> Self {
+        Self { remote, local: None, interface: 0 }
+    }
+
+    /// Whether a datagram came from this address. `from` has its source address, the address of ours that it was sent to, and the
+    /// interface it came in by.
     pub fn covers(&self, from: &Self) -> bool {
         self.remote == from.remote
             && self.local.is_none_or(|local| from.local.is_none_or(|from| from == local))

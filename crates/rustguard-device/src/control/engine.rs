@@ -112,7 +112,7 @@ impl<B: Binder> Control<B> {
         if let Some(entry) = self.peers.get(&peer) {
             addresses.extend(entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote.ip()));
             let places = entry.paths.iter().flat_map(|peer_paths| peer_paths.paths.places());
-            addresses.extend(places.map(|place| place.remote.ip()));
+            addresses.extend(places.filter_map(|place| Some(place.address()?.remote.ip())));
         }
         kernel.endpoints(peer, addresses);
     }

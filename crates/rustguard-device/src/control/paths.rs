@@ -21,7 +21,7 @@ use peer_paths::{ConfiguredEndpoint, PeerPaths};
 use portable_atomic::Ordering::Relaxed;
 use rustguard_core::{
     node::PeerId,
-    paths::{Order, Paths, Place, Probe, Seen},
+    paths::{Address, Order, Paths, Place, Probe, Seen},
     time::Instant,
 };
 use rustguard_tun::Endpoint;
@@ -76,9 +76,9 @@ impl<B: Binder> Control<B> {
             Some(0) => return,
             Some(interface) => interface,
         };
-        let at = Place { remote, local: None, interface };
+        let at = Address { interface, ..Address::new(remote) };
         match &mut entry.paths {
-            Some(peer_paths) if !peer_paths.paths.is_plain() => peer_paths.paths.put(path, at, now().instant),
+            Some(peer_paths) if !peer_paths.paths.is_plain() => peer_paths.paths.put(path, at.into(), now().instant),
             _ if known != Some(remote) || interface != 0 => entry.shared.endpoint.store(Some(Arc::new(endpoint(at)))),
             _ => {}
         }
@@ -137,7 +137,7 @@ impl<B: Binder> Control<B> {
         let Some(entry) = self.peers.get(&peer) else { return Vec::new() };
         match &entry.paths {
             Some(peer_paths) if !peer_paths.paths.certain() && !peer_paths.paths.is_plain() => {
-                peer_paths.paths.places().into_iter().map(endpoint).collect()
+                peer_paths.paths.places().iter().filter_map(Place::address).map(|at| endpoint(*at)).collect()
             }
             _ => entry.shared.endpoint.load().as_deref().copied().into_iter().collect(),
         }
@@ -197,8 +197,8 @@ impl<B: Binder> Control<B> {
 
     fn send_probe(&mut self, peer: PeerId, to: Place, probe: &Probe) {
         let sealer = self.peers.get(&peer).and_then(|entry| entry.shared.sealer.load_full());
-        if let Some(sealer) = sealer {
-            self.seal_and_send(peer, &sealer, &probe.to_bytes(), Payload::Probe(endpoint(to)));
+        if let (Some(sealer), Some(to)) = (sealer, to.address()) {
+            self.seal_and_send(peer, &sealer, &probe.to_bytes(), Payload::Probe(endpoint(*to)));
         }
     }
 
@@ -228,8 +228,8 @@ impl<B: Binder> Control<B> {
         let (mut moved, mut chosen) = (false, false);
         if let Some(choice) = peer_paths.paths.changes(instant).filter(|choice| *choice != peer_paths.choice) {
             entry.shared.path_set.store(PathSet::new(&choice, &peer_paths.flows).map(Arc::new));
-            if let Some(active) = choice.active {
-                moved = move_to(&entry.shared.endpoint, active);
+            if let Some(active) = choice.active.as_ref().and_then(Place::address) {
+                moved = move_to(&entry.shared.endpoint, *active);
             }
             let shares: Vec<_> = choice.spread.iter().map(|(share, _)| *share).collect();
             let more = shares.iter().any(|share| !peer_paths.choice.spread.iter().any(|(before, _)| before == share));
@@ -276,8 +276,8 @@ pub(super) fn report(entry: &Peer) -> Vec<PathStatus> {
     report
         .map(|path| PathStatus {
             configured: configured(path.configured),
-            endpoint: path.place.map(|place| place.remote),
-            local: path.place.and_then(|place| place.local),
+            endpoint: path.place.as_ref().and_then(Place::address).map(|at| at.remote),
+            local: path.place.as_ref().and_then(Place::address).and_then(|at| at.local),
             state: path.state,
             round_trip: path.round_trip,
             active: path.active,
@@ -297,9 +297,9 @@ fn seen(entry: &Peer) -> Seen {
 }
 
 /// Makes a place the endpoint. Returns whether the peer's address changed. Our own address, learned since, stays.
-fn move_to(known: &arc_swap::ArcSwapOption<Endpoint>, active: Place) -> bool {
+fn move_to(known: &arc_swap::ArcSwapOption<Endpoint>, active: Address) -> bool {
     let before = known.load();
-    if before.as_deref().is_some_and(|known| active.interface == 0 && active.covers(&place(known))) {
+    if before.as_deref().is_some_and(|known| active.interface == 0 && Place::Address(active).covers(&place(known))) {
         return false;
     }
     let moved = before.as_deref().is_none_or(|known| known.remote != active.remote);

@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn each_flow_has_one_path_and_all_paths_have_flows() {
         use crate::path_set::PathSet;
-        use rustguard_core::paths::{Choice, Place, Share};
+        use rustguard_core::paths::{Address, Choice, Share};
         use std::collections::HashMap;
 
         let (shared, _inbox) = crate::shared::testing::shared(2);
@@ -234,9 +234,9 @@ mod tests {
         let (sealer, _) = crate::shared::testing::session(7, now);
         let peer = PeerShared::new(PeerId(1), rustguard_crypto::x25519::PublicKey([1; 32]), Arc::default());
         peer.sealer.store(Some(Arc::new(sealer)));
-        let place = |n| Place { remote: ([192, 0, 2, n], 1).into(), local: None, interface: 0 };
+        let place = |n| Address::new(([192, 0, 2, n], 1).into());
         peer.endpoint.store(Some(Arc::new(Endpoint::new(place(9).remote))));
-        let share = |path, weight| (Share { path, weight }, place(path));
+        let share = |path, weight| (Share { path, weight }, place(path).into());
         let choice = Choice { spread: vec![share(3, 1), share(5, 3)], ..Choice::default() };
         peer.path_set.store(PathSet::new(&choice, &Arc::default()).map(Arc::new));
         // UDP packets of eight flows, in turn; 40 bytes each, the header in front and the tag behind.
