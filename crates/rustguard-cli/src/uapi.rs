@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{
     EndpointSpec, HostPort, PathSpec, PresharedKey, Update, interface,
-    key::from_hex,
+    key::{from_base64, from_hex},
     uapi::{ConnectionView, PathMtuView, PathView, ProblemView, RoutingView, SOCKET_DIR, UnresolvedView, set_request},
 };
 use rustguard_quick::conf;
@@ -45,6 +45,8 @@ pub(crate) struct Device {
     pub(crate) relay_rules: Option<String>,
     /// The number of packets relayed from peer to peer.
     pub(crate) relayed: u64,
+    /// The number of sealed datagrams that were forwarded from peer to peer; `None` where forwarding is off.
+    pub(crate) forwarded: Option<u64>,
     /// The number of packets accepted from routers with sources that they do not announce.
     pub(crate) unannounced: u64,
     /// The number of dropped packets, by reason. Other implementations do not report it.
@@ -62,6 +64,8 @@ pub(crate) struct Peer {
     /// In the words of the device. An address may have a zone with a name, which the standard library's type cannot
     /// hold.
     pub(crate) endpoint: Option<String>,
+    /// The public key of the relay through which the peer is reached.
+    pub(crate) through: Option<PublicKey>,
     /// The name of the endpoint, while it has no address.
     pub(crate) unresolved: Option<UnresolvedView>,
     /// The paths, if the peer has several.
@@ -251,6 +255,7 @@ impl Device {
                 self.relay_rules = rules.map(printable);
             }
             "rustguard_relayed" => self.relayed = value.parse()?,
+            "rustguard_forwarded" => self.forwarded = Some(value.parse()?),
             "rustguard_unannounced" => self.unannounced = value.parse()?,
             "public_key" => {
                 let public_key = PublicKey(*from_hex(value).context("not 64 hexadecimal digits")?);
@@ -280,6 +285,7 @@ impl Peer {
             public_key,
             preshared_key: None,
             endpoint: None,
+            through: None,
             unresolved: None,
             paths: Vec::new(),
             connection: None,
@@ -311,6 +317,7 @@ impl Peer {
         match key {
             "preshared_key" => self.preshared_key = secret(value)?,
             "endpoint" => self.endpoint = Some(with_interface(&printable(value))),
+            "rustguard_through" => self.through = Some(PublicKey(*from_base64(value)?)),
             "rustguard_unresolved" => self.unresolved = Some(from_json(value)?),
             "rustguard_connection" => self.connection = Some(from_json(value)?),
             "rustguard_problem" => self.problem = Some(from_json(value)?),

@@ -160,6 +160,17 @@ impl Builder {
         self
     }
 
+    /// Sets whether the device forwards: passes datagrams of sessions between its peers on, sealed as they are, so that two
+    /// peers that cannot reach each other have a way through this device ([`EndpointSpec::Peer`](crate::EndpointSpec::Peer));
+    /// off by default. The device cannot read what it forwards, and never forwards to or from anybody but its own peers.
+    /// This is independent of [`relay`](Self::relay), which is about packets that are for this device's peers by their
+    /// addresses, and that it decrypts.
+    #[must_use]
+    pub fn forward(mut self, forward: bool) -> Self {
+        self.settings.update.forward = Some(forward);
+        self
+    }
+
     /// Relays packets even while netfilter has rules for packets that the host forwards: base chains of nftables at
     /// prerouting, forward or postrouting, or tables of legacy iptables. Relayed packets do not pass through them. Over
     /// the embedder's own transports there is no such host, so packets are always relayed unfiltered.

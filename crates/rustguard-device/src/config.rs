@@ -1,6 +1,6 @@
 //! What a device is told to be. Embedders, the control socket and configuration files all use one type, [`Update`].
 
-use crate::key::PresharedKey;
+use crate::key::{PresharedKey, to_base64};
 use ipnet::IpNet;
 use rustguard_core::{host_port::HostPort, paths::PathPolicy, routing::Role};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
@@ -67,6 +67,9 @@ pub struct Update {
     pub replace_peers: bool,
     /// The prefixes that a routing engine announces as this host's own, in place of those set before. `None` keeps them.
     pub announce: Option<Vec<IpNet>>,
+    /// Whether the device forwards sealed datagrams between its peers: see [`Builder::forward`](crate::Builder::forward).
+    /// `None` keeps the present setting.
+    pub forward: Option<bool>,
     /// Changes to peers. They are applied in this order.
     pub peers: Vec<PeerUpdate>,
 }
@@ -109,6 +112,14 @@ impl Update {
     #[must_use]
     pub fn announce(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
         self.announce = Some(prefixes.into_iter().collect());
+        self
+    }
+
+    /// Sets whether the device forwards sealed datagrams between its peers: see
+    /// [`Builder::forward`](crate::Builder::forward).
+    #[must_use]
+    pub fn forward(mut self, forward: bool) -> Self {
+        self.forward = Some(forward);
         self
     }
 
@@ -205,6 +216,10 @@ pub enum EndpointSpec {
     /// A host name and a UDP port. The name is resolved at once, and again when handshakes fail. A link-local address with
     /// the name of its interface, such as `fe80::1%eth0`, counts as a name: the interface may have another index later.
     Name(String, u16),
+    /// A way through the peer with this public key, the relay, which forwards the datagrams of this peer's sessions and cannot
+    /// read them. The relay needs [`Builder::forward`](crate::Builder::forward) and an address of its own, and both this device
+    /// and the peer must be its peers. It may be added after this endpoint, and removed: meanwhile the endpoint leads nowhere.
+    Peer(PublicKey),
 }
 
 impl PeerUpdate {
@@ -374,12 +389,14 @@ impl From<HostPort> for EndpointSpec {
     }
 }
 
+/// As configuration files write it: `192.0.2.1:51820`, `vpn.example.org:51820`, or `via-peer` and a public key.
 impl fmt::Display for EndpointSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => address.fmt(f),
             Self::Name(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
             Self::Name(host, port) => write!(f, "{host}:{port}"),
+            Self::Peer(key) => write!(f, "via-peer {}", *to_base64(&key.0)),
         }
     }
 }

@@ -39,6 +39,10 @@ pub struct Status {
     pub relaying: RelayStatus,
     /// The number of packets that went from peer to peer without the host: see [`Relay`](crate::Relay).
     pub relayed: u64,
+    /// Whether the device forwards sealed datagrams between its peers: see [`Builder::forward`](crate::Builder::forward).
+    pub forward: bool,
+    /// The number of sealed datagrams that were forwarded from peer to peer.
+    pub forwarded: u64,
     /// The number of packets of routers that passed although their sources were not announced: see
     /// [`SourceCheck::Log`](crate::SourceCheck::Log).
     pub unannounced: u64,
@@ -128,6 +132,8 @@ pub struct PeerStatus {
     pub has_preshared_key: bool,
     /// The peer's address and port; `None` while they are unknown.
     pub endpoint: Option<SocketAddr>,
+    /// The relay: the peer through which this peer is reached now. `None` where it is reached at an address, or not at all.
+    pub through: Option<PublicKey>,
     /// The name of the peer's only endpoint, while it has no address.
     pub unresolved: Option<UnresolvedEndpoint>,
     /// The paths to the peer. Empty where there is no choice: the peer has one endpoint, and has used one.
@@ -168,6 +174,7 @@ impl PeerStatus {
             public_key,
             has_preshared_key: false,
             endpoint: None,
+            through: None,
             unresolved: None,
             paths: Vec::new(),
             persistent_keepalive: None,
@@ -212,8 +219,10 @@ pub struct PathMtu {
 pub struct PathStatus {
     /// The path as it was configured; `None` for a path that the peer has shown by its packets.
     pub configured: Option<PathSpec>,
-    /// The peer's address and port on this path; `None` while the name is not resolved.
+    /// The peer's address and port on this path; `None` while the name is not resolved, and for a path through a peer.
     pub endpoint: Option<SocketAddr>,
+    /// The relay, for a path through a peer.
+    pub through: Option<PublicKey>,
     /// Our address on this path, where the path is bound to one.
     pub local: Option<IpAddr>,
     /// Whether the path works.

@@ -54,6 +54,7 @@ impl<B: Binder> Control<B> {
         match configured.spec.endpoint {
             EndpointSpec::Address(remote) => self.found(peer, path, remote),
             EndpointSpec::Name(..) => self.resolve(peer, path, attempt),
+            EndpointSpec::Peer(_) => {}
         }
     }
 
@@ -277,6 +278,7 @@ pub(super) fn report(entry: &Peer) -> Vec<PathStatus> {
         .map(|path| PathStatus {
             configured: configured(path.configured),
             endpoint: path.place.as_ref().and_then(Place::address).map(|at| at.remote),
+            through: None,
             local: path.place.as_ref().and_then(Place::address).and_then(|at| at.local),
             state: path.state,
             round_trip: path.round_trip,

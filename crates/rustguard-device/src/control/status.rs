@@ -25,6 +25,7 @@ impl<B: Binder> Control<B> {
                 public_key: config.public_key,
                 has_preshared_key: !PresharedKey::from_bytes(&config.preshared_key).is_zero(),
                 endpoint: entry.endpoint().map(|endpoint| endpoint.remote),
+                through: None,
                 unresolved: unresolved(entry)
                     .map(|(name, why)| UnresolvedEndpoint { name, error: why.map(|why| why.cause.clone()) }),
                 paths: paths::report(entry),
@@ -50,6 +51,8 @@ impl<B: Binder> Control<B> {
             peers: peers.collect(),
             relaying: self.relay.status(),
             relayed: self.shared.relayed.load(Ordering::Relaxed),
+            forward: false,
+            forwarded: 0,
             unannounced: self.shared.unannounced.packets(),
             drops: drop_counts(self.shared.drops.snapshot()),
             counters: self.counters.as_ref().map(|counters| counters()).unwrap_or_default(),

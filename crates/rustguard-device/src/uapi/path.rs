@@ -1,6 +1,9 @@
 //! A path to a peer, and the longest packet that it takes, in the form of the socket and of `show --json`.
 
-use crate::status::{PathMtu, PathStatus};
+use crate::{
+    key::to_base64,
+    status::{PathMtu, PathStatus},
+};
 use rustguard_core::paths::State;
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +12,11 @@ use serde::{Deserialize, Serialize};
 pub struct PathView {
     /// The path as it was configured; `null` if the peer has shown the path.
     pub configured: Option<String>,
-    /// The remote endpoint; `null` while its name is not resolved.
+    /// The remote endpoint; `null` while its name is not resolved, and for a path through a peer.
     pub endpoint: Option<String>,
+    /// The public key of the relay, for a path through a peer. Earlier versions do not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<String>,
     /// The local address on the path; `null` if it does not matter.
     pub local: Option<String>,
     /// Whether the path works: `up`, `down` or `unknown`.
@@ -57,6 +63,7 @@ impl From<&PathStatus> for PathView {
         Self {
             configured: path.configured.as_ref().map(ToString::to_string),
             endpoint: path.endpoint.map(|endpoint| endpoint.to_string()),
+            through: path.through.map(|relay| to_base64(&relay.0).to_string()),
             local: path.local.map(|local| local.to_string()),
             state: match path.state {
                 State::Up => PathWord::Up,

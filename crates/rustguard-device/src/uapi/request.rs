@@ -67,6 +67,7 @@ pub fn set_request(update: &Update) -> Zeroizing<String> {
     }
     line(&mut out, "listen_port", update.listen_port);
     line(&mut out, "fwmark", update.fwmark);
+    line(&mut out, "rustguard_forward", update.forward);
     line(&mut out, "replace_peers", update.replace_peers.then_some(true));
     for peer in &update.peers {
         peer_request(&mut out, peer);
@@ -174,6 +175,7 @@ fn device_line(update: &mut Update, key: &str, value: &str) -> Option<()> {
         "listen_port" => update.listen_port = Some(value.parse().ok()?),
         "fwmark" => update.fwmark = Some(parse_mark(value)?),
         "replace_peers" => update.replace_peers = is_true(value)?,
+        "rustguard_forward" => update.forward = Some(value.parse().ok()?),
         _ => return None,
     }
     Some(())
@@ -207,7 +209,11 @@ fn peer_line(peer: &mut PeerUpdate, key: &str, value: &str) -> Option<()> {
             });
         }
         "rustguard_endpoint" if peer.endpoints.len() < MAX_ENDPOINTS => {
-            peer.endpoints.push(EndpointSpec::from(value.parse::<HostPort>().ok()?).into());
+            let endpoint = match value.strip_prefix("via-peer ") {
+                Some(relay) => EndpointSpec::Peer(PublicKey(*key::from_base64(relay).ok()?)),
+                None => EndpointSpec::from(value.parse::<HostPort>().ok()?),
+            };
+            peer.endpoints.push(endpoint.into());
         }
         "rustguard_via" => peer.endpoints.last_mut()?.via = Some(checked_name(value)?),
         "rustguard_weight" => {
@@ -303,6 +309,7 @@ mod tests {
             .persistent_keepalive(Duration::from_secs(25))
             .endpoint(PathSpec::from(EndpointSpec::Name("a.example".into(), 5)).via("eth1"))
             .endpoint(PathSpec::from("[2001:db8::1]:7".parse::<SocketAddr>().unwrap()).policy(PathPolicy::Weighted(3)))
+            .endpoint(EndpointSpec::Peer(key(4)))
             .endpoint(PathSpec::from("192.0.2.1:7".parse::<SocketAddr>().unwrap()).policy(PathPolicy::Pinned))
             .replace_allowed_ips(["10.0.0.0/8".parse().unwrap()])
             .without_allowed_ip("10.1.0.0/16".parse::<IpNet>().unwrap());
@@ -312,6 +319,7 @@ mod tests {
             .listen_port(5)
             .fwmark(6)
             .replace_peers()
+            .forward(true)
             .peer(everything)
             .peer(PeerUpdate::new(key(2)).endpoint("192.0.2.9:1".parse::<SocketAddr>().unwrap()))
             .peer(PeerUpdate::remove(key(3)));
@@ -330,6 +338,7 @@ mod tests {
             "rustguard_via=eth0",
             "rustguard_weight=1",
             "rustguard_endpoint=a.b",
+            "rustguard_endpoint=via-peer office",
             "rustguard_endpoint=a.b:1\nrustguard_via=../x",
             "rustguard_endpoint=a.b:1\nrustguard_weight=0",
         ] {

@@ -7,7 +7,7 @@ use super::{
     routing::RoutingView,
 };
 use crate::{
-    key::{PresharedKey, push_hex},
+    key::{PresharedKey, push_hex, to_base64},
     secrets::Secrets,
     status::{DropCount, PeerStatus, RelayStatus, RoutingStatus, Status},
 };
@@ -46,6 +46,10 @@ pub(super) fn status(status: &Status, secrets: &Secrets, names: bool) -> Zeroizi
         if status.relayed > 0 {
             line(&mut out, "rustguard_relayed", status.relayed);
         }
+        if status.forward {
+            line(&mut out, "rustguard_forward", true);
+            line(&mut out, "rustguard_forwarded", status.forwarded);
+        }
         if status.unannounced > 0 {
             line(&mut out, "rustguard_unannounced", status.unannounced);
         }
@@ -76,6 +80,9 @@ fn peer(out: &mut String, peer: &PeerStatus, preshared_key: Option<&PresharedKey
     }
     if let Some(endpoint) = peer.endpoint {
         line(out, "endpoint", endpoint);
+    }
+    if let Some(relay) = peer.through.filter(|_| names) {
+        line(out, "rustguard_through", &*to_base64(&relay.0));
     }
     if let Some(unresolved) = peer.unresolved.as_ref().filter(|_| names) {
         line(out, "rustguard_unresolved", json(&UnresolvedView::from(unresolved)));
@@ -146,10 +153,12 @@ mod tests {
                 public_key: PublicKey([0xab; 32]),
                 has_preshared_key: false,
                 endpoint: Some(at),
+                through: None,
                 unresolved: None,
                 paths: vec![PathStatus {
                     configured: Some(PathSpec::from(at).policy(PathPolicy::Weighted(2))),
                     endpoint: Some(at),
+                    through: None,
                     local: None,
                     state: State::Up,
                     round_trip: Some(Duration::from_micros(1_500)),
@@ -169,6 +178,8 @@ mod tests {
             }],
             relaying: RelayStatus::Rules("the chain `forward`".into()),
             relayed: 7,
+            forward: true,
+            forwarded: 9,
             unannounced: 8,
             drops: vec![DropCount { reason: DropReason::Forged, packets: 3 }],
             counters: vec![Counter::new("admitted", 4)],
@@ -204,7 +215,7 @@ mod tests {
         let text = &**status(&sample(), &Secrets::default(), true);
         assert!(
             text.contains(
-                "\nrustguard_relay=rules the chain `forward`\nrustguard_relayed=7\nrustguard_unannounced=8\n"
+                "\nrustguard_relay=rules the chain `forward`\nrustguard_relayed=7\nrustguard_forward=true\nrustguard_forwarded=9\nrustguard_unannounced=8\n"
             )
         );
         assert!(text.contains("\nrustguard_name=laptop\n") && text.contains("\nrustguard_drop_forged=3\n"));

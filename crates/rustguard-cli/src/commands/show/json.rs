@@ -31,6 +31,9 @@ pub(in crate::commands) struct JsonDevice<'a> {
     relay_rules: Option<&'a str>,
     /// The number of relayed packets.
     relayed: u64,
+    /// The number of sealed datagrams that were forwarded from peer to peer. Missing where forwarding is off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forwarded: Option<u64>,
     /// The number of accepted packets with a source that the sending router does not announce.
     unannounced: u64,
     /// The number of dropped packets, by reason: those whose peer is known, and the others.
@@ -48,6 +51,9 @@ struct JsonPeer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     preshared_key: Option<Zeroizing<String>>,
     endpoint: Option<&'a str>,
+    /// The public key of the relay through which the peer is reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    through: Option<Zeroizing<String>>,
     /// The name of the endpoint, while it has no address.
     #[serde(skip_serializing_if = "Option::is_none")]
     unresolved: Option<&'a UnresolvedView>,
@@ -86,6 +92,7 @@ pub(in crate::commands) fn device<'a>(interface: &'a str, device: &'a Device, se
         public_key: to_base64(&peer.public_key.0),
         preshared_key: shown(&peer.preshared_key),
         endpoint: peer.endpoint.as_deref(),
+        through: peer.through.map(|relay| to_base64(&relay.0)),
         unresolved: peer.unresolved.as_ref(),
         paths: &peer.paths,
         connection: peer.connection.as_ref(),
@@ -109,6 +116,7 @@ pub(in crate::commands) fn device<'a>(interface: &'a str, device: &'a Device, se
         relay: device.relay.as_deref(),
         relay_rules: device.relay_rules.as_deref(),
         relayed: device.relayed,
+        forwarded: device.forwarded,
         unannounced: device.unannounced,
         dropped: by_reason(&device.drops),
         enrolment: device.counters.iter().map(|(name, count)| (name.as_str(), *count)).collect(),

@@ -30,10 +30,11 @@ pub(super) fn page(devices: &[(String, Device)], secrets: bool, width: usize, pa
 
 /// Describes a path: its endpoint, its state, and its use.
 fn words(path: &PathView) -> String {
-    let mut words = match (&path.configured, &path.endpoint) {
-        (Some(configured), _) => configured.clone(),
-        (None, Some(endpoint)) => endpoint.clone(),
-        (None, None) => "unknown endpoint".to_owned(),
+    let mut words = match (&path.configured, &path.endpoint, &path.through) {
+        (Some(configured), ..) => configured.clone(),
+        (None, Some(endpoint), _) => endpoint.clone(),
+        (None, None, Some(relay)) => format!("via-peer {relay}"),
+        (None, None, None) => "unknown endpoint".to_owned(),
     };
     if let Some(local) = &path.local {
         let _ = write!(words, " from {local}");
@@ -41,7 +42,7 @@ fn words(path: &PathView) -> String {
     words += match path.state {
         PathWord::Up => ", works",
         PathWord::Down => ", does not answer",
-        PathWord::Unknown if path.endpoint.is_none() => ", not resolved",
+        PathWord::Unknown if path.endpoint.is_none() && path.through.is_none() => ", not resolved",
         PathWord::Unknown => ", not known to work",
     };
     if let Some(us) = path.round_trip_us.filter(|_| path.state == PathWord::Up) {
@@ -238,6 +239,7 @@ mod tests {
             relay: Some("rules".to_owned()),
             relay_rules: Some("the chain `x`".to_owned()),
             relayed: 12,
+            forwarded: None,
             unannounced: 5,
             drops: vec![("empty".to_owned(), 2), ("forged".to_owned(), 3), ("multicast".to_owned(), 4)],
             counters: vec![("admitted".to_owned(), 4)],
@@ -312,6 +314,7 @@ mod tests {
                 PathView {
                     configured: Some(endpoint.clone()),
                     endpoint: Some(endpoint.clone()),
+                    through: None,
                     local: Some(address.to_owned()),
                     state: PathWord::Up,
                     round_trip_us: Some(u64::MAX),
