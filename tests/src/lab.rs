@@ -5,12 +5,16 @@ use crate::{
     programs,
 };
 use anyhow::{Context, Result, ensure};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::{
     fs,
     io::Write,
-    os::unix::fs::PermissionsExt,
+    net::{ToSocketAddrs, UdpSocket},
+    os::{fd::AsFd, unix::fs::PermissionsExt},
+    panic::resume_unwind,
     path::{Path, PathBuf},
     process::Command,
+    thread,
     time::Duration,
 };
 use tempfile::TempDir;
@@ -259,6 +263,25 @@ impl Node {
         let ended = self.end_of(self.rustguard()?.args(["show", interface, "--json"]))?;
         let shown: serde_json::Value = serde_json::from_str(&ended.stdout).with_context(|| ended.to_string())?;
         Ok(shown[0].clone())
+    }
+
+    /// Runs a function on a thread that is in the namespace. Sockets that it makes stay there.
+    pub fn inside<T: Send>(&self, body: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let namespace = fs::File::open(Path::new("/run/netns").join(&self.name))?;
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+                body()
+            });
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
+    /// A UDP socket in the namespace. Waiting for a datagram fails after ten seconds.
+    pub fn udp(&self, at: impl ToSocketAddrs + Send) -> Result<UdpSocket> {
+        let socket = self.inside(|| Ok(UdpSocket::bind(at)?))?;
+        socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+        Ok(socket)
     }
 
     /// A command that runs the program under test in the namespace.

@@ -1,0 +1,353 @@
+//! The laboratory itself: each kind of router does with plain datagrams what its name says.
+use anyhow::{Context, Result, ensure};
+use rustguard_tests::{Host, Internet, Ip, Lab, Nat, Site, scenario};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket},
+};
+
+/// The port of the member's socket and of the hosts' sockets.
+const PORT: u16 = 51_820;
+
+/// A site with one member, and three hosts. Each has a socket.
+struct Around {
+    internet: Internet,
+    site: Site,
+    member: UdpSocket,
+    hosts: Vec<(Host, UdpSocket)>,
+}
+
+impl Around {
+    fn new(lab: &Lab, nat: Nat) -> Result<Self> {
+        let mut internet = Internet::new(lab)?;
+        let mut hosts = Vec::new();
+        for name in ["one", "two", "three"] {
+            let host = internet.host(lab, name, Ip::Both)?;
+            let socket = host.node.udp((Ipv6Addr::UNSPECIFIED, PORT))?;
+            hosts.push((host, socket));
+        }
+        let site = internet.site(lab, "home", nat, Ip::Both, 1)?;
+        let member = site.members[0].udp((Ipv6Addr::UNSPECIFIED, PORT))?;
+        Ok(Self { internet, site, member, hosts })
+    }
+
+    /// The source that a host sees when the member sends to it.
+    fn seen(&self, host: usize) -> Result<SocketAddr> {
+        let (at, socket) = &self.hosts[host];
+        send(&self.member, at.at(PORT), "to a host")?;
+        received(socket, "to a host")
+    }
+
+    /// Whether the member gets what a host sends to this place. After it, a host that the member has just sent to sends
+    /// something that does arrive.
+    fn gets(&self, from: usize, to: SocketAddr) -> Result<bool> {
+        send(&self.hosts[from].1, to, "unasked")?;
+        let known = self.seen(0)?;
+        send(&self.hosts[0].1, known, "an answer")?;
+        let (first, _) = any(&self.member)?;
+        if first == "unasked" {
+            received(&self.member, "an answer")?;
+        }
+        Ok(first == "unasked")
+    }
+}
+
+fn send(socket: &UdpSocket, to: SocketAddr, text: &str) -> Result<()> {
+    let to = match to.ip() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), to.port()),
+        IpAddr::V6(_) => to,
+    };
+    socket.send_to(text.as_bytes(), to).with_context(|| format!("send \"{text}\" to {to}"))?;
+    Ok(())
+}
+
+/// The next datagram and its source.
+fn any(socket: &UdpSocket) -> Result<(String, SocketAddr)> {
+    let mut buffer = [0; 100];
+    let (n, from) = socket.recv_from(&mut buffer).context("no datagram")?;
+    Ok((String::from_utf8_lossy(&buffer[..n]).into_owned(), SocketAddr::new(from.ip().to_canonical(), from.port())))
+}
+
+/// The source of the next datagram, which has this text.
+fn received(socket: &UdpSocket, text: &str) -> Result<SocketAddr> {
+    let (got, from) = any(socket)?;
+    ensure!(got == text, "\"{got}\" from {from} instead of \"{text}\"");
+    Ok(from)
+}
+
+fn around(lab: &Lab, nat: Nat, body: impl FnOnce(&mut Around) -> Result<()>) -> Result<()> {
+    if lab.has("conntrack", "conntrack")? { body(&mut Around::new(lab, nat)?) } else { Ok(()) }
+}
+
+#[test]
+fn without_nat_anybody_reaches_a_member() {
+    scenario(|lab| {
+        around(lab, Nat::None, |around| {
+            let own = (around.site.inside_v4(1), PORT).into();
+            ensure!(around.gets(1, own)?, "IPv4");
+            ensure!(around.gets(2, (around.site.inside_v6(1), PORT).into())?, "IPv6");
+            ensure!(around.seen(0)? == own);
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn a_firewall_lets_in_whom_a_member_has_asked() {
+    scenario(|lab| {
+        around(lab, Nat::Firewall, |around| {
+            let own = (around.site.inside_v4(1), PORT).into();
+            ensure!(around.seen(0)? == own, "no translation");
+            ensure!(!around.gets(1, own)?);
+            around.seen(1)?;
+            ensure!(around.gets(1, own)?);
+            around.site.forget()?;
+            ensure!(!around.gets(1, own)?, "forgotten");
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn ipv6_is_filtered_and_not_translated() {
+    scenario(|lab| {
+        around(lab, Nat::PortKept, |around| {
+            let own = (around.site.inside_v6(1), PORT).into();
+            ensure!(!around.gets(1, own)?);
+            let (host, socket) = &around.hosts[1];
+            send(&around.member, host.at_v6(PORT), "over IPv6")?;
+            ensure!(received(socket, "over IPv6")? == own);
+            ensure!(around.gets(1, own)?);
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn masquerade_keeps_the_port_for_each_endpoint_and_filters_by_endpoint() {
+    scenario(|lab| {
+        around(lab, Nat::PortKept, |around| {
+            let outside = SocketAddr::new(around.site.outside(), PORT);
+            ensure!(around.seen(0)? == outside && around.seen(1)? == outside);
+            ensure!(around.gets(1, outside)?, "it has been asked");
+            ensure!(!around.gets(2, outside)?, "it has not been asked");
+            // The unasked packet has left nothing that would change the port towards its sender.
+            ensure!(around.seen(2)? == outside);
+            around.site.forget()?;
+            ensure!(!around.gets(1, outside)?, "forgotten");
+            ensure!(around.seen(1)? == outside, "the same port again");
+            Ok(())
+        })
+    });
+}
+
+/// Each endpoint sees another port, and a router that forgets takes yet another.
+fn another_port_for_each(around: &mut Around) -> Result<()> {
+    let all = |around: &Around| (0..3).map(|host| around.seen(host)).collect::<Result<Vec<_>>>();
+    let (before, again) = (all(around)?, all(around)?);
+    ensure!(before == again, "while it remembers, it keeps its choice: {before:?}, {again:?}");
+    around.site.forget()?;
+    let after = all(around)?;
+    // Six choices of 64,000 ports. All the same would be an accident of 1 : 10^24.
+    let ports: BTreeSet<u16> = before.iter().chain(&after).map(SocketAddr::port).collect();
+    ensure!(ports.len() > 2, "{ports:?}");
+    ensure!(before.iter().chain(&after).all(|seen| seen.ip() == around.site.outside()));
+    ensure!(!around.gets(2, after[1])?, "the port for another host");
+    ensure!(around.gets(1, after[1])?);
+    Ok(())
+}
+
+#[test]
+fn masquerade_random_takes_another_port_for_each_endpoint() {
+    scenario(|lab| around(lab, Nat::Random, another_port_for_each));
+}
+
+#[test]
+fn masquerade_fully_random_takes_another_port_for_each_endpoint() {
+    scenario(|lab| around(lab, Nat::FullyRandom, another_port_for_each));
+}
+
+#[test]
+fn the_address_outside_can_depend_on_the_endpoint() {
+    scenario(|lab| {
+        around(lab, Nat::PerDestination, |around| {
+            for host in 0..3 {
+                let IpAddr::V4(to) = around.hosts[host].0.at(PORT).ip() else { unreachable!("`at` is for IPv4") };
+                let odd = to.octets()[3] % 2 == 1;
+                let outside = if odd { around.site.outside_second() } else { around.site.outside() };
+                let seen = around.seen(host)?;
+                ensure!(seen == SocketAddr::new(outside, PORT), "{to} sees {seen}");
+                ensure!(around.gets(host, seen)?);
+            }
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn a_full_cone_lets_in_anybody() {
+    scenario(|lab| {
+        around(lab, Nat::FullCone, |around| {
+            let outside = SocketAddr::new(around.site.outside(), PORT);
+            ensure!(!around.gets(1, outside)?, "before the member has sent anything");
+            ensure!(around.seen(0)? == outside);
+            ensure!(around.gets(1, outside)? && around.gets(2, outside)?);
+            around.site.forget()?;
+            send(&around.hosts[1].1, outside, "unasked")?;
+            ensure!(around.seen(0)? == outside);
+            send(&around.hosts[0].1, outside, "an answer")?;
+            received(&around.member, "an answer").context("forgotten")?;
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn blocked_udp_reaches_admitted_hosts_only() {
+    scenario(|lab| {
+        around(lab, Nat::UdpBlocked, |around| {
+            around.site.admit(&around.hosts[0].0)?;
+            let (other, socket) = &around.hosts[1];
+            send(&around.member, other.at(PORT), "stopped")?;
+            send(&around.member, other.at_v6(PORT), "stopped")?;
+            let outside = around.seen(0)?;
+            send(&around.hosts[0].1, outside, "an answer")?;
+            received(&around.member, "an answer")?;
+            // The first that this host gets is what is sent after the host is admitted.
+            around.site.admit(other)?;
+            send(&around.member, other.at(PORT), "through")?;
+            received(socket, "through")?;
+            Ok(())
+        })
+    });
+}
+
+/// Two members: by the addresses that they have, by those outside with and without hairpin.
+#[test]
+fn two_members_behind_one_router() {
+    scenario(|lab| {
+        let mut internet = Internet::new(lab)?;
+        let host = internet.host(lab, "one", Ip::V4)?;
+        let site = internet.site(lab, "home", Nat::PortKept, Ip::V4, 2)?;
+        let (at_host, a, b) = (
+            host.node.udp((Ipv6Addr::UNSPECIFIED, PORT))?,
+            site.members[0].udp((Ipv6Addr::UNSPECIFIED, PORT))?,
+            site.members[1].udp((Ipv6Addr::UNSPECIFIED, PORT + 1))?,
+        );
+        let own: SocketAddr = (site.inside_v4(2), PORT + 1).into();
+        send(&a, own, "in one LAN")?;
+        ensure!(received(&b, "in one LAN")? == (site.inside_v4(1), PORT).into());
+        site.isolate()?;
+        send(&a, own, "stopped")?;
+        // Both get a port outside.
+        let mut outside = Vec::new();
+        for socket in [&a, &b] {
+            send(socket, host.at(PORT), "to a host")?;
+            outside.push(received(&at_host, "to a host")?);
+        }
+        let expected = [PORT, PORT + 1].map(|port| SocketAddr::new(site.outside(), port));
+        ensure!(outside == expected, "{outside:?}");
+        send(&a, outside[1], "stopped")?;
+        site.hairpin()?;
+        // The connection that was tracked without the rule would keep it from having an effect.
+        site.router.run(&["conntrack", "-F"])?;
+        send(&a, outside[1], "by hairpin")?;
+        ensure!(received(&b, "by hairpin")? == outside[0], "the source is outside too");
+        send(&b, outside[0], "back")?;
+        ensure!(received(&a, "back")? == outside[1]);
+        Ok(())
+    });
+}
+
+/// Two members send to each other's place outside, as a host has seen it, and the first then answers to where the second
+/// has come from. Returns whether both get through.
+fn punched(lab: &Lab, nats: [Nat; 2]) -> Result<bool> {
+    let mut internet = Internet::new(lab)?;
+    let host = internet.host(lab, "one", Ip::V4)?;
+    let at_host = host.node.udp((Ipv6Addr::UNSPECIFIED, PORT))?;
+    let mut ends = Vec::new();
+    for (name, nat) in ["home", "office"].into_iter().zip(nats) {
+        let site = internet.site(lab, name, nat, Ip::V4, 1)?;
+        let socket = site.members[0].udp((Ipv6Addr::UNSPECIFIED, PORT))?;
+        send(&socket, host.at(PORT), "to a host")?;
+        let seen = received(&at_host, "to a host")?;
+        ends.push((socket, seen));
+    }
+    let [(a, at_a), (b, at_b)] = &ends[..] else { unreachable!("two sites") };
+    // The source of what comes before something that does arrive.
+    let before_the_end = |socket, seen| -> Result<Option<SocketAddr>> {
+        send(&at_host, seen, "the end")?;
+        let (text, from) = any(socket)?;
+        if text == "the end" {
+            return Ok(None);
+        }
+        received(socket, "the end")?;
+        Ok(Some(from))
+    };
+    send(a, *at_b, "opens")?;
+    send(b, *at_a, "there")?;
+    let there = before_the_end(a, *at_a)?;
+    // With a full cone at the other end, the first datagram has arrived already.
+    before_the_end(b, *at_b)?;
+    send(a, there.unwrap_or(*at_b), "back")?;
+    let back = before_the_end(b, *at_b)?;
+    println!("{nats:?}: there from {there:?}, back from {back:?}");
+    Ok(there.is_some() && back.is_some())
+}
+
+#[test]
+fn two_routers_that_keep_ports_open_for_each_other() {
+    scenario(|lab| {
+        ensure!(punched(lab, [Nat::PortKept, Nat::PortKept])?);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_router_with_random_ports_opens_for_a_full_cone_only() {
+    scenario(|lab| {
+        ensure!(punched(lab, [Nat::FullCone, Nat::FullyRandom])?);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_router_with_random_ports_does_not_open_for_one_that_filters() {
+    scenario(|lab| {
+        ensure!(!punched(lab, [Nat::PortKept, Nat::FullyRandom])?);
+        Ok(())
+    });
+}
+
+#[test]
+fn sites_move_and_links_fail() {
+    scenario(|lab| {
+        around(lab, Nat::FullCone, |around| {
+            let before = around.seen(0)?;
+            let Around { internet, site, .. } = around;
+            internet.move_site(site)?;
+            let after = around.seen(0)?;
+            ensure!(
+                after == SocketAddr::new(around.site.outside(), PORT) && after.ip() != before.ip(),
+                "{before}, {after}"
+            );
+            ensure!(around.gets(1, after)?, "it works as before");
+            ensure!(!around.gets(2, before)?, "nobody is at the old address");
+            let (host, socket) = &around.hosts[2];
+            let stopped = |from: IpAddr| -> Result<()> {
+                send(&around.member, SocketAddr::new(from, PORT), "stopped")?;
+                send(socket, after, "stopped")
+            };
+            around.internet.block("home", "three")?;
+            stopped(host.v4.into())?;
+            stopped(host.v6.into())?;
+            around.internet.unblock("home", "three")?;
+            around.internet.unplug("three")?;
+            stopped(host.v4.into())?;
+            around.internet.plug("three")?;
+            around.seen(2)?;
+            ensure!(around.gets(2, after)?);
+            Ok(())
+        })
+    });
+}
