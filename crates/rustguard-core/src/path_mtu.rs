@@ -21,6 +21,9 @@
 //!
 //! Numbers are little-endian. Like the probes of [`paths`](crate::paths), these are texts of transport messages that are no IP packets:
 //! stock peers and older RustGuards drop them without an answer, and are not probed further. A reply is never longer than its request.
+//!
+//! A short request also serves as a *ping* ([`Probe::ping`]): whoever answers it keeps nothing of it. The numbers of pings and those of
+//! checks do not overlap.
 
 use crate::{
     bytes::{field, put},
@@ -33,6 +36,8 @@ use core::time::Duration;
 pub const SHORT: u16 = 16;
 
 const MAGIC: [u8; 3] = [b'R', b'G', 1];
+/// The bit that the numbers of pings have, and those of checks do not.
+const PING: u32 = 1 << 31;
 const REQUEST: u8 = 3;
 const REPLY: u8 = 4;
 
@@ -67,6 +72,19 @@ pub struct Probe {
     pub number: u32,
     /// The bytes of the request.
     pub len: u16,
+}
+
+impl Probe {
+    /// A ping: a request of the shortest length, asked for its round trip. 31 bits of `number` make it recognisable. Where they are random,
+    /// the peer cannot answer before it was asked.
+    pub const fn ping(number: u32) -> Self {
+        Self { number: number | PING, len: SHORT }
+    }
+
+    /// Whether this is a ping, or the reply to one.
+    pub const fn is_ping(&self) -> bool {
+        self.number & PING != 0
+    }
 }
 
 /// Whether the text of a transport message is about the path MTU, going by its first bytes.
@@ -232,7 +250,7 @@ impl PathMtu {
             Step::Search(low, high) => low.midpoint(high),
             Step::Found(len) => len,
         };
-        self.number = self.number.wrapping_add(1);
+        self.number = (self.number + 1) % PING;
         let probe = Probe { number: self.number, len };
         Some(self.send(Waiting { probe, sent: now, tries: 1 }, now))
     }

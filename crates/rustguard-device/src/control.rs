@@ -12,6 +12,7 @@
 //! | several paths to a peer | [`paths::peer_paths`] | [`paths`] |
 //! | the longest packet that reaches a peer | in [`peer`] | [`path_mtu`] |
 //! | the way to a peer, our own address on it | [`sources::source`] | [`sources`], [`greetings`] |
+//! | pings that wait for their answers | [`ping`] | [`ping`] |
 //! | the routing engine | [`engine::host`] | [`engine`] |
 //! | what may be relayed | [`relay`] | [`run`] |
 //! | whether peers can be talked to, and why not | [`connection::link`] | [`connection`] |
@@ -29,6 +30,7 @@ mod path_mtu;
 mod paths;
 mod peer;
 mod peer_log;
+mod ping;
 mod race;
 mod relay;
 mod resolve;
@@ -60,6 +62,7 @@ use greetings::Greetings;
 use paths::peer_paths::Schedule;
 use peer::Peer;
 use peer_log::{Line, PeerLog, Topic};
+use ping::Pings;
 use relay::RelayPolicy;
 use resolver::Resolver;
 use run::Wakers;
@@ -87,6 +90,8 @@ struct Control<B: Binder> {
     path_schedule: Schedule,
     /// When peers' path MTUs are to be probed.
     path_mtu_schedule: Schedule,
+    /// Pings that wait for their answers.
+    pings: Pings,
     /// When initiations are sent to other addresses of an endpoint's name.
     race_schedule: Schedule,
     peer_log: PeerLog,
@@ -162,6 +167,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         engine_host,
         path_schedule: Schedule::new(),
         path_mtu_schedule: Schedule::new(),
+        pings: Pings::default(),
         race_schedule: Schedule::new(),
         peer_log: PeerLog::default(),
         shared,

@@ -8,12 +8,14 @@ use crate::{
     event::{Event, Events},
     foreign::Datagram,
     interface::Interface,
+    ping::{LONGEST, PingError, Pong},
     secrets::Secrets,
     settings::Settings,
     status::{RoutingStatus, Status},
 };
+use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::TunQueue;
-use std::{sync::Arc, thread::JoinHandle};
+use std::{sync::Arc, thread::JoinHandle, time::Duration};
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 
 /// A running tunnel. Dropping it stops the threads, closes the sockets and erases every key.
@@ -70,6 +72,14 @@ impl Device {
     /// The same as [`DeviceHandle::network_changed`].
     pub async fn network_changed(&self) {
         self.handle.network_changed().await;
+    }
+
+    /// The same as [`DeviceHandle::ping`].
+    ///
+    /// # Errors
+    /// See [`PingError`].
+    pub async fn ping(&self, peer: &PublicKey, timeout: Duration) -> Result<Pong, PingError> {
+        self.handle.ping(peer, timeout).await
     }
 
     /// The events from now on.
@@ -155,6 +165,22 @@ impl DeviceHandle {
     pub async fn send(&self, datagram: Datagram) {
         // A device that has ended sends nothing.
         let _ = self.commands.send(Command::Send(datagram)).await;
+    }
+
+    /// Asks a peer's RustGuard for an answer, inside the session: how long it takes, and by which way it comes. Without a session, a
+    /// handshake comes first. Waits for at most `timeout`, and never for more than ten seconds. A ping counts as data: it keeps a session
+    /// and its paths in use, and reaches no host behind the peer.
+    ///
+    /// The request has 16 bytes inside the session and so has the answer. Stock WireGuard drops such a request, as it drops every text
+    /// that is no IP packet. Dropping the future ends the ping.
+    ///
+    /// # Errors
+    /// See [`PingError`].
+    pub async fn ping(&self, peer: &PublicKey, timeout: Duration) -> Result<Pong, PingError> {
+        let (answer, answered) = oneshot::channel();
+        let command = Command::Ping(*peer, timeout.min(LONGEST), answer);
+        self.commands.send(command).await.map_err(|_| PingError::Closed)?;
+        answered.await.map_err(|_| PingError::Closed)?
     }
 
     /// The state of the routing engine; `None` once the device has ended.

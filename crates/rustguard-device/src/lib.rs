@@ -58,6 +58,7 @@ mod kernel;
 pub mod kernel;
 pub mod key;
 mod path_set;
+mod ping;
 pub mod prelude;
 mod relay;
 mod secrets;
@@ -82,6 +83,7 @@ pub use foreign::{Datagram, Datagrams};
 pub use interface::Interface;
 pub use ipnet;
 pub use key::PresharedKey;
+pub use ping::{PingError, Pong};
 pub use relay::Relay;
 pub use rustguard_core as core;
 pub use rustguard_core::{
@@ -96,7 +98,7 @@ pub use settings::DEFAULT_MTU;
 pub use status::{
     AnnouncementStatus, Cause, Connection, Counter, DropCount, NeighbourStatus, OriginName, PathMtu, PathStatus,
     PeerLabel, PeerStatus, Problem, RelayStatus, Route, RouteStatus, RouterId, RoutingStatus, Status,
-    UnresolvedEndpoint,
+    UnresolvedEndpoint, Way,
 };
 
 /// Registers this process for `membarrier(2)`, which the tables of sessions need. To call it is optional.

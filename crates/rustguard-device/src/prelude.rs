@@ -2,7 +2,8 @@
 
 pub use crate::{
     AllowedIpChange, Change, CloseReason, Device, DeviceHandle, DropReason, EndpointSpec, Event, Events, MemoryBinder,
-    PathSpec, PeerStatus, PeerUpdate, PresharedKey, Relay, StartError, Status, Update, UpdateError,
+    PathSpec, PeerStatus, PeerUpdate, PingError, Pong, PresharedKey, Relay, StartError, Status, Update, UpdateError,
+    Way,
 };
 pub use ipnet::IpNet;
 pub use rustguard_crypto::x25519::{PublicKey, StaticSecret};

@@ -3,6 +3,7 @@
 mod connection;
 mod problem;
 mod routing;
+mod way;
 
 use crate::{config::PathSpec, drops::DropReason};
 pub use connection::Connection;
@@ -16,6 +17,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
+pub use way::Way;
 
 /// The state of a device.
 #[derive(Clone, Debug, Default)]
@@ -165,6 +167,12 @@ impl PeerStatus {
     /// How many packets from or to the peer were dropped for this reason since it was added.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         dropped(&self.drops, reason)
+    }
+
+    /// How datagrams to the peer travel; `None` while nobody knows where it is.
+    pub fn way(&self) -> Option<Way> {
+        let direct = self.endpoint.map(Way::Direct);
+        self.through.map(Way::Through).or(direct)
     }
 
     /// A peer that nothing is known of yet.

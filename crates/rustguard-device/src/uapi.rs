@@ -6,6 +6,7 @@
 
 mod connection;
 mod path;
+mod ping;
 mod request;
 mod response;
 mod routing;
@@ -13,6 +14,7 @@ mod server;
 
 pub use connection::{ConnectionView, ProblemView, UnresolvedView};
 pub use path::{PathMtuView, PathView, PathWord};
-pub use request::{Errno, Request, parse, set_request};
+pub use ping::{PingView, WayView};
+pub use request::{Errno, Request, parse, ping_request, set_request};
 pub use routing::{LearnedView, NeighbourView, RouteView, RoutingView};
 pub use server::{SOCKET_DIR, Server, ServerError, clean_up};

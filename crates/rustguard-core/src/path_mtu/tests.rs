@@ -190,3 +190,22 @@ fn other_texts_are_no_messages() {
     }
     assert!(!crate::paths::is_probe(&text) && !is_message(&[1, b'R', b'G', 1]));
 }
+
+#[test]
+fn a_ping_is_answered_and_no_check_takes_its_reply() {
+    let ping = Probe::ping(1);
+    assert!(ping.is_ping());
+    let text = Message::Request(ping).to_bytes();
+    assert_eq!(Message::parse(&text), Some(Message::Request(ping)));
+    assert_eq!(Message::Reply(ping).to_bytes().len(), text.len());
+
+    let mut checks = PathMtu::default();
+    let now = Instant::from_nanos(1);
+    // The numbers of checks begin again before they reach those of pings.
+    checks.number = u32::MAX >> 1;
+    checks.traffic(1_420, now);
+    let Some(Message::Request(first)) = checks.tick(now + SETTLE) else { panic!("no request") };
+    assert!(!first.is_ping());
+    checks.reply(Probe::ping(first.number), now + SETTLE);
+    assert_eq!(checks.step, Step::Short, "the answer to a ping is no answer to a check");
+}

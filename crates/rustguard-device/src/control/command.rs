@@ -5,10 +5,12 @@ use crate::{
     error::CloseReason,
     event::Event,
     foreign::Datagram,
+    ping::{PingError, Pong},
     secrets::Secrets,
     status::{RoutingStatus, Status},
 };
-use std::sync::Arc;
+use rustguard_crypto::x25519::PublicKey;
+use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, broadcast, mpsc, oneshot, watch};
 
 /// Commands that may wait.
@@ -25,6 +27,8 @@ pub(crate) enum Command {
     /// The status with the secrets of the same moment.
     StatusWithSecrets(oneshot::Sender<(Status, Secrets)>),
     Routing(oneshot::Sender<RoutingStatus>),
+    /// Asks this peer for an answer, and waits for as long.
+    Ping(PublicKey, Duration, oneshot::Sender<Result<Pong, PingError>>),
     HandshakeNow,
     NetworkChanged,
     Send(Datagram),

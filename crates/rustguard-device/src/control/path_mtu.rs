@@ -13,6 +13,7 @@ use rustguard_core::{
     session::OVERHEAD,
     time::Instant,
 };
+use rustguard_tun::Endpoint;
 use std::{net::SocketAddr, sync::atomic::Ordering::Relaxed};
 
 /// Bytes that must have been sent for a check to begin. With fewer, no long packet was among them, and a peer that only listens to us
@@ -32,9 +33,10 @@ impl<B: Binder> Control<B> {
 
     /// A peer asks about a length, or answers. It is answered where it is known to be, and not where the datagram came from: the source
     /// of a datagram is the one thing in it that is not authentic.
-    pub(super) fn path_mtu_message(&mut self, peer: PeerId, message: Message) {
+    pub(super) fn path_mtu_message(&mut self, peer: PeerId, from: &Endpoint, message: Message) {
         match message {
             Message::Request(probe) => self.send_path_mtu(peer, Message::Reply(probe)),
+            Message::Reply(probe) if probe.is_ping() => self.pong(peer, from, probe),
             Message::Reply(probe) => {
                 let problem = self.peers.get(&peer).and_then(|entry| self.path_mtu_problem(entry));
                 let Some(entry) = self.peers.get_mut(&peer) else { return };

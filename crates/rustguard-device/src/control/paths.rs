@@ -15,7 +15,7 @@ use crate::{
     event::Event,
     interface::interface_index,
     path_set::{PathSet, endpoint, place},
-    status::PathStatus,
+    status::{PathStatus, Way},
 };
 use peer_paths::{ConfiguredEndpoint, PeerPaths};
 use portable_atomic::Ordering::Relaxed;
@@ -286,6 +286,11 @@ pub(super) fn report(entry: &Peer) -> Vec<PathStatus> {
             weight: path.weight,
         })
         .collect()
+}
+
+/// How datagrams to the peer travel; `None` while nobody knows where it is.
+pub(super) fn way(entry: &Peer) -> Option<Way> {
+    entry.endpoint().map(|endpoint| Way::Direct(endpoint.remote))
 }
 
 fn seen(entry: &Peer) -> Seen {

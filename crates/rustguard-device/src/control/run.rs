@@ -157,6 +157,7 @@ impl<B: Binder> Control<B> {
                 self.engine_host.deadline(),
                 self.paths_deadline(),
                 self.path_mtu_deadline(),
+                self.pings.deadline(),
                 self.race_deadline(),
                 self.peer_log.deadline(),
                 self.greetings_deadline(),
@@ -187,7 +188,7 @@ impl<B: Binder> Control<B> {
             }
             Message::Notice(notice) => return self.notice(notice),
             Message::Probe(peer, from, ProbeMessage::Path(probe)) => self.probe(peer, &from, &probe),
-            Message::Probe(peer, _, ProbeMessage::PathMtu(message)) => self.path_mtu_message(peer, message),
+            Message::Probe(peer, from, ProbeMessage::PathMtu(message)) => self.path_mtu_message(peer, &from, message),
             Message::Time => self.tick(),
             Message::Handshake(datagram) => self.handshake(&datagram),
             Message::HandshakeRequest(peer) => self.handshake_requested(peer),
@@ -218,6 +219,7 @@ impl<B: Binder> Control<B> {
             Command::IsUp(answer) => drop(answer.send(!self.sockets.are_closed())),
             Command::StatusWithSecrets(answer) => drop(answer.send((self.status(), self.secrets()))),
             Command::Routing(answer) => drop(answer.send(self.routing_status())),
+            Command::Ping(peer, timeout, answer) => self.ping(&peer, timeout, answer),
             Command::HandshakeNow => self.handshake_now(),
             Command::NetworkChanged => self.changed_by_embedder(),
             Command::Send(Datagram { endpoint, bytes }) => {
@@ -235,6 +237,7 @@ impl<B: Binder> Control<B> {
         self.engine_tick();
         self.paths_tick();
         self.path_mtu_tick();
+        self.pings.expire(now().instant);
         self.race_tick();
         self.links_tick();
         while let Some(line) = self.peer_log.next(now().instant) {

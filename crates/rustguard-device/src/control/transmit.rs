@@ -26,6 +26,8 @@ pub(super) enum Payload {
     Keepalive,
     /// A packet of the routing engine's.
     Engine,
+    /// A ping, which counts as data: somebody asked for it, and waits for the answer.
+    Ping,
     /// A probe, for this endpoint and no other.
     Probe(Endpoint),
 }
@@ -54,6 +56,8 @@ impl<B: Binder> Control<B> {
             self.send_waiting(&shared, sealer, &mut waiting);
         }
         shared.sealer.store(sealer);
+        drop(waiting);
+        self.send_pings(peer);
     }
 
     fn send_waiting(&mut self, peer: &PeerShared, sealer: &Sealer, waiting: &mut Waiting) {
@@ -109,7 +113,7 @@ impl<B: Binder> Control<B> {
         let Some(endpoint) = (if let Payload::Probe(to) = text { Some(to) } else { active() }) else {
             return self.shared.dropped(&shared, DropReason::NoEndpoint, 1);
         };
-        if !matches!(text, Payload::Keepalive) {
+        if !matches!(text, Payload::Keepalive | Payload::Ping) {
             entry.overhead_tx += (packet.len() + OVERHEAD) as u64;
         }
         let Some(reserved) = sealer.reserve(now.instant, 1) else {

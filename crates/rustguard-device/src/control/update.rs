@@ -6,6 +6,7 @@ use crate::{
     config::{AllowedIpChange, Change, PeerUpdate, Update, UpdateError},
     drops::DropReason,
     event::Event,
+    ping::PingError,
     shared::{peer::PeerShared, table::Table},
 };
 use rustguard_core::node::{AddPeerError, PeerConfig, PeerId};
@@ -66,6 +67,7 @@ impl<B: Binder> Control<B> {
             tracing::info!("the interface was set down: the UDP port is closed, and sessions end");
             self.node.stop(&mut self.actions);
             self.links_stop();
+            self.pings.end(|_| true, PingError::Down);
         }
     }
 
@@ -203,6 +205,7 @@ impl<B: Binder> Control<B> {
             self.forget_paths(peer, &entry);
             self.forget_path_mtu(peer, &entry);
             self.leave_race(peer, &entry);
+            self.pings.end(|ping| ping.peer == peer, PingError::UnknownPeer);
             self.tell_endpoints(peer);
             self.peer_log.forget(peer);
         }

@@ -29,6 +29,13 @@ pub enum Request {
     },
     /// Asks for the routing engine's state, in JSON: `get=rustguard-routing`.
     GetRouting,
+    /// Pings a peer: `get=rustguard-ping`, with `public_key` and `timeout_ms`.
+    Ping {
+        /// The peer.
+        peer: PublicKey,
+        /// How long to wait for the answer.
+        timeout: Duration,
+    },
     /// Changes the configuration: `set=1`.
     Set(Box<Update>),
 }
@@ -72,6 +79,14 @@ pub fn set_request(update: &Update) -> Zeroizing<String> {
     for peer in &update.peers {
         peer_request(&mut out, peer);
     }
+    out
+}
+
+/// The request that pings a peer, without the blank line at the end.
+pub fn ping_request(peer: &PublicKey, timeout: Duration) -> String {
+    let mut out = String::from("get=rustguard-ping\n");
+    secret(&mut out, "public_key", &peer.0);
+    line(&mut out, "timeout_ms", Some(timeout.as_millis()));
     out
 }
 
@@ -144,9 +159,23 @@ pub fn parse(text: &str) -> Result<Request, Errno> {
         Some("get=1") => Ok(Request::Get { names: false }),
         Some("get=rustguard-routing") => Ok(Request::GetRouting),
         Some("get=rustguard") => Ok(Request::Get { names: true }),
+        Some("get=rustguard-ping") => parse_ping(lines),
         Some("set=1") => parse_set(lines).map(|update| Request::Set(Box::new(update))),
         _ => Err(Errno::EPROTO),
     }
+}
+
+fn parse_ping<'a>(lines: impl Iterator<Item = &'a str>) -> Result<Request, Errno> {
+    let (mut peer, mut timeout) = (None, None);
+    for line in lines {
+        match line.split_once('=').ok_or(Errno::EPROTO)? {
+            ("public_key", value) => peer = Some(PublicKey(*key::from_hex(value).ok_or(Errno::EINVAL)?)),
+            ("timeout_ms", value) => timeout = value.parse().ok().map(Duration::from_millis),
+            _ => return Err(Errno::EINVAL),
+        }
+    }
+    let (Some(peer), Some(timeout)) = (peer, timeout) else { return Err(Errno::EINVAL) };
+    Ok(Request::Ping { peer, timeout })
 }
 
 fn parse_set<'a>(lines: impl Iterator<Item = &'a str>) -> Result<Update, Errno> {
@@ -272,7 +301,7 @@ mod tests {
     fn set(text: &str) -> Result<Update, Errno> {
         match parse(text)? {
             Request::Set(update) => Ok(*update),
-            Request::Get { .. } | Request::GetRouting => panic!("a get"),
+            Request::Get { .. } | Request::GetRouting | Request::Ping { .. } => panic!("a get"),
         }
     }
 
@@ -370,6 +399,27 @@ mod tests {
             ("set=1\nreplace_peers=false", Errno::EINVAL),
         ] {
             assert_eq!(set(text).err(), Some(errno), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_ping_needs_a_peer_and_a_time() {
+        let (peer, timeout) = (PublicKey([0xab; 32]), Duration::from_millis(1_500));
+        let text = ping_request(&peer, timeout);
+        assert_eq!(text, format!("get=rustguard-ping\npublic_key={}\ntimeout_ms=1500\n", "ab".repeat(32)));
+        let Ok(Request::Ping { peer: parsed, timeout: time }) = parse(&text) else { panic!("{text}") };
+        assert_eq!((parsed, time), (peer, timeout));
+        let key = format!("public_key={}", "ab".repeat(32));
+        for (lines, errno) in [
+            ("timeout_ms=1", Errno::EINVAL),
+            (&*key, Errno::EINVAL),
+            (&*format!("{key}\ntimeout_ms=-1"), Errno::EINVAL),
+            (&*format!("{key}\ntimeout_ms=1\ncount=7"), Errno::EINVAL),
+            ("public_key=ab\ntimeout_ms=1", Errno::EINVAL),
+            ("public_key", Errno::EPROTO),
+        ] {
+            let parsed = parse(&format!("get=rustguard-ping\n{lines}\n"));
+            assert_eq!(parsed.err(), Some(errno), "{lines}");
         }
     }
 

@@ -4,10 +4,12 @@ use super::{
     Errno,
     connection::{ConnectionView, ProblemView, UnresolvedView},
     path::{PathMtuView, PathView},
+    ping::PingView,
     routing::RoutingView,
 };
 use crate::{
     key::{PresharedKey, push_hex, to_base64},
+    ping::{PingError, Pong},
     secrets::Secrets,
     status::{DropCount, PeerStatus, RelayStatus, RoutingStatus, Status},
 };
@@ -67,6 +69,11 @@ pub(super) fn status(status: &Status, secrets: &Secrets, names: bool) -> Zeroizi
 /// The answer to a `get=rustguard-routing`, without the line that ends it: one line of JSON.
 pub(super) fn routing(status: &RoutingStatus) -> Zeroizing<String> {
     Zeroizing::new(format!("rustguard_routing={}\n", json(&RoutingView::from(status))))
+}
+
+/// The answer to a `get=rustguard-ping`, without the line that ends it: one line of JSON.
+pub(super) fn ping(result: &Result<Pong, PingError>) -> Zeroizing<String> {
+    Zeroizing::new(format!("rustguard_ping={}\n", json(&PingView::from(result))))
 }
 
 fn peer(out: &mut String, peer: &PeerStatus, preshared_key: Option<&PresharedKey>, names: bool) {

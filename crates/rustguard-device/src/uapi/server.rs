@@ -102,6 +102,7 @@ async fn serve(client: Client, device: DeviceHandle) -> io::Result<()> {
                 Some(status) => (response::routing(&status), Ok(())),
                 None => (Zeroizing::default(), Err(Errno::EIO)),
             },
+            Ok(Request::Ping { peer, timeout }) => (response::ping(&device.ping(&peer, timeout).await), Ok(())),
             Ok(Request::Set(update)) => {
                 (Zeroizing::default(), device.update(*update).await.map_err(|error| errno(&error)))
             }

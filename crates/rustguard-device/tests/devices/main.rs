@@ -9,5 +9,6 @@ mod filter;
 mod network_change;
 mod one_kind;
 mod pair;
+mod ping;
 mod relay;
 mod support;
