@@ -443,8 +443,13 @@ Beyond `wg set`:
   remove PUBLICKEY|NAME           short for `peer PUBLICKEY|NAME remove`
   endpoint 'HOST:PORT via eth0, HOST:PORT'
                                   several endpoints, with their options
+  endpoint 'via-peer PUBLICKEY|NAME'
+                                  through another peer, which forwards
   name NAME
+  direct on|off                   whether direct paths are looked for
   role router|client              in a mesh
+  forward on|off                  for the interface: pass sealed datagrams on
+                                  between peers
 
 Keys come from files. /dev/stdin or - is standard input; an empty file removes the key.
 

@@ -234,6 +234,7 @@ impl Device {
         interface.private_key = self.private_key.as_ref().map(|key| StaticSecret::from_bytes(**key));
         interface.listen_port = Some(self.listen_port);
         interface.fwmark = (self.fwmark != 0).then_some(self.fwmark);
+        interface.forward = self.is_rustguard().then_some(self.forwarded.is_some());
         conf::Config::new(interface, self.peers.into_iter().map(Peer::into_config).collect())
     }
 

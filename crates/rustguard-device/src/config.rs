@@ -165,6 +165,9 @@ pub struct PeerUpdate {
     pub replace_allowed_ips: bool,
     /// Changes to the allowed IPs. They are applied in this order.
     pub allowed_ips: Vec<AllowedIpChange>,
+    /// Whether direct paths to the peer are looked for. `None` keeps the present setting. Without one they are looked for if an
+    /// endpoint of the peer leads [through a peer](EndpointSpec::Peer).
+    pub direct: Option<bool>,
     /// The peer's role towards a routing engine. `None` keeps the present role; a new peer is a router.
     pub role: Option<Role>,
 }
@@ -236,6 +239,7 @@ impl PeerUpdate {
             persistent_keepalive: Change::Keep,
             replace_allowed_ips: false,
             allowed_ips: Vec::new(),
+            direct: None,
             role: None,
         }
     }
@@ -300,6 +304,13 @@ impl PeerUpdate {
     pub fn replace_allowed_ips(mut self, nets: impl IntoIterator<Item = IpNet>) -> Self {
         self.replace_allowed_ips = true;
         self.allowed_ips = nets.into_iter().map(AllowedIpChange::Add).collect();
+        self
+    }
+
+    /// Sets whether direct paths to the peer are looked for.
+    #[must_use]
+    pub fn direct(mut self, direct: bool) -> Self {
+        self.direct = Some(direct);
         self
     }
 

@@ -18,6 +18,7 @@ mod file;
 mod load;
 mod parse;
 mod path;
+mod peer_names;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -98,6 +99,9 @@ pub struct Interface {
     pub source_check: SourceCheck,
     /// `NodeName`: the name that other nodes see.
     pub node_name: NodeName,
+    /// `Forward`: whether this node passes sealed datagrams on between its peers. `None` means no. RustGuard's own key, as
+    /// the next one.
+    pub forward: Option<bool>,
     /// `HandshakeOnUp`: whether a handshake starts at once with each peer that has an endpoint. `None` means yes.
     pub handshake_on_up: Option<bool>,
     /// `SaveConfig`: write the device's state back to the file when the tunnel stops.
@@ -155,6 +159,9 @@ pub struct Peer {
     pub allowed_ips: Vec<IpNet>,
     /// `PersistentKeepalive`, in whole seconds; `None` is `off`.
     pub persistent_keepalive: Option<Duration>,
+    /// `Direct`: whether direct paths to the peer are looked for. `None`: for a peer with an endpoint through a peer.
+    /// RustGuard's own key.
+    pub direct: Option<bool>,
     /// `Role`: the peer's role in Babel. RustGuard's own key.
     pub role: Option<Role>,
 }
@@ -172,6 +179,7 @@ impl Config {
         config.interface.listen_port = Some(status.listen_port);
         config.interface.more_listen_ports.clone_from(&status.more_listen_ports);
         config.interface.fwmark = (status.fwmark != 0).then_some(status.fwmark);
+        config.interface.forward = Some(status.forward);
         config.peers = status.peers.iter().map(|peer| Peer::of_device(peer, secrets)).collect();
         config
     }
@@ -188,6 +196,10 @@ impl Config {
         config.interface.listen_port = device.interface.listen_port;
         config.interface.more_listen_ports = device.interface.more_listen_ports;
         config.interface.fwmark = device.interface.fwmark;
+        // A missing line says the same as `off`.
+        if device.interface.forward.is_some_and(|forward| forward != self.interface.forward.unwrap_or(false)) {
+            config.interface.forward = device.interface.forward;
+        }
         let peers = device.peers.into_iter();
         config.peers = peers
             .map(|peer| match before.get(&peer.public_key) {
@@ -196,6 +208,12 @@ impl Config {
             })
             .collect();
         config
+    }
+
+    /// Whether datagrams to a peer may travel through another peer: an endpoint says so, or direct paths are looked for. The
+    /// tunnel then needs a smaller [MTU](crate::host::mtu_for_path).
+    pub fn leads_through_peers(&self) -> bool {
+        self.peers.iter().any(|peer| peer.direct == Some(true) || peer.leads_through_peers())
     }
 
     /// Applies a change that is meant for a running device.
@@ -215,6 +233,9 @@ impl Config {
         };
         if let Some(announce) = &update.announce {
             self.interface.announce.clone_from(announce);
+        }
+        if update.forward.is_some() {
+            self.interface.forward = update.forward;
         }
         if update.replace_peers {
             self.peers.clear();
@@ -247,6 +268,9 @@ impl Config {
         }
         if change.role.is_some() {
             peer.role = change.role;
+        }
+        if change.direct.is_some() {
+            peer.direct = change.direct;
         }
         if !change.endpoints.is_empty() {
             peer.endpoints.clone_from(&change.endpoints);
@@ -296,6 +320,7 @@ impl Peer {
             endpoints: Vec::new(),
             allowed_ips: Vec::new(),
             persistent_keepalive: None,
+            direct: None,
             role: None,
         }
     }
@@ -311,6 +336,11 @@ impl Peer {
         }
     }
 
+    /// Whether an endpoint leads through a peer.
+    pub(crate) fn leads_through_peers(&self) -> bool {
+        self.endpoints.iter().any(|path| matches!(path.endpoint, EndpointSpec::Peer(_)))
+    }
+
     /// See [`Config::with_device`].
     fn with_device(&self, device: Self) -> Self {
         // One plain address is the peer's endpoint when the file was written. The peer may have moved since.
@@ -324,6 +354,7 @@ impl Peer {
         Self {
             name: device.name.or_else(|| self.name.clone()),
             endpoints: if plain { device.endpoints } else { self.endpoints.clone() },
+            direct: self.direct,
             role: self.role,
             ..device
         }
@@ -339,6 +370,7 @@ impl Peer {
             .replace_allowed_ips(self.allowed_ips.iter().copied());
         update.name.clone_from(&self.name);
         update.role = self.role;
+        update.direct = self.direct;
         update
     }
 }

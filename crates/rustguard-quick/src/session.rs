@@ -10,7 +10,7 @@ use crate::{
     run_file::RunFile,
     session_record::{DownHooks, LoadedFile, SessionRecord, TunnelFile},
 };
-use rustguard_device::{Builder, Device, DeviceHandle, interface, uapi};
+use rustguard_device::{Builder, Device, DeviceHandle, EndpointSpec, interface, uapi};
 use std::{error::Error, net::SocketAddr, path::Path, time::Duration};
 
 /// The longest wait for name resolution before the MTU is computed without the unresolved names. The tunnel itself does
@@ -253,7 +253,9 @@ impl Session {
             builder = builder.listen_port(port);
         }
         builder = builder.more_listen_ports(interface.more_listen_ports.iter().copied());
-        builder = builder.listen_addresses(interface.listen_addresses.iter().copied());
+        builder = builder
+            .listen_addresses(interface.listen_addresses.iter().copied())
+            .forward(interface.forward.unwrap_or(false));
         if let Some(mtu) = interface.mtu {
             builder = builder.mtu(mtu.into());
         }
@@ -282,6 +284,7 @@ impl Session {
             learned: interface.routing == Routing::Babel,
             fwmark: interface.fwmark,
             endpoints: endpoints(config).await,
+            through_peers: config.leads_through_peers(),
             nat: self.nat.clone(),
             record: Some(host::record_path(&self.interface)),
             ..HostConfig::new(&self.interface)
@@ -294,7 +297,8 @@ async fn endpoints(config: &Config) -> Vec<SocketAddr> {
     if config.interface.mtu.is_some() {
         return Vec::new();
     }
-    let lookups = config.peers.iter().flat_map(|peer| &peer.endpoints).map(async |path| {
+    let paths = config.peers.iter().flat_map(|peer| &peer.endpoints);
+    let lookups = paths.filter(|path| !matches!(path.endpoint, EndpointSpec::Peer(_))).map(async |path| {
         let lookup = tokio::net::lookup_host(path.endpoint.to_string());
         match tokio::time::timeout(MTU_LOOKUP, lookup).await {
             Ok(Ok(addresses)) => addresses.collect(),

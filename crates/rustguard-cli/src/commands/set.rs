@@ -1,10 +1,10 @@
 //! `rustguard set` and `rustguard save`: changes a running interface like `wg set`, and saves it to its file.
 
 use crate::{arguments, uapi};
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::CommandFactory as _;
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_device::EndpointSpec;
+use rustguard_device::{EndpointSpec, Update};
 use rustguard_quick::{
     TunnelFile,
     conf::{WordContext, parse_words},
@@ -38,7 +38,9 @@ pub(crate) fn run(arguments: &arguments::Set) -> Result<()> {
     // The file is read before the device changes, so that a change which cannot be saved is not made.
     let file = save.then(|| TunnelFile::open(interface)).transpose()?;
     let mut update = parse_words(&words, &Words { interface, device: &device }).map_err(anyhow::Error::msg)?;
-    if !device.is_rustguard() {
+    if device.is_rustguard() {
+        check_relays(&update, &device)?;
+    } else {
         resolve(&mut update)?;
     }
     uapi::set(interface, &update)?;
@@ -55,13 +57,34 @@ pub(crate) fn save(interface: &str) -> Result<()> {
     Ok(TunnelFile::open(interface)?.save_device(device.into_config())?)
 }
 
+/// A relay has to be a peer after the change. The device would take an endpoint that leads nowhere.
+fn check_relays(update: &Update, device: &uapi::Device) -> Result<()> {
+    let is_peer = |relay: &PublicKey| {
+        let last = update.peers.iter().rev().find(|peer| peer.public_key == *relay);
+        last.map_or_else(|| device.peers.iter().any(|peer| peer.public_key == *relay), |peer| !peer.remove)
+    };
+    for path in update.peers.iter().flat_map(|peer| &peer.endpoints) {
+        if let EndpointSpec::Peer(relay) = &path.endpoint
+            && !is_peer(relay)
+        {
+            bail!("endpoint {}: the interface has no peer with this key; add the relay first", path.endpoint);
+        }
+    }
+    Ok(())
+}
+
 /// Other implementations take addresses only, so names are resolved here, as `wg` does.
-fn resolve(update: &mut rustguard_device::Update) -> Result<()> {
+fn resolve(update: &mut Update) -> Result<()> {
     for path in update.peers.iter_mut().flat_map(|peer| &mut peer.endpoints) {
-        if let EndpointSpec::Name(name, port) = &path.endpoint {
-            let mut addresses = (name.as_str(), *port).to_socket_addrs().with_context(|| format!("endpoint {name}"))?;
-            let address = addresses.next().ok_or_else(|| anyhow!("endpoint {name}: there is no address"))?;
-            path.endpoint = EndpointSpec::Address(address);
+        match &path.endpoint {
+            EndpointSpec::Name(name, port) => {
+                let addresses = (name.as_str(), *port).to_socket_addrs();
+                let mut addresses = addresses.with_context(|| format!("endpoint {name}"))?;
+                let address = addresses.next().ok_or_else(|| anyhow!("endpoint {name}: there is no address"))?;
+                path.endpoint = EndpointSpec::Address(address);
+            }
+            EndpointSpec::Peer(_) => bail!("endpoint {}: only RustGuard knows ways through a peer", path.endpoint),
+            _ => {}
         }
     }
     Ok(())

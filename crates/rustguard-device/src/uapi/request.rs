@@ -100,6 +100,7 @@ fn peer_request(out: &mut String, peer: &PeerUpdate) {
         Role::Client => "client",
     });
     line(out, "rustguard_role", role);
+    line(out, "rustguard_direct", peer.direct);
     match &peer.preshared_key {
         Change::Keep => {}
         Change::Set(key) => secret(out, "preshared_key", key.as_bytes()),
@@ -237,6 +238,7 @@ fn peer_line(peer: &mut PeerUpdate, key: &str, value: &str) -> Option<()> {
                 _ => return None,
             });
         }
+        "rustguard_direct" => peer.direct = Some(value.parse().ok()?),
         "rustguard_endpoint" if peer.endpoints.len() < MAX_ENDPOINTS => {
             let endpoint = match value.strip_prefix("via-peer ") {
                 Some(relay) => EndpointSpec::Peer(PublicKey(*key::from_base64(relay).ok()?)),
@@ -334,6 +336,7 @@ mod tests {
         let mut everything = PeerUpdate::new(key(1))
             .name("head office")
             .role(Role::Client)
+            .direct(false)
             .preshared_key(PresharedKey::from_bytes(&[9; 32]))
             .persistent_keepalive(Duration::from_secs(25))
             .endpoint(PathSpec::from(EndpointSpec::Name("a.example".into(), 5)).via("eth1"))

@@ -7,10 +7,13 @@ use super::{
     Config, Diagnostic, Peer,
     entries::{self, Entry, Kind},
     parse::{EntryLayout, Layout, SectionLayout, parse, parse_with_layout},
+    peer_names::PeerNames,
     value,
     write::peer_text,
 };
+use rustguard_device::{EndpointSpec, PathSpec, key::to_base64};
 use std::{
+    borrow::Cow,
     collections::{HashMap, HashSet},
     ops::Range,
 };
@@ -26,6 +29,12 @@ pub enum EditError {
     /// A value has no form in which a file could hold it, for example a name or a hook with a line break.
     #[error("the new configuration has a value that a file cannot hold")]
     NotExpressible,
+    /// An endpoint leads through a peer that the configuration does not have.
+    #[error("an Endpoint of {peer} leads through a peer that is not in the file; give {peer} another Endpoint first")]
+    NoRelay {
+        /// The name of the peer with the endpoint, or its public key.
+        peer: String,
+    },
 }
 
 /// Returns `text`, changed so that [`parse`] reads `config` from it.
@@ -40,10 +49,14 @@ pub fn edit(text: &str, config: &Config) -> Result<Zeroizing<String>, EditError>
         return Err(EditError::Invalid(parse(text).1));
     };
     drop(diagnostics);
+    if let Some(peer) = without_relay(config) {
+        let peer = peer.name.clone().unwrap_or_else(|| to_base64(&peer.public_key.0).to_string());
+        return Err(EditError::NoRelay { peer });
+    }
     // A name in a comment far from its header may come to name another peer when lines between them change. The names
     // are then moved to their headers, and those at no peer removed.
     for names in [Names::Stay, Names::MoveToHeaders] {
-        let edited = Editor::new(text).edit(&layout, &before, config, names);
+        let edited = Editor::new(text, config).edit(&layout, &before, config, names);
         if parse(&edited).0.is_some_and(|parsed| entries::same(&parsed, config)) {
             return Ok(edited);
         }
@@ -52,27 +65,40 @@ pub fn edit(text: &str, config: &Config) -> Result<Zeroizing<String>, EditError>
 }
 
 /// Returns the part of a file that `wg setconf` reads, like `wg-quick strip`. Comments stay. Of several endpoints of a
-/// peer only the first one is left, because `wg` knows no more.
+/// peer only the first one with an address or a host name is left, because `wg` knows no more.
 ///
 /// # Errors
 /// The diagnostics, if the text is not a valid configuration.
 pub fn strip(text: &str) -> Result<Zeroizing<String>, Vec<Diagnostic>> {
     let (Some(_), _, layout) = parse_with_layout(text) else { return Err(parse(text).1) };
-    let mut editor = Editor::new(text);
+    let nothing = Config::default();
+    let mut editor = Editor::new(text, &nothing);
     for entry in layout.sections.iter().flat_map(|section| &section.entries) {
         match entry.key {
             "PrivateKey" | "FwMark" | "PublicKey" | "PresharedKey" | "AllowedIPs" | "PersistentKeepalive" => {}
             "ListenPort" | "Endpoint" => {
                 let items = items(entry.key, &text[entry.value.clone()]);
-                let first = items.first().and_then(|item| item.split_whitespace().next()).unwrap_or_default();
-                if first != &text[entry.value.clone()] {
-                    editor.replace(entry.value.clone(), first);
+                let mut first_words = items.iter().filter_map(|item| item.split_whitespace().next());
+                match first_words.find(|word| !word.eq_ignore_ascii_case(value::VIA_PEER)) {
+                    Some(first) if first != &text[entry.value.clone()] => editor.replace(entry.value.clone(), first),
+                    Some(_) => {}
+                    None => editor.delete(entry.line.clone()),
                 }
             }
             _ => editor.delete(entry.line.clone()),
         }
     }
     Ok(editor.finish(&[]))
+}
+
+/// The first peer with an endpoint through a peer that is not there.
+fn without_relay(config: &Config) -> Option<&Peer> {
+    let relay = |path: &PathSpec| match path.endpoint {
+        EndpointSpec::Peer(relay) => Some(relay),
+        _ => None,
+    };
+    let missing = |relay| !config.peers.iter().any(|peer| peer.public_key == relay);
+    config.peers.iter().find(|peer| peer.endpoints.iter().filter_map(relay).any(missing))
 }
 
 /// The places of the comments that name peers.
@@ -86,6 +112,10 @@ enum Names {
 struct Editor<'a> {
     text: &'a str,
     newline: &'static str,
+    /// The names of the peers in the new configuration.
+    names: PeerNames<'a>,
+    /// Other peers have these names than before.
+    renamed: bool,
     /// Changes within lines, and deletions of lines.
     edits: Vec<(Range<usize>, Zeroizing<String>)>,
     /// New lines, and where.
@@ -93,12 +123,20 @@ struct Editor<'a> {
 }
 
 impl<'a> Editor<'a> {
-    fn new(text: &'a str) -> Self {
+    fn new(text: &'a str, after: &'a Config) -> Self {
         let crlf = text.find('\n').is_some_and(|at| text[..at].ends_with('\r'));
-        Self { text, newline: if crlf { "\r\n" } else { "\n" }, edits: Vec::new(), insertions: Vec::new() }
+        Self {
+            text,
+            newline: if crlf { "\r\n" } else { "\n" },
+            names: PeerNames::of(&after.peers),
+            renamed: false,
+            edits: Vec::new(),
+            insertions: Vec::new(),
+        }
     }
 
     fn edit(mut self, layout: &Layout, before: &Config, after: &Config, names: Names) -> Zeroizing<String> {
+        self.renamed = self.names != PeerNames::of(&before.peers);
         let interface: Vec<_> = layout.sections.iter().filter(|section| section.peer.is_none()).collect();
         self.section(&interface, &entries::of_interface(&before.interface), &entries::of_interface(&after.interface));
         let mut wanted: HashMap<_, _> = after.peers.iter().map(|peer| (peer.public_key, peer)).collect();
@@ -125,7 +163,7 @@ impl<'a> Editor<'a> {
         self.edits.extend(self.insertions.into_iter().map(|(at, line)| (at..at, line)));
         // A deletion may lie within another. The order of changes at one place stays as it is.
         self.edits.sort_by_key(|(range, _)| (range.start, range.end));
-        let sections: Vec<_> = new.iter().map(|peer| peer_text(peer)).collect();
+        let sections: Vec<_> = new.iter().map(|peer| peer_text(peer, &self.names)).collect();
         let added: usize = self.edits.iter().map(|(_, text)| text.len()).sum();
         let lines: usize = sections.iter().map(|section| section.len() + section.matches('\n').count() + 4).sum();
         // The text has the private key, of which a reallocation would leave a copy behind.
@@ -162,7 +200,15 @@ impl<'a> Editor<'a> {
 
     /// Changes the keys of one peer, or of all `[Interface]` sections, which count as one.
     fn section(&mut self, sections: &[&SectionLayout], before: &[Entry], after: &[Entry]) {
-        for (_, new) in before.iter().zip(after).filter(|(old, new)| !old.agrees(new)) {
+        // The same relay may have another name.
+        let renamed = |entry: &Entry| self.renamed && entry.key == "Endpoint";
+        let changed: Vec<_> = before
+            .iter()
+            .zip(after)
+            .filter(|(old, new)| !old.agrees(new) || renamed(new))
+            .map(|(_, new)| new)
+            .collect();
+        for new in changed {
             let entries = sections.iter().flat_map(|section| &section.entries);
             let lines: Vec<_> = entries.filter(|entry| entry.key == new.key).collect();
             let beside = sections.iter().rev().find(|section| !section.entries.is_empty()).or(sections.last());
@@ -203,7 +249,7 @@ impl<'a> Editor<'a> {
             .iter()
             .map(|line| {
                 let items = items(new.key, &text[line.value.clone()]);
-                let items = items.into_iter().map(|item| (item, canonical(new.key, item)));
+                let items = items.into_iter().map(|item| (item, canonical(new.key, item, &self.names)));
                 (*line, items.collect::<Vec<_>>())
             })
             .collect();
@@ -211,25 +257,26 @@ impl<'a> Editor<'a> {
         let present: HashSet<_> = kept().map(|(_, item)| item.as_str()).collect();
         let added: Vec<_> =
             new.values.iter().map(|value| value.as_str()).filter(|item| !present.contains(item)).collect();
-        let joined = |items: &[&str]| items.join(", ");
+        let joined = |items: &[Cow<'_, str>]| items.join(", ");
 
         let result = kept().map(|(_, item)| item.as_str()).chain(added.iter().copied());
         // Of several lines with one of these keys, only the last one counts.
         let one_line = lines.len() > 1 && !new.values.is_empty() && matches!(new.key, "Endpoint" | "ListenPort");
         if one_line || new.kind == Kind::List && !result.eq(new.values.iter().map(|value| value.as_str())) {
             // The order changes, so no line can stay.
-            let all = joined(&new.values.iter().map(|value| value.as_str()).collect::<Vec<_>>());
+            let all = joined(&new.values.iter().map(|value| self.written(new, value)).collect::<Vec<_>>());
             if let Some(((first, _), others)) = lines.split_first() {
                 self.replace(first.value.clone(), &all);
                 others.iter().for_each(|(line, _)| self.delete(line.line.clone()));
             }
             return;
         }
+        let added: Vec<_> = added.into_iter().map(|value| self.written(new, value)).collect();
         let keeps = |items: &[(&str, String)]| items.iter().any(|(_, item)| wanted.contains(item.as_str()));
         let target = lines.iter().rposition(|(_, items)| keeps(items)).unwrap_or(0);
         for (index, (line, items)) in lines.iter().enumerate() {
-            let mut left: Vec<_> =
-                items.iter().filter(|(_, item)| wanted.contains(item.as_str())).map(|(item, _)| *item).collect();
+            let left = items.iter().filter(|(_, item)| wanted.contains(item.as_str()));
+            let mut left: Vec<_> = left.map(|(item, _)| Cow::Borrowed(*item)).collect();
             let unchanged = left.len() == items.len();
             let more = if index == target { &added[..] } else { &[] };
             match (unchanged, more) {
@@ -239,7 +286,7 @@ impl<'a> Editor<'a> {
                     self.replace(end..end, &format!(", {}", joined(more)));
                 }
                 _ => {
-                    left.extend(more);
+                    left.extend(more.iter().cloned());
                     if left.is_empty() {
                         self.delete(line.line.clone());
                     } else {
@@ -251,6 +298,11 @@ impl<'a> Editor<'a> {
         if lines.is_empty() && !added.is_empty() {
             self.insert(beside, new.key, &joined(&added));
         }
+    }
+
+    /// A value as the file has it.
+    fn written<'v>(&self, entry: &Entry, value: &'v str) -> Cow<'v, str> {
+        if entry.key == "Endpoint" { self.names.written(value) } else { Cow::Borrowed(value) }
     }
 
     /// Adds a line after the last key of the section, with the same indentation and blanks around `=`.
@@ -275,7 +327,8 @@ impl<'a> Editor<'a> {
                 section.names.iter().for_each(|name| self.delete(name.line.clone()));
                 self.name_above(section, name.as_deref());
             }
-            (Some(name), _) if old.name.as_ref() == Some(name) => {}
+            // A comment that is not usable as a name stays too.
+            (name, _) if *name == old.name => {}
             (Some(name), Some(used)) => {
                 let value = used.value.clone();
                 self.replace(value, name);
@@ -366,12 +419,12 @@ fn items<'t>(key: &str, value: &'t str) -> Vec<&'t str> {
 }
 
 /// An item as [`entries`] write it. Items that the parser would refuse stay as they are.
-fn canonical(key: &str, item: &str) -> String {
+fn canonical(key: &str, item: &str, names: &PeerNames<'_>) -> String {
     let text = match key {
         "Address" => value::net(item).map(|net| net.to_string()),
         "AllowedIPs" | "Announce" => value::net(item).map(|net| net.trunc().to_string()),
         "Redistribute" => value::redistribute(item).map(|which| which.to_string()),
-        "Endpoint" => value::path(item).map(|path| path.to_string()),
+        "Endpoint" => value::path(item, |name| names.find(name)).map(|path| path.to_string()),
         "DNS" => value::dns(item).map(|dns| match dns {
             value::Dns::Server(address) => address.to_string(),
             value::Dns::Search(domain) => domain,

@@ -1,6 +1,6 @@
 //! A configuration as keys and values, in the order and with the spelling in which a file has them.
 
-use super::{Config, Interface, NodeName, Peer, Pin, Routing, Table};
+use super::{Config, Interface, NodeName, Peer, Pin, Routing, Table, peer_names::PeerNames};
 use rustguard_core::routing::Role;
 use rustguard_device::{SourceCheck, key::to_base64};
 use std::collections::{HashMap, HashSet};
@@ -50,6 +50,7 @@ pub(super) fn of_interface(interface: &Interface) -> Vec<Entry> {
         one("Table", table),
         one("SaveConfig", interface.save_config.then_some(true)),
         one("HandshakeOnUp", interface.handshake_on_up),
+        one("Forward", interface.forward.map(on_or_off)),
         one("Routing", (interface.routing == Routing::Babel).then_some("babel")),
         list("Announce", Kind::Set, &interface.announce),
         list("Redistribute", Kind::Set, &interface.redistribute),
@@ -79,9 +80,21 @@ pub(super) fn of_peer(peer: &Peer) -> Vec<Entry> {
         secret("PresharedKey", peer.preshared_key.as_ref().map(|key| to_base64(key.as_bytes()))),
         list("AllowedIPs", Kind::Set, &peer.allowed_ips),
         list("Endpoint", Kind::List, &peer.endpoints),
+        one("Direct", peer.direct.map(on_or_off)),
         one("Role", role),
         one("PersistentKeepalive", peer.persistent_keepalive.map(|interval| interval.as_secs())),
     ]
+}
+
+/// [`of_peer`], with the names of relays in place of their keys.
+pub(super) fn of_peer_with_names(peer: &Peer, names: &PeerNames<'_>) -> Vec<Entry> {
+    let mut entries = of_peer(peer);
+    for entry in entries.iter_mut().filter(|entry| entry.key == "Endpoint") {
+        for value in &mut entry.values {
+            *value = Zeroizing::new(names.written(value).into_owned());
+        }
+    }
+    entries
 }
 
 impl Entry {
@@ -109,6 +122,10 @@ pub(super) fn same(one: &Config, other: &Config) -> bool {
     agree(&of_interface(&one.interface), &of_interface(&other.interface))
         && one.peers.len() == other.peers.len()
         && one.peers.iter().all(same_peer)
+}
+
+fn on_or_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
 }
 
 fn one(key: &'static str, value: Option<impl ToString>) -> Entry {

@@ -5,6 +5,7 @@ mod connectivity;
 mod layout;
 mod piece;
 mod redact;
+mod relays;
 mod routing;
 
 use super::{
@@ -22,7 +23,7 @@ use rustguard_device::{PathSpec, PresharedKey, tun::udp::MAX_PORTS};
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 /// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
-const INTERFACE_KEYS: [&str; 20] = [
+const INTERFACE_KEYS: [&str; 21] = [
     "PrivateKey",
     "ListenPort",
     "ListenAddress",
@@ -37,6 +38,7 @@ const INTERFACE_KEYS: [&str; 20] = [
     "PostDown",
     "SaveConfig",
     "HandshakeOnUp",
+    "Forward",
     "Routing",
     "Announce",
     "Redistribute",
@@ -46,7 +48,8 @@ const INTERFACE_KEYS: [&str; 20] = [
 ];
 
 /// The keys of `[Peer]`.
-const PEER_KEYS: [&str; 6] = ["PublicKey", "PresharedKey", "Endpoint", "AllowedIPs", "PersistentKeepalive", "Role"];
+const PEER_KEYS: [&str; 7] =
+    ["PublicKey", "PresharedKey", "Endpoint", "AllowedIPs", "PersistentKeepalive", "Direct", "Role"];
 
 /// The longest name of a peer, in characters. It fits into a column of a table on a terminal.
 const MAX_NAME: usize = 63;
@@ -97,9 +100,12 @@ struct Draft<'a> {
     name: Option<String>,
     public_key: Option<(PublicKey, Piece<'a>)>,
     preshared_key: Option<PresharedKey>,
+    /// The items of `Endpoint`. They are read at the end, because they may name any peer of the file.
+    endpoint_items: Vec<Piece<'a>>,
     endpoints: Vec<(PathSpec, Piece<'a>)>,
     allowed_ips: Vec<(IpNet, Piece<'a>)>,
     persistent_keepalive: Option<Duration>,
+    direct: Option<bool>,
     role: Option<Role>,
 }
 
@@ -208,9 +214,11 @@ impl<'a> Parser<'a> {
                     name,
                     public_key: None,
                     preshared_key: None,
+                    endpoint_items: Vec::new(),
                     endpoints: Vec::new(),
                     allowed_ips: Vec::new(),
                     persistent_keepalive: None,
+                    direct: None,
                     role: None,
                 });
             }
@@ -377,6 +385,7 @@ impl<'a> Parser<'a> {
             }
             "Table" => self.interface.table = self.value(key, value, value::table).unwrap_or(Table::Auto),
             "SaveConfig" => self.interface.save_config = self.value(key, value, value::boolean).unwrap_or(false),
+            "Forward" => self.interface.forward = self.value(key, value, value::switch),
             "HandshakeOnUp" => self.interface.handshake_on_up = self.value(key, value, value::boolean),
             "Routing" | "Announce" | "Redistribute" | "Pin" | "SourceCheck" | "NodeName" => {
                 self.routing_entry(key, value);
@@ -460,18 +469,14 @@ impl<'a> Parser<'a> {
                 self.draft().preshared_key = key.filter(|key| !key.is_zero());
             }
             "Endpoint" => {
-                self.draft().endpoints.clear();
                 // An endpoint's options follow it after a blank, so only commas separate endpoints.
                 let items: Vec<_> = value.words(|c| c == ',').map(Piece::trim).collect();
-                for item in if items.is_empty() { vec![value] } else { items } {
-                    if let Some(path) = self.value(key, item, value::path) {
-                        self.draft().endpoints.push((path, item));
-                    }
-                }
+                self.draft().endpoint_items = if items.is_empty() { vec![value] } else { items };
             }
             "PersistentKeepalive" => {
                 self.draft().persistent_keepalive = self.value(key, value, value::keepalive).flatten();
             }
+            "Direct" => self.draft().direct = self.value(key, value, value::switch),
             "Role" => {
                 self.needs_babel.push((key, value.span()));
                 self.draft().role = self.value(key, value, value::role);
@@ -519,8 +524,10 @@ impl<'a> Parser<'a> {
         self.name_current();
         self.interface.addresses = self.addresses.iter().map(|&(net, _)| net).collect();
         self.interface.pins = self.pins.iter().map(|&(pin, _)| pin).collect();
+        self.read_endpoints();
         self.check_interface();
         self.check_peers();
+        self.check_relays();
         if !is_configuration(self.text) {
             self.diagnostics = vec![no_configuration(self.text)];
         }
@@ -538,6 +545,7 @@ impl<'a> Parser<'a> {
                 endpoints: draft.endpoints.into_iter().map(|(path, _)| path).collect(),
                 allowed_ips: draft.allowed_ips.into_iter().map(|(net, _)| net).collect(),
                 persistent_keepalive: draft.persistent_keepalive,
+                direct: draft.direct,
                 role: draft.role,
             })
         });
@@ -561,7 +569,7 @@ pub(super) fn is_name(text: &str) -> bool {
 }
 
 /// The candidate that `text` most likely means.
-fn nearest<'k>(text: &str, candidates: &[&'k str]) -> Option<&'k str> {
+pub(super) fn nearest<'k>(text: &str, candidates: &[&'k str]) -> Option<&'k str> {
     let lower = text.to_ascii_lowercase();
     candidates
         .iter()

@@ -1,5 +1,7 @@
 //! The parser, its diagnostics and the writer, tested together.
 
+mod relays;
+
 use super::*;
 use proptest::prelude::*;
 use rustguard_device::key::to_base64;
@@ -11,11 +13,11 @@ const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
 /// A file with every key.
 pub(super) fn full() -> String {
     format!(
-        "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com, ~corp.example\nMTU = 1400\nTable = 7\nSaveConfig = true\nHandshakeOnUp = false\n\
+        "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com, ~corp.example\nMTU = 1360\nTable = 7\nSaveConfig = true\nHandshakeOnUp = false\nForward = on\n\
          Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nRedistribute = 192.168.0.0/16, default\nPin = 10.7.0.5/32 {PEER}, fd07::/64 {OTHER}\nSourceCheck = Log\nNodeName = gw-1\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenAddress = 192.0.2.1, 2001:db8::1\nListenPort = 51820, 51821\nFwMark = 0xca6c\n\
          PrivateKey = {SECRET}\n\n# Name = laptop of Zoë\n[Peer]\nPublicKey = {PEER}\nPresharedKey = {OTHER}\n\
          AllowedIPs = 10.0.0.2/32, fd00::2/128\nEndpoint = vpn.example.com:51820\nPersistentKeepalive = 25\nRole = client\n\n\
-         [Peer]\nPublicKey = {OTHER}\nRole = Router\nEndpoint = [2001:db8::1]:51820\n"
+         [Peer]\nPublicKey = {OTHER}\nRole = Router\nEndpoint = [2001:db8::1]:51820, via-peer laptop of Zoë\nDirect = off\n"
     )
 }
 
@@ -51,7 +53,7 @@ fn everything_is_read() {
     let config = good(&full());
     let interface = &config.interface;
     assert_eq!(*to_base64(&interface.private_key.as_ref().unwrap().to_bytes()), SECRET);
-    assert_eq!((interface.listen_port, interface.fwmark, interface.mtu), (Some(51_820), Some(0xca6c), Some(1400)));
+    assert_eq!((interface.listen_port, interface.fwmark, interface.mtu), (Some(51_820), Some(0xca6c), Some(1360)));
     assert_eq!(interface.more_listen_ports, [51_821]);
     assert_eq!(
         interface.listen_addresses,
@@ -61,7 +63,7 @@ fn everything_is_read() {
     assert_eq!(interface.dns, ["10.0.0.53".parse::<IpAddr>().unwrap()]);
     assert_eq!(interface.dns_search, ["example.com", "~corp.example"]);
     assert_eq!((interface.table, interface.save_config), (Table::Number(7), true));
-    assert_eq!(interface.handshake_on_up, Some(false));
+    assert_eq!((interface.handshake_on_up, interface.forward), (Some(false), Some(true)));
     assert_eq!(good(&to_text(&config)).interface.handshake_on_up, Some(false));
     assert_eq!(interface.routing, Routing::Babel);
     assert_eq!(interface.announce, ["192.168.1.0/24", "fd01::/64"].map(|net| net.parse().unwrap()));
@@ -82,6 +84,8 @@ fn everything_is_read() {
     assert_eq!(laptop.endpoints, [EndpointSpec::Name("vpn.example.com".into(), 51_820).into()]);
     assert_eq!(laptop.allowed_ips.len(), 2);
     assert_eq!(laptop.persistent_keepalive, Some(Duration::from_secs(25)));
+    assert_eq!(other.endpoints[1], EndpointSpec::Peer(laptop.public_key).into());
+    assert_eq!((laptop.direct, other.direct), (None, Some(false)));
     assert!(other.name.is_none() && other.preshared_key.is_none() && other.allowed_ips.is_empty());
 }
 
@@ -256,7 +260,7 @@ fn every_mistake_is_reported_at_its_place() {
         "error 16:26 AllowedIPs must be addresses, not the change `+10.0.0.0/8` [`+` and `-` change a running device (wg set); a file says what there is: `10.0.0.0/8`]",
         "error 17:1 `[Peer]` has no PublicKey [`rustguard pubkey` prints it for the peer's private key]",
         "error 18:23 PersistentKeepalive must be `off` or seconds from 0 to 65535, not `65536` [25 keeps most NATs and firewalls open]",
-        "error 19:1 there is no key `zzzzzz` in [Peer] [the keys of [Peer] are PublicKey, PresharedKey, Endpoint, AllowedIPs, PersistentKeepalive, Role]",
+        "error 19:1 there is no key `zzzzzz` in [Peer] [the keys of [Peer] are PublicKey, PresharedKey, Endpoint, AllowedIPs, PersistentKeepalive, Direct, Role]",
     ];
     assert_eq!(said(&text), expected);
     assert!(parse(&text).0.is_none());

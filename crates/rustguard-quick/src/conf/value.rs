@@ -3,6 +3,7 @@
 use super::{NodeName, Redistribute, Routing, Table};
 use ipnet::IpNet;
 use rustguard_core::{paths::PathPolicy, routing::Role};
+use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{EndpointSpec, Host, HostPort, HostPortError, PathSpec, SourceCheck, interface, key};
 use std::{
     net::IpAddr,
@@ -26,11 +27,11 @@ pub(super) struct Problem {
 type Result<T> = std::result::Result<T, Problem>;
 
 impl Problem {
-    fn new(message: impl Into<String>) -> Self {
+    pub(super) fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), help: None, range: None }
     }
 
-    fn help(mut self, help: impl Into<String>) -> Self {
+    pub(super) fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
@@ -120,6 +121,15 @@ pub(super) fn boolean(text: &str) -> Result<bool> {
         "true" => Ok(true),
         "false" => Ok(false),
         _ => Err(Problem::new(format!("must be `true` or `false`, not `{text}`"))),
+    }
+}
+
+/// `on` or `off`.
+pub(super) fn switch(text: &str) -> Result<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(Problem::new(format!("must be `on` or `off`, not `{text}`"))),
     }
 }
 
@@ -233,17 +243,28 @@ pub(super) fn dns(text: &str) -> Result<Dns> {
     Err(problem.help("`~corp.example` sends the names of that domain to the servers, `~.` all names"))
 }
 
-/// An endpoint with its options: `203.0.113.7:51820 via eth1 weight 2`.
-pub(super) fn path(text: &str) -> Result<PathSpec> {
-    const WORDS: &str =
-        "`via INTERFACE`, `weight N` and `pinned` can stand behind an endpoint; a comma comes before the next";
-    let mut words = text.split_whitespace();
-    let mut path = PathSpec::from(endpoint(words.next().unwrap_or_default())?);
+/// The word in front of a peer that passes datagrams on.
+pub(super) const VIA_PEER: &str = "via-peer";
+
+/// What may stand behind an endpoint.
+const OPTIONS: &str =
+    "`via INTERFACE`, `weight N` and `pinned` can stand behind an endpoint; a comma comes before the next";
+
+/// An endpoint with its options: `203.0.113.7:51820 via eth1 weight 2`, or `via-peer office weight 2`. `named` finds the
+/// peer with a name.
+pub(super) fn path(text: &str, named: impl FnOnce(&str) -> Result<PublicKey>) -> Result<PathSpec> {
+    let text = text.trim();
+    let (first, rest) = text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()));
+    if first.eq_ignore_ascii_case(VIA_PEER) {
+        return through_peer(rest.trim(), named);
+    }
+    let mut path = PathSpec::from(endpoint(first)?);
+    let mut words = rest.split_whitespace();
     while let Some(word) = words.next() {
         let lower = word.to_ascii_lowercase();
-        let twice = || Problem::new(format!("says two things at once in `{text}`")).help(WORDS);
+        let twice = || Problem::new(format!("says two things at once in `{text}`")).help(OPTIONS);
         let mut value =
-            || words.next().ok_or_else(|| Problem::new(format!("ends with `{word}` in `{text}`")).help(WORDS));
+            || words.next().ok_or_else(|| Problem::new(format!("ends with `{word}` in `{text}`")).help(OPTIONS));
         match lower.as_str() {
             "via" => {
                 let name = value()?;
@@ -253,10 +274,7 @@ pub(super) fn path(text: &str) -> Result<PathSpec> {
                 }
             }
             "weight" => {
-                let weight = value()?;
-                let number = number(weight, 1..=255).map_err(|_| {
-                    Problem::new(format!("has the weight `{weight}` in `{text}`; weights are numbers from 1 to 255"))
-                })?;
+                let number = weight(value()?, text)?;
                 if std::mem::replace(&mut path.policy, PathPolicy::Weighted(number)) != PathPolicy::Best {
                     return Err(twice());
                 }
@@ -266,10 +284,90 @@ pub(super) fn path(text: &str) -> Result<PathSpec> {
                     return Err(twice());
                 }
             }
-            _ => return Err(Problem::new(format!("has `{word}` in `{text}`")).help(WORDS)),
+            VIA_PEER => {
+                let problem = format!("has an address and `{VIA_PEER}` in `{text}`");
+                return Err(Problem::new(problem)
+                    .help(format!("they are two endpoints, with a comma in between: `{first}, {VIA_PEER} NAME`")));
+            }
+            _ => return Err(Problem::new(format!("has `{word}` in `{text}`")).help(OPTIONS)),
         }
     }
     Ok(path)
+}
+
+/// The words behind `via-peer`: a name, which may have blanks, or a public key; then the options.
+fn through_peer(text: &str, named: impl FnOnce(&str) -> Result<PublicKey>) -> Result<PathSpec> {
+    let (peer, policy) = match trailing_option(text) {
+        Some((peer, Trailing::Pinned)) => (peer, PathPolicy::Pinned),
+        Some((peer, Trailing::Weight(number))) => (peer, PathPolicy::Weighted(weight(number, VIA_PEER)?)),
+        Some((_, Trailing::Via)) => {
+            return Err(Problem::new(format!("has `via INTERFACE` behind `{VIA_PEER}`")).help(
+                "datagrams leave by the interface to the relay: `via INTERFACE` goes behind the relay's own Endpoint",
+            ));
+        }
+        None => (text, PathPolicy::Best),
+    };
+    if peer.is_empty() {
+        return Err(Problem::new(format!("has no peer behind `{VIA_PEER}`"))
+            .help(format!("the name or the public key of the peer that passes datagrams on: `{VIA_PEER} office`")));
+    }
+    if trailing_option(peer).is_some() {
+        return Err(Problem::new(format!("says two things at once behind `{VIA_PEER}`")).help(OPTIONS));
+    }
+    let relay = match key(peer) {
+        Ok(key) => PublicKey(*key),
+        Err(problem) => named(peer).map_err(|unknown| if looks_like_key(peer) { problem } else { unknown })?,
+    };
+    Ok(PathSpec::from(EndpointSpec::Peer(relay)).policy(policy))
+}
+
+/// An option at the end of a text.
+enum Trailing<'t> {
+    Pinned,
+    Weight(&'t str),
+    Via,
+}
+
+fn trailing_option(text: &str) -> Option<(&str, Trailing<'_>)> {
+    let (before, last) = last_word(text)?;
+    if last.eq_ignore_ascii_case("pinned") {
+        return Some((before, Trailing::Pinned));
+    }
+    let (before, option) = last_word(before)?;
+    match option.to_ascii_lowercase().as_str() {
+        "weight" => Some((before, Trailing::Weight(last))),
+        "via" => Some((before, Trailing::Via)),
+        _ => None,
+    }
+}
+
+/// The last word, and the text before it.
+fn last_word(text: &str) -> Option<(&str, &str)> {
+    let text = text.trim_end();
+    let at = text.rfind(char::is_whitespace).map_or(0, |at| at + text[at..].chars().next().map_or(0, char::len_utf8));
+    (!text.is_empty()).then(|| (text[..at].trim_end(), &text[at..]))
+}
+
+/// The key behind `via-peer`, and the rest of the text.
+pub(super) fn relay_key(path: &str) -> Option<(PublicKey, &str)> {
+    let text = path.strip_prefix(VIA_PEER)?.strip_prefix(' ')?;
+    let (relay, options) = text.split_at(text.find(' ').unwrap_or(text.len()));
+    key(relay).ok().map(|key| (PublicKey(*key), options))
+}
+
+/// Whether a peer can be called by this name behind `via-peer`: nothing at its end is an option.
+pub(super) fn is_relay_name(name: &str) -> bool {
+    trailing_option(name).is_none() && key(name).is_err()
+}
+
+/// A text that was meant as a key, rather than as a name.
+fn looks_like_key(text: &str) -> bool {
+    text.len() == 44 && !text.contains(' ') || text.ends_with('=')
+}
+
+fn weight(number: &str, text: &str) -> Result<u8> {
+    self::number(number, 1..=255)
+        .map_err(|_| Problem::new(format!("has the weight `{number}` in `{text}`; weights are numbers from 1 to 255")))
 }
 
 /// `address:port`, `[address]:port` or `name:port`.
@@ -390,7 +488,7 @@ mod tests {
         let zone = EndpointSpec::Name("fe80::1%eth0".into(), 5);
         assert_eq!((zone.to_string(), endpoint("[fe80::1%eth0]:5")), ("[fe80::1%eth0]:5".to_owned(), Ok(zone)));
         assert_eq!(endpoint("vpn.example.com:51820"), Ok(EndpointSpec::Name("vpn.example.com".into(), 51_820)));
-        let path = |text| path(text).map(|path| path.to_string());
+        let path = |text| path(text, |_| Err(Problem::new("goes through nobody"))).map(|path| path.to_string());
         for text in
             ["192.0.2.1:1", "a.b:1 via eth1", "a.b:1 weight 3", "[::1]:1 via wan0.7 weight 255", "a.b:1 via e pinned"]
         {

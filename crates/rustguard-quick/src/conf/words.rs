@@ -3,16 +3,16 @@
 use super::{parse::is_name, value};
 use ipnet::IpNet;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{AllowedIpChange, Change, PeerUpdate, PresharedKey, Update};
+use rustguard_device::{AllowedIpChange, Change, EndpointSpec, PeerUpdate, PresharedKey, Update};
 use std::{io, path::Path};
 use zeroize::Zeroizing;
 
 /// The words for the interface itself.
-const INTERFACE_WORDS: [&str; 3] = ["listen-port", "private-key", "fwmark"];
+const INTERFACE_WORDS: [&str; 4] = ["listen-port", "private-key", "fwmark", "forward"];
 
 /// The words for a peer.
-const PEER_WORDS: [&str; 7] =
-    ["remove", "preshared-key", "endpoint", "persistent-keepalive", "allowed-ips", "name", "role"];
+const PEER_WORDS: [&str; 8] =
+    ["remove", "preshared-key", "endpoint", "persistent-keepalive", "allowed-ips", "name", "direct", "role"];
 
 /// What the words mean.
 pub trait WordContext {
@@ -30,8 +30,8 @@ pub trait WordContext {
 }
 
 /// Parses the words behind `wg set INTERFACE`. Beyond those of `wg`, a peer may be given by its name, `remove PEER` is
-/// short for `peer PEER remove`, `endpoint` takes several endpoints with commas in between, and a peer has `name` and
-/// `role`.
+/// short for `peer PEER remove`, `endpoint` takes several endpoints with commas in between, also those through a peer, a peer
+/// has `name`, `direct` and `role`, and the interface has `forward`.
 ///
 /// # Errors
 /// One line that names the word and the remedy. It does not contain keys.
@@ -63,6 +63,10 @@ pub fn parse_words(words: &[String], context: &impl WordContext) -> Result<Updat
                 update.fwmark =
                     Some(value::fwmark(words.next().ok_or_else(what)?).map_err(|problem| said(word, problem))?);
             }
+            ("forward", None) => {
+                let forward = value::switch(words.next().ok_or_else(what)?);
+                update.forward = Some(forward.map_err(|problem| said(word, problem))?);
+            }
             ("private-key", None) => {
                 let key = key(word, words.next().ok_or_else(what)?, context)?;
                 update.private_key = Change::set_or_remove(key.map(|key| StaticSecret::from_bytes(*key)));
@@ -72,8 +76,23 @@ pub fn parse_words(words: &[String], context: &impl WordContext) -> Result<Updat
                 peer.preshared_key = Change::set_or_remove(key.map(|key| PresharedKey::from_bytes(&key)));
             }
             ("endpoint", Some(peer)) => {
-                let paths = words.next().ok_or_else(what)?.split(',').map(|path| value::path(path.trim()));
+                let paths = words
+                    .next()
+                    .ok_or_else(what)?
+                    .split(',')
+                    .map(|path| value::path(path, |name| relay(name, context)));
                 peer.endpoints = paths.collect::<Result<_, _>>().map_err(|problem| said(word, problem))?;
+                let itself = EndpointSpec::Peer(peer.public_key);
+                if peer.endpoints.iter().any(|path| path.endpoint == itself) {
+                    return Err(
+                        "endpoint leads to the peer through the peer itself: name another peer behind `via-peer`"
+                            .to_owned(),
+                    );
+                }
+            }
+            ("direct", Some(peer)) => {
+                let direct = value::switch(words.next().ok_or_else(what)?);
+                peer.direct = Some(direct.map_err(|problem| said(word, problem))?);
             }
             ("persistent-keepalive", Some(peer)) => {
                 let interval = value::keepalive(words.next().ok_or_else(what)?);
@@ -124,6 +143,10 @@ fn public_key(word: &str, context: &impl WordContext) -> Result<PublicKey, Strin
     }
 }
 
+fn relay(name: &str, context: &impl WordContext) -> Result<PublicKey, value::Problem> {
+    context.peer_named(name).map_err(|reason| value::Problem::new(format!("leads through a peer: {reason}")))
+}
+
 /// The key in a file. As with `wg`, an empty file removes the key.
 fn key(word: &str, path: &str, context: &impl WordContext) -> Result<Option<Zeroizing<[u8; 32]>>, String> {
     if value::key(path).is_ok() {
@@ -161,7 +184,7 @@ fn allowed_ips(peer: &mut PeerUpdate, word: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustguard_device::{EndpointSpec, key::to_base64};
+    use rustguard_device::key::to_base64;
     use std::time::Duration;
 
     const KEY: &str = "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=";
@@ -288,6 +311,18 @@ mod tests {
     }
 
     #[test]
+    fn a_way_through_a_peer() {
+        let relay = EndpointSpec::Peer(PublicKey([7; 32]));
+        for endpoint in
+            ["via-peer head office, 192.0.2.1:1", &format!("via-peer {}, 192.0.2.1:1", *to_base64(&[7; 32]))]
+        {
+            let update = update(&["forward", "on", "peer", KEY, "endpoint", endpoint, "direct", "off"]).unwrap();
+            assert_eq!((update.forward, update.peers[0].direct), (Some(true), Some(false)));
+            assert_eq!(update.peers[0].endpoints[0], relay.clone().into(), "{endpoint}");
+        }
+    }
+
+    #[test]
     fn a_mistake_is_named_with_its_remedy_and_without_keys() {
         for (words, says) in [
             (&["listen-prt", "1"][..], "listen-port, private-key"),
@@ -300,6 +335,11 @@ mod tests {
             (&["peer", &SECRET.replace('l', "!")], "not base64"),
             (&["peer", KEY, "endpoint", "192.0.2.1"], "has no port"),
             (&["peer", KEY, "allowed-ips", "10.0.0.0/33"], "/33"),
+            (&["peer", KEY, "endpoint", "via-peer nobody"], "leads through a peer: no peer `nobody`"),
+            (&["peer", KEY, "endpoint", "via-peer"], "no peer behind `via-peer`"),
+            (&["peer", KEY, "endpoint", &format!("via-peer {KEY}")], "through the peer itself"),
+            (&["peer", KEY, "direct", "yes"], "direct must be `on` or `off`"),
+            (&["peer", KEY, "forward", "on"], "before the first `peer`"),
             (&["peer", KEY, "name", "a\nb"], "up to 63"),
             (&["private-key", SECRET], "file with the key"),
             (&["private-key", "broken"], "43 characters"),

@@ -4,6 +4,7 @@ use super::{
     Config, Peer,
     entries::{self, Entry, Kind},
     parse::is_name,
+    peer_names::PeerNames,
 };
 use atomic_write_file::{AtomicWriteFile, unix::OpenOptionsExt as _};
 use std::{
@@ -39,7 +40,8 @@ pub fn write_with_comment(path: &Path, comment: &str, config: &Config) -> io::Re
 /// The text of the file. [`parse`](super::parse) restores the same configuration from it.
 pub fn to_text(config: &Config) -> Zeroizing<String> {
     let interface = entries::of_interface(&config.interface);
-    let peers: Vec<_> = config.peers.iter().map(|peer| (peer, entries::of_peer(peer))).collect();
+    let names = PeerNames::of(&config.peers);
+    let peers: Vec<_> = config.peers.iter().map(|peer| (peer, entries::of_peer_with_names(peer, &names))).collect();
     // The capacity covers the whole text, because a reallocation would leave a copy of the private key behind.
     let room = |entries: &[Entry]| entries.iter().map(Entry::room).sum::<usize>();
     let capacity =
@@ -54,9 +56,9 @@ pub fn to_text(config: &Config) -> Zeroizing<String> {
     out
 }
 
-/// The section of a peer, with its name.
-pub(super) fn peer_text(peer: &Peer) -> Zeroizing<String> {
-    let entries = entries::of_peer(peer);
+/// The section of a peer, with its name, and with the names of its relays.
+pub(super) fn peer_text(peer: &Peer, names: &PeerNames<'_>) -> Zeroizing<String> {
+    let entries = entries::of_peer_with_names(peer, names);
     let capacity = peer_room(peer) + entries.iter().map(Entry::room).sum::<usize>();
     let mut out = Zeroizing::new(String::with_capacity(capacity));
     push_peer(&mut out, peer, &entries);

@@ -96,7 +96,7 @@ fn same_set_up(old: &HostConfig, new: &HostConfig) -> bool {
 /// Whether an automatic MTU is the same for both configurations.
 fn same_path(old: &HostConfig, new: &HostConfig) -> bool {
     let v6 = |config: &HostConfig| config.addresses.iter().any(|net| is_v6(*net));
-    old.mtu.is_none() && old.endpoints == new.endpoints && v6(old) == v6(new)
+    old.mtu.is_none() && old.through_peers == new.through_peers && old.endpoints == new.endpoints && v6(old) == v6(new)
 }
 
 /// A configuration and what follows from it.

@@ -34,6 +34,8 @@ pub struct HostConfig {
     pub fwmark: Option<u32>,
     /// The known endpoints of the peers, for the MTU.
     pub endpoints: Vec<SocketAddr>,
+    /// Whether datagrams may travel through a peer, which takes a smaller MTU.
+    pub through_peers: bool,
     /// The networks that the tunnel's machines reach with this host's address.
     pub nat: Option<Gateway>,
     /// The file that records changes that outlive the interface, usually [`record_path`](super::record_path). `None`:
@@ -55,6 +57,7 @@ impl HostConfig {
             learned: false,
             fwmark: None,
             endpoints: Vec::new(),
+            through_peers: false,
             nat: None,
             record: None,
         }

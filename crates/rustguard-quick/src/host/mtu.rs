@@ -10,8 +10,18 @@ use std::net::IpAddr;
 /// smaller. The larger value counts, because a peer may roam between the families.
 const OVERHEAD: u32 = 80;
 
+/// The header of a forwarded datagram, in bytes.
+const FORWARD_HEADER: u32 = 24;
+
+/// The same for a datagram that travels through a peer, in bytes. The inner message (32), behind the header of the forwarded
+/// datagram (24), is the text of a message to the relay (32), in an IPv6 and UDP datagram (48).
+pub(crate) const OVERHEAD_THROUGH_PEER: u32 = OVERHEAD + FORWARD_HEADER + 32;
+
 /// The MTU of Ethernet, for a host that has no route yet.
-const DEFAULT_PATH_MTU: u32 = 1500;
+pub(crate) const DEFAULT_PATH_MTU: u32 = 1500;
+
+/// Packets are padded to a multiple of this many bytes (WireGuard paper, section 5.4.6).
+const PADDING: u32 = 16;
 
 /// The minimum MTU of IPv6. Below it the kernel removes IPv6 from the interface (RFC 8200 section 5).
 const LEAST_FOR_V6: u32 = 1280;
@@ -20,9 +30,9 @@ const LEAST_FOR_V6: u32 = 1280;
 const LEAST_FOR_V4: u32 = 576;
 
 /// The MTU, in bytes, that [`apply`](super::apply) sets on the tunnel. It is the configured MTU, if there is one.
-/// Otherwise it is the lowest MTU of the routes to the endpoints (the route's own MTU, or its interface's), less 80.
-/// Without endpoints the default route counts. Without a default route the result is 1,420. A computed MTU is at least
-/// 1,280 if the tunnel has IPv6 addresses, and at least 576 otherwise.
+/// Otherwise it is the lowest MTU of the routes to the endpoints (the route's own MTU, or its interface's), less the overhead:
+/// see [`mtu_for_path`]. Without endpoints the default route counts. Without a default route the result is that for a path of
+/// 1,500 bytes. A computed MTU is at least 1,280 if the tunnel has IPv6 addresses, and at least 576 otherwise.
 ///
 /// Compute it again when the [`Monitor`](rustguard_device::kernel::Monitor) reports a changed network.
 ///
@@ -56,7 +66,19 @@ pub(super) async fn compute(netlink: &Netlink, config: &HostConfig, mark: Option
     }
 
     let least = if has_v6 { LEAST_FOR_V6 } else { LEAST_FOR_V4 };
-    Ok(path.unwrap_or(DEFAULT_PATH_MTU).saturating_sub(OVERHEAD).max(least))
+    Ok(mtu_for_path(path.unwrap_or(DEFAULT_PATH_MTU), config.through_peers).max(least))
+}
+
+/// The longest packet inside a tunnel, in bytes, whose datagrams fit a path of `path` bytes: 80 less. If datagrams may travel
+/// through a peer, one value has to hold on all ways, with both layers of WireGuard: 136 less, and a multiple of 16, to which
+/// WireGuard pads. A path of 1,500 bytes leads to 1,420 and 1,360. Longer packets than 1,360 bytes are not sent through a peer,
+/// because most of its ways are not known here.
+pub fn mtu_for_path(path: u32, through_peers: bool) -> u32 {
+    if through_peers {
+        path.min(DEFAULT_PATH_MTU).saturating_sub(OVERHEAD_THROUGH_PEER) / PADDING * PADDING
+    } else {
+        path.saturating_sub(OVERHEAD)
+    }
 }
 
 impl Netlink {

@@ -222,6 +222,7 @@ pub(super) fn running(loaded: &Config, status: &Status, secrets: &Secrets, mark:
     if status.fwmark != mark {
         interface.fwmark = Some(status.fwmark);
     }
+    interface.forward = Some(status.forward);
     let loaded: HashMap<PublicKey, &Peer> = loaded.peers.iter().map(|peer| (peer.public_key, peer)).collect();
     let peers = status.peers.iter().map(|peer| {
         let known = loaded.get(&peer.public_key);
@@ -234,6 +235,7 @@ pub(super) fn running(loaded: &Config, status: &Status, secrets: &Secrets, mark:
         };
         config.allowed_ips = peer.allowed_ips.iter().map(IpNet::trunc).collect();
         config.persistent_keepalive = peer.persistent_keepalive;
+        config.direct = known.and_then(|known| known.direct);
         config.role = known.and_then(|known| known.role);
         config
     });

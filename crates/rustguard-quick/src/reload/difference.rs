@@ -81,6 +81,7 @@ pub struct InterfaceDifference {
     pub pins: Option<Changed<Vec<Pin>>>,
     pub source_check: Option<Changed<SourceCheck>>,
     pub node_name: Option<Changed<NodeName>>,
+    pub forward: Option<Changed<Option<bool>>>,
     pub handshake_on_up: Option<Changed<Option<bool>>>,
     pub save_config: Option<Changed<bool>>,
 }
@@ -99,7 +100,10 @@ pub struct PeerDifference {
     pub endpoints: Option<Changed<Vec<PathSpec>>>,
     pub allowed_ips: Nets,
     pub persistent_keepalive: Option<Changed<Option<Duration>>>,
+    pub direct: Option<Changed<Option<bool>>>,
     pub role: Option<Changed<Option<Role>>>,
+    /// Whether an endpoint of the new configuration leads through a peer: what a missing `Direct` means.
+    pub(super) leads_through_peers: bool,
 }
 
 impl Nets {
@@ -214,6 +218,7 @@ impl InterfaceDifference {
             pins,
             source_check,
             node_name,
+            forward,
             handshake_on_up,
             save_config,
         } = from;
@@ -240,6 +245,7 @@ impl InterfaceDifference {
             pins: changed(pins, &to.pins),
             source_check: changed(source_check, &to.source_check),
             node_name: changed(node_name, &to.node_name),
+            forward: changed_as(forward, &to.forward, |forward| forward.unwrap_or(false)),
             handshake_on_up: changed_as(handshake_on_up, &to.handshake_on_up, |greet| greet.unwrap_or(true)),
             save_config: changed(save_config, &to.save_config),
         }
@@ -266,6 +272,7 @@ impl InterfaceDifference {
         set(&mut interface.pins, &self.pins);
         set(&mut interface.source_check, &self.source_check);
         set(&mut interface.node_name, &self.node_name);
+        set(&mut interface.forward, &self.forward);
         set(&mut interface.handshake_on_up, &self.handshake_on_up);
         set(&mut interface.save_config, &self.save_config);
     }
@@ -274,7 +281,7 @@ impl InterfaceDifference {
 impl PeerDifference {
     /// `None` if nothing changes.
     fn between(from: &Peer, to: &Peer) -> Option<Self> {
-        let Peer { name, public_key, preshared_key, endpoints, allowed_ips, persistent_keepalive, role } = from;
+        let Peer { name, public_key, preshared_key, endpoints, allowed_ips, persistent_keepalive, direct, role } = from;
         let difference = Self {
             public_key: *public_key,
             label: to.name.clone().or_else(|| name.clone()),
@@ -283,6 +290,8 @@ impl PeerDifference {
             endpoints: changed(endpoints, &to.endpoints),
             allowed_ips: Nets::between(allowed_ips, &to.allowed_ips),
             persistent_keepalive: changed(persistent_keepalive, &to.persistent_keepalive),
+            direct: changed(direct, &to.direct),
+            leads_through_peers: to.leads_through_peers(),
             role: changed_as(role, &to.role, |role| role.unwrap_or(Role::Router)),
         };
         (!difference.lines().is_empty()).then_some(difference)
@@ -294,6 +303,7 @@ impl PeerDifference {
         set(&mut peer.endpoints, &self.endpoints);
         self.allowed_ips.apply_to(&mut peer.allowed_ips);
         set(&mut peer.persistent_keepalive, &self.persistent_keepalive);
+        set(&mut peer.direct, &self.direct);
         set(&mut peer.role, &self.role);
     }
 }

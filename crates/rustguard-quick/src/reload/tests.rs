@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use proptest::{collection::vec, option, prelude::*, sample::subsequence};
 use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{PathSpec, PresharedKey, SourceCheck};
+use rustguard_device::{EndpointSpec, PathSpec, PresharedKey, SourceCheck};
 use std::time::Duration;
 
 fn config(text: &str) -> Config {
@@ -36,9 +36,9 @@ fn every_change_is_told_in_words() {
         ],
     );
     let after = file(
-        "Address = 10.0.0.2/24\nDNS = 10.0.0.54, corp.example\nMTU = 1380\nFwMark = 5\nTable = off\nPostDown = echo another",
+        "Address = 10.0.0.2/24\nDNS = 10.0.0.54, corp.example\nMTU = 1380\nFwMark = 5\nForward = on\nTable = off\nPostDown = echo another",
         &[
-            (1, "AllowedIPs = 10.1.0.0/16\nEndpoint = 192.0.2.1:7"),
+            (1, "AllowedIPs = 10.1.0.0/16\nEndpoint = 192.0.2.1:7, via-peer p3\nDirect = off"),
             (3, "AllowedIPs = 10.2.0.0/16\nPresharedKey = OBGBXk5Oo38YXxMMBCUzBkLS1Xpr2Wn8HgXKJTHmS3U="),
         ],
     );
@@ -55,12 +55,14 @@ fn every_change_is_told_in_words() {
         "- peer p2",
         "+ peer p3: AllowedIPs 10.2.0.0/16, with PresharedKey",
         "- peer p1: AllowedIPs 10.2.0.0/16",
-        "+ peer p1: Endpoint 192.0.2.1:7",
+        "+ peer p1: Endpoint 192.0.2.1:7, via-peer AwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwM=",
+        "~ peer p1: Direct as the endpoints say → off",
+        "~ Forward off → on",
         "~ peer p1: PersistentKeepalive 25 s → off",
     ] {
         assert!(said.iter().any(|said| said == line), "{line} is not in {said:#?}");
     }
-    assert_eq!(said.len(), 13, "{said:#?}");
+    assert_eq!(said.len(), 15, "{said:#?}");
 }
 
 #[test]
@@ -90,6 +92,7 @@ fn what_means_the_same_is_no_difference() {
     for (from, to) in [
         ("FwMark = off", ""),
         ("HandshakeOnUp = true", ""),
+        ("Forward = off", ""),
         ("Address = 10.0.0.1/24, 10.1.0.1/24", "Address = 10.1.0.1/24\nAddress = 10.0.0.1/24"),
     ] {
         assert_eq!(lines(&file(from, &[]), &file(to, &[])), [""; 0]);
@@ -147,7 +150,10 @@ const ADDRESSES: &[&str] = &["10.0.0.1/24", "10.0.0.2/24", "10.0.0.1/32", "fd00:
 
 fn peer() -> impl Strategy<Value = Peer> {
     let endpoint = prop_oneof![Just("192.0.2.1:5"), Just("[2001:db8::1]:6"), Just("192.0.2.2:7")];
-    let endpoint = endpoint.prop_map(|text| PathSpec::from(text.parse::<std::net::SocketAddr>().unwrap()));
+    let endpoint = prop_oneof![
+        3 => endpoint.prop_map(|text| PathSpec::from(text.parse::<std::net::SocketAddr>().unwrap())),
+        1 => (1..8_u8).prop_map(|key| EndpointSpec::Peer(PublicKey([key; 32])).into()),
+    ];
     let role = prop_oneof![Just(Role::Router), Just(Role::Client)];
     (
         1..8_u8,
@@ -157,8 +163,9 @@ fn peer() -> impl Strategy<Value = Peer> {
         nets(NETS),
         option::of(1..3_u64),
         option::of(role),
+        option::of(any::<bool>()),
     )
-        .prop_map(|(key, name, psk, endpoints, allowed_ips, keepalive, role)| {
+        .prop_map(|(key, name, psk, endpoints, allowed_ips, keepalive, role, direct)| {
             let mut peer = Peer::new(PublicKey([key; 32]));
             peer.name = name;
             peer.preshared_key = psk.map(|byte| PresharedKey::from_bytes(&[byte; 32]));
@@ -166,6 +173,7 @@ fn peer() -> impl Strategy<Value = Peer> {
             peer.allowed_ips = allowed_ips;
             peer.persistent_keepalive = keepalive.map(Duration::from_secs);
             peer.role = role;
+            peer.direct = direct;
             peer
         })
 }
@@ -181,7 +189,8 @@ fn any_config() -> impl Strategy<Value = Config> {
     let routing = prop_oneof![Just(Routing::Static), Just(Routing::Babel)];
     let pins = vec((0..2_u8).prop_map(|n| Pin::new("10.0.0.0/8".parse().unwrap(), PublicKey([n; 32]))), 0..2);
     let redistribute = vec(nets(NETS).prop_map(|nets| nets.first().copied()), 0..2);
-    let babel = (routing, nets(NETS), redistribute, pins, check, name, option::of(any::<bool>()), any::<bool>());
+    let switches = (option::of(any::<bool>()), any::<bool>(), option::of(any::<bool>()));
+    let babel = (routing, nets(NETS), redistribute, pins, check, name, switches);
     (wireguard, host, babel, vec(peer(), 0..6)).prop_map(|(wireguard, host, babel, peers)| {
         let mut config = Config::default();
         let interface = &mut config.interface;
@@ -196,7 +205,7 @@ fn any_config() -> impl Strategy<Value = Config> {
         (interface.routing, interface.announce) = (babel.0, babel.1);
         interface.redistribute = babel.2.into_iter().flatten().map(Redistribute::Within).collect();
         (interface.pins, interface.source_check, interface.node_name) = (babel.3, babel.4, babel.5);
-        (interface.handshake_on_up, interface.save_config) = (babel.6, babel.7);
+        (interface.handshake_on_up, interface.save_config, interface.forward) = babel.6;
         // A file with two sections for a peer is refused.
         let mut known = std::collections::HashSet::new();
         config.peers = peers.into_iter().filter(|peer| known.insert(peer.public_key)).collect();
@@ -223,6 +232,7 @@ fn canonical(config: &Config) -> String {
     let interface = &mut config.interface;
     interface.fwmark = interface.fwmark.filter(|mark| *mark != 0);
     interface.handshake_on_up = interface.handshake_on_up.filter(|greet| !greet);
+    interface.forward = interface.forward.filter(|forward| *forward);
     interface.addresses.sort();
     interface.announce.sort();
     conf::to_text(&config).to_string()

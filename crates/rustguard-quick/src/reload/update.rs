@@ -39,6 +39,9 @@ impl Difference {
         if let Some(Changed { to, .. }) = &self.interface.private_key {
             update = update.private_key(Change::set_or_remove(to.clone()));
         }
+        if let Some(Changed { to, .. }) = &self.interface.forward {
+            update = update.forward(to.unwrap_or(false));
+        }
         if !self.interface.addresses.is_empty() || !self.interface.announce.is_empty() {
             let addresses = after.interface.addresses.iter().map(|net| IpNet::from(net.addr()));
             update = update.announce(addresses.chain(after.interface.announce.iter().copied()));
@@ -62,6 +65,9 @@ impl PeerDifference {
         }
         if let Some(Changed { to, .. }) = &self.persistent_keepalive {
             update = update.persistent_keepalive(Change::set_or_remove(*to));
+        }
+        if let Some(Changed { to, .. }) = &self.direct {
+            update.direct = Some(to.unwrap_or(self.leads_through_peers));
         }
         if let Some(Changed { to, .. }) = &self.role {
             update = update.role(to.unwrap_or(Role::Router));

@@ -160,6 +160,7 @@ impl InterfaceDifference {
             // A hook may have a password on its command line.
             lines.extend(hooks.as_ref().map(|_| Line::new(Action::Change, key).note(note)));
         }
+        push(&mut lines, "Forward", &self.forward, |forward| on_or_off(forward.unwrap_or(false)).to_owned());
         push(&mut lines, "HandshakeOnUp", &self.handshake_on_up, |greet| greet.unwrap_or(true).to_string());
         if self.handshake_on_up.is_some() {
             note_last(&mut lines, NEXT_UP);
@@ -187,6 +188,7 @@ impl PeerDifference {
             note_last(&mut lines, "the present address stays until the peer is heard elsewhere");
         }
         push(&mut lines, "PersistentKeepalive", &self.persistent_keepalive, |interval| keepalive(*interval));
+        push(&mut lines, "Direct", &self.direct, |direct| direct.map_or("as the endpoints say", on_or_off).to_owned());
         push(&mut lines, "Role", &self.role, |role| match role {
             None | Some(Role::Router) => "router".to_owned(),
             Some(Role::Client) => "client".to_owned(),
@@ -257,6 +259,10 @@ fn nets(lines: &mut Vec<Line>, setting: &str, change: &Nets) {
 
 fn list<T: fmt::Display>(values: &[T]) -> String {
     values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn on_or_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
 }
 
 fn or<T: ToString>(value: &Option<T>, absent: &str) -> String {

@@ -43,7 +43,7 @@ async fn endpoints(tunnel: &Tunnel, kernel: &Kernel) -> Vec<Finding> {
         .peers
         .iter()
         .flat_map(|peer| &peer.endpoints)
-        .filter(|path| !matches!(path.endpoint, EndpointSpec::Address(_)))
+        .filter(|path| matches!(path.endpoint, EndpointSpec::Name(..)))
         .map(|path| path.endpoint.to_string())
         .collect();
     let lookups = names.iter().take(MOST).map(async |name| {

@@ -6,7 +6,7 @@ use crate::conf::{
 use proptest::prelude::*;
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{EndpointSpec, PathSpec};
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 const KEYS: [&str; 3] = [
     "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=",
@@ -99,7 +99,7 @@ fn a_line_that_does_not_count_goes_with_the_next_change() {
     let text = hand_made().replace("Endpoint = ", "Endpoint = 192.0.2.1:1\nEndpoint = ");
     let mut config = parse(&text).0.unwrap();
     assert_eq!(*edit(&text, &config).unwrap(), text);
-    let first = "192.0.2.1:1".parse::<std::net::SocketAddr>().unwrap();
+    let first = "192.0.2.1:1".parse::<SocketAddr>().unwrap();
     config.peers[0].endpoints.insert(0, first.into());
     let after = edit(&text, &config).unwrap();
     assert!(after.contains("\nEndpoint = 192.0.2.1:1, vpn.example.org:51820\n#"), "{}", *after);
@@ -150,6 +150,13 @@ fn a_name_stays_with_its_peer() {
 }
 
 #[test]
+fn a_comment_that_is_not_usable_as_a_name_stays() {
+    let text = hand_made().replace("# Name = office", "# Name = off*ce");
+    let config = parse(&text).0.unwrap();
+    assert_eq!(*edit(&text, &config).unwrap(), text);
+}
+
+#[test]
 fn a_value_that_would_break_its_line_is_refused() {
     let text = hand_made();
     let mut config = good(&text);
@@ -163,10 +170,72 @@ fn a_value_that_would_break_its_line_is_refused() {
     );
 }
 
+/// A third peer, which is reached through the office.
+fn with_relay(endpoint: &str) -> String {
+    format!("{}\n# Name = far\n[Peer]\nPublicKey = {}\nEndpoint = {endpoint} # by now\n", hand_made(), KEYS[2])
+}
+
+#[test]
+fn a_relay_keeps_the_form_in_which_it_was_written() {
+    for endpoint in ["192.0.2.9:1,  Via-Peer office", &format!("192.0.2.9:1,  via-peer {}", KEYS[0])] {
+        let text = with_relay(endpoint);
+        let more =
+            |config: &mut Config| config.peers[2].endpoints.push("192.0.2.10:1".parse::<SocketAddr>().unwrap().into());
+        assert!(edited(&text, more).contains(&format!("Endpoint = {endpoint}, 192.0.2.10:1 # by now\n")));
+        let name = |config: &mut Config| config.peers[1].name = Some("other".into());
+        assert!(edited(&text, name).contains(&format!("Endpoint = {endpoint} # by now\n")));
+    }
+    let new =
+        |config: &mut Config| config.peers[1].endpoints = vec![EndpointSpec::Peer(config.peers[0].public_key).into()];
+    assert!(
+        edited(&with_relay("192.0.2.9:1"), new).contains("\nEndpoint = via-peer office\n"),
+        "a new one has the name"
+    );
+}
+
+#[test]
+fn the_name_of_a_relay_changes_where_it_is_used() {
+    let text = with_relay("192.0.2.9:1, via-peer office");
+    let rename = |n: usize, name: &'static str| move |config: &mut Config| config.peers[n].name = Some(name.into());
+    let after = edited(&text, rename(0, "head office"));
+    assert!(after.contains("Endpoint = 192.0.2.9:1, via-peer head office # by now"), "{after}");
+    let key = format!("Endpoint = 192.0.2.9:1, via-peer {} # by now", KEYS[0]);
+    for n in [1, 2] {
+        assert!(edited(&text, rename(n, "office")).contains(&key), "two peers have the name");
+    }
+    assert!(edited(&text, |config| config.peers[0].name = None).contains(&key));
+    let swapped = edited(&text, |config| {
+        (config.peers[0].name, config.peers[1].name) = (Some("branch".into()), Some("office".into()));
+    });
+    assert!(swapped.contains("Endpoint = 192.0.2.9:1, via-peer branch # by now"), "{swapped}");
+}
+
+#[test]
+fn a_relay_does_not_go_while_it_is_used() {
+    let text = with_relay("via-peer office");
+    let mut config = good(&text);
+    config.peers.remove(0);
+    let error = edit(&text, &config).unwrap_err();
+    assert!(matches!(&error, EditError::NoRelay { peer } if peer == "far"));
+    assert!(error.to_string().contains("an Endpoint of far leads through a peer that is not in the file"), "{error}");
+}
+
 #[test]
 fn stripped_is_what_wg_reads() {
     let stripped = strip(&full()).unwrap();
-    for gone in ["Address", "DNS", "PostUp", "Routing", "Pin", "Role", "NodeName", "SaveConfig"] {
+    for gone in [
+        "Address",
+        "DNS",
+        "PostUp",
+        "Routing",
+        "Pin",
+        "Role",
+        "NodeName",
+        "SaveConfig",
+        "Forward",
+        "Direct",
+        "via-peer",
+    ] {
         assert!(!stripped.contains(gone), "{gone} in {}", *stripped);
     }
     for stays in
@@ -176,6 +245,9 @@ fn stripped_is_what_wg_reads() {
     }
     let several = hand_made().replace("vpn.example.org:51820 #", "192.0.2.7:5 via eth0 weight 2, 192.0.2.8:5 #");
     assert!(strip(&several).unwrap().contains("Endpoint = 192.0.2.7:5 # old"));
+    let far = |endpoint| strip(&with_relay(endpoint)).unwrap().split("# Name = far").nth(1).unwrap().to_owned();
+    assert!(far("Via-Peer office, 192.0.2.9:1 weight 2").ends_with("Endpoint = 192.0.2.9:1 # by now\n"));
+    assert!(far("via-peer office").ends_with(&format!("PublicKey = {}\n", KEYS[2])), "wg knows no such endpoint");
     assert!(!strip("[Interface]\n").unwrap_err().is_empty());
 }
 
@@ -186,7 +258,7 @@ fn net() -> impl Strategy<Value = ipnet::IpNet> {
 
 fn peer_after(key: usize) -> impl Strategy<Value = Peer> {
     (
-        proptest::option::of("[a-z]{1,5}"),
+        proptest::option::of(prop_oneof![Just("office".to_owned()), Just("a weight 2".to_owned()), "[a-z]{1,5}"]),
         proptest::option::of(1..4_u8),
         proptest::collection::vec((1..4_u8, 1..3_u16), 0..3),
         proptest::collection::vec(net(), 0..4),
@@ -197,7 +269,7 @@ fn peer_after(key: usize) -> impl Strategy<Value = Peer> {
             peer.name = name;
             peer.preshared_key = preshared.map(|byte| PresharedKey::from_bytes(&[byte; 32]));
             for (n, port) in endpoints {
-                let path = PathSpec::from(std::net::SocketAddr::from(([192, 0, 2, n], port)));
+                let path = PathSpec::from(SocketAddr::from(([192, 0, 2, n], port)));
                 if !peer.endpoints.contains(&path) {
                     peer.endpoints.push(path);
                 }
@@ -220,7 +292,15 @@ fn config() -> impl Strategy<Value = Config> {
         proptest::option::of(1280..1290_u16),
         proptest::collection::vec((1..4_u8).prop_map(|n| [10, 0, 0, n].into()), 0..3),
     );
-    (interface, peers).prop_map(|((port, mut addresses, hooks, mtu, dns), peers)| {
+    let switches = (proptest::option::of(any::<bool>()), proptest::option::of(any::<bool>()), 0..4_usize, 0..4_usize);
+    (interface, peers, switches).prop_map(|((port, mut addresses, hooks, mtu, dns), mut peers, switches)| {
+        let (forward, direct, via, relay) = switches;
+        if let Some(relay) = peers.get(relay).map(|relay| relay.public_key)
+            && let Some(peer) = peers.get_mut(via).filter(|peer| peer.public_key != relay)
+        {
+            peer.endpoints.insert(0, PathSpec::from(EndpointSpec::Peer(relay)));
+            peer.direct = direct;
+        }
         addresses.sort();
         addresses.dedup();
         let interface = Interface {
@@ -230,6 +310,7 @@ fn config() -> impl Strategy<Value = Config> {
             post_up: hooks,
             mtu,
             dns,
+            forward,
             ..Interface::default()
         };
         Config::new(interface, peers)
@@ -247,8 +328,8 @@ fn file() -> impl Strategy<Value = String> {
         1 => Just("  # AllowedIPs = 10.0.0.0/8\n"),
     ];
     let style = prop_oneof![Just(" = "), Just("="), Just("   =\t")];
-    (config(), proptest::collection::vec((noise, style), 80), any::<bool>(), any::<bool>()).prop_map(
-        |(config, noise, crlf, ended)| {
+    (config(), proptest::collection::vec((noise, style), 80), any::<bool>(), any::<bool>())
+        .prop_map(|(config, noise, crlf, ended)| {
             let text = crate::conf::to_text(&config);
             let mut out = String::new();
             for (line, (noise, style)) in text.lines().zip(noise.iter().cycle()) {
@@ -258,8 +339,8 @@ fn file() -> impl Strategy<Value = String> {
             }
             let out = if crlf { out.replace('\n', "\r\n") } else { out };
             if ended { out } else { out.trim_end().to_owned() }
-        },
-    )
+        })
+        .prop_filter("a name strewn in may take the place of a relay's", |text| parse(text).0.is_some())
 }
 
 proptest! {

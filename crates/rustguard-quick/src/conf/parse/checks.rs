@@ -6,7 +6,7 @@ use rustguard_core::{
     routing::Role,
 };
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::PathSpec;
+use rustguard_device::{EndpointSpec, PathSpec};
 use std::{collections::HashMap, net::IpAddr};
 
 impl Parser<'_> {
@@ -100,8 +100,14 @@ fn check_endpoints(draft: &Draft<'_>, diagnostics: &mut Vec<Diagnostic>) {
         }
         let same = |(other, _): &&(PathSpec, _)| other.endpoint == path.endpoint && other.via == path.via;
         if endpoints[..index].iter().any(|other| same(&other)) {
-            let message = format!("Endpoint `{}` is given twice", path.endpoint);
-            let help = "remove one of them; two paths to one address need different `via INTERFACE`";
+            let (message, help) = match &path.endpoint {
+                // The text of an endpoint through a peer may have the key.
+                EndpointSpec::Peer(_) => ("Endpoint leads through one peer twice".to_owned(), "remove one of them"),
+                endpoint => (
+                    format!("Endpoint `{endpoint}` is given twice"),
+                    "remove one of them; two paths to one address need different `via INTERFACE`",
+                ),
+            };
             diagnostics.push(Diagnostic::error(piece.span(), message).help(help));
         }
         match path.policy {

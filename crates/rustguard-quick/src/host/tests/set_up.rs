@@ -173,6 +173,16 @@ fn the_mtu_is_the_lowest_of_the_paths_to_the_endpoints() {
             assert_eq!(tunnel_mtu(&config).await.unwrap(), expected, "{list:?}");
         }
 
+        // Through a peer, both layers of WireGuard have to fit.
+        config.through_peers = true;
+        for (list, expected) in
+            [(&["192.0.2.9:1"][..], 1264), (&["198.51.100.9:1"], 1152), (&["127.0.0.1:1"], 1360), (&[], 1264)]
+        {
+            config.endpoints = endpoints(list);
+            assert_eq!(tunnel_mtu(&config).await.unwrap(), expected, "{list:?}");
+        }
+        config.through_peers = false;
+
         // An interface whose MTU is below the minimum of IPv6 at the start.
         sh("ip link set wg0 mtu 1000");
         let mut small = config.clone();
