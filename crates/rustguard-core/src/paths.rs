@@ -6,6 +6,9 @@
 //! A stock WireGuard peer answers no probes. Its endpoints are tried by handshakes: one initiation goes to all places at once, and
 //! the first answer wins (the copies are replays to the peer). Data that has no answer for a second begins such a handshake.
 //!
+//! Between two RustGuards that reach each other through a third one, both ends look for a direct way and probe what they find
+//! ([`Paths::look_for_direct_ways`]).
+//!
 //! [`Paths`] decides, without I/O: places and probes come in with the time; probes, a choice and the next deadline come out.
 //! [`Flows`] is the part that workers use for each packet.
 //!
@@ -14,38 +17,48 @@
 //! | `probing.rs` | our requests: when one is due, and what an answer or silence means |
 //! | `answering.rs` | the peer's requests |
 //! | `choice.rs` | which path is the active one |
+//! | `direct.rs` | direct ways that were found, and how they end |
+//! | `discovery.rs` | the search for direct ways to one peer |
+//! | `search.rs` | what this search has in common for all peers: our candidates, where no probe may go, limits |
 //! | `flows.rs` | which flow goes by which path |
-//! | `probe.rs` | the messages |
+//! | `probe.rs`, `candidates.rs` | the messages |
 //! | `types.rs`, `timing.rs` | what goes in and comes out; times and counts |
 mod answering;
+mod candidates;
 mod choice;
+mod direct;
+mod discovery;
 mod flows;
 mod path;
 mod probe;
 mod probing;
+mod search;
 mod timing;
 mod types;
 
 use crate::time::Instant;
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
+pub use candidates::{Candidate, CandidateKind, Candidates, MAX_CANDIDATES};
+use discovery::Discovery;
 pub use flows::{Flows, REST, Share};
 use path::{Challenge, Own, Theirs};
-pub use probe::{MAX_PATHS, PROBE_LEN, Probe, Reply, Request, is_probe};
-pub use types::{Address, Choice, Order, PathPolicy, PathReport, Place, Seen, State};
+pub use probe::{MAX_PATHS, MAX_SHARES, NO_PATH, Probe, Reply, Request, Version, is_probe};
+pub use search::{Observer, Search};
+pub use types::{Address, Choice, Order, PathPolicy, PathReport, Place, Relayed, Seen, State};
 
-/// The most endpoints that can be configured for a peer. The last number is for the place that it roams to.
-pub const MAX_ENDPOINTS: usize = MAX_PATHS - 1;
+/// The most endpoints that can be configured for a peer. The last number of version 1 is for the place that it roams to.
+pub const MAX_ENDPOINTS: usize = MAX_SHARES - 1;
 
 /// The paths to one peer.
 #[derive(Debug)]
 pub struct Paths {
-    /// The configured ones, and behind them, where there is one, the place where the peer was heard.
+    /// The configured ones; behind them, where there is one, the place where the peer was heard; then the direct ways that were found.
     own: Vec<Own>,
     configured: usize,
-    /// What the peer has shown us, by its numbers.
-    theirs: [Option<Theirs>; MAX_PATHS],
+    /// What the peer has shown us, by its numbers: as many as it uses.
+    theirs: Vec<Option<Theirs>>,
     /// By the same numbers, what is still to be shown to be the peer's place.
-    challenges: [Option<Challenge>; MAX_PATHS],
+    challenges: Vec<Option<Challenge>>,
     /// The peer's own word on which of these is the active one.
     their_active: Option<u8>,
     /// The position in `own`, or in `theirs` where we follow.
@@ -63,21 +76,27 @@ pub struct Paths {
     next_look: Option<Instant>,
     next_handshake: Instant,
     changed: bool,
+    /// Where direct ways are looked for.
+    discovery: Option<Box<Discovery>>,
 }
 
 impl Paths {
     /// Paths with these policies, at most [`MAX_ENDPOINTS`]; further ones are left out. Without policies, the peer may show us paths.
     pub fn new(policies: &[PathPolicy], now: Instant) -> Self {
-        let policies = match policies {
+        match policies {
             // As in WireGuard: there is nothing to choose.
-            [PathPolicy::Best | PathPolicy::Weighted(_)] => &[],
-            _ => &policies[..policies.len().min(MAX_ENDPOINTS)],
-        };
+            [PathPolicy::Best | PathPolicy::Weighted(_)] => Self::with_all(&[], now),
+            _ => Self::with_all(policies, now),
+        }
+    }
+
+    fn with_all(policies: &[PathPolicy], now: Instant) -> Self {
+        let policies = &policies[..policies.len().min(MAX_ENDPOINTS)];
         Self {
             own: policies.iter().map(|&policy| Own::new(policy, None, now)).collect(),
             configured: policies.len(),
-            theirs: [None; MAX_PATHS],
-            challenges: [None; MAX_PATHS],
+            theirs: Vec::new(),
+            challenges: Vec::new(),
             their_active: None,
             active: None,
             following: false,
@@ -89,13 +108,27 @@ impl Paths {
             next_look: None,
             next_handshake: now,
             changed: true,
+            discovery: None,
         }
     }
 
-    /// Takes the endpoints of another configuration. The paths that the peer has shown us stay.
-    pub fn configure(&mut self, policies: &[PathPolicy], now: Instant) {
-        let Self { theirs, challenges, their_active, data, session, .. } = *self;
-        *self = Self { theirs, challenges, their_active, data, session, ..Self::new(policies, now) };
+    /// As [`new`](Self::new), and both ends look for direct ways, which are used like further endpoints without a weight. A single endpoint
+    /// is one of several then.
+    pub fn look_for_direct_ways(policies: &[PathPolicy], now: Instant) -> Self {
+        Self { discovery: Some(Box::default()), ..Self::with_all(policies, now) }
+    }
+
+    /// Takes the endpoints of another configuration, and whether direct ways are looked for. The paths that the peer has shown us stay.
+    pub fn configure(&mut self, policies: &[PathPolicy], direct: bool, now: Instant) {
+        let new = if direct { Self::look_for_direct_ways(policies, now) } else { Self::new(policies, now) };
+        let before = core::mem::replace(self, new);
+        (self.theirs, self.challenges, self.their_active) = (before.theirs, before.challenges, before.their_active);
+        (self.data, self.session) = (before.data, before.session);
+        if let Some(discovery) = &mut self.discovery
+            && before.session
+        {
+            discovery.established(now);
+        }
         self.wake(now);
     }
 
@@ -118,6 +151,13 @@ impl Paths {
         if self.pinned().is_some() {
             return;
         }
+        if let (true, Some(discovery), Place::Address(address)) = (self.certain(), &mut self.discovery, from) {
+            // A place is tried before anything goes there, as long as there is another.
+            if !self.own.iter().any(|own| own.place.is_some_and(|place| place.covers(&from))) {
+                discovery.heard(address.remote, now);
+            }
+            return;
+        }
         self.changed = true;
         if let Some(path) = self.own.iter().position(|own| own.place.is_some_and(|place| place.covers(&from))) {
             if !self.following && self.active.is_none_or(|active| self.own[active].state != State::Up) {
@@ -132,9 +172,12 @@ impl Paths {
             theirs.place = from;
             return;
         }
-        if self.configured > 0 {
-            self.own.truncate(self.configured);
-            self.own.push(Own::new(PathPolicy::Best, Some(from), now));
+        if self.configured > 0 || self.several() {
+            let heard = Own::new(PathPolicy::Best, Some(from), now);
+            match self.own.get_mut(self.configured) {
+                Some(own) => *own = heard,
+                None => self.own.push(heard),
+            }
             self.active = Some(self.configured);
         }
     }
@@ -155,6 +198,9 @@ impl Paths {
             theirs.clock = 0;
         }
         self.session = true;
+        if let Some(discovery) = &mut self.discovery {
+            discovery.established(now);
+        }
         self.ask_all(now);
     }
 
@@ -163,19 +209,20 @@ impl Paths {
         let probes = (0..self.own.len()).filter(|&path| self.asks(path)).map(|path| self.own[path].due).min();
         let theirs = self.theirs.iter().flatten().map(|theirs| theirs.expires).min();
         let challenges = self.challenges.iter().flatten().map(|challenge| challenge.expires).min();
-        [probes, self.next_look, theirs, challenges].into_iter().flatten().min()
+        [probes, self.next_look, theirs, challenges, self.discovery_deadline()].into_iter().flatten().min()
     }
 
     /// Does what is due.
-    pub fn tick(&mut self, seen: Seen, now: Instant, out: &mut Vec<Order>) {
+    pub fn tick(&mut self, seen: Seen, search: &mut Search, now: Instant, out: &mut Vec<Order>) {
         self.session = seen.session;
         self.look(seen, now, out);
         for path in 0..self.own.len() {
             // What one path has shown may mean that the others are no longer probed.
             if self.asks(path) && self.own[path].due <= now {
-                self.due(path, now, out);
+                self.due(path, search, now, out);
             }
         }
+        self.discover(search, now, out);
         for theirs in &mut self.theirs {
             if theirs.is_some_and(|theirs| theirs.expires <= now) {
                 *theirs = None;
@@ -231,7 +278,7 @@ impl Paths {
 
     /// There is something to choose from: an endpoint configured alone is as in WireGuard.
     fn several(&self) -> bool {
-        self.configured > 1
+        self.configured > 1 || self.discovery.is_some()
     }
 
     fn pinned(&self) -> Option<usize> {

@@ -68,6 +68,7 @@ use resolver::Resolver;
 use run::Wakers;
 use rustguard_core::{
     node::{Action, Node, PeerId},
+    paths::Search,
     time::Instant,
 };
 use rustguard_tun::TunQueue;
@@ -88,6 +89,8 @@ struct Control<B: Binder> {
     engine_host: EngineHost,
     /// When the paths of peers that have several are due.
     path_schedule: Schedule,
+    /// What the search for direct ways has in common for all peers.
+    search: Search,
     /// When peers' path MTUs are to be probed.
     path_mtu_schedule: Schedule,
     /// Pings that wait for their answers.
@@ -166,6 +169,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         allowed: Allowed::new(engine_host.shares_prefixes),
         engine_host,
         path_schedule: Schedule::new(),
+        search: Search::new(rand::random()),
         path_mtu_schedule: Schedule::new(),
         pings: Pings::default(),
         race_schedule: Schedule::new(),

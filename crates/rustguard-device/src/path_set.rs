@@ -4,7 +4,7 @@
 use rustguard_core::{
     flow,
     packet::IpHead,
-    paths::{Address, Choice, Flows, MAX_PATHS, Place, Share},
+    paths::{Address, Choice, Flows, MAX_SHARES, Place, Share},
     time::Instant,
 };
 use rustguard_tun::{Endpoint, LocalAddr};
@@ -19,7 +19,7 @@ pub(crate) struct PathSet {
     known: Vec<Place>,
     pinned: bool,
     shares: Vec<Share>,
-    ends: [Option<Endpoint>; MAX_PATHS],
+    ends: [Option<Endpoint>; MAX_SHARES],
     flows: Arc<Flows>,
 }
 
@@ -29,7 +29,7 @@ impl PathSet {
         if choice.known.is_empty() && choice.spread.is_empty() && !choice.pinned {
             return None;
         }
-        let mut ends = [None; MAX_PATHS];
+        let mut ends = [None; MAX_SHARES];
         for (share, place) in &choice.spread {
             ends[usize::from(share.path)] = place.address().map(|at| endpoint(*at));
         }

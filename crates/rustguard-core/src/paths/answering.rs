@@ -1,6 +1,6 @@
 //! The peer's requests: they are answered, and say by which paths the peer can be reached.
 use super::{
-    Order, Paths, Place, Probe, Request,
+    MAX_PATHS, Order, Paths, Place, Probe, Request, Version,
     path::{Challenge, Theirs},
     timing::{CARRYING, IDLE, PATIENCE, PROMISES},
 };
@@ -11,14 +11,29 @@ impl Paths {
     /// A request of the peer's, which came from there. It is answered in any case. `random` is a fresh random number, with which
     /// a new place is put to the test.
     pub fn request(&mut self, from: Place, request: &Request, random: u32, now: Instant, out: &mut Vec<Order>) {
+        self.heard_by_request(from, request, now);
         let nonce = self.learn(from, request, random, now);
         let to = self.sticky(request.path.into()).filter(|place| place.covers(&from)).unwrap_or(from);
-        out.push(Order::Probe { to, probe: Probe::Reply(request.reply(nonce)) });
+        out.push(Order::Probe { to, probe: Probe::Reply(request.reply(nonce, from)) });
+    }
+
+    /// Where a request comes from, the peer may be reached.
+    fn heard_by_request(&mut self, from: Place, request: &Request, now: Instant) {
+        let known = self.own.iter().any(|own| own.place.is_some_and(|place| place.covers(&from)));
+        let Some(discovery) = &mut self.discovery else { return };
+        discovery.knows_version_2 |= request.version == Version::V2;
+        if let (false, Place::Address(address), Version::V2) = (known, from, request.version) {
+            discovery.heard(address.remote, now);
+        }
     }
 
     /// Returns the nonce for the answer.
     fn learn(&mut self, from: Place, request: &Request, random: u32, now: Instant) -> u32 {
         let path = usize::from(request.path);
+        if path < MAX_PATHS && self.theirs.len() <= path {
+            self.theirs.resize(path + 1, None);
+            self.challenges.resize(path + 1, None);
+        }
         let (Some(slot), Some(challenge)) = (self.theirs.get_mut(path), self.challenges.get_mut(path)) else {
             return 0;
         };
@@ -58,7 +73,8 @@ impl Paths {
         // What it says of its other paths is news as well, and comes by a path that works.
         for (n, other) in self.theirs.iter_mut().enumerate() {
             if let Some(other) = other {
-                (other.usable, other.weight) = (request.usable >> n & 1 != 0, request.weights[n]);
+                let weight = request.weights.get(n).copied().unwrap_or(0);
+                (other.usable, other.weight) = (request.usable >> n & 1 != 0, weight);
             }
         }
         self.their_active = request.active;

@@ -1,6 +1,6 @@
 //! The choice among paths: by our own probes, or by the peer's requests where only the peer probes.
 use super::{
-    Address, Choice, MAX_PATHS, PathReport, Paths, Place, Share, State,
+    Address, Choice, MAX_SHARES, PathReport, Paths, Place, Share, State,
     path::Own,
     timing::{MARGIN, STEADY},
 };
@@ -15,7 +15,8 @@ impl Paths {
         let weight = |path: usize| {
             choice.spread.iter().find(|(share, _)| usize::from(share.path) == path).map(|(share, _)| share.weight)
         };
-        let own = self.own.iter().enumerate().map(|(path, own)| PathReport {
+        let own = self.own.iter().enumerate().filter(|(path, own)| *path < self.configured || own.place.is_some());
+        let own = own.map(|(path, own)| PathReport {
             configured: (path < self.configured).then_some(path),
             place: own.place,
             state: own.state,
@@ -92,10 +93,11 @@ impl Paths {
 
     /// Follows the peer's choice.
     fn follow(&mut self) {
-        let usable = |path: &usize| self.theirs[*path].is_some_and(|theirs| theirs.usable);
+        let usable =
+            |path: &usize| self.theirs.get(*path).is_some_and(|theirs| theirs.is_some_and(|theirs| theirs.usable));
         let told = self.their_active.map(usize::from).filter(usable);
         let kept = self.active.filter(|path| self.following && usable(path));
-        let next = told.or(kept).or_else(|| (0..MAX_PATHS).find(usable));
+        let next = told.or(kept).or_else(|| (0..self.theirs.len()).find(usable));
         // A path that no longer works is better than none, as long as it is remembered.
         let next = next.or(self.active.filter(|&path| self.following && self.theirs[path].is_some()));
         self.following = next.is_some();
@@ -132,7 +134,7 @@ impl Paths {
         let theirs = self.theirs.iter().flatten().map(|theirs| theirs.place);
         let known: Vec<Place> = known.into_iter().chain(theirs).collect();
         let mut spread: Vec<(Share, Place)> = if self.following {
-            (0..MAX_PATHS)
+            (0..self.theirs.len().min(MAX_SHARES))
                 .filter_map(|path| {
                     let theirs = self.theirs[path].filter(|theirs| theirs.usable && theirs.weight > 0)?;
                     Some((Share { path: path as u8, weight: theirs.weight }, self.sticky(path)?))
@@ -151,6 +153,8 @@ impl Paths {
         if spread.len() < 2 {
             spread.clear();
         }
-        Choice { active: self.active_place(), known, pinned: false, spread }
+        // Where direct ways are looked for, another place is tried before anything goes there, as long as what is active works.
+        let pinned = self.discovery.is_some() && self.answers == Some(true) && self.certain();
+        Choice { active: self.active_place(), known, pinned, spread }
     }
 }

@@ -3,7 +3,7 @@
 //! A hash alone would leave a path empty for one in eight sets of four flows, and a home with two links has only a handful of flows
 //! that matter. So a table remembers the path of each flow. Flows that share a slot share its path. A slot that was silent for
 //! [`REST`] may move: none of its packets is under way that could be overtaken.
-use super::probe::MAX_PATHS;
+use super::probe::MAX_SHARES;
 use crate::time::Instant;
 use core::time::Duration;
 use portable_atomic::{
@@ -24,7 +24,7 @@ const TICK: u64 = 256;
 /// A path that takes flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Its number, below [`MAX_PATHS`].
+    /// Its number, below [`MAX_SHARES`].
     pub path: u8,
     /// Its weight, at least 1: of two paths, the one with twice the weight gets twice the flows.
     pub weight: u8,
@@ -36,7 +36,7 @@ pub struct Flows {
     /// The clock's low 24 bits at the last packet, and the path's number + 1 in the low 8; 0: empty.
     slots: [AtomicU32; SLOTS],
     /// Slots by path.
-    going: [AtomicU32; MAX_PATHS],
+    going: [AtomicU32; MAX_SHARES],
 }
 
 impl Default for Flows {
@@ -154,8 +154,8 @@ mod tests {
         n << SLOT_SHIFT | 7
     }
 
-    fn spread(flows: &Flows, count: u64, shares: &[Share], now: Instant) -> [usize; MAX_PATHS] {
-        let mut got = [0; MAX_PATHS];
+    fn spread(flows: &Flows, count: u64, shares: &[Share], now: Instant) -> [usize; MAX_SHARES] {
+        let mut got = [0; MAX_SHARES];
         for n in 0..count {
             got[usize::from(flows.path(flow(n), shares, now).expect("there is a path"))] += 1;
         }

@@ -1,36 +1,69 @@
 //! Probes: the messages about paths that two RustGuards exchange inside the tunnel.
+use super::types::Place;
 use crate::bytes::{field, put};
-use core::time::Duration;
+use alloc::{vec, vec::Vec};
+use core::{
+    net::{Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 
-/// Bytes of a probe.
-pub const PROBE_LEN: usize = 32;
-/// The most paths to one peer.
-pub const MAX_PATHS: usize = 8;
+/// The most paths to one peer. Only version 2 has numbers for all of them.
+pub const MAX_PATHS: usize = 32;
+/// The most paths that flows can be spread over: the first ones. Version 1 has numbers for these only.
+pub const MAX_SHARES: usize = 8;
+/// The number in a request that is about no path: the peer answers it, and remembers nothing. Version 2 only.
+pub const NO_PATH: u8 = 255;
 
-const MAGIC: [u8; 3] = [b'R', b'G', 1];
+/// Bytes of a probe of each version.
+const LEN: [usize; 2] = [32, 48];
+const MAGIC: [u8; 2] = *b"RG";
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
 const NONE: u8 = 255;
 const RETURNS_NONCES: u8 = 1;
 
+/// The version of a probe. A program that does not know a version drops its probes without an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// Eight paths.
+    #[default]
+    V1,
+    /// 32 paths; the reply has the address that the request came from, and proves that the request has arrived there.
+    V2,
+}
+
 /// A probe.
 ///
 /// A probe is the text of a transport message, like a packet, but its first byte is no version of IP: a stock peer drops it without an
-/// answer. The session authenticates it and rules out replays. It never reaches a host or another peer. Both kinds have 32 bytes (a
-/// multiple of 16: no padding), so that a reply is never longer than its request.
+/// answer. The session authenticates it and rules out replays. It never reaches a host or another peer. Requests and replies of a
+/// version have the same length (a multiple of 16: no padding), so that a reply is never longer than its request.
 ///
 /// ```text
-/// byte   request                                                   reply
+/// byte   request of version 1                                      reply
 ///  0     1                                                         2
 ///  1     "RG", then the version, 1                                 the same
 ///  4     path: the sender's number for it, 0 to 7                  that of the request
-///  5     active: the path for what is not spread; 255: none        0
+///  5     active: the path for what is not spread; 255: none        the newest version that the sender knows; 0: this one
 ///  6     usable: bit n is set while path n works both ways         0
-///  7     1: the sender returns nonces; 0: it does not             0
+///  7     1: the sender returns nonces; 0: it does not              0
 ///  8     weights of paths 0 to 7, a byte each; 0: in reserve       0
 /// 16     u32: milliseconds until the next request by this path     that of the request
 /// 20     u64: the sender's clock                                   that of the request
 /// 28     u32: the nonce of the last reply by this path, or 0       u32: a nonce for the place of the request, or 0
+///
+/// byte   request of version 2                                      reply
+///  0     1                                                         2
+///  1     "RG", then the version, 2                                 the same
+///  4     path: the sender's number for it, 0 to 31; 255: no path   that of the request
+///  5     active, as above                                          0
+///  6     0                                                         u16: the port that the request came from
+///  8     weights of paths 0 to 7                                   u64: the token of the request
+/// 16     u32: milliseconds until the next request by this path     0
+/// 20     u64: the sender's clock                                   that of the request
+/// 28     u32: the nonce of the last reply by this path, or 0       u32: a nonce for the place of the request, or 0
+/// 32     u32: usable, as above                                     the IPv6 or IPv4-mapped address that the request
+/// 36     u64: a token                                              came from; `::` and port 0: it came through a peer
+/// 44     0
 /// ```
 ///
 /// Numbers are little-endian, as everywhere in WireGuard. A reply goes where its request came from, and leaves from the address
@@ -39,6 +72,9 @@ const RETURNS_NONCES: u8 = 1;
 /// A request is authentic, but the source address of its datagram is not: an attacker on the way can forward it from another address. So
 /// only replies are sent to a new place until a request has come from there with the nonce of a reply that was sent there. Programs
 /// that do not know nonces ignore them and send 0 in byte 7; their addresses are believed.
+///
+/// A peer could answer requests that it never got. The token of version 2 cannot be guessed and goes to one place only: who returns
+/// it can be reached there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// The question whether a path works.
@@ -50,39 +86,76 @@ pub enum Probe {
 /// A question, and the sender's view of the paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The sender's number of the path.
+    /// The version, which its answer has as well.
+    pub version: Version,
+    /// The sender's number of the path; [`NO_PATH`]: about none.
     pub path: u8,
     /// The path by which the sender sends everything that it does not spread.
     pub active: Option<u8>,
-    /// A bit for each path that works both ways.
-    pub usable: u8,
+    /// A bit for each path that works both ways. Version 1 has the lowest eight.
+    pub usable: u32,
     /// What share of the flows each path gets; 0 for one in reserve.
-    pub weights: [u8; MAX_PATHS],
+    pub weights: [u8; MAX_SHARES],
     /// When the next request by this path follows at the latest.
     pub interval: Duration,
     /// The sender's clock, for its own use.
     pub clock: u64,
-    /// The nonce of the last reply by this path, 0 for none; `None` from a program that does not return nonces.
+    /// The nonce of the last reply by this path, 0 for none; `None` from a program of version 1 that does not return nonces.
     pub nonce: Option<u32>,
+    /// A number that the answer returns, for the sender's own use. Version 2 only.
+    pub token: u64,
 }
 
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// As in the request.
+    pub version: Version,
+    /// The newest version that the sender knows, as far as it is told.
+    pub newest: Version,
+    /// As in the request.
     pub path: u8,
     /// As in the request.
     pub clock: u64,
-    /// As in the request, in milliseconds.
+    /// As in the request, in milliseconds. Version 1 only.
     interval: u32,
     /// To be returned by the next request by this path, from the same place; 0: nothing is to be returned.
     pub nonce: u32,
+    /// As in the request. Version 2 only.
+    pub token: u64,
+    /// The address that the request came from; `None`: it came through a peer, or this is version 1.
+    pub seen: Option<SocketAddr>,
 }
 
 impl Request {
-    /// The answer.
-    pub fn reply(&self, nonce: u32) -> Reply {
-        Reply { path: self.path, clock: self.clock, interval: millis(self.interval), nonce }
+    /// A question that is about no path.
+    pub fn about_no_path(clock: u64, token: u64) -> Self {
+        Self {
+            version: Version::V2,
+            path: NO_PATH,
+            active: None,
+            usable: 0,
+            weights: [0; MAX_SHARES],
+            interval: Duration::ZERO,
+            clock,
+            nonce: Some(0),
+            token,
+        }
+    }
+
+    /// The answer to a request that came from there.
+    pub fn reply(&self, nonce: u32, from: Place) -> Reply {
+        let seen = from.address().map(|address| address.remote).filter(|_| self.version == Version::V2);
+        Reply {
+            version: self.version,
+            newest: Version::V2,
+            path: self.path,
+            clock: self.clock,
+            interval: if self.version == Version::V1 { millis(self.interval) } else { 0 },
+            nonce,
+            token: self.token,
+            seen: seen.map(|seen| SocketAddr::new(seen.ip().to_canonical(), seen.port())),
+        }
     }
 }
 
@@ -90,71 +163,157 @@ fn millis(interval: Duration) -> u32 {
     u32::try_from(interval.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// Whether the text of a transport message is a probe of this version, going by its first bytes.
+/// The version of a probe, going by its first bytes. `None` for texts that are no probes of these versions.
+fn version(text: &[u8]) -> Option<Version> {
+    let [REQUEST | REPLY, magic @ ..] = text else { return None };
+    match magic.strip_prefix(&MAGIC)? {
+        [1, ..] => Some(Version::V1),
+        [2, ..] => Some(Version::V2),
+        _ => None,
+    }
+}
+
+/// Whether the text of a transport message is a probe, going by its first bytes.
 pub fn is_probe(text: &[u8]) -> bool {
-    matches!(text, [REQUEST | REPLY, magic @ ..] if magic.starts_with(&MAGIC))
+    version(text).is_some()
 }
 
 impl Probe {
     /// Reads a probe. `None` for other texts, and for a probe with values out of range.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let text = text.first_chunk::<PROBE_LEN>().filter(|text| is_probe(&text[..]))?;
+        let version = version(text)?;
+        let text = text.get(..LEN[version as usize])?;
+        let paths = if version == Version::V1 { MAX_SHARES } else { MAX_PATHS };
         let path = text[4];
-        let interval = u32::from_le_bytes(*field(text, 16));
-        let clock = u64::from_le_bytes(*field(text, 20));
-        let nonce = u32::from_le_bytes(*field(text, 28));
-        if usize::from(path) >= MAX_PATHS {
+        if usize::from(path) >= paths && (version == Version::V1 || path != NO_PATH) {
             return None;
         }
         Some(match text[0] {
             REQUEST => Self::Request(Request {
+                version,
                 path,
                 active: match text[5] {
                     NONE => None,
-                    active if usize::from(active) < MAX_PATHS => Some(active),
+                    active if usize::from(active) < paths => Some(active),
                     _ => return None,
                 },
-                usable: text[6],
+                usable: if version == Version::V1 { text[6].into() } else { u32::from_le_bytes(*field(text, 32)) },
                 weights: *field(text, 8),
-                interval: Duration::from_millis(interval.into()),
-                clock,
-                nonce: (text[7] == RETURNS_NONCES).then_some(nonce),
+                interval: Duration::from_millis(u32::from_le_bytes(*field(text, 16)).into()),
+                clock: u64::from_le_bytes(*field(text, 20)),
+                nonce: (version > Version::V1 || text[7] == RETURNS_NONCES)
+                    .then(|| u32::from_le_bytes(*field(text, 28))),
+                token: if version == Version::V1 { 0 } else { u64::from_le_bytes(*field(text, 36)) },
             }),
-            _ => Self::Reply(Reply { path, clock, interval, nonce }),
+            _ => Self::Reply(Reply::parse(version, text)),
         })
     }
 
     /// Writes it.
-    pub fn to_bytes(&self) -> [u8; PROBE_LEN] {
-        let mut text = [0; PROBE_LEN];
-        put(&mut text, 1, &MAGIC);
-        let (path, interval, clock, nonce) = match self {
-            Self::Request(request) => {
-                text[0] = REQUEST;
-                text[5] = request.active.unwrap_or(NONE);
-                text[6] = request.usable;
-                text[7] = if request.nonce.is_some() { RETURNS_NONCES } else { 0 };
-                put(&mut text, 8, &request.weights);
-                (request.path, millis(request.interval), request.clock, request.nonce.unwrap_or(0))
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Request(request) => request.to_bytes(),
+            Self::Reply(reply) => reply.to_bytes(),
+        }
+    }
+}
+
+/// What all probes begin with.
+fn blank(kind: u8, version: Version, path: u8) -> Vec<u8> {
+    let mut text = vec![0; LEN[version as usize]];
+    (text[0], text[3], text[4]) = (kind, version as u8 + 1, path);
+    put(&mut text, 1, &MAGIC);
+    text
+}
+
+impl Request {
+    fn to_bytes(self) -> Vec<u8> {
+        let mut text = blank(REQUEST, self.version, self.path);
+        text[5] = self.active.unwrap_or(NONE);
+        put(&mut text, 8, &self.weights);
+        put(&mut text, 16, &millis(self.interval).to_le_bytes());
+        put(&mut text, 20, &self.clock.to_le_bytes());
+        put(&mut text, 28, &self.nonce.unwrap_or(0).to_le_bytes());
+        match self.version {
+            Version::V1 => {
+                text[6] = self.usable as u8;
+                text[7] = if self.nonce.is_some() { RETURNS_NONCES } else { 0 };
             }
-            Self::Reply(reply) => {
-                text[0] = REPLY;
-                (reply.path, reply.interval, reply.clock, reply.nonce)
+            Version::V2 => {
+                put(&mut text, 32, &self.usable.to_le_bytes());
+                put(&mut text, 36, &self.token.to_le_bytes());
             }
-        };
-        text[4] = path;
-        put(&mut text, 16, &interval.to_le_bytes());
-        put(&mut text, 20, &clock.to_le_bytes());
-        put(&mut text, 28, &nonce.to_le_bytes());
+        }
         text
+    }
+}
+
+impl Reply {
+    fn parse(version: Version, text: &[u8]) -> Self {
+        let reply = Self {
+            version,
+            newest: if text[5] >= 2 { Version::V2 } else { version },
+            path: text[4],
+            clock: u64::from_le_bytes(*field(text, 20)),
+            interval: u32::from_le_bytes(*field(text, 16)),
+            nonce: u32::from_le_bytes(*field(text, 28)),
+            token: 0,
+            seen: None,
+        };
+        match version {
+            Version::V1 => reply,
+            Version::V2 => Self {
+                newest: Version::V2,
+                interval: 0,
+                token: u64::from_le_bytes(*field(text, 8)),
+                seen: address(field(text, 32), *field(text, 6)),
+                ..reply
+            },
+        }
+    }
+
+    fn to_bytes(self) -> Vec<u8> {
+        let mut text = blank(REPLY, self.version, self.path);
+        put(&mut text, 20, &self.clock.to_le_bytes());
+        put(&mut text, 28, &self.nonce.to_le_bytes());
+        match self.version {
+            Version::V1 => {
+                text[5] = if self.newest > self.version { self.newest as u8 + 1 } else { 0 };
+                put(&mut text, 16, &self.interval.to_le_bytes());
+            }
+            Version::V2 => {
+                put(&mut text, 8, &self.token.to_le_bytes());
+                if let Some(seen) = self.seen {
+                    put(&mut text, 6, &seen.port().to_le_bytes());
+                    put(&mut text, 32, &octets(seen));
+                }
+            }
+        }
+        text
+    }
+}
+
+/// An address as messages have it. `None` for the unspecified one and for port 0.
+pub(super) fn address(octets: &[u8; 16], port: [u8; 2]) -> Option<SocketAddr> {
+    let (ip, port) = (Ipv6Addr::from(*octets).to_canonical(), u16::from_le_bytes(port));
+    (!ip.is_unspecified() && port != 0).then(|| SocketAddr::new(ip, port))
+}
+
+/// The 16 bytes of an address in messages.
+pub(super) fn octets(address: SocketAddr) -> [u8; 16] {
+    match address {
+        SocketAddr::V4(address) => address.ip().to_ipv6_mapped().octets(),
+        SocketAddr::V6(address) => address.ip().octets(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::types::Address, *};
+    use crate::peer::PeerId;
 
     const ASKED: Request = Request {
+        version: Version::V1,
         path: 3,
         active: Some(1),
         usable: 0b1010,
@@ -162,25 +321,80 @@ mod tests {
         interval: Duration::from_millis(200),
         clock: 0x0102_0304_0506_0708,
         nonce: Some(0x0b0c_0d0e),
+        token: 0,
     };
+    const ASKED_V2: Request =
+        Request { version: Version::V2, path: 31, usable: 0x8000_000a, token: 0x1112_1314_1516_1718, ..ASKED };
+
+    fn place(text: &str) -> Place {
+        Address::new(text.parse().expect("an address")).into()
+    }
 
     #[test]
-    fn the_layout_is_the_documented_one() {
+    fn the_layout_of_version_1_is_the_documented_one() {
         let text = Probe::Request(ASKED).to_bytes();
-        let mut expected = [0; PROBE_LEN];
+        let mut expected = [0; 32];
         expected[..8].copy_from_slice(&[1, b'R', b'G', 1, 3, 1, 0b1010, 1]);
         expected[8..16].copy_from_slice(&[0, 2, 0, 1, 0, 0, 0, 0]);
         expected[16..28].copy_from_slice(&[200, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1]);
         expected[28..].copy_from_slice(&[0x0e, 0x0d, 0x0c, 0x0b]);
         assert_eq!(text, expected);
         assert_eq!(Probe::parse(&text), Some(Probe::Request(ASKED)));
-        let reply = Probe::Reply(ASKED.reply(0x0102_0304)).to_bytes();
-        let mut expected = [0; PROBE_LEN];
-        expected[..5].copy_from_slice(&[2, b'R', b'G', 1, 3]);
+        let reply = Probe::Reply(ASKED.reply(0x0102_0304, place("192.0.2.1:5"))).to_bytes();
+        let mut expected = [0; 32];
+        expected[..6].copy_from_slice(&[2, b'R', b'G', 1, 3, 2]);
         expected[16..28].copy_from_slice(&[200, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1]);
         expected[28..].copy_from_slice(&[4, 3, 2, 1]);
         assert_eq!(reply, expected);
-        assert_eq!(Probe::parse(&reply), Some(Probe::Reply(ASKED.reply(0x0102_0304))));
+        let read = Probe::parse(&reply);
+        assert_eq!(read, Some(Probe::Reply(ASKED.reply(0x0102_0304, place("192.0.2.1:5")))));
+        // A program that knows version 1 only sends a 0 there.
+        expected[5] = 0;
+        let Some(Probe::Reply(older)) = Probe::parse(&expected) else { panic!("{expected:?}") };
+        assert_eq!((older.version, older.newest, older.seen), (Version::V1, Version::V1, None));
+    }
+
+    #[test]
+    fn the_layout_of_version_2_is_the_documented_one() {
+        let text = Probe::Request(ASKED_V2).to_bytes();
+        let mut expected = [0; 48];
+        expected[..8].copy_from_slice(&[1, b'R', b'G', 2, 31, 1, 0, 0]);
+        expected[8..16].copy_from_slice(&[0, 2, 0, 1, 0, 0, 0, 0]);
+        expected[16..32].copy_from_slice(&[200, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 0x0e, 0x0d, 0x0c, 0x0b]);
+        expected[32..44].copy_from_slice(&[10, 0, 0, 0x80, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]);
+        assert_eq!(text, expected);
+        assert_eq!(Probe::parse(&text), Some(Probe::Request(ASKED_V2)));
+        let reply = ASKED_V2.reply(0x0102_0304, place("192.0.2.1:258"));
+        let text = Probe::Reply(reply).to_bytes();
+        let mut expected = [0; 48];
+        expected[..8].copy_from_slice(&[2, b'R', b'G', 2, 31, 0, 2, 1]);
+        expected[8..16].copy_from_slice(&[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]);
+        expected[20..32].copy_from_slice(&[8, 7, 6, 5, 4, 3, 2, 1, 4, 3, 2, 1]);
+        expected[42..].copy_from_slice(&[255, 255, 192, 0, 2, 1]);
+        assert_eq!(text, expected);
+        assert_eq!(Probe::parse(&text), Some(Probe::Reply(reply)));
+    }
+
+    #[test]
+    fn a_reply_says_where_the_request_came_from_if_that_is_an_address() {
+        let seen = |from: Place| {
+            let text = Probe::Reply(ASKED_V2.reply(1, from)).to_bytes();
+            let Some(Probe::Reply(reply)) = Probe::parse(&text) else { panic!("{text:?}") };
+            reply.seen.map(|seen| alloc::format!("{seen}"))
+        };
+        assert_eq!(seen(place("[2001:db8::1]:51820")).as_deref(), Some("[2001:db8::1]:51820"));
+        assert_eq!(seen(place("[::ffff:192.0.2.1]:51820")).as_deref(), Some("192.0.2.1:51820"));
+        assert_eq!(seen(Place::Peer(PeerId(7))), None);
+    }
+
+    #[test]
+    fn a_request_about_no_path_is_one_of_version_2() {
+        let request = Request::about_no_path(7, 9);
+        let text = Probe::Request(request).to_bytes();
+        assert_eq!(Probe::parse(&text), Some(Probe::Request(request)));
+        let mut text = Probe::Request(ASKED).to_bytes();
+        text[4] = NO_PATH;
+        assert_eq!(Probe::parse(&text), None);
     }
 
     #[test]
@@ -193,23 +407,40 @@ mod tests {
 
     #[test]
     fn nothing_else_is_a_probe_and_no_packet_is_one() {
-        let good = Probe::Request(ASKED).to_bytes();
-        for (at, byte) in [(0, 0), (0, 3), (0, 0x45), (0, 0x60), (1, 0), (2, 0), (3, 2), (4, 8), (4, 255), (5, 8)] {
-            let mut bad = good;
-            bad[at] = byte;
-            assert_eq!(Probe::parse(&bad), None, "byte {at} is {byte}");
-        }
-        for len in 0..PROBE_LEN {
-            assert_eq!(Probe::parse(&good[..len]), None, "{len} bytes");
-            assert_eq!(is_probe(&good[..len]), len >= 4);
+        for (asked, paths) in [(ASKED, 8), (ASKED_V2, 32)] {
+            let good = Probe::Request(asked).to_bytes();
+            let wrong = [
+                (0, 0),
+                (0, 3),
+                (0, 0x45),
+                (0, 0x60),
+                (1, 0),
+                (2, 0),
+                (3, 0),
+                (3, 3),
+                (4, paths),
+                (4, 254),
+                (5, paths),
+            ];
+            for (at, byte) in wrong {
+                let mut bad = good.clone();
+                bad[at] = byte;
+                assert_eq!(Probe::parse(&bad), None, "byte {at} is {byte}");
+            }
+            for len in 0..good.len() {
+                assert_eq!(Probe::parse(&good[..len]), None, "{len} bytes");
+                assert_eq!(is_probe(&good[..len]), len >= 4);
+            }
+            assert_eq!(Probe::parse(&[&good[..], &[0; 16]].concat()), Some(Probe::Request(asked)), "padding");
+            let none = Request { active: None, ..asked };
+            assert_eq!(Probe::parse(&Probe::Request(none).to_bytes()), Some(Probe::Request(none)));
+            // A reply is no longer than its request.
+            assert_eq!(Probe::Reply(asked.reply(1, place("192.0.2.1:1"))).to_bytes().len(), good.len());
         }
         for first in 0..=255_u8 {
             let mut packet = [0; 40];
             packet[0] = first;
             assert!(!is_probe(&packet));
         }
-        assert_eq!(Probe::parse(&[&good[..], &[0; 16]].concat()), Some(Probe::Request(ASKED)), "padding");
-        let none = Request { active: None, ..ASKED };
-        assert_eq!(Probe::parse(&Probe::Request(none).to_bytes()), Some(Probe::Request(none)));
     }
 }

@@ -1,6 +1,6 @@
 //! Our own requests: when one is due by which path, and what its answer or its silence says.
 use super::{
-    Order, Paths, Probe, Reply, Request, Seen, State,
+    NO_PATH, Order, Paths, Probe, Reply, Request, Search, Seen, State, Version,
     path::{Own, RoundTrip},
     timing::{
         BETWEEN_HANDSHAKES, BUSY, CARRYING, ELSEWHERE, IDLE, LOOK, MISSED, RECENT, REMEMBERED, RESERVE, RESTING,
@@ -23,6 +23,10 @@ impl Paths {
     fn traffic(&mut self, now: Instant) {
         let quiet = self.carried.is_none_or(|at| now.since(at) >= RECENT);
         self.carried = Some(now);
+        let direct = self.is_direct();
+        if let Some(discovery) = &mut self.discovery {
+            discovery.traffic(direct, now);
+        }
         if quiet {
             self.ask_all(now);
         }
@@ -36,9 +40,18 @@ impl Paths {
     }
 
     /// An answer of the peer's.
-    pub fn reply(&mut self, reply: &Reply, now: Instant, out: &mut Vec<Order>) {
+    pub fn reply(&mut self, reply: &Reply, search: &Search, now: Instant, out: &mut Vec<Order>) {
+        if reply.path == NO_PATH {
+            return self.candidate_answered(reply, search, now);
+        }
         let took = now.since(Instant::from_nanos(reply.clock));
         let path = usize::from(reply.path);
+        let Some(place) = self.own.get(path).and_then(|own| own.place) else { return };
+        let proven = reply.version == Version::V2 && reply.token == search.token(place, reply.clock);
+        // The peer's own word that a place of its choice works is not enough.
+        if !proven && (reply.version == Version::V2 || self.is_found(path)) {
+            return;
+        }
         let asked = |own: &&mut Own| own.unanswered > 0 && Instant::from_nanos(reply.clock) <= own.asked;
         let Some(own) = self.own.get_mut(path).filter(asked) else { return };
         own.round_trip = Some(RoundTrip::update(own.round_trip, took));
@@ -46,6 +59,9 @@ impl Paths {
         own.answered += 1;
         if reply.nonce != 0 && reply.nonce != own.nonce {
             (own.nonce, own.returned) = (reply.nonce, false);
+        }
+        if let (Some(discovery), Version::V2) = (&mut self.discovery, reply.newest) {
+            discovery.knows_version_2 = true;
         }
         if self.answers.replace(true) != Some(true) {
             self.changed = true;
@@ -89,7 +105,7 @@ impl Paths {
     }
 
     /// A request by this path is due, or its answer is missed.
-    pub(super) fn due(&mut self, path: usize, now: Instant, out: &mut Vec<Order>) {
+    pub(super) fn due(&mut self, path: usize, search: &Search, now: Instant, out: &mut Vec<Order>) {
         let own = &mut self.own[path];
         if own.unanswered >= MISSED {
             own.answered = 0;
@@ -101,6 +117,9 @@ impl Paths {
                 self.changed = true;
                 if path < self.configured {
                     out.push(Order::State { path, up: false });
+                }
+                if let Some(discovery) = &mut self.discovery {
+                    discovery.lost(now);
                 }
                 // The choice falls first, so that the requests tell it.
                 self.choose(now);
@@ -123,7 +142,10 @@ impl Paths {
             out.push(Order::Elsewhere { path });
         }
         let interval = self.interval(path, now);
+        let version = self.version(path);
+        let Some(to) = self.own[path].place else { return };
         let request = Request {
+            version,
             path: path as u8,
             active: self.active.filter(|_| !self.following).map(|path| path as u8),
             usable: self.bits(|own| own.state == State::Up),
@@ -131,6 +153,7 @@ impl Paths {
             interval,
             clock: now.as_nanos(),
             nonce: Some(self.own[path].nonce),
+            token: if version == Version::V2 { search.token(to, now.as_nanos()) } else { 0 },
         };
         let own = &mut self.own[path];
         own.asked = now;
@@ -138,8 +161,13 @@ impl Paths {
         own.unanswered += 1;
         // Below the limit, the moment when the answer is missed; beyond it there is no hurry.
         own.due = now + if own.unanswered > MISSED { interval } else { own.patience() };
-        let Some(to) = own.place else { return };
         out.push(Order::Probe { to, probe: Probe::Request(request) });
+    }
+
+    /// The version of a request by this path. A peer that does not know version 2 has no paths that were found.
+    fn version(&self, path: usize) -> Version {
+        let known = self.discovery.as_ref().is_some_and(|discovery| discovery.knows_version_2);
+        if known || self.is_found(path) { Version::V2 } else { Version::V1 }
     }
 
     /// After an answer: when to ask again.
@@ -169,8 +197,13 @@ impl Paths {
         self.carried.map(|at| now.since(at))
     }
 
-    fn bits(&self, of: impl Fn(&Own) -> bool) -> u8 {
-        self.own.iter().enumerate().fold(0, |bits, (path, own)| bits | u8::from(of(own)) << path)
+    /// There was traffic, lately.
+    pub(super) fn has_traffic(&self) -> bool {
+        self.carried.is_some()
+    }
+
+    fn bits(&self, of: impl Fn(&Own) -> bool) -> u32 {
+        self.own.iter().enumerate().fold(0, |bits, (path, own)| bits | u32::from(of(own)) << path)
     }
 
     /// Whether this path is probed. Until the peer has answered once, only the active one is: a stock peer takes every
@@ -180,6 +213,6 @@ impl Paths {
             Some(answers) => answers,
             None => self.active.is_none_or(|active| active == path),
         };
-        known && self.several() && self.session && self.own[path].place.is_some()
+        known && self.several() && self.session && self.own[path].place.is_some() && !self.sleeps()
     }
 }

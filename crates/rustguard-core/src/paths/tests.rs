@@ -41,6 +41,7 @@ struct World {
     states: Vec<(Instant, usize, bool)>,
     elsewhere: Vec<(Instant, usize)>,
     choices: [Choice; 2],
+    search: Search,
     changes: Vec<(Instant, usize, Choice)>,
 }
 
@@ -68,6 +69,10 @@ fn bare(place: Place) -> Place {
     place.address().map_or(place, |at| Address::new(at.remote).into())
 }
 
+fn search() -> Search {
+    Search::new([7; 32])
+}
+
 impl World {
     fn new(policies: &[PathPolicy], delays: &[u64]) -> Self {
         let links = delays.iter().map(|&ms| Link { delay: ms as u32 * MS, loss: [0, 0], relayed: false }).collect();
@@ -92,6 +97,7 @@ impl World {
             states: vec![],
             elsewhere: vec![],
             choices: Default::default(),
+            search: search(),
             changes: vec![],
         };
         world.ends[0].heard(place(1, 0), START);
@@ -126,6 +132,7 @@ impl World {
                 Order::Handshake => self.handshakes.push(self.now),
                 Order::State { path, up } => self.states.push((self.now, path, up)),
                 Order::Elsewhere { path } => self.elsewhere.push((self.now, path)),
+                Order::Tell(_) | Order::Observe => unreachable!("no direct ways are looked for"),
             }
         }
         if let Some(choice) = self.ends[end].changes(self.now)
@@ -165,7 +172,7 @@ impl World {
                         self.ends[end].request(from, &request, random, self.now, &mut orders);
                     }
                     Probe::Request(_) => {}
-                    Probe::Reply(reply) => self.ends[end].reply(&reply, self.now, &mut orders),
+                    Probe::Reply(reply) => self.ends[end].reply(&reply, &self.search, self.now, &mut orders),
                 }
                 self.orders(end, orders);
             }
@@ -173,7 +180,7 @@ impl World {
                 if self.ends[end].deadline().is_some_and(|at| at <= self.now) {
                     let mut orders = vec![];
                     let seen = Seen { session: true, data: self.data, unanswered: self.unanswered };
-                    self.ends[end].tick(seen, self.now, &mut orders);
+                    self.ends[end].tick(seen, &mut self.search, self.now, &mut orders);
                     self.orders(end, orders);
                 }
             }
@@ -538,7 +545,7 @@ fn what_follows_lets_go_when_nothing_comes_any_more() {
     world.run(2_000 * MS);
     assert!(!world.ends[1].is_plain());
     let now = world.now;
-    world.ends[0].configure(&[PathPolicy::Best], now);
+    world.ends[0].configure(&[PathPolicy::Best], false, now);
     world.run(4_000 * MS);
     assert!(world.ends[1].is_plain() && world.active(1).is_none(), "wherever it is heard, as in WireGuard");
     assert_eq!(world.ends[1].deadline(), None);
@@ -548,6 +555,8 @@ fn what_follows_lets_go_when_nothing_comes_any_more() {
 fn two_paths_to_one_address_are_told_apart_by_ours() {
     let mut b = Paths::new(&[], START);
     let asked = |path, usable| Request {
+        version: Version::V1,
+        token: 0,
         path,
         active: Some(0),
         usable,
@@ -580,7 +589,7 @@ fn two_paths_to_one_address_are_told_apart_by_ours() {
     // One is left: the kernel's routes are good enough for it when the other is forgotten.
     let later = START + PROMISES * CARRYING + PATIENCE[0];
     b.request(by(2), &Request { clock: START.as_nanos() + 2, active: Some(1), ..asked(1, 2) }, 7, later, &mut orders);
-    b.tick(Seen { session: true, data: 0, unanswered: None }, later, &mut vec![]);
+    b.tick(Seen { session: true, data: 0, unanswered: None }, &mut search(), later, &mut vec![]);
     assert_eq!(b.changes(later).unwrap().active, Some(Address { interface: 0, ..from(2) }.into()));
     // What is over, or of before a new session, does not make a peer look old whose clock began anew.
     b.request(by(1), &Request { clock: 1, active: Some(0), ..asked(0, 3) }, 7, later, &mut orders);
@@ -592,7 +601,8 @@ fn two_paths_to_one_address_are_told_apart_by_ours() {
 
 /// What the ends say while they greet; the requests of path 0 come from `from` at B.
 fn asked(nonce: Option<u32>, clock: u64) -> Request {
-    Request { path: 0, active: Some(0), usable: 1, weights: [0; 8], interval: CARRYING, clock, nonce }
+    let (version, token) = (Version::V1, 0);
+    Request { version, path: 0, active: Some(0), usable: 1, weights: [0; 8], interval: CARRYING, clock, nonce, token }
 }
 
 /// The nonce of the one reply, and where it went.
@@ -636,7 +646,7 @@ fn a_place_is_believed_when_its_nonce_has_come_back() {
 
     // A place that is not proven in time is forgotten, and so is one that was.
     let later = START + PROMISES * CARRYING + PATIENCE[0];
-    b.tick(Seen { session: true, data: 0, unanswered: None }, later, &mut orders);
+    b.tick(Seen { session: true, data: 0, unanswered: None }, &mut search(), later, &mut orders);
     assert!(b.is_plain() && b.deadline().is_none());
 }
 
@@ -666,12 +676,12 @@ fn a_nonce_is_returned_soon_and_no_more_often_than_flows_are_probed() {
     while now < begun + Duration::from_secs(60) {
         now = a.deadline().expect("idle paths are probed").max(now);
         let mut orders = vec![];
-        a.tick(Seen { session: true, data: world.data, unanswered: None }, now, &mut orders);
+        a.tick(Seen { session: true, data: world.data, unanswered: None }, &mut search(), now, &mut orders);
         for order in orders {
             if let Order::Probe { probe: Probe::Request(request), .. } = order {
                 sent += 1;
                 now = now + MS;
-                a.reply(&request.reply(sent + 1_000_000), now, &mut vec![]);
+                a.reply(&request.reply(sent + 1_000_000, place(1, 0)), &search(), now, &mut vec![]);
             }
         }
     }
@@ -686,6 +696,8 @@ fn what_makes_no_sense_changes_nothing() {
     let trips = |paths: &Paths| paths.report().iter().map(|path| path.round_trip).collect::<Vec<_>>();
     let before = trips(&world.ends[0]);
     let request = Request {
+        version: Version::V1,
+        token: 0,
         path: 7,
         active: None,
         usable: 0,
@@ -695,7 +707,7 @@ fn what_makes_no_sense_changes_nothing() {
         nonce: None,
     };
     for (path, clock) in [(0, START.as_nanos()), (1, START.as_nanos()), (5, 0), (7, u64::MAX)] {
-        world.ends[0].reply(&Request { path, clock, ..request }.reply(9), now, &mut orders);
+        world.ends[0].reply(&Request { path, clock, ..request }.reply(9, place(1, 0)), &search(), now, &mut orders);
     }
     assert!(orders.is_empty());
     assert_eq!(trips(&world.ends[0]), before, "answers to nothing");
@@ -704,7 +716,12 @@ fn what_makes_no_sense_changes_nothing() {
     }
     world.run(210 * MS);
     for path in [0, 1] {
-        world.ends[0].reply(&Request { path, clock: u64::MAX, ..request }.reply(9), now, &mut orders);
+        world.ends[0].reply(
+            &Request { path, clock: u64::MAX, ..request }.reply(9, place(1, 0)),
+            &search(),
+            now,
+            &mut orders,
+        );
     }
     assert_eq!(trips(&world.ends[0]), before, "answers to what will be asked");
     for link in &mut world.links {

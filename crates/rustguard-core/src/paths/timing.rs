@@ -44,3 +44,5 @@ pub(super) const DETOUR: Duration = Duration::from_millis(100);
 pub(super) const ELSEWHERE: Duration = Duration::from_secs(30);
 /// A request promises the next one; after so many times the promised interval the path is no more.
 pub(super) const PROMISES: u32 = 3;
+/// A direct way that was found and failed is probed for so long before it has to be found again.
+pub(super) const FORGET: Duration = Duration::from_secs(30);

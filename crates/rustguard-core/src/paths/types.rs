@@ -1,5 +1,5 @@
 //! What goes into [`Paths`](super::Paths), and what comes out.
-use super::{flows::Share, probe::Probe};
+use super::{candidates::Candidates, flows::Share, probe::Probe};
 use crate::{peer::PeerId, time::Instant};
 use alloc::vec::Vec;
 use core::{
@@ -88,7 +88,7 @@ pub enum PathPolicy {
 }
 
 /// What the caller has to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Seal this and send it there.
     Probe {
@@ -111,6 +111,28 @@ pub enum Order {
         /// Its position in the configuration.
         path: usize,
     },
+    /// Seal this and send it where data goes.
+    Tell(Candidates),
+    /// Ask the relays of this peer how they see this node ([`Observer`](super::Observer)).
+    Observe,
+}
+
+/// Why no direct way is used to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Relayed {
+    /// None is looked for: the configuration says so.
+    Off,
+    /// None is looked for without traffic.
+    Idle,
+    /// One is being looked for.
+    Looking,
+    /// The peer has not told where it may be reached: it does not look for direct ways.
+    NoCandidates,
+    /// None of the peer's candidates answers.
+    NoAnswer,
+    /// The same, and the NATs of both ends map ports per destination, so that neither knows its port for the other.
+    BothMapPerDestination,
 }
 
 /// What the caller knows of the peer.

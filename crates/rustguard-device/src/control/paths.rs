@@ -21,7 +21,7 @@ use peer_paths::{ConfiguredEndpoint, PeerPaths};
 use portable_atomic::Ordering::Relaxed;
 use rustguard_core::{
     node::PeerId,
-    paths::{Address, Order, Paths, Place, Probe, Seen},
+    paths::{Address, NO_PATH, Order, Paths, Place, Probe, Seen},
     time::Instant,
 };
 use rustguard_tun::Endpoint;
@@ -38,7 +38,7 @@ impl<B: Binder> Control<B> {
         entry.shared.has_configured_endpoint.store(!entry.endpoints.is_empty(), Relaxed);
         let paths = Paths::new(&policies, instant);
         match &mut entry.paths {
-            Some(known) => known.paths.configure(&policies, instant),
+            Some(known) => known.paths.configure(&policies, false, instant),
             None if !paths.is_plain() => entry.paths = Some(Box::new(PeerPaths::new(paths))),
             None => {}
         }
@@ -94,6 +94,13 @@ impl<B: Binder> Control<B> {
     pub(super) fn probe(&mut self, peer: PeerId, from: &Endpoint, probe: &Probe) {
         let instant = now().instant;
         let Some(entry) = self.peers.get_mut(&peer) else { return };
+        if let (None, Probe::Request(request)) = (&entry.paths, probe)
+            && request.path == NO_PATH
+        {
+            // The peer asks how it is seen from here, and nothing more.
+            let reply = Probe::Reply(request.reply(0, place(from)));
+            return self.send_probe(peer, place(from), &reply);
+        }
         let peer_paths = match (&mut entry.paths, probe) {
             (Some(peer_paths), _) => peer_paths,
             // The first sign that the peer has several paths to this node.
@@ -105,7 +112,7 @@ impl<B: Binder> Control<B> {
             Probe::Request(request) => {
                 peer_paths.paths.request(place(from), request, rand::random(), instant, &mut orders);
             }
-            Probe::Reply(reply) => peer_paths.paths.reply(reply, instant, &mut orders),
+            Probe::Reply(reply) => peer_paths.paths.reply(reply, &self.search, instant, &mut orders),
         }
         self.carry_out_orders(peer, orders);
         self.paths_changed(peer);
@@ -154,7 +161,7 @@ impl<B: Binder> Control<B> {
             let Some(peer_paths) = &mut entry.paths else { continue };
             peer_paths.deadline = None;
             let mut orders = Vec::new();
-            peer_paths.paths.tick(seen, instant, &mut orders);
+            peer_paths.paths.tick(seen, &mut self.search, instant, &mut orders);
             // Flows that have ended make room for others.
             peer_paths.flows.sweep(&[], instant, false);
             self.carry_out_orders(peer, orders);
@@ -192,6 +199,8 @@ impl<B: Binder> Control<B> {
                 Order::State { path, up } => self.path_state(peer, path, up),
                 // The path's name may have another address.
                 Order::Elsewhere { path } => self.resolve(peer, path, 1),
+                // Of paths that look for direct ways only.
+                Order::Tell(_) | Order::Observe => {}
             }
         }
     }

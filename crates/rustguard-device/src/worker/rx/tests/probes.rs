@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::path_set::{PathSet, place};
-use rustguard_core::paths::{Choice, Probe, Request};
+use rustguard_core::paths::{Choice, Probe, Request, Version};
 
 const ASKED: Request = Request {
+    version: Version::V1,
+    token: 0,
     path: 1,
     active: None,
     usable: 0,

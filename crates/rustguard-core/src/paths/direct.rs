@@ -1,0 +1,170 @@
+//! Direct ways that were found: they are paths like the configured ones, as long as they work and there is traffic.
+use super::{
+    Address, Candidates, Order, PathPolicy, Paths, Place, Relayed, Reply, Search, State,
+    discovery::Situation,
+    path::{Own, RoundTrip},
+    timing::FORGET,
+};
+use crate::time::Instant;
+use alloc::vec::Vec;
+use core::{net::SocketAddr, time::Duration};
+
+/// How many direct ways are kept while more are looked for: the one in use, one in reserve, and one that may be better.
+const MAX_FOUND: usize = 3;
+/// How many are kept afterwards.
+const KEPT: usize = 2;
+
+impl Paths {
+    /// Takes a message of the peer's about candidates.
+    pub fn candidates(&mut self, message: &Candidates, search: &Search, now: Instant, out: &mut Vec<Order>) {
+        if let Some(discovery) = &mut self.discovery {
+            out.extend(discovery.candidates(message, search, now).map(Order::Tell));
+        }
+    }
+
+    /// [`Search`] has other candidates: the peer is told, where there is traffic, or else with the next.
+    pub fn candidates_changed(&mut self, now: Instant) {
+        if let Some(discovery) = &mut self.discovery {
+            discovery.candidates_changed(now);
+        }
+    }
+
+    /// Our own network has changed: another address, another router. All that was known is asked again, and direct ways are looked for.
+    pub fn network_changed(&mut self, now: Instant) {
+        if let Some(discovery) = &mut self.discovery {
+            discovery.network_changed(now);
+            self.ask_all(now);
+        }
+    }
+
+    /// Why no direct way is used; `None` where one is, or an address that was configured works.
+    pub fn relayed(&self, search: &Search) -> Option<Relayed> {
+        if self.is_direct() {
+            return None;
+        }
+        Some(self.discovery.as_ref().map_or(Relayed::Off, |discovery| discovery.why(search)))
+    }
+
+    /// Whether what is active is an address that works.
+    pub(super) fn is_direct(&self) -> bool {
+        let active = self.active.filter(|_| !self.following).and_then(|path| self.own.get(path));
+        active.is_some_and(|own| own.state == State::Up && !own.is_relayed())
+    }
+
+    /// Whether this path was found.
+    pub(super) fn is_found(&self, path: usize) -> bool {
+        path > self.configured
+    }
+
+    /// Without traffic for a while, nothing is probed where direct ways are looked for.
+    pub(super) fn sleeps(&self) -> bool {
+        self.discovery.as_ref().is_some_and(|discovery| !discovery.awake)
+    }
+
+    fn situation(&self) -> Situation {
+        Situation { session: self.session, direct: self.is_direct(), busy: self.has_traffic() }
+    }
+
+    pub(super) fn discovery_deadline(&self) -> Option<Instant> {
+        let discovery = self.discovery.as_ref()?.deadline(self.situation());
+        let down =
+            self.own.iter().skip(self.configured + 1).filter(|own| own.place.is_some() && own.state == State::Down);
+        let forget = down.filter_map(|own| own.failed).map(|failed| failed + FORGET).min();
+        [discovery, forget].into_iter().flatten().min()
+    }
+
+    /// Does what is due in the search for direct ways.
+    pub(super) fn discover(&mut self, search: &mut Search, now: Instant, out: &mut Vec<Order>) {
+        let Some(mut discovery) = self.discovery.take() else { return };
+        let (situation, goes) = (self.situation(), discovery.goes());
+        let let_go = discovery.tick(situation, search, now, out);
+        if let_go {
+            self.let_go();
+        } else {
+            for own in self.own.iter_mut().skip(self.configured + 1) {
+                if own.state == State::Down && own.failed.is_none_or(|failed| now.since(failed) >= FORGET) {
+                    *own = Own::new(PathPolicy::Best, None, now);
+                    self.changed = true;
+                }
+            }
+            if goes && !discovery.goes() {
+                while self.found().count() > KEPT {
+                    self.give_up(self.worst(), now);
+                }
+            }
+        }
+        self.discovery = Some(discovery);
+    }
+
+    /// Takes an answer to a probe of a candidate.
+    pub(super) fn candidate_answered(&mut self, reply: &Reply, search: &Search, now: Instant) {
+        let Some(discovery) = &mut self.discovery else { return };
+        let answered = discovery.reply(reply, search, now);
+        if let Some((address, took)) = answered.filter(|_| discovery.awake) {
+            self.add_found(address, took, now);
+        }
+    }
+
+    /// A candidate works: it becomes a path, unless there are better ones.
+    fn add_found(&mut self, address: SocketAddr, took: Duration, now: Instant) {
+        let place = Place::from(Address::new(address));
+        let same = |own: &Own| own.place.is_some_and(|known| known.address().is_some_and(|at| at.remote == address));
+        if self.own.iter().any(same) {
+            return;
+        }
+        if self.found().count() >= MAX_FOUND {
+            let worst = self.worst();
+            let own = worst.map(|path| &self.own[path]);
+            if own.is_none_or(|own| own.state == State::Up && own.length() <= took) {
+                return;
+            }
+            self.give_up(worst, now);
+        }
+        let mut own = Own::new(PathPolicy::Best, Some(place), now);
+        own.state = State::Up;
+        own.round_trip = Some(RoundTrip::update(None, took));
+        if self.own.len() == self.configured {
+            // Where the peer was heard.
+            self.own.push(Own::new(PathPolicy::Best, None, now));
+        }
+        let free = (self.configured + 1..self.own.len()).find(|&path| self.own[path].place.is_none());
+        match free {
+            Some(path) => self.own[path] = own,
+            None => self.own.push(own),
+        }
+        self.answers = Some(true);
+        self.changed = true;
+        self.choose(now);
+    }
+
+    fn found(&self) -> impl Iterator<Item = usize> {
+        (self.configured + 1..self.own.len()).filter(|&path| self.own[path].place.is_some())
+    }
+
+    /// Of the direct ways that were found, the first to be left.
+    fn worst(&self) -> Option<usize> {
+        let of = |path: &usize| (self.own[*path].state != State::Up, self.own[*path].length());
+        self.found().filter(|&path| self.active != Some(path)).max_by_key(of)
+    }
+
+    fn give_up(&mut self, path: Option<usize>, now: Instant) {
+        if let Some(path) = path {
+            self.own[path] = Own::new(PathPolicy::Best, None, now);
+            self.changed = true;
+        }
+    }
+
+    /// Leaves all direct ways that need probes to stay open, for one that needs none.
+    fn let_go(&mut self) {
+        let relay = self.own.iter().position(|own| own.is_relayed() && own.state == State::Up);
+        self.own.truncate(if relay.is_some_and(|path| path < self.configured) {
+            self.configured
+        } else {
+            self.configured + 1
+        });
+        if self.active.is_some_and(|active| active >= self.own.len()) {
+            self.active = relay;
+        }
+        self.changed = true;
+    }
+}

@@ -1,0 +1,427 @@
+//! The search for direct ways to one peer.
+//!
+//! Both ends tell each other where they may be reached ([`Candidates`]), and probe these places at the same time: each probe opens the
+//! NATs on its side for those of the other side. What answers is given to [`Paths`](super::Paths), which measures it, and leaves it when
+//! it fails. Nothing of this happens without traffic.
+//!
+//! A *round* is a few seconds in which all candidates are probed, each at first after 50 ms and then less and less often. A round
+//! begins with the first traffic, when a path was lost, when a network has changed, when the peer says so, and every few minutes while
+//! traffic goes through a relay.
+//!
+//! The list comes from a peer, which may list addresses of others. An address without an answer gets few probes in a minute, few such
+//! addresses are remembered for a peer and probed at all, and [`Search`] has the limits for all peers together.
+use super::{
+    candidates::{Candidates, MAX_CANDIDATES},
+    probe::{Probe, Reply, Request},
+    search::Search,
+    types::{Address, Order, Place, Relayed},
+};
+use crate::{
+    limit::{Bucket, Rate},
+    time::Instant,
+};
+use alloc::vec::Vec;
+use core::{net::SocketAddr, time::Duration};
+
+/// How long a round lasts.
+pub(super) const ROUND: Duration = Duration::from_secs(5);
+/// From the first probe of a candidate to the second. Each further one comes after twice the time.
+const FIRST_GAP: Duration = Duration::from_millis(50);
+/// Probes of a candidate in one round, without an answer. The last leaves after 3.15 s.
+const PROBES: u32 = 7;
+/// Probes in the long run to an address that has not answered, for each peer.
+const UNANSWERED: Rate = Rate { interval: Duration::from_secs(6), burst: 10 };
+/// Addresses without an answer that are remembered for a peer, each for a minute after the last probe. Others are not probed.
+const MAX_ADDRESSES: usize = 48;
+/// Candidates that were not told, but that requests came from.
+const MAX_HEARD: usize = 4;
+/// From the beginning of a round that had no result to the next, at first; twice as long each time.
+const NEXT_ROUND: Duration = Duration::from_secs(15);
+/// The same, at most.
+const NEXT_ROUND_AT_MOST: Duration = Duration::from_secs(180);
+/// The least time between two rounds that are not caused by something new.
+const BETWEEN_ROUNDS: Duration = Duration::from_secs(5);
+/// Without traffic for so long, direct ways are let go.
+pub(super) const LET_GO: Duration = Duration::from_secs(120);
+/// A session that begins so long after the one before was not renewed: somebody wants to send again. Sessions are renewed every 120 s.
+const NEW_CONTACT: Duration = Duration::from_secs(150);
+/// Of what the peer was told, from one message without an answer to the next; there is one more.
+const TELL_AGAIN: [u64; 5] = [250, 500, 1_000, 2_000, 4_000];
+/// When a probe is tried again that the limits for all peers did not admit.
+const NOT_ADMITTED: Duration = Duration::from_millis(100);
+
+/// The search for direct ways to one peer.
+#[derive(Debug, Default)]
+pub(super) struct Discovery {
+    /// There was traffic a short while ago.
+    pub(super) awake: bool,
+    /// The last traffic.
+    traffic: Instant,
+    /// When the last session began.
+    established: Option<Instant>,
+    round: Round,
+    /// When the last round began.
+    began: Option<Instant>,
+    /// Before, no other round begins by itself.
+    next_round: Instant,
+    /// Rounds in a row that had no result.
+    failures: u32,
+    /// When our candidates are told, or told again.
+    tell: Option<Instant>,
+    /// How often they were.
+    told: usize,
+    /// What is told next says that the peer is to look.
+    calls: bool,
+    /// Of the peer's list: its generation, 0 for none.
+    generation: u32,
+    peer_maps_per_destination: bool,
+    /// It speaks version 2.
+    pub(super) knows_version_2: bool,
+    tried: Vec<Tried>,
+    unanswered: Vec<(SocketAddr, Bucket)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Round {
+    #[default]
+    None,
+    /// One is to begin.
+    Wanted(Instant),
+    /// It begins then, after those of peers that came before.
+    Waits(Instant),
+    /// It ends then.
+    Goes(Instant),
+}
+
+/// A candidate of the peer's.
+#[derive(Clone, Copy, Debug)]
+struct Tried {
+    address: SocketAddr,
+    /// The peer did not tell it; a request came from there.
+    heard: bool,
+    due: Option<Instant>,
+    /// Probes in this round.
+    probes: u32,
+    asked: Instant,
+    answered: bool,
+}
+
+/// What the paths say about themselves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Situation {
+    /// There is a session.
+    pub(super) session: bool,
+    /// What is active is an address that works.
+    pub(super) direct: bool,
+    /// Traffic goes on.
+    pub(super) busy: bool,
+}
+
+impl Discovery {
+    /// There is traffic.
+    pub(super) fn traffic(&mut self, direct: bool, now: Instant) {
+        self.traffic = now;
+        let slept = !core::mem::replace(&mut self.awake, true);
+        if slept || !direct && self.round == Round::None && now >= self.next_round {
+            self.begin(true, now);
+        }
+    }
+
+    /// There is a new session.
+    pub(super) fn established(&mut self, now: Instant) {
+        let before = self.established.replace(now);
+        // The peer may have been restarted: what it knew, and what it told, is of before.
+        self.generation = 0;
+        if before.is_none_or(|before| now.since(before) >= NEW_CONTACT) {
+            self.awake = true;
+            self.traffic = now;
+            self.begin(true, now);
+        } else if self.awake {
+            self.tell_anew(now);
+        }
+    }
+
+    /// Our own network has changed.
+    pub(super) fn network_changed(&mut self, now: Instant) {
+        if self.awake {
+            self.unanswered.clear();
+            self.failures = 0;
+            for tried in &mut self.tried {
+                tried.answered = false;
+            }
+            self.begin(true, now);
+        }
+    }
+
+    /// Our own candidates are others.
+    pub(super) fn candidates_changed(&mut self, now: Instant) {
+        if self.awake {
+            self.tell_anew(now);
+        }
+    }
+
+    /// A direct way has failed.
+    pub(super) fn lost(&mut self, now: Instant) {
+        if self.awake && self.began.is_none_or(|began| now.since(began) >= BETWEEN_ROUNDS) {
+            self.begin(true, now);
+        }
+    }
+
+    /// A request came from this address.
+    pub(super) fn heard(&mut self, address: SocketAddr, now: Instant) {
+        if self.tried.iter().any(|tried| tried.address == address) {
+            return;
+        }
+        let heard = || self.tried.iter().enumerate().filter(|(_, tried)| tried.heard);
+        if heard().count() >= MAX_HEARD {
+            // One of those that have not answered, or of the others, gives way: the one that was asked first.
+            let Some((oldest, _)) = heard().min_by_key(|(_, tried)| (tried.answered, tried.asked)) else { return };
+            self.tried.remove(oldest);
+        }
+        self.tried.push(Tried { due: self.awake.then_some(now), heard: true, ..Tried::new(address, now) });
+    }
+
+    /// The peer's candidates, or its answer to ours. Returns the answer to send.
+    pub(super) fn candidates(&mut self, message: &Candidates, search: &Search, now: Instant) -> Option<Candidates> {
+        self.knows_version_2 = true;
+        if message.answer {
+            if message.known == search.generation() {
+                (self.tell, self.calls) = (None, false);
+            }
+            return None;
+        }
+        // An older list that comes late is none.
+        let older = self.generation != 0 && (message.generation.wrapping_sub(self.generation) as i32) < 0;
+        if !older && message.generation != 0 {
+            self.generation = message.generation;
+            self.peer_maps_per_destination = message.maps_per_destination;
+            self.take_list(message, search, now);
+        }
+        if message.look && self.began.is_none_or(|began| now.since(began) >= BETWEEN_ROUNDS) {
+            self.begin(false, now);
+        }
+        if message.known != search.generation() && self.awake && self.tell.is_none() {
+            self.tell_anew(now);
+        }
+        Some(Candidates { known: self.generation, answer: true, ..Candidates::default() })
+    }
+
+    /// Takes the peer's list in place of the one before, and probes what is new.
+    fn take_list(&mut self, message: &Candidates, search: &Search, now: Instant) {
+        let told = || message.list.iter().map(|told| told.address).filter(|address| search.allows(*address));
+        self.tried.retain(|tried| tried.heard || told().any(|address| address == tried.address));
+        let mut news = false;
+        for address in told().take(MAX_CANDIDATES) {
+            match self.tried.iter_mut().find(|tried| tried.address == address) {
+                Some(known) => known.heard = false,
+                None => {
+                    news = true;
+                    self.tried.push(Tried { due: self.awake.then_some(now), ..Tried::new(address, now) });
+                }
+            }
+        }
+        if let (true, Round::Goes(until)) = (news, &mut self.round) {
+            *until = now + ROUND;
+        }
+    }
+
+    /// Takes the answer to a probe of a candidate. Returns the address and the round trip.
+    pub(super) fn reply(&mut self, reply: &Reply, search: &Search, now: Instant) -> Option<(SocketAddr, Duration)> {
+        let sent = Instant::from_nanos(reply.clock);
+        let took = now.since(sent);
+        let ours = |tried: &&mut Tried| {
+            tried.asked >= sent && search.token(Address::new(tried.address).into(), reply.clock) == reply.token
+        };
+        let tried = self.tried.iter_mut().filter(|_| took <= ROUND).find(ours)?;
+        (tried.answered, tried.due) = (true, None);
+        let address = tried.address;
+        self.knows_version_2 = true;
+        self.unanswered.retain(|(other, _)| *other != address);
+        Some((address, took))
+    }
+
+    /// The next moment for something to happen.
+    pub(super) fn deadline(&self, situation: Situation) -> Option<Instant> {
+        if !self.awake {
+            return None;
+        }
+        let let_go = self.traffic + LET_GO;
+        if !situation.session {
+            return Some(let_go);
+        }
+        let round = match self.round {
+            Round::Wanted(at) | Round::Waits(at) | Round::Goes(at) => Some(at),
+            Round::None => (situation.busy && !situation.direct).then_some(self.next_round),
+        };
+        let probes = self.tried.iter().filter_map(|tried| tried.due).min();
+        [Some(let_go), round, probes, self.tell].into_iter().flatten().min()
+    }
+
+    /// Does what is due. Returns whether direct ways are to be let go.
+    pub(super) fn tick(
+        &mut self,
+        situation: Situation,
+        search: &mut Search,
+        now: Instant,
+        out: &mut Vec<Order>,
+    ) -> bool {
+        if !self.awake {
+            return false;
+        }
+        if now >= self.traffic + LET_GO {
+            self.sleep();
+            return true;
+        }
+        if !situation.session {
+            return false;
+        }
+        match self.round {
+            Round::None if situation.busy && !situation.direct && now >= self.next_round => self.begin(true, now),
+            Round::Goes(until) if until <= now => {
+                self.round = Round::None;
+                self.failures = if situation.direct { 0 } else { self.failures.saturating_add(1) };
+                let pause = NEXT_ROUND * (1 << self.failures.saturating_sub(1).min(4));
+                self.next_round = now + pause.min(NEXT_ROUND_AT_MOST);
+                self.calls = false;
+            }
+            _ => {}
+        }
+        if matches!(self.round, Round::Wanted(_)) {
+            self.round = Round::Waits(search.turn(now));
+        }
+        if matches!(self.round, Round::Waits(start) if start <= now) {
+            self.start(now, out);
+        }
+        self.tell(search, now, out);
+        self.probe(search, now, out);
+        false
+    }
+
+    /// Candidates are being probed.
+    pub(super) fn goes(&self) -> bool {
+        matches!(self.round, Round::Goes(_))
+    }
+
+    /// Why traffic goes through a relay.
+    pub(super) fn why(&self, search: &Search) -> Relayed {
+        if !self.awake {
+            return Relayed::Idle;
+        }
+        if self.round != Round::None || self.began.is_none() {
+            return Relayed::Looking;
+        }
+        if self.tried.is_empty() {
+            return Relayed::NoCandidates;
+        }
+        if self.peer_maps_per_destination && search.maps_per_destination() {
+            return Relayed::BothMapPerDestination;
+        }
+        Relayed::NoAnswer
+    }
+
+    /// A round is to begin. `calls`: the peer does not know yet.
+    fn begin(&mut self, calls: bool, now: Instant) {
+        self.awake = true;
+        self.traffic = self.traffic.max(now);
+        self.calls |= calls;
+        if !matches!(self.round, Round::Waits(_)) {
+            self.round = Round::Wanted(now);
+        }
+    }
+
+    fn start(&mut self, now: Instant, out: &mut Vec<Order>) {
+        (self.round, self.began) = (Round::Goes(now + ROUND), Some(now));
+        for tried in &mut self.tried {
+            (tried.due, tried.probes) = (Some(now), 0);
+        }
+        if self.calls {
+            self.tell_anew(now);
+        }
+        out.push(Order::Observe);
+    }
+
+    fn tell_anew(&mut self, now: Instant) {
+        (self.tell, self.told) = (Some(now), 0);
+    }
+
+    fn tell(&mut self, search: &Search, now: Instant, out: &mut Vec<Order>) {
+        if self.tell.is_none_or(|at| now < at) {
+            return;
+        }
+        let pause = TELL_AGAIN.get(self.told).map(|millis| Duration::from_millis(*millis));
+        self.tell = pause.map(|pause| now + pause);
+        self.told += 1;
+        out.push(Order::Tell(Candidates {
+            generation: search.generation(),
+            known: self.generation,
+            answer: false,
+            look: self.calls,
+            maps_per_destination: search.maps_per_destination(),
+            list: search.candidates().to_vec(),
+        }));
+    }
+
+    fn probe(&mut self, search: &mut Search, now: Instant, out: &mut Vec<Order>) {
+        let Self { tried, unanswered, .. } = self;
+        for tried in tried.iter_mut().filter(|tried| tried.due.is_some_and(|due| due <= now)) {
+            tried.due = None;
+            if tried.probes >= PROBES || !search.allows(tried.address) {
+                continue;
+            }
+            if !tried.answered {
+                let Some(bucket) = bucket(unanswered, tried.address, now) else { continue };
+                let mut after = *bucket;
+                if !after.take(UNANSWERED, now) {
+                    continue;
+                }
+                if !search.admits(tried.address, true, now) {
+                    tried.due = Some(now + NOT_ADMITTED);
+                    continue;
+                }
+                *bucket = after;
+            } else if !search.admits(tried.address, false, now) {
+                tried.due = Some(now + NOT_ADMITTED);
+                continue;
+            }
+            tried.due = Some(now + FIRST_GAP * (1 << tried.probes));
+            tried.probes += 1;
+            tried.asked = now;
+            let to = Place::from(Address::new(tried.address));
+            let clock = now.as_nanos();
+            let request = Request::about_no_path(clock, search.token(to, clock));
+            out.push(Order::Probe { to, probe: Probe::Request(request) });
+        }
+    }
+
+    fn sleep(&mut self) {
+        self.awake = false;
+        (self.round, self.tell, self.calls, self.failures) = (Round::None, None, false, 0);
+        self.next_round = Instant::default();
+        self.tried.retain(|tried| !tried.heard);
+        for tried in &mut self.tried {
+            tried.due = None;
+        }
+    }
+}
+
+/// What an address without an answer may still be sent; `None` where there are too many such addresses.
+fn bucket(all: &mut Vec<(SocketAddr, Bucket)>, address: SocketAddr, now: Instant) -> Option<&mut Bucket> {
+    let at = match all.iter().position(|(other, _)| *other == address) {
+        Some(at) => at,
+        None => {
+            all.retain(|(_, bucket)| !bucket.is_full(now));
+            if all.len() >= MAX_ADDRESSES {
+                return None;
+            }
+            all.push((address, Bucket::default()));
+            all.len() - 1
+        }
+    };
+    Some(&mut all[at].1)
+}
+
+impl Tried {
+    fn new(address: SocketAddr, now: Instant) -> Self {
+        Self { address, heard: false, due: None, probes: 0, asked: now, answered: false }
+    }
+}

@@ -1,0 +1,255 @@
+//! What all peers of an interface share while direct ways to them are looked for: our own candidates, where no probe may go, and how many
+//! probes there may be.
+use super::{
+    candidates::{Candidate, CandidateKind, MAX_CANDIDATES},
+    probe::{Probe, Reply, Request},
+    types::Place,
+};
+use crate::{
+    limit::{Bucket, Rate, Source, SourceTable},
+    peer::PeerId,
+    time::Instant,
+};
+use alloc::{collections::BTreeMap, vec::Vec};
+use core::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+use ipnet::IpNet;
+use rustguard_crypto::hash;
+use zeroize::Zeroizing;
+
+/// Of our candidates, how many may be what others have seen.
+const MAX_SEEN: usize = 4;
+/// How many observers are remembered.
+const MAX_OBSERVERS: usize = 64;
+/// How long an observation is believed.
+const OBSERVED: Duration = Duration::from_secs(600);
+/// Probes of candidates, for all peers together. A probe has 108 bytes over IPv4.
+const IN_TOTAL: Rate = Rate { interval: Duration::from_millis(2), burst: 512 };
+/// Probes to one host that has not answered, for all peers together: what members can make this node send to somebody who has nothing
+/// to do with it.
+const TO_A_STRANGER: Rate = Rate { interval: Duration::from_millis(100), burst: 128 };
+/// Hosts without an answer that are remembered. Further ones get no probes.
+const STRANGERS: usize = 1_024;
+/// Peers that may begin to look within [`TURN`].
+const TURNS: usize = 32;
+/// Most probes of a round are sent in this time.
+const TURN: Duration = Duration::from_secs(1);
+
+/// The part of the search for direct ways that the peers of an interface have in common.
+pub struct Search {
+    secret: Zeroizing<[u8; 32]>,
+    /// As the caller gave them.
+    own: Vec<Candidate>,
+    /// What is told to peers.
+    candidates: Vec<Candidate>,
+    generation: u32,
+    forbidden: Vec<IpNet>,
+    observed: BTreeMap<PeerId, (SocketAddr, Instant)>,
+    total: Bucket,
+    strangers: SourceTable<Bucket>,
+    /// When each place is free for another peer.
+    turns: [Instant; TURNS],
+}
+
+impl core::fmt::Debug for Search {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Search").field("candidates", &self.candidates).finish_non_exhaustive()
+    }
+}
+
+impl Search {
+    /// A search without candidates. `secret` are random bytes, by which answers are recognised.
+    pub fn new(secret: [u8; 32]) -> Self {
+        let secret = Zeroizing::new(secret);
+        // After a restart, another list has another generation.
+        let start = hash::mac(&secret[..], &[b"generation"]);
+        Self {
+            generation: u32::from_le_bytes(*start.first_chunk().expect("16 bytes")).max(1),
+            secret,
+            own: Vec::new(),
+            candidates: Vec::new(),
+            forbidden: Vec::new(),
+            observed: BTreeMap::new(),
+            total: Bucket::default(),
+            strangers: SourceTable::new(STRANGERS, Duration::from_secs(1)),
+            turns: [Instant::default(); TURNS],
+        }
+    }
+
+    /// Takes the places where this node may be reached, the best first: interfaces, mappings, configured ones. Those above the limit of
+    /// [`MAX_CANDIDATES`] are left out. Returns whether peers have to be told
+    /// ([`Paths::candidates_changed`](super::Paths::candidates_changed)).
+    pub fn set_candidates(&mut self, own: Vec<Candidate>, now: Instant) -> bool {
+        self.own = own;
+        self.update(now)
+    }
+
+    /// Takes the prefixes that are never probed, beside those that never can be a peer's: what lies inside of tunnels, directed
+    /// broadcast addresses.
+    pub fn forbid(&mut self, prefixes: Vec<IpNet>) {
+        self.forbidden = prefixes;
+    }
+
+    /// A peer sees this node at this address ([`Reply::seen`]). Returns whether peers have to be told.
+    pub fn seen_by(&mut self, observer: PeerId, address: SocketAddr, now: Instant) -> bool {
+        if self.observed.len() >= MAX_OBSERVERS && !self.observed.contains_key(&observer) {
+            let oldest = self.observed.iter().min_by_key(|(_, (_, at))| *at).map(|(&observer, _)| observer);
+            oldest.map(|oldest| self.observed.remove(&oldest));
+        }
+        self.observed.insert(observer, (address, now));
+        self.update(now)
+    }
+
+    /// A peer was removed.
+    pub fn forget(&mut self, observer: PeerId) {
+        self.observed.remove(&observer);
+    }
+
+    /// This node's own network has changed: what others have seen is no more.
+    pub fn network_changed(&mut self, now: Instant) -> bool {
+        self.observed.clear();
+        self.update(now)
+    }
+
+    /// Our candidates as peers are told, the best first.
+    pub fn candidates(&self) -> &[Candidate] {
+        &self.candidates
+    }
+
+    /// Whether our NAT maps ports per destination: of one address, several observers have seen several ports.
+    pub fn maps_per_destination(&self) -> bool {
+        let seen = || self.observed.values().map(|(address, _)| *address).filter(|seen| !self.is_own_ip(seen.ip()));
+        seen().any(|one| seen().any(|other| one.ip() == other.ip() && one.port() != other.port()))
+    }
+
+    /// Whether probes may go there at all.
+    pub fn allows(&self, address: SocketAddr) -> bool {
+        can_be_a_peer(address)
+            && !self.forbidden.iter().any(|prefix| prefix.contains(&address.ip().to_canonical()))
+            && !self.candidates.iter().any(|own| own.address == address)
+    }
+
+    pub(super) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// When a peer may begin to look: now, or after those that came before it.
+    pub(super) fn turn(&mut self, now: Instant) -> Instant {
+        let turn = self.turns.iter_mut().min().expect("there are some");
+        let start = now.max(*turn);
+        *turn = start + TURN;
+        start
+    }
+
+    /// Counts a probe; whether it may be sent. A stranger has not answered before.
+    pub(super) fn admits(&mut self, address: SocketAddr, stranger: bool, now: Instant) -> bool {
+        if stranger {
+            let bucket = self.strangers.get(Source::of(address.ip()), now);
+            if !bucket.is_some_and(|bucket| bucket.take(TO_A_STRANGER, now)) {
+                return false;
+            }
+        }
+        self.total.take(IN_TOTAL, now)
+    }
+
+    /// What the answer to a request to this place has to return.
+    pub(super) fn token(&self, place: Place, clock: u64) -> u64 {
+        let clock = clock.to_le_bytes();
+        let mac = match place {
+            Place::Peer(PeerId(relay)) => hash::mac(&self.secret[..], &[b"relay", &clock, &relay.to_le_bytes()]),
+            Place::Address(at) => {
+                let octets = super::probe::octets(at.remote);
+                hash::mac(&self.secret[..], &[b"place", &clock, &octets, &at.remote.port().to_le_bytes()])
+            }
+        };
+        u64::from_le_bytes(*mac.first_chunk().expect("16 bytes"))
+    }
+
+    fn is_own_ip(&self, ip: IpAddr) -> bool {
+        self.own.iter().any(|own| own.kind == CandidateKind::Interface && own.address.ip() == ip)
+    }
+
+    /// Makes the list that peers are told.
+    fn update(&mut self, now: Instant) -> bool {
+        self.observed.retain(|_, (_, at)| now.since(*at) < OBSERVED);
+        let mut list: Vec<Candidate> = Vec::new();
+        let mut add = |candidate: Candidate, limit: usize| {
+            if list.len() < limit && !list.iter().any(|known| known.address == candidate.address) {
+                list.push(candidate);
+            }
+        };
+        let mut seen: Vec<_> = self.observed.values().copied().collect();
+        seen.sort_by_key(|(_, at)| core::cmp::Reverse(*at));
+        seen.retain(|(address, _)| can_be_a_peer(*address) && !self.own.iter().any(|own| own.address == *address));
+        seen.truncate(MAX_SEEN);
+        // Some of it is the same.
+        for own in &self.own {
+            add(*own, MAX_CANDIDATES - seen.len());
+        }
+        for (address, _) in seen {
+            add(Candidate { address, kind: CandidateKind::Seen }, MAX_CANDIDATES);
+        }
+        let same = list.len() == self.candidates.len() && list.iter().all(|one| self.candidates.contains(one));
+        if !same {
+            self.candidates = list;
+            self.generation = self.generation.wrapping_add(1).max(1);
+        }
+        !same
+    }
+}
+
+/// Whether the address can be that of a node, as any other node sees it.
+fn can_be_a_peer(address: SocketAddr) -> bool {
+    let ip = address.ip().to_canonical();
+    let unusable = match ip {
+        // 0.0.0.0/8 is "this network"; 240.0.0.0/4 is reserved, and has the broadcast address.
+        IpAddr::V4(ip) => matches!(ip.octets()[0], 0 | 240..) || ip.is_link_local(),
+        // Without its interface, a link-local address is of no use.
+        IpAddr::V6(ip) => ip.is_unspecified() || ip.is_unicast_link_local(),
+    };
+    !unusable && !ip.is_loopback() && !ip.is_multicast() && address.port() != 0
+}
+
+/// Asks a peer how it sees this node. For peers whose paths are not probed; where they are, each answer tells it.
+#[derive(Debug, Default)]
+pub struct Observer {
+    due: Option<Instant>,
+    asked: u64,
+    tries: u32,
+}
+
+/// From a question without an answer to the next; there are as many.
+const ASK_AGAIN: [Duration; 3] = [Duration::from_millis(300), Duration::from_secs(1), Duration::from_secs(3)];
+
+impl Observer {
+    /// It is to be asked, unless it is being asked already.
+    pub fn ask(&mut self, now: Instant) {
+        if self.due.is_none() {
+            (self.due, self.tries) = (Some(now), 0);
+        }
+    }
+
+    /// When [`tick`](Self::tick) is to be called.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// The request to send now, if one is due.
+    pub fn tick(&mut self, now: Instant) -> Option<Probe> {
+        self.due.filter(|due| *due <= now)?;
+        self.due = ASK_AGAIN.get(self.tries as usize).map(|pause| now + *pause);
+        self.due?;
+        self.tries += 1;
+        self.asked = now.as_nanos();
+        Some(Probe::Request(Request::about_no_path(self.asked, 0)))
+    }
+
+    /// Takes an answer. Its address is for [`Search::seen_by`].
+    pub fn reply(&mut self, reply: &Reply) -> Option<SocketAddr> {
+        let ours = self.due.is_some() && reply.clock <= self.asked;
+        ours.then(|| self.due = None)?;
+        reply.seen
+    }
+}
