@@ -7,6 +7,7 @@ mod help;
 pub(crate) mod logging;
 pub(crate) mod mesh;
 pub(crate) mod metrics;
+pub(crate) mod ping;
 mod token;
 
 use clap::{
@@ -240,6 +241,24 @@ Examples:
     /// List, add, remove and rename the peers of a `serve`
     #[command(subcommand)]
     Peer(enrolment::Peer),
+
+    /// Ask a peer for answers, and show the way of each
+    ///
+    /// The requests travel inside the session, and the peer's RustGuard answers them: no address is needed, and no firewall of
+    /// the peer's sees them. Each answer is shown with its round trip and its way: direct, or through the peer that relays. A
+    /// peer that runs another WireGuard does not answer such requests. It gets echo requests (ICMP) to its own address
+    /// instead, a single address of its AllowedIPs, and the output says so.
+    #[command(after_help = "\
+Exit status:
+  0  there was an answer (with --until-direct: a direct one)
+  1  there was none
+  2  another failure
+
+Examples:
+  rustguard ping office
+  rustguard ping office --until-direct
+  rustguard ping office -c 3 --json | jq .round_trip_us")]
+    Ping(ping::Ping),
 
     /// Show the state of interfaces
     ///

@@ -13,6 +13,7 @@ pub(crate) mod neighbours;
 pub(crate) mod pages;
 pub(crate) mod pairing;
 pub(crate) mod peer;
+pub(crate) mod ping;
 pub(crate) mod reload;
 pub(crate) mod routes;
 pub(crate) mod serve;

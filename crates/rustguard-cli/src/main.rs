@@ -3,6 +3,7 @@
 
 mod arguments;
 mod commands;
+mod echo;
 mod mesh;
 mod netlink;
 mod one;
@@ -13,8 +14,8 @@ mod uapi;
 use arguments::{Cli, Command, logging::Logging};
 use clap::error::ErrorKind;
 use commands::{
-    check, demo, doctor, down, edit, invite, join, keys, map, neighbours, pages, pairing, peer, reload, routes, serve,
-    set, show, status, strip, trace, up, userspace,
+    check, demo, doctor, down, edit, invite, join, keys, map, neighbours, pages, pairing, peer, ping, reload, routes,
+    serve, set, show, status, strip, trace, up, userspace,
 };
 use output::colour;
 use process::{harden, inherited, log};
@@ -23,6 +24,7 @@ use std::{io, process::ExitCode};
 fn main() -> ExitCode {
     let (code, last) = match inherited::take().and_then(|()| start()) {
         Ok(code) => (code, None),
+        Err(error) if error.is::<ping::Failed>() => (ExitCode::from(ping::ERROR), failure(&error)),
         Err(error) => (ExitCode::FAILURE, failure(&error)),
     };
     log::finish(last.as_deref());
@@ -75,6 +77,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Open(arguments) => pairing::open(&arguments),
         Command::Close { interface } => pairing::close(&interface),
         Command::Approve { code, interface, json } => pairing::approve(&code, &interface, json),
+        Command::Ping(arguments) => return ping::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Invite(command) => invite::run(&command),
         Command::Peer(command) => peer::run(&command),

@@ -23,6 +23,14 @@ pub(crate) fn tunnel(given: Option<&str>) -> Result<String> {
     }
 }
 
+/// As [`tunnel`], for a command that takes `--interface`.
+pub(crate) fn tunnel_by_option(given: Option<&str>) -> Result<String> {
+    match given {
+        Some(given) => Ok(given.to_owned()),
+        None => only(up()?, NONE_UP, SEVERAL_UP, Choice::Option),
+    }
+}
+
 /// As [`tunnel`], for `down`: if no tunnel is up, the only one that was killed.
 pub(crate) fn tunnel_to_end(given: Option<&str>) -> Result<String> {
     if given.is_some() || !up()?.is_empty() {

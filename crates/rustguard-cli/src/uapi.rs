@@ -1,8 +1,11 @@
 //! The client of the UAPI, which asks a device for its state. See <https://www.wireguard.com/xplatform/>.
 
+mod ping;
+
 use crate::output::escape::is_dangerous;
 use anyhow::{Context as _, Result, anyhow, bail};
 use ipnet::IpNet;
+pub(crate) use ping::Pinger;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{
     EndpointSpec, HostPort, PathSpec, PresharedKey, Update, interface,

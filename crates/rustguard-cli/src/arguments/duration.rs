@@ -43,6 +43,23 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The same for times below a second: `200ms`, and as ping(8) has it, `0.2`.
+pub(crate) fn fraction(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a length of time; write for example 200ms, 0.5s, 2s or 1m");
+    let seconds = text.strip_suffix('s').unwrap_or(text);
+    let parsed = match text.strip_suffix("ms") {
+        Some(number) => number.parse::<u32>().ok().map(|number| Duration::from_millis(number.into())),
+        // `f64` takes more than digits: a sign, an exponent, `inf`.
+        None if seconds.bytes().all(|c| c.is_ascii_digit() || c == b'.') => {
+            seconds.parse().ok().and_then(|number| Duration::try_from_secs_f64(number).ok())
+        }
+        None => return duration(text).map_err(|_| wrong()),
+    };
+    let time = parsed.ok_or_else(wrong)?;
+    let allowed = time >= Duration::from_millis(1) && time.as_secs() <= MAX;
+    if allowed { Ok(time) } else { Err(format!("`{text}` is not between 1ms and ten years")) }
+}
+
 /// How long a window may be open.
 pub(crate) fn window(text: &str) -> Result<Duration, String> {
     let time = seconds(text)?;
@@ -78,6 +95,18 @@ mod tests {
             "1h 5m",
         ] {
             assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_below_a_second() {
+        for (text, ms) in [("200ms", 200), ("0.2", 200), ("0.5s", 500), ("2", 2_000), ("3s", 3_000), ("1m", 60_000)] {
+            assert_eq!(fraction(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in
+            ["", "s", "ms", ".", "-1", "1e3", "inf", "nan", "0", "0.0001", "1.2.3", "1.5m", "99999999999", "1 s"]
+        {
+            assert!(fraction(text).is_err(), "{text}");
         }
     }
 

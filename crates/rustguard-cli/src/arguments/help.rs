@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Tunnels", &["up", "down", "reload", "set", "save", "edit", "strip"]),
     ("A network that others join", &["serve", "join", "open", "close", "approve", "invite", "peer", "status"]),
-    ("Looking", &["show", "doctor", "routes", "neighbours", "trace", "map"]),
+    ("Looking", &["show", "ping", "doctor", "routes", "neighbours", "trace", "map"]),
     ("Files and keys", &["check", "genkey", "genpsk", "pubkey"]),
     ("Other", &["demo", "completions", "man", "help"]),
 ];

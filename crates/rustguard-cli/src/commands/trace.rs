@@ -1,11 +1,15 @@
 //! `rustguard trace`: the decision of this node for an address, and the hops on the path to it.
 
-mod probe;
-
-use crate::{arguments::mesh::Trace, mesh::Mesh, one::Choice, output::words::table, process::runtime};
+use crate::{
+    arguments::mesh::Trace,
+    echo::{self, Answer, Kind},
+    mesh::Mesh,
+    one::Choice,
+    output::words::table,
+    process::runtime,
+};
 use anyhow::{Result, bail};
 use futures_util::TryStreamExt as _;
-use probe::{Answer, Kind};
 use rtnetlink::packet_route::{
     AddressFamily,
     route::{RouteAddress, RouteAttribute, RouteMessage},
@@ -51,7 +55,7 @@ pub(crate) fn run(arguments: &Trace) -> Result<()> {
         if !arguments.json {
             writeln!(out)?;
         }
-        probe::path(&mesh.interface, to, |hop, answer| {
+        echo::path(&mesh.interface, to, |hop, answer| {
             // Silent hops are shown as soon as a later hop answers.
             if answer.is_some() && !arguments.json {
                 let silent = hops.iter().rev().take_while(|answer| answer.is_none()).count();

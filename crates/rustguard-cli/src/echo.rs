@@ -1,5 +1,5 @@
-//! Echo requests with a hop limit (RFC 792, RFC 4443). The host at which the hop limit ends answers, and its answer has
-//! its address.
+//! Echo requests (RFC 792, RFC 4443), also with a hop limit. The host at which the hop limit ends answers, and its answer has its
+//! address.
 
 use anyhow::{Context as _, Result};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -12,6 +12,8 @@ use std::{
 
 /// The highest hop limit. No destination is expected behind it.
 pub(crate) const MAX_HOPS: u8 = 30;
+/// The hop limit of a request that is not about hops: that of Linux (net.ipv4.ip_default_ttl).
+const FAR: u8 = 64;
 /// The number of hops that are probed at once. Most paths are shorter. A host answers only a few such requests per
 /// second: Linux permits a burst of six errors to one receiver (net.ipv4.icmp_ratelimit).
 const GROUP: u8 = 6;
@@ -63,6 +65,15 @@ pub(crate) fn path(interface: &str, to: IpAddr, mut each: impl FnMut(u8, Option<
         first = last + 1;
     }
     Ok(())
+}
+
+/// Sends one echo request through an interface, and waits for its answer.
+pub(crate) fn one(interface: &str, to: IpAddr, patience: Duration) -> Result<Option<Answer>> {
+    let mut probes = Probes::open(interface, to)?;
+    let mut answers = [None];
+    probes.send(FAR)?;
+    probes.receive(FAR, &mut answers, Instant::now() + patience)?;
+    Ok(answers[0])
 }
 
 struct Probes {

@@ -1,0 +1,222 @@
+//! `rustguard ping`: asks a peer for answers, and shows the way of each.
+
+mod report;
+
+use crate::{
+    arguments::ping::Ping as Arguments,
+    echo::{self, Kind},
+    one,
+    output::escape::escape,
+    process::{lifetime::Signals, runtime},
+    uapi::{self, Device, Peer, Pinger},
+};
+use anyhow::{Context as _, Result, bail};
+use report::{Asked, Outcome, Report};
+use rustguard_crypto::x25519::PublicKey;
+use rustguard_device::{key::from_base64, uapi::PingView};
+use std::{fmt, net::IpAddr, process::ExitCode, time::Duration};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
+
+/// The exit status of errors, as ping(8) has it: 1 says that there was no answer.
+pub(crate) const ERROR: u8 = 2;
+/// The time between requests, and the same with `--until-direct`.
+const INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
+/// How long `--until-direct` waits.
+const UNTIL_DIRECT: Duration = Duration::from_secs(30);
+/// Requests without an answer, after which a peer that answers echo requests is taken for another WireGuard.
+const TRIES: u32 = 3;
+/// The most names of peers in an error.
+const NAMES: usize = 8;
+
+/// Says in an error that it is one of `ping`, which ends with another status.
+#[derive(Debug)]
+pub(crate) struct Failed(String);
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot ping {}", self.0)
+    }
+}
+
+/// Runs `ping`.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let runtime = runtime()?;
+    let ended = runtime.block_on(ping(arguments));
+    // A request on another thread may still wait for its answer.
+    runtime.shutdown_background();
+    ended.with_context(|| Failed(escape(&arguments.peer).into_owned()))
+}
+
+async fn ping(arguments: &Arguments) -> Result<ExitCode> {
+    let interface = one::tunnel_by_option(arguments.interface.as_deref())?;
+    let device = uapi::get(&interface)?;
+    if !device.is_rustguard() {
+        bail!("{interface} is an interface of another program, which sends no such requests");
+    }
+    let peer = chosen(&device, &interface, &arguments.peer)?;
+    let mut signals = Signals::new()?;
+    let mut round = Round {
+        pinger: Pinger::open(&interface).await?,
+        key: peer.public_key,
+        echo: Echo::Perhaps { address: own_address(peer), tries: 0, patience: Duration::from_secs(1) },
+        interface: interface.clone(),
+    };
+    let mut report = Report::new(arguments.json, peer, &device);
+    let limit = arguments.timeout.or(arguments.until_direct.then_some(UNTIL_DIRECT));
+    let end = limit.map(|limit| Instant::now() + limit);
+    let (pause, hasty) = INTERVAL;
+    let pause = arguments.interval.unwrap_or(if arguments.until_direct { hasty } else { pause });
+    let mut pace = interval(pause);
+    // A request that waited for long is no reason to send several at once.
+    pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while arguments.count.is_none_or(|count| report.sent() < count) {
+        let next = async {
+            pace.tick().await;
+            round.ask(arguments.wait).await
+        };
+        let over = async {
+            match end {
+                Some(end) => sleep_until(end).await,
+                None => std::future::pending().await,
+            }
+        };
+        let asked = tokio::select! {
+            biased;
+            _ = signals.recv() => break,
+            asked = next => asked?,
+            () = over => break,
+        };
+        let direct = asked.is_direct();
+        report.line(asked)?;
+        if arguments.until_direct && direct {
+            break;
+        }
+    }
+    report.end(arguments.until_direct)
+}
+
+/// The peer with this name or key.
+fn chosen<'a>(device: &'a Device, interface: &str, word: &str) -> Result<&'a Peer> {
+    let key = from_base64(word).ok();
+    let is_meant = |peer: &&Peer| peer.name.as_deref() == Some(word) || key.as_deref() == Some(&peer.public_key.0);
+    let mut meant = device.peers.iter().filter(is_meant);
+    match (meant.next(), meant.next()) {
+        (Some(peer), None) => Ok(peer),
+        (Some(_), Some(_)) => bail!("several peers of {interface} have this name; use the public key"),
+        (None, _) if device.peers.is_empty() => bail!("{interface} has no peers"),
+        (None, _) if word.parse::<IpAddr>().is_ok() => {
+            bail!("it takes the name of a peer or its public key; ping(8) and `rustguard trace` take addresses")
+        }
+        (None, _) => {
+            let names = device.peers.iter().take(NAMES).map(report::called).collect::<Vec<_>>().join(", ");
+            let more = if device.peers.len() > NAMES { ", …" } else { "" };
+            bail!("{interface} has no peer of this name or key; its peers are {names}{more}")
+        }
+    }
+}
+
+/// The peer's own address: the first of its allowed IPs that is a single one.
+fn own_address(peer: &Peer) -> Option<IpAddr> {
+    let single = peer.allowed_ips.iter().find(|net| net.prefix_len() == net.max_prefix_len());
+    single.map(|net| net.addr())
+}
+
+/// Whether echo requests are sent.
+#[derive(Clone, Copy)]
+enum Echo {
+    /// The peer has answered a request of ours: it is a RustGuard.
+    No,
+    /// It has answered none yet.
+    Perhaps {
+        /// Where an echo request would go.
+        address: Option<IpAddr>,
+        /// Requests of ours without an answer to which an echo request had one.
+        tries: u32,
+        /// How long the next request of ours waits at most.
+        patience: Duration,
+    },
+    /// It answers these only.
+    Yes(IpAddr),
+}
+
+/// What is needed for a request.
+struct Round {
+    interface: String,
+    pinger: Pinger,
+    key: PublicKey,
+    echo: Echo,
+}
+
+impl Round {
+    /// One request, or an echo request where that is what the peer answers.
+    async fn ask(&mut self, wait: Duration) -> Result<Asked> {
+        let end = Instant::now() + wait;
+        let patience = match self.echo {
+            Echo::No => wait,
+            Echo::Perhaps { address: None, .. } => wait,
+            Echo::Perhaps { patience, .. } => patience.min(wait),
+            Echo::Yes(address) => return self.echo(address, end).await,
+        };
+        let outcome = match self.pinger.ping(&self.key, patience).await? {
+            PingView::Answer { round_trip_us, asked, way } => {
+                self.echo = Echo::No;
+                return Ok(Asked::ours(Outcome::Answer { round_trip_us, asked, way }));
+            }
+            PingView::Error { kind, text } if kind == "no-session" => {
+                let problem = self.peer().await?.problem;
+                Outcome::Error { kind, text: problem.map_or(text, |problem| problem.text) }
+            }
+            PingView::Error { kind, text } => Outcome::Error { kind, text },
+        };
+        let no_answer = matches!(&outcome, Outcome::Error { kind, .. } if kind == "no-answer");
+        match self.echo {
+            Echo::Perhaps { address: Some(address), tries, .. } if no_answer => {
+                let asked = self.echo(address, end).await?;
+                let Outcome::Answer { round_trip_us, .. } = asked.outcome else { return Ok(Asked::ours(outcome)) };
+                self.echo = if tries + 1 < TRIES {
+                    // Loss alone does not make it another WireGuard, and does not make the user wait.
+                    let patience = Duration::from_micros(round_trip_us.saturating_mul(4));
+                    let patience = patience.clamp(Duration::from_millis(250), Duration::from_secs(1));
+                    Echo::Perhaps { address: Some(address), tries: tries + 1, patience }
+                } else {
+                    Echo::Yes(address)
+                };
+                Ok(asked)
+            }
+            _ => Ok(Asked::ours(outcome)),
+        }
+    }
+
+    /// An echo request to the peer's own address. Which way the answer came is not known: it is the one in use.
+    async fn echo(&self, address: IpAddr, end: Instant) -> Result<Asked> {
+        let interface = self.interface.clone();
+        let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let request = tokio::task::spawn_blocking(move || echo::one(&interface, address, left));
+        // The socket has the same limit.
+        let answer = match timeout_at(end + Duration::from_secs(1), request).await {
+            Ok(answer) => answer??,
+            Err(_) => None,
+        };
+        let outcome = match answer {
+            Some(echo::Answer { round_trip, kind: Kind::Reached, .. }) => {
+                let way = report::way(&self.peer().await?).context("the peer has no endpoint")?;
+                let round_trip_us = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
+                Outcome::Answer { round_trip_us, asked: way.clone(), way }
+            }
+            Some(echo::Answer { from, .. }) => Outcome::Error {
+                kind: "unreachable".to_owned(),
+                text: format!("{from} says that it cannot be reached"),
+            },
+            None => Outcome::Error { kind: "no-answer".to_owned(), text: "the peer does not answer".to_owned() },
+        };
+        Ok(Asked { outcome, echo: Some(address) })
+    }
+
+    /// The peer as it is now.
+    async fn peer(&self) -> Result<Peer> {
+        let interface = self.interface.clone();
+        let device = tokio::task::spawn_blocking(move || uapi::get(&interface)).await??;
+        let peer = device.peers.into_iter().find(|peer| peer.public_key == self.key);
+        peer.context("the peer was removed")
+    }
+}
