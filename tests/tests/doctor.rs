@@ -1,7 +1,7 @@
 //! `rustguard doctor`: a healthy set-up, and broken ones, each of which it has to name.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{
-    Ended, Keypair, Lab, Node, Outside, Pair, Program, Tunnel, Up, eventually, network, scenario_of_rustguard,
+    Ended, Keypair, Lab, Node, Outside, Pair, PeerConf, Program, Tunnel, Up, eventually, network, scenario_of_rustguard,
 };
 use serde_json::Value;
 use std::{process::Command, time::Duration};
@@ -190,6 +190,25 @@ fn a_firewall_that_admits_no_peer() {
 fn an_mtu_that_is_too_large() {
     scenario_of_rustguard("doctor", |lab| {
         broken(lab, "ip link set wga mtu 1500", "warning", "mtu", &["1500", "1440", "eth0"])
+    });
+}
+
+/// Both layers of WireGuard have to fit, and the relay is another machine.
+#[test]
+fn a_way_through_a_peer() {
+    scenario_of_rustguard("doctor", |lab| {
+        let through = |pair: &mut Pair| {
+            let mut far = PeerConf::new(&Keypair::generate().expect("wg makes keys").public, "10.9.0.3/32");
+            far.endpoint = Some(format!("via-peer {}", pair.conf_b.keys.public));
+            pair.conf_a.peers.push(far);
+        };
+        let (pair, _a, _b, file) = with(lab, through)?;
+        let report = doctor(&pair.a, &file)?;
+        report.names("fine", "mtu", &["the MTU of 1360 bytes", "second layer through a peer"])?;
+        report.names("unknown", "relays", &["its file needs `Forward = on`"])?;
+        report.only(&["peers"])?;
+        pair.a.sh("ip link set wga mtu 1420")?;
+        doctor(&pair.a, &file)?.names("warning", "mtu", &["1384 bytes only", "MTU = 1360"])
     });
 }
 

@@ -196,6 +196,61 @@ fn saving_keeps_what_people_wrote() {
     });
 }
 
+/// A way through a peer, by the relay's name: to the device, to the file, and back.
+#[test]
+fn a_way_through_a_peer() {
+    scenario_of_rustguard("rustguard set", |lab| {
+        let node = lab.node("a")?;
+        let (conf, office, far) = (Conf::new("wga")?, Keypair::generate()?, Keypair::generate()?);
+        let file = lab.file("wga.conf", &hand_made(&conf, &office, ""))?;
+        let _tunnel = up(lab, &node, &file)?;
+        let read = || Ok::<_, anyhow::Error>(fs::read_to_string(&file)?);
+        let set = |words: &[&str]| changed(&node, &[&["set", "wga"], words, &["--save"]].concat());
+
+        set(&["peer", &far.public, "name", "far", "allowed-ips", "10.8.7.0/24"])?;
+        set(&["peer", "far", "endpoint", "192.0.2.7:1, via-peer office", "direct", "off"])?;
+        let text = read()?;
+        let section = format!(
+            "# Name = far\n[Peer]\nPublicKey = {}\nAllowedIPs = 10.8.7.0/24\nEndpoint = 192.0.2.7:1, via-peer office\nDirect = off\n",
+            far.public
+        );
+        ensure!(text.ends_with(&section), "{text}");
+        let json = rustguard(&node, &["show", "wga", "--json"])?.stdout;
+        ensure!(json.contains(&format!("via-peer {}", office.public)), "{json}");
+        rustguard(&node, &["check", &file.display().to_string()])?.says(&[])?;
+        // The tunnel and the file agree.
+        changed(&node, &["save", "wga"])?;
+        ensure!(read()? == text, "{}", read()?);
+        let difference = rustguard(&node, &["reload", "--dry-run", "wga"])?;
+        ensure!(!difference.stdout.contains("Forward"), "{difference}");
+
+        // The name of the relay is used.
+        set(&["peer", "office", "name", "head office"])?;
+        let renamed =
+            text.replace("# Name = office", "# Name = head office").replace("via-peer office", "via-peer head office");
+        ensure!(read()? == renamed, "{}", read()?);
+        let stranger = format!("via-peer {}", Keypair::generate()?.public);
+        for (words, says) in [
+            (&["peer", "far", "endpoint", "via-peer ofice"][..], &["endpoint", "ofice"][..]),
+            (&["peer", "far", "endpoint", "via-peer far"], &["the peer itself"]),
+            (&["peer", "far", "endpoint", &stranger], &["no peer with this key"]),
+            (&["remove", "head office", "--save"], &["wga.conf", "an Endpoint of far leads through a peer"]),
+            (&["forward", "yes"], &["`on` or `off`"]),
+        ] {
+            rustguard(&node, &[&["set", "wga"][..], words].concat())?.refused(says)?;
+        }
+        ensure!(
+            node.run(&["wg", "show", "wga", "peers"])?.contains(&office.public),
+            "what cannot be saved is not done"
+        );
+
+        // `wg` knows the address only.
+        let stripped = rustguard(&node, &["strip", &file.display().to_string()])?.stdout;
+        ensure!(stripped.contains("Endpoint = 192.0.2.7:1\n") && !stripped.contains("on\n"), "{stripped}");
+        Ok(())
+    });
+}
+
 /// `wg setconf` takes what `strip` prints, and an interface without a file has nothing to save to.
 #[test]
 fn strip_is_for_wg_and_a_bare_interface_has_no_file() {

@@ -181,6 +181,19 @@ impl TunnelFile {
         self.save(&config)
     }
 
+    /// Checks that the file can hold a change, before it is made.
+    ///
+    /// # Errors
+    /// The file cannot hold it.
+    pub fn check_update(&self, update: &Update) -> Result<(), SaveTunnelError> {
+        let mut config = self.config.clone();
+        config.apply(update);
+        match conf::edit(self.file.text(), &config) {
+            Ok(_) => Ok(()),
+            Err(source) => Err(SaveError::Edit { path: self.file.path().to_owned(), source }.into()),
+        }
+    }
+
     /// Saves one change. `device` is the state after it, for peers that were not in the file before.
     ///
     /// # Errors
@@ -192,7 +205,7 @@ impl TunnelFile {
             let new = self.config.peers.iter().all(|known| known.public_key != peer.public_key);
             if new && let Some(added) = config.peers.iter_mut().find(|added| added.public_key == peer.public_key) {
                 let endpoints = std::mem::take(&mut added.endpoints);
-                *added = conf::Peer { role: added.role, ..peer };
+                *added = conf::Peer { direct: added.direct, role: added.role, ..peer };
                 if !endpoints.is_empty() {
                     added.endpoints = endpoints;
                 }

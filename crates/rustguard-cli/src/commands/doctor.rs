@@ -10,6 +10,7 @@
 //! | `names` | the endpoints' names and the tunnel's name servers |
 //! | `firewall` | the rules for what arrives at the UDP port |
 //! | `forwarding` | the switches for packets from peer to peer |
+//! | `relays` | the ways through peers |
 //! | `server` | what a `serve` needs: addresses, and ways to the networks behind it |
 //! | `peers` | the connection to each peer |
 //! | `kernel` | asks the kernel for the others |
@@ -25,6 +26,7 @@ mod machine;
 mod names;
 mod peers;
 mod process;
+mod relays;
 mod routes;
 mod server;
 mod tunnel;
@@ -109,6 +111,7 @@ async fn check(name: &str, file: Option<PathBuf>) -> Vec<Finding> {
             findings.extend(routes::check(&kernel, &tunnel).await);
         }
         findings.extend(forwarding::check(device));
+        findings.extend(relays::check(&tunnel, device));
         findings.extend(server::check(name).await);
         if device.listen_port != 0 {
             for port in device.listen_ports() {

@@ -43,6 +43,9 @@ pub(crate) fn run(arguments: &arguments::Set) -> Result<()> {
     } else {
         resolve(&mut update)?;
     }
+    if let Some(file) = &file {
+        file.check_update(&update)?;
+    }
     uapi::set(interface, &update)?;
     if let Some(file) = file {
         let device = uapi::get(interface)?.into_config();

@@ -30,7 +30,9 @@ pub enum EditError {
     #[error("the new configuration has a value that a file cannot hold")]
     NotExpressible,
     /// An endpoint leads through a peer that the configuration does not have.
-    #[error("an Endpoint of {peer} leads through a peer that is not in the file; give {peer} another Endpoint first")]
+    #[error(
+        "an Endpoint of {peer} leads through a peer that would not be in the file: save that peer too, or give {peer} another Endpoint"
+    )]
     NoRelay {
         /// The name of the peer with the endpoint, or its public key.
         peer: String,

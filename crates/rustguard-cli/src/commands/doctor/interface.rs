@@ -96,32 +96,49 @@ async fn addresses(kernel: &Kernel, tunnel: &Tunnel, link: Link) -> Result<Vec<F
     Ok(findings)
 }
 
+/// What a way through a peer takes of each packet, in bytes: the header of the forwarded datagram (24), and header and tag of the
+/// message to the relay (32).
+const THROUGH_PEER: u32 = 56;
+
+/// The route to an endpoint that takes the shortest packets.
+struct Tightest {
+    /// The longest packet inside the tunnel, in bytes.
+    fits: u32,
+    /// The MTU that `up` would choose.
+    good: u32,
+    way: String,
+}
+
 /// Whether packets as large as the MTU fit the routes to the endpoints with WireGuard's overhead.
 async fn mtu(kernel: &Kernel, tunnel: &Tunnel, link: Link) -> Option<Finding> {
     let device = tunnel.device.as_ref()?;
-    let mut worst: Option<(u32, String)> = None;
+    let through_peers = tunnel.config.as_ref().is_some_and(Config::leads_through_peers);
+    let mut worst: Option<Tightest> = None;
     for peer in &device.peers {
         let Some(endpoint) = &peer.endpoint else { continue };
         let Some(address) = kernel.address_of(endpoint).await else { continue };
         let Way::Out { interface, mtu } = kernel.way_of_datagrams(address, device.fwmark).await else { continue };
         // Outer header, UDP (8), data header (16) and tag (16), in bytes.
         let overhead = if address.is_ipv4() { 60 } else { 80 };
-        let fits = mtu.saturating_sub(overhead);
-        if interface != tunnel.name && worst.as_ref().is_none_or(|(least, _)| fits < *least) {
-            worst = Some((fits, format!("{interface} to {endpoint}")));
+        let fits = mtu.saturating_sub(if through_peers { overhead + THROUGH_PEER } else { overhead });
+        if interface != tunnel.name && worst.as_ref().is_none_or(|worst| fits < worst.fits) {
+            let good = if through_peers { host::mtu_for_path(mtu, true) } else { fits };
+            worst = Some(Tightest { fits, good, way: format!("{interface} to {endpoint}") });
         }
     }
-    let (fits, way) = worst?;
+    let Tightest { fits, good, way } = worst?;
+    let layers = if through_peers { ", with a second layer through a peer," } else { "" };
     Some(if link.mtu > fits {
         Finding::warning(
             "mtu",
             format!(
-                "the MTU of {} is {}, but the way by {way} takes {fits} bytes only, so large packets are fragmented or lost",
+                "the MTU of {} is {}, but the way by {way}{layers} takes {fits} bytes only, so large packets are fragmented or lost",
                 tunnel.name, link.mtu
             ),
-            format!("set `MTU = {fits}` or remove the key; now: ip link set {} mtu {fits}", tunnel.name),
+            format!("set `MTU = {good}` or remove the key; now: ip link set {} mtu {good}", tunnel.name),
         )
     } else {
-        Finding::fine("mtu", format!("the MTU of {} bytes fits the routes to the endpoints", link.mtu))
+        let layers = if through_peers { ", also with a second layer through a peer" } else { "" };
+        Finding::fine("mtu", format!("the MTU of {} bytes fits the routes to the endpoints{layers}", link.mtu))
     })
 }
