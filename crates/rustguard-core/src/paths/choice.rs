@@ -18,6 +18,7 @@ impl Paths {
         let own = self.own.iter().enumerate().filter(|(path, own)| *path < self.configured || own.place.is_some());
         let own = own.map(|(path, own)| PathReport {
             configured: (path < self.configured).then_some(path),
+            found: self.is_found(path),
             place: own.place,
             state: own.state,
             round_trip: own.round_trip.map(|trip| trip.smoothed),
@@ -28,6 +29,7 @@ impl Paths {
             let theirs = theirs.filter(|_| self.following)?;
             Some(PathReport {
                 configured: None,
+                found: false,
                 place: Some(theirs.place),
                 state: if theirs.usable { State::Up } else { State::Down },
                 round_trip: None,

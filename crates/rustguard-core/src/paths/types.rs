@@ -135,6 +135,34 @@ pub enum Relayed {
     BothMapPerDestination,
 }
 
+impl Relayed {
+    /// The reason in one word that does not change between versions.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Idle => "idle",
+            Self::Looking => "looking",
+            Self::NoCandidates => "no-candidates",
+            Self::NoAnswer => "no-answer",
+            Self::BothMapPerDestination => "both-map-per-destination",
+        }
+    }
+}
+
+/// The reason in a few words.
+impl core::fmt::Display for Relayed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Off => "no direct way is looked for",
+            Self::Idle => "no direct way is looked for without traffic",
+            Self::Looking => "a direct way is being looked for",
+            Self::NoCandidates => "the peer does not say where it may be reached",
+            Self::NoAnswer => "no address of the peer answers",
+            Self::BothMapPerDestination => "the NATs of both ends map ports per destination",
+        })
+    }
+}
+
 /// What the caller knows of the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
@@ -176,6 +204,8 @@ pub enum State {
 pub struct PathReport {
     /// Its position in the configuration; `None` for one that the peer has shown us.
     pub configured: Option<usize>,
+    /// It was found by the search for direct ways.
+    pub found: bool,
     /// The place it leads to.
     pub place: Option<Place>,
     /// Its state.
