@@ -2,7 +2,7 @@
 
 use crate::{
     binder::Binder,
-    config::{Change, PeerUpdate, SourceCheck},
+    config::{Change, EndpointSpec, PeerUpdate, SourceCheck},
     device::Device,
     error::StartError,
     filter,
@@ -215,6 +215,22 @@ impl Builder {
     #[must_use]
     pub fn announce(mut self, prefixes: impl IntoIterator<Item = IpNet>) -> Self {
         self.settings.update.announce.get_or_insert_default().extend(prefixes);
+        self
+    }
+
+    /// Adds places where this node is reached besides the addresses that it finds itself. Peers to which
+    /// [direct paths](PeerUpdate::direct) are looked for are told.
+    #[must_use]
+    pub fn public_endpoints(mut self, endpoints: impl IntoIterator<Item = EndpointSpec>) -> Self {
+        self.settings.update.public_endpoints.get_or_insert_default().extend(endpoints);
+        self
+    }
+
+    /// Sets whether the router of this network is asked to pass the UDP port on (PCP, NAT-PMP, UPnP) while direct paths to a peer are
+    /// looked for; on by default, in a program with the feature `port-mapping`.
+    #[must_use]
+    pub fn port_mapping(mut self, on: bool) -> Self {
+        self.settings.update.port_mapping = Some(on);
         self
     }
 

@@ -45,6 +45,9 @@ impl<T> From<T> for Change<T> {
     }
 }
 
+/// The most [public endpoints](Update::public_endpoints) of which peers are told.
+pub const MAX_PUBLIC_ENDPOINTS: usize = 3;
+
 /// A change to a running device.
 ///
 /// The port and the mark are applied first, because only they can be refused. When one is, peers and keys stay as they are.
@@ -70,6 +73,13 @@ pub struct Update {
     /// Whether the device forwards sealed datagrams between its peers: see [`Builder::forward`](crate::Builder::forward).
     /// `None` keeps the present setting.
     pub forward: Option<bool>,
+    /// Where this node is reached besides the addresses that it finds itself, such as an address and a port that a router passes on by a
+    /// rule of its owner. Peers to which [direct paths](PeerUpdate::direct) are looked for are told of the
+    /// first [`MAX_PUBLIC_ENDPOINTS`] addresses. `None` keeps those set before.
+    pub public_endpoints: Option<Vec<EndpointSpec>>,
+    /// Whether the router of this network is asked to pass the UDP port on (PCP, NAT-PMP, UPnP) while direct paths to a peer are looked
+    /// for. It is by default, in a program with the feature `port-mapping`. `None` keeps the setting.
+    pub port_mapping: Option<bool>,
     /// Changes to peers. They are applied in this order.
     pub peers: Vec<PeerUpdate>,
 }
@@ -120,6 +130,20 @@ impl Update {
     #[must_use]
     pub fn forward(mut self, forward: bool) -> Self {
         self.forward = Some(forward);
+        self
+    }
+
+    /// Sets where this node is reached besides the addresses that it finds itself.
+    #[must_use]
+    pub fn public_endpoints(mut self, endpoints: impl IntoIterator<Item = EndpointSpec>) -> Self {
+        self.public_endpoints = Some(endpoints.into_iter().collect());
+        self
+    }
+
+    /// Sets whether the router of this network is asked to pass the UDP port on.
+    #[must_use]
+    pub fn port_mapping(mut self, on: bool) -> Self {
+        self.port_mapping = Some(on);
         self
     }
 

@@ -13,6 +13,8 @@
 //! | the longest packet that reaches a peer | in [`peer`] | [`path_mtu`] |
 //! | the way to a peer, our own address on it | [`sources::source`] | [`sources`], [`greetings`] |
 //! | pings that wait for their answers | [`ping`] | [`ping`] |
+//! | where this node may be reached | [`own_addresses`] | [`discovery`] |
+//! | the search for direct ways to peers | [`discovery`] | [`discovery`], [`paths`] |
 //! | the routing engine | [`engine::host`] | [`engine`] |
 //! | what may be relayed | [`relay`] | [`run`] |
 //! | whether peers can be talked to, and why not | [`connection::link`] | [`connection`] |
@@ -23,9 +25,11 @@ mod apply;
 mod channels;
 mod command;
 mod connection;
+mod discovery;
 mod engine;
 mod greetings;
 mod handshake;
+mod own_addresses;
 mod path_mtu;
 mod paths;
 mod peer;
@@ -57,8 +61,10 @@ use allowed::Allowed;
 use channels::channels;
 pub(crate) use command::{Command, ControlEnd, DeviceEnd, channels as device_channels};
 use connection::Watch;
+use discovery::Searching;
 use engine::host::EngineHost;
 use greetings::Greetings;
+use own_addresses::OwnAddresses;
 use paths::peer_paths::Schedule;
 use peer::Peer;
 use peer_log::{Line, PeerLog, Topic};
@@ -113,6 +119,9 @@ struct Control<B: Binder> {
     sources: Sources,
     /// Who is to hear of a change of the network.
     greetings: Greetings,
+    /// Where this node may be reached.
+    own_addresses: OwnAddresses,
+    searching: Searching,
     /// Whether peers can be talked to.
     watch: Watch,
     counters: Option<Counters>,
@@ -184,6 +193,8 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         relay: RelayPolicy::new(&settings, interface.as_ref(), senders.relay),
         sources: Sources::new(interface.is_some(), senders.sources),
         greetings: Greetings::default(),
+        searching: Searching::default(),
+        own_addresses: OwnAddresses::new(interface.as_ref(), senders.own_addresses),
         watch: Watch::new(interface.is_some(), senders.routes_to),
         counters: settings.counters,
         redistributed,

@@ -6,6 +6,7 @@
 //! | `learned_routes` | keeps the routes of a routing engine in the kernel's tables |
 //! | `learned_default_route` | chooses the table for a learned default route, and adds and removes its guard |
 //! | `pending_routes` | route changes that are not yet sent to the kernel |
+//! | `host_addresses` | the addresses at which a peer may reach this host |
 //! | `peer_addresses` | the peers' addresses; no learned route may send packets for them into the tunnel |
 //! | `redistribute` | finds the kernel's routes that a routing engine announces |
 //! | `route_lookup` | asks the kernel how it would route a packet |
@@ -22,6 +23,7 @@
 mod answers;
 mod errno;
 mod error;
+mod host_addresses;
 mod learned_default_route;
 mod learned_routes;
 mod link;
@@ -34,10 +36,13 @@ mod redistribute;
 mod route_lookup;
 mod route_table;
 
+#[cfg(test)]
+pub(crate) use answers::HostAddress;
 pub use answers::HostEvent;
-pub(crate) use answers::{Exit, ForwardRules, Way};
+pub(crate) use answers::{Exit, ForwardRules, HostAddresses, Way};
 pub use errno::{EEXIST, already_gone, errno};
 pub use error::KernelError;
+pub(crate) use host_addresses::host_addresses;
 pub use learned_default_route::{DefaultRouteGuard, GuardFuture, LearnedTables};
 pub use learned_routes::LearnedRoutes;
 pub use link::Link;

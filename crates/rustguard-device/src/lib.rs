@@ -59,6 +59,8 @@ pub mod kernel;
 pub mod key;
 mod path_set;
 mod ping;
+#[cfg(feature = "port-mapping")]
+mod port_mapping;
 pub mod prelude;
 mod relay;
 mod secrets;
@@ -74,7 +76,9 @@ mod worker;
 
 pub use binder::{Binder, Bound, MemoryBinder, UdpBinder, UringBinder};
 pub use builder::{Builder, Io, Offload, default_queues};
-pub use config::{AllowedIpChange, Change, EndpointSpec, PathSpec, PeerUpdate, SourceCheck, Update, UpdateError};
+pub use config::{
+    AllowedIpChange, Change, EndpointSpec, MAX_PUBLIC_ENDPOINTS, PathSpec, PeerUpdate, SourceCheck, Update, UpdateError,
+};
 pub use device::{Device, DeviceHandle};
 pub use drops::DropReason;
 pub use error::{CloseReason, StartError};
@@ -88,7 +92,7 @@ pub use relay::Relay;
 pub use rustguard_core as core;
 pub use rustguard_core::{
     host_port::{Host, HostPort, HostPortError},
-    paths::{MAX_ENDPOINTS, PathPolicy, State as PathState},
+    paths::{MAX_ENDPOINTS, PathPolicy, Relayed, State as PathState},
     routing,
 };
 pub use rustguard_crypto as crypto;

@@ -11,7 +11,7 @@ pub(crate) use connection::SILENCE;
 use ipnet::IpNet;
 pub use problem::{Cause, Problem, Route};
 pub use routing::{AnnouncementStatus, NeighbourStatus, OriginName, PeerLabel, RouteStatus, RouterId, RoutingStatus};
-use rustguard_core::paths::State;
+use rustguard_core::paths::{Relayed, State};
 use rustguard_crypto::x25519::PublicKey;
 use std::{
     net::{IpAddr, SocketAddr},
@@ -136,6 +136,9 @@ pub struct PeerStatus {
     pub endpoint: Option<SocketAddr>,
     /// The relay: the peer through which this peer is reached now. `None` where it is reached at an address, or not at all.
     pub through: Option<PublicKey>,
+    /// Why no direct way is used to the peer; `None` where one is, and for a peer that has no way through a peer and to which none are
+    /// [looked for](crate::PeerUpdate::direct).
+    pub not_direct: Option<Relayed>,
     /// The name of the peer's only endpoint, while it has no address.
     pub unresolved: Option<UnresolvedEndpoint>,
     /// The paths to the peer. Empty where there is no choice: the peer has one endpoint, and has used one.
@@ -183,6 +186,7 @@ impl PeerStatus {
             has_preshared_key: false,
             endpoint: None,
             through: None,
+            not_direct: None,
             unresolved: None,
             paths: Vec::new(),
             persistent_keepalive: None,
@@ -225,8 +229,10 @@ pub struct PathMtu {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PathStatus {
-    /// The path as it was configured; `None` for a path that the peer has shown by its packets.
+    /// The path as it was configured; `None` for a path that the peer has shown by its packets, or that was found.
     pub configured: Option<PathSpec>,
+    /// Whether the path was found by the search for direct ways.
+    pub found: bool,
     /// The peer's address and port on this path; `None` while the name is not resolved, and for a path through a peer.
     pub endpoint: Option<SocketAddr>,
     /// The relay, for a path through a peer.

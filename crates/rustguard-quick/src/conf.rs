@@ -100,8 +100,13 @@ pub struct Interface {
     /// `NodeName`: the name that other nodes see.
     pub node_name: NodeName,
     /// `Forward`: whether this node passes sealed datagrams on between its peers. `None` means no. RustGuard's own key, as
-    /// the next one.
+    /// the next three.
     pub forward: Option<bool>,
+    /// `PublicEndpoint`: where this node is reached from outside, for peers to which direct paths are looked for; at most
+    /// [`MAX_PUBLIC_ENDPOINTS`](rustguard_device::MAX_PUBLIC_ENDPOINTS).
+    pub public_endpoints: Vec<EndpointSpec>,
+    /// `PortMapping`: whether the router may be asked to pass the UDP port on. `None` means yes.
+    pub port_mapping: Option<bool>,
     /// `HandshakeOnUp`: whether a handshake starts at once with each peer that has an endpoint. `None` means yes.
     pub handshake_on_up: Option<bool>,
     /// `SaveConfig`: write the device's state back to the file when the tunnel stops.
@@ -236,6 +241,12 @@ impl Config {
         }
         if update.forward.is_some() {
             self.interface.forward = update.forward;
+        }
+        if let Some(endpoints) = &update.public_endpoints {
+            self.interface.public_endpoints.clone_from(endpoints);
+        }
+        if update.port_mapping.is_some() {
+            self.interface.port_mapping = update.port_mapping;
         }
         if update.replace_peers {
             self.peers.clear();

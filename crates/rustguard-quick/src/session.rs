@@ -255,7 +255,9 @@ impl Session {
         builder = builder.more_listen_ports(interface.more_listen_ports.iter().copied());
         builder = builder
             .listen_addresses(interface.listen_addresses.iter().copied())
-            .forward(interface.forward.unwrap_or(false));
+            .forward(interface.forward.unwrap_or(false))
+            .public_endpoints(interface.public_endpoints.iter().cloned())
+            .port_mapping(interface.port_mapping.unwrap_or(true));
         if let Some(mtu) = interface.mtu {
             builder = builder.mtu(mtu.into());
         }

@@ -2,7 +2,10 @@
 
 use ipnet::IpNet;
 use rustguard_core::{allowed_ips::AllowedIps, node::PeerId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 /// Which peer has which allowed IPs.
 pub(super) enum Allowed {
@@ -50,6 +53,25 @@ impl Allowed {
         }
     }
 
+    /// Whether packets to this address go to a peer, by a route of their own: a default route does not make the whole Internet a part of
+    /// the tunnel. Bounds are no routes.
+    pub(super) fn leads_into_tunnel(&self, address: IpAddr) -> bool {
+        match self {
+            Self::Exclusive(table) => {
+                table.lookup(address).is_some_and(|peer| self.routes_of(peer).iter().any(|net| net.contains(&address)))
+            }
+            Self::Shared(_) => false,
+        }
+    }
+
+    /// The peer's prefixes that are routes, without default routes.
+    pub(super) fn routes_of(&self, peer: PeerId) -> Vec<IpNet> {
+        match self {
+            Self::Exclusive(table) => table.of(peer).into_iter().filter(|net| net.prefix_len() > 0).collect(),
+            Self::Shared(_) => Vec::new(),
+        }
+    }
+
     pub(super) fn of(&self, peer: PeerId) -> Vec<IpNet> {
         match self {
             Self::Exclusive(table) => table.of(peer),
@@ -94,6 +116,17 @@ mod tests {
         assert_eq!(allowed.of(B), [net("10.2.0.0/16")]);
         allowed.remove_peer(B);
         assert!(allowed.of(B).is_empty() && allowed.of(A).len() == 1);
+    }
+
+    #[test]
+    fn a_default_route_does_not_make_the_internet_a_part_of_the_tunnel() {
+        let mut allowed = Allowed::new(false);
+        allowed.insert(net("0.0.0.0/0"), A);
+        allowed.insert(net("10.9.0.0/24"), A);
+        allowed.insert(net("192.168.1.0/24"), B);
+        let inside = |ip: &str| allowed.leads_into_tunnel(ip.parse().unwrap());
+        assert!(inside("10.9.0.7") && inside("192.168.1.5"));
+        assert!(!inside("192.0.2.1") && !inside("2001:db8::1"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::{
     connection::RouteTo,
+    own_addresses::Found,
     relay::{RelayAnswers, route_cache::RouteAnswer},
     resolver::Resolved,
     sources::source::SourceAnswers,
@@ -27,6 +28,7 @@ pub(super) struct Senders {
     pub(super) kernel_routes: mpsc::Sender<BTreeSet<IpNet>>,
     pub(super) sources: mpsc::Sender<SourceAnswers>,
     pub(super) routes_to: mpsc::Sender<RouteTo>,
+    pub(super) own_addresses: mpsc::UnboundedSender<Found>,
 }
 
 /// Control's ends.
@@ -47,6 +49,8 @@ pub(super) struct Inbox {
     pub(super) sources: mpsc::Receiver<SourceAnswers>,
     /// The kernel's routes to peers that do not answer.
     pub(super) routes_to: mpsc::Receiver<RouteTo>,
+    /// Where this node may be reached.
+    pub(super) own_addresses: mpsc::UnboundedReceiver<Found>,
 }
 
 /// Makes both ends.
@@ -60,9 +64,10 @@ pub(super) fn channels() -> (Senders, Inbox) {
     let (kernel_routes, kernel_routes_in) = mpsc::channel(1);
     let (sources, sources_in) = mpsc::channel(1);
     let (routes_to, routes_to_in) = mpsc::channel(1);
+    let (own_addresses, own_addresses_in) = mpsc::unbounded_channel();
     let relay = RelayAnswers { addresses, routes, rules };
     (
-        Senders { handshakes, to_control, resolved, relay, kernel_routes, sources, routes_to },
+        Senders { handshakes, to_control, resolved, relay, kernel_routes, sources, routes_to, own_addresses },
         Inbox {
             handshakes: handshakes_in,
             from_workers,
@@ -73,6 +78,7 @@ pub(super) fn channels() -> (Senders, Inbox) {
             kernel_routes: kernel_routes_in,
             sources: sources_in,
             routes_to: routes_to_in,
+            own_addresses: own_addresses_in,
         },
     )
 }

@@ -4,6 +4,7 @@ pub(super) mod peer_paths;
 
 use super::{
     Control,
+    discovery::looks_for_direct_ways,
     peer::Peer,
     peer_log::{Line, Topic},
     timer::now,
@@ -34,14 +35,17 @@ impl<B: Binder> Control<B> {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let policies: Vec<_> = specs.iter().map(|spec| spec.policy).collect();
         let instant = now().instant;
-        entry.endpoints = specs.into_iter().map(ConfiguredEndpoint::new).collect();
-        entry.shared.has_configured_endpoint.store(!entry.endpoints.is_empty(), Relaxed);
-        let paths = Paths::new(&policies, instant);
+        let direct = looks_for_direct_ways(entry.direct, &specs);
+        let paths = if direct { Paths::look_for_direct_ways } else { Paths::new }(&policies, instant);
         match &mut entry.paths {
-            Some(known) => known.paths.configure(&policies, false, instant),
+            Some(known) => known.paths.configure(&policies, direct, instant),
             None if !paths.is_plain() => entry.paths = Some(Box::new(PeerPaths::new(paths))),
             None => {}
         }
+        entry.endpoints = specs.into_iter().map(ConfiguredEndpoint::new).collect();
+        entry.shared.has_configured_endpoint.store(!entry.endpoints.is_empty(), Relaxed);
+        self.set_searching(peer, direct);
+        let Some(entry) = self.peers.get(&peer) else { return };
         for path in 0..entry.endpoints.len() {
             self.find(peer, path, 0);
         }
@@ -93,6 +97,9 @@ impl<B: Binder> Control<B> {
     /// Handles a probe of the peer's.
     pub(super) fn probe(&mut self, peer: PeerId, from: &Endpoint, probe: &Probe) {
         let instant = now().instant;
+        if let Probe::Reply(reply) = probe {
+            self.observed(peer, reply);
+        }
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         if let (None, Probe::Request(request)) = (&entry.paths, probe)
             && request.path == NO_PATH
@@ -191,7 +198,7 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    fn carry_out_orders(&mut self, peer: PeerId, orders: Vec<Order>) {
+    pub(super) fn carry_out_orders(&mut self, peer: PeerId, orders: Vec<Order>) {
         for order in orders {
             match order {
                 Order::Probe { to, probe } => self.send_probe(peer, to, &probe),
@@ -199,8 +206,8 @@ impl<B: Binder> Control<B> {
                 Order::State { path, up } => self.path_state(peer, path, up),
                 // The path's name may have another address.
                 Order::Elsewhere { path } => self.resolve(peer, path, 1),
-                // Of paths that look for direct ways only.
-                Order::Tell(_) | Order::Observe => {}
+                Order::Tell(message) => self.tell_candidates(peer, &message),
+                Order::Observe => self.observe(peer),
             }
         }
     }
@@ -231,7 +238,7 @@ impl<B: Binder> Control<B> {
     }
 
     /// Called after everything that may change the choice: gives the workers a new choice, and updates the schedule.
-    fn paths_changed(&mut self, peer: PeerId) {
+    pub(super) fn paths_changed(&mut self, peer: PeerId) {
         let instant = now().instant;
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let Some(peer_paths) = &mut entry.paths else { return };
@@ -286,6 +293,7 @@ pub(super) fn report(entry: &Peer) -> Vec<PathStatus> {
     report
         .map(|path| PathStatus {
             configured: configured(path.configured),
+            found: path.found,
             endpoint: path.place.as_ref().and_then(Place::address).map(|at| at.remote),
             through: None,
             local: path.place.as_ref().and_then(Place::address).and_then(|at| at.local),

@@ -7,7 +7,7 @@ use super::{
     sources::source::Source,
 };
 use crate::{shared::peer::PeerShared, status::Connection};
-use rustguard_core::{path_mtu::PathMtu, time::Instant};
+use rustguard_core::{path_mtu::PathMtu, paths::Observer, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::Endpoint;
 use std::sync::Arc;
@@ -18,6 +18,10 @@ pub(super) struct Peer {
     pub(super) name: Option<String>,
     /// As configured.
     pub(super) endpoints: Vec<ConfiguredEndpoint>,
+    /// Whether direct ways are looked for, where the configuration says it.
+    pub(super) direct: Option<bool>,
+    /// For a peer that is asked how it sees this node.
+    pub(super) observer: Option<Box<Observer>>,
     /// For a peer with several paths: configured here, or shown by the peer's probes.
     pub(super) paths: Option<Box<PeerPaths>>,
     pub(super) path_mtu: PathMtuChecks,

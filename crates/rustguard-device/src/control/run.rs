@@ -5,6 +5,7 @@ use super::{
     channels::Inbox,
     command::{Command, ControlEnd},
     connection::RouteTo,
+    own_addresses::Found,
     peer::Peer,
     relay::{RelayPolicy, route_cache::RouteAnswer},
     resolver::Resolved,
@@ -61,6 +62,8 @@ enum Message {
     Sources(SourceAnswers),
     /// The kernel's route to a peer that does not answer.
     RouteTo(RouteTo),
+    /// Where this node may be reached.
+    OwnAddresses(Found),
     /// The kernel's routes have changed, about which it was asked.
     RoutesChanged,
     RouteAnswer(RouteAnswer),
@@ -121,6 +124,9 @@ impl Wakers {
                 Some(answer) = inbox.routes_to.recv(), if round.has(Kind::Host) => {
                     (Kind::Host, Message::RouteTo(answer))
                 }
+                Some(found) = inbox.own_addresses.recv(), if round.has(Kind::Host) => {
+                    (Kind::Host, Message::OwnAddresses(found))
+                }
                 () = relay.wait_for_route_change(), if round.has(Kind::Host) => (Kind::Host, Message::RoutesChanged),
                 Some(answer) = inbox.route_answers.recv(), if round.has(Kind::Route) => {
                     (Kind::Route, Message::RouteAnswer(answer))
@@ -161,6 +167,7 @@ impl<B: Binder> Control<B> {
                 self.race_deadline(),
                 self.peer_log.deadline(),
                 self.greetings_deadline(),
+                self.observers_deadline(),
                 self.watch.deadline(),
             ];
             wakers.timer.set(deadlines.into_iter().flatten().min());
@@ -189,6 +196,7 @@ impl<B: Binder> Control<B> {
             Message::Notice(notice) => return self.notice(notice),
             Message::Probe(peer, from, ProbeMessage::Path(probe)) => self.probe(peer, &from, &probe),
             Message::Probe(peer, from, ProbeMessage::PathMtu(message)) => self.path_mtu_message(peer, &from, message),
+            Message::Probe(peer, _, ProbeMessage::Candidates(message)) => self.peer_candidates(peer, &message),
             Message::Time => self.tick(),
             Message::Handshake(datagram) => self.handshake(&datagram),
             Message::HandshakeRequest(peer) => self.handshake_requested(peer),
@@ -204,6 +212,7 @@ impl<B: Binder> Control<B> {
             Message::Host(event) => return self.host_event(event),
             Message::Sources(answers) => self.sources_answered(answers),
             Message::RouteTo(answer) => self.route_answered(answer),
+            Message::OwnAddresses(found) => self.own_addresses_found(found),
             Message::RoutesChanged => self.relay.routes_changed(&self.shared),
             Message::RouteAnswer(answer) => self.relay.answered(&answer, &self.shared),
             Message::RouteQuestion(question) => self.relay.ask(question, &self.shared),
@@ -239,6 +248,7 @@ impl<B: Binder> Control<B> {
         self.path_mtu_tick();
         self.pings.expire(now().instant);
         self.race_tick();
+        self.observers_tick();
         self.links_tick();
         while let Some(line) = self.peer_log.next(now().instant) {
             line.write();
@@ -299,6 +309,7 @@ impl<B: Binder> Control<B> {
                 self.network_changed();
                 self.find_interfaces();
                 self.look_at_sources();
+                self.look_at_own_addresses();
                 self.path_mtus_changed();
                 self.engine_host.network_changed();
             }

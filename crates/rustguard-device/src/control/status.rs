@@ -28,6 +28,7 @@ impl<B: Binder> Control<B> {
                 through: None,
                 unresolved: unresolved(entry)
                     .map(|(name, why)| UnresolvedEndpoint { name, error: why.map(|why| why.cause.clone()) }),
+                not_direct: self.not_direct(peer, entry),
                 paths: paths::report(entry),
                 persistent_keepalive: config.persistent_keepalive,
                 last_handshake: self.node.last_handshake(peer),

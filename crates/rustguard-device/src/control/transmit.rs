@@ -28,6 +28,8 @@ pub(super) enum Payload {
     Engine,
     /// A ping, which counts as data: somebody asked for it, and waits for the answer.
     Ping,
+    /// Where this node may be reached, or the answer to the peer's word on that.
+    Candidates,
     /// A probe, for this endpoint and no other.
     Probe(Endpoint),
 }
@@ -130,7 +132,7 @@ impl<B: Binder> Control<B> {
         slab.resize(HEADER_LEN + packet.len() + TAG_LEN, 0);
         sealer.seal(&mut slab, &[Frame { offset: HEADER_LEN, len: packet.len(), counter: reserved.first }]);
         let bytes = slab.len() as u64;
-        if matches!(text, Payload::Keepalive | Payload::Probe(_)) {
+        if matches!(text, Payload::Keepalive | Payload::Candidates | Payload::Probe(_)) {
             // WireGuard expects no answer to these; a probe has its own.
             shared.activity.keepalive_sent(now.instant, bytes);
         } else if shared.activity.data_sent(now.instant, bytes) {

@@ -36,6 +36,12 @@ impl<B: Binder> Control<B> {
             tracing::warn!("removed the peer that has our own public key");
             self.forget(own);
         }
+        if let Some(endpoints) = update.public_endpoints {
+            self.own_addresses.tell(endpoints, self.ports());
+        }
+        if let Some(on) = update.port_mapping {
+            self.own_addresses.set_port_mapping(on, self.ports());
+        }
         for peer in update.peers {
             self.update_peer(peer);
         }
@@ -59,6 +65,8 @@ impl<B: Binder> Control<B> {
             }
             self.keepalive(peer);
         }
+        self.own_candidates_changed();
+        self.look_at_own_addresses();
     }
 
     /// The interface was set down: the port is closed, and all sessions, handshakes and timers end.
@@ -134,8 +142,18 @@ impl<B: Binder> Control<B> {
         {
             entry.name = Some(name).filter(|name| !name.is_empty());
         }
+        let before = self.peers.get(&peer).and_then(|entry| entry.direct);
+        let direct = update.direct.or(before);
+        if let Some(entry) = self.peers.get_mut(&peer) {
+            entry.direct = direct;
+        }
         if !update.endpoints.is_empty() || update.replace_endpoints {
             self.set_endpoints(peer, update.endpoints);
+        } else if direct != before
+            && let Some(entry) = self.peers.get(&peer)
+        {
+            let same = entry.endpoints.iter().map(|path| path.spec.clone()).collect();
+            self.set_endpoints(peer, same);
         }
         if known.is_some() && !update.persistent_keepalive.is_keep() {
             let interval = update.persistent_keepalive.into_value();
@@ -160,6 +178,8 @@ impl<B: Binder> Control<B> {
             shared: Arc::new(PeerShared::new(peer, update.public_key, activity)),
             name: None,
             endpoints: Vec::new(),
+            direct: None,
+            observer: None,
             paths: None,
             path_mtu: Default::default(),
             race: Default::default(),
@@ -203,6 +223,7 @@ impl<B: Binder> Control<B> {
             drop(waiting);
             self.forget_link(peer, entry.look);
             self.forget_paths(peer, &entry);
+            self.forget_searching(peer, &entry);
             self.forget_path_mtu(peer, &entry);
             self.leave_race(peer, &entry);
             self.pings.end(|ping| ping.peer == peer, PingError::UnknownPeer);
@@ -214,6 +235,7 @@ impl<B: Binder> Control<B> {
     /// Gives the workers a new snapshot, which shares the peers that did not change. Then those packets of the routing engine leave
     /// that had to wait for it.
     pub(super) fn publish(&mut self) {
+        self.tunnel_prefixes_changed();
         let started = now().instant;
         let (routes, relay_rule) = (self.engine_host.table.snapshot(), self.relay.rule());
         self.shared.table.store(Arc::new(Table { routes, relay_rule, ..self.published.clone() }));

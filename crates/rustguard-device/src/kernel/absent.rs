@@ -3,7 +3,9 @@
 
 mod answers;
 
-pub(crate) use answers::{Exit, ForwardRules, HostEvent, Way};
+#[cfg(test)]
+pub(crate) use answers::HostAddress;
+pub(crate) use answers::{Exit, ForwardRules, HostAddresses, HostEvent, Way};
 use ipnet::IpNet;
 use rustguard_core::node::PeerId;
 use rustguard_tun::Endpoint;
@@ -140,5 +142,10 @@ impl RulesWatch {
 
 /// All addresses of this host.
 pub(crate) async fn local_addresses() -> io::Result<Vec<IpAddr>> {
+    Err(absent())
+}
+
+/// The addresses of this host at which a peer may reach it.
+pub(crate) async fn host_addresses(_own: u32) -> io::Result<HostAddresses> {
     Err(absent())
 }

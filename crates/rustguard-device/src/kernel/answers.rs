@@ -1,6 +1,6 @@
 //! The kernel's answers, in types that also exist without the feature `kernel`.
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use std::net::IpAddr;
 
 /// A change of the tunnel's interface or of the network around it.
@@ -65,4 +65,22 @@ pub(crate) struct Exit {
     pub(crate) gateway: Option<IpAddr>,
     /// The source address that the kernel chooses; `None` where the question contained one.
     pub(crate) source: Option<IpAddr>,
+}
+
+/// The addresses of this host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HostAddresses {
+    /// Those at which a peer may reach the host outside of any tunnel.
+    pub(crate) addresses: Vec<HostAddress>,
+    /// The networks of the tunnel's own interface.
+    pub(crate) tunnel: Vec<IpNet>,
+}
+
+/// An address of this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HostAddress {
+    /// The address.
+    pub(crate) ip: IpAddr,
+    /// The index of the interface that has it.
+    pub(crate) interface: u32,
 }

@@ -4,7 +4,7 @@ use crate::shared::peer::{LocationChange, PeerShared};
 use rustguard_core::{
     node::PeerId,
     path_mtu,
-    paths::{self, Probe},
+    paths::{self, Candidates, Probe},
 };
 use rustguard_tun::Endpoint;
 use std::{io, net::IpAddr, sync::atomic::Ordering};
@@ -89,23 +89,26 @@ pub(crate) struct RouteQuestion {
 }
 
 /// The text of a transport message that is no packet, but a message of the peer's RustGuard to this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeMessage {
     /// About one of several paths.
     Path(Probe),
     /// About the longest packet that arrives.
     PathMtu(path_mtu::Message),
+    /// About where the peer may be reached.
+    Candidates(Box<Candidates>),
 }
 
 impl ProbeMessage {
     /// Whether a text is such a message, going by its first bytes.
     pub(crate) fn is_one(text: &[u8]) -> bool {
-        paths::is_probe(text) || path_mtu::is_message(text)
+        paths::is_probe(text) || path_mtu::is_message(text) || Candidates::is_one(text)
     }
 
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let about_mtu = || path_mtu::Message::parse(text).map(Self::PathMtu);
-        Probe::parse(text).map(Self::Path).or_else(about_mtu)
+        let candidates = || Candidates::parse(text).map(Box::new).map(Self::Candidates);
+        Probe::parse(text).map(Self::Path).or_else(about_mtu).or_else(candidates)
     }
 }
 

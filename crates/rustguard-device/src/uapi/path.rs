@@ -4,14 +4,17 @@ use crate::{
     key::to_base64,
     status::{PathMtu, PathStatus},
 };
-use rustguard_core::paths::State;
+use rustguard_core::paths::{Relayed, State};
 use serde::{Deserialize, Serialize};
 
 /// One of several paths.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathView {
-    /// The path as it was configured; `null` if the peer has shown the path.
+    /// The path as it was configured; `null` if the peer has shown the path, or it was found.
     pub configured: Option<String>,
+    /// Whether the path was found by the search for direct ways. Earlier versions do not report it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub found: bool,
     /// The remote endpoint; `null` while its name is not resolved, and for a path through a peer.
     pub endpoint: Option<String>,
     /// The public key of the relay, for a path through a peer. Earlier versions do not report it.
@@ -27,6 +30,21 @@ pub struct PathView {
     pub active: bool,
     /// The path's share of the flows; `null` if flows are not spread.
     pub weight: Option<u8>,
+}
+
+/// Why no direct way is used to a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotDirectView {
+    /// The reason in one word that does not change between versions, such as `no-answer`.
+    pub kind: String,
+    /// The reason in a few words.
+    pub text: String,
+}
+
+impl From<Relayed> for NotDirectView {
+    fn from(relayed: Relayed) -> Self {
+        Self { kind: relayed.word().to_owned(), text: relayed.to_string() }
+    }
 }
 
 /// The longest packet that reaches a peer.
@@ -62,6 +80,7 @@ impl From<&PathStatus> for PathView {
     fn from(path: &PathStatus) -> Self {
         Self {
             configured: path.configured.as_ref().map(ToString::to_string),
+            found: path.found,
             endpoint: path.endpoint.map(|endpoint| endpoint.to_string()),
             through: path.through.map(|relay| to_base64(&relay.0).to_string()),
             local: path.local.map(|local| local.to_string()),

@@ -3,7 +3,7 @@
 use super::{
     Errno,
     connection::{ConnectionView, ProblemView, UnresolvedView},
-    path::{PathMtuView, PathView},
+    path::{NotDirectView, PathMtuView, PathView},
     ping::PingView,
     routing::RoutingView,
 };
@@ -91,6 +91,9 @@ fn peer(out: &mut String, peer: &PeerStatus, preshared_key: Option<&PresharedKey
     if let Some(relay) = peer.through.filter(|_| names) {
         line(out, "rustguard_through", &*to_base64(&relay.0));
     }
+    if let Some(reason) = peer.not_direct.filter(|_| names) {
+        line(out, "rustguard_not_direct", json(&NotDirectView::from(reason)));
+    }
     if let Some(unresolved) = peer.unresolved.as_ref().filter(|_| names) {
         line(out, "rustguard_unresolved", json(&UnresolvedView::from(unresolved)));
     }
@@ -142,7 +145,7 @@ mod tests {
         drops::DropReason,
         status::{Cause, Connection, Counter, PathMtu, PathStatus, Problem},
     };
-    use rustguard_core::paths::{PathPolicy, State};
+    use rustguard_core::paths::{PathPolicy, Relayed, State};
     use rustguard_crypto::x25519::{PublicKey, StaticSecret};
     use std::net::SocketAddr;
 
@@ -161,8 +164,10 @@ mod tests {
                 has_preshared_key: false,
                 endpoint: Some(at),
                 through: None,
+                not_direct: Some(Relayed::NoAnswer),
                 unresolved: None,
                 paths: vec![PathStatus {
+                    found: false,
                     configured: Some(PathSpec::from(at).policy(PathPolicy::Weighted(2))),
                     endpoint: Some(at),
                     through: None,
@@ -226,6 +231,11 @@ mod tests {
             )
         );
         assert!(text.contains("\nrustguard_name=laptop\n") && text.contains("\nrustguard_drop_forged=3\n"));
+        assert!(
+            text.contains(
+                "\nrustguard_not_direct={\"kind\":\"no-answer\",\"text\":\"no address of the peer answers\"}\n"
+            )
+        );
         assert!(text.contains("\nrustguard_counter_admitted=4\n"));
         assert!(text.ends_with("\nallowed_ip=10.0.0.0/8\nrustguard_path_mtu={\"packet\":1340,\"datagram\":1400,\"limited\":true}\nrustguard_drop_not_ip=6\n"), "{text}");
         assert!(

@@ -1,6 +1,7 @@
 //! Whole devices over in-memory transports, seen from outside: by their hosts, by their peers and by strangers.
 
 mod datagrams;
+mod direct;
 mod drops;
 mod engine;
 mod fairness;

@@ -51,6 +51,8 @@ pub(super) fn of_interface(interface: &Interface) -> Vec<Entry> {
         one("SaveConfig", interface.save_config.then_some(true)),
         one("HandshakeOnUp", interface.handshake_on_up),
         one("Forward", interface.forward.map(on_or_off)),
+        list("PublicEndpoint", Kind::List, &interface.public_endpoints),
+        one("PortMapping", interface.port_mapping.map(on_or_off)),
         one("Routing", (interface.routing == Routing::Babel).then_some("babel")),
         list("Announce", Kind::Set, &interface.announce),
         list("Redistribute", Kind::Set, &interface.redistribute),

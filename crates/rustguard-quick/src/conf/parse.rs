@@ -19,11 +19,11 @@ pub use redact::{is_configuration, redact};
 use redact::{quoted, without_keys};
 use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{PathSpec, PresharedKey, tun::udp::MAX_PORTS};
+use rustguard_device::{MAX_PUBLIC_ENDPOINTS, PathSpec, PresharedKey, tun::udp::MAX_PORTS};
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 /// The keys of `[Interface]`, in the spelling of wg(8) and wg-quick(8).
-const INTERFACE_KEYS: [&str; 21] = [
+const INTERFACE_KEYS: [&str; 23] = [
     "PrivateKey",
     "ListenPort",
     "ListenAddress",
@@ -39,6 +39,8 @@ const INTERFACE_KEYS: [&str; 21] = [
     "SaveConfig",
     "HandshakeOnUp",
     "Forward",
+    "PublicEndpoint",
+    "PortMapping",
     "Routing",
     "Announce",
     "Redistribute",
@@ -289,6 +291,7 @@ impl<'a> Parser<'a> {
             known,
             "Address"
                 | "ListenAddress"
+                | "PublicEndpoint"
                 | "DNS"
                 | "AllowedIPs"
                 | "Announce"
@@ -386,6 +389,12 @@ impl<'a> Parser<'a> {
             "Table" => self.interface.table = self.value(key, value, value::table).unwrap_or(Table::Auto),
             "SaveConfig" => self.interface.save_config = self.value(key, value, value::boolean).unwrap_or(false),
             "Forward" => self.interface.forward = self.value(key, value, value::switch),
+            "PublicEndpoint" => {
+                for item in value.list() {
+                    self.public_endpoint(item);
+                }
+            }
+            "PortMapping" => self.interface.port_mapping = self.value(key, value, value::switch),
             "HandshakeOnUp" => self.interface.handshake_on_up = self.value(key, value, value::boolean),
             "Routing" | "Announce" | "Redistribute" | "Pin" | "SourceCheck" | "NodeName" => {
                 self.routing_entry(key, value);
@@ -424,6 +433,17 @@ impl<'a> Parser<'a> {
             return;
         };
         self.diagnostics.push(Diagnostic::error(item.span(), format!("ListenPort {problem}")).help(help));
+    }
+
+    fn public_endpoint(&mut self, item: Piece<'a>) {
+        let Some(endpoint) = self.value("PublicEndpoint", item, value::endpoint) else { return };
+        if self.interface.public_endpoints.len() == MAX_PUBLIC_ENDPOINTS {
+            let message = format!("PublicEndpoint has more than {MAX_PUBLIC_ENDPOINTS}: `{}`", item.str());
+            let help = "the addresses of this host's interfaces are found without it";
+            self.diagnostics.push(Diagnostic::error(item.span(), message).help(help));
+            return;
+        }
+        self.interface.public_endpoints.push(endpoint);
     }
 
     fn listen_address(&mut self, item: Piece<'a>) {

@@ -13,7 +13,7 @@ const OTHER: &str = "TrMvSoP4jYQlY6RIzBgbssQqY3vxI2Pi+y71lOWWXX0=";
 /// A file with every key.
 pub(super) fn full() -> String {
     format!(
-        "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com, ~corp.example\nMTU = 1360\nTable = 7\nSaveConfig = true\nHandshakeOnUp = false\nForward = on\n\
+        "[Interface]\nAddress = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.53, example.com, ~corp.example\nMTU = 1360\nTable = 7\nSaveConfig = true\nHandshakeOnUp = false\nForward = on\nPublicEndpoint = 203.0.113.9:4000, home.example:51820\nPortMapping = off\n\
          Routing = babel\nAnnounce = 192.168.1.0/24, fd01::/64\nRedistribute = 192.168.0.0/16, default\nPin = 10.7.0.5/32 {PEER}, fd07::/64 {OTHER}\nSourceCheck = Log\nNodeName = gw-1\nPreUp = echo up # now\nPostUp = a; b=c\nPostUp = d\nPreDown = e\nPostDown = f\nListenAddress = 192.0.2.1, 2001:db8::1\nListenPort = 51820, 51821\nFwMark = 0xca6c\n\
          PrivateKey = {SECRET}\n\n# Name = laptop of Zoë\n[Peer]\nPublicKey = {PEER}\nPresharedKey = {OTHER}\n\
          AllowedIPs = 10.0.0.2/32, fd00::2/128\nEndpoint = vpn.example.com:51820\nPersistentKeepalive = 25\nRole = client\n\n\
@@ -64,6 +64,9 @@ fn everything_is_read() {
     assert_eq!(interface.dns_search, ["example.com", "~corp.example"]);
     assert_eq!((interface.table, interface.save_config), (Table::Number(7), true));
     assert_eq!((interface.handshake_on_up, interface.forward), (Some(false), Some(true)));
+    let home = EndpointSpec::Name("home.example".into(), 51_820);
+    assert_eq!(interface.public_endpoints, [EndpointSpec::Address("203.0.113.9:4000".parse().unwrap()), home]);
+    assert_eq!(interface.port_mapping, Some(false));
     assert_eq!(good(&to_text(&config)).interface.handshake_on_up, Some(false));
     assert_eq!(interface.routing, Routing::Babel);
     assert_eq!(interface.announce, ["192.168.1.0/24", "fd01::/64"].map(|net| net.parse().unwrap()));
@@ -295,6 +298,12 @@ fn what_only_the_whole_shows() {
         (interface("ListenAddress = 192.0.2.1:51820"), "error 3:17 ListenAddress must be addresses of this host"),
         (interface("ListenAddress = 224.0.0.1"), "error 3:17 ListenAddress must be addresses of this host"),
         (interface("ListenAddress = fe80::1"), "error 3:17 ListenAddress must be addresses of this host"),
+        (interface("PortMapping = maybe"), "error 3:15 PortMapping must be `on` or `off`, not `maybe`"),
+        (interface("PublicEndpoint = home.example"), "error 3:18 PublicEndpoint has no port in `home.example`"),
+        (
+            interface("PublicEndpoint = a.b:1, a.b:2\nPublicEndpoint = a.b:3, a.b:4"),
+            "error 4:25 PublicEndpoint has more than 3: `a.b:4`",
+        ),
         (interface("MTU ="), "warning 3:6 MTU has no value"),
         (interface("PostUp ="), "warning 3:9 PostUp has no command"),
         (interface("").replace(SECRET, &(["A"; 43].concat() + "=")), "error 2:14 PrivateKey is all zeros"),

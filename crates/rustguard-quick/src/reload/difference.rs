@@ -4,7 +4,7 @@ use crate::conf::{Config, Interface, NodeName, Peer, Pin, Redistribute, Routing,
 use ipnet::IpNet;
 use rustguard_core::routing::Role;
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{PathSpec, PresharedKey, SourceCheck};
+use rustguard_device::{EndpointSpec, PathSpec, PresharedKey, SourceCheck};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
@@ -82,6 +82,8 @@ pub struct InterfaceDifference {
     pub source_check: Option<Changed<SourceCheck>>,
     pub node_name: Option<Changed<NodeName>>,
     pub forward: Option<Changed<Option<bool>>>,
+    pub public_endpoints: Option<Changed<Vec<EndpointSpec>>>,
+    pub port_mapping: Option<Changed<Option<bool>>>,
     pub handshake_on_up: Option<Changed<Option<bool>>>,
     pub save_config: Option<Changed<bool>>,
 }
@@ -219,6 +221,8 @@ impl InterfaceDifference {
             source_check,
             node_name,
             forward,
+            public_endpoints,
+            port_mapping,
             handshake_on_up,
             save_config,
         } = from;
@@ -246,6 +250,8 @@ impl InterfaceDifference {
             source_check: changed(source_check, &to.source_check),
             node_name: changed(node_name, &to.node_name),
             forward: changed_as(forward, &to.forward, |forward| forward.unwrap_or(false)),
+            public_endpoints: changed(public_endpoints, &to.public_endpoints),
+            port_mapping: changed_as(port_mapping, &to.port_mapping, |on| on.unwrap_or(true)),
             handshake_on_up: changed_as(handshake_on_up, &to.handshake_on_up, |greet| greet.unwrap_or(true)),
             save_config: changed(save_config, &to.save_config),
         }
@@ -273,6 +279,8 @@ impl InterfaceDifference {
         set(&mut interface.source_check, &self.source_check);
         set(&mut interface.node_name, &self.node_name);
         set(&mut interface.forward, &self.forward);
+        set(&mut interface.public_endpoints, &self.public_endpoints);
+        set(&mut interface.port_mapping, &self.port_mapping);
         set(&mut interface.handshake_on_up, &self.handshake_on_up);
         set(&mut interface.save_config, &self.save_config);
     }

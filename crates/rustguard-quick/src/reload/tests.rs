@@ -36,7 +36,7 @@ fn every_change_is_told_in_words() {
         ],
     );
     let after = file(
-        "Address = 10.0.0.2/24\nDNS = 10.0.0.54, corp.example\nMTU = 1380\nFwMark = 5\nForward = on\nTable = off\nPostDown = echo another",
+        "Address = 10.0.0.2/24\nDNS = 10.0.0.54, corp.example\nMTU = 1380\nFwMark = 5\nForward = on\nPublicEndpoint = 203.0.113.9:4000\nPortMapping = off\nTable = off\nPostDown = echo another",
         &[
             (1, "AllowedIPs = 10.1.0.0/16\nEndpoint = 192.0.2.1:7, via-peer p3\nDirect = off"),
             (3, "AllowedIPs = 10.2.0.0/16\nPresharedKey = OBGBXk5Oo38YXxMMBCUzBkLS1Xpr2Wn8HgXKJTHmS3U="),
@@ -58,11 +58,13 @@ fn every_change_is_told_in_words() {
         "+ peer p1: Endpoint 192.0.2.1:7, via-peer AwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwM=",
         "~ peer p1: Direct as the endpoints say → off",
         "~ Forward off → on",
+        "~ PublicEndpoint none → 203.0.113.9:4000",
+        "~ PortMapping on → off",
         "~ peer p1: PersistentKeepalive 25 s → off",
     ] {
         assert!(said.iter().any(|said| said == line), "{line} is not in {said:#?}");
     }
-    assert_eq!(said.len(), 15, "{said:#?}");
+    assert_eq!(said.len(), 17, "{said:#?}");
 }
 
 #[test]
@@ -93,6 +95,7 @@ fn what_means_the_same_is_no_difference() {
         ("FwMark = off", ""),
         ("HandshakeOnUp = true", ""),
         ("Forward = off", ""),
+        ("PortMapping = on", ""),
         ("Address = 10.0.0.1/24, 10.1.0.1/24", "Address = 10.1.0.1/24\nAddress = 10.0.0.1/24"),
     ] {
         assert_eq!(lines(&file(from, &[]), &file(to, &[])), [""; 0]);
@@ -189,8 +192,9 @@ fn any_config() -> impl Strategy<Value = Config> {
     let routing = prop_oneof![Just(Routing::Static), Just(Routing::Babel)];
     let pins = vec((0..2_u8).prop_map(|n| Pin::new("10.0.0.0/8".parse().unwrap(), PublicKey([n; 32]))), 0..2);
     let redistribute = vec(nets(NETS).prop_map(|nets| nets.first().copied()), 0..2);
-    let switches = (option::of(any::<bool>()), any::<bool>(), option::of(any::<bool>()));
-    let babel = (routing, nets(NETS), redistribute, pins, check, name, switches);
+    let switches = (option::of(any::<bool>()), any::<bool>(), option::of(any::<bool>()), option::of(any::<bool>()));
+    let public = (1..3_u16).prop_map(|port| EndpointSpec::Name("home".into(), port));
+    let babel = (routing, nets(NETS), redistribute, pins, check, name, switches, vec(public, 0..2));
     (wireguard, host, babel, vec(peer(), 0..6)).prop_map(|(wireguard, host, babel, peers)| {
         let mut config = Config::default();
         let interface = &mut config.interface;
@@ -205,7 +209,10 @@ fn any_config() -> impl Strategy<Value = Config> {
         (interface.routing, interface.announce) = (babel.0, babel.1);
         interface.redistribute = babel.2.into_iter().flatten().map(Redistribute::Within).collect();
         (interface.pins, interface.source_check, interface.node_name) = (babel.3, babel.4, babel.5);
-        (interface.handshake_on_up, interface.save_config, interface.forward) = babel.6;
+        let switches = babel.6;
+        (interface.handshake_on_up, interface.save_config) = (switches.0, switches.1);
+        (interface.forward, interface.port_mapping) = (switches.2, switches.3);
+        interface.public_endpoints = babel.7;
         // A file with two sections for a peer is refused.
         let mut known = std::collections::HashSet::new();
         config.peers = peers.into_iter().filter(|peer| known.insert(peer.public_key)).collect();
@@ -233,6 +240,7 @@ fn canonical(config: &Config) -> String {
     interface.fwmark = interface.fwmark.filter(|mark| *mark != 0);
     interface.handshake_on_up = interface.handshake_on_up.filter(|greet| !greet);
     interface.forward = interface.forward.filter(|forward| *forward);
+    interface.port_mapping = interface.port_mapping.filter(|on| !on);
     interface.addresses.sort();
     interface.announce.sort();
     conf::to_text(&config).to_string()

@@ -42,6 +42,12 @@ impl Difference {
         if let Some(Changed { to, .. }) = &self.interface.forward {
             update = update.forward(to.unwrap_or(false));
         }
+        if let Some(Changed { to, .. }) = &self.interface.public_endpoints {
+            update = update.public_endpoints(to.iter().cloned());
+        }
+        if let Some(Changed { to, .. }) = &self.interface.port_mapping {
+            update = update.port_mapping(to.unwrap_or(true));
+        }
         if !self.interface.addresses.is_empty() || !self.interface.announce.is_empty() {
             let addresses = after.interface.addresses.iter().map(|net| IpNet::from(net.addr()));
             update = update.announce(addresses.chain(after.interface.announce.iter().copied()));

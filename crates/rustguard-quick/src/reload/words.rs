@@ -161,6 +161,10 @@ impl InterfaceDifference {
             lines.extend(hooks.as_ref().map(|_| Line::new(Action::Change, key).note(note)));
         }
         push(&mut lines, "Forward", &self.forward, |forward| on_or_off(forward.unwrap_or(false)).to_owned());
+        push(&mut lines, "PublicEndpoint", &self.public_endpoints, |endpoints| {
+            if endpoints.is_empty() { "none".to_owned() } else { list(endpoints) }
+        });
+        push(&mut lines, "PortMapping", &self.port_mapping, |on| on_or_off(on.unwrap_or(true)).to_owned());
         push(&mut lines, "HandshakeOnUp", &self.handshake_on_up, |greet| greet.unwrap_or(true).to_string());
         if self.handshake_on_up.is_some() {
             note_last(&mut lines, NEXT_UP);

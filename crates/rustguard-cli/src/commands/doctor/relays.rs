@@ -128,6 +128,7 @@ mod tests {
         device.peers[0].paths = vec![PathView {
             configured: None,
             endpoint: None,
+            found: false,
             through: Some(to_base64(&[2; 32]).to_string()),
             local: None,
             state: PathWord::Up,

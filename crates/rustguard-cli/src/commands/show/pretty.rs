@@ -312,6 +312,7 @@ mod tests {
             peer.problem = Some(ProblemView { kind: "no-answer".to_owned(), text, since: 1 });
             peer.paths = vec![
                 PathView {
+                    found: false,
                     configured: Some(endpoint.clone()),
                     endpoint: Some(endpoint.clone()),
                     through: None,

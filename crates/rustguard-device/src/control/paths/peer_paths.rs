@@ -48,7 +48,7 @@ pub(in crate::control) struct PeerPaths {
     pub(in crate::control) paths: Paths,
     pub(super) flows: Arc<Flows>,
     /// The choice that the workers have.
-    pub(super) choice: Choice,
+    pub(in crate::control) choice: Choice,
     pub(super) deadline: Option<Instant>,
 }
 

@@ -1,0 +1,215 @@
+//! The part of control for the search for direct ways to peers: it knows where this node may be reached
+//! ([`own_addresses`](super::own_addresses)), asks others how they see it, and carries candidates between peers and
+//! [`Paths`], which searches.
+//!
+//! A peer to which no direct way is looked for costs nothing here.
+
+use super::{
+    Control,
+    own_addresses::{Found, News, Ports},
+    peer::Peer,
+    timer::now,
+    transmit::Payload,
+};
+use crate::{
+    binder::Binder,
+    config::{EndpointSpec, PathSpec},
+};
+use ipnet::IpNet;
+use rustguard_core::{
+    node::PeerId,
+    paths::{Candidates, Observer, Paths, Relayed, Reply},
+    time::Instant,
+};
+use std::collections::BTreeSet;
+
+/// Peers that are asked in one round how they see this node. Two show whether a NAT maps ports per destination.
+const OBSERVERS: usize = 4;
+
+/// What control keeps for the search, besides [`Search`](rustguard_core::paths::Search).
+#[derive(Default)]
+pub(super) struct Searching {
+    /// The peers to which direct ways are looked for.
+    peers: BTreeSet<PeerId>,
+    /// Those that are asked how they see this node, and when something is due for each.
+    observers: BTreeSet<(Instant, PeerId)>,
+    /// The prefixes inside the tunnel may be others than those that `Search` knows.
+    stale: bool,
+}
+
+/// Whether direct ways are looked for: as the setting says, or else for a peer with a way through a peer.
+pub(super) fn looks_for_direct_ways(setting: Option<bool>, endpoints: &[PathSpec]) -> bool {
+    setting.unwrap_or_else(|| endpoints.iter().any(|path| matches!(path.endpoint, EndpointSpec::Peer(_))))
+}
+
+impl<B: Binder> Control<B> {
+    pub(super) fn ports(&self) -> Ports {
+        Ports { listen: self.sockets.port(), mark: self.sockets.fwmark() }
+    }
+
+    /// The peer joins the search, or leaves it.
+    pub(super) fn set_searching(&mut self, peer: PeerId, searches: bool) {
+        let changed = match searches {
+            true => self.searching.peers.insert(peer),
+            false => self.searching.peers.remove(&peer),
+        };
+        if changed {
+            self.own_addresses.want(!self.searching.peers.is_empty(), self.ports());
+        }
+    }
+
+    /// The peer was removed.
+    pub(super) fn forget_searching(&mut self, peer: PeerId, entry: &Peer) {
+        if let Some(at) = entry.observer.as_ref().and_then(|observer| observer.deadline()) {
+            self.searching.observers.remove(&(at, peer));
+        }
+        self.search.forget(peer);
+        self.set_searching(peer, false);
+    }
+
+    /// The host's network may have changed.
+    pub(super) fn look_at_own_addresses(&mut self) {
+        self.own_addresses.look(self.ports());
+    }
+
+    /// Other prefixes may lie in the tunnel now.
+    pub(super) fn tunnel_prefixes_changed(&mut self) {
+        self.searching.stale = true;
+    }
+
+    /// Takes what was found of where this node may be reached.
+    pub(super) fn own_addresses_found(&mut self, found: Found) {
+        let instant = now().instant;
+        match self.own_addresses.found(found, self.ports()) {
+            News::Nothing => return,
+            News::Candidates => {}
+            News::Network => {
+                self.searching.stale = true;
+                self.search.network_changed(instant);
+                self.each_search(|paths| paths.network_changed(instant));
+            }
+        }
+        self.own_candidates_changed();
+    }
+
+    /// This node may be reached elsewhere: peers are told.
+    pub(super) fn own_candidates_changed(&mut self) {
+        let instant = now().instant;
+        self.refresh_forbidden();
+        let own = self.own_addresses.candidates(self.ports(), |ip| self.allowed.leads_into_tunnel(ip));
+        if self.search.set_candidates(own, instant) {
+            self.each_search(|paths| paths.candidates_changed(instant));
+        }
+    }
+
+    /// Takes a peer's candidates, or its answer to ours.
+    pub(super) fn peer_candidates(&mut self, peer: PeerId, message: &Candidates) {
+        if !self.searching.peers.contains(&peer) {
+            return;
+        }
+        self.refresh_forbidden();
+        let Some(peer_paths) = self.peers.get_mut(&peer).and_then(|entry| entry.paths.as_mut()) else { return };
+        let mut orders = Vec::new();
+        peer_paths.paths.candidates(message, &self.search, now().instant, &mut orders);
+        self.carry_out_orders(peer, orders);
+        self.paths_changed(peer);
+    }
+
+    /// Sends our candidates, or the answer to the peer's, where data goes.
+    pub(super) fn tell_candidates(&mut self, peer: PeerId, message: &Candidates) {
+        if let Some(sealer) = self.sealer(peer) {
+            let mut text = message.to_bytes();
+            text.resize(text.len().next_multiple_of(16), 0);
+            self.seal_and_send(peer, &sealer, &text, Payload::Candidates);
+        }
+    }
+
+    /// A peer has answered a probe: it may have said how it sees this node.
+    pub(super) fn observed(&mut self, peer: PeerId, reply: &Reply) {
+        let mut seen = reply.seen.filter(|_| self.searching.peers.contains(&peer));
+        self.with_observer(peer, |observer| seen = observer.reply(reply).or(seen));
+        let instant = now().instant;
+        if seen.is_some_and(|seen| self.search.seen_by(peer, seen, instant)) {
+            self.each_search(|paths| paths.candidates_changed(instant));
+        }
+    }
+
+    /// Asks the relays of this peer, and some other peers, how they see this node.
+    pub(super) fn observe(&mut self, peer: PeerId) {
+        let Some(entry) = self.peers.get(&peer) else { return };
+        let relays = entry.endpoints.iter().filter_map(|path| match &path.spec.endpoint {
+            EndpointSpec::Peer(key) => self.node.peer_by_key(key),
+            _ => None,
+        });
+        let relays: Vec<_> = relays.collect();
+        let others = self.peers.iter().filter(|(other, entry)| {
+            let has_session = entry.shared.sealer.load().is_some() && entry.endpoint().is_some();
+            **other != peer && !relays.contains(other) && has_session
+        });
+        let others: Vec<_> = others.map(|(other, _)| *other).take(OBSERVERS).collect();
+        for observer in relays.into_iter().chain(others).take(OBSERVERS) {
+            if let Some(entry) = self.peers.get_mut(&observer) {
+                entry.observer.get_or_insert_default();
+                self.with_observer(observer, |observer| observer.ask(now().instant));
+            }
+        }
+    }
+
+    /// Asks those that are to be asked.
+    pub(super) fn observers_tick(&mut self) {
+        let instant = now().instant;
+        while let Some(&(_, peer)) = self.searching.observers.first().filter(|(at, _)| *at <= instant) {
+            let mut question = None;
+            self.with_observer(peer, |observer| question = observer.tick(instant));
+            let endpoint = self.peers.get(&peer).and_then(Peer::endpoint);
+            if let (Some(question), Some(endpoint), Some(sealer)) = (question, endpoint, self.sealer(peer)) {
+                self.seal_and_send(peer, &sealer, &question.to_bytes(), Payload::Probe(endpoint));
+            }
+        }
+    }
+
+    /// When the next is to be asked.
+    pub(super) fn observers_deadline(&self) -> Option<Instant> {
+        self.searching.observers.first().map(|(at, _)| *at)
+    }
+
+    /// Why no direct way is used to the peer.
+    pub(super) fn not_direct(&self, peer: PeerId, entry: &Peer) -> Option<Relayed> {
+        let peer_paths = entry.paths.as_ref()?;
+        let through = || peer_paths.choice.active.is_some_and(|place| place.relay().is_some());
+        if !self.searching.peers.contains(&peer) && !through() {
+            return None;
+        }
+        peer_paths.paths.relayed(&self.search)
+    }
+
+    fn with_observer(&mut self, peer: PeerId, tell: impl FnOnce(&mut Observer)) {
+        let Some(observer) = self.peers.get_mut(&peer).and_then(|entry| entry.observer.as_mut()) else { return };
+        let before = observer.deadline();
+        tell(observer);
+        let after = observer.deadline();
+        if before != after {
+            before.map(|before| self.searching.observers.remove(&(before, peer)));
+            self.searching.observers.extend(after.map(|after| (after, peer)));
+        }
+    }
+
+    fn each_search(&mut self, tell: impl Fn(&mut Paths)) {
+        let peers: Vec<_> = self.searching.peers.iter().copied().collect();
+        for peer in peers {
+            if let Some(peer_paths) = self.peers.get_mut(&peer).and_then(|entry| entry.paths.as_mut()) {
+                tell(&mut peer_paths.paths);
+                self.paths_changed(peer);
+            }
+        }
+    }
+
+    /// No probe may go into the tunnel itself.
+    fn refresh_forbidden(&mut self) {
+        if std::mem::take(&mut self.searching.stale) {
+            let routed = self.peers.keys().flat_map(|&peer| self.allowed.routes_of(peer));
+            let all: Vec<_> = routed.chain(self.own_addresses.tunnel_networks().iter().copied()).collect();
+            self.search.forbid(IpNet::aggregate(&all));
+        }
+    }
+}
