@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod babel;
+mod delay;
 mod enrolment;
 mod flood;
 mod hub;

@@ -19,6 +19,7 @@ use anyhow::{Result, ensure};
 use std::{
     fmt::Write as _,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
 };
 
 /// The IPv4 address of the core, on each of its links. Over IPv6, gateways have fe80::1.
@@ -81,7 +82,9 @@ impl Nat {
 /// The core that everything is connected to.
 pub struct Internet {
     core: Node,
+    /// The last number of a host or site.
     last: u8,
+    delays: u8,
 }
 
 /// A host with public addresses at its interface `eth0`.
@@ -114,17 +117,17 @@ impl Internet {
         forwards(&core)?;
         core.sh("nft -f - <<'RULES'
 table inet lab {
-    set blocked { type ifname . ifname; }
+    set blocked { type iface_index . iface_index; }
     set unplugged { type ifname; }
     chain forward {
         type filter hook forward priority 0
-        iifname . oifname @blocked drop
+        fib saddr oif . oif @blocked drop
         iifname @unplugged drop
         oifname @unplugged drop
     }
 }
 RULES")?;
-        Ok(Self { core, last: 0 })
+        Ok(Self { core, last: 0, delays: 0 })
     }
 
     /// Connects a host.
@@ -188,6 +191,12 @@ RULES")?;
     /// Ends [`Internet::unplug`].
     pub fn plug(&self, name: &str) -> Result<()> {
         self.core.sh(&format!("nft delete element inet lab unplugged '{{ to-{name} }}'")).map(drop)
+    }
+
+    /// What a site or host, given by name, sends takes this much longer from now on.
+    pub fn delay(&mut self, name: &str, delay: Duration) -> Result<()> {
+        self.delays += 1;
+        crate::delay::delay(&self.core, &format!("to-{name}"), 100 + self.delays, delay)
     }
 
     fn number(&mut self) -> u8 {

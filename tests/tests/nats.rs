@@ -4,6 +4,7 @@ use rustguard_tests::{Host, Internet, Ip, Lab, Nat, Site, scenario};
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket},
+    time::{Duration, Instant},
 };
 
 /// The port of the member's socket and of the hosts' sockets.
@@ -347,6 +348,37 @@ fn sites_move_and_links_fail() {
             around.internet.plug("three")?;
             around.seen(2)?;
             ensure!(around.gets(2, after)?);
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn links_can_have_a_delay() {
+    scenario(|lab| {
+        around(lab, Nat::FullCone, |around| {
+            let delay = Duration::from_millis(20);
+            around.internet.delay("home", delay)?;
+            around.internet.delay("three", delay)?;
+            let sent = Instant::now();
+            let outside = around.seen(2)?;
+            send(&around.hosts[2].1, outside, "an answer")?;
+            received(&around.member, "an answer")?;
+            // A packet is never early.
+            ensure!(sent.elapsed() >= 2 * delay, "there and back in {:?}", sent.elapsed());
+            // Blocked are packets when they have been held.
+            around.internet.block("home", "three")?;
+            let (three, at_three) = &around.hosts[2];
+            send(&around.member, three.at(PORT), "stopped")?;
+            send(at_three, outside, "stopped")?;
+            // What each of them sends after it has arrived elsewhere.
+            around.seen(0)?;
+            send(at_three, around.hosts[0].0.at(PORT), "after it")?;
+            received(&around.hosts[0].1, "after it")?;
+            around.internet.unblock("home", "three")?;
+            around.seen(2)?;
+            send(at_three, outside, "an answer")?;
+            received(&around.member, "an answer")?;
             Ok(())
         })
     });
