@@ -120,7 +120,7 @@ pub fn paths(input: &[u8]) {
                     }
                     sent.push(*request);
                 }
-                Order::Tell(message) => {
+                Order::Tell { message, .. } => {
                     assert!(direct && Candidates::parse(&message.to_bytes()).as_ref() == Some(message), "{message:?}");
                     if !message.answer {
                         search_generation = message.generation;

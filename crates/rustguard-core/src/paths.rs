@@ -151,10 +151,11 @@ impl Paths {
         if self.pinned().is_some() {
             return;
         }
+        let direct = self.is_direct();
         if let (true, Some(discovery), Place::Address(address)) = (self.certain(), &mut self.discovery, from) {
             // A place is tried before anything goes there, as long as there is another.
             if !self.own.iter().any(|own| own.place.is_some_and(|place| place.covers(&from))) {
-                discovery.heard(address.remote, now);
+                discovery.heard(address.remote, direct, now);
             }
             return;
         }

@@ -20,10 +20,11 @@ impl Paths {
     /// Where a request comes from, the peer may be reached.
     fn heard_by_request(&mut self, from: Place, request: &Request, now: Instant) {
         let known = self.own.iter().any(|own| own.place.is_some_and(|place| place.covers(&from)));
+        let direct = self.is_direct();
         let Some(discovery) = &mut self.discovery else { return };
         discovery.knows_version_2 |= request.version == Version::V2;
         if let (false, Place::Address(address), Version::V2) = (known, from, request.version) {
-            discovery.heard(address.remote, now);
+            discovery.heard(address.remote, direct, now);
         }
     }
 

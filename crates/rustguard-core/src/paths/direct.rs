@@ -17,8 +17,11 @@ const KEPT: usize = 2;
 impl Paths {
     /// Takes a message of the peer's about candidates.
     pub fn candidates(&mut self, message: &Candidates, search: &Search, now: Instant, out: &mut Vec<Order>) {
-        if let Some(discovery) = &mut self.discovery {
-            out.extend(discovery.candidates(message, search, now).map(Order::Tell));
+        let to = self.messages();
+        if let Some(discovery) = &mut self.discovery
+            && let Some(answer) = discovery.candidates(message, search, now)
+        {
+            out.extend(to.map(|to| Order::Tell { to, message: answer }));
         }
     }
 
@@ -62,7 +65,18 @@ impl Paths {
     }
 
     fn situation(&self) -> Situation {
-        Situation { session: self.session, direct: self.is_direct(), busy: self.has_traffic() }
+        Situation {
+            session: self.session,
+            direct: self.is_direct(),
+            busy: self.has_traffic(),
+            messages: self.messages(),
+        }
+    }
+
+    /// Where messages about candidates go: through a relay that works, since direct ways may just have ceased to.
+    fn messages(&self) -> Option<Place> {
+        let relay = self.own.iter().find(|own| own.is_relayed() && own.state == State::Up);
+        relay.and_then(|own| own.place).or(self.active_place())
     }
 
     pub(super) fn discovery_deadline(&self) -> Option<Instant> {

@@ -31,8 +31,10 @@ const FIRST_GAP: Duration = Duration::from_millis(50);
 const PROBES: u32 = 7;
 /// Probes in the long run to an address that has not answered, for each peer.
 const UNANSWERED: Rate = Rate { interval: Duration::from_secs(6), burst: 10 };
-/// Addresses without an answer that are remembered for a peer, each for a minute after the last probe. Others are not probed.
+/// Addresses without an answer that are remembered for a peer. Others are not probed.
 const MAX_ADDRESSES: usize = 48;
+/// How long one is remembered after its last probe. Its bucket is full again by then.
+const REMEMBERED: Duration = Duration::from_secs(60);
 /// Candidates that were not told, but that requests came from.
 const MAX_HEARD: usize = 4;
 /// From the beginning of a round that had no result to the next, at first; twice as long each time.
@@ -78,7 +80,15 @@ pub(super) struct Discovery {
     /// It speaks version 2.
     pub(super) knows_version_2: bool,
     tried: Vec<Tried>,
-    unanswered: Vec<(SocketAddr, Bucket)>,
+    unanswered: Vec<Unanswered>,
+}
+
+/// An address that was probed and has not answered.
+#[derive(Clone, Copy, Debug)]
+struct Unanswered {
+    address: SocketAddr,
+    bucket: Bucket,
+    probed: Instant,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,6 +125,8 @@ pub(super) struct Situation {
     pub(super) direct: bool,
     /// Traffic goes on.
     pub(super) busy: bool,
+    /// Where messages about candidates go.
+    pub(super) messages: Option<Place>,
 }
 
 impl Discovery {
@@ -167,8 +179,9 @@ impl Discovery {
         }
     }
 
-    /// A request came from this address.
-    pub(super) fn heard(&mut self, address: SocketAddr, now: Instant) {
+    /// A request came from this address. It is probed at once where no direct way is known. Otherwise it only waits for the next round:
+    /// where both NATs map ports per destination, each probe makes a new address, and the other end would probe that one.
+    pub(super) fn heard(&mut self, address: SocketAddr, direct: bool, now: Instant) {
         if self.tried.iter().any(|tried| tried.address == address) {
             return;
         }
@@ -178,7 +191,8 @@ impl Discovery {
             let Some((oldest, _)) = heard().min_by_key(|(_, tried)| (tried.answered, tried.asked)) else { return };
             self.tried.remove(oldest);
         }
-        self.tried.push(Tried { due: self.awake.then_some(now), heard: true, ..Tried::new(address, now) });
+        let due = (self.awake && !direct).then_some(now);
+        self.tried.push(Tried { due, heard: true, ..Tried::new(address, now) });
     }
 
     /// The peer's candidates, or its answer to ours. Returns the answer to send.
@@ -236,7 +250,7 @@ impl Discovery {
         (tried.answered, tried.due) = (true, None);
         let address = tried.address;
         self.knows_version_2 = true;
-        self.unanswered.retain(|(other, _)| *other != address);
+        self.unanswered.retain(|other| other.address != address);
         Some((address, took))
     }
 
@@ -292,7 +306,7 @@ impl Discovery {
         if matches!(self.round, Round::Waits(start) if start <= now) {
             self.start(now, out);
         }
-        self.tell(search, now, out);
+        self.tell(situation.messages, search, now, out);
         self.probe(search, now, out);
         false
     }
@@ -344,21 +358,23 @@ impl Discovery {
         (self.tell, self.told) = (Some(now), 0);
     }
 
-    fn tell(&mut self, search: &Search, now: Instant, out: &mut Vec<Order>) {
+    fn tell(&mut self, to: Option<Place>, search: &Search, now: Instant, out: &mut Vec<Order>) {
         if self.tell.is_none_or(|at| now < at) {
             return;
         }
         let pause = TELL_AGAIN.get(self.told).map(|millis| Duration::from_millis(*millis));
         self.tell = pause.map(|pause| now + pause);
         self.told += 1;
-        out.push(Order::Tell(Candidates {
+        let Some(to) = to else { return };
+        let message = Candidates {
             generation: search.generation(),
             known: self.generation,
             answer: false,
             look: self.calls,
             maps_per_destination: search.maps_per_destination(),
             list: search.candidates().to_vec(),
-        }));
+        };
+        out.push(Order::Tell { to, message });
     }
 
     fn probe(&mut self, search: &mut Search, now: Instant, out: &mut Vec<Order>) {
@@ -369,16 +385,16 @@ impl Discovery {
                 continue;
             }
             if !tried.answered {
-                let Some(bucket) = bucket(unanswered, tried.address, now) else { continue };
-                let mut after = *bucket;
-                if !after.take(UNANSWERED, now) {
+                let Some(known) = remembered(unanswered, tried.address, now) else { continue };
+                let mut bucket = known.bucket;
+                if !bucket.take(UNANSWERED, now) {
                     continue;
                 }
                 if !search.admits(tried.address, true, now) {
                     tried.due = Some(now + NOT_ADMITTED);
                     continue;
                 }
-                *bucket = after;
+                (known.bucket, known.probed) = (bucket, now);
             } else if !search.admits(tried.address, false, now) {
                 tried.due = Some(now + NOT_ADMITTED);
                 continue;
@@ -404,20 +420,21 @@ impl Discovery {
     }
 }
 
-/// What an address without an answer may still be sent; `None` where there are too many such addresses.
-fn bucket(all: &mut Vec<(SocketAddr, Bucket)>, address: SocketAddr, now: Instant) -> Option<&mut Bucket> {
-    let at = match all.iter().position(|(other, _)| *other == address) {
+/// The entry of an address without an answer; `None` where there are too many such addresses.
+fn remembered(all: &mut Vec<Unanswered>, address: SocketAddr, now: Instant) -> Option<&mut Unanswered> {
+    let known = all.iter().position(|other| other.address == address);
+    let at = match known {
         Some(at) => at,
         None => {
-            all.retain(|(_, bucket)| !bucket.is_full(now));
+            all.retain(|other| now.since(other.probed) < REMEMBERED);
             if all.len() >= MAX_ADDRESSES {
                 return None;
             }
-            all.push((address, Bucket::default()));
+            all.push(Unanswered { address, bucket: Bucket::default(), probed: now });
             all.len() - 1
         }
     };
-    Some(&mut all[at].1)
+    Some(&mut all[at])
 }
 
 impl Tried {

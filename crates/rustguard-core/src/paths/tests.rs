@@ -132,7 +132,7 @@ impl World {
                 Order::Handshake => self.handshakes.push(self.now),
                 Order::State { path, up } => self.states.push((self.now, path, up)),
                 Order::Elsewhere { path } => self.elsewhere.push((self.now, path)),
-                Order::Tell(_) | Order::Observe => unreachable!("no direct ways are looked for"),
+                Order::Tell { .. } | Order::Observe => unreachable!("no direct ways are looked for"),
             }
         }
         if let Some(choice) = self.ends[end].changes(self.now)
@@ -735,3 +735,6 @@ fn what_makes_no_sense_changes_nothing() {
     world.run(2_000 * MS);
     assert!(world.both_use(0));
 }
+
+mod direct;
+mod nat;

@@ -111,8 +111,13 @@ pub enum Order {
         /// Its position in the configuration.
         path: usize,
     },
-    /// Seal this and send it where data goes.
-    Tell(Candidates),
+    /// Seal this and send it there.
+    Tell {
+        /// The destination.
+        to: Place,
+        /// The text to seal.
+        message: Candidates,
+    },
     /// Ask the relays of this peer how they see this node ([`Observer`](super::Observer)).
     Observe,
 }

@@ -14,11 +14,12 @@ use super::{
 use crate::{
     binder::Binder,
     config::{EndpointSpec, PathSpec},
+    path_set::endpoint,
 };
 use ipnet::IpNet;
 use rustguard_core::{
     node::PeerId,
-    paths::{Candidates, Observer, Paths, Relayed, Reply},
+    paths::{Candidates, Observer, Paths, Place, Relayed, Reply},
     time::Instant,
 };
 use std::collections::BTreeSet;
@@ -115,12 +116,13 @@ impl<B: Binder> Control<B> {
         self.paths_changed(peer);
     }
 
-    /// Sends our candidates, or the answer to the peer's, where data goes.
-    pub(super) fn tell_candidates(&mut self, peer: PeerId, message: &Candidates) {
+    /// Sends our candidates, or the answer to the peer's.
+    pub(super) fn tell_candidates(&mut self, peer: PeerId, to: Place, message: &Candidates) {
         if let Some(sealer) = self.sealer(peer) {
             let mut text = message.to_bytes();
             text.resize(text.len().next_multiple_of(16), 0);
-            self.seal_and_send(peer, &sealer, &text, Payload::Candidates);
+            let payload = to.address().map_or(Payload::Candidates, |to| Payload::Probe(endpoint(*to)));
+            self.seal_and_send(peer, &sealer, &text, payload);
         }
     }
 

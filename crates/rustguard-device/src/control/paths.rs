@@ -206,7 +206,7 @@ impl<B: Binder> Control<B> {
                 Order::State { path, up } => self.path_state(peer, path, up),
                 // The path's name may have another address.
                 Order::Elsewhere { path } => self.resolve(peer, path, 1),
-                Order::Tell(message) => self.tell_candidates(peer, &message),
+                Order::Tell { to, message } => self.tell_candidates(peer, to, &message),
                 Order::Observe => self.observe(peer),
             }
         }
