@@ -1,6 +1,8 @@
 //! `rustguard ping`: peers that answer, peers of another program, and none at all.
 use anyhow::{Context, Result, ensure};
-use rustguard_tests::{Ended, INSIDE_B, Lab, Node, Outside, Pair, Program, Tunnel, scenario_of_rustguard};
+use rustguard_tests::{
+    BOTH, Ended, INSIDE_B, Lab, Loss, Node, Outside, Pair, Program, Tunnel, Twice, eventually, scenario_of_rustguard,
+};
 use serde_json::Value;
 use std::{
     fs,
@@ -181,6 +183,34 @@ fn mistakes_are_named_and_have_a_status_of_their_own() {
         let ended = pair.a.end_of(nobody.args(["ping", "office", "-i", "wga"]))?;
         ended_with(&ended, 2)?;
         ended.says(&["as root"])
+    });
+}
+
+/// Two links to one peer, of which the one in use is cut.
+#[test]
+fn an_answer_says_by_which_of_several_addresses_it_came_and_so_do_show_and_status() {
+    ours(|lab| {
+        let mut network = Twice::new(lab, BOTH)?;
+        network.conf_a.peers[0].lines.push("# Name = office".to_owned());
+        let _tunnels = network.start(lab, Program::Subject)?;
+        network.until_up()?;
+        let way = || -> Result<String> {
+            let ended = ping(&network.a, "office -c 1 --json -W 500ms")?;
+            Ok(objects(&ended)?[0]["endpoint"].as_str().unwrap_or_default().to_owned())
+        };
+        let first = way()?;
+        let peer = network.a.shown("wga")?["peers"][0].clone();
+        ensure!(peer["way"] == "direct" && peer["endpoint"] == *first, "{first}: {peer}");
+        ensure!(peer["round_trip_us"].as_u64().is_some_and(|us| us > 0), "{peer}");
+        let page = network.a.end_of(network.a.rustguard()?.args(["show", "wga"]))?;
+        ensure!(page.stdout.contains(&format!("  way: direct {first}, ")), "{page}");
+        let page = network.a.end_of(network.a.rustguard()?.args(["status", "wga"]))?;
+        ensure!(page.stdout.contains("RTT") && page.stdout.contains(&format!("direct {first}")), "{page}");
+        network.cut(if first == "10.1.0.2:51820" { "one" } else { "two" }, Loss::Both)?;
+        eventually("an answer by the other link", Duration::from_secs(30), || {
+            let now = way()?;
+            Ok(!now.is_empty() && now != first)
+        })
     });
 }
 

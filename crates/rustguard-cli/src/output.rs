@@ -8,4 +8,5 @@ pub(crate) mod qr;
 pub(crate) mod screen;
 pub(crate) mod stock;
 pub(crate) mod svg;
+pub(crate) mod way;
 pub(crate) mod words;

@@ -10,7 +10,10 @@ use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use rustguard_device::{
     EndpointSpec, HostPort, PathSpec, PresharedKey, Update, interface,
     key::{from_base64, from_hex},
-    uapi::{ConnectionView, PathMtuView, PathView, ProblemView, RoutingView, SOCKET_DIR, UnresolvedView, set_request},
+    uapi::{
+        ConnectionView, NotDirectView, PathMtuView, PathView, ProblemView, RoutingView, SOCKET_DIR, UnresolvedView,
+        set_request,
+    },
 };
 use rustguard_quick::conf;
 use serde::de::DeserializeOwned;
@@ -69,6 +72,8 @@ pub(crate) struct Peer {
     pub(crate) endpoint: Option<String>,
     /// The public key of the relay through which the peer is reached.
     pub(crate) through: Option<PublicKey>,
+    /// Why it is not reached directly, where direct ways are looked for.
+    pub(crate) not_direct: Option<NotDirectView>,
     /// The name of the endpoint, while it has no address.
     pub(crate) unresolved: Option<UnresolvedView>,
     /// The paths, if the peer has several.
@@ -290,6 +295,7 @@ impl Peer {
             preshared_key: None,
             endpoint: None,
             through: None,
+            not_direct: None,
             unresolved: None,
             paths: Vec::new(),
             connection: None,
@@ -321,6 +327,7 @@ impl Peer {
         match key {
             "preshared_key" => self.preshared_key = secret(value)?,
             "endpoint" => self.endpoint = Some(with_interface(&printable(value))),
+            "rustguard_not_direct" => self.not_direct = Some(from_json(value)?),
             "rustguard_through" => self.through = Some(PublicKey(*from_base64(value)?)),
             "rustguard_unresolved" => self.unresolved = Some(from_json(value)?),
             "rustguard_connection" => self.connection = Some(from_json(value)?),

@@ -231,6 +231,15 @@ impl Families<'_, '_> {
                 .bytes(),
             peers.iter().filter_map(|peer| Some((peer.labels(), peer.status.path_mtu?.datagram))),
         )?;
+        // Only where there is a choice: of most peers nobody asks.
+        let ways = peers.iter().filter(|peer| peer.status.through.is_some() || !peer.status.paths.is_empty());
+        self.gauges(
+            about("rustguard_peer_way", "1 for the way by which the peer is reached: direct, or through a peer"),
+            ways.filter_map(|peer| {
+                let way = if peer.status.way()?.is_direct() { "direct" } else { "through" };
+                Some((peer.labels_and("way", way), 1_u32))
+            }),
+        )?;
         // Only reasons that happened: 10,000 peers with all of them would be 300,000 time series.
         let drops = peers.iter().flat_map(|peer| {
             peer.status.drops.iter().map(|count| (peer.labels_and("reason", count.reason.name()), count.packets))
@@ -368,8 +377,10 @@ mod tests {
         peer.last_handshake = Some(Duration::from_secs(30));
         peer.handshakes = 2;
         peer.allowed_ips = (0..100).map(|n| format!("10.0.{n}.0/24").parse().unwrap()).collect();
+        let mut detour = PeerStatus::new(PublicKey([8; 32]));
+        detour.through = Some(PublicKey([7; 32]));
         let mut status = Status::default();
-        status.peers.push(peer);
+        status.peers.extend([peer, detour]);
         let at = Duration::from_millis(60_500);
         let (interface, routing, enrolment) = ("wg0".to_owned(), RoutingStatus::default(), None);
         let page = render(Snapshot { interface, status, routing, enrolment, at });
@@ -380,6 +391,8 @@ mod tests {
         assert!(line("rustguard_peer_connection_attempts").ends_with("} 3"), "{page}");
         assert!(line("rustguard_peer_handshakes_total").ends_with("} 2"), "{page}");
         assert!(line("wireguard_latest_handshake_delay_seconds").ends_with("} 30.5"), "{page}");
+        let ways: Vec<_> = page.lines().filter(|line| line.starts_with("rustguard_peer_way{")).collect();
+        assert!(ways.len() == 1 && ways[0].ends_with(",way=\"through\"} 1"), "{ways:?}");
         // A long list is cut behind a whole prefix.
         let sent = line("wireguard_sent_bytes_total");
         assert!(sent.contains("10.0.1.0/24,") && sent.contains(".0/24,…\"} 0") && sent.len() < 500, "{sent}");

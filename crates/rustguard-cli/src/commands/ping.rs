@@ -92,7 +92,10 @@ async fn ping(arguments: &Arguments) -> Result<ExitCode> {
             break;
         }
     }
-    report.end(arguments.until_direct)
+    // The summary does without it where the device has just ended.
+    let peer = if arguments.until_direct { round.peer().await.ok() } else { None };
+    let why = peer.and_then(|peer| peer.not_direct).map(|why| why.text);
+    report.end(arguments.until_direct, why.as_deref())
 }
 
 /// The peer with this name or key.

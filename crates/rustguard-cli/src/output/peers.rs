@@ -10,6 +10,9 @@ use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{core::constants::REJECT_AFTER_TIME, uapi::ConnectionView};
 use std::{collections::HashMap, time::Instant};
 
+/// The characters of a way that are shown where there is little room: those of `direct` and an IPv4 address with its port.
+const WAY: usize = "direct 255.255.255.255:65535".len();
+
 /// A peer in the list.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerRow {
@@ -23,7 +26,11 @@ pub(crate) struct PeerRow {
     pub(crate) problem: Option<String>,
     /// Its addresses, or its allowed IPs.
     pub(crate) addresses: Vec<String>,
-    pub(crate) endpoint: Option<String>,
+    /// How it is reached.
+    pub(crate) way: Option<String>,
+    pub(crate) round_trip: Option<String>,
+    /// Why it is not reached directly.
+    pub(crate) not_direct: Option<String>,
     pub(crate) rx_bytes: u64,
     pub(crate) tx_bytes: u64,
     /// Words about it.
@@ -77,14 +84,18 @@ pub(crate) fn list(rows: &[PeerRow], addresses: &'static str, rates: &Rates, wid
         Column::new("NAME", rows.iter().map(PeerRow::called)).shortest(16),
         Column::new("STATUS", statuses.into_iter()).painted(paints.into_iter()),
         Column::new(addresses, cells(first)),
-        Column::new("", cells(more)).left_out(4),
-        Column::new("ENDPOINT", cells(|row| row.endpoint.clone().unwrap_or_default())).left_out(2),
+        Column::new("", cells(more)).left_out(5),
+        Column::new("WAY", cells(|row| row.way.clone().unwrap_or_default())).left_out(2).shortest(WAY),
+        Column::new("RTT", cells(|row| row.round_trip.clone().unwrap_or_default())).left_out(3),
         Column::new("IN, OUT", traffic).left_out(1),
-        Column::new("TAG", cells(|row| escape(&row.tag).into_owned())).left_out(3).shortest(8),
-        Column::new("JOINED BY", cells(|row| row.joined_by.clone())).left_out(5),
+        Column::new("TAG", cells(|row| escape(&row.tag).into_owned())).left_out(4).shortest(8),
+        Column::new("JOINED BY", cells(|row| row.joined_by.clone())).left_out(6),
     ];
     let mut text = table(columns, width, palette);
     for row in rows {
+        if let Some(why) = &row.not_direct {
+            text += &field(&row.called(), &format!("not reached directly: {}", escape(why)), width, palette);
+        }
         if let Some(problem) = &row.problem {
             text += &field(&row.called(), &escape(problem), width, palette);
         }
@@ -131,7 +142,9 @@ mod tests {
             last_handshake: None,
             problem: None,
             addresses: vec!["10.150.0.2".to_owned()],
-            endpoint: Some("192.0.2.7:51820".to_owned()),
+            way: Some("direct 192.0.2.7:51820".to_owned()),
+            round_trip: None,
+            not_direct: None,
             rx_bytes: 1_536,
             tx_bytes: 3,
             tag: "ci".to_owned(),
@@ -157,8 +170,8 @@ mod tests {
         ];
         let text = listed(&rows, 100);
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines[0], "NAME    STATUS          ADDRESS     ENDPOINT         IN, OUT  TAG  JOINED BY");
-        assert_eq!(lines[1], "laptop  online          10.150.0.2  192.0.2.7:51820  1.5K, 3  ci   window");
+        assert_eq!(lines[0], "NAME    STATUS          ADDRESS     WAY                     IN, OUT  TAG  JOINED BY");
+        assert_eq!(lines[1], "laptop  online          10.150.0.2  direct 192.0.2.7:51820  1.5K, 3  ci   window");
         for (line, words) in
             lines[2..].iter().zip(["offline 3d ", "never ", "connecting 20s", "idle 10m", "offline 2h"])
         {
@@ -172,7 +185,9 @@ mod tests {
         let mut long = row(&"x".repeat(63), "connecting", 80 * 86_400);
         let address = "fd15:aaaa:bbbb:cccc:dddd:eeee:1111:2222";
         long.addresses = vec![address.to_owned(), "10.150.0.2".to_owned()];
-        long.endpoint = Some(format!("[{address}]:51820"));
+        long.way = Some(format!("direct [{address}]:51820"));
+        long.round_trip = Some("23.4 ms".to_owned());
+        long.not_direct = Some("no address of the peer answers ".repeat(3));
         (long.rx_bytes, long.tx_bytes) = (u64::MAX, u64::MAX);
         (long.tag, long.joined_by) = ("t".repeat(64), "invite 0123456789abcdef".to_owned());
         long.problem = Some("nothing comes back from there ".repeat(9));

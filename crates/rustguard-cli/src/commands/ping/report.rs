@@ -1,7 +1,7 @@
 //! What `ping` writes.
 
 use crate::{
-    output::escape::escape,
+    output::{escape::escape, way::milliseconds},
     uapi::{Device, Peer},
 };
 use anyhow::Result;
@@ -13,6 +13,7 @@ use std::{
     io::{self, Write as _},
     net::IpAddr,
     process::ExitCode,
+    time::Duration,
 };
 
 /// A request, and what became of it.
@@ -164,7 +165,13 @@ impl Report {
         }
         let _ = match &asked.outcome {
             Outcome::Answer { round_trip_us, asked: out, way } => {
-                let _ = write!(text, "{}: {} ms, {}", self.called, milliseconds(*round_trip_us), self.words(way));
+                let _ = write!(
+                    text,
+                    "{}: {} ms, {}",
+                    self.called,
+                    milliseconds(Duration::from_micros(*round_trip_us)),
+                    self.words(way)
+                );
                 // Each end chooses its way by itself.
                 if out == way { Ok(()) } else { write!(text, " (asked {})", self.words(out)) }
             }
@@ -222,27 +229,30 @@ impl Report {
         escape(self.names.get(key).map_or(key, String::as_str)).into_owned()
     }
 
-    /// Writes the summary. Returns the exit status.
-    pub(super) fn end(&self, until_direct: bool) -> Result<ExitCode> {
+    /// Writes the summary. `why` says why the peer is not reached directly. Returns the exit status.
+    pub(super) fn end(&self, until_direct: bool, why: Option<&str>) -> Result<ExitCode> {
         if !self.json {
-            let text = self.summary(until_direct);
+            let text = self.summary(until_direct, why);
             writeln!(io::stdout(), "\n{text}")?;
         }
         let success = if until_direct { self.direct } else { self.answers.count > 0 };
         Ok(ExitCode::from(u8::from(!success)))
     }
 
-    fn summary(&self, until_direct: bool) -> String {
+    fn summary(&self, until_direct: bool, why: Option<&str>) -> String {
         let plural = |count: u64, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
         let Answers { count, least, most, sum } = self.answers;
         let mut text = format!("{}, {}", plural(self.sent, "request"), plural(count, "answer"));
         if let Some(mean) = sum.checked_div(count) {
-            let [least, mean, most] = [least, mean, most].map(milliseconds);
+            let [least, mean, most] = [least, mean, most].map(|us| milliseconds(Duration::from_micros(us)));
             let _ = write!(text, "; round trip: least {least}, mean {mean}, most {most} ms");
         }
         if until_direct && !self.direct {
             match &self.relay {
-                Some(relay) => drop(write!(text, "\n{} is still reached through {relay}", self.called)),
+                Some(relay) => {
+                    let _ = write!(text, "\n{} is still reached through {relay}", self.called);
+                    let _ = why.map_or(Ok(()), |why| write!(text, ": {}", escape(why)));
+                }
                 None => drop(write!(text, "\n{} was not reached", self.called)),
             }
         }
@@ -257,17 +267,4 @@ impl Answers {
         self.sum = self.sum.saturating_add(round_trip_us);
         self.count += 1;
     }
-}
-
-/// Microseconds in milliseconds, with three digits.
-fn milliseconds(us: u64) -> String {
-    let ms = us as f64 / 1e3;
-    let digits = if ms < 10.0 {
-        2
-    } else if ms < 100.0 {
-        1
-    } else {
-        0
-    };
-    format!("{ms:.digits$}")
 }

@@ -1,7 +1,7 @@
 //! The state of interfaces for programs. Numbers are JSON numbers, missing values are `null`, and times are Unix times.
 
 use super::{Device, to_base64};
-use rustguard_device::uapi::{ConnectionView, PathMtuView, PathView, ProblemView, UnresolvedView};
+use rustguard_device::uapi::{ConnectionView, NotDirectView, PathMtuView, PathView, ProblemView, UnresolvedView};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -57,6 +57,14 @@ struct JsonPeer<'a> {
     /// The name of the endpoint, while it has no address.
     #[serde(skip_serializing_if = "Option::is_none")]
     unresolved: Option<&'a UnresolvedView>,
+    /// `direct` or `through`; `null` while nobody knows where the peer is.
+    way: Option<&'static str>,
+    /// Why the peer is not reached directly. Missing where it is, and where direct ways are not looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_direct: Option<&'a NotDirectView>,
+    /// The round trip of the way in use, in microseconds. Missing where this side does not probe it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    round_trip_us: Option<u64>,
     /// The paths, if the peer has several.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     paths: &'a [PathView],
@@ -94,6 +102,9 @@ pub(in crate::commands) fn device<'a>(interface: &'a str, device: &'a Device, se
         endpoint: peer.endpoint.as_deref(),
         through: peer.through.map(|relay| to_base64(&relay.0)),
         unresolved: peer.unresolved.as_ref(),
+        way: peer.through.map(|_| "through").or(peer.endpoint.as_ref().map(|_| "direct")),
+        not_direct: peer.not_direct.as_ref(),
+        round_trip_us: peer.paths.iter().find(|path| path.active).and_then(|path| path.round_trip_us),
         paths: &peer.paths,
         connection: peer.connection.as_ref(),
         problem: peer.problem.as_ref(),

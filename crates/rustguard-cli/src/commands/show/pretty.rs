@@ -5,6 +5,7 @@ use crate::output::{
     colour::{Painted, Palette},
     columns::field,
     escape::escape,
+    way,
     words::{ago, bytes, now, span},
 };
 use rustguard_device::uapi::{ConnectionView, PathMtuView, PathView, PathWord};
@@ -143,10 +144,10 @@ impl Page {
         }
         let mut peers: Vec<_> = device.peers.iter().collect();
         peers.sort_by_key(|peer| std::cmp::Reverse(peer.last_handshake));
-        peers.into_iter().for_each(|peer| self.peer(peer));
+        peers.into_iter().for_each(|peer| self.peer(peer, &device.peers));
     }
 
-    fn peer(&mut self, peer: &Peer) {
+    fn peer(&mut self, peer: &Peer, peers: &[Peer]) {
         self.text.push('\n');
         let key = to_base64(&peer.public_key.0);
         match &peer.name {
@@ -163,6 +164,14 @@ impl Page {
             (Some(endpoint), _) => self.line("endpoint", endpoint),
             (None, Some(unresolved)) => self.line("endpoint", format!("{}, not resolved", escape(&unresolved.name))),
             (None, None) => {}
+        }
+        // Without a choice, the endpoint says it.
+        if let Some(way) = way::words(peer, peers).filter(|_| peer.through.is_some() || !peer.paths.is_empty()) {
+            let way = std::iter::once(way).chain(way::round_trip(peer)).collect::<Vec<_>>().join(", ");
+            match &peer.not_direct {
+                Some(why) => self.line("way", format!("{way} ({})", escape(&why.text))),
+                None => self.line("way", way),
+            }
         }
         if let Some(connection) = &peer.connection {
             self.line("connection", connection_words(self.now, connection));
@@ -214,7 +223,7 @@ impl Page {
 mod tests {
     use super::*;
     use rustguard_crypto::x25519::PublicKey;
-    use rustguard_device::uapi::ProblemView;
+    use rustguard_device::uapi::{NotDirectView, ProblemView};
 
     fn device() -> Device {
         let peer = |byte: u8, name: Option<&str>, handshake| Peer {
@@ -306,6 +315,7 @@ mod tests {
         for peer in &mut device.peers {
             peer.name = Some("x".repeat(63));
             peer.endpoint = Some(endpoint.clone());
+            peer.through = Some(peer.public_key);
             peer.connection =
                 Some(ConnectionView { state: "connecting".to_owned(), since: Some(1), attempts: Some(u32::MAX) });
             let text = "nothing comes back from there ".repeat(9);
@@ -336,6 +346,33 @@ mod tests {
         for words in [&*endpoint, "problem: nothing comes back from there nothing", "reason_19", &"x".repeat(63)] {
             assert!(flat.contains(words), "{words}: {text}");
         }
+    }
+
+    #[test]
+    fn a_peer_with_a_choice_of_ways_says_which_is_in_use() {
+        let mut device = device();
+        let shown = |device: &Device| text(device, false, Palette::PLAIN, Duration::from_secs(200));
+        assert!(!shown(&device).contains("\n  way:"), "the endpoint says it");
+        let laptop = device.peers[1].public_key;
+        let peer = &mut device.peers[0];
+        (peer.endpoint, peer.through) = (None, Some(laptop));
+        assert!(shown(&device).contains("\n  way: through laptop\n"), "{}", shown(&device));
+        device.peers[0].paths = vec![PathView {
+            configured: Some("via-peer laptop".to_owned()),
+            found: false,
+            endpoint: None,
+            through: Some(laptop.to_string()),
+            local: None,
+            state: PathWord::Up,
+            round_trip_us: Some(23_400),
+            active: true,
+            weight: None,
+        }];
+        assert!(shown(&device).contains("\n  way: through laptop, 23.4 ms\n"), "{}", shown(&device));
+        let text = "no address of the peer answers".to_owned();
+        device.peers[0].not_direct = Some(NotDirectView { kind: "no-answer".to_owned(), text });
+        let words = "\n  way: through laptop, 23.4 ms (no address of the peer answers)\n";
+        assert!(shown(&device).contains(words), "{}", shown(&device));
     }
 
     #[test]

@@ -6,8 +6,8 @@ use crate::{
     output::{
         colour::Palette,
         columns::field,
-        escape::escape,
         peers::{Before, PeerRow, list},
+        way,
     },
     process::runtime,
     uapi::{self, Device, Peer},
@@ -77,7 +77,7 @@ fn written(
     if device.relay.as_deref() == Some("isolated") {
         line("isolated", "peers cannot reach each other");
     }
-    let rows: Vec<_> = device.peers.iter().map(row).collect();
+    let rows: Vec<_> = device.peers.iter().map(|peer| row(peer, &device.peers)).collect();
     if !rows.is_empty() {
         text.push('\n');
         text += &list(&rows, "ALLOWED IPS", &before.rates(&rows), width, palette);
@@ -85,7 +85,7 @@ fn written(
     text
 }
 
-fn row(peer: &Peer) -> PeerRow {
+fn row(peer: &Peer, peers: &[Peer]) -> PeerRow {
     let last_handshake = Some(peer.last_handshake.as_secs()).filter(|&at| at > 0);
     PeerRow {
         public_key: peer.public_key,
@@ -94,7 +94,9 @@ fn row(peer: &Peer) -> PeerRow {
         last_handshake,
         problem: peer.problem.as_ref().map(|problem| problem.text.clone()),
         addresses: peer.allowed_ips.iter().map(ToString::to_string).collect(),
-        endpoint: peer.endpoint.as_deref().map(|endpoint| escape(endpoint).into_owned()),
+        way: way::words(peer, peers),
+        round_trip: way::round_trip(peer),
+        not_direct: peer.not_direct.as_ref().filter(|_| peer.through.is_some()).map(|why| why.text.clone()),
         rx_bytes: peer.rx_bytes,
         tx_bytes: peer.tx_bytes,
         tag: String::new(),

@@ -1,0 +1,85 @@
+//! The way to a peer, in words.
+
+use super::escape::escape;
+use crate::uapi::Peer;
+use std::time::Duration;
+
+/// `direct 203.0.113.7:51820`, or `through office`. Of a peer that cannot be talked to, the address alone: nobody knows that it is there.
+pub(crate) fn words(peer: &Peer, peers: &[Peer]) -> Option<String> {
+    if let Some(relay) = peer.through {
+        let named = peers.iter().find(|peer| peer.public_key == relay).and_then(|peer| peer.name.as_deref());
+        return Some(format!("through {}", named.map_or_else(|| relay.to_string(), |name| escape(name).into_owned())));
+    }
+    let endpoint = escape(peer.endpoint.as_deref()?).into_owned();
+    let state = peer.connection.as_ref().map(|connection| connection.state.as_str());
+    Some(direct(&endpoint, state))
+}
+
+/// The way to a peer that is reached at an address.
+pub(crate) fn direct(endpoint: &str, state: Option<&str>) -> String {
+    let known = matches!(state, Some("online" | "idle"));
+    if known { format!("direct {endpoint}") } else { endpoint.to_owned() }
+}
+
+/// The round trip of the way that is in use, where this side has measured it.
+pub(crate) fn round_trip(peer: &Peer) -> Option<String> {
+    let us = peer.paths.iter().find(|path| path.active)?.round_trip_us?;
+    Some(format!("{} ms", milliseconds(Duration::from_micros(us))))
+}
+
+/// A round trip in milliseconds, with three digits.
+pub(crate) fn milliseconds(time: Duration) -> String {
+    let ms = time.as_secs_f64() * 1e3;
+    let digits = if ms < 10.0 {
+        2
+    } else if ms < 100.0 {
+        1
+    } else {
+        0
+    };
+    format!("{ms:.digits$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustguard_crypto::x25519::PublicKey;
+    use rustguard_device::uapi::{ConnectionView, PathView, PathWord};
+
+    #[test]
+    fn ways_in_words() {
+        let office = Peer { name: Some("off\u{1b}ice".to_owned()), ..Peer::new(PublicKey([1; 32])) };
+        let mut peer = Peer::new(PublicKey([2; 32]));
+        let words = |peer: &Peer| words(peer, std::slice::from_ref(&office));
+        assert_eq!((words(&peer), round_trip(&peer)), (None, None));
+        peer.endpoint = Some("192.0.2.7:1".to_owned());
+        assert_eq!(words(&peer).as_deref(), Some("192.0.2.7:1"), "nobody knows that it is there");
+        peer.connection = Some(ConnectionView { state: "online".to_owned(), since: None, attempts: None });
+        assert_eq!(words(&peer).as_deref(), Some("direct 192.0.2.7:1"));
+        peer.through = Some(office.public_key);
+        assert_eq!(words(&peer).as_deref(), Some("through off\\u{1b}ice"));
+        peer.through = Some(PublicKey([3; 32]));
+        assert!(words(&peer).unwrap().starts_with("through AwMD"));
+        let path = |active, round_trip_us| PathView {
+            configured: None,
+            found: false,
+            endpoint: None,
+            through: None,
+            local: None,
+            state: PathWord::Up,
+            round_trip_us,
+            active,
+            weight: None,
+        };
+        peer.paths = vec![path(false, Some(1)), path(true, Some(23_400))];
+        assert_eq!(round_trip(&peer).as_deref(), Some("23.4 ms"));
+        peer.paths[1].round_trip_us = None;
+        assert_eq!(round_trip(&peer), None);
+    }
+
+    #[test]
+    fn round_trips_have_three_digits() {
+        let ms = |us| milliseconds(Duration::from_micros(us));
+        assert_eq!([540, 2_130, 23_440, 123_400].map(ms), ["0.54", "2.13", "23.4", "123"]);
+    }
+}
