@@ -1,4 +1,5 @@
-//! A router that passes a UDP port on when it is asked: miniupnpd, by each of the protocols.
+//! Where a node behind a router may be reached: a router that passes a UDP port on when it is asked (miniupnpd, by each of the protocols), and
+//! what the file says.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Conf, Lab, Node, PeerConf, Process, Up, eventually, paths, scenario_of_rustguard};
 use std::time::Duration;
@@ -67,11 +68,17 @@ RULES")?;
 
     /// Both ends look for direct paths. The tunnel at home begins.
     fn start(&self, lab: &Lab, lines: &[&str]) -> Result<(Up, Up)> {
+        self.start_both(lab, lines, &[])
+    }
+
+    /// The same, with lines for the office as well.
+    fn start_both(&self, lab: &Lab, lines: &[&str], there: &[&str]) -> Result<(Up, Up)> {
         let (mut home, mut office) = (Conf::new("wgh")?, Conf::new("wgo")?);
         (home.listen_port, office.listen_port) = (Some(51_820), Some(51_820));
         home.addresses = vec!["10.9.0.1/24".into()];
         office.addresses = vec!["10.9.0.2/24".into()];
         home.lines = lines.iter().map(|line| (*line).to_owned()).collect();
+        office.lines = there.iter().map(|line| (*line).to_owned()).collect();
         let mut to_office = PeerConf::new(&office.keys.public, "10.9.0.2/32");
         to_office.endpoint = Some("25.0.0.1:51820".into());
         to_office.lines = vec!["Direct = on".into()];
@@ -146,6 +153,27 @@ fn the_router_is_not_asked_where_the_file_forbids_it() {
             Ok(network.office.counted("tried")? > 0)
         })?;
         ensure!(network.router.counted("asked")? == 0 && !network.is_mapped()?, "{}", network.rules()?);
+        Ok(())
+    });
+}
+
+/// No AllowedIPs say that the address is inside, but a route that somebody has set does.
+#[test]
+fn an_address_that_the_routes_lead_into_the_tunnel_is_not_probed() {
+    scenario_of_rustguard("direct paths", |lab| {
+        let network = Home::new(lab)?;
+        network.office.count("tried", "output", "ip daddr 25.0.0.2 udp dport 9")?;
+        network.office.sh(
+            "nft add counter inet lab inside; nft add rule inet lab output ip daddr 10.77.0.9 counter name inside",
+        )?;
+        let post_up = "PostUp = ip route add 10.77.0.0/24 dev wgo";
+        let (_home, _office) =
+            network.start_both(lab, &["PortMapping = off", "PublicEndpoint = 10.77.0.9:9, 25.0.0.2:9"], &[post_up])?;
+        eventually("the office tries the other place", SOON, || {
+            network.home.reaches("10.9.0.2", 10)?;
+            Ok(network.office.counted("tried")? > 1)
+        })?;
+        ensure!(network.office.counted("inside")? == 0, "probes went into the tunnel");
         Ok(())
     });
 }

@@ -22,6 +22,7 @@
 
 mod allowed;
 mod apply;
+mod candidate_routes;
 mod channels;
 mod command;
 mod connection;
@@ -58,6 +59,7 @@ use crate::{
     shared::{Shared, listen_ports::ListenPorts, table::Table},
 };
 use allowed::Allowed;
+use candidate_routes::CandidateRoutes;
 use channels::channels;
 pub(crate) use command::{Command, ControlEnd, DeviceEnd, channels as device_channels};
 use connection::Watch;
@@ -122,6 +124,8 @@ struct Control<B: Binder> {
     /// Where this node may be reached.
     own_addresses: OwnAddresses,
     searching: Searching,
+    /// None over transports of the embedder's own.
+    candidate_routes: Option<CandidateRoutes>,
     /// Whether peers can be talked to.
     watch: Watch,
     counters: Option<Counters>,
@@ -194,6 +198,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         sources: Sources::new(interface.is_some(), senders.sources),
         greetings: Greetings::default(),
         searching: Searching::default(),
+        candidate_routes: interface.as_ref().map(|it| CandidateRoutes::new(it.index, senders.candidates)),
         own_addresses: OwnAddresses::new(interface.as_ref(), senders.own_addresses),
         watch: Watch::new(interface.is_some(), senders.routes_to),
         counters: settings.counters,

@@ -1,6 +1,7 @@
 //! The channels by which workers and control's own tasks reach it. The device's are in [`command`](super::command).
 
 use super::{
+    candidate_routes::Checked,
     connection::RouteTo,
     own_addresses::Found,
     relay::{RelayAnswers, route_cache::RouteAnswer},
@@ -29,6 +30,7 @@ pub(super) struct Senders {
     pub(super) sources: mpsc::Sender<SourceAnswers>,
     pub(super) routes_to: mpsc::Sender<RouteTo>,
     pub(super) own_addresses: mpsc::UnboundedSender<Found>,
+    pub(super) candidates: mpsc::Sender<Checked>,
 }
 
 /// Control's ends.
@@ -51,6 +53,8 @@ pub(super) struct Inbox {
     pub(super) routes_to: mpsc::Receiver<RouteTo>,
     /// Where this node may be reached.
     pub(super) own_addresses: mpsc::UnboundedReceiver<Found>,
+    /// Candidates of peers, after a look at the kernel's routes.
+    pub(super) candidates: mpsc::Receiver<Checked>,
 }
 
 /// Makes both ends.
@@ -65,9 +69,20 @@ pub(super) fn channels() -> (Senders, Inbox) {
     let (sources, sources_in) = mpsc::channel(1);
     let (routes_to, routes_to_in) = mpsc::channel(1);
     let (own_addresses, own_addresses_in) = mpsc::unbounded_channel();
+    let (candidates, candidates_in) = mpsc::channel(1);
     let relay = RelayAnswers { addresses, routes, rules };
     (
-        Senders { handshakes, to_control, resolved, relay, kernel_routes, sources, routes_to, own_addresses },
+        Senders {
+            handshakes,
+            to_control,
+            resolved,
+            relay,
+            kernel_routes,
+            sources,
+            routes_to,
+            own_addresses,
+            candidates,
+        },
         Inbox {
             handshakes: handshakes_in,
             from_workers,
@@ -79,6 +94,7 @@ pub(super) fn channels() -> (Senders, Inbox) {
             sources: sources_in,
             routes_to: routes_to_in,
             own_addresses: own_addresses_in,
+            candidates: candidates_in,
         },
     )
 }

@@ -103,6 +103,16 @@ impl<B: Binder> Control<B> {
         }
     }
 
+    /// A peer's candidates have come, or its answer to ours.
+    pub(super) fn candidates_heard(&mut self, peer: PeerId, message: Box<Candidates>) {
+        let ports = self.ports();
+        match &mut self.candidate_routes {
+            _ if !self.searching.peers.contains(&peer) => {}
+            Some(routes) if !message.list.is_empty() => routes.check(ports, (peer, message)),
+            _ => self.peer_candidates(peer, &message),
+        }
+    }
+
     /// Takes a peer's candidates, or its answer to ours.
     pub(super) fn peer_candidates(&mut self, peer: PeerId, message: &Candidates) {
         if !self.searching.peers.contains(&peer) {

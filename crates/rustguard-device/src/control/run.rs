@@ -2,6 +2,7 @@
 
 use super::{
     Control,
+    candidate_routes::Checked,
     channels::Inbox,
     command::{Command, ControlEnd},
     connection::RouteTo,
@@ -62,6 +63,8 @@ enum Message {
     Sources(SourceAnswers),
     /// The kernel's route to a peer that does not answer.
     RouteTo(RouteTo),
+    /// A peer's candidates, after a look at the kernel's routes.
+    Candidates(Checked),
     /// Where this node may be reached.
     OwnAddresses(Found),
     /// The kernel's routes have changed, about which it was asked.
@@ -123,6 +126,9 @@ impl Wakers {
                 }
                 Some(answer) = inbox.routes_to.recv(), if round.has(Kind::Host) => {
                     (Kind::Host, Message::RouteTo(answer))
+                }
+                Some(checked) = inbox.candidates.recv(), if round.has(Kind::Host) => {
+                    (Kind::Host, Message::Candidates(checked))
                 }
                 Some(found) = inbox.own_addresses.recv(), if round.has(Kind::Host) => {
                     (Kind::Host, Message::OwnAddresses(found))
@@ -196,7 +202,7 @@ impl<B: Binder> Control<B> {
             Message::Notice(notice) => return self.notice(notice),
             Message::Probe(peer, from, ProbeMessage::Path(probe)) => self.probe(peer, &from, &probe),
             Message::Probe(peer, from, ProbeMessage::PathMtu(message)) => self.path_mtu_message(peer, &from, message),
-            Message::Probe(peer, _, ProbeMessage::Candidates(message)) => self.peer_candidates(peer, &message),
+            Message::Probe(peer, _, ProbeMessage::Candidates(message)) => self.candidates_heard(peer, message),
             Message::Time => self.tick(),
             Message::Handshake(datagram) => self.handshake(&datagram),
             Message::HandshakeRequest(peer) => self.handshake_requested(peer),
@@ -212,6 +218,7 @@ impl<B: Binder> Control<B> {
             Message::Host(event) => return self.host_event(event),
             Message::Sources(answers) => self.sources_answered(answers),
             Message::RouteTo(answer) => self.route_answered(answer),
+            Message::Candidates((peer, message)) => self.peer_candidates(peer, &message),
             Message::OwnAddresses(found) => self.own_addresses_found(found),
             Message::RoutesChanged => self.relay.routes_changed(&self.shared),
             Message::RouteAnswer(answer) => self.relay.answered(&answer, &self.shared),
