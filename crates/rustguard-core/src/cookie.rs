@@ -6,6 +6,7 @@
 //! [`Node`](crate::node::Node) handles them use a [`Screen`].
 use crate::{
     noise::Labels,
+    peer::PeerId,
     sync::Arc,
     time::Instant,
     wire::{COOKIE_REPLY_LEN, CookieReply, MACS_LEN},
@@ -21,6 +22,26 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 /// How long the secret behind our cookies lives, and how long a cookie we were given is used.
 pub const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
+
+/// Where a message came from, and where what answers it goes: what a cookie proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// This address and port.
+    Address(SocketAddr),
+    /// Another peer forwarded it: see [`forward`](crate::forward).
+    Peer {
+        /// The peer that forwarded it, in whose session it came.
+        relay: PeerId,
+        /// The peer that it is from, by the word of the relay.
+        peer: PeerId,
+    },
+}
+
+impl From<SocketAddr> for Origin {
+    fn from(address: SocketAddr) -> Self {
+        Self::Address(address)
+    }
+}
 
 /// The secret that our cookies are made of. It outlives the keys of the [`Checker`]: a cookie proves an address, whatever our key is.
 #[derive(Zeroize, ZeroizeOnDrop)]
@@ -49,7 +70,14 @@ impl Secret {
         now.since(self.since) >= COOKIE_LIFETIME
     }
 
-    fn cookie(&self, from: SocketAddr) -> [u8; 16] {
+    fn cookie(&self, from: Origin) -> [u8; 16] {
+        let from = match from {
+            Origin::Address(address) => address,
+            // 8 bytes, where addresses have 6 and 18: no cookie is good for two places.
+            Origin::Peer { relay, peer } => {
+                return hash::mac(&self.bytes, &[&relay.0.to_be_bytes(), &peer.0.to_be_bytes()]);
+            }
+        };
         let port = from.port().to_be_bytes();
         match from.ip() {
             IpAddr::V4(ip) => hash::mac(&self.bytes, &[&ip.octets(), &port]),
@@ -80,7 +108,8 @@ impl Checker {
     }
 
     /// Whether the sender has a cookie for the address *and* port it sends from. Says nothing about MAC1.
-    pub fn mac2_is_valid(&self, secret: &Secret, from: SocketAddr, message: &[u8], now: Instant) -> bool {
+    pub fn mac2_is_valid(&self, secret: &Secret, from: impl Into<Origin>, message: &[u8], now: Instant) -> bool {
+        let from = from.into();
         let valid = |(covered, mac1, mac2): (&[u8], &[u8; 16], &[u8; 16])| {
             hash::ct_eq(mac2, &hash::mac(&secret.cookie(from), &[covered, mac1]))
         };
@@ -95,7 +124,7 @@ impl Checker {
     pub fn reply(
         &self,
         secret: &Secret,
-        from: SocketAddr,
+        from: impl Into<Origin>,
         sender: u32,
         message: &[u8],
         rng: &mut impl CryptoRng,
@@ -103,7 +132,7 @@ impl Checker {
         let (_, mac1, _) = split(message).expect("a message with a valid MAC1 has both MACs");
         let mut nonce = [0; 24];
         rng.fill_bytes(&mut nonce);
-        let mut cookie = secret.cookie(from);
+        let mut cookie = secret.cookie(from.into());
         let tag = aead::xseal(&self.cookie_key, &nonce, mac1, &mut cookie);
         CookieReply::build(sender, &nonce, &cookie, &tag)
     }
@@ -130,7 +159,7 @@ pub struct Screen {
 
 impl Screen {
     /// What the MACs of a message from `from` say. One or two runs of BLAKE2s, about a microsecond.
-    pub fn judge(&self, from: SocketAddr, message: &[u8], now: Instant) -> Standing {
+    pub fn judge(&self, from: impl Into<Origin>, message: &[u8], now: Instant) -> Standing {
         if !self.checker.mac1_is_valid(message) {
             Standing::Invalid
         // A sender without a cookie leaves MAC2 at zero (whitepaper §5.4.4).
@@ -322,6 +351,26 @@ mod tests {
         for len in 0..32 {
             assert!(!checker.mac1_is_valid(&[0; 32][..len]));
             assert!(!checker.mac2_is_valid(&secret, address("192.0.2.1:1"), &[0; 32][..len], AT));
+        }
+    }
+
+    #[test]
+    fn a_cookie_for_a_relay_proves_that_relay_and_peer_and_no_address() {
+        let (mut rng, key) = (StdRng::seed_from_u64(1), PublicKey([1; 32]));
+        let secret = Secret::new(AT, &mut rng);
+        let (checker, mut maker) = (Checker::new(&WIREGUARD, &key), Maker::new(&WIREGUARD, &key));
+        let through = |relay, peer| Origin::Peer { relay: PeerId(relay), peer: PeerId(peer) };
+        let message = signed(&mut maker, AT);
+        let reply = checker.reply(&secret, through(1, 2), 7, &message, &mut rng);
+        let Some(Message::CookieReply(reply)) = Message::parse(&reply) else { panic!("a cookie reply") };
+        assert!(maker.accept(&reply, AT));
+        let message = signed(&mut maker, AT);
+        let valid = |from: Origin| checker.mac2_is_valid(&secret, from, &message, AT);
+        assert!(valid(through(1, 2)));
+        for other in
+            [through(2, 2), through(1, 3), through(2, 1), address("0.0.0.1:2").into(), address("[::1]:2").into()]
+        {
+            assert!(!valid(other), "{other:?}");
         }
     }
 }

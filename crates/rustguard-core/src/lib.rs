@@ -17,6 +17,7 @@
 //! | [`allowed_ips`] | which peer has which addresses |
 //! | [`packet`], [`flow`], [`icmp`], [`ecn`] | headers of inner packets |
 //! | [`paths`] | several endpoints of one peer: probing, choosing, spreading flows |
+//! | [`forward`] | datagrams that a peer forwards, and cannot read |
 //! | [`path_mtu`] | the longest packet that reaches a peer, where long ones are lost |
 //! | [`routing`] | the interface of routing engines, their tables, and the static engine |
 //! | [`host_port`] | `HOST:PORT`, as people write it |
@@ -42,6 +43,7 @@ pub mod constants;
 pub mod cookie;
 pub mod ecn;
 pub mod flow;
+pub mod forward;
 pub mod host_port;
 pub mod icmp;
 pub mod limit;

@@ -1,10 +1,10 @@
 //! Rate limits by source address, in bounded memory.
-use crate::time::Instant;
+use crate::{cookie::Origin, time::Instant};
 use alloc::collections::BTreeMap;
 use core::{net::IpAddr, time::Duration};
 
-/// An IPv4 address or an IPv6 /64: the addresses that one host or household can send from at will. It is for ordered trees: hash tables
-/// could be attacked through collisions.
+/// An IPv4 address or an IPv6 /64: the addresses that one host or household can send from at will. Or a relay, and the peer whose
+/// messages it says it forwards. It is for ordered trees: hash tables could be attacked through collisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source(u8, u64);
 
@@ -14,6 +14,14 @@ impl Source {
         match address.to_canonical() {
             IpAddr::V4(ip) => Self(4, u64::from(ip.to_bits())),
             IpAddr::V6(ip) => Self(6, (ip.to_bits() >> 64) as u64),
+        }
+    }
+
+    /// What limits a message from there.
+    pub fn of_origin(origin: Origin) -> Self {
+        match origin {
+            Origin::Address(address) => Self::of(address.ip()),
+            Origin::Peer { relay, peer } => Self(0, u64::from(relay.0) << 32 | u64::from(peer.0)),
         }
     }
 }

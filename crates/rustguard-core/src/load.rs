@@ -10,7 +10,7 @@ use crate::{
     limit::{Admit, Bucket, Idle, Rate, Source, SourceTable},
     time::Instant,
 };
-use core::{net::IpAddr, time::Duration};
+use core::time::Duration;
 
 /// How long load lasts after the last message above the limit.
 pub(crate) const HYSTERESIS: Duration = Duration::from_secs(1);
@@ -54,8 +54,7 @@ struct SourceLoad {
 
 impl Load {
     /// Counts a message; `proven` is whether it has a valid cookie.
-    pub(crate) fn knock(&mut self, from: IpAddr, proven: bool, now: Instant) -> Admit {
-        let source = Source::of(from);
+    pub(crate) fn knock(&mut self, source: Source, proven: bool, now: Instant) -> Admit {
         if !self.note(source, now) {
             return Admit::Yes;
         }
@@ -94,7 +93,7 @@ impl Idle for SourceLoad {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::net::Ipv6Addr;
+    use core::net::{IpAddr, Ipv6Addr};
 
     const AT: Instant = Instant::from_nanos(5_000_000_000);
 
@@ -104,7 +103,7 @@ mod tests {
 
     /// Whether a message without a cookie is asked for one.
     fn asked(load: &mut Load, from: IpAddr, now: Instant) -> bool {
-        match load.knock(from, false, now) {
+        match load.knock(Source::of(from), false, now) {
             Admit::Yes => false,
             Admit::WithCookie => true,
             Admit::No => panic!("without a cookie nobody is refused"),
@@ -146,9 +145,9 @@ mod tests {
             asked(&mut load, honest, AT);
         }
         assert_eq!((load.sources.len(), load.proven.len()), (MAX_SOURCES, 0));
-        assert_eq!((0..10).filter(|_| load.knock(honest, true, AT) == Admit::Yes).count(), 5);
-        assert_eq!(load.knock(honest, true, AT), Admit::No, "a proven source that floods");
-        assert_eq!(load.knock(v4(1_000_001), true, AT), Admit::Yes, "is limited by itself");
+        assert_eq!((0..10).filter(|_| load.knock(Source::of(honest), true, AT) == Admit::Yes).count(), 5);
+        assert_eq!(load.knock(Source::of(honest), true, AT), Admit::No, "a proven source that floods");
+        assert_eq!(load.knock(Source::of(v4(1_000_001)), true, AT), Admit::Yes, "is limited by itself");
     }
 
     #[test]
@@ -157,10 +156,10 @@ mod tests {
         for i in 0..2_000 {
             asked(&mut load, v4(i), AT);
         }
-        let admitted = (0..10_000).filter(|&i| load.knock(v4(i), true, AT) == Admit::Yes).count();
+        let admitted = (0..10_000).filter(|&i| load.knock(Source::of(v4(i)), true, AT) == Admit::Yes).count();
         assert_eq!((admitted, load.proven.len()), (MAX_SOURCES, MAX_SOURCES));
         let later = AT + PROVEN_SWEEP;
-        assert_eq!(load.knock(v4(20_000), true, later), Admit::Yes);
+        assert_eq!(load.knock(Source::of(v4(20_000)), true, later), Admit::Yes);
         assert_eq!(load.proven.len(), 1);
     }
 
@@ -189,8 +188,9 @@ mod tests {
         for _ in 0..51 {
             asked(&mut load, v4(0), AT);
         }
-        let admitted =
-            (0..10_000).filter(|&i| load.knock(v4(0), true, AT + Duration::from_millis(1) * i) == Admit::Yes).count();
+        let admitted = (0..10_000)
+            .filter(|&i| load.knock(Source::of(v4(0)), true, AT + Duration::from_millis(1) * i) == Admit::Yes)
+            .count();
         assert_eq!(admitted, 204, "five at once, then twenty a second for ten seconds");
     }
 }

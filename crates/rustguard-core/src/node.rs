@@ -23,7 +23,7 @@ pub use crate::peer::{PeerConfig, PeerId};
 use crate::{
     activity::Activity,
     constants::REJECT_AFTER_TIME,
-    cookie::{self, Checker, Screen, Standing},
+    cookie::{self, Checker, Origin, Screen, Standing},
     load::Load,
     noise,
     sync::Arc,
@@ -34,7 +34,7 @@ use alloc::{
     collections::{BTreeMap, btree_map::Entry},
     vec::Vec,
 };
-use core::{fmt, net::SocketAddr, time::Duration};
+use core::{fmt, time::Duration};
 pub use peer::Unconfirmed;
 use rand_core::CryptoRng;
 use retry::Attempt;
@@ -224,13 +224,13 @@ impl Node {
     /// Why the message was dropped. With [`Dropped::CookieSent`] there is an action nevertheless.
     pub fn handle(
         &mut self,
-        from: SocketAddr,
+        from: impl Into<Origin>,
         datagram: &[u8],
         now: Now,
         rng: &mut impl CryptoRng,
         out: &mut Vec<Action>,
     ) -> Result<(), Dropped> {
-        self.handle_message(from, datagram, None, now, rng, out)
+        self.handle_message(from.into(), datagram, None, now, rng, out)
     }
 
     /// As [`handle`](Self::handle), for callers that have judged the message with the [`Screen`] of [`Action::SetScreen`].
@@ -239,14 +239,14 @@ impl Node {
     /// As of [`handle`](Self::handle).
     pub fn handle_judged(
         &mut self,
-        from: SocketAddr,
+        from: impl Into<Origin>,
         datagram: &[u8],
         standing: Standing,
         now: Now,
         rng: &mut impl CryptoRng,
         out: &mut Vec<Action>,
     ) -> Result<(), Dropped> {
-        self.handle_message(from, datagram, Some(standing), now, rng, out)
+        self.handle_message(from.into(), datagram, Some(standing), now, rng, out)
     }
 
     /// What judges the MACs of messages to this node; `None` without a private key.

@@ -5,8 +5,8 @@ use super::{
 };
 use crate::{
     constants::ERASE_AFTER_TIME,
-    cookie::{self, Standing},
-    limit::Admit,
+    cookie::{self, Origin, Standing},
+    limit::{Admit, Source},
     noise::{self, Claimed, Refused, ResponseFields},
     session::{self, Side},
     sync::Arc,
@@ -15,7 +15,6 @@ use crate::{
     wire::{CookieReply, Initiation, Message, Response},
 };
 use alloc::vec::Vec;
-use core::net::SocketAddr;
 use rand_core::CryptoRng;
 use rustguard_crypto::x25519::PublicKey;
 use zeroize::Zeroizing;
@@ -23,7 +22,7 @@ use zeroize::Zeroizing;
 impl Node {
     pub(super) fn handle_message(
         &mut self,
-        from: SocketAddr,
+        from: Origin,
         datagram: &[u8],
         standing: Option<Standing>,
         now: Now,
@@ -54,7 +53,7 @@ impl Node {
     /// Checks the MACs, unless that was done already. True: the source address is proven.
     fn is_proven(
         &self,
-        from: SocketAddr,
+        from: Origin,
         datagram: &[u8],
         judged: Option<Standing>,
         now: Instant,
@@ -71,7 +70,7 @@ impl Node {
     #[expect(clippy::too_many_arguments, reason = "a message, what is known of it, and where the reply goes")]
     fn admit(
         &mut self,
-        from: SocketAddr,
+        from: Origin,
         datagram: &[u8],
         proven: bool,
         sender: u32,
@@ -79,7 +78,7 @@ impl Node {
         rng: &mut impl CryptoRng,
         out: &mut Vec<Action>,
     ) -> Result<(), Dropped> {
-        match self.load.knock(from.ip(), proven, now) {
+        match self.load.knock(Source::of_origin(from), proven, now) {
             Admit::Yes => return Ok(()),
             Admit::No => return Err(Dropped::RateLimited),
             Admit::WithCookie => {}

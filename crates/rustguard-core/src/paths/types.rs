@@ -12,7 +12,7 @@ use core::{
 pub enum Place {
     /// Directly, at an address.
     Address(Address),
-    /// Through this peer, the relay, which forwards whole datagrams.
+    /// Through this peer, the relay: see [`forward`](crate::forward).
     Peer(PeerId),
 }
 

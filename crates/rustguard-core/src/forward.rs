@@ -1,0 +1,195 @@
+//! Datagrams that a peer, the relay, forwards: whole WireGuard messages, sealed for somebody else.
+//!
+//! A session needs a way for its datagrams, whichever. One leads through a peer of both ends. Each message of the session, handshakes
+//! too, is then the text of a transport message in the session with that peer. The relay opens this outer layer, sees for whom the
+//! message is, and seals it for the next. It cannot open the inner one. What a relay can do is what any router on the way can do
+//! anyway: drop, delay, reorder and repeat.
+//!
+//! ```text
+//! byte
+//!  0     5
+//!  1     "RG", then the version, 1
+//!  4     how many relays may still forward it
+//!  5     3 zeros
+//!  8     the name of the member that it is for
+//! 16     the name of the member that it is from
+//! 24     a WireGuard message
+//! ```
+//!
+//! Like the probes of [`paths`](crate::paths), it is no IP packet: stock peers and older RustGuards drop it without an answer. There is
+//! no padding, because the message inside has its own.
+//!
+//! # What a relay decides
+//! [`decide`] is a pure function. A relay forwards between its own peers only, and never for a name that is not the sender's. A router
+//! (of a routing engine) forwards for others, so that relays can follow one another; loops end with the hops. For one message that comes
+//! in, at most one of the same length goes out, and there is never an answer: whatever a member sends, nobody sends more than it does.
+
+use crate::{
+    bytes::{field, put},
+    peer::PeerId,
+    wire::DATA_MIN_LEN,
+};
+use rustguard_crypto::{hash, x25519::PublicKey};
+
+/// Bytes before the message.
+pub const HEADER_LEN: usize = 24;
+/// Relays that may follow one another. A header that allows more is taken for one that allows so many.
+pub const MOST_RELAYS: u8 = 8;
+
+const KIND: u8 = 5;
+const MAGIC: [u8; 3] = [b'R', b'G', 1];
+const LABEL: &[u8] = b"RustGuard forward v1 name";
+/// The shortest message of WireGuard.
+const SHORTEST: usize = HEADER_LEN + DATA_MIN_LEN;
+
+/// Names a member to relays: the first 8 bytes of a hash of its public key.
+///
+/// Whoever makes keys until two have one name (2³² tries) gains nothing: the later of two peers has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name([u8; 8]);
+
+impl Name {
+    /// The name of the member with this public key.
+    pub fn of(key: &PublicKey) -> Self {
+        Self(*field(&hash::hash(&[LABEL, &key.0]), 0))
+    }
+
+    /// The bytes, as in a header.
+    pub const fn as_bytes(&self) -> &[u8; 8] {
+        &self.0
+    }
+}
+
+/// What comes before a forwarded message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// How many relays may still forward it.
+    pub relays: u8,
+    /// Whom it is for.
+    pub to: Name,
+    /// Whom it is from.
+    pub from: Name,
+}
+
+/// Whether the text of a transport message is a forwarded message, going by its first bytes.
+pub fn is_forwarded(text: &[u8]) -> bool {
+    matches!(text, [KIND, magic @ ..] if magic.starts_with(&MAGIC))
+}
+
+impl Header {
+    /// For a message from one member to another, by at most [`MOST_RELAYS`] relays.
+    pub const fn new(to: Name, from: Name) -> Self {
+        Self { relays: MOST_RELAYS, to, from }
+    }
+
+    /// Reads the header of a text. `None` for texts of other kinds or versions, and for those too short to have a message.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let header = text.first_chunk::<HEADER_LEN>().filter(|_| is_forwarded(text) && text.len() >= SHORTEST)?;
+        let zeros = header[5..8] == [0; 3];
+        zeros.then(|| Self { relays: header[4], to: Name(*field(header, 8)), from: Name(*field(header, 16)) })
+    }
+
+    /// The bytes.
+    pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
+        let mut header = [0; HEADER_LEN];
+        header[0] = KIND;
+        put(&mut header, 1, &MAGIC);
+        header[4] = self.relays;
+        put(&mut header, 8, &self.to.0);
+        put(&mut header, 16, &self.from.0);
+        header
+    }
+}
+
+/// The peer in whose session a text came.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender {
+    /// The peer.
+    pub peer: PeerId,
+    /// Its name.
+    pub name: Name,
+    /// It is a router of a routing engine, and may forward for others.
+    pub router: bool,
+}
+
+/// What a relay knows of its peers.
+pub trait Members {
+    /// This node's own name; `None` without a private key.
+    fn own(&self) -> Option<Name>;
+    /// The peer with this name.
+    fn peer(&self, name: &Name) -> Option<PeerId>;
+    /// Whether this node forwards.
+    fn forwards(&self) -> bool;
+    /// The next peer on the way to this one: itself, or a router. `None` where there is no way.
+    fn next(&self, to: PeerId) -> Option<PeerId>;
+}
+
+/// What is to be done with a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The message behind the header is for this node.
+    Own {
+        /// The peer that it is from, by the word of the one that forwarded it.
+        from: PeerId,
+    },
+    /// The text goes on, with this header.
+    Next {
+        /// The peer that it goes to.
+        to: PeerId,
+        /// The header.
+        header: Header,
+    },
+}
+
+/// Why a text is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Another version, a text that is too short, or bytes that have to be zero.
+    #[error("not a forwarded message of this version")]
+    Malformed,
+    /// This node does not forward.
+    #[error("forwarding is off")]
+    Off,
+    /// The sender is neither the one that the header names nor a router, or the header names nobody who is a peer.
+    #[error("the sender may not send for this name")]
+    Sender,
+    /// It is for nobody who is a peer.
+    #[error("for nobody who is a peer")]
+    Unknown,
+    /// So many relays have forwarded it already.
+    #[error("forwarded too often")]
+    Relays,
+    /// There is no way to the peer that it is for, or only back to the sender.
+    #[error("no way to the peer")]
+    NoWay,
+}
+
+/// What becomes of the text of a transport message from `sender`.
+///
+/// # Errors
+/// Why it is dropped.
+pub fn decide(text: &[u8], sender: &Sender, members: &impl Members) -> Result<Step, Refused> {
+    let header = Header::parse(text).ok_or(Refused::Malformed)?;
+    let own = Some(header.to) == members.own();
+    if !own && !members.forwards() {
+        return Err(Refused::Off);
+    }
+    let from = members.peer(&header.from).ok_or(Refused::Sender)?;
+    if own {
+        // Everybody may forward to this node: what counts is the session inside. Nobody has a way through itself.
+        return if from == sender.peer { Err(Refused::Sender) } else { Ok(Step::Own { from }) };
+    }
+    if header.from != sender.name && !sender.router {
+        return Err(Refused::Sender);
+    }
+    let to = members.peer(&header.to).ok_or(Refused::Unknown)?;
+    let relays = header.relays.min(MOST_RELAYS).checked_sub(1).ok_or(Refused::Relays)?;
+    if to == from || to == sender.peer {
+        return Err(Refused::NoWay);
+    }
+    let next = members.next(to).filter(|next| *next != sender.peer && *next != from).ok_or(Refused::NoWay)?;
+    Ok(Step::Next { to: next, header: Header { relays, ..header } })
+}
+
+#[cfg(test)]
+mod tests;
