@@ -146,6 +146,23 @@ impl Paths {
         self.changed = true;
     }
 
+    /// A place is gone: the relay is no peer any more.
+    pub fn lose(&mut self, place: Place, now: Instant) {
+        for own in self.own.iter_mut().filter(|own| own.place == Some(place)) {
+            *own = Own::new(own.policy, None, now);
+            self.changed = true;
+        }
+        for theirs in &mut self.theirs {
+            self.changed |= theirs.take_if(|theirs| theirs.place == place).is_some();
+        }
+        for challenge in &mut self.challenges {
+            challenge.take_if(|challenge| challenge.place == place);
+        }
+        if self.active_place().is_none() {
+            self.active = None;
+        }
+    }
+
     /// The peer was heard, by an authenticated packet, from a place that is not known; or from any, if it answers no probes.
     pub fn heard(&mut self, from: Place, now: Instant) {
         if self.pinned().is_some() {

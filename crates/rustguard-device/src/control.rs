@@ -16,6 +16,7 @@
 //! | where this node may be reached | [`own_addresses`] | [`discovery`] |
 //! | the search for direct ways to peers | [`discovery`] | [`discovery`], [`paths`] |
 //! | the routing engine | [`engine::host`] | [`engine`] |
+//! | ways through other peers | [`relays`] | [`update`], [`paths`], [`transmit`] |
 //! | what may be relayed | [`relay`] | [`run`] |
 //! | whether peers can be talked to, and why not | [`connection::link`] | [`connection`] |
 //! | what peers can repeat in the log | [`peer_log`] | everywhere |
@@ -38,6 +39,7 @@ mod peer_log;
 mod ping;
 mod race;
 mod relay;
+mod relays;
 mod resolve;
 mod resolver;
 mod round;
@@ -72,6 +74,7 @@ use peer::Peer;
 use peer_log::{Line, PeerLog, Topic};
 use ping::Pings;
 use relay::RelayPolicy;
+use relays::Relays;
 use resolver::Resolver;
 use run::Wakers;
 use rustguard_core::{
@@ -117,6 +120,8 @@ struct Control<B: Binder> {
     /// When the next peer is greeted, where that is done.
     next_greeting: Option<Instant>,
     relay: RelayPolicy,
+    /// Which peers are behind which.
+    relays: Relays,
     /// Whether our own addresses still suit the routes to peers.
     sources: Sources,
     /// Who is to hear of a change of the network.
@@ -195,6 +200,7 @@ pub(crate) fn spawn<T: TunQueue, B: Binder>(
         resolver: Resolver::new(settings.resolution_retries, senders.resolved),
         next_greeting: settings.greet.then(|| now().instant),
         relay: RelayPolicy::new(&settings, interface.as_ref(), senders.relay),
+        relays: Relays::default(),
         sources: Sources::new(interface.is_some(), senders.sources),
         greetings: Greetings::default(),
         searching: Searching::default(),

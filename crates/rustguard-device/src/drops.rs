@@ -62,6 +62,21 @@ reasons! {
     /// A probe of a path beyond a peer's rate limit, or a probe that arrived while the control thread was busy with
     /// other probes.
     ProbeLimit => "probe_limit",
+    /// A forwarded datagram of another version, or that is too short, or whose header has bytes that have to be zero.
+    ForwardMalformed => "forward_malformed",
+    /// A datagram to be forwarded, while this device does not forward ([`Builder::forward`](crate::Builder::forward)).
+    ForwardOff => "forward_off",
+    /// A forwarded datagram whose sender may not send for the peer that the header names, or that names nobody who is a peer.
+    ForwardSender => "forward_sender",
+    /// A datagram to be forwarded to nobody who is a peer.
+    ForwardUnknown => "forward_unknown",
+    /// A datagram that too many relays have forwarded: their routes lead in a circle.
+    ForwardLoop => "forward_loop",
+    /// A datagram to be forwarded to a peer to which there is no way, or a datagram for a peer whose relay is reached through
+    /// a peer itself.
+    ForwardNoWay => "forward_no_way",
+    /// A forwarded datagram inside a forwarded one.
+    ForwardNested => "forward_nested",
     /// A packet for a peer whose endpoint is not known.
     NoEndpoint => "no_endpoint",
     /// A packet that waited for a handshake. The oldest is dropped when more than 128 packets of a peer wait, or fewer

@@ -9,7 +9,6 @@
 use rustguard_core::{limit::Source, time::Instant};
 use std::{
     hash::{BuildHasher as _, RandomState},
-    net::IpAddr,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -38,7 +37,7 @@ impl<T> FairQueue<T> {
 
     /// Queues a message. Returns false if it must be dropped. The message is copied only if there is a place for it, so
     /// that a flood costs no copies.
-    pub(crate) fn push(&self, from: IpAddr, now: Instant, message: impl FnOnce() -> T) -> bool {
+    pub(crate) fn push(&self, from: Source, now: Instant, message: impl FnOnce() -> T) -> bool {
         let contested = self.queue.capacity() <= self.queue.max_capacity() / 2;
         if contested && !self.within_share(from, now) {
             return false;
@@ -46,10 +45,9 @@ impl<T> FairQueue<T> {
         self.queue.try_reserve().map(|place| place.send(message())).is_ok()
     }
 
-    /// Counts a message of a source: an IPv4 address or an IPv6 /64. If two workers count at the same time, one count
+    /// Counts a message of a source. If two workers count at the same time, one count
     /// may be lost, which does no harm. Returns whether the source is within its share.
-    fn within_share(&self, source: IpAddr, now: Instant) -> bool {
-        let source = Source::of(source);
+    fn within_share(&self, source: Source, now: Instant) -> bool {
         let at = self.hash.hash_one(source) as usize % COUNTERS;
         let tick = (now.since(Instant::from_nanos(0)).as_nanos() / TICK.as_nanos()) as u32;
         // The index is taken modulo the length, so the counter exists.
@@ -85,7 +83,7 @@ mod tests {
         fn send(&mut self, from: &str, count: usize, after: Duration) -> usize {
             let now = Instant::from_nanos(1_000_000_000) + after;
             let before = self.queue.len();
-            let taken = (0..count).filter(|_| self.fair.push(from.parse().unwrap(), now, || ())).count();
+            let taken = (0..count).filter(|_| self.fair.push(Source::of(from.parse().unwrap()), now, || ())).count();
             assert_eq!(self.queue.len() - before, taken);
             taken
         }

@@ -10,14 +10,15 @@
 use crate::{
     drops::{DropReason, Drops},
     fair::FairQueue,
+    way::Sender,
 };
 use arc_swap::ArcSwapOption;
 use rustguard_core::{
     cookie::{Screen, Standing},
+    limit::Source,
     time::Instant,
     wire::Kind,
 };
-use rustguard_tun::Endpoint;
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
@@ -34,7 +35,7 @@ const INVALID_PAUSE: Duration = Duration::from_millis(100);
 
 /// A copy of a handshake message.
 pub(crate) struct HandshakeDatagram {
-    pub(crate) from: Endpoint,
+    pub(crate) from: Sender,
     /// The result of checking its MACs; `None` if the worker could not check them.
     pub(crate) standing: Option<Standing>,
     pub(crate) bytes: [u8; HANDSHAKE_MAX],
@@ -102,11 +103,11 @@ impl HandshakeQueues {
 
     /// Copies a message to control, unless its MACs are wrong. [`Kind::of`] has checked its length.
     #[cold]
-    pub(crate) fn take(&self, from: Endpoint, datagram: &[u8], now: Instant, drops: &Drops) {
+    pub(crate) fn take(&self, from: Sender, datagram: &[u8], now: Instant, drops: &Drops) {
         let screen = self.screen.load();
         let cookie = Kind::of(datagram) == Some(Kind::CookieReply);
         let screen = screen.as_deref().filter(|_| !cookie);
-        let standing = screen.map(|screen| screen.judge(from.remote, datagram, now));
+        let standing = screen.map(|screen| screen.judge(from.origin(), datagram, now));
         let copy = || {
             let mut bytes = [0; HANDSHAKE_MAX];
             bytes[..datagram.len()].copy_from_slice(datagram);
@@ -116,7 +117,7 @@ impl HandshakeQueues {
             Some(Standing::Invalid) => {
                 // Control says what the sender may have done wrong.
                 if !(self.may_be_looked_at(now) && self.invalid.try_send(copy()).is_ok()) {
-                    tracing::debug!(from = %from.remote, "handshake message refused: MAC1 is wrong");
+                    tracing::debug!(?from, "handshake message refused: MAC1 is wrong");
                     drops.count(DropReason::HandshakeRefused, 1);
                 }
                 return;
@@ -126,7 +127,7 @@ impl HandshakeQueues {
             None if cookie => &self.cookies,
             None => &self.unproven,
         };
-        if !queue.push(from.remote.ip(), now, copy) {
+        if !queue.push(Source::of_origin(from.origin()), now, copy) {
             drops.count(DropReason::HandshakeQueueFull, 1);
         }
     }
@@ -170,9 +171,10 @@ async fn first_of(queues: [&mut mpsc::Receiver<HandshakeDatagram>; 3]) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustguard_tun::Endpoint;
 
-    fn from() -> Endpoint {
-        Endpoint::new("192.0.2.1:1".parse().unwrap())
+    fn from() -> Sender {
+        Endpoint::new("192.0.2.1:1".parse().unwrap()).into()
     }
 
     /// A message of this type, with wrong MACs.
@@ -200,7 +202,7 @@ mod tests {
         let (drops, now) = (Drops::default(), Instant::from_nanos(1_000_000_000));
         for n in 0..1_000_u32 {
             let remote = (n.to_be_bytes(), 1).into();
-            handshakes.take(Endpoint::new(remote), &message(3, 64), now, &drops);
+            handshakes.take(Endpoint::new(remote).into(), &message(3, 64), now, &drops);
         }
         assert_eq!(drops.snapshot(), [(DropReason::HandshakeQueueFull, 1_000 - 8)]);
         handshakes.take(from(), &message(1, 148), now, &drops);
@@ -221,7 +223,7 @@ mod tests {
             len: HANDSHAKE_MAX,
         };
         for _ in 0..32 {
-            assert!(handshakes.proven.push(from().remote.ip(), now, proven));
+            assert!(handshakes.proven.push(Source::of_origin(from().origin()), now, proven));
         }
         handshakes.take(from(), &message(1, 148), now, &drops);
         handshakes.take(from(), &message(3, 64), now, &drops);

@@ -72,6 +72,7 @@ mod status;
 pub mod uapi;
 pub mod unix_socket;
 mod waiting;
+mod way;
 mod worker;
 
 pub use binder::{Binder, Bound, MemoryBinder, UdpBinder, UringBinder};

@@ -1,17 +1,15 @@
 //! The paths of a peer that has several, for the workers: the places from which its packets are expected, and the path
 //! of each flow.
 
+use crate::way::{Way, endpoint};
 use rustguard_core::{
     flow,
     packet::IpHead,
-    paths::{Address, Choice, Flows, MAX_SHARES, Place, Share},
+    paths::{Choice, Flows, MAX_SHARES, Place, Share},
     time::Instant,
 };
-use rustguard_tun::{Endpoint, LocalAddr};
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    sync::Arc,
-};
+use rustguard_tun::Endpoint;
+use std::sync::Arc;
 
 /// The choice that [`Paths`](rustguard_core::paths::Paths) has made. It is replaced as a whole, but the table of flows
 /// is kept.
@@ -42,9 +40,9 @@ impl PathSet {
         })
     }
 
-    /// Whether a packet from this endpoint leaves the peer's endpoint unchanged.
-    pub(crate) fn expects(&self, from: &Endpoint) -> bool {
-        let from = place(from);
+    /// Whether a packet that came this way leaves the way to the peer unchanged.
+    pub(crate) fn expects(&self, from: &Way) -> bool {
+        let from = from.place();
         self.pinned || self.known.iter().any(|known| known.covers(&from))
     }
 
@@ -65,52 +63,15 @@ impl PathSet {
     }
 }
 
-/// Converts an endpoint to the form of [`rustguard_core::paths`]. A received datagram has its interface. A datagram to
-/// be sent has an interface only if it is bound to it.
-pub(crate) fn place(endpoint: &Endpoint) -> Place {
-    Place::Address(Address {
-        remote: endpoint.remote,
-        local: endpoint.local.map(|local| local.ip),
-        interface: endpoint.local.map_or(0, |local| local.interface),
-    })
-}
-
-/// Converts an address to the form of the sockets.
-pub(crate) fn endpoint(address: Address) -> Endpoint {
-    let Address { remote, local, interface } = address;
-    let local = match (local, interface) {
-        (None, 0) => None,
-        (None, interface) => {
-            let any = if remote.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
-            Some(LocalAddr { ip: any, interface, bound: true })
-        }
-        (Some(ip), interface) => Some(LocalAddr { ip, interface, bound: interface != 0 }),
-    };
-    Endpoint { local, ..Endpoint::new(remote) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_binds_and_a_place_without_one_leaves_it_to_the_routes() {
-        let remote = "192.0.2.1:1".parse().unwrap();
-        let ip = "192.0.2.9".parse().unwrap();
-        let local = Some(ip);
-        assert_eq!(endpoint(Address { remote, local: None, interface: 0 }).local, None);
-        let bound = endpoint(Address { remote, local: None, interface: 3 }).local.unwrap();
-        assert_eq!(bound, LocalAddr { ip: Ipv4Addr::UNSPECIFIED.into(), interface: 3, bound: true });
-        let sticky = endpoint(Address { remote, local, interface: 0 });
-        assert_eq!(sticky.local, Some(LocalAddr { ip, interface: 0, bound: false }));
-        assert_eq!(place(&sticky), Address { remote, local, interface: 0 }.into());
-    }
-
-    #[test]
     fn nothing_chosen_is_no_more_than_a_peer() {
         assert!(PathSet::new(&Choice::default(), &Arc::default()).is_none());
         let pinned = PathSet::new(&Choice { pinned: true, ..Choice::default() }, &Arc::default()).unwrap();
-        assert!(pinned.expects(&endpoint(Address::new("[::1]:1".parse().unwrap()))));
+        assert!(pinned.expects(&Endpoint::new("[::1]:1".parse().unwrap()).into()));
         assert!(!pinned.spreads());
     }
 }

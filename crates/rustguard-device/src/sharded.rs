@@ -4,7 +4,7 @@
 //! control's time. The entries are therefore distributed over [`SHARDS`] maps: a change copies one of them, and a
 //! snapshot copies none.
 
-use rustguard_core::node::PeerId;
+use rustguard_core::{forward::Name, node::PeerId};
 use rustguard_crypto::x25519::PublicKey;
 use std::{collections::HashMap, hash::Hash, ops::Index, sync::Arc};
 
@@ -30,6 +30,13 @@ impl Key for PublicKey {
     /// Each byte of a public key is nearly random, except for the last one, whose highest bit is zero.
     fn shard(&self) -> usize {
         self.0[0].into()
+    }
+}
+
+impl Key for Name {
+    /// It is the beginning of a hash.
+    fn shard(&self) -> usize {
+        self.as_bytes()[0].into()
     }
 }
 

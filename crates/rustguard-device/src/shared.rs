@@ -30,7 +30,7 @@ use std::{
     net::{IpAddr, Ipv4Addr},
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64},
+        atomic::{AtomicBool, AtomicU32, AtomicU64},
     },
     time::Duration,
 };
@@ -49,6 +49,10 @@ pub(crate) struct Shared {
     pub(crate) kernel_answers: papaya::HashMap<RouteQuestion, bool>,
     /// Packets that were relayed from peer to peer, including those that then waited for a session or had no endpoint.
     pub(crate) relayed: AtomicU64,
+    /// Sealed datagrams that were forwarded from peer to peer, including those that then waited for a session.
+    pub(crate) forwarded: AtomicU64,
+    /// A peer is reached through another one, or was once.
+    pub(crate) has_detours: AtomicBool,
     /// How a router's packets with sources that it has not announced are treated.
     pub(crate) source_check: SourceCheck,
     /// Packets with such sources that were let through.
@@ -86,6 +90,8 @@ impl Shared {
             mtu: AtomicU32::new(mtu),
             kernel_answers: papaya::HashMap::new(),
             relayed: AtomicU64::new(0),
+            forwarded: AtomicU64::new(0),
+            has_detours: AtomicBool::new(false),
             source_check: SourceCheck::default(),
             unannounced: LoggedCounter::default(),
             broadcasts: ArcSwap::default(),

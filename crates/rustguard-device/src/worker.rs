@@ -3,6 +3,8 @@
 //! [`tx`] and [`rx`] tell the two directions from top to bottom; this file is the loop around them.
 
 mod decision;
+pub(crate) mod detour;
+mod forward_batch;
 mod lanes;
 mod read_backoff;
 mod relay_batch;

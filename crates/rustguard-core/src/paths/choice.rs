@@ -139,6 +139,7 @@ impl Paths {
             (0..self.theirs.len().min(MAX_SHARES))
                 .filter_map(|path| {
                     let theirs = self.theirs[path].filter(|theirs| theirs.usable && theirs.weight > 0)?;
+                    theirs.place.address()?;
                     Some((Share { path: path as u8, weight: theirs.weight }, self.sticky(path)?))
                 })
                 .collect()

@@ -80,8 +80,9 @@ impl Own {
 
     pub(super) fn weight(&self) -> Option<u8> {
         match self.policy {
-            PathPolicy::Weighted(weight) => Some(weight.max(1)),
-            PathPolicy::Best | PathPolicy::Pinned => None,
+            // A way through a peer is a reserve: flows are not spread over a detour.
+            PathPolicy::Weighted(weight) if !self.is_relayed() => Some(weight.max(1)),
+            PathPolicy::Best | PathPolicy::Weighted(_) | PathPolicy::Pinned => None,
         }
     }
 

@@ -6,11 +6,13 @@ use super::{
 };
 use crate::{
     binder::Binder, drops::DropReason, event::Event, handshakes::HandshakeDatagram, shared::peer::LocationChange,
+    way::Way,
 };
 use rustguard_core::{
     node::{Action, Event as NodeEvent, PeerId},
     routing::Signal,
 };
+use rustguard_tun::Endpoint;
 use std::sync::Arc;
 
 impl<B: Binder> Control<B> {
@@ -28,18 +30,19 @@ impl<B: Binder> Control<B> {
             Action::Send { peer, datagram, attempt } => self.send_handshake(peer, &datagram, attempt, handled),
             Action::Reply { datagram } => {
                 if let Some(handled) = handled {
-                    self.transmit(handled.from, 0, &datagram);
+                    self.reply(handled.from, &datagram);
                 }
             }
             Action::SetScreen(screen) => self.shared.handshakes.screen.store(screen.map(Arc::new)),
             Action::Endpoint { peer } => {
                 let (Some(handled), Some(entry)) = (handled, self.peers.get(&peer)) else { return };
                 entry.count_received(handled.len);
-                if entry.shared.handshake_at(&handled.from) == LocationChange::Endpoint {
+                let way = handled.from.way();
+                if entry.shared.handshake_at(&way) == LocationChange::Endpoint {
                     self.moved(peer);
                 }
                 self.source_learned(peer);
-                self.path_heard(peer, &handled.from);
+                self.path_heard(peer, &way);
             }
             Action::AddOpener { peer, opener } => {
                 let Some(entry) = self.peers.get(&peer) else { return };
@@ -68,10 +71,19 @@ impl<B: Binder> Control<B> {
     pub(super) fn moved(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get(&peer) else { return };
         let Some(public_key) = self.node.peer_config(peer).map(|config| config.public_key) else { return };
-        let Some(endpoint) = entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote) else { return };
-        let line = Line::new(entry.label(&public_key), format_args!("endpoint is {endpoint}"));
-        self.tell(peer, Topic::Endpoint, line);
-        self.emit(Event::PeerRoamed { peer: public_key, endpoint });
+        let label = entry.label(&public_key);
+        match entry.way() {
+            None => return,
+            Some(Way::Direct(Endpoint { remote: endpoint, .. })) => {
+                self.tell(peer, Topic::Endpoint, Line::new(label, format_args!("endpoint is {endpoint}")));
+                self.emit(Event::PeerRoamed { peer: public_key, endpoint });
+            }
+            Some(Way::Through(relay)) => {
+                let Some(relay) = self.peers.get(&relay) else { return };
+                let relay = relay.label(&relay.shared.public_key);
+                self.tell(peer, Topic::Endpoint, Line::new(label, format_args!("reached through the peer {relay}")));
+            }
+        }
         self.path_mtu_moved(peer);
         self.tell_endpoints(peer);
     }

@@ -214,7 +214,8 @@ impl<B: Binder> Control<B> {
     /// Where initiations to the peer go, while they are not answered.
     fn endpoint_in_trouble(&mut self, peer: PeerId) -> Option<SocketAddr> {
         self.peers.get_mut(&peer)?.link.evidence()?;
-        self.initiation_endpoints(peer).first().map(|endpoint| endpoint.remote)
+        // Of a relay, the network and the kernel can say nothing: it is a peer with a connection of its own.
+        self.initiation_ways(peer).iter().find_map(|way| Some(way.endpoint()?.remote))
     }
 
     /// Asks the network whether the endpoint refuses datagrams, and the kernel for its route.
@@ -396,7 +397,7 @@ fn refused_source(entry: &Peer) -> Option<Problem> {
 /// The name of the peer's only endpoint while it has no address, and why not, once that is known.
 pub(super) fn unresolved(entry: &Peer) -> Option<(String, Option<&Unresolved>)> {
     match &entry.endpoints[..] {
-        [only] if entry.endpoint().is_none() && matches!(only.spec.endpoint, EndpointSpec::Name(..)) => {
+        [only] if entry.way().is_none() && matches!(only.spec.endpoint, EndpointSpec::Name(..)) => {
             Some((only.spec.endpoint.to_string(), only.unresolved.as_ref()))
         }
         _ => None,

@@ -14,7 +14,6 @@ use super::{
 use crate::{
     binder::Binder,
     config::{EndpointSpec, PathSpec},
-    path_set::endpoint,
 };
 use ipnet::IpNet;
 use rustguard_core::{
@@ -131,8 +130,7 @@ impl<B: Binder> Control<B> {
         if let Some(sealer) = self.sealer(peer) {
             let mut text = message.to_bytes();
             text.resize(text.len().next_multiple_of(16), 0);
-            let payload = to.address().map_or(Payload::Candidates, |to| Payload::Probe(endpoint(*to)));
-            self.seal_and_send(peer, &sealer, &text, payload);
+            self.seal_and_send(peer, &sealer, &text, Payload::Probe(to.into()));
         }
     }
 
@@ -173,9 +171,10 @@ impl<B: Binder> Control<B> {
         while let Some(&(_, peer)) = self.searching.observers.first().filter(|(at, _)| *at <= instant) {
             let mut question = None;
             self.with_observer(peer, |observer| question = observer.tick(instant));
+            // Only from an address does it see one.
             let endpoint = self.peers.get(&peer).and_then(Peer::endpoint);
             if let (Some(question), Some(endpoint), Some(sealer)) = (question, endpoint, self.sealer(peer)) {
-                self.seal_and_send(peer, &sealer, &question.to_bytes(), Payload::Probe(endpoint));
+                self.seal_and_send(peer, &sealer, &question.to_bytes(), Payload::Probe(endpoint.into()));
             }
         }
     }

@@ -110,7 +110,7 @@ impl<B: Binder> Control<B> {
         let Some(kernel) = &self.engine_host.kernel else { return };
         let mut addresses = Vec::new();
         if let Some(entry) = self.peers.get(&peer) {
-            addresses.extend(entry.shared.endpoint.load().as_deref().map(|endpoint| endpoint.remote.ip()));
+            addresses.extend(entry.endpoint().map(|endpoint| endpoint.remote.ip()));
             let places = entry.paths.iter().flat_map(|peer_paths| peer_paths.paths.places());
             addresses.extend(places.filter_map(|place| Some(place.address()?.remote.ip())));
         }
@@ -215,7 +215,7 @@ impl<B: Binder> Control<B> {
     fn send_for_engine(&mut self, peer: PeerId, packet: &[u8]) {
         let Some(entry) = self.peers.get(&peer) else { return };
         let Some(sealer) = entry.shared.sealer.load_full() else {
-            if entry.shared.endpoint.load().is_some() {
+            if entry.way().is_some() {
                 self.node.handshake_wanted(peer, now(), &mut rand::rng(), &mut self.actions);
             }
             return;

@@ -25,7 +25,7 @@ impl<B: Binder> Control<B> {
         let mut peers: Vec<_> = self
             .peers
             .iter()
-            .filter(|(peer, entry)| entry.shared.endpoint.load().is_some() && self.node.is_in_use(**peer, at))
+            .filter(|(peer, entry)| entry.way().is_some() && self.node.is_in_use(**peer, at))
             .map(|(&peer, entry)| (entry.shared.activity.data_received_at(), peer))
             .collect();
         peers.sort_unstable();

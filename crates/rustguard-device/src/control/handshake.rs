@@ -3,7 +3,12 @@
 //! The node decides when a handshake is retried (`rustguard_core::node`, `retry.rs`); each attempt comes here to be sent.
 
 use super::{Control, timer::now};
-use crate::{binder::Binder, drops::DropReason, handshakes::HandshakeDatagram};
+use crate::{
+    binder::Binder,
+    drops::DropReason,
+    handshakes::HandshakeDatagram,
+    way::{Sender, Way},
+};
 use rustguard_core::{
     node::{Dropped, PeerId},
     wire::Message,
@@ -20,22 +25,25 @@ impl<B: Binder> Control<B> {
     /// A handshake message or cookie reply from the network.
     pub(super) fn handshake(&mut self, datagram: &HandshakeDatagram) {
         let bytes = &datagram.bytes[..datagram.len];
-        let (from, rng, out) = (datagram.from.remote, &mut rand::rng(), &mut self.actions);
+        let (from, rng, out) = (datagram.from.origin(), &mut rand::rng(), &mut self.actions);
         let handled = match datagram.standing {
             Some(standing) => self.node.handle_judged(from, bytes, standing, now(), rng, out),
             None => self.node.handle(from, bytes, now(), rng, out),
         };
         if let Err(dropped) = handled {
-            tracing::debug!(from = %datagram.from.remote, "handshake message refused: {dropped:?}");
+            tracing::debug!(from = ?datagram.from, "handshake message refused: {dropped:?}");
             let reason = match dropped {
                 Dropped::CookieSent | Dropped::RateLimited => DropReason::UnderLoad,
                 _ => DropReason::HandshakeRefused,
             };
             self.shared.drops.count(reason, 1);
-            match dropped {
-                Dropped::UnknownPeer => self.unknown_key(from, bytes),
-                Dropped::Mac1 => self.not_for_us(from),
-                _ => {}
+            // What a relay forwards is counted alone: it is by a peer's word that it comes from somebody.
+            if let Sender::Direct(from) = datagram.from {
+                match dropped {
+                    Dropped::UnknownPeer => self.unknown_key(from.remote, bytes),
+                    Dropped::Mac1 => self.not_for_us(from.remote),
+                    _ => {}
+                }
             }
         }
         self.apply(Some(datagram));
@@ -64,7 +72,7 @@ impl<B: Binder> Control<B> {
     pub(super) fn handshake_now(&mut self) {
         let now = now().instant;
         for (&peer, entry) in &self.peers {
-            if entry.shared.endpoint.load().is_some() {
+            if entry.way().is_some() {
                 self.node.handshake_at(peer, now);
             }
         }
@@ -89,25 +97,22 @@ impl<B: Binder> Control<B> {
         }
         let Some(shared) = self.peers.get(&peer).map(|entry| Arc::clone(&entry.shared)) else { return };
         let answered = handled.filter(|_| matches!(Message::parse(datagram), Some(Message::Response(_))));
-        let endpoints = match answered {
-            Some(handled) => vec![self.answer_to(peer, handled.from)],
+        let ways = match answered.map(|handled| handled.from) {
+            Some(Sender::Direct(from)) => vec![Way::Direct(self.answer_to(peer, from))],
+            Some(Sender::Through { relay, .. }) => vec![Way::Through(relay)],
             None => {
                 self.race(peer, datagram, attempt);
-                self.initiation_endpoints(peer)
+                self.initiation_ways(peer)
             }
         };
         if let Some(index) = datagram.get(4..).and_then(|rest| rest.first_chunk()) {
             // Known to the workers before they can read the datagram from the TUN, should a route lead it there.
             shared.handshake_index.store(u32::from_le_bytes(*index), std::sync::atomic::Ordering::Relaxed);
         }
-        let (called, mut refused) = (!endpoints.is_empty(), true);
-        for endpoint in endpoints {
+        let (called, mut refused) = (!ways.is_empty(), true);
+        for way in ways {
             shared.activity.count_sent(datagram.len() as u64);
-            let sent = self.transmit(endpoint, HANDSHAKE_DS, datagram);
-            if sent.source_lost > 0 {
-                shared.forget_source();
-            }
-            refused &= sent.sent == 0;
+            refused &= !self.transmit_to(&shared, way, HANDSHAKE_DS, datagram);
         }
         match answered {
             Some(_) => self.response_sent(peer),

@@ -6,14 +6,15 @@ use crate::{
     binder::Binder,
     shared::Shared,
     status::{PathMtu, Problem},
+    way::Way,
 };
 use rustguard_core::{
+    forward,
     node::PeerId,
     path_mtu::{Known, Message},
     session::OVERHEAD,
     time::Instant,
 };
-use rustguard_tun::Endpoint;
 use std::{net::SocketAddr, sync::atomic::Ordering::Relaxed};
 
 /// Bytes that must have been sent for a check to begin. With fewer, no long packet was among them, and a peer that only listens to us
@@ -33,7 +34,7 @@ impl<B: Binder> Control<B> {
 
     /// A peer asks about a length, or answers. It is answered where it is known to be, and not where the datagram came from: the source
     /// of a datagram is the one thing in it that is not authentic.
-    pub(super) fn path_mtu_message(&mut self, peer: PeerId, from: &Endpoint, message: Message) {
+    pub(super) fn path_mtu_message(&mut self, peer: PeerId, from: Way, message: Message) {
         match message {
             Message::Request(probe) => self.send_path_mtu(peer, Message::Reply(probe)),
             Message::Reply(probe) if probe.is_ping() => self.pong(peer, from, probe),
@@ -108,8 +109,8 @@ impl<B: Binder> Control<B> {
 
     fn send_path_mtu(&mut self, peer: PeerId, message: Message) {
         let Some(sealer) = self.sealer(peer) else { return };
-        let Some(endpoint) = self.peers.get(&peer).and_then(Peer::endpoint) else { return };
-        self.seal_and_send(peer, &sealer, &message.to_bytes(), Payload::Probe(endpoint));
+        let Some(way) = self.peers.get(&peer).and_then(Peer::way) else { return };
+        self.seal_and_send(peer, &sealer, &message.to_bytes(), Payload::Probe(way));
     }
 
     fn schedule_path_mtu(&mut self, peer: PeerId) {
@@ -140,11 +141,16 @@ impl<B: Binder> Control<B> {
             Known::Reaches(packet) => (packet, false),
             Known::Limit(packet) => (packet, packet < longest(&self.shared)),
         };
-        let headers = match entry.endpoint()?.remote {
+        // The datagram to the relay has the sealed message inside.
+        let (endpoint, inside) = match entry.way()? {
+            Way::Direct(endpoint) => (endpoint, 0),
+            Way::Through(relay) => (self.peers.get(&relay)?.endpoint()?, OVERHEAD + forward::HEADER_LEN),
+        };
+        let headers = match endpoint.remote {
             SocketAddr::V4(_) => 20 + 8,
             SocketAddr::V6(_) => 40 + 8,
         };
-        Some(PathMtu { packet, datagram: u32::from(packet) + OVERHEAD as u32 + headers, limited })
+        Some(PathMtu { packet, datagram: u32::from(packet) + (inside + OVERHEAD) as u32 + headers, limited })
     }
 }
 

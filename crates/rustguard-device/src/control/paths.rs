@@ -15,8 +15,9 @@ use crate::{
     config::{EndpointSpec, PathSpec},
     event::Event,
     interface::interface_index,
-    path_set::{PathSet, endpoint, place},
-    status::{PathStatus, Way},
+    path_set::PathSet,
+    status::{self, PathStatus},
+    way::Way,
 };
 use peer_paths::{ConfiguredEndpoint, PeerPaths};
 use portable_atomic::Ordering::Relaxed;
@@ -25,13 +26,13 @@ use rustguard_core::{
     paths::{Address, NO_PATH, Order, Paths, Place, Probe, Seen},
     time::Instant,
 };
-use rustguard_tun::Endpoint;
 use std::sync::Arc;
 
 impl<B: Binder> Control<B> {
     /// Takes the endpoints that were configured.
     pub(super) fn set_endpoints(&mut self, peer: PeerId, specs: Vec<PathSpec>) {
         self.forget_race(peer);
+        self.leave_relays(peer);
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let policies: Vec<_> = specs.iter().map(|spec| spec.policy).collect();
         let instant = now().instant;
@@ -58,14 +59,13 @@ impl<B: Binder> Control<B> {
         match configured.spec.endpoint {
             EndpointSpec::Address(remote) => self.found(peer, path, remote),
             EndpointSpec::Name(..) => self.resolve(peer, path, attempt),
-            EndpointSpec::Peer(_) => {}
+            EndpointSpec::Peer(relay) => self.find_relay(peer, path, &relay),
         }
     }
 
     /// The address of a configured endpoint is known.
     pub(super) fn found(&mut self, peer: PeerId, path: usize, remote: std::net::SocketAddr) {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
-        let known = entry.shared.endpoint.load().as_deref().map(|known| known.remote);
         let Some(configured) = entry.endpoints.get_mut(path) else { return };
         if let Some(via) = &configured.spec.via {
             let index = interface_index(via);
@@ -81,11 +81,18 @@ impl<B: Binder> Control<B> {
             Some(0) => return,
             Some(interface) => interface,
         };
-        let at = Address { interface, ..Address::new(remote) };
+        self.found_place(peer, path, Address { interface, ..Address::new(remote) }.into());
+    }
+
+    /// Where a configured endpoint leads is known.
+    pub(super) fn found_place(&mut self, peer: PeerId, path: usize, at: Place) {
+        let Some(entry) = self.peers.get_mut(&peer) else { return };
+        let known = entry.way().map(|way| way.place());
         match &mut entry.paths {
-            Some(peer_paths) if !peer_paths.paths.is_plain() => peer_paths.paths.put(path, at.into(), now().instant),
-            _ if known != Some(remote) || interface != 0 => entry.shared.endpoint.store(Some(Arc::new(endpoint(at)))),
-            _ => {}
+            Some(peer_paths) if !peer_paths.paths.is_plain() => peer_paths.paths.put(path, at, now().instant),
+            // An address of ours that was learned stays.
+            _ if known.is_some_and(|known| at.covers(&known)) && at.address().is_none_or(|at| at.interface == 0) => {}
+            _ => entry.shared.way.store(Some(Arc::new(at.into()))),
         }
         self.paths_changed(peer);
         self.tell_endpoints(peer);
@@ -95,7 +102,7 @@ impl<B: Binder> Control<B> {
     }
 
     /// Handles a probe of the peer's.
-    pub(super) fn probe(&mut self, peer: PeerId, from: &Endpoint, probe: &Probe) {
+    pub(super) fn probe(&mut self, peer: PeerId, from: &Way, probe: &Probe) {
         let instant = now().instant;
         if let Probe::Reply(reply) = probe {
             self.observed(peer, reply);
@@ -105,8 +112,8 @@ impl<B: Binder> Control<B> {
             && request.path == NO_PATH
         {
             // The peer asks how it is seen from here, and nothing more.
-            let reply = Probe::Reply(request.reply(0, place(from)));
-            return self.send_probe(peer, place(from), &reply);
+            let reply = Probe::Reply(request.reply(0, from.place()));
+            return self.send_probe(peer, from.place(), &reply);
         }
         let peer_paths = match (&mut entry.paths, probe) {
             (Some(peer_paths), _) => peer_paths,
@@ -117,7 +124,7 @@ impl<B: Binder> Control<B> {
         let mut orders = Vec::new();
         match probe {
             Probe::Request(request) => {
-                peer_paths.paths.request(place(from), request, rand::random(), instant, &mut orders);
+                peer_paths.paths.request(from.place(), request, rand::random(), instant, &mut orders);
             }
             Probe::Reply(reply) => peer_paths.paths.reply(reply, &self.search, instant, &mut orders),
         }
@@ -126,8 +133,8 @@ impl<B: Binder> Control<B> {
     }
 
     /// The peer was heard by a handshake message, or from somewhere new.
-    pub(super) fn path_heard(&mut self, peer: PeerId, from: &Endpoint) {
-        self.with_paths(peer, |paths, now| paths.heard(place(from), now));
+    pub(super) fn path_heard(&mut self, peer: PeerId, from: &Way) {
+        self.with_paths(peer, |paths, now| paths.heard(from.place(), now));
     }
 
     /// There is a new session.
@@ -147,14 +154,14 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// The endpoints that an initiation is sent to: all of them where the active one is not known to work.
-    pub(super) fn initiation_endpoints(&self, peer: PeerId) -> Vec<Endpoint> {
+    /// The ways that an initiation is sent: all of them where the active one is not known to work.
+    pub(super) fn initiation_ways(&self, peer: PeerId) -> Vec<Way> {
         let Some(entry) = self.peers.get(&peer) else { return Vec::new() };
         match &entry.paths {
             Some(peer_paths) if !peer_paths.paths.certain() && !peer_paths.paths.is_plain() => {
-                peer_paths.paths.places().iter().filter_map(Place::address).map(|at| endpoint(*at)).collect()
+                peer_paths.paths.places().into_iter().map(Way::from).collect()
             }
-            _ => entry.shared.endpoint.load().as_deref().copied().into_iter().collect(),
+            _ => entry.way().into_iter().collect(),
         }
     }
 
@@ -214,8 +221,8 @@ impl<B: Binder> Control<B> {
 
     fn send_probe(&mut self, peer: PeerId, to: Place, probe: &Probe) {
         let sealer = self.peers.get(&peer).and_then(|entry| entry.shared.sealer.load_full());
-        if let (Some(sealer), Some(to)) = (sealer, to.address()) {
-            self.seal_and_send(peer, &sealer, &probe.to_bytes(), Payload::Probe(endpoint(*to)));
+        if let Some(sealer) = sealer {
+            self.seal_and_send(peer, &sealer, &probe.to_bytes(), Payload::Probe(to.into()));
         }
     }
 
@@ -245,8 +252,8 @@ impl<B: Binder> Control<B> {
         let (mut moved, mut chosen) = (false, false);
         if let Some(choice) = peer_paths.paths.changes(instant).filter(|choice| *choice != peer_paths.choice) {
             entry.shared.path_set.store(PathSet::new(&choice, &peer_paths.flows).map(Arc::new));
-            if let Some(active) = choice.active.as_ref().and_then(Place::address) {
-                moved = move_to(&entry.shared.endpoint, *active);
+            if let Some(active) = choice.active {
+                moved = move_to(&entry.shared.way, active);
             }
             let shares: Vec<_> = choice.spread.iter().map(|(share, _)| *share).collect();
             let more = shares.iter().any(|share| !peer_paths.choice.spread.iter().any(|(before, _)| before == share));
@@ -277,37 +284,49 @@ impl<B: Binder> Control<B> {
         }
     }
 
+    /// A way in the words of a status; `None` through a peer that was removed.
+    pub(super) fn shown_way(&self, way: Way) -> Option<status::Way> {
+        match way {
+            Way::Direct(endpoint) => Some(status::Way::Direct(endpoint.remote)),
+            Way::Through(relay) => Some(status::Way::Through(self.peers.get(&relay)?.shared.public_key)),
+        }
+    }
+
+    /// How datagrams to the peer travel; `None` while nobody knows where it is.
+    pub(super) fn shown_way_to(&self, peer: PeerId) -> Option<status::Way> {
+        self.peers.get(&peer).and_then(Peer::way).and_then(|way| self.shown_way(way))
+    }
+
+    /// The paths of a peer, for a status; none where there is only one.
+    pub(super) fn report_paths(&self, entry: &Peer) -> Vec<PathStatus> {
+        let Some(peer_paths) = &entry.paths else { return Vec::new() };
+        let configured = |path: Option<usize>| Some(entry.endpoints.get(path?)?.spec.clone());
+        let report = peer_paths.paths.report().into_iter();
+        report
+            .map(|path| {
+                let at = path.place.as_ref().and_then(Place::address);
+                let relay = path.place.as_ref().and_then(Place::relay);
+                PathStatus {
+                    configured: configured(path.configured),
+                    found: path.found,
+                    endpoint: at.map(|at| at.remote),
+                    through: relay.and_then(|relay| Some(self.peers.get(&relay)?.shared.public_key)),
+                    local: at.and_then(|at| at.local),
+                    state: path.state,
+                    round_trip: path.round_trip,
+                    active: path.active,
+                    weight: path.weight,
+                }
+            })
+            .collect()
+    }
+
     /// Takes a peer that is removed out of the schedule.
     pub(super) fn forget_paths(&mut self, peer: PeerId, entry: &Peer) {
         if let Some(deadline) = entry.paths.as_ref().and_then(|peer_paths| peer_paths.deadline) {
             self.path_schedule.remove(&(deadline, peer));
         }
     }
-}
-
-/// The paths of a peer, for a status; none where there is only one.
-pub(super) fn report(entry: &Peer) -> Vec<PathStatus> {
-    let Some(peer_paths) = &entry.paths else { return Vec::new() };
-    let configured = |path: Option<usize>| Some(entry.endpoints.get(path?)?.spec.clone());
-    let report = peer_paths.paths.report().into_iter();
-    report
-        .map(|path| PathStatus {
-            configured: configured(path.configured),
-            found: path.found,
-            endpoint: path.place.as_ref().and_then(Place::address).map(|at| at.remote),
-            through: None,
-            local: path.place.as_ref().and_then(Place::address).and_then(|at| at.local),
-            state: path.state,
-            round_trip: path.round_trip,
-            active: path.active,
-            weight: path.weight,
-        })
-        .collect()
-}
-
-/// How datagrams to the peer travel; `None` while nobody knows where it is.
-pub(super) fn way(entry: &Peer) -> Option<Way> {
-    entry.endpoint().map(|endpoint| Way::Direct(endpoint.remote))
 }
 
 fn seen(entry: &Peer) -> Seen {
@@ -320,13 +339,17 @@ fn seen(entry: &Peer) -> Seen {
     }
 }
 
-/// Makes a place the endpoint. Returns whether the peer's address changed. Our own address, learned since, stays.
-fn move_to(known: &arc_swap::ArcSwapOption<Endpoint>, active: Address) -> bool {
+/// Makes a place the way in use. Returns whether the peer's address, or the relay, changed. Our own address, learned since, stays.
+fn move_to(known: &arc_swap::ArcSwapOption<Way>, active: Place) -> bool {
     let before = known.load();
-    if before.as_deref().is_some_and(|known| active.interface == 0 && Place::Address(active).covers(&place(known))) {
+    let at = before.as_deref().map(Way::place);
+    if at.is_some_and(|at| active.covers(&at) && active.address().is_none_or(|active| active.interface == 0)) {
         return false;
     }
-    let moved = before.as_deref().is_none_or(|known| known.remote != active.remote);
-    known.store(Some(Arc::new(endpoint(active))));
+    let moved = match (at, active) {
+        (Some(Place::Address(at)), Place::Address(active)) => at.remote != active.remote,
+        _ => true,
+    };
+    known.store(Some(Arc::new(active.into())));
     moved
 }

@@ -6,7 +6,7 @@ use super::{
     race::Race,
     sources::source::Source,
 };
-use crate::{shared::peer::PeerShared, status::Connection};
+use crate::{shared::peer::PeerShared, status::Connection, way::Way};
 use rustguard_core::{path_mtu::PathMtu, paths::Observer, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::Endpoint;
@@ -57,9 +57,14 @@ impl Peer {
         self.name.clone().unwrap_or_else(|| crate::key::abbreviate(key))
     }
 
-    /// The endpoint in use.
+    /// The address in use; `None` where there is none, and where the way leads through a peer.
     pub(super) fn endpoint(&self) -> Option<Endpoint> {
-        self.shared.endpoint.load().as_deref().copied()
+        self.shared.endpoint()
+    }
+
+    /// The way in use.
+    pub(super) fn way(&self) -> Option<Way> {
+        self.shared.way.load().as_deref().copied()
     }
 
     /// Adds a handshake message to the byte counters, which `wg` shows together with the data.

@@ -3,11 +3,12 @@
 //! What waits is bounded in number and in time, and no answer of a peer's adds to it. Nobody but the embedder and the owner of the control
 //! socket can ask; even so, one of them must not make this node flood a peer, which answers 200 probes a second and no more.
 
-use super::{Control, paths::way, timer::now, transmit::Payload};
+use super::{Control, timer::now, transmit::Payload};
 use crate::{
     binder::Binder,
     ping::{PingError, Pong},
     status::Way,
+    way,
 };
 use rustguard_core::{
     limit::{Bucket, Rate},
@@ -16,7 +17,6 @@ use rustguard_core::{
     time::Instant,
 };
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_tun::Endpoint;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -108,7 +108,7 @@ impl<B: Binder> Control<B> {
         if self.sockets.are_closed() {
             return Err(PingError::Down);
         }
-        self.peers.get(&peer).and_then(way).ok_or(PingError::NoEndpoint)?;
+        self.shown_way_to(peer).ok_or(PingError::NoEndpoint)?;
         if self.pings.admits(now().instant) { Ok(peer) } else { Err(PingError::TooMany) }
     }
 
@@ -117,7 +117,7 @@ impl<B: Binder> Control<B> {
         while let Some(index) = self.pings.waiting.iter().position(|ping| ping.peer == peer && ping.asked.is_none()) {
             let instant = now().instant;
             let Some(sealer) = self.sealer(peer).filter(|sealer| sealer.usable(instant)) else { return };
-            let Some(way) = self.peers.get(&peer).and_then(way) else { return };
+            let Some(way) = self.shown_way_to(peer) else { return };
             let ping = &mut self.pings.waiting[index];
             ping.asked = Some((instant, way));
             let request = Message::Request(ping.probe).to_bytes();
@@ -126,9 +126,10 @@ impl<B: Binder> Control<B> {
     }
 
     /// A peer has answered. Answers that nobody waits for are dropped.
-    pub(super) fn pong(&mut self, peer: PeerId, from: &Endpoint, probe: Probe) {
+    pub(super) fn pong(&mut self, peer: PeerId, from: way::Way, probe: Probe) {
+        let Some(way) = self.shown_way(from) else { return };
         let Some(Ping { asked: Some((sent, asked)), answer, .. }) = self.pings.answered(peer, probe) else { return };
-        let pong = Pong { round_trip: now().instant.since(sent), asked, way: Way::Direct(from.remote) };
+        let pong = Pong { round_trip: now().instant.since(sent), asked, way };
         // Whoever asked may not wait any more.
         let _ = answer.send(Ok(pong));
     }

@@ -57,7 +57,7 @@ impl<B: Binder> Control<B> {
                 self.emit(Event::EndpointUnresolved { peer: public_key, name, cause, given_up: last });
             }
             Ok(addresses) => {
-                let known = entry.shared.endpoint.load().as_deref().map(|known| known.remote);
+                let known = entry.shared.endpoint().map(|known| known.remote);
                 let endpoint = match alone {
                     // Where initiations get no answer, all addresses are raced, and the one in use is left when another answers.
                     // Otherwise there is no route to it, and the resolver puts those first that have one (RFC 6724, section 6).

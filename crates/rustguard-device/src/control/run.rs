@@ -22,10 +22,10 @@ use crate::{
     interface::Interface,
     kernel::{ForwardRules, HostEvent, Monitor},
     shared::to_control::{Notice, ProbeMessage, RouteQuestion},
+    way::Way,
 };
 use ipnet::IpNet;
 use rustguard_core::{node::PeerId, time::Instant};
-use rustguard_tun::Endpoint;
 use std::{
     collections::BTreeSet,
     io,
@@ -48,7 +48,7 @@ enum Message {
     /// What netfilter has.
     Rules(ForwardRules),
     Notice(Notice),
-    Probe(PeerId, Endpoint, ProbeMessage),
+    Probe(PeerId, Way, ProbeMessage),
     Time,
     Handshake(HandshakeDatagram),
     HandshakeRequest(PeerId),
@@ -201,7 +201,7 @@ impl<B: Binder> Control<B> {
             }
             Message::Notice(notice) => return self.notice(notice),
             Message::Probe(peer, from, ProbeMessage::Path(probe)) => self.probe(peer, &from, &probe),
-            Message::Probe(peer, from, ProbeMessage::PathMtu(message)) => self.path_mtu_message(peer, &from, message),
+            Message::Probe(peer, from, ProbeMessage::PathMtu(message)) => self.path_mtu_message(peer, from, message),
             Message::Probe(peer, _, ProbeMessage::Candidates(message)) => self.candidates_heard(peer, message),
             Message::Time => self.tick(),
             Message::Handshake(datagram) => self.handshake(&datagram),
@@ -282,7 +282,7 @@ impl<B: Binder> Control<B> {
                 }
                 self.moved(peer);
                 self.source_learned(peer);
-                if let Some(at) = self.peers.get(&peer).and_then(Peer::endpoint) {
+                if let Some(at) = self.peers.get(&peer).and_then(Peer::way) {
                     self.path_heard(peer, &at);
                 }
             }

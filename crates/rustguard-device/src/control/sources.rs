@@ -290,7 +290,7 @@ impl<B: Binder> Control<B> {
 /// What the kernel is asked about the peer; nothing while it has no endpoint. Our address is left out where it is bound to an interface,
 /// and for peers with several paths, which are probed.
 fn question(entry: &Peer) -> Option<Question> {
-    let endpoint = *entry.shared.endpoint.load().as_deref()?;
+    let endpoint = entry.endpoint()?;
     // Given up: it may be right again.
     let local = endpoint.local.or_else(|| entry.shared.abandoned_source.load().as_deref().copied());
     let local = local.filter(|local| {

@@ -1,6 +1,6 @@
 //! Control's answers to the questions of a device: its state, its secrets, and what the routing engine reports.
 
-use super::{Control, connection::unresolved, paths};
+use super::{Control, connection::unresolved};
 use crate::{
     binder::Binder,
     drops::DropReason,
@@ -25,11 +25,11 @@ impl<B: Binder> Control<B> {
                 public_key: config.public_key,
                 has_preshared_key: !PresharedKey::from_bytes(&config.preshared_key).is_zero(),
                 endpoint: entry.endpoint().map(|endpoint| endpoint.remote),
-                through: None,
+                through: entry.shared.through().and_then(|relay| Some(self.peers.get(&relay)?.shared.public_key)),
                 unresolved: unresolved(entry)
                     .map(|(name, why)| UnresolvedEndpoint { name, error: why.map(|why| why.cause.clone()) }),
                 not_direct: self.not_direct(peer, entry),
-                paths: paths::report(entry),
+                paths: self.report_paths(entry),
                 persistent_keepalive: config.persistent_keepalive,
                 last_handshake: self.node.last_handshake(peer),
                 handshakes: entry.handshakes,
@@ -52,8 +52,8 @@ impl<B: Binder> Control<B> {
             peers: peers.collect(),
             relaying: self.relay.status(),
             relayed: self.shared.relayed.load(Ordering::Relaxed),
-            forward: false,
-            forwarded: 0,
+            forward: self.published.forward,
+            forwarded: self.shared.forwarded.load(Ordering::Relaxed),
             unannounced: self.shared.unannounced.packets(),
             drops: drop_counts(self.shared.drops.snapshot()),
             counters: self.counters.as_ref().map(|counters| counters()).unwrap_or_default(),

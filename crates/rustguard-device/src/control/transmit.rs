@@ -6,16 +6,21 @@ use crate::{
     drops::DropReason,
     shared::peer::PeerShared,
     waiting::Waiting,
-    worker::seal::{self, Batch},
+    way::{Sender, Way},
+    worker::{
+        detour::Detour,
+        seal::{self, Batch, Ecn},
+    },
 };
 use rustguard_core::{
     ecn,
+    forward::Header,
     node::PeerId,
     session::{HEADER_LEN, OVERHEAD, Sealer},
 };
 use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{Endpoint, Network, Segments, Sent, Transmit};
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 /// Bytes of waiting packets that are sealed and sent together.
 const LOT: usize = 64 * 1024;
@@ -28,10 +33,10 @@ pub(super) enum Payload {
     Engine,
     /// A ping, which counts as data: somebody asked for it, and waits for the answer.
     Ping,
-    /// Where this node may be reached, or the answer to the peer's word on that.
-    Candidates,
-    /// A probe, for this endpoint and no other.
-    Probe(Endpoint),
+    /// A probe, or candidates: it goes this way and no other.
+    Probe(Way),
+    /// A message of another peer's session, for the relay, with the DS field of its datagram.
+    Forwarded(u8),
 }
 
 impl<B: Binder> Control<B> {
@@ -47,6 +52,61 @@ impl<B: Binder> Control<B> {
         let sent = network.send(datagram, &[Transmit { to, segments, ds }]);
         self.shared.drops.count(DropReason::SendFailed, sent.failed);
         sent
+    }
+
+    /// Sends a handshake message to where the message came from that it answers.
+    pub(super) fn reply(&mut self, to: Sender, datagram: &[u8]) {
+        match to {
+            Sender::Direct(endpoint) => {
+                self.transmit(endpoint, 0, datagram);
+            }
+            Sender::Through { relay, peer } => {
+                if let Some(peer) = self.peers.get(&peer).map(|entry| Arc::clone(&entry.shared)) {
+                    self.transmit_to(&peer, Way::Through(relay), 0, datagram);
+                }
+            }
+        }
+    }
+
+    /// Sends a message of a peer's session, this way. Returns whether it has left, or waits for a session with the relay.
+    pub(super) fn transmit_to(&mut self, peer: &PeerShared, way: Way, ds: u8, datagram: &[u8]) -> bool {
+        match way {
+            Way::Direct(endpoint) => {
+                let sent = self.transmit(endpoint, ds, datagram);
+                if sent.source_lost > 0 {
+                    peer.forget_source();
+                }
+                sent.sent > 0
+            }
+            Way::Through(relay) => self.transmit_through(peer, relay, ds, datagram),
+        }
+    }
+
+    /// Gives a message of a peer's session to the relay. Without a session with the relay, it waits for one, as packets do.
+    fn transmit_through(&mut self, peer: &PeerShared, relay: PeerId, ds: u8, datagram: &[u8]) -> bool {
+        let (Some(relay), Some(own)) =
+            (self.peers.get(&relay).map(|entry| Arc::clone(&entry.shared)), self.published.own_name)
+        else {
+            self.shared.dropped(peer, DropReason::NoEndpoint, 1);
+            return false;
+        };
+        if relay.through().is_some() {
+            self.shared.dropped(peer, DropReason::ForwardNoWay, 1);
+            return false;
+        }
+        let text = [&Header::new(peer.name, own).to_bytes()[..], datagram].concat();
+        if let Some(sealer) = relay.sealer.load_full().filter(|sealer| sealer.usable(now().instant)) {
+            self.seal_and_send(relay.id, &sealer, &text, Payload::Forwarded(ds));
+            return true;
+        }
+        if relay.way.load().is_none() && !relay.has_configured_endpoint.load(Ordering::Relaxed) {
+            self.shared.dropped(peer, DropReason::NoEndpoint, 1);
+            return false;
+        }
+        let dropped = relay.waiting.lock().push(&text, &self.shared.waiting_bytes);
+        self.shared.dropped(&relay, DropReason::StagingFull, dropped);
+        self.node.handshake_wanted(relay.id, now(), &mut rand::rng(), &mut self.actions);
+        true
     }
 
     /// Sends the packets that waited for the session, then gives the workers the sealer: their packets are newer.
@@ -65,6 +125,7 @@ impl<B: Binder> Control<B> {
     fn send_waiting(&mut self, peer: &PeerShared, sealer: &Sealer, waiting: &mut Waiting) {
         let now = now();
         let Some(network) = self.sockets.first() else { return };
+        let mut detour = Detour::default();
         while !waiting.is_empty() {
             if !sealer.usable(now.instant) {
                 // It was confirmed so late that it has just expired: the packets wait for another handshake.
@@ -85,13 +146,18 @@ impl<B: Binder> Control<B> {
             let Some(reserved) = sealer.reserve(now.instant, frames.len()) else {
                 return self.shared.dropped(peer, DropReason::StagingFull, frames.len());
             };
-            Batch { slab: &mut slab[..], transmits: &mut transmits, now: now.instant, shared: &self.shared }.seal_with(
-                sealer,
-                &reserved,
-                peer,
-                &mut frames,
-            );
+            let table = self.shared.table.load();
+            Batch {
+                slab: &mut slab[..],
+                transmits: &mut transmits,
+                detour: Some(&mut detour),
+                table: &table,
+                now: now.instant,
+                shared: &self.shared,
+            }
+            .seal_with(sealer, &reserved, peer, &mut frames, Ecn::Packets);
             seal::send(network, slab, &transmits, std::iter::once(peer), &self.shared);
+            detour.send(network, &table, &self.shared);
         }
     }
 
@@ -111,11 +177,15 @@ impl<B: Binder> Control<B> {
         let Some(entry) = self.peers.get_mut(&peer) else { return };
         let shared = Arc::clone(&entry.shared);
         let now = now();
-        let active = || shared.endpoint.load().as_deref().copied();
-        let Some(endpoint) = (if let Payload::Probe(to) = text { Some(to) } else { active() }) else {
+        let way = match text {
+            Payload::Probe(way) => Some(way),
+            Payload::Forwarded(_) => shared.endpoint().map(Way::Direct),
+            Payload::Keepalive | Payload::Engine | Payload::Ping => entry.way(),
+        };
+        let Some(way) = way else {
             return self.shared.dropped(&shared, DropReason::NoEndpoint, 1);
         };
-        if !matches!(text, Payload::Keepalive | Payload::Ping) {
+        if matches!(text, Payload::Engine | Payload::Probe(_)) {
             entry.overhead_tx += (packet.len() + OVERHEAD) as u64;
         }
         let Some(reserved) = sealer.reserve(now.instant, 1) else {
@@ -124,7 +194,7 @@ impl<B: Binder> Control<B> {
         if reserved.rekey {
             self.node.handshake_wanted(peer, now, &mut rand::rng(), &mut self.actions);
         }
-        let ds = ecn::of(packet);
+        let ds = if let Payload::Forwarded(ds) = text { ds } else { ecn::of(packet) };
         let mut slab = std::mem::take(&mut self.scratch);
         slab.clear();
         slab.resize(HEADER_LEN, 0);
@@ -132,15 +202,13 @@ impl<B: Binder> Control<B> {
         slab.resize(HEADER_LEN + packet.len() + TAG_LEN, 0);
         sealer.seal(&mut slab, &[Frame { offset: HEADER_LEN, len: packet.len(), counter: reserved.first }]);
         let bytes = slab.len() as u64;
-        if matches!(text, Payload::Keepalive | Payload::Candidates | Payload::Probe(_)) {
+        if matches!(text, Payload::Keepalive | Payload::Probe(_)) {
             // WireGuard expects no answer to these; a probe has its own.
             shared.activity.keepalive_sent(now.instant, bytes);
         } else if shared.activity.data_sent(now.instant, bytes) {
             self.active(peer);
         }
-        if self.transmit(endpoint, ds, &slab).source_lost > 0 {
-            shared.forget_source();
-        }
+        self.transmit_to(&shared, way, ds, &slab);
         self.scratch = slab;
     }
 }

@@ -9,7 +9,10 @@ use crate::{
     ping::PingError,
     shared::{peer::PeerShared, table::Table},
 };
-use rustguard_core::node::{AddPeerError, PeerConfig, PeerId};
+use rustguard_core::{
+    forward::Name,
+    node::{AddPeerError, PeerConfig, PeerId},
+};
 use std::sync::Arc;
 
 impl<B: Binder> Control<B> {
@@ -41,6 +44,10 @@ impl<B: Binder> Control<B> {
         }
         if let Some(on) = update.port_mapping {
             self.own_addresses.set_port_mapping(on, self.ports());
+        }
+        self.published.own_name = self.node.public_key().map(|key| Name::of(&key));
+        if let Some(forward) = update.forward {
+            self.published.forward = forward;
         }
         for peer in update.peers {
             self.update_peer(peer);
@@ -121,6 +128,7 @@ impl<B: Binder> Control<B> {
                 AllowedIpChange::Remove(net) => self.allowed.remove(net, peer),
                 AllowedIpChange::Add(net) => {
                     if let Some(before) = self.allowed.insert(net, peer) {
+                        self.set_own_address(before);
                         self.engine_peer(before);
                     }
                 }
@@ -135,6 +143,7 @@ impl<B: Binder> Control<B> {
             self.engine_host.set_role(peer, role);
         }
         if known.is_none() || update.replace_allowed_ips || !update.allowed_ips.is_empty() || update.role.is_some() {
+            self.set_own_address(peer);
             self.engine_peer(peer);
         }
         if let Some(name) = update.name
@@ -158,6 +167,14 @@ impl<B: Binder> Control<B> {
         if known.is_some() && !update.persistent_keepalive.is_keep() {
             let interval = update.persistent_keepalive.into_value();
             self.node.set_persistent_keepalive(peer, interval, now(), &mut rand::rng(), &mut self.actions);
+        }
+    }
+
+    /// Tells the workers which address is the peer's own: the first of its allowed IPs.
+    fn set_own_address(&self, peer: PeerId) {
+        if let Some(entry) = self.peers.get(&peer) {
+            let first = self.allowed.of(peer).first().map(|net| Arc::new(net.addr()));
+            entry.shared.own_address.store(first);
         }
     }
 
@@ -191,11 +208,22 @@ impl<B: Binder> Control<B> {
             shown: Default::default(),
         };
         self.published.peers.insert(peer, Arc::clone(&entry.shared));
+        let name = entry.shared.name;
+        if self.published.names.get(&name).is_some() || self.published.own_name == Some(name) {
+            tracing::warn!(
+                "nothing can be forwarded to or from the peer {}: another key has the same name towards relays; make another \
+                 key for one of them",
+                crate::key::abbreviate(&update.public_key)
+            );
+        } else {
+            self.published.names.insert(name, peer);
+        }
         if self.shared.filter.is_some() {
             self.published.keys.insert(update.public_key, peer);
         }
         self.peers.insert(peer, entry);
         self.emit(Event::PeerAdded { peer: update.public_key });
+        self.relay_added(&update.public_key);
         Some(peer)
     }
 
@@ -216,6 +244,11 @@ impl<B: Binder> Control<B> {
         if let Some(entry) = self.peers.remove(&peer) {
             self.published.peers.remove(&peer);
             self.published.keys.remove(&entry.shared.public_key);
+            if self.published.names.get(&entry.shared.name) == Some(&peer) {
+                self.published.names.remove(&entry.shared.name);
+            }
+            self.leave_relays(peer);
+            self.relay_removed(peer);
             // A worker that holds the old table for the rest of its batch must not seal any more, nor keep packets.
             let mut waiting = entry.shared.waiting.lock();
             entry.shared.sealer.store(None);

@@ -1,11 +1,12 @@
 //! What workers and control share of one peer: its sealer, its endpoint, its counters.
 
-use crate::{drops::PeerDrops, path_set::PathSet, shared::refused_source::RefusedSource, waiting::Waiting};
+use crate::{drops::PeerDrops, path_set::PathSet, shared::refused_source::RefusedSource, waiting::Waiting, way::Way};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use rustguard_core::{
     activity::Activity,
     allowed_ips::AllowedIps,
+    forward::Name,
     limit::{Bucket, Rate},
     node::PeerId,
     routing::{PeerRoutes, Role},
@@ -38,14 +39,18 @@ pub(crate) const ENGINE_PATH: usize = 1_280;
 pub(crate) struct PeerShared {
     pub(crate) id: PeerId,
     pub(crate) public_key: PublicKey,
+    /// The peer's name towards relays.
+    pub(crate) name: Name,
+    /// The first address of its allowed IPs, by which a relay finds the next hop to the peer.
+    pub(crate) own_address: ArcSwapOption<IpAddr>,
     /// The limits of what the peer may carry, for a device with a routing engine. Without one, the peer's allowed IPs are its routes.
     pub(crate) bounds: ArcSwapOption<Bounds>,
     /// Seals for the peer; `None` while there is no session. Replaced while [`waiting`](Self::waiting) is locked.
     pub(crate) sealer: ArcSwapOption<Sealer>,
     /// Packets that wait for a session. Locked by control, and by a worker that finds no usable sealer: see [`waiting`](crate::waiting).
     pub(crate) waiting: Mutex<Waiting>,
-    /// The endpoint in use. Only authenticated packets, configuration, name resolution and probes change it.
-    pub(crate) endpoint: ArcSwapOption<Endpoint>,
+    /// The way in use. Only authenticated packets, configuration, name resolution and probes change it.
+    pub(crate) way: ArcSwapOption<Way>,
     /// An endpoint is configured: it may become known even if it is not yet.
     pub(crate) has_configured_endpoint: AtomicBool,
     /// Our address that the peer was reached from until the kernel's route to it left that address's interface. It is not learned
@@ -83,10 +88,12 @@ impl PeerShared {
         Self {
             id,
             public_key,
+            name: Name::of(&public_key),
+            own_address: ArcSwapOption::empty(),
             bounds: ArcSwapOption::empty(),
             sealer: ArcSwapOption::empty(),
             waiting: Mutex::default(),
-            endpoint: ArcSwapOption::empty(),
+            way: ArcSwapOption::empty(),
             has_configured_endpoint: AtomicBool::new(false),
             abandoned_source: ArcSwapOption::empty(),
             path_set: ArcSwapOption::empty(),
@@ -104,46 +111,69 @@ impl PeerShared {
         }
     }
 
-    /// An authenticated packet of data came from `from`. The local port that is known stays while the peer does not move: a peer
+    /// The address in use; `None` where there is none, and where the way leads through a peer.
+    pub(crate) fn endpoint(&self) -> Option<Endpoint> {
+        self.way.load().as_deref().and_then(Way::endpoint).copied()
+    }
+
+    /// The relay in use.
+    pub(crate) fn through(&self) -> Option<PeerId> {
+        match self.way.load().as_deref() {
+            Some(Way::Through(relay)) => Some(*relay),
+            _ => None,
+        }
+    }
+
+    /// An authenticated packet of data came by `from`. The local port that is known stays while the peer does not move: a peer
     /// with several paths may send to several of our ports by turns. See [`handshake_at`](Self::handshake_at).
-    pub(crate) fn seen_at(&self, from: &Endpoint) -> LocationChange {
-        let known = self.endpoint.load();
-        if known.as_deref() == Some(from) || self.path_set.load().as_deref().is_some_and(|paths| paths.expects(from)) {
+    pub(crate) fn seen_at(&self, from: &Way) -> LocationChange {
+        let way = self.way.load();
+        if way.as_deref() == Some(from) || self.path_set.load().as_deref().is_some_and(|paths| paths.expects(from)) {
+            return LocationChange::None;
+        }
+        let Way::Direct(from) = from else {
+            self.way.store(Some(Arc::new(*from)));
+            return LocationChange::Endpoint;
+        };
+        let known = way.as_deref().and_then(Way::endpoint).copied();
+        if known.is_some_and(|known| known.remote == from.remote && known.local.is_some_and(|local| local.bound)) {
             return LocationChange::None;
         }
         if known
-            .as_deref()
-            .is_some_and(|known| known.remote == from.remote && known.local.is_some_and(|local| local.bound))
+            .is_some_and(|known| known.local_port != 0 && Endpoint { local_port: known.local_port, ..*from } == known)
         {
             return LocationChange::None;
         }
-        if known
-            .as_deref()
-            .is_some_and(|known| known.local_port != 0 && Endpoint { local_port: known.local_port, ..*from } == *known)
-        {
-            return LocationChange::None;
-        }
-        let moved = known.as_deref().is_none_or(|known| known.remote != from.remote);
+        let moved = known.is_none_or(|known| known.remote != from.remote);
         let abandoned = from.local.is_some() && self.abandoned_source.load().as_deref().copied() == from.local;
         let now = if abandoned { Endpoint { local: None, ..*from } } else { *from };
         if abandoned && !moved {
             return LocationChange::None;
         }
-        self.endpoint.store(Some(Arc::new(now)));
+        self.way.store(Some(Arc::new(now.into())));
         if moved { LocationChange::Endpoint } else { LocationChange::Source }
     }
 
-    /// An authenticated handshake message came from `from`: what we send leaves from the port to which it came.
-    pub(crate) fn handshake_at(&self, from: &Endpoint) -> LocationChange {
+    /// An authenticated handshake message came by `from`: what we send leaves from the port to which it came.
+    pub(crate) fn handshake_at(&self, from: &Way) -> LocationChange {
         let change = self.seen_at(from);
-        let known = self.endpoint.load();
-        if let Some(at) = known.as_deref()
-            && at.remote == from.remote
-            && at.local_port != from.local_port
-        {
-            self.endpoint.compare_and_swap(&known, Some(Arc::new(Endpoint { local_port: from.local_port, ..*at })));
+        if let Way::Direct(from) = from {
+            self.change_endpoint(|at| {
+                let other = at.remote == from.remote && at.local_port != from.local_port;
+                other.then_some(Endpoint { local_port: from.local_port, ..at })
+            });
         }
         change
+    }
+
+    /// Changes the address in use, in place of the one that was read only: the peer may move in the meantime.
+    fn change_endpoint(&self, change: impl FnOnce(Endpoint) -> Option<Endpoint>) {
+        let known = self.way.load();
+        if let Some(Way::Direct(at)) = known.as_deref()
+            && let Some(now) = change(*at)
+        {
+            self.way.compare_and_swap(&known, Some(Arc::new(now.into())));
+        }
     }
 
     /// Control handles the notice of another address of ours. The next change is told again.
@@ -154,10 +184,7 @@ impl PeerShared {
     /// Our address `local` is not used any more, unless the peer has been heard elsewhere since `asked`.
     pub(crate) fn abandon_source(&self, asked: &Endpoint, local: LocalAddr) {
         self.abandoned_source.store(Some(Arc::new(local)));
-        let known = self.endpoint.load();
-        if known.as_deref() == Some(asked) {
-            self.endpoint.compare_and_swap(&known, Some(Arc::new(Endpoint { local: None, ..*asked })));
-        }
+        self.change_endpoint(|at| (at == *asked).then_some(Endpoint { local: None, ..at }));
     }
 
     /// Our address `local` is right: it is learned again when the peer sends there.
@@ -183,24 +210,19 @@ impl PeerShared {
         self.bounds.load().as_deref().is_some_and(|bounds| bounds.role == Role::Client)
     }
 
+    /// Whether the peer takes part in the routing protocol of an engine.
+    pub(crate) fn is_router(&self) -> bool {
+        self.bounds.load().as_deref().is_some_and(|bounds| bounds.role == Role::Router)
+    }
+
     /// Forgets our address towards the peer, so that the kernel chooses one. A path that is bound to an interface stays bound.
     pub(crate) fn forget_source(&self) {
-        let known = self.endpoint.load();
-        if let Some(at) = known.as_deref()
-            && at.local.is_some_and(|local| !local.bound)
-        {
-            // Only in place of the endpoint that was read: the peer may have moved in the meantime.
-            self.endpoint.compare_and_swap(&known, Some(Arc::new(Endpoint { local: None, ..*at })));
-        }
+        self.change_endpoint(|at| at.local.is_some_and(|local| !local.bound).then_some(Endpoint { local: None, ..at }));
     }
 
     /// Forgets our address and our port towards the peer, because there are new sockets.
     pub(crate) fn forget_local(&self) {
-        let known = self.endpoint.load();
-        if let Some(at) = known.as_deref() {
-            let now = Endpoint { local: at.local.filter(|local| local.bound), local_port: 0, ..*at };
-            self.endpoint.compare_and_swap(&known, Some(Arc::new(now)));
-        }
+        self.change_endpoint(|at| Some(Endpoint { local: at.local.filter(|local| local.bound), local_port: 0, ..at }));
     }
 }
 
@@ -250,59 +272,73 @@ mod tests {
     fn a_handshake_chooses_our_port_and_data_does_not() {
         let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
         let to = |local_port| Endpoint { local_port, ..endpoint("192.0.2.1:1", Some("192.0.2.9")) };
-        let port = || peer.endpoint.load().as_deref().unwrap().local_port;
-        peer.endpoint.store(Some(Arc::new(endpoint("192.0.2.1:1", None))));
-        assert_eq!((peer.seen_at(&to(7)), port()), (LocationChange::Source, 7), "none was known");
-        assert_eq!((peer.seen_at(&to(8)), port()), (LocationChange::None, 7), "another path of the same peer");
-        assert_eq!((peer.handshake_at(&to(8)), port()), (LocationChange::None, 8));
+        let port = || peer.endpoint().unwrap().local_port;
+        peer.way.store(Some(Arc::new(endpoint("192.0.2.1:1", None).into())));
+        assert_eq!((peer.seen_at(&to(7).into()), port()), (LocationChange::Source, 7), "none was known");
+        assert_eq!((peer.seen_at(&to(8).into()), port()), (LocationChange::None, 7), "another path of the same peer");
+        assert_eq!((peer.handshake_at(&to(8).into()), port()), (LocationChange::None, 8));
         peer.forget_source();
-        assert_eq!(peer.endpoint.load().as_deref(), Some(&Endpoint { local: None, ..to(8) }));
+        assert_eq!(peer.endpoint(), Some(Endpoint { local: None, ..to(8) }));
         let moved = Endpoint { remote: "192.0.2.2:1".parse().unwrap(), ..to(7) };
-        assert_eq!((peer.seen_at(&moved), port()), (LocationChange::Endpoint, 7));
+        assert_eq!((peer.seen_at(&moved.into()), port()), (LocationChange::Endpoint, 7));
         peer.forget_local();
-        assert_eq!(peer.endpoint.load().as_deref(), Some(&Endpoint::new(moved.remote)));
+        assert_eq!(peer.endpoint(), Some(Endpoint::new(moved.remote)));
+    }
+
+    #[test]
+    fn a_peer_comes_through_a_relay_and_directly_again() {
+        let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
+        let (relayed, at) = (Way::Through(PeerId(9)), endpoint("192.0.2.1:1", Some("192.0.2.9")));
+        assert_eq!(peer.seen_at(&relayed), LocationChange::Endpoint);
+        assert_eq!((peer.seen_at(&relayed), peer.endpoint()), (LocationChange::None, None));
+        // None of these has anything to change.
+        peer.forget_source();
+        peer.forget_local();
+        assert_eq!(peer.through(), Some(PeerId(9)));
+        assert_eq!(peer.handshake_at(&at.into()), LocationChange::Endpoint);
+        assert_eq!((peer.endpoint(), peer.through()), (Some(at), None));
     }
 
     #[test]
     fn a_new_source_address_of_ours_is_kept_but_is_no_roaming() {
         let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", None)), LocationChange::Endpoint);
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9"))), LocationChange::Source);
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9"))), LocationChange::None);
-        assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.1:1", Some("192.0.2.9"))));
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), LocationChange::Endpoint);
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", None).into()), LocationChange::Endpoint);
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9")).into()), LocationChange::Source);
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.1:1", Some("192.0.2.9")).into()), LocationChange::None);
+        assert_eq!(peer.endpoint(), Some(endpoint("192.0.2.1:1", Some("192.0.2.9"))));
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9")).into()), LocationChange::Endpoint);
         peer.forget_source();
-        assert_eq!(peer.endpoint.load().as_deref(), Some(&endpoint("192.0.2.2:1", None)));
+        assert_eq!(peer.endpoint(), Some(endpoint("192.0.2.2:1", None)));
         // What leaves by an interface that was asked for goes on to.
         let local = LocalAddr { ip: "0.0.0.0".parse().unwrap(), interface: 7, bound: true };
         let bound = Endpoint { local: Some(local), ..endpoint("192.0.2.2:1", None) };
-        peer.endpoint.store(Some(Arc::new(bound)));
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), LocationChange::None);
+        peer.way.store(Some(Arc::new(bound.into())));
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9")).into()), LocationChange::None);
         peer.forget_source();
-        assert_eq!(peer.endpoint.load().as_deref(), Some(&bound));
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.3:1", None)), LocationChange::Endpoint);
+        assert_eq!(peer.endpoint(), Some(bound));
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.3:1", None).into()), LocationChange::Endpoint);
     }
 
     #[test]
     fn an_address_that_was_given_up_is_not_learned_again() {
         let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
         let [old, other] = ["192.0.2.9", "192.0.2.10"].map(|local| endpoint("192.0.2.1:1", Some(local)));
-        let known = || peer.endpoint.load().as_deref().copied().unwrap();
-        assert_eq!(peer.seen_at(&old), LocationChange::Endpoint);
+        let known = || peer.endpoint().unwrap();
+        assert_eq!(peer.seen_at(&old.into()), LocationChange::Endpoint);
         peer.abandon_source(&old, old.local.unwrap());
         assert_eq!(
-            (known(), peer.seen_at(&old), known().local),
+            (known(), peer.seen_at(&old.into()), known().local),
             (endpoint("192.0.2.1:1", None), LocationChange::None, None)
         );
         // From elsewhere, to the same address of ours.
-        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9"))), LocationChange::Endpoint);
+        assert_eq!(peer.seen_at(&endpoint("192.0.2.2:1", Some("192.0.2.9")).into()), LocationChange::Endpoint);
         assert_eq!(known(), endpoint("192.0.2.2:1", None));
-        assert_eq!((peer.seen_at(&other), known()), (LocationChange::Endpoint, other));
+        assert_eq!((peer.seen_at(&other.into()), known()), (LocationChange::Endpoint, other));
         // It has moved since the kernel was asked.
         peer.abandon_source(&old, old.local.unwrap());
         assert_eq!(known(), other);
         peer.restore_source(old.local.unwrap());
-        assert_eq!((peer.seen_at(&old), known()), (LocationChange::Source, old));
+        assert_eq!((peer.seen_at(&old.into()), known()), (LocationChange::Source, old));
     }
 
     #[test]
@@ -317,10 +353,10 @@ mod tests {
             });
             for n in 0..100_000_u32 {
                 let at = endpoint(&format!("192.0.2.1:{}", 1 + n % 60_000), Some("192.0.2.9"));
-                peer.seen_at(&at);
+                peer.seen_at(&at.into());
                 // Room for the other thread between the two.
                 std::hint::spin_loop();
-                if peer.endpoint.load().as_deref().map(|known| known.remote) != Some(at.remote) {
+                if peer.endpoint().map(|known| known.remote) != Some(at.remote) {
                     moving.store(false, Ordering::Relaxed);
                     panic!("move {n} was undone");
                 }

@@ -3,12 +3,16 @@
 use crate::{relay::RelayRule, sharded::Sharded, shared::peer::PeerShared};
 use rustguard_core::{
     flow,
+    forward::Name,
     node::PeerId,
     packet::IpHead,
     routing::{Routes, Target},
 };
 use rustguard_crypto::x25519::PublicKey;
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    net::IpAddr,
+    sync::{Arc, atomic::Ordering},
+};
 
 /// A snapshot of the forwarding decision.
 #[derive(Clone, Default)]
@@ -21,16 +25,31 @@ pub(crate) struct Table {
     pub(crate) keys: Sharded<PublicKey, PeerId>,
     /// What the workers pass from peer to peer without the host.
     pub(crate) relay_rule: RelayRule,
+    /// Name towards relays → peer.
+    pub(crate) names: Sharded<Name, PeerId>,
+    /// Our own name towards relays; `None` without a private key.
+    pub(crate) own_name: Option<Name>,
+    /// Whether sealed datagrams are forwarded between peers.
+    pub(crate) forward: bool,
 }
 
 impl Table {
     /// The peer that gets this packet; `None` when no peer does.
     pub(crate) fn next_hop(&self, head: &IpHead, bytes: &[u8]) -> Option<PeerId> {
-        match self.routes.target(head.destination)? {
+        self.hop(head.destination, || flow::hash(bytes, head))
+    }
+
+    /// The next hop for datagrams to the peer that has this address.
+    pub(crate) fn hop_to(&self, address: IpAddr, peer: PeerId) -> Option<PeerId> {
+        self.hop(address, || peer.0.into())
+    }
+
+    fn hop(&self, address: IpAddr, flow: impl FnOnce() -> u64) -> Option<PeerId> {
+        match self.routes.target(address)? {
             Target::Peer(peer) => Some(*peer),
-            Target::Several(hops) => hops.pick(flow::hash(bytes, head), |peer| {
-                self.peers.get(&peer).is_some_and(|peer| peer.usable.load(Ordering::Relaxed))
-            }),
+            Target::Several(hops) => {
+                hops.pick(flow(), |peer| self.peers.get(&peer).is_some_and(|peer| peer.usable.load(Ordering::Relaxed)))
+            }
             Target::Host | Target::Nobody => None,
         }
     }

@@ -1,12 +1,14 @@
 //! The channels from the workers to control, except for handshake messages: see [`handshakes`](crate::handshakes).
 
-use crate::shared::peer::{LocationChange, PeerShared};
+use crate::{
+    shared::peer::{LocationChange, PeerShared},
+    way::Way,
+};
 use rustguard_core::{
     node::PeerId,
     path_mtu,
     paths::{self, Candidates, Probe},
 };
-use rustguard_tun::Endpoint;
 use std::{io, net::IpAddr, sync::atomic::Ordering};
 use tokio::sync::mpsc;
 
@@ -44,7 +46,7 @@ pub(crate) struct ToControl {
     /// Packets for the routing engine.
     pub(crate) engine: mpsc::Sender<(PeerId, Box<[u8]>)>,
     /// Probes, and where they came from.
-    pub(crate) probes: mpsc::Sender<(PeerId, Endpoint, ProbeMessage)>,
+    pub(crate) probes: mpsc::Sender<(PeerId, Way, ProbeMessage)>,
     /// Peers that need a handshake, each at most once.
     handshake_requests: mpsc::UnboundedSender<PeerId>,
     /// Bounded by its senders: one [`Notice::Confirmed`] for each session, one [`Notice::Roamed`] on its way for each peer, one
@@ -56,7 +58,7 @@ pub(crate) struct ToControl {
 pub(crate) struct FromWorkers {
     pub(crate) routes: mpsc::Receiver<RouteQuestion>,
     pub(crate) engine: mpsc::Receiver<(PeerId, Box<[u8]>)>,
-    pub(crate) probes: mpsc::Receiver<(PeerId, Endpoint, ProbeMessage)>,
+    pub(crate) probes: mpsc::Receiver<(PeerId, Way, ProbeMessage)>,
     pub(crate) handshake_requests: mpsc::UnboundedReceiver<PeerId>,
     pub(crate) notices: mpsc::UnboundedReceiver<Notice>,
 }
@@ -174,6 +176,7 @@ impl ToControl {
 mod tests {
     use super::*;
     use rustguard_crypto::x25519::PublicKey;
+    use rustguard_tun::Endpoint;
     use std::sync::Arc;
 
     #[test]
@@ -182,7 +185,7 @@ mod tests {
         let peer = PeerShared::new(PeerId(1), PublicKey([1; 32]), Arc::default());
         for port in 1..1_000 {
             let from = Endpoint::new(([192, 0, 2, 1], port).into());
-            control.location_change(&peer, peer.seen_at(&from));
+            control.location_change(&peer, peer.seen_at(&from.into()));
         }
         assert!(matches!(from_workers.notices.try_recv(), Ok(Notice::Roamed(PeerId(1)))));
         assert!(from_workers.notices.try_recv().is_err());

@@ -58,6 +58,11 @@ impl<'a> Decision<'a> {
         Self { table, shared, last_source, last_decision, last_key }
     }
 
+    /// The table of the batch.
+    pub(super) fn table(&self) -> &'a Table {
+        self.table
+    }
+
     /// Whether `from` may send a packet with this source. Checked first: neither routing nor the filter sees a packet that fails.
     ///
     /// # Errors

@@ -1,6 +1,9 @@
 //! Relaying: a packet from one peer to another is sealed again in place and does not touch the host. Runs of datagrams stay runs.
 
-use super::seal::{self, Batch};
+use super::{
+    detour::Detour,
+    seal::{self, Batch, Ecn},
+};
 use crate::shared::{Shared, table::Table};
 use rustguard_core::{
     node::PeerId,
@@ -18,6 +21,7 @@ pub(super) struct RelayBatch {
     /// The packets, in the order they came; `peers[i]` gets `frames[i]`.
     frames: Vec<Frame>,
     transmits: Vec<Transmit>,
+    detour: Detour,
 }
 
 impl RelayBatch {
@@ -47,16 +51,24 @@ impl RelayBatch {
             return;
         }
         let mut frames = &mut *self.frames;
-        let mut batch = Batch { slab: &mut *slab, transmits: &mut self.transmits, now, shared };
+        let mut batch = Batch {
+            slab: &mut *slab,
+            transmits: &mut self.transmits,
+            detour: Some(&mut self.detour),
+            table,
+            now,
+            shared,
+        };
         for run in self.peers.chunk_by(|a, b| a == b) {
             let (these, rest) = frames.split_at_mut(run.len());
             frames = rest;
             if let Some(peer) = table.peers.get(&run[0]) {
-                batch.seal(peer, these);
+                batch.seal(peer, these, Ecn::Packets);
             }
         }
         let peers = self.peers.chunk_by(|a, b| a == b).filter_map(|run| table.peers.get(&run[0]));
         seal::send(network, slab, &self.transmits, peers.map(|peer| &**peer), shared);
+        self.detour.send(network, table, shared);
         shared.relayed.fetch_add(self.frames.len() as u64, Ordering::Relaxed);
         self.peers.clear();
         self.frames.clear();

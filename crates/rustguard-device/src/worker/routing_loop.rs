@@ -58,9 +58,9 @@ impl LoopDetector {
         for (&id, peer) in table.peers.iter() {
             let several = peer.path_set.load();
             let spread = several.iter().flat_map(|several| several.ends());
-            let active = peer.endpoint.load();
+            let active = peer.endpoint();
             // A packet says nothing about scopes.
-            let at = spread.chain(active.as_deref()).map(|at| SocketAddr::new(at.remote.ip(), at.remote.port()));
+            let at = spread.chain(&active).map(|at| SocketAddr::new(at.remote.ip(), at.remote.port()));
             self.peers.extend(at.map(|at| (at, id)));
         }
     }
@@ -184,7 +184,7 @@ mod tests {
             let (sealer, _) = testing::session(6 + n, Instant::from_nanos(0));
             peer.sealer.store(Some(Arc::new(sealer)));
             peer.handshake_index.store(70 + n, Ordering::Relaxed);
-            peer.endpoint.store(Some(Arc::new(Endpoint::new(at))));
+            peer.way.store(Some(Arc::new(Endpoint::new(at).into())));
             table.peers.insert(PeerId(n), Arc::new(peer));
             at
         });
@@ -257,10 +257,10 @@ mod tests {
         let (table, [_, second]) = peers(false);
         let mut loops = LoopDetector::default();
         let packet = packet(second, None, &message(DATA, 8));
-        table.peers[&PeerId(2)].endpoint.store(None);
+        table.peers[&PeerId(2)].way.store(None);
         let mut at = |nanos| loops.is_own(&packet, PeerId(1), &table, Instant::from_nanos(nanos), &shared);
         assert!(!at(0));
-        table.peers[&PeerId(2)].endpoint.store(Some(Arc::new(Endpoint::new(second))));
+        table.peers[&PeerId(2)].way.store(Some(Arc::new(Endpoint::new(second).into())));
         assert!(!at(999_999_999));
         assert!(at(1_000_000_000));
     }

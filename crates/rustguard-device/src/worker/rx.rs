@@ -2,28 +2,30 @@
 
 use super::{
     decision::{Decision, Outcome, is_for_all},
+    forward_batch::{ForwardBatch, Inner, View},
     lanes::Lanes,
     now,
     relay_batch::RelayBatch,
 };
 use crate::{
     drops::DropReason,
-    sessions::Session,
+    sessions::{Pinned, Session},
     shared::{
         Shared,
         peer::{ENGINE_PATH, PeerShared},
         to_control::{Notice, ProbeMessage},
     },
+    way::{Sender, Way},
 };
 use rustguard_core::{
-    ecn,
+    ecn, forward,
     packet::IpHead,
     session::{HEADER_LEN, OVERHEAD, Replay},
     time::Instant,
     wire::Kind,
 };
 use rustguard_crypto::aead::Frame;
-use rustguard_tun::{Endpoint, Network, Received, Span, TunQueue};
+use rustguard_tun::{Network, Received, Span, TunQueue};
 use std::{io, sync::atomic::Ordering};
 
 /// Runs of datagrams and frames in a usual batch. More cost an allocation, once.
@@ -34,17 +36,18 @@ const FRAMES: usize = 512;
 pub(super) struct Rx {
     slab: Box<[u8]>,
     received: Vec<Received>,
-    /// The run being collected: frames of one session from one endpoint, with one codepoint.
+    /// The run being collected: frames of one session that came one way, with one codepoint.
     frames: Vec<Frame>,
     opened: Vec<bool>,
     relay: RelayBatch,
+    forward: ForwardBatch,
 }
 
 /// What all frames of a run have in common.
 struct Run<'a> {
     session: &'a Session,
     index: u32,
-    from: Endpoint,
+    from: Sender,
     /// The ECN field of the datagrams' headers.
     ecn: u8,
 }
@@ -57,6 +60,7 @@ impl Rx {
             frames: Vec::with_capacity(FRAMES),
             opened: Vec::with_capacity(FRAMES),
             relay: RelayBatch::default(),
+            forward: ForwardBatch::default(),
         }
     }
 
@@ -79,12 +83,14 @@ impl Rx {
         let now = now();
         self.collect(lanes, &Decision::new(&table, shared), now, shared);
         self.relay.flush(&mut self.slab, network, &table, now, shared);
+        self.forward.flush(&mut self.slab, network, &table, now, shared);
         let refused = lanes.flush(&mut self.slab)?;
         shared.drops.count(DropReason::HostRefused, refused);
         result.map(|()| true)
     }
 
-    /// Sorts datagrams into runs of one session; opens each run when it ends.
+    /// Sorts datagrams into runs of one session; opens each run when it ends. Then the same for the messages in them that other peers
+    /// have forwarded.
     fn collect(&mut self, lanes: &mut Lanes<impl TunQueue>, decision: &Decision<'_>, now: Instant, shared: &Shared) {
         let sessions = shared.sessions.pin();
         let mut run: Option<Run<'_>> = None;
@@ -93,35 +99,64 @@ impl Rx {
             for piece in 0..segments.count {
                 let offset = segments.offset + piece * segments.stride;
                 let len = if piece + 1 == segments.count { segments.last_len } else { segments.len };
-                let datagram = &self.slab[offset..offset + len];
-                match Kind::of(datagram) {
-                    Some(Kind::Data { receiver, counter }) => {
-                        if !run.as_ref().is_some_and(|run| run.index == receiver && run.from == from && run.ecn == ecn)
-                        {
-                            if let Some(run) = run.take() {
-                                self.open(&run, lanes, decision, now, shared);
-                            }
-                            let Some(session) = sessions.get(receiver) else {
-                                shared.drops.count(DropReason::UnknownIndex, 1);
-                                continue;
-                            };
-                            run = Some(Run { session, index: receiver, from, ecn });
-                        }
-                        self.frames.push(Frame { offset: offset + HEADER_LEN, len: len - OVERHEAD, counter });
-                    }
-                    Some(_) => shared.handshakes.take(from, datagram, now, &shared.drops),
-                    None => match &shared.foreign {
-                        Some(foreign) if (foreign.recognises)(datagram) => {
-                            foreign.take(from, datagram, now, &shared.drops);
-                        }
-                        _ if datagram.is_empty() => shared.drops.count(DropReason::Empty, 1),
-                        _ => shared.drops.count(DropReason::Malformed, 1),
-                    },
-                }
+                let datagram = Inner { from: Sender::Direct(from), offset, len, ecn };
+                self.sort(datagram, &sessions, &mut run, lanes, decision, now, shared);
             }
+        }
+        if let Some(run) = run.take() {
+            self.open(&run, lanes, decision, now, shared);
+        }
+        // A message inside one of these would be for nobody: it is dropped where it is found.
+        for i in 0..self.forward.own.len() {
+            let datagram = self.forward.own[i];
+            self.sort(datagram, &sessions, &mut run, lanes, decision, now, shared);
         }
         if let Some(run) = run {
             self.open(&run, lanes, decision, now, shared);
+        }
+        self.forward.own.clear();
+    }
+
+    /// Puts a datagram into the run that it belongs to, or hands it to control.
+    #[expect(clippy::too_many_arguments, reason = "the state of a batch, from the one place that it is sorted in")]
+    #[inline]
+    fn sort<'s>(
+        &mut self,
+        Inner { from, offset, len, ecn }: Inner,
+        sessions: &'s Pinned<'_>,
+        run: &mut Option<Run<'s>>,
+        lanes: &mut Lanes<impl TunQueue>,
+        decision: &Decision<'_>,
+        now: Instant,
+        shared: &Shared,
+    ) {
+        let datagram = &self.slab[offset..offset + len];
+        match Kind::of(datagram) {
+            Some(Kind::Data { receiver, counter }) => {
+                if !run.as_ref().is_some_and(|run| run.index == receiver && run.from == from && run.ecn == ecn) {
+                    if let Some(run) = run.take() {
+                        self.open(&run, lanes, decision, now, shared);
+                    }
+                    let Some(session) = sessions.get(receiver) else {
+                        return shared.drops.count(DropReason::UnknownIndex, 1);
+                    };
+                    if let Sender::Through { peer, .. } = from
+                        && peer != session.peer.id
+                    {
+                        return shared.drops.count(DropReason::ForwardSender, 1);
+                    }
+                    *run = Some(Run { session, index: receiver, from, ecn });
+                }
+                self.frames.push(Frame { offset: offset + HEADER_LEN, len: len - OVERHEAD, counter });
+            }
+            Some(_) => shared.handshakes.take(from, datagram, now, &shared.drops),
+            None => match (&shared.foreign, from) {
+                (Some(foreign), Sender::Direct(from)) if (foreign.recognises)(datagram) => {
+                    foreign.take(from, datagram, now, &shared.drops);
+                }
+                _ if datagram.is_empty() => shared.drops.count(DropReason::Empty, 1),
+                _ => shared.drops.count(DropReason::Malformed, 1),
+            },
         }
     }
 
@@ -174,7 +209,7 @@ impl Rx {
             }
             // A probe tests a path. It does not say that the peer has moved.
             if elsewhere {
-                shared.control.location_change(peer, peer.seen_at(&run.from));
+                shared.control.location_change(peer, peer.seen_at(&run.from.way()));
             }
             if opener.rekey_on_receive(now) {
                 shared.control.want_handshake(peer);
@@ -190,12 +225,18 @@ impl Rx {
         for (frame, _) in self.frames.iter().zip(&self.opened).filter(|&(frame, &opened)| opened && frame.len > 0) {
             let packet = &self.slab[frame.offset..frame.offset + frame.len];
             let Some(head) = IpHead::parse(packet) else {
-                match ProbeMessage::parse(packet) {
-                    Some(probe) => {
-                        peer.overhead_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
-                        to_paths(peer, run.from, probe, now, shared);
+                if forward::is_forwarded(packet) {
+                    if let Sender::Through { .. } = run.from {
+                        shared.dropped(peer, DropReason::ForwardNested, 1);
+                    } else {
+                        let members = View { table: decision.table(), now };
+                        self.forward.take(&mut self.slab, peer, *frame, run.ecn, &members, shared);
                     }
-                    None => shared.dropped(peer, DropReason::NotIp, 1),
+                } else if let Some(probe) = ProbeMessage::parse(packet) {
+                    peer.overhead_rx.fetch_add((frame.len + OVERHEAD) as u64, Ordering::Relaxed);
+                    to_paths(peer, run.from.way(), probe, now, shared);
+                } else {
+                    shared.dropped(peer, DropReason::NotIp, 1);
                 }
                 continue;
             };
@@ -243,8 +284,8 @@ fn refused(peer: &PeerShared, reason: DropReason, head: &IpHead, now: Instant, s
 
 /// Hands a probe to control.
 #[cold]
-fn to_paths(from: &PeerShared, place: Endpoint, probe: ProbeMessage, now: Instant, shared: &Shared) {
-    if !from.may_probe(now) || shared.control.probes.try_send((from.id, place, probe)).is_err() {
+fn to_paths(from: &PeerShared, way: Way, probe: ProbeMessage, now: Instant, shared: &Shared) {
+    if !from.may_probe(now) || shared.control.probes.try_send((from.id, way, probe)).is_err() {
         shared.dropped(from, DropReason::ProbeLimit, 1);
     }
 }

@@ -1,8 +1,10 @@
 //! Sealing, for sending and relaying: a run of packets is sealed in place and becomes as few datagram runs as possible.
 
+use super::detour::Detour;
 use crate::{
     drops::DropReason,
-    shared::{Shared, peer::PeerShared, to_control::Notice},
+    shared::{Shared, peer::PeerShared, table::Table, to_control::Notice},
+    way::Way,
 };
 use rustguard_core::{
     ecn,
@@ -11,18 +13,30 @@ use rustguard_core::{
 };
 use rustguard_crypto::aead::{Frame, TAG_LEN};
 use rustguard_tun::{Endpoint, Network, Segments, Transmit};
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 /// Where runs of packets are sealed, and the list of the datagrams that they become.
 pub(crate) struct Batch<'a> {
     pub(crate) slab: &'a mut [u8],
     pub(crate) transmits: &'a mut Vec<Transmit>,
+    /// Where the datagrams for peers behind a relay are made; `None` for what must not be sealed for a relay once more.
+    pub(crate) detour: Option<&'a mut Detour>,
+    pub(crate) table: &'a Table,
     pub(crate) now: Instant,
     pub(crate) shared: &'a Shared,
 }
 
+/// The ECN fields of a run's datagrams.
+#[derive(Clone, Copy)]
+pub(crate) enum Ecn<'a> {
+    /// Those of the packets.
+    Packets,
+    /// One for each frame. The texts are no packets.
+    Given(&'a [u8]),
+}
+
 /// The sealer and counters from it, if it can still seal so many packets.
-fn usable(sealer: Option<&Sealer>, now: Instant, packets: usize) -> Option<(&Sealer, Reserved)> {
+pub(super) fn usable(sealer: Option<&Sealer>, now: Instant, packets: usize) -> Option<(&Sealer, Reserved)> {
     let sealer = sealer?;
     Some((sealer, sealer.reserve(now, packets)?))
 }
@@ -30,11 +44,16 @@ fn usable(sealer: Option<&Sealer>, now: Instant, packets: usize) -> Option<(&Sea
 impl Batch<'_> {
     /// Seals a run for `peer` and lists its datagrams. Packets without a session to seal them wait for one. Returns false when the
     /// peer's endpoint is not known: the packets are dropped, and counted.
-    pub(super) fn seal(&mut self, peer: &PeerShared, frames: &mut [Frame]) -> bool {
+    pub(crate) fn seal(&mut self, peer: &PeerShared, frames: &mut [Frame], ecn: Ecn<'_>) -> bool {
         let sealer = peer.sealer.load();
-        match usable(sealer.as_deref(), self.now, frames.len()) {
-            Some((sealer, reserved)) => self.seal_with(sealer, &reserved, peer, frames),
-            None => self.wait(peer, frames),
+        if let Some((sealer, reserved)) = usable(sealer.as_deref(), self.now, frames.len()) {
+            return self.seal_with(sealer, &reserved, peer, frames, ecn);
+        }
+        drop(sealer);
+        match self.wait(peer, frames) {
+            Wait::Kept => true,
+            Wait::NoEndpoint => false,
+            Wait::Session(sealer, reserved) => self.seal_with(&sealer, &reserved, peer, frames, ecn),
         }
     }
 
@@ -45,54 +64,66 @@ impl Batch<'_> {
         reserved: &Reserved,
         peer: &PeerShared,
         frames: &mut [Frame],
+        ecn: Ecn<'_>,
     ) -> bool {
-        let Self { slab, transmits, now, shared } = self;
         if reserved.rekey {
-            shared.control.want_handshake(peer);
+            self.shared.control.want_handshake(peer);
         }
-        let endpoint = peer.endpoint.load();
-        let Some(&endpoint) = endpoint.as_deref() else {
-            shared.dropped(peer, DropReason::NoEndpoint, frames.len());
-            return false;
-        };
         for (frame, counter) in frames.iter_mut().zip(reserved.first..) {
             frame.counter = counter;
         }
+        let way = peer.way.load();
+        match way.as_deref() {
+            Some(Way::Direct(endpoint)) => self.seal_direct(sealer, peer, *endpoint, frames, ecn),
+            Some(Way::Through(relay)) => return self.seal_through(sealer, peer, *relay, frames),
+            None => {
+                self.shared.dropped(peer, DropReason::NoEndpoint, frames.len());
+                return false;
+            }
+        }
+        true
+    }
+
+    fn seal_direct(&mut self, sealer: &Sealer, peer: &PeerShared, to: Endpoint, frames: &[Frame], ecn: Ecn<'_>) {
+        let Self { slab, transmits, now, shared, .. } = self;
         let path_set = peer.path_set.load();
         let spread = path_set.as_deref().filter(|path_set| path_set.spreads());
         let mut bytes = 0;
         // Listed before they are sealed: only the plaintext tells the flow.
-        for frame in &*frames {
+        for (n, frame) in frames.iter().enumerate() {
             let (offset, len) = (frame.offset - HEADER_LEN, HEADER_LEN + frame.len + TAG_LEN);
             bytes += len as u64;
             let packet = || &slab[frame.offset..frame.offset + frame.len];
-            let to = spread.and_then(|path_set| path_set.endpoint(packet(), *now)).unwrap_or(endpoint);
-            extend(transmits, to, ecn::of(packet()), offset, len);
+            let to = spread.and_then(|path_set| path_set.endpoint(packet(), *now)).unwrap_or(to);
+            let ds = match ecn {
+                Ecn::Packets => ecn::of(packet()),
+                Ecn::Given(given) => given[n],
+            };
+            extend(transmits, to, ds, offset, len);
         }
         sealer.seal(slab, frames);
         if peer.activity.data_sent(*now, bytes) {
             shared.control.notify(Notice::Activity(peer.id));
         }
-        true
     }
 
     /// Keeps packets until there is a session. Where none waited before, asks for a handshake. From then on one is under way, until
     /// control has sent the packets or dropped them.
     #[cold]
-    fn wait(&mut self, peer: &PeerShared, frames: &mut [Frame]) -> bool {
+    fn wait(&mut self, peer: &PeerShared, frames: &mut [Frame]) -> Wait {
         let shared = self.shared;
         let mut waiting = peer.waiting.lock();
         // There may be a session by now. Control has sent what waited before it published the sealer.
-        let sealer = peer.sealer.load();
-        if let Some((sealer, reserved)) = usable(sealer.as_deref(), self.now, frames.len()) {
-            drop(waiting);
-            return self.seal_with(sealer, &reserved, peer, frames);
+        if let Some(sealer) = peer.sealer.load_full()
+            && let Some(reserved) = sealer.reserve(self.now, frames.len())
+        {
+            return Wait::Session(sealer, reserved);
         }
         // No endpoint to send an initiation to, and no name that could still be resolved: only the peer can begin, and by then
         // these packets would be stale.
-        if peer.endpoint.load().is_none() && !peer.has_configured_endpoint.load(Ordering::Relaxed) {
+        if peer.way.load().is_none() && !peer.has_configured_endpoint.load(Ordering::Relaxed) {
             shared.dropped(peer, DropReason::NoEndpoint, frames.len());
-            return false;
+            return Wait::NoEndpoint;
         }
         let first = waiting.is_empty();
         let packets = frames.iter().map(|frame| &self.slab[frame.offset..frame.offset + frame.len]);
@@ -101,8 +132,18 @@ impl Batch<'_> {
         if first {
             shared.control.want_handshake(peer);
         }
-        true
+        Wait::Kept
     }
+}
+
+/// What has become of packets without a sealer.
+enum Wait {
+    /// They wait.
+    Kept,
+    /// They were dropped.
+    NoEndpoint,
+    /// There is a session by now.
+    Session(Arc<Sealer>, Reserved),
 }
 
 /// Sends what was sealed for `peers`. The kernel says how many datagrams of all it refused: they are counted for a peer where the
@@ -148,7 +189,6 @@ fn extend(transmits: &mut Vec<Transmit>, to: Endpoint, ds: u8, offset: usize, le
 mod tests {
     use super::*;
     use rustguard_core::node::PeerId;
-    use std::sync::Arc;
 
     /// A slab with packets of these bytes, 16 of each.
     fn packets(bytes: impl IntoIterator<Item = u8>) -> (Vec<u8>, Vec<Frame>) {
@@ -162,6 +202,19 @@ mod tests {
         (slab, frames)
     }
 
+    /// Seals a run without detours.
+    fn seal(
+        slab: &mut [u8],
+        transmits: &mut Vec<Transmit>,
+        shared: &Shared,
+        now: Instant,
+        peer: &PeerShared,
+        frames: &mut [Frame],
+    ) {
+        let table = Table::default();
+        Batch { slab, transmits, detour: None, table: &table, now, shared }.seal(peer, frames, Ecn::Packets);
+    }
+
     #[test]
     fn packets_without_a_session_wait_in_order_and_one_wish_is_told_for_all() {
         let (shared, mut inbox) = crate::shared::testing::shared(2);
@@ -169,7 +222,7 @@ mod tests {
         let now = Instant::from_nanos(0);
         let wait = |bytes: std::ops::Range<u8>| {
             let ((mut slab, mut frames), mut transmits) = (packets(bytes), Vec::new());
-            Batch { slab: &mut slab, transmits: &mut transmits, now, shared: &shared }.seal(&peer, &mut frames);
+            seal(&mut slab, &mut transmits, &shared, now, &peer, &mut frames);
             assert!(transmits.is_empty(), "there is no session");
         };
         wait(0..3);
@@ -202,7 +255,7 @@ mod tests {
     fn a_packet_that_meets_the_beginning_of_a_session_leaves_behind_what_waited() {
         let (shared, mut inbox) = crate::shared::testing::shared(2);
         let peer = PeerShared::new(PeerId(1), rustguard_crypto::x25519::PublicKey([1; 32]), Arc::default());
-        peer.endpoint.store(Some(Arc::new(Endpoint::new("192.0.2.1:1".parse().unwrap()))));
+        peer.way.store(Some(Arc::new(Endpoint::new("192.0.2.1:1".parse().unwrap()).into())));
         let now = Instant::from_nanos(1_000_000_000);
         let (sealer, _) = crate::shared::testing::session(7, now);
         std::thread::scope(|scope| {
@@ -210,7 +263,7 @@ mod tests {
             let waiting = peer.waiting.lock();
             let worker = scope.spawn(|| {
                 let ((mut slab, mut frames), mut transmits) = (packets(0..3), Vec::new());
-                Batch { slab: &mut slab, transmits: &mut transmits, now, shared: &shared }.seal(&peer, &mut frames);
+                seal(&mut slab, &mut transmits, &shared, now, &peer, &mut frames);
                 (frames[0].counter, transmits.len())
             });
             // Whether the worker waits for the lock by now or not, it must not be before these.
@@ -235,7 +288,7 @@ mod tests {
         let peer = PeerShared::new(PeerId(1), rustguard_crypto::x25519::PublicKey([1; 32]), Arc::default());
         peer.sealer.store(Some(Arc::new(sealer)));
         let place = |n| Address::new(([192, 0, 2, n], 1).into());
-        peer.endpoint.store(Some(Arc::new(Endpoint::new(place(9).remote))));
+        peer.way.store(Some(Arc::new(Endpoint::new(place(9).remote).into())));
         let share = |path, weight| (Share { path, weight }, place(path).into());
         let choice = Choice { spread: vec![share(3, 1), share(5, 3)], ..Choice::default() };
         peer.path_set.store(PathSet::new(&choice, &Arc::default()).map(Arc::new));
@@ -250,7 +303,7 @@ mod tests {
             frames.push(Frame { offset, len: 48, counter: 0 });
         }
         let mut transmits = Vec::new();
-        Batch { slab: &mut slab, transmits: &mut transmits, now, shared: &shared }.seal(&peer, &mut frames);
+        seal(&mut slab, &mut transmits, &shared, now, &peer, &mut frames);
         let mut paths = HashMap::new();
         for Transmit { to, segments, .. } in &transmits {
             for piece in segments.pieces() {

@@ -2,10 +2,11 @@
 
 use super::{
     decision::{Decision, Outcome, is_for_all},
+    detour::Detour,
     lanes::Lanes,
     now,
     routing_loop::{self, LoopDetector},
-    seal::{self, Batch},
+    seal::{self, Batch, Ecn},
     unreachable::Unreachable,
 };
 use crate::{
@@ -40,6 +41,7 @@ pub(super) struct Tx {
     frames: Vec<Frame>,
     runs: Vec<Run>,
     transmits: Vec<Transmit>,
+    detour: Detour,
     loops: LoopDetector,
     unreachable: Unreachable,
 }
@@ -58,6 +60,7 @@ impl Tx {
             frames: Vec::with_capacity(4 * BATCH),
             runs: Vec::with_capacity(BATCH),
             transmits: Vec::with_capacity(BATCH),
+            detour: Detour::default(),
             loops: LoopDetector::default(),
             unreachable: Unreachable::default(),
         }
@@ -109,6 +112,7 @@ impl Tx {
             self.seal(&table, lanes, shared)?;
             let peers = self.runs.iter().filter_map(|run| table.peers.get(&run.peer));
             seal::send(network, &self.slab, &self.transmits, peers.map(|peer| &**peer), shared);
+            self.detour.send(network, &table, shared);
         }
         if decision.is_filtered() {
             let refused = lanes.flush(&mut self.slab)?;
@@ -193,11 +197,12 @@ impl Tx {
     /// Seals run by run.
     fn seal(&mut self, table: &Table, lanes: &mut Lanes<impl TunQueue>, shared: &Shared) -> io::Result<()> {
         let now = now();
-        let mut batch = Batch { slab: &mut self.slab, transmits: &mut self.transmits, now, shared };
+        let (slab, transmits, detour) = (&mut self.slab, &mut self.transmits, Some(&mut self.detour));
+        let mut batch = Batch { slab, transmits, detour, table, now, shared };
         for run in &self.runs {
             let Some(peer) = table.peers.get(&run.peer) else { continue };
             let frames = &mut self.frames[run.frames.clone()];
-            if !batch.seal(peer, frames) {
+            if !batch.seal(peer, frames, Ecn::Packets) {
                 for frame in &*frames {
                     let packet = &batch.slab[frame.offset..frame.offset + frame.len];
                     if let Some(head) = IpHead::parse(packet) {

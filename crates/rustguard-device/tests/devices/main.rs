@@ -7,6 +7,7 @@ mod engine;
 mod fairness;
 mod faulty;
 mod filter;
+mod forward;
 mod network_change;
 mod one_kind;
 mod pair;

@@ -16,7 +16,7 @@ use rustguard_crypto::{
     x25519::{PublicKey, StaticSecret},
 };
 use rustguard_tun::{
-    Segments,
+    Endpoint, Segments,
     memory::{self, MemoryHost, MemoryNet, MemoryTun},
 };
 use std::{sync::Arc, time::Duration};
@@ -237,7 +237,7 @@ fn handshakes_of_proven_sources_pass_a_queue_full_of_others() {
     let [Action::SetScreen(Some(screen))] = &actions[..] else { panic!("{actions:?}") };
     lab.shared.handshakes.screen.store(Some(Arc::new(screen.clone())));
 
-    let from = "192.0.2.1:1".parse().unwrap();
+    let from: std::net::SocketAddr = "192.0.2.1:1".parse().unwrap();
     let mut maker = Maker::new(&WIREGUARD, &ours.public_key());
     let mut unproven = Initiation::build(1, &[9; 32], &[0; 48], &[0; 12], &[0; 16]);
     maker.sign(&mut unproven, MADE);

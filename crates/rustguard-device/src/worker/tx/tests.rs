@@ -126,7 +126,7 @@ fn batch_to(
         openers.push(opener);
         peer.sealer.store(Some(Arc::new(sealer)));
         let remote = ([192, 0, 2, 1], n as u16).into();
-        peer.endpoint.store(Some(Arc::new(Endpoint::new(remote))));
+        peer.way.store(Some(Arc::new(Endpoint::new(remote).into())));
         table.peers.insert(PeerId(n), Arc::new(peer));
         table.keys.insert(key, PeerId(n));
     }
@@ -178,9 +178,9 @@ fn the_host_hears_at_once_that_nobody_has_an_address() {
 fn the_host_hears_at_once_that_a_peer_is_nowhere() {
     for with_session in [true, false] {
         let change: fn(&Table) = match with_session {
-            true => |table| table.peers[&PeerId(1)].endpoint.store(None),
+            true => |table| table.peers[&PeerId(1)].way.store(None),
             false => |table| {
-                table.peers[&PeerId(1)].endpoint.store(None);
+                table.peers[&PeerId(1)].way.store(None);
                 table.peers[&PeerId(1)].sealer.store(None);
             },
         };

@@ -42,7 +42,7 @@ fn lab(filter: impl Fn(&Packet<'_>) -> Verdict + Send + Sync + 'static) -> (Lab,
             let (sealer, opener) = testing::session(INDEX, MADE);
             peer.sealer.store(Some(Arc::new(sealer)));
             let at: SocketAddr = format!("192.0.2.{n}:{n}").parse().unwrap();
-            peer.endpoint.store(Some(Arc::new(Endpoint::new(at))));
+            peer.way.store(Some(Arc::new(Endpoint::new(at).into())));
             ends.push((net.bind(at).unwrap(), opener));
             lab.table.peers.insert(PeerId(n), Arc::new(peer));
         }

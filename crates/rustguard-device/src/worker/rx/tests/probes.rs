@@ -1,7 +1,7 @@
 //! Probes are for control, and say nothing about where the peer is.
 
 use super::*;
-use crate::path_set::{PathSet, place};
+use crate::{path_set::PathSet, way::Way};
 use rustguard_core::paths::{Choice, Probe, Request, Version};
 
 const ASKED: Request = Request {
@@ -30,8 +30,11 @@ fn a_probe_goes_to_control_and_moves_nobody() {
     let probe = Probe::Request(ASKED);
     let asked = lab.sealed(&probe.to_bytes());
     assert_eq!(lab.receive(&[&asked], NOW), (vec![], vec![]));
-    assert_eq!(lab.inbox.from_workers.probes.try_recv().unwrap(), (PeerId(1), from(), ProbeMessage::Path(probe)));
-    assert!(peer(&lab).endpoint.load().is_none());
+    assert_eq!(
+        lab.inbox.from_workers.probes.try_recv().unwrap(),
+        (PeerId(1), from().into(), ProbeMessage::Path(probe))
+    );
+    assert!(peer(&lab).way.load().is_none());
     assert_eq!(peer(&lab).overhead_rx.load(Ordering::Relaxed), asked.len() as u64);
     // No answer is owed to it but its own.
     let notices: Vec<_> = std::iter::from_fn(|| lab.inbox.from_workers.notices.try_recv().ok()).collect();
@@ -39,7 +42,7 @@ fn a_probe_goes_to_control_and_moves_nobody() {
     // A packet in the same run does.
     let (asked, packet) = (lab.sealed(&probe.to_bytes()), lab.sealed(&packet(1)));
     lab.receive(&[&asked, &packet], NOW);
-    assert_eq!(peer(&lab).endpoint.load().as_deref(), Some(&from()));
+    assert_eq!(peer(&lab).endpoint(), Some(from()));
 }
 
 #[test]
@@ -83,15 +86,15 @@ fn a_peer_that_floods_with_probes_is_heard_as_often_as_they_can_be_worth() {
 fn a_peer_heard_by_a_known_path_has_not_moved() {
     let mut lab = Lab::new();
     let elsewhere = Endpoint::new("192.0.2.9:9".parse().unwrap());
-    peer(&lab).endpoint.store(Some(Arc::new(elsewhere)));
-    let choice = Choice { known: vec![place(&elsewhere), place(&from())], ..Choice::default() };
+    peer(&lab).way.store(Some(Arc::new(elsewhere.into())));
+    let choice = Choice { known: vec![Way::from(elsewhere).place(), Way::from(from()).place()], ..Choice::default() };
     peer(&lab).path_set.store(PathSet::new(&choice, &Arc::default()).map(Arc::new));
     let packet = lab.sealed(&packet(1));
     lab.receive(&[&packet], NOW);
-    assert_eq!(peer(&lab).endpoint.load().as_deref(), Some(&elsewhere));
-    let choice = Choice { known: vec![place(&elsewhere)], ..Choice::default() };
+    assert_eq!(peer(&lab).endpoint(), Some(elsewhere));
+    let choice = Choice { known: vec![Way::from(elsewhere).place()], ..Choice::default() };
     peer(&lab).path_set.store(PathSet::new(&choice, &Arc::default()).map(Arc::new));
     let packet = lab.sealed(&super::packet(1));
     lab.receive(&[&packet], NOW);
-    assert_eq!(peer(&lab).endpoint.load().as_deref(), Some(&from()));
+    assert_eq!(peer(&lab).endpoint(), Some(from()));
 }

@@ -1,0 +1,75 @@
+//! Ways through other peers: which peers have an endpoint that leads through which, and what becomes of it when the relay comes and
+//! goes.
+
+use super::{Control, timer::now};
+use crate::{binder::Binder, config::EndpointSpec, way::Way};
+use rustguard_core::{node::PeerId, paths::Place};
+use rustguard_crypto::x25519::PublicKey;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::atomic::Ordering::Relaxed,
+};
+
+/// By the relay's key, the peers that have an endpoint through it. The relay need not exist.
+#[derive(Default)]
+pub(super) struct Relays(HashMap<PublicKey, HashSet<PeerId>>);
+
+impl<B: Binder> Control<B> {
+    /// An endpoint leads through the peer with this key, if there is one.
+    pub(super) fn find_relay(&mut self, peer: PeerId, path: usize, relay: &PublicKey) {
+        self.relays.0.entry(*relay).or_default().insert(peer);
+        self.shared.has_detours.store(true, Relaxed);
+        if let Some(relay) = self.node.peer_by_key(relay).filter(|relay| *relay != peer) {
+            self.found_place(peer, path, Place::Peer(relay));
+        }
+    }
+
+    /// The peer has other endpoints, or is removed.
+    pub(super) fn leave_relays(&mut self, peer: PeerId) {
+        if !self.relays.0.is_empty() {
+            self.relays.0.retain(|_, peers| {
+                peers.remove(&peer);
+                !peers.is_empty()
+            });
+        }
+    }
+
+    /// A peer was added: those behind it have a way.
+    pub(super) fn relay_added(&mut self, relay: &PublicKey) {
+        let behind: Vec<_> = self.relays.0.get(relay).into_iter().flatten().copied().collect();
+        for peer in behind {
+            let Some(entry) = self.peers.get(&peer) else { continue };
+            let is_it = |spec: &EndpointSpec| matches!(spec, EndpointSpec::Peer(key) if key == relay);
+            let paths: Vec<_> =
+                (0..entry.endpoints.len()).filter(|path| is_it(&entry.endpoints[*path].spec.endpoint)).collect();
+            let waits = !entry.shared.waiting.lock().is_empty();
+            for path in paths {
+                self.find_relay(peer, path, relay);
+            }
+            if waits {
+                // Initiations went nowhere.
+                self.node.handshake_now(peer, now(), &mut rand::rng(), &mut self.actions);
+            }
+        }
+    }
+
+    /// A peer was removed: whoever was behind it, by configuration or because it was heard there, has no way any more.
+    pub(super) fn relay_removed(&mut self, relay: PeerId) {
+        if !self.shared.has_detours.load(Relaxed) {
+            return;
+        }
+        let place = Place::Peer(relay);
+        let peers: Vec<_> = self.peers.keys().copied().collect();
+        for peer in peers {
+            let Some(entry) = self.peers.get_mut(&peer) else { continue };
+            let lost = entry.way() == Some(Way::Through(relay));
+            if lost {
+                entry.shared.way.store(None);
+            }
+            if let Some(peer_paths) = &mut entry.paths {
+                peer_paths.paths.lose(place, now().instant);
+                self.paths_changed(peer);
+            }
+        }
+    }
+}

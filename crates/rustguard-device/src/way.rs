@@ -1,0 +1,127 @@
+//! How the datagrams of a peer's sessions travel: to an address, or through another peer.
+
+use rustguard_core::{
+    cookie::Origin,
+    node::PeerId,
+    paths::{Address, Place},
+};
+use rustguard_tun::{Endpoint, LocalAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A way to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Way {
+    /// To an address.
+    Direct(Endpoint),
+    /// Through this peer, the relay, which forwards: see [`rustguard_core::forward`].
+    Through(PeerId),
+}
+
+impl Way {
+    /// The address; `None` for a way through a peer.
+    pub(crate) fn endpoint(&self) -> Option<&Endpoint> {
+        match self {
+            Self::Direct(endpoint) => Some(endpoint),
+            Self::Through(_) => None,
+        }
+    }
+
+    /// The form of [`rustguard_core::paths`]. A received datagram has its interface. A datagram to be sent has an interface only if
+    /// it is bound to it.
+    pub(crate) fn place(&self) -> Place {
+        match self {
+            Self::Through(relay) => Place::Peer(*relay),
+            Self::Direct(endpoint) => Place::Address(Address {
+                remote: endpoint.remote,
+                local: endpoint.local.map(|local| local.ip),
+                interface: endpoint.local.map_or(0, |local| local.interface),
+            }),
+        }
+    }
+}
+
+impl From<Endpoint> for Way {
+    fn from(endpoint: Endpoint) -> Self {
+        Self::Direct(endpoint)
+    }
+}
+
+impl From<Place> for Way {
+    fn from(place: Place) -> Self {
+        match place {
+            Place::Address(address) => Self::Direct(endpoint(address)),
+            Place::Peer(relay) => Self::Through(relay),
+        }
+    }
+}
+
+/// Converts an address to the form of the sockets.
+pub(crate) fn endpoint(address: Address) -> Endpoint {
+    let Address { remote, local, interface } = address;
+    let local = match (local, interface) {
+        (None, 0) => None,
+        (None, interface) => {
+            let any = if remote.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+            Some(LocalAddr { ip: any, interface, bound: true })
+        }
+        (Some(ip), interface) => Some(LocalAddr { ip, interface, bound: interface != 0 }),
+    };
+    Endpoint { local, ..Endpoint::new(remote) }
+}
+
+/// Where a handshake message came from, and where what answers it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// An address.
+    Direct(Endpoint),
+    /// A relay has forwarded it.
+    Through {
+        /// The relay.
+        relay: PeerId,
+        /// The peer that it is from, by the word of the relay.
+        peer: PeerId,
+    },
+}
+
+impl Sender {
+    /// The way on which it came.
+    pub(crate) fn way(&self) -> Way {
+        match *self {
+            Self::Direct(endpoint) => Way::Direct(endpoint),
+            Self::Through { relay, .. } => Way::Through(relay),
+        }
+    }
+
+    /// What a cookie proves, and limits are for.
+    pub(crate) fn origin(&self) -> Origin {
+        match *self {
+            Self::Direct(endpoint) => Origin::Address(endpoint.remote),
+            Self::Through { relay, peer } => Origin::Peer { relay, peer },
+        }
+    }
+}
+
+impl From<Endpoint> for Sender {
+    fn from(endpoint: Endpoint) -> Self {
+        Self::Direct(endpoint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_binds_and_a_place_without_one_leaves_it_to_the_routes() {
+        let remote = "192.0.2.1:1".parse().unwrap();
+        let ip = "192.0.2.9".parse().unwrap();
+        let local = Some(ip);
+        assert_eq!(endpoint(Address { remote, local: None, interface: 0 }).local, None);
+        let bound = endpoint(Address { remote, local: None, interface: 3 }).local.unwrap();
+        assert_eq!(bound, LocalAddr { ip: Ipv4Addr::UNSPECIFIED.into(), interface: 3, bound: true });
+        let sticky = endpoint(Address { remote, local, interface: 0 });
+        assert_eq!(sticky.local, Some(LocalAddr { ip, interface: 0, bound: false }));
+        assert_eq!(Way::from(sticky).place(), Address { remote, local, interface: 0 }.into());
+        assert_eq!(Way::from(Place::Peer(PeerId(7))).place(), Place::Peer(PeerId(7)));
+    }
+}

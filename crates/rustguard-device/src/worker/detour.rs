@@ -1,0 +1,103 @@
+//! Sealing for peers behind a relay: the run is copied to a slab with room for two layers, sealed for the peer, and then for the relay.
+//!
+//! Only peers whose way leads through another pay for the copy. A run stays a run: its datagrams lie side by side, at an equal stride.
+
+use super::seal::{self, Batch, Ecn};
+use crate::{
+    drops::DropReason,
+    shared::{Shared, peer::PeerShared, table::Table, to_control::Notice},
+};
+use rustguard_core::{
+    ecn,
+    forward::{self, Header},
+    node::PeerId,
+    session::{HEADER_LEN, OVERHEAD, Sealer},
+};
+use rustguard_crypto::aead::{Frame, TAG_LEN};
+use rustguard_tun::{Network, Transmit};
+
+/// Bytes before the text of a packet: the relay's transport header, the header of forwarding, the peer's transport header.
+const BEFORE: usize = HEADER_LEN + forward::HEADER_LEN + HEADER_LEN;
+/// Bytes behind it: two tags.
+const BEHIND: usize = 2 * TAG_LEN;
+
+/// Datagrams that leave through relays. It keeps its memory between batches.
+#[derive(Default)]
+pub(crate) struct Detour {
+    slab: Vec<u8>,
+    /// Where the next datagram goes.
+    end: usize,
+    /// The run that is sealed, and its ECN fields.
+    frames: Vec<Frame>,
+    ecn: Vec<u8>,
+    transmits: Vec<Transmit>,
+    relays: Vec<PeerId>,
+}
+
+impl Batch<'_> {
+    /// Seals a run for `peer`, and then for its relay. Returns false when there is no way to the relay: the packets are dropped, and
+    /// counted.
+    pub(super) fn seal_through(&mut self, sealer: &Sealer, peer: &PeerShared, relay: PeerId, frames: &[Frame]) -> bool {
+        let Self { slab, table, now, shared, .. } = self;
+        let refused = |reason| {
+            shared.dropped(peer, reason, frames.len());
+            false
+        };
+        let (Some(relay), Some(own)) = (table.peers.get(&relay), table.own_name) else {
+            return refused(DropReason::NoEndpoint);
+        };
+        let Some(detour) = self.detour.as_deref_mut().filter(|_| relay.through().is_none()) else {
+            return refused(DropReason::ForwardNoWay);
+        };
+        detour.copy(slab, frames);
+        sealer.seal(&mut detour.slab, &detour.frames);
+        let bytes = frames.iter().map(|frame| (frame.len + OVERHEAD) as u64).sum();
+        if peer.activity.data_sent(*now, bytes) {
+            shared.control.notify(Notice::Activity(peer.id));
+        }
+        detour.wrap(&Header::new(peer.name, own));
+        detour.relays.push(relay.id);
+        let Detour { slab, frames, ecn, transmits, .. } = detour;
+        Batch { slab, transmits, detour: None, table, now: *now, shared }.seal(relay, frames, Ecn::Given(ecn))
+    }
+}
+
+impl Detour {
+    /// Sends what was sealed, and forgets it.
+    pub(crate) fn send(&mut self, network: &mut impl Network, table: &Table, shared: &Shared) {
+        if !self.transmits.is_empty() {
+            let relays = self.relays.iter().filter_map(|relay| table.peers.get(relay));
+            seal::send(network, &self.slab, &self.transmits, relays.map(|relay| &**relay), shared);
+        }
+        self.end = 0;
+        self.transmits.clear();
+        self.relays.clear();
+    }
+
+    /// Copies the texts of a run, with room for both layers around each.
+    fn copy(&mut self, from: &[u8], frames: &[Frame]) {
+        self.frames.clear();
+        self.ecn.clear();
+        for &Frame { offset, len, counter } in frames {
+            let text = &from[offset..offset + len];
+            let at = self.end + BEFORE;
+            self.end = at + len + BEHIND;
+            if self.slab.len() < self.end {
+                self.slab.resize(self.end.next_power_of_two(), 0);
+            }
+            self.slab[at..at + len].copy_from_slice(text);
+            self.ecn.push(ecn::of(text));
+            self.frames.push(Frame { offset: at, len, counter });
+        }
+    }
+
+    /// Makes the sealed run the texts for the relay.
+    fn wrap(&mut self, header: &Header) {
+        let header = header.to_bytes();
+        for Frame { offset, len, .. } in &mut self.frames {
+            *offset -= forward::HEADER_LEN + HEADER_LEN;
+            *len += forward::HEADER_LEN + OVERHEAD;
+            self.slab[*offset..*offset + forward::HEADER_LEN].copy_from_slice(&header);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Forwarding: what a peer sends for another one goes on sealed, and what is for us is handled as if it had come by itself. See
+//! [`rustguard_core::forward`].
+//!
+//! The header is rewritten, and the text is sealed again, where it lies; runs stay runs. One datagram goes out for one that came in, of the
+//! same length. So no limit is needed: a member can make this relay send no more than it sends itself.
+
+use super::seal::{self, Batch, Ecn};
+use crate::{
+    drops::DropReason,
+    shared::{Shared, peer::PeerShared, table::Table},
+    way::Sender as Origin,
+};
+use rustguard_core::{
+    forward::{self, HEADER_LEN, Header, Members, Name, Refused, Sender, Step},
+    node::PeerId,
+    time::Instant,
+};
+use rustguard_crypto::aead::Frame;
+use rustguard_tun::{Network, Transmit};
+use std::sync::atomic::Ordering;
+
+/// The forwarded messages of a batch. It keeps its memory between batches.
+#[derive(Default)]
+pub(super) struct ForwardBatch {
+    /// What was decided last, and about what: the messages of a run have one header.
+    last: Option<(PeerId, Header, Step)>,
+    /// The texts that go on; `peers[i]` gets `frames[i]` with the ECN field `ecn[i]`.
+    peers: Vec<PeerId>,
+    frames: Vec<Frame>,
+    ecn: Vec<u8>,
+    transmits: Vec<Transmit>,
+    /// The messages for us.
+    pub(super) own: Vec<Inner>,
+}
+
+/// A message for us, inside a text that was opened.
+#[derive(Clone, Copy)]
+pub(super) struct Inner {
+    pub(super) from: Origin,
+    pub(super) offset: usize,
+    pub(super) len: usize,
+    /// The ECN field of the datagram.
+    pub(super) ecn: u8,
+}
+
+impl ForwardBatch {
+    /// Takes a text of `sender`'s.
+    pub(super) fn take(
+        &mut self,
+        slab: &mut [u8],
+        sender: &PeerShared,
+        frame: Frame,
+        ecn: u8,
+        members: &View<'_>,
+        shared: &Shared,
+    ) {
+        let text = &mut slab[frame.offset..frame.offset + frame.len];
+        let step = match Header::parse(text) {
+            Some(header) => match self.last {
+                Some((peer, last, step)) if peer == sender.id && last == header => Ok(step),
+                _ => forward::decide(text, &sender_of(sender), members)
+                    .inspect(|step| self.last = Some((sender.id, header, *step))),
+            },
+            None => Err(Refused::Malformed),
+        };
+        match step {
+            Ok(Step::Next { to, header }) => {
+                text[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+                self.peers.push(to);
+                self.frames.push(frame);
+                self.ecn.push(ecn);
+            }
+            Ok(Step::Own { from }) => {
+                if !shared.has_detours.load(Ordering::Relaxed) {
+                    shared.has_detours.store(true, Ordering::Relaxed);
+                }
+                let from = Origin::Through { relay: sender.id, peer: from };
+                let (offset, len) = (frame.offset + HEADER_LEN, frame.len - HEADER_LEN);
+                self.own.push(Inner { from, offset, len, ecn });
+            }
+            Err(refused) => shared.dropped(sender, reason(refused), 1),
+        }
+    }
+
+    /// Seals what goes on, and sends it.
+    pub(super) fn flush(
+        &mut self,
+        slab: &mut [u8],
+        network: &mut impl Network,
+        table: &Table,
+        now: Instant,
+        shared: &Shared,
+    ) {
+        self.last = None;
+        if self.frames.is_empty() {
+            return;
+        }
+        let (mut frames, mut ecn) = (&mut *self.frames, &*self.ecn);
+        let mut batch = Batch { slab: &mut *slab, transmits: &mut self.transmits, detour: None, table, now, shared };
+        for run in self.peers.chunk_by(|a, b| a == b) {
+            let (these, rest) = frames.split_at_mut(run.len());
+            let (given, others) = ecn.split_at(run.len());
+            (frames, ecn) = (rest, others);
+            if let Some(peer) = table.peers.get(&run[0]) {
+                batch.seal(peer, these, Ecn::Given(given));
+            }
+        }
+        let peers = self.peers.chunk_by(|a, b| a == b).filter_map(|run| table.peers.get(&run[0]));
+        seal::send(network, slab, &self.transmits, peers.map(|peer| &**peer), shared);
+        shared.forwarded.fetch_add(self.frames.len() as u64, Ordering::Relaxed);
+        self.peers.clear();
+        self.frames.clear();
+        self.ecn.clear();
+        self.transmits.clear();
+    }
+}
+
+fn sender_of(peer: &PeerShared) -> Sender {
+    Sender { peer: peer.id, name: peer.name, router: peer.is_router() }
+}
+
+fn reason(refused: Refused) -> DropReason {
+    match refused {
+        Refused::Malformed => DropReason::ForwardMalformed,
+        Refused::Off => DropReason::ForwardOff,
+        Refused::Sender => DropReason::ForwardSender,
+        Refused::Unknown => DropReason::ForwardUnknown,
+        Refused::Relays => DropReason::ForwardLoop,
+        Refused::NoWay => DropReason::ForwardNoWay,
+    }
+}
+
+/// The peers, as a relay sees them in one batch.
+pub(super) struct View<'a> {
+    pub(super) table: &'a Table,
+    pub(super) now: Instant,
+}
+
+impl View<'_> {
+    /// A peer that a relay can send to: at an address.
+    fn direct(&self, id: PeerId) -> Option<&PeerShared> {
+        self.table.peers.get(&id).map(|peer| &**peer).filter(|peer| peer.endpoint().is_some())
+    }
+}
+
+impl Members for View<'_> {
+    fn own(&self) -> Option<Name> {
+        self.table.own_name
+    }
+
+    fn peer(&self, name: &Name) -> Option<PeerId> {
+        self.table.names.get(name).copied()
+    }
+
+    fn forwards(&self) -> bool {
+        self.table.forward
+    }
+
+    /// The peer itself, where it has a session. Then the next hop of a routing engine. At last the peer again: the text waits for a
+    /// session then.
+    fn next(&self, to: PeerId) -> Option<PeerId> {
+        let itself = self.direct(to);
+        let in_session =
+            |peer: &PeerShared| peer.sealer.load().as_deref().is_some_and(|sealer| sealer.usable(self.now));
+        if itself.is_some_and(in_session) {
+            return Some(to);
+        }
+        let address = self.table.peers.get(&to)?.own_address.load();
+        let hop = address.as_deref().and_then(|address| self.table.hop_to(*address, to));
+        hop.filter(|hop| *hop != to && self.direct(*hop).is_some()).or(itself.map(|peer| peer.id))
+    }
+}

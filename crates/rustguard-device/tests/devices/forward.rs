@@ -1,0 +1,210 @@
+//! Sessions through a peer, over in-memory transports: A – R – B, where A and B know no address of each other.
+
+use super::support::{LONG, Node, at, inner, key, packet};
+use rustguard_device::{Builder, Device, DropReason, EndpointSpec, PeerStatus, PeerUpdate, Update};
+use rustguard_tun::memory::MemoryNet;
+use std::time::Duration;
+
+const A: u8 = 1;
+const R: u8 = 2;
+const B: u8 = 3;
+
+/// The relay, and what it has on either side.
+struct Three {
+    net: MemoryNet,
+    a: Node,
+    r: Node,
+    b: Node,
+}
+
+fn start(net: &MemoryNet, n: u8) -> Node {
+    Node::start(net, n, builder())
+}
+
+fn builder() -> Builder {
+    Device::builder().mtu(1_360)
+}
+
+/// An update that adds node `n`, with its own address as the allowed IP.
+fn peer(n: u8) -> PeerUpdate {
+    PeerUpdate::new(key(n)).allowed_ip(std::net::IpAddr::from(inner(n)))
+}
+
+impl Node {
+    async fn has(&self, peer: PeerUpdate) {
+        self.device.update(Update::new().peer(peer)).await.unwrap();
+    }
+
+    async fn peer(&self, n: u8) -> PeerStatus {
+        let status = self.device.status().await.unwrap();
+        status.peers.into_iter().find(|peer| peer.public_key == key(n)).unwrap()
+    }
+
+    /// Waits until the peer is reached as `is` wants it.
+    async fn until(&self, n: u8, is: impl Fn(&PeerStatus) -> bool) {
+        let waited = async {
+            while !is(&self.peer(n).await) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        assert!(tokio::time::timeout(LONG, waited).await.is_ok(), "{:?}", self.peer(n).await);
+    }
+}
+
+impl Three {
+    async fn new(forward: bool) -> Self {
+        let net = MemoryNet::default();
+        let [a, b] = [A, B].map(|n| start(&net, n));
+        let r = Node::start(&net, R, builder().forward(forward));
+        for node in [&a, &b] {
+            node.has(peer(R).endpoint(at(R))).await;
+            r.has(peer(node.n)).await;
+        }
+        // B learns from A's first message where A is.
+        a.has(peer(B).endpoint(EndpointSpec::Peer(key(R)))).await;
+        b.has(peer(A)).await;
+        let three = Self { net, a, r, b };
+        three.meet(&three.b);
+        three
+    }
+
+    /// The relay knows by a packet where this node is.
+    fn meet(&self, node: &Node) {
+        let hello = packet(node.n, R, b"hello");
+        node.host.send(&hello).unwrap();
+        assert_eq!(self.r.next(), hello);
+    }
+
+    fn carries_both_ways(&self, count: usize) {
+        for n in 0..count {
+            let (there, back) = (packet(A, B, &[n as u8; 1_000]), packet(B, A, &[n as u8; 900]));
+            self.a.host.send(&there).unwrap();
+            assert_eq!(self.b.next(), there);
+            self.b.host.send(&back).unwrap();
+            assert_eq!(self.a.next(), back);
+        }
+    }
+
+    /// The relay's host has got nothing: its next packet is the one that is sent now.
+    fn nothing_reached_the_relay(&self) {
+        self.meet(&self.b);
+    }
+}
+
+#[tokio::test]
+async fn a_session_goes_through_a_peer_that_passes_it_on_unread() {
+    let three = Three::new(true).await;
+    three.carries_both_ways(100);
+    three.nothing_reached_the_relay();
+    for (node, other) in [(&three.a, B), (&three.b, A)] {
+        let status = node.peer(other).await;
+        assert_eq!((status.through, status.endpoint), (Some(key(R)), None), "{}", node.n);
+        assert_eq!(node.device.status().await.unwrap().drops, []);
+    }
+    let status = three.r.device.status().await.unwrap();
+    assert!(status.forward && status.forwarded >= 202, "{}", status.forwarded);
+    assert_eq!((status.relayed, &status.drops[..]), (0, &[][..]), "no packet of theirs was decrypted");
+}
+
+#[tokio::test]
+async fn a_peer_that_does_not_forward_drops_and_counts_what_it_should() {
+    let three = Three::new(false).await;
+    three.a.host.send(&packet(A, B, b"lost")).unwrap();
+    three.r.until_dropped(DropReason::ForwardOff, 1).await;
+    three.nothing_reached_the_relay();
+    assert_eq!(three.b.peer(A).await.handshakes, 0);
+    assert!(three.a.peer(B).await.last_handshake.is_none());
+    // It begins to, without a restart.
+    three.r.device.update(Update::new().forward(true)).await.unwrap();
+    three.a.device.handshake_now().await;
+    assert_eq!(three.b.next(), packet(A, B, b"lost"));
+    three.carries_both_ways(3);
+}
+
+#[tokio::test]
+async fn a_relay_that_comes_later_and_goes_again_is_a_way_meanwhile() {
+    let net = MemoryNet::default();
+    let [a, b] = [A, B].map(|n| start(&net, n));
+    let r = Node::start(&net, R, builder().forward(true));
+    b.has(peer(R).endpoint(at(R))).await;
+    b.has(peer(A)).await;
+    r.has(peer(A)).await;
+    r.has(peer(B).endpoint(at(B))).await;
+    a.has(peer(B).endpoint(EndpointSpec::Peer(key(R)))).await;
+    assert_eq!(a.peer(B).await.through, None);
+    a.host.send(&packet(A, B, b"waits")).unwrap();
+    a.has(peer(R).endpoint(at(R))).await;
+    assert_eq!(a.peer(B).await.through, Some(key(R)));
+    assert_eq!(b.next(), packet(A, B, b"waits"), "by handshakes with the relay, and through it");
+    let three = Three { net, a, r, b };
+    three.carries_both_ways(3);
+
+    // Both lose the way with the peer: the one that has it configured, and the one that has learned it.
+    for (node, other) in [(&three.a, B), (&three.b, A)] {
+        node.has(PeerUpdate::remove(key(R))).await;
+        let status = node.peer(other).await;
+        assert_eq!((status.through, status.endpoint), (None, None));
+        node.host.send(&packet(node.n, other, b"nowhere")).unwrap();
+        assert_eq!(node.next()[9], 1, "the host is told by ICMP");
+        node.has_dropped(DropReason::NoEndpoint, 1).await;
+    }
+    // The clock of initiations advances every 17 ms: an earlier one is a replay to the relay, and tried again after 5 s.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    three.a.has(peer(R).endpoint(at(R))).await;
+    three.b.has(peer(R).endpoint(at(R))).await;
+    three.meet(&three.b);
+    three.carries_both_ways(3);
+}
+
+#[tokio::test]
+async fn a_relay_that_was_restarted_is_a_way_again() {
+    let Three { net, a, r, b } = Three::new(true).await;
+    let three = Three { net, a, r, b };
+    three.carries_both_ways(3);
+    let Three { net, a, r, b } = three;
+    r.device.shutdown().await;
+    // Somebody who sends to it at the moment holds its address a little longer.
+    let free = async {
+        while net.bind(at(R)).is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, free).await.expect("its address is free");
+    let r = Node::start(&net, R, builder().forward(true));
+    for node in [&a, &b] {
+        r.has(peer(node.n).endpoint(at(node.n))).await;
+    }
+    let three = Three { net, a, r, b };
+    // The relay has no sessions. Both notice, as any WireGuard does; here they are told.
+    for node in [&three.a, &three.b] {
+        node.device.handshake_now().await;
+        node.until(R, |peer| peer.handshakes >= 2).await;
+    }
+    three.carries_both_ways(10);
+}
+
+#[tokio::test]
+async fn an_address_is_taken_when_the_peer_is_heard_there() {
+    let three = Three::new(true).await;
+    three.carries_both_ways(3);
+    three.a.has(peer(B).endpoint(at(B))).await;
+    assert_eq!(three.a.peer(B).await.endpoint, Some(at(B)));
+    three.carries_both_ways(3);
+    assert_eq!((three.b.peer(A).await.endpoint, three.b.peer(A).await.through), (Some(at(A)), None));
+    let forwarded = three.r.device.status().await.unwrap().forwarded;
+    three.carries_both_ways(3);
+    assert_eq!(three.r.device.status().await.unwrap().forwarded, forwarded);
+}
+
+#[tokio::test]
+async fn a_way_through_a_peer_that_is_itself_behind_one_carries_nothing() {
+    let three = Three::new(true).await;
+    three.carries_both_ways(1);
+    // A fourth, which A would reach through B.
+    three.a.has(peer(4).endpoint(EndpointSpec::Peer(key(B)))).await;
+    three.a.host.send(&packet(A, 4, b"too deep")).unwrap();
+    three.a.until_dropped(DropReason::ForwardNoWay, 1).await;
+    // Nor through itself.
+    three.a.has(peer(5).endpoint(EndpointSpec::Peer(key(5)))).await;
+    assert_eq!(three.a.peer(5).await.through, None);
+}
