@@ -201,11 +201,13 @@ fn a_way_through_a_peer() {
             let mut far = PeerConf::new(&Keypair::generate().expect("wg makes keys").public, "10.9.0.3/32");
             far.endpoint = Some(format!("via-peer {}", pair.conf_b.keys.public));
             pair.conf_a.peers.push(far);
+            pair.conf_a.lines.push("Forward = on".to_owned());
         };
         let (pair, _a, _b, file) = with(lab, through)?;
         let report = doctor(&pair.a, &file)?;
         report.names("fine", "mtu", &["the MTU of 1360 bytes", "second layer through a peer"])?;
         report.names("unknown", "relays", &["its file needs `Forward = on`"])?;
+        report.names("fine", "relays", &["between its peers: 0 so far"])?;
         report.only(&["peers"])?;
         pair.a.sh("ip link set wga mtu 1420")?;
         doctor(&pair.a, &file)?.names("warning", "mtu", &["1384 bytes only", "MTU = 1360"])

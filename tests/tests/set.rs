@@ -207,14 +207,14 @@ fn a_way_through_a_peer() {
         let read = || Ok::<_, anyhow::Error>(fs::read_to_string(&file)?);
         let set = |words: &[&str]| changed(&node, &[&["set", "wga"], words, &["--save"]].concat());
 
-        set(&["peer", &far.public, "name", "far", "allowed-ips", "10.8.7.0/24"])?;
+        set(&["forward", "on", "peer", &far.public, "name", "far", "allowed-ips", "10.8.7.0/24"])?;
         set(&["peer", "far", "endpoint", "192.0.2.7:1, via-peer office", "direct", "off"])?;
         let text = read()?;
         let section = format!(
             "# Name = far\n[Peer]\nPublicKey = {}\nAllowedIPs = 10.8.7.0/24\nEndpoint = 192.0.2.7:1, via-peer office\nDirect = off\n",
             far.public
         );
-        ensure!(text.ends_with(&section), "{text}");
+        ensure!(text.ends_with(&section) && text.contains("Forward      =   on\n"), "{text}");
         let json = rustguard(&node, &["show", "wga", "--json"])?.stdout;
         ensure!(json.contains(&format!("via-peer {}", office.public)), "{json}");
         rustguard(&node, &["check", &file.display().to_string()])?.says(&[])?;

@@ -3,6 +3,7 @@
 use super::{config::HostConfig, error::HostError, link::is_v6, netlink::Netlink};
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteMetric};
+use rustguard_core::{forward::HEADER_LEN, session::OVERHEAD as MESSAGE_OVERHEAD};
 use rustguard_device::kernel::{Family, MAIN_TABLE};
 use std::net::IpAddr;
 
@@ -10,12 +11,9 @@ use std::net::IpAddr;
 /// smaller. The larger value counts, because a peer may roam between the families.
 const OVERHEAD: u32 = 80;
 
-/// The header of a forwarded datagram, in bytes.
-const FORWARD_HEADER: u32 = 24;
-
 /// The same for a datagram that travels through a peer, in bytes. The inner message (32), behind the header of the forwarded
 /// datagram (24), is the text of a message to the relay (32), in an IPv6 and UDP datagram (48).
-pub(crate) const OVERHEAD_THROUGH_PEER: u32 = OVERHEAD + FORWARD_HEADER + 32;
+pub(crate) const OVERHEAD_THROUGH_PEER: u32 = OVERHEAD + (HEADER_LEN + MESSAGE_OVERHEAD) as u32;
 
 /// The MTU of Ethernet, for a host that has no route yet.
 pub(crate) const DEFAULT_PATH_MTU: u32 = 1500;
