@@ -223,9 +223,19 @@ impl Node {
 
     /// The number of packets of a named nftables counter (see [`Node::count`]).
     pub fn counted(&self, name: &str) -> Result<u64> {
+        self.counter(name, "packets")
+    }
+
+    /// The number of bytes of a named nftables counter, IP headers included.
+    pub fn counted_bytes(&self, name: &str) -> Result<u64> {
+        self.counter(name, "bytes")
+    }
+
+    fn counter(&self, name: &str, unit: &str) -> Result<u64> {
         let text = self.run(&["nft", "-j", "list", "counter", "inet", "lab", name])?;
         let json: serde_json::Value = serde_json::from_str(&text)?;
-        json.pointer("/nftables/1/counter/packets").and_then(serde_json::Value::as_u64).context("a counter of nft")
+        let number = json.pointer(&format!("/nftables/1/counter/{unit}"));
+        number.and_then(serde_json::Value::as_u64).context("a counter of nft")
     }
 
     /// Counts packets that match `rule` with nftables at `hook` (`input`, `output`, `forward`).

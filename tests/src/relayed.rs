@@ -1,0 +1,239 @@
+//! Two members of a small internet that reach each other through relays.
+//!
+//! ```text
+//!    a  inside 10.9.0.1 ── router ──┐          ┌── relay1  inside 10.9.1.1
+//!                                   ├── core ──┤
+//!    b  inside 10.9.0.2 ── router ──┘          └── relay2  inside 10.9.1.2
+//! ```
+//!
+//! All are peers of each other, except that relays do not know each other. The members have the addresses of the relays,
+//! which learn those of the members. The members have no addresses of each other, and do not look for any unless
+//! [`Relayed::look_for_direct_ways`] says so.
+use crate::{
+    Conf, Gaps, Host, INSIDE_A, INSIDE_B, Internet, Ip, Lab, Nat, Node, PeerConf, Program, Site, Tunnel, eventually,
+};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(60);
+const PORT: u16 = 51_820;
+/// The line that keeps members from looking for direct ways.
+const RELAYED_ONLY: &str = "Direct = off";
+
+/// Members, relays, and the network between them.
+pub struct Relayed {
+    /// The network.
+    pub internet: Internet,
+    /// The sites of `a` and `b`, called `home` and `office`; one site if both are at the same.
+    pub sites: Vec<Site>,
+    /// The members `a` and `b`.
+    pub members: [Speaker; 2],
+    /// The hosts and configurations of the relays `relay1` and so on.
+    pub relays: Vec<(Host, Speaker)>,
+}
+
+/// A node and the configuration of its tunnel.
+#[derive(Clone, Debug)]
+pub struct Speaker {
+    /// The name in the configurations of the others.
+    pub name: String,
+    /// The node.
+    pub node: Node,
+    /// The configuration, with the interface `wgNAME`. The first peer of a member is the other member, the next are the
+    /// relays.
+    pub conf: Conf,
+    /// The address inside.
+    pub inside: String,
+}
+
+/// The running tunnels.
+pub struct Running {
+    /// The tunnels of the members.
+    pub members: [Tunnel; 2],
+    /// The tunnels of the relays that run.
+    pub relays: Vec<Option<Tunnel>>,
+}
+
+impl Relayed {
+    /// Members at two sites, and so many relays. Starts nothing.
+    pub fn new(lab: &Lab, sites: [(Nat, Ip); 2], relays: u8) -> Result<Self> {
+        let mut internet = Internet::new(lab)?;
+        let hosts = hosts(lab, &mut internet, relays)?;
+        let mut made = Vec::new();
+        for (name, (nat, ip)) in ["home", "office"].into_iter().zip(sites) {
+            made.push(internet.site(lab, name, nat, ip, 1)?);
+        }
+        let members = [made[0].members[0].clone(), made[1].members[0].clone()];
+        let over_v6 = sites.map(|(_, ip)| ip == Ip::V6);
+        Self::with(internet, made, members, over_v6, hosts)
+    }
+
+    /// Both members at one site.
+    pub fn at_one_site(lab: &Lab, nat: Nat, relays: u8) -> Result<Self> {
+        let mut internet = Internet::new(lab)?;
+        let hosts = hosts(lab, &mut internet, relays)?;
+        let site = internet.site(lab, "home", nat, Ip::V4, 2)?;
+        let members = [site.members[0].clone(), site.members[1].clone()];
+        Self::with(internet, vec![site], members, [false; 2], hosts)
+    }
+
+    fn with(
+        internet: Internet,
+        sites: Vec<Site>,
+        nodes: [Node; 2],
+        over_v6: [bool; 2],
+        hosts: Vec<(Host, Speaker)>,
+    ) -> Result<Self> {
+        let [node_a, node_b] = nodes;
+        let mut relays = hosts;
+        let mut members =
+            [Speaker::new("a", node_a, INSIDE_A[0], PORT - 2)?, Speaker::new("b", node_b, INSIDE_B[0], PORT - 1)?];
+        let ways: Vec<String> = relays.iter().map(|(_, relay)| format!("via-peer {}", relay.name)).collect();
+        let [a, b] = &mut members;
+        let (peer_a, peer_b) = (a.peer(), b.peer());
+        for (this, other) in [(a, peer_b), (b, peer_a)] {
+            let mut peer = PeerConf { endpoint: Some(ways.join(", ")), ..other };
+            peer.lines.push(RELAYED_ONLY.to_owned());
+            this.conf.peers.push(peer);
+        }
+        for (member, v6) in members.iter_mut().zip(over_v6) {
+            for (host, relay) in &mut relays {
+                let at = if v6 { host.at_v6(PORT) } else { host.at(PORT) };
+                let mut peer = relay.peer();
+                peer.endpoint = Some(at.to_string());
+                // A relay reaches only those that it has a session with.
+                peer.persistent_keepalive = Some(25);
+                member.conf.peers.push(peer);
+                relay.conf.peers.push(member.peer());
+            }
+        }
+        Ok(Self { internet, sites, members, relays })
+    }
+
+    /// Lets both members look for direct ways to each other.
+    pub fn look_for_direct_ways(&mut self) {
+        for member in &mut self.members {
+            member.conf.peers[0].lines.retain(|line| line != RELAYED_ONLY);
+        }
+    }
+
+    /// Starts all, and waits until `a` reaches `b`.
+    pub fn start(&self, lab: &Lab) -> Result<Running> {
+        let relays = self.relays.iter().map(|(_, relay)| relay.start(lab).map(Some)).collect::<Result<_>>()?;
+        let [a, b] = &self.members;
+        let running = Running { members: [a.start(lab)?, b.start(lab)?], relays };
+        a.node.reaches(&b.inside, 20)?;
+        Ok(running)
+    }
+
+    /// Waits until `a` sends to `b` through this relay (from 0 on), or with `None` directly.
+    pub fn until_by(&self, relay: Option<usize>) -> Result<()> {
+        self.until(&format!("is reached by relay {relay:?}"), |peer| {
+            let through = peer["through"].as_str();
+            through == relay.map(|relay| self.relays[relay].1.conf.keys.public.as_str())
+        })
+    }
+
+    /// Waits until so many ways from `a` to `b` work, in use or in reserve.
+    pub fn until_ways(&self, ways: usize) -> Result<()> {
+        self.until(&format!("has {ways} ways"), |peer| {
+            let paths = peer["paths"].as_array().map(Vec::as_slice).unwrap_or_default();
+            paths.iter().filter(|path| path["state"] == "up").count() == ways
+        })
+    }
+
+    /// The relay, from 0 on, through which `a` sends to `b`.
+    pub fn used_relay(&self) -> Result<usize> {
+        let [a, b] = &self.members;
+        let peer = a.shown_peer(b)?;
+        let mut keys = self.relays.iter().map(|(_, relay)| relay.conf.keys.public.as_str());
+        keys.position(|key| peer["through"] == key).with_context(|| format!("a uses no relay: {peer}"))
+    }
+
+    /// Waits until what `a` shows of `b` is so.
+    fn until(&self, what: &str, is: impl Fn(&Value) -> bool) -> Result<()> {
+        let [a, b] = &self.members;
+        let mut last = Value::Null;
+        eventually(&format!("b {what}"), SOON, || {
+            last = a.shown_peer(b)?;
+            Ok(is(&last))
+        })
+        .with_context(|| last.to_string())
+    }
+
+    /// Echo requests from `a` to `b`, twenty a second.
+    pub fn traffic(&self) -> Result<Gaps> {
+        Gaps::start(&self.members[0].node, "traffic", &self.members[1].inside)
+    }
+}
+
+impl Speaker {
+    fn new(name: &str, node: Node, inside: &str, port: u16) -> Result<Self> {
+        let mut conf = Conf::new(&format!("wg{name}"))?;
+        conf.addresses = vec![format!("{inside}/32")];
+        conf.listen_port = Some(port);
+        Ok(Self { name: name.to_owned(), node, conf, inside: inside.to_owned() })
+    }
+
+    /// This node as a peer of another, without an endpoint.
+    pub fn peer(&self) -> PeerConf {
+        let mut peer = PeerConf::new(&self.conf.keys.public, &format!("{}/32", self.inside));
+        peer.lines = vec![format!("# Name = {}", self.name)];
+        peer
+    }
+
+    /// `rustguard up`.
+    pub fn start(&self, lab: &Lab) -> Result<Tunnel> {
+        Tunnel::start(lab, &self.node, Program::Subject, &self.conf)
+    }
+
+    /// Its peer in `rustguard show … --json`.
+    pub fn shown_peer(&self, peer: &Self) -> Result<Value> {
+        let shown = self.node.shown(&self.conf.interface)?;
+        let mut peers = shown["peers"].as_array().context("a list of peers")?.iter();
+        let found = peers.find(|shown| shown["public_key"] == peer.conf.keys.public.as_str());
+        found.cloned().with_context(|| format!("{} has no peer {}: {shown}", self.name, peer.name))
+    }
+}
+
+/// The relays of `Relayed`, which forward, without peers.
+fn hosts(lab: &Lab, internet: &mut Internet, relays: u8) -> Result<Vec<(Host, Speaker)>> {
+    let mut hosts = Vec::new();
+    for n in 1..=relays {
+        let name = format!("relay{n}");
+        let host = internet.host(lab, &name, Ip::Both)?;
+        let mut relay = Speaker::new(&name, host.node.clone(), &format!("10.9.1.{n}"), PORT)?;
+        relay.conf.lines = vec!["Forward = on".to_owned()];
+        hosts.push((host, relay));
+    }
+    Ok(hosts)
+}
+
+/// Four TCP streams at once, in the background.
+pub struct Streams {
+    server: crate::Process,
+    client: crate::Process,
+}
+
+impl Streams {
+    /// Starts them from `a` to `b` for so many seconds.
+    pub fn start(a: &Node, b: &Node, to: &str, seconds: u32) -> Result<Self> {
+        let mut server = b.spawn("iperf3", b.command("iperf3").args(["-s", "-1"]))?;
+        server.until("it listens", SOON, || Ok(b.sh("ss -Htln sport = 5201")?.contains("5201")))?;
+        let seconds = seconds.to_string();
+        let client = a.spawn("streams", a.command("iperf3").args(["-c", to, "-P", "4", "-t", &seconds, "-J"]))?;
+        Ok(Self { server, client })
+    }
+
+    /// Waits for their end, and checks that each has carried something.
+    pub fn all_carried(mut self) -> Result<()> {
+        let ended = self.client.ended(SOON)?;
+        ensure!(ended.success(), "the streams broke: {ended}");
+        let report: Value = serde_json::from_str(&ended.stderr)?;
+        let streams = report["end"]["streams"].as_array().context("iperf3's streams")?;
+        let carried: Vec<_> = streams.iter().map(|stream| stream["receiver"]["bytes"].as_u64()).collect();
+        ensure!(carried.len() == 4 && carried.iter().all(|&bytes| bytes > Some(100_000)), "{carried:?}");
+        self.server.ended(SOON).map(drop)
+    }
+}

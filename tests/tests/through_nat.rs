@@ -1,0 +1,271 @@
+//! Two members behind routers of every kind reach each other through relays that cannot read what they pass on.
+use anyhow::{Context as _, Result, ensure};
+use rustguard_tests::{Gaps, Ip, Lab, Nat, Relayed, Speaker, Streams, eventually, scenario_of_rustguard};
+use serde_json::Value;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// More bytes than that are no handshakes and probes.
+const MUCH: u64 = 100_000;
+
+fn forwarding<F: FnOnce(&Lab) -> Result<()>>(body: F) {
+    scenario_of_rustguard("ways through a peer", body);
+}
+
+/// Runs four streams for so many seconds.
+fn streams(relayed: &Relayed, seconds: u32) -> Result<Streams> {
+    let [a, b] = &relayed.members;
+    Streams::start(&a.node, &b.node, &b.inside, seconds)
+}
+
+/// Packets and streams go both ways, and the relay's host sees none of them.
+fn reached(lab: &Lab, relayed: &Relayed) -> Result<()> {
+    let _running = relayed.start(lab)?;
+    relayed.until_by(Some(0))?;
+    let [a, b] = &relayed.members;
+    b.node.reaches(&a.inside, 5)?;
+    streams(relayed, 1)?.all_carried()?;
+    let (_, relay) = &relayed.relays[0];
+    ensure!(relay.shown_peer(a)?["rx_bytes"].as_u64() > Some(MUCH), "{}", relay.shown_peer(a)?);
+    let to_host = format!("cat /sys/class/net/{}/statistics/rx_packets", relay.conf.interface);
+    ensure!(relay.node.sh(&to_host)?.trim() == "0", "the relay's host got packets");
+    Ok(())
+}
+
+fn between(lab: &Lab, a: Nat, b: Nat) -> Result<()> {
+    reached(lab, &Relayed::new(lab, [(a, Ip::V4), (b, Ip::V4)], 1)?)
+}
+
+#[test]
+fn random_ports_at_both_ends() {
+    forwarding(|lab| between(lab, Nat::FullyRandom, Nat::Random));
+}
+
+#[test]
+fn an_address_that_depends_on_the_endpoint() {
+    forwarding(|lab| between(lab, Nat::PerDestination, Nat::PortKept));
+}
+
+#[test]
+fn a_firewall_that_lets_udp_out_to_the_relay_only() {
+    forwarding(|lab| {
+        let relayed = Relayed::new(lab, [(Nat::UdpBlocked, Ip::V4), (Nat::UdpBlocked, Ip::V4)], 1)?;
+        for site in &relayed.sites {
+            site.admit(&relayed.relays[0].0)?;
+        }
+        reached(lab, &relayed)
+    });
+}
+
+#[test]
+fn one_has_only_ipv6_and_the_other_only_ipv4() {
+    forwarding(|lab| reached(lab, &Relayed::new(lab, [(Nat::Firewall, Ip::V6), (Nat::PortKept, Ip::V4)], 1)?));
+}
+
+#[test]
+fn both_behind_one_router() {
+    forwarding(|lab| {
+        let relayed = Relayed::at_one_site(lab, Nat::PortKept, 1)?;
+        relayed.sites[0].isolate()?;
+        reached(lab, &relayed)
+    });
+}
+
+/// Neither a router that forgets nor a new address outside ends a session or a stream.
+#[test]
+fn routers_forget_and_sites_move() {
+    forwarding(|lab| {
+        if !lab.has("conntrack", "conntrack")? {
+            return Ok(());
+        }
+        let mut relayed = Relayed::new(lab, [(Nat::FullyRandom, Ip::V4), (Nat::FullyRandom, Ip::V4)], 1)?;
+        let running = relayed.start(lab)?;
+        let mut traffic = relayed.traffic()?;
+        // Both send: a router that has forgotten a member lets nothing in before the member sends.
+        let [a, b] = &relayed.members;
+        let _back = Gaps::start(&b.node, "traffic-back", &a.inside)?;
+        let streams = streams(&relayed, 4)?;
+        let session =
+            |running: &rustguard_tests::Running| anyhow::Ok(running.members[0].dump()?.peers[0].latest_handshake);
+        let before = session(&running)?;
+        traffic.goes_on(10)?;
+        for site in &relayed.sites {
+            site.forget()?;
+        }
+        traffic.goes_on(10)?;
+        println!("both routers forgot: the longest gap so far is {:?}", traffic.longest());
+        let Relayed { internet, sites, .. } = &mut relayed;
+        for site in sites {
+            internet.move_site(site)?;
+        }
+        traffic.goes_on(10)?;
+        println!("both sites moved: the longest gap so far is {:?}", traffic.longest());
+        streams.all_carried()?;
+        ensure!(session(&running)? == before, "another session");
+        Ok(())
+    });
+}
+
+/// One relay ends, then the other is cut off without a word. What has gone through one goes on through the other.
+#[test]
+fn the_other_relay_takes_over() {
+    forwarding(|lab| {
+        let relayed = Relayed::new(lab, [(Nat::FullyRandom, Ip::V4), (Nat::PortKept, Ip::V4)], 2)?;
+        let mut running = relayed.start(lab)?;
+        // Both ways are known to work before one is lost.
+        relayed.until_ways(2)?;
+        let first = relayed.used_relay()?;
+        let mut traffic = relayed.traffic()?;
+        let streams = streams(&relayed, 6)?;
+        traffic.goes_on(10)?;
+        running.relays[first].take().context("the relay runs")?.crash()?;
+        relayed.until_by(Some(1 - first))?;
+        traffic.goes_on(10)?;
+        println!("a relay was killed: the longest gap so far is {:?}", traffic.longest());
+        streams.all_carried()?;
+        // It is started again, and takes over when the other is silent.
+        running.relays[first] = Some(relayed.relays[first].1.start(lab)?);
+        relayed.until_ways(2)?;
+        relayed.internet.unplug(&relayed.relays[1 - first].1.name)?;
+        relayed.until_by(Some(first))?;
+        traffic.goes_on(10)?;
+        println!("the other was cut off: the longest gap so far is {:?}", traffic.longest());
+        Ok(())
+    });
+}
+
+/// Waits until Babel has a next hop for this address.
+fn until_routed(relay: &Speaker, address: &str) -> Result<()> {
+    eventually(&format!("{} has a route to {address}", relay.name), SOON, || {
+        let ended = relay.node.end_of(relay.node.rustguard()?.args(["routes", &relay.conf.interface, "--json"]))?;
+        let routes: Value = serde_json::from_str(&ended.stdout).with_context(|| ended.to_string())?;
+        let mut routes = routes.as_array().context("a list of routes")?.iter();
+        let route = routes.find(|route| route["prefix"] == format!("{address}/32"));
+        Ok(route.and_then(|route| route["next_hops"].as_array()).is_some_and(|hops| !hops.is_empty()))
+    })
+}
+
+/// `a` is a client of one relay and `b` of the other. Babel says which way the relays forward.
+#[test]
+fn a_chain_of_two_relays() {
+    forwarding(|lab| {
+        let mut relayed = Relayed::new(lab, [(Nat::FullyRandom, Ip::V4), (Nat::FullyRandom, Ip::V4)], 2)?;
+        let [(host1, relay1), (host2, relay2)] = &mut relayed.relays[..] else { unreachable!("two relays") };
+        let routers = [(&*host2, relay2.peer()), (&*host1, relay1.peer())];
+        for (this, (host, mut router)) in [relay1, relay2].into_iter().zip(routers) {
+            this.conf.lines.push("Routing = babel".to_owned());
+            for client in &mut this.conf.peers {
+                client.lines.push("Role = client".to_owned());
+            }
+            router.allowed_ips = "10.9.0.0/16".to_owned();
+            router.endpoint = Some(host.at(51_820).to_string());
+            router.lines.push("Role = router".to_owned());
+            this.conf.peers.push(router);
+        }
+        // Each member has one relay only.
+        for (member, (kept, relay)) in relayed.members.iter_mut().zip([(1, "relay1"), (2, "relay2")]) {
+            let relays = member.conf.peers.split_off(1);
+            member.conf.peers[0].endpoint = Some(format!("via-peer {relay}"));
+            member.conf.peers.extend(relays.into_iter().nth(kept - 1));
+        }
+        let _relays = relayed.relays.iter().map(|(_, relay)| relay.start(lab)).collect::<Result<Vec<_>>>()?;
+        let _members = relayed.members.iter().map(|member| member.start(lab)).collect::<Result<Vec<_>>>()?;
+        let [a, b] = &relayed.members;
+        // Until then, handshakes are lost, and five seconds apart.
+        for ((_, relay), member) in relayed.relays.iter().zip([b, a]) {
+            until_routed(relay, &member.inside)?;
+        }
+        a.node.reaches(&b.inside, 20)?;
+        streams(&relayed, 1)?.all_carried()?;
+        for (member, (_, relay)) in [a, b].into_iter().zip(&relayed.relays) {
+            ensure!(relay.shown_peer(member)?["rx_bytes"].as_u64() > Some(MUCH), "{} is not used", relay.name);
+        }
+        Ok(())
+    });
+}
+
+/// The address is taken while it works, and the relay while it does not.
+#[test]
+fn the_direct_way_is_left_and_taken_again() {
+    forwarding(|lab| {
+        let mut relayed = Relayed::new(lab, [(Nat::PortKept, Ip::V4), (Nat::None, Ip::V4)], 1)?;
+        let direct = format!("{}:51819, via-peer relay1", relayed.sites[1].inside_v4(1));
+        relayed.members[0].conf.peers[0].endpoint = Some(direct);
+        let _running = relayed.start(lab)?;
+        relayed.until_by(None)?;
+        let mut traffic = relayed.traffic()?;
+        let streams = streams(&relayed, 5)?;
+        for round in 0..2 {
+            relayed.internet.block("home", "office")?;
+            relayed.until_by(Some(0))?;
+            traffic.goes_on(10)?;
+            println!("round {round}, blocked: the longest gap so far is {:?}", traffic.longest());
+            relayed.internet.unblock("home", "office")?;
+            relayed.until_by(None)?;
+            traffic.goes_on(10)?;
+            println!("round {round}, open again: the longest gap so far is {:?}", traffic.longest());
+        }
+        streams.all_carried()
+    });
+}
+
+#[test]
+fn a_peer_without_forward_forwards_nothing() {
+    forwarding(|lab| {
+        let mut relayed = Relayed::new(lab, [(Nat::PortKept, Ip::V4), (Nat::PortKept, Ip::V4)], 1)?;
+        relayed.relays[0].1.conf.lines.clear();
+        let (_, relay) = &relayed.relays[0];
+        let _relay = relay.start(lab)?;
+        let _members = relayed.members.each_ref().map(|member| member.start(lab));
+        let [a, b] = &relayed.members;
+        for member in [a, b] {
+            member.node.reaches(&relay.inside, 10)?;
+        }
+        a.node.does_not_reach(&b.inside)?;
+        let dropped = relay.node.shown(&relay.conf.interface)?["dropped"].clone();
+        ensure!(dropped["forward_off"].as_u64() > Some(0), "{dropped}");
+        Ok(())
+    });
+}
+
+/// Members that have only a way through a relay find a direct one by themselves, and use it under streams. When it is
+/// blocked they are relayed again, and come back to it.
+fn becomes_direct(lab: &Lab, mut relayed: Relayed) -> Result<()> {
+    relayed.look_for_direct_ways();
+    let _running = relayed.start(lab)?;
+    relayed.until_by(None)?;
+    let mut traffic = relayed.traffic()?;
+    streams(&relayed, 1)?.all_carried()?;
+    if relayed.sites.len() == 2 {
+        relayed.internet.block("home", "office")?;
+        relayed.until_by(Some(0))?;
+        traffic.goes_on(10)?;
+        println!("blocked: the longest gap so far is {:?}", traffic.longest());
+        relayed.internet.unblock("home", "office")?;
+        relayed.until_by(None)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn routers_that_keep_ports_are_passed_directly() {
+    forwarding(|lab| becomes_direct(lab, Relayed::new(lab, [(Nat::PortKept, Ip::V4), (Nat::PortKept, Ip::V4)], 1)?));
+}
+
+#[test]
+fn a_full_cone_is_passed_directly_from_random_ports() {
+    forwarding(|lab| becomes_direct(lab, Relayed::new(lab, [(Nat::FullCone, Ip::V4), (Nat::FullyRandom, Ip::V4)], 1)?));
+}
+
+#[test]
+fn firewalls_are_passed_directly_over_ipv6() {
+    forwarding(|lab| {
+        becomes_direct(lab, Relayed::new(lab, [(Nat::FullyRandom, Ip::Both), (Nat::Random, Ip::Both)], 1)?)
+    });
+}
+
+#[test]
+fn members_at_one_site_find_each_other() {
+    forwarding(|lab| becomes_direct(lab, Relayed::at_one_site(lab, Nat::FullyRandom, 1)?));
+}
