@@ -1,0 +1,17 @@
+//! Ways through a relay, sealed and decrypted. See `rustguard_benches::direct`.
+//!
+//! ```text
+//! cargo bench -p rustguard-benches --bench direct
+//! cargo bench -p rustguard-benches --bench direct -- --help
+//! ```
+
+use clap::Parser as _;
+use rustguard_benches::direct::{self, Options};
+
+fn main() -> anyhow::Result<()> {
+    let options = Options::parse();
+    rustguard_tests::isolated(direct::programs, |lab| {
+        println!("{}", direct::run(lab, &options)?);
+        Ok(())
+    })
+}

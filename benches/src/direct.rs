@@ -1,0 +1,162 @@
+//! Ways through a relay: what passing on sealed datagrams costs beside decrypting and sealing them again, and how long
+//! a tunnel is silent when it loses a way.
+//!
+//! Two members, the relays, and the routers between them are namespaces of this machine, which runs all of it. The
+//! ratios compare both kinds of relay in the same run.
+
+use crate::{
+    figures::{self, Figures},
+    tunnel::RUSTGUARD,
+};
+use anyhow::{Context as _, Result, ensure};
+use clap::Parser;
+use rustguard_tests::{Ip, Lab, Nat, Relayed, Speaker};
+use serde_json::Value;
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+    time::Duration,
+};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Measures ways through a relay on this machine, and prints a table. Changes nothing on the machine.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "direct")]
+pub struct Options {
+    /// How often everything is measured
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// How long streams run, in seconds
+    #[arg(long, default_value_t = 4)]
+    pub seconds: u32,
+    /// Added by `cargo bench`
+    #[arg(long, hide = true)]
+    pub bench: bool,
+}
+
+/// The path of RustGuard, as environment for the process inside the namespaces. It is built if necessary.
+///
+/// # Errors
+/// If it does not build.
+pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
+    Ok(vec![(RUSTGUARD, rustguard_tests::rustguard()?)])
+}
+
+/// The rows: the name of the figure, and its target if there is one.
+pub const ROWS: [(&str, &str); 8] = [
+    ("four TCP streams, decrypted by the relay, Mbit/s", ""),
+    ("four TCP streams, sealed through the relay, Mbit/s", ""),
+    ("sealed : decrypted", "≥ 0.6"),
+    ("the relay's CPU, decrypted, s/GB", ""),
+    ("the relay's CPU, sealed, s/GB", ""),
+    ("the relay's CPU per byte, sealed : decrypted", "≤ 1.1"),
+    ("longest gap, the direct way blocked, ms", "≤ 500"),
+    ("longest gap, one of two relays killed, ms", "≤ 1000"),
+];
+
+/// Measures inside the laboratory. Returns the description of the machine and the table.
+///
+/// # Errors
+/// If something does not start, or no packets pass.
+pub fn run(lab: &Lab, options: &Options) -> Result<String> {
+    let mut rows = vec![Vec::new(); ROWS.len()];
+    let mut network = Relayed::new(lab, [(Nat::PortKept, Ip::V4), (Nat::None, Ip::V4)], 2)?;
+    // A relay that decrypts is a router for the packets inside.
+    network.relays[0].1.node.sh("sysctl -qw net.ipv4.ip_forward=1")?;
+    let (sealed, decrypted) = (network.members.clone(), only_the_relay(&network.members));
+    for round in 1..=options.rounds {
+        say(&format!("streams, round {round} of {}", options.rounds))?;
+        network.members = decrypted.clone();
+        let plain = streams(lab, &network, options)?;
+        network.members = sealed.clone();
+        network.members[0].conf.peers[0].endpoint = Some("via-peer relay1".to_owned());
+        network.members[1].conf.peers[0].endpoint = None;
+        let sealed = streams(lab, &network, options)?;
+        let values = [plain.mbps, sealed.mbps, sealed.mbps / plain.mbps, plain.cpu, sealed.cpu, sealed.cpu / plain.cpu];
+        for (row, value) in rows.iter_mut().zip(values) {
+            row.push(value);
+        }
+    }
+    say("the direct way is blocked")?;
+    network.members[0].conf.peers[0].endpoint =
+        Some(format!("{}:51819, via-peer relay1", network.sites[1].inside_v4(1)));
+    let running = network.start(lab)?;
+    for _ in 0..options.rounds {
+        network.until_by(None)?;
+        network.until_ways(2)?;
+        let mut traffic = network.traffic()?;
+        network.internet.block("home", "office")?;
+        network.until_by(Some(0))?;
+        traffic.goes_on(10)?;
+        rows[6].push(traffic.longest().as_secs_f64() * 1e3);
+        network.internet.unblock("home", "office")?;
+    }
+    drop(running);
+    say("a relay is killed")?;
+    network.members = sealed;
+    let mut running = network.start(lab)?;
+    for _ in 0..options.rounds {
+        network.until_ways(2)?;
+        let first = network.used_relay()?;
+        let mut traffic = network.traffic()?;
+        running.relays[first].take().context("the relay runs")?.crash()?;
+        network.until_by(Some(1 - first))?;
+        traffic.goes_on(10)?;
+        rows[7].push(traffic.longest().as_secs_f64() * 1e3);
+        running.relays[first] = Some(network.relays[first].1.start(lab)?);
+    }
+    let mut figures = Figures::default();
+    for ((name, _), values) in ROWS.iter().zip(rows) {
+        figures.add(*name, values);
+    }
+    let mut text = format!(
+        "{}; medians (lowest–highest) of {}; gaps by echo requests every 50 ms\n\n",
+        figures::machine(),
+        options.rounds
+    );
+    text += &figures.table("target", &ROWS)?;
+    Ok(text)
+}
+
+/// What four streams achieve.
+struct Achieved {
+    mbps: f64,
+    /// CPU seconds of the first relay for a GB.
+    cpu: f64,
+}
+
+/// The members without each other as peers: what one sends to the other is for the relay, which decrypts it.
+fn only_the_relay(members: &[Speaker; 2]) -> [Speaker; 2] {
+    let mut members = members.clone();
+    for member in &mut members {
+        let mut relay = member.conf.peers.swap_remove(1);
+        relay.allowed_ips = "10.9.0.0/16".to_owned();
+        member.conf.peers = vec![relay];
+    }
+    members
+}
+
+/// Starts all, runs four streams from `a` to `b`, and ends all.
+fn streams(lab: &Lab, network: &Relayed, options: &Options) -> Result<Achieved> {
+    let mut running = network.start(lab)?;
+    let [a, b] = &network.members;
+    let relay = running.relays[0].as_mut().context("the relay runs")?.process().id();
+    let mut server = b.node.spawn("iperf3", b.node.command("iperf3").args(["-s", "-1"]))?;
+    server.until("it listens", SOON, || Ok(b.node.sh("ss -Htln sport = 5201")?.contains("5201")))?;
+    let before = figures::cpu_seconds(relay)?;
+    let report = a.node.sh(&format!("iperf3 -c {} -P 4 -t {} -J", b.inside, options.seconds))?;
+    let seconds = figures::cpu_seconds(relay)? - before;
+    let report: Value = serde_json::from_str(&report)?;
+    let sum = &report["end"]["sum_received"];
+    let bytes = sum["bytes"].as_f64().context("iperf3 says no sum")?;
+    ensure!(bytes > 0.0, "nothing arrived");
+    Ok(Achieved {
+        mbps: sum["bits_per_second"].as_f64().context("iperf3 says no rate")? / 1e6,
+        cpu: seconds * 1e9 / bytes,
+    })
+}
+
+fn say(what: &str) -> io::Result<()> {
+    writeln!(io::stderr(), "measuring: {what}")
+}
