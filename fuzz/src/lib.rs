@@ -6,30 +6,36 @@
 
 mod aead;
 mod babel;
+mod candidates;
 mod config;
 mod enrolment;
 mod messages;
 mod offload;
 mod paths;
+mod probe;
 mod uapi;
 
 pub use aead::aead;
 pub use babel::babel;
+pub use candidates::candidates;
 pub use config::config;
 pub use enrolment::enrolment;
 pub use messages::messages;
 pub use offload::offload;
 pub use paths::paths;
+pub use probe::probe;
 pub use uapi::uapi;
 
 /// A target's name and body, and the folder of its corpus below `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 8] = [
+pub const TARGETS: [(&str, fn(&[u8])); 10] = [
     ("aead", aead),
     ("babel", babel),
+    ("candidates", candidates),
     ("config", config),
     ("enrolment", enrolment),
     ("messages", messages),
     ("offload", offload),
     ("paths", paths),
+    ("probe", probe),
     ("uapi", uapi),
 ];
