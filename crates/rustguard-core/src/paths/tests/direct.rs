@@ -441,22 +441,21 @@ fn possible(accesses: [Access; 2]) -> bool {
 #[test]
 fn whatever_can_be_direct_becomes_direct_and_the_rest_stays_relayed() {
     let (mut took, mut relayed) = (vec![], 0);
-    for a in accesses() {
-        for b in accesses() {
-            for seed in 0..2 {
-                let mut world = World::new([a, b], seed * 77 + 1);
-                world.begin();
-                world.run(10 * SECOND);
-                let what = std::format!("{a:?} and {b:?}, seed {seed}");
-                assert_eq!(world.direct(), [possible([a, b]); 2], "{what}: {:?}", world.why());
-                assert!(world.silence() < 500 * MS, "{what}: {:?}", world.silence());
-                for end in &world.ends {
-                    assert!(end.most_probes(60 * SECOND).0 <= 20, "{what}");
-                }
-                match world.direct_after(START) {
-                    Some(after) => took.push(after),
-                    None => relayed += 1,
-                }
+    for (seed, a) in (1..).zip(accesses()) {
+        for (other, b) in (1..).zip(accesses()) {
+            let seed = 100 * seed + other;
+            let mut world = World::new([a, b], seed);
+            world.begin();
+            world.run(5 * SECOND);
+            let what = std::format!("{a:?} and {b:?}, seed {seed}");
+            assert_eq!(world.direct(), [possible([a, b]); 2], "{what}: {:?}", world.why());
+            assert!(world.silence() < 500 * MS, "{what}: {:?}", world.silence());
+            for end in &world.ends {
+                assert!(end.most_probes(60 * SECOND).0 <= 20, "{what}");
+            }
+            match world.direct_after(START) {
+                Some(after) => took.push(after),
+                None => relayed += 1,
             }
         }
     }
@@ -527,7 +526,7 @@ fn why_it_stays_relayed() {
 #[test]
 fn a_direct_way_that_is_blocked_costs_half_a_second_and_comes_back() {
     let (mut silent, mut back) = (vec![], [vec![], vec![]]);
-    for seed in 0..40 {
+    for seed in 0..12 {
         let mut world = direct_world([[EASY, Access::Open][seed as usize % 2], EASY], seed);
         world.run(seed as u32 * 17 * MS);
         world.blocked = true;
@@ -536,7 +535,7 @@ fn a_direct_way_that_is_blocked_costs_half_a_second_and_comes_back() {
         silent.push(world.silence());
         assert!(world.silence() < 500 * MS, "seed {seed}: {:?}", world.silence());
         // For long: what was found is forgotten, and looked for every three minutes.
-        world.run((seed % 2) as u32 * 600 * SECOND);
+        world.run((seed % 2) as u32 * 300 * SECOND);
         world.blocked = false;
         let unblocked = world.now;
         world.run(200 * SECOND);
@@ -546,13 +545,13 @@ fn a_direct_way_that_is_blocked_costs_half_a_second_and_comes_back() {
     summary("silence when the direct way is blocked", silent);
     let [soon, late] = back;
     summary("until it is used again after 20 s", soon);
-    summary("until it is used again after ten minutes", late);
+    summary("until it is used again after five minutes", late);
 }
 
 #[test]
 fn a_nat_that_forgets_and_a_relay_that_dies() {
     let mut silent = vec![];
-    for seed in 0..40 {
+    for seed in 0..12 {
         let other = [EASY, Access::Open, Access::Behind(Kind { filtering: Dependence::Endpoint, ..easy() })];
         let mut world = direct_world([EASY, other[seed as usize % 3]], seed);
         world.relay_works = false;
@@ -580,7 +579,7 @@ fn easy() -> Kind {
 #[test]
 fn one_roams_and_both_roam() {
     let mut silent = vec![];
-    for seed in 0..60 {
+    for seed in 0..24 {
         let mut world = direct_world([EASY; 2], seed);
         world.run(seed as u32 * 7 * MS);
         for end in 0..2 {
@@ -598,7 +597,7 @@ fn one_roams_and_both_roam() {
 
 #[test]
 fn silence_costs_nothing_and_the_next_packet_goes_through_the_relay_at_once() {
-    for seed in 0..20 {
+    for seed in 0..6 {
         let mut world = direct_world([EASY; 2], seed);
         world.pause(LET_GO + SECOND);
         assert_eq!(world.direct(), [false; 2], "seed {seed}");
@@ -631,7 +630,7 @@ fn a_short_pause_keeps_the_direct_way() {
 
 #[test]
 fn a_nat_with_short_timeouts_loses_no_traffic() {
-    for seed in 0..20 {
+    for seed in 0..6 {
         let mut world = direct_world([EASY; 2], seed);
         for nat in &mut world.nats {
             nat.timeout = 10 * SECOND;
@@ -685,7 +684,7 @@ fn what_stays_relayed_is_asked_for_every_three_minutes() {
 
 #[test]
 fn an_older_program_is_left_alone_and_reached_as_before() {
-    for seed in 0..10 {
+    for seed in 0..3 {
         let mut world = World::new([Access::Open; 2], seed);
         world.ends[1].old = true;
         world.ends[1].paths = Paths::new(&[], START);
