@@ -95,6 +95,7 @@ fn packet(from: u8) -> [u8; 32] {
 
 mod engine;
 mod filtered;
+mod forwarded;
 mod probes;
 mod sources;
 
