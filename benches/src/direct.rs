@@ -44,13 +44,15 @@ pub fn programs() -> Result<Vec<(&'static str, PathBuf)>> {
 }
 
 /// The rows: the name of the figure, and its target if there is one.
-pub const ROWS: [(&str, &str); 8] = [
+pub const ROWS: [(&str, &str); 10] = [
     ("four TCP streams, decrypted by the relay, Mbit/s", ""),
     ("four TCP streams, sealed through the relay, Mbit/s", ""),
     ("sealed : decrypted", "≥ 0.6"),
     ("the relay's CPU, decrypted, s/GB", ""),
     ("the relay's CPU, sealed, s/GB", ""),
     ("the relay's CPU per byte, sealed : decrypted", "≤ 1.1"),
+    ("four TCP streams, direct by hand, Mbit/s", ""),
+    ("direct way that was found : by hand", "≥ 0.97"),
     ("longest gap, the direct way blocked, ms", "≤ 500"),
     ("longest gap, one of two relays killed, ms", "≤ 1000"),
 ];
@@ -65,22 +67,42 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
     // A relay that decrypts is a router for the packets inside.
     network.relays[0].1.node.sh("sysctl -qw net.ipv4.ip_forward=1")?;
     let (sealed, decrypted) = (network.members.clone(), only_the_relay(&network.members));
+    let direct = format!("{}:51819", network.sites[1].inside_v4(1));
     for round in 1..=options.rounds {
         say(&format!("streams, round {round} of {}", options.rounds))?;
         network.members = decrypted.clone();
         let plain = streams(lab, &network, options)?;
         network.members = sealed.clone();
-        network.members[0].conf.peers[0].endpoint = Some("via-peer relay1".to_owned());
+        for member in &mut network.members {
+            member.conf.peers[0].endpoint = Some("via-peer relay1".to_owned());
+        }
+        let relayed = streams(lab, &network, options)?;
+        network.look_for_direct_ways();
+        let found = streams(lab, &network, options)?;
+        network.members = sealed.clone();
+        network.members[0].conf.peers[0].endpoint = Some(direct.clone());
         network.members[1].conf.peers[0].endpoint = None;
-        let sealed = streams(lab, &network, options)?;
-        let values = [plain.mbps, sealed.mbps, sealed.mbps / plain.mbps, plain.cpu, sealed.cpu, sealed.cpu / plain.cpu];
+        for member in &mut network.members {
+            // The default of a tunnel with a way through a peer.
+            member.conf.lines.push("MTU = 1360".to_owned());
+        }
+        let by_hand = streams(lab, &network, options)?;
+        let values = [
+            plain.mbps,
+            relayed.mbps,
+            relayed.mbps / plain.mbps,
+            plain.cpu,
+            relayed.cpu,
+            relayed.cpu / plain.cpu,
+            by_hand.mbps,
+            found.mbps / by_hand.mbps,
+        ];
         for (row, value) in rows.iter_mut().zip(values) {
             row.push(value);
         }
     }
     say("the direct way is blocked")?;
-    network.members[0].conf.peers[0].endpoint =
-        Some(format!("{}:51819, via-peer relay1", network.sites[1].inside_v4(1)));
+    network.members[0].conf.peers[0].endpoint = Some(format!("{direct}, via-peer relay1"));
     let running = network.start(lab)?;
     for _ in 0..options.rounds {
         network.until_by(None)?;
@@ -89,7 +111,7 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
         network.internet.block("home", "office")?;
         network.until_by(Some(0))?;
         traffic.goes_on(10)?;
-        rows[6].push(traffic.longest().as_secs_f64() * 1e3);
+        rows[8].push(traffic.longest().as_secs_f64() * 1e3);
         network.internet.unblock("home", "office")?;
     }
     drop(running);
@@ -103,7 +125,7 @@ pub fn run(lab: &Lab, options: &Options) -> Result<String> {
         running.relays[first].take().context("the relay runs")?.crash()?;
         network.until_by(Some(1 - first))?;
         traffic.goes_on(10)?;
-        rows[7].push(traffic.longest().as_secs_f64() * 1e3);
+        rows[9].push(traffic.longest().as_secs_f64() * 1e3);
         running.relays[first] = Some(network.relays[first].1.start(lab)?);
     }
     let mut figures = Figures::default();
@@ -140,6 +162,9 @@ fn only_the_relay(members: &[Speaker; 2]) -> [Speaker; 2] {
 /// Starts all, runs four streams from `a` to `b`, and ends all.
 fn streams(lab: &Lab, network: &Relayed, options: &Options) -> Result<Achieved> {
     let mut running = network.start(lab)?;
+    if network.looks_for_direct_ways() {
+        network.until_by(None)?;
+    }
     let [a, b] = &network.members;
     let relay = running.relays[0].as_mut().context("the relay runs")?.process().id();
     let mut server = b.node.spawn("iperf3", b.node.command("iperf3").args(["-s", "-1"]))?;

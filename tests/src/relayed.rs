@@ -118,6 +118,13 @@ impl Relayed {
         }
     }
 
+    /// Whether members look for direct ways.
+    pub fn looks_for_direct_ways(&self) -> bool {
+        self.members.iter().any(|member| {
+            member.conf.peers[0].lines.iter().all(|line| line != RELAYED_ONLY) && member.conf.peers.len() > 1
+        })
+    }
+
     /// Starts all, and waits until `a` reaches `b`.
     pub fn start(&self, lab: &Lab) -> Result<Running> {
         let relays = self.relays.iter().map(|(_, relay)| relay.start(lab).map(Some)).collect::<Result<_>>()?;

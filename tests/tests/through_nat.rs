@@ -2,7 +2,7 @@
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Gaps, Ip, Lab, Nat, Relayed, Speaker, Streams, eventually, scenario_of_rustguard};
 use serde_json::Value;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -234,7 +234,9 @@ fn a_peer_without_forward_forwards_nothing() {
 fn becomes_direct(lab: &Lab, mut relayed: Relayed) -> Result<()> {
     relayed.look_for_direct_ways();
     let _running = relayed.start(lab)?;
+    let reached = Instant::now();
     relayed.until_by(None)?;
+    println!("direct {:?} after the first answer", reached.elapsed());
     let mut traffic = relayed.traffic()?;
     streams(&relayed, 1)?.all_carried()?;
     if relayed.sites.len() == 2 {
