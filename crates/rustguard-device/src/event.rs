@@ -2,7 +2,7 @@
 
 use crate::{
     config::PathSpec,
-    status::{Connection, Problem},
+    status::{Connection, Problem, Way},
 };
 use rustguard_crypto::x25519::PublicKey;
 use std::{net::SocketAddr, time::Duration};
@@ -39,6 +39,17 @@ pub enum Event {
         peer: PublicKey,
         /// The peer's new address.
         endpoint: SocketAddr,
+    },
+    /// A peer is reached through another peer, or no longer through one. Another address of a peer that is reached directly is
+    /// [`PeerRoamed`](Self::PeerRoamed).
+    #[non_exhaustive]
+    WayChanged {
+        /// The peer.
+        peer: PublicKey,
+        /// The way before; `None` for the first one, and for one through a peer that was removed.
+        before: Option<Way>,
+        /// The way now.
+        now: Way,
     },
     /// The name of an endpoint was resolved.
     #[non_exhaustive]

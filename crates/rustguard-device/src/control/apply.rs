@@ -71,18 +71,17 @@ impl<B: Binder> Control<B> {
     pub(super) fn moved(&mut self, peer: PeerId) {
         let Some(entry) = self.peers.get(&peer) else { return };
         let Some(public_key) = self.node.peer_config(peer).map(|config| config.public_key) else { return };
-        let label = entry.label(&public_key);
-        match entry.way() {
+        let (label, way) = (entry.label(&public_key), entry.way());
+        let told = self.tell_way(peer);
+        match way {
             None => return,
             Some(Way::Direct(Endpoint { remote: endpoint, .. })) => {
-                self.tell(peer, Topic::Endpoint, Line::new(label, format_args!("endpoint is {endpoint}")));
+                if !told {
+                    self.tell(peer, Topic::Endpoint, Line::new(label, format_args!("endpoint is {endpoint}")));
+                }
                 self.emit(Event::PeerRoamed { peer: public_key, endpoint });
             }
-            Some(Way::Through(relay)) => {
-                let Some(relay) = self.peers.get(&relay) else { return };
-                let relay = relay.label(&relay.shared.public_key);
-                self.tell(peer, Topic::Endpoint, Line::new(label, format_args!("reached through the peer {relay}")));
-            }
+            Some(Way::Through(_)) => {}
         }
         self.path_mtu_moved(peer);
         self.tell_endpoints(peer);

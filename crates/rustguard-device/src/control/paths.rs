@@ -26,6 +26,7 @@ use rustguard_core::{
     paths::{Address, NO_PATH, Order, Paths, Place, Probe, Seen},
     time::Instant,
 };
+use rustguard_crypto::x25519::PublicKey;
 use std::sync::Arc;
 
 impl<B: Binder> Control<B> {
@@ -95,6 +96,7 @@ impl<B: Binder> Control<B> {
             _ => entry.shared.way.store(Some(Arc::new(at.into()))),
         }
         self.paths_changed(peer);
+        self.tell_way(peer);
         self.tell_endpoints(peer);
         if known.is_none() {
             self.start(peer);
@@ -282,6 +284,37 @@ impl<B: Binder> Control<B> {
         } else if chosen {
             self.tell_endpoints(peer);
         }
+    }
+
+    /// Reports that the peer is reached through another peer than before, or no longer through one. Returns whether it was.
+    pub(super) fn tell_way(&mut self, peer: PeerId) -> bool {
+        let Some(entry) = self.peers.get_mut(&peer) else { return false };
+        let Some(now) = entry.way() else { return false };
+        let before = entry.told_way.replace(now);
+        match (before, now) {
+            (None | Some(Way::Direct(_)), Way::Direct(_)) => return false,
+            (Some(Way::Through(before)), Way::Through(now)) if before == now => return false,
+            _ => {}
+        }
+        let (before, Some(now)) = (before.and_then(|way| self.shown_way(way)), self.shown_way(now)) else {
+            return false;
+        };
+        let Some(key) = self.peers.get(&peer).map(|entry| entry.shared.public_key) else { return false };
+        let words = |way| match way {
+            status::Way::Through(relay) => format!("through {}", self.called(&relay)),
+            direct => direct.to_string(),
+        };
+        let was = before.map(|before| format!(" (was {})", words(before))).unwrap_or_default();
+        let line = Line::new(self.called(&key), format_args!("now {}{was}", words(now)));
+        self.tell(peer, Topic::Way, line);
+        self.emit(Event::WayChanged { peer: key, before, now });
+        true
+    }
+
+    /// What to call the peer with this key in the log.
+    fn called(&self, key: &PublicKey) -> String {
+        let entry = self.node.peer_by_key(key).and_then(|peer| self.peers.get(&peer));
+        entry.map_or_else(|| crate::key::abbreviate(key), |entry| entry.label(key))
     }
 
     /// A way in the words of a status; `None` through a peer that was removed.

@@ -24,6 +24,8 @@ pub(super) struct Peer {
     pub(super) observer: Option<Box<Observer>>,
     /// For a peer with several paths: configured here, or shown by the peer's probes.
     pub(super) paths: Option<Box<PeerPaths>>,
+    /// The way that was reported last.
+    pub(super) told_way: Option<Way>,
     pub(super) path_mtu: PathMtuChecks,
     pub(super) race: Race,
     /// Sent bytes of overhead: probes and the routing engine's packets.

@@ -18,6 +18,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 pub(super) enum Topic {
     /// Where the peer is.
     Endpoint,
+    /// Directly, or through whom.
+    Way,
     /// From which of our addresses it is talked to.
     Source,
     /// Handshakes with it.

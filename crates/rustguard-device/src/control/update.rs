@@ -198,6 +198,7 @@ impl<B: Binder> Control<B> {
             direct: None,
             observer: None,
             paths: None,
+            told_way: None,
             path_mtu: Default::default(),
             race: Default::default(),
             overhead_tx: 0,

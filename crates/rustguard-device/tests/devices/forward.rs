@@ -1,7 +1,7 @@
 //! Sessions through a peer, over in-memory transports: A – R – B, where A and B know no address of each other.
 
 use super::support::{LONG, Node, at, inner, key, packet};
-use rustguard_device::{Builder, Device, DropReason, EndpointSpec, PeerStatus, PeerUpdate, Update};
+use rustguard_device::{Builder, Device, DropReason, EndpointSpec, Event, PeerStatus, PeerUpdate, Update, Way};
 use rustguard_tun::memory::MemoryNet;
 use std::time::Duration;
 
@@ -187,6 +187,7 @@ async fn a_relay_that_was_restarted_is_a_way_again() {
 async fn an_address_is_taken_when_the_peer_is_heard_there() {
     let three = Three::new(true).await;
     three.carries_both_ways(3);
+    let events = [(three.a.device.events(), B), (three.b.device.events(), A)];
     three.a.has(peer(B).endpoint(at(B))).await;
     assert_eq!(three.a.peer(B).await.endpoint, Some(at(B)));
     three.carries_both_ways(3);
@@ -194,6 +195,17 @@ async fn an_address_is_taken_when_the_peer_is_heard_there() {
     let forwarded = three.r.device.status().await.unwrap().forwarded;
     three.carries_both_ways(3);
     assert_eq!(three.r.device.status().await.unwrap().forwarded, forwarded);
+    for (mut events, other) in events {
+        let changed = async {
+            loop {
+                if let Event::WayChanged { peer, before, now, .. } = events.recv().await.unwrap() {
+                    return (peer, before, now);
+                }
+            }
+        };
+        let changed = tokio::time::timeout(LONG, changed).await.expect("the event");
+        assert_eq!(changed, (key(other), Some(Way::Through(key(R))), Way::Direct(at(other))));
+    }
 }
 
 #[tokio::test]
