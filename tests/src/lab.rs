@@ -165,6 +165,11 @@ impl Node {
         Process::spawn(command, &self.scratch.join(format!("{name}.log")))
     }
 
+    /// Empties the log of programs that [`Node::spawn`] has started under this name.
+    pub(crate) fn clear_log(&self, name: &str) -> Result<()> {
+        Ok(fs::write(self.scratch.join(format!("{name}.log")), "")?)
+    }
+
     /// Like [`Node::spawn`], on a terminal of 80 columns.
     pub fn spawn_on_terminal(&self, name: &str, command: &mut Command) -> Result<Process> {
         Process::spawn_on_terminal(command, &self.scratch.join(format!("{name}.log")))

@@ -286,6 +286,8 @@ impl Gaps {
     /// Starts the stream, and waits until ten requests are answered.
     pub fn start(node: &Node, name: &str, address: &str) -> Result<Self> {
         let mut command = node.command("ping");
+        // The sequence numbers of an earlier stream would fill the gaps of this one.
+        node.clear_log(name)?;
         let ping = node.spawn(name, command.args(["-n", "-i", "0.05", "-W", "1", "-s", "1000", address]))?;
         let mut gaps = Self { ping };
         gaps.goes_on(10)?;
