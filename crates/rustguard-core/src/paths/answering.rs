@@ -19,7 +19,12 @@ impl Paths {
 
     /// Where a request comes from, the peer may be reached.
     fn heard_by_request(&mut self, from: Place, request: &Request, now: Instant) {
-        let known = self.own.iter().any(|own| own.place.is_some_and(|place| place.covers(&from)));
+        let mut known = false;
+        for own in self.own.iter_mut().filter(|own| own.place.is_some_and(|place| place.covers(&from))) {
+            known = true;
+            // What comes in by a path that has failed is the first sign that it works again.
+            own.hurry(now);
+        }
         let direct = self.is_direct();
         let Some(discovery) = &mut self.discovery else { return };
         discovery.knows_version_2 |= request.version == Version::V2;

@@ -122,8 +122,10 @@ impl Paths {
     /// A candidate works: it becomes a path, unless there are better ones.
     fn add_found(&mut self, address: SocketAddr, took: Duration, now: Instant) {
         let place = Place::from(Address::new(address));
-        let same = |own: &Own| own.place.is_some_and(|known| known.address().is_some_and(|at| at.remote == address));
-        if self.own.iter().any(same) {
+        let same =
+            |own: &&mut Own| own.place.is_some_and(|known| known.address().is_some_and(|at| at.remote == address));
+        if let Some(known) = self.own.iter_mut().find(same) {
+            known.hurry(now);
             return;
         }
         if self.found().count() >= MAX_FOUND {

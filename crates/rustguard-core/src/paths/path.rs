@@ -1,6 +1,6 @@
 //! One path: as the end that probes it sees it, and as the end that answers does.
 use super::{
-    timing::{ANSWERS, DETOUR, FIRST_PATIENCE, PATIENCE},
+    timing::{ANSWERS, DETOUR, FIRST_PATIENCE, MISSED, PATIENCE, RESERVE},
     types::{PathPolicy, Place, State},
 };
 use crate::time::Instant;
@@ -83,6 +83,13 @@ impl Own {
             // A way through a peer is a reserve: flows are not spread over a detour.
             PathPolicy::Weighted(weight) if !self.is_relayed() => Some(weight.max(1)),
             PathPolicy::Best | PathPolicy::Weighted(_) | PathPolicy::Pinned => None,
+        }
+    }
+
+    /// What has missed too many answers is asked now, or a moment after the last request.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        if self.unanswered > MISSED {
+            self.due = self.due.min(now.max(self.asked + RESERVE));
         }
     }
 

@@ -3,8 +3,8 @@ use super::{
     NO_PATH, Order, Paths, Probe, Reply, Request, Search, Seen, State, Version,
     path::{Own, RoundTrip},
     timing::{
-        BETWEEN_HANDSHAKES, BUSY, CARRYING, ELSEWHERE, IDLE, LOOK, MISSED, RECENT, REMEMBERED, RESERVE, RESTING,
-        TRAFFIC, UNANSWERED,
+        BETWEEN_HANDSHAKES, BUSY, CARRYING, ELSEWHERE, IDLE, LOOK, LOST, MISSED, PART_OF_FAILURE, RECENT, REMEMBERED,
+        RESERVE, RESTING, TRAFFIC, UNANSWERED,
     },
 };
 use crate::time::Instant;
@@ -32,10 +32,13 @@ impl Paths {
         }
     }
 
-    /// Asks by all paths at once, but for those that are about to answer, or have missed to.
+    /// Asks by all paths at once, but for those that are about to answer.
     pub(super) fn ask_all(&mut self, now: Instant) {
-        for own in self.own.iter_mut().filter(|own| own.unanswered == 0) {
-            own.due = now;
+        for own in &mut self.own {
+            if own.unanswered == 0 {
+                own.due = now;
+            }
+            own.hurry(now);
         }
     }
 
@@ -182,14 +185,27 @@ impl Paths {
 
     /// Between two requests by this path.
     fn interval(&self, path: usize, now: Instant) -> Duration {
-        match self.since_traffic(now) {
+        let own = &self.own[path];
+        let up = self.own.iter().any(|own| own.state == State::Up);
+        let usual = match self.since_traffic(now) {
             Some(since) if since < RECENT => {
-                let own = &self.own[path];
                 let carries = self.active == Some(path) || own.weight().is_some();
                 if carries && own.state != State::Down { CARRYING } else { RESERVE }
             }
             Some(since) if since < BUSY => RESTING,
             _ => IDLE,
+        };
+        let Some(failed) = own.failed.filter(|_| own.state == State::Down) else { return usual };
+        // The longer it has failed, the less often; but no less often than what keeps a NAT open, since a request finds the other end's
+        // NAT open only after a request from there.
+        let since = now.since(failed);
+        let again = (since / PART_OF_FAILURE).clamp(RESERVE, IDLE);
+        match up {
+            true if self.is_found(path) => usual.max(again),
+            true => usual,
+            // Without a way there is no traffic either, and the peer may wait for a sign of where this end is now.
+            false if since < LOST => RESERVE.min(usual),
+            false => usual.min(again),
         }
     }
 

@@ -44,5 +44,9 @@ pub(super) const DETOUR: Duration = Duration::from_millis(100);
 pub(super) const ELSEWHERE: Duration = Duration::from_secs(30);
 /// A request promises the next one; after so many times the promised interval the path is no more.
 pub(super) const PROMISES: u32 = 3;
-/// A direct way that was found and failed is probed for so long before it has to be found again.
-pub(super) const FORGET: Duration = Duration::from_secs(30);
+/// Where no way works, all are asked every second for so long.
+pub(super) const LOST: Duration = Duration::from_secs(120);
+/// A direct way that was found and failed is asked for so long before it has to be found again.
+pub(super) const FORGET: Duration = Duration::from_secs(3_600);
+/// What failed is asked again after this part of the time since then: a block of eight minutes is noticed to have ended within one more.
+pub(super) const PART_OF_FAILURE: u32 = 8;

@@ -61,6 +61,8 @@ struct End {
     /// The program is of a version that knows no candidates and probes of version 1 only.
     old: bool,
     probes: BTreeMap<SocketAddr, Vec<Instant>>,
+    /// Requests by paths that lead to an address.
+    asked: u32,
     told: u32,
 }
 
@@ -74,7 +76,14 @@ struct World {
     /// Direct ways are blocked: everything between the two ends is dropped.
     blocked: bool,
     relay_works: bool,
+    /// How often each end has moved to another site, and where the relay has heard it last.
+    site: [u32; 2],
+    relay_knows: [u32; 2],
+    /// Neither end reaches anybody.
+    offline: bool,
     traffic: bool,
+    /// The ends that send data.
+    speaks: [bool; 2],
     observers: u32,
     flying: BTreeMap<(Instant, u64), (usize, Place, What)>,
     sent: u64,
@@ -107,7 +116,11 @@ impl World {
             lan: true,
             blocked: false,
             relay_works: true,
+            site: [0; 2],
+            relay_knows: [0; 2],
+            offline: false,
             traffic: true,
+            speaks: [true; 2],
             observers: 2,
             flying: BTreeMap::new(),
             sent: 0,
@@ -147,7 +160,7 @@ impl World {
     fn route(&mut self, end: usize, to: SocketAddr) -> Option<(usize, SocketAddr, Duration)> {
         let other = 1 - end;
         let (from, nat) = (self.ends[end].inside, self.ends[end].nat);
-        if self.ends[end].firewall || self.ends[other].firewall || self.blocked {
+        if self.ends[end].firewall || self.ends[other].firewall || self.blocked || self.offline {
             return None;
         }
         let one_lan = nat.is_some() && nat == self.ends[other].nat;
@@ -174,7 +187,11 @@ impl World {
             Place::Peer(_) => {
                 // The relay's session keeps its mapping open.
                 self.keep_relay_mapping(end);
-                self.relay_works.then_some((1 - end, RELAY, 2 * DELAY))
+                let carries = self.relay_works && !self.offline;
+                if carries {
+                    self.relay_knows[end] = self.site[end];
+                }
+                carries.then_some((1 - end, RELAY, 2 * DELAY))
             }
             Place::Address(at) => self.route(end, at.remote).map(|(at, from, delay)| {
                 let local = Some(self.ends[at].inside.ip());
@@ -206,11 +223,13 @@ impl World {
                     if let (true, Probe::Reply(reply)) = (self.ends[end].old, &mut probe) {
                         reply.newest = reply.version;
                     }
-                    if let (Probe::Request(request), Place::Address(at)) = (&probe, to)
-                        && request.path == NO_PATH
-                    {
-                        assert!(self.ends[end].search.allows(at.remote), "{at:?}");
-                        self.ends[end].probes.entry(at.remote).or_default().push(self.now);
+                    if let (Probe::Request(request), Place::Address(at)) = (&probe, to) {
+                        if request.path != NO_PATH {
+                            self.ends[end].asked += 1;
+                        } else {
+                            assert!(self.ends[end].search.allows(at.remote), "{at:?}");
+                            self.ends[end].probes.entry(at.remote).or_default().push(self.now);
+                        }
                     }
                     self.send(end, to, What::Probe(probe));
                 }
@@ -287,7 +306,8 @@ impl World {
             let now = self.now;
             if data.is_some_and(|at| at <= now) {
                 self.next_data = now + DATA;
-                for end in 0..2 {
+                let speaks = self.speaks;
+                for end in (0..2).filter(|&end| speaks[end]) {
                     self.ends[end].data += 200;
                     self.ends[end].paths.wake(now);
                     let to = self.ends[end].choice.active.unwrap_or(self.ends[end].endpoint);
@@ -296,7 +316,9 @@ impl World {
             }
             if arrival.is_some_and(|at| at <= now) {
                 let (_, (end, from, what)) = self.flying.pop_first().expect("it was looked at");
-                self.arrive(end, from, what);
+                if from != RELAY || self.relay_knows[end] == self.site[end] {
+                    self.arrive(end, from, what);
+                }
             }
             for end in 0..2 {
                 let me = &mut self.ends[end];
@@ -351,6 +373,14 @@ impl World {
         Some(since(&self.ends[0])?.max(since(&self.ends[1])?))
     }
 
+    /// The end's router has another address outside. The end itself does not notice.
+    fn move_site(&mut self, end: usize) {
+        self.site[end] += 1;
+        let nat = &mut self.nats[self.ends[end].nat.expect("behind a NAT")];
+        nat.ip = Ipv4Addr::new(198, 51, 100 + self.site[end] as u8, end as u8 + 1);
+        nat.forget();
+    }
+
     /// The end has another address, behind the same NAT or none.
     fn roam(&mut self, end: usize, ip: [u8; 4]) {
         let now = self.now;
@@ -391,6 +421,7 @@ impl End {
             direct_since: None,
             old: false,
             probes: BTreeMap::new(),
+            asked: 0,
             told: 0,
         }
     }
@@ -545,7 +576,58 @@ fn a_direct_way_that_is_blocked_costs_half_a_second_and_comes_back() {
     summary("silence when the direct way is blocked", silent);
     let [soon, late] = back;
     summary("until it is used again after 20 s", soon);
+    assert!(late.iter().max() < Some(&(40 * SECOND)), "{late:?}");
     summary("until it is used again after five minutes", late);
+}
+
+#[test]
+fn a_direct_way_that_is_blocked_for_hours_is_asked_less_and_less() {
+    let mut world = direct_world([EASY; 2], 4);
+    world.blocked = true;
+    world.run(2 * SECOND);
+    let mut counts = vec![];
+    for minutes in [1, 9, 50, 60] {
+        for end in &mut world.ends {
+            end.asked = 0;
+        }
+        world.run(minutes * 60 * SECOND);
+        counts.push(world.ends[0].asked);
+    }
+    println!("blocked: {counts:?} requests in the first minute, the next nine, fifty, and the hour after");
+    // One place, or two: the end may have been seen at another port.
+    assert!(counts[0] <= 2 * 30 && counts[1] <= 2 * 34 && counts[2] <= 2 * 121, "{counts:?}");
+    assert_eq!(counts[3], 0, "it is forgotten");
+    world.blocked = false;
+    world.run(180 * SECOND);
+    assert_eq!(world.direct(), [true; 2], "and found as at first");
+}
+
+#[test]
+fn a_silent_end_is_found_again_when_both_sites_move() {
+    for accesses in [[HARD; 2], [EASY; 2]] {
+        for offline in [0, 1, 5, 15, 60] {
+            let mut found = vec![];
+            for seed in 0..8 {
+                let mut world = World::new(accesses, seed);
+                world.speaks = [true, false];
+                world.begin();
+                world.run(10 * SECOND + seed as u32 * 37 * MS);
+                world.offline = offline > 0;
+                for end in 0..2 {
+                    world.move_site(end);
+                }
+                world.run(offline * SECOND);
+                world.offline = false;
+                world.count_silence();
+                world.run(60 * SECOND);
+                let silence = world.ends[1].longest_silence;
+                assert!(silence < 2 * SECOND, "{accesses:?}, {offline} s, seed {seed}: {silence:?}");
+                assert_eq!(world.direct(), [accesses == [EASY; 2]; 2], "seed {seed}: {:?}", world.why());
+                found.push(silence);
+            }
+            summary(&std::format!("silence when both sites move, after {offline} s without a network"), found);
+        }
+    }
 }
 
 #[test]
