@@ -25,6 +25,10 @@ const MAX_SEEN: usize = 4;
 const MAX_OBSERVERS: usize = 64;
 /// How long an observation is believed.
 const OBSERVED: Duration = Duration::from_secs(600);
+/// An observer that was silent for so long gives way to another.
+const SILENT: Duration = Duration::from_secs(60);
+/// Other addresses that one observer may say. All peers are told each of them, and probe it.
+const ANOTHER: Rate = Rate { interval: Duration::from_secs(15), burst: 4 };
 /// Probes of candidates, for all peers together. A probe has 108 bytes over IPv4.
 const IN_TOTAL: Rate = Rate { interval: Duration::from_millis(2), burst: 512 };
 /// Probes to one host that has not answered, for all peers together: what members can make this node send to somebody who has nothing
@@ -46,11 +50,18 @@ pub struct Search {
     candidates: Vec<Candidate>,
     generation: u32,
     forbidden: Vec<IpNet>,
-    observed: BTreeMap<PeerId, (SocketAddr, Instant)>,
+    observed: BTreeMap<PeerId, Observation>,
     total: Bucket,
     strangers: SourceTable<Bucket>,
     /// When each place is free for another peer.
     turns: [Instant; TURNS],
+}
+
+/// How one peer sees this node.
+struct Observation {
+    address: SocketAddr,
+    at: Instant,
+    others: Bucket,
 }
 
 impl core::fmt::Debug for Search {
@@ -92,13 +103,22 @@ impl Search {
         self.forbidden = prefixes;
     }
 
-    /// A peer sees this node at this address ([`Reply::seen`]). Returns whether peers have to be told.
+    /// A peer sees this node at this address ([`Reply::seen`]). Returns whether peers have to be told. A peer may say what it likes, as often
+    /// as it likes: what changes too often is ignored.
     pub fn seen_by(&mut self, observer: PeerId, address: SocketAddr, now: Instant) -> bool {
-        if self.observed.len() >= MAX_OBSERVERS && !self.observed.contains_key(&observer) {
-            let oldest = self.observed.iter().min_by_key(|(_, (_, at))| *at).map(|(&observer, _)| observer);
-            oldest.map(|oldest| self.observed.remove(&oldest));
+        if let Some(known) = self.observed.get_mut(&observer) {
+            if known.address != address && !known.others.take(ANOTHER, now) {
+                return false;
+            }
+            (known.address, known.at) = (address, now);
+            return self.update(now);
         }
-        self.observed.insert(observer, (address, now));
+        if self.observed.len() >= MAX_OBSERVERS {
+            let silent = self.observed.iter().filter(|(_, known)| now.since(known.at) >= SILENT);
+            let Some((&oldest, _)) = silent.min_by_key(|(_, known)| known.at) else { return false };
+            self.observed.remove(&oldest);
+        }
+        self.observed.insert(observer, Observation { address, at: now, others: Bucket::default() });
         self.update(now)
     }
 
@@ -120,7 +140,7 @@ impl Search {
 
     /// Whether our NAT maps ports per destination: of one address, several observers have seen several ports.
     pub fn maps_per_destination(&self) -> bool {
-        let seen = || self.observed.values().map(|(address, _)| *address).filter(|seen| !self.is_own_ip(seen.ip()));
+        let seen = || self.observed.values().map(|known| known.address).filter(|seen| !self.is_own_ip(seen.ip()));
         seen().any(|one| seen().any(|other| one.ip() == other.ip() && one.port() != other.port()))
     }
 
@@ -173,14 +193,14 @@ impl Search {
 
     /// Makes the list that peers are told.
     fn update(&mut self, now: Instant) -> bool {
-        self.observed.retain(|_, (_, at)| now.since(*at) < OBSERVED);
+        self.observed.retain(|_, known| now.since(known.at) < OBSERVED);
         let mut list: Vec<Candidate> = Vec::new();
         let mut add = |candidate: Candidate, limit: usize| {
             if list.len() < limit && !list.iter().any(|known| known.address == candidate.address) {
                 list.push(candidate);
             }
         };
-        let mut seen: Vec<_> = self.observed.values().copied().collect();
+        let mut seen: Vec<_> = self.observed.values().map(|known| (known.address, known.at)).collect();
         seen.sort_by_key(|(_, at)| core::cmp::Reverse(*at));
         seen.retain(|(address, _)| can_be_a_peer(*address) && !self.own.iter().any(|own| own.address == *address));
         seen.truncate(MAX_SEEN);
@@ -251,5 +271,43 @@ impl Observer {
         let ours = self.due.is_some() && reply.clock <= self.asked;
         ours.then(|| self.due = None)?;
         reply.seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(n: u32) -> SocketAddr {
+        (core::net::Ipv4Addr::from_bits(0xcb00_7100 + n), 51_820).into()
+    }
+
+    #[test]
+    fn an_observer_that_says_another_address_each_time_is_believed_seldom() {
+        let (mut search, start) = (Search::new([7; 32]), Instant::from_nanos(1_000_000_000));
+        let (liar, honest) = (PeerId(1), PeerId(2));
+        assert!(search.seen_by(honest, address(0), start));
+        let mut told = 0;
+        for n in 0..12_000 {
+            let now = start + Duration::from_millis(5) * n;
+            told += u32::from(search.seen_by(liar, address(n + 1), now));
+            assert!(!search.seen_by(honest, address(0), now));
+        }
+        assert_eq!(told, 1 + 4 + 3, "the first, a burst, and three in the rest of a minute");
+        assert!(search.candidates().iter().any(|own| own.address == address(0)));
+        assert!(search.seen_by(honest, address(9), start + Duration::from_secs(61)), "the others are heard at once");
+    }
+
+    #[test]
+    fn a_full_table_of_observers_forgets_the_silent_ones_only() {
+        let (mut search, start) = (Search::new([7; 32]), Instant::from_nanos(1_000_000_000));
+        for n in 0..MAX_OBSERVERS as u32 {
+            search.seen_by(PeerId(n), address(0), start + Duration::from_secs(u64::from(n == 5)));
+        }
+        let mut comes = |n, after| search.seen_by(PeerId(n), address(n), start + after);
+        assert!(!comes(100, SILENT - Duration::from_nanos(1)));
+        assert!(comes(101, SILENT));
+        assert_eq!(search.observed.len(), MAX_OBSERVERS);
+        assert!(search.observed.contains_key(&PeerId(5)), "it was heard last");
     }
 }
