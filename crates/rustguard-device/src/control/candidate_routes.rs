@@ -6,39 +6,52 @@ use crate::kernel::{SourceLookup, Way};
 use futures_util::future::join_all;
 use rustguard_core::{node::PeerId, paths::Candidates};
 use rustguard_tun::Endpoint;
-use std::time::Instant;
+use std::{collections::VecDeque, time::Instant};
 use tokio::sync::mpsc;
 
-/// Lists that may wait. A list that finds no place is dropped: its sender repeats it.
-const QUEUE: usize = 64;
 /// The pause after each list is so many times what it took, so that lists take at most a fifth of the time.
 const REST: u32 = 4;
 
 /// A peer's message, as it came or without candidates in the tunnel.
 pub(super) type Checked = (PeerId, Box<Candidates>);
 
-/// Asks the kernel, list by list.
+/// Asks the kernel, list by list. One list of each peer waits, the newest: a peer that sends one after the other does not keep the others
+/// from their turns.
 pub(super) struct CandidateRoutes {
     /// The index of the tunnel's interface.
     interface: u32,
+    waiting: VecDeque<(Ports, Checked)>,
+    /// Takes one list, and the next when that is answered.
     questions: Option<mpsc::Sender<(Ports, Checked)>>,
     answers: mpsc::Sender<Checked>,
 }
 
 impl CandidateRoutes {
     pub(super) fn new(interface: u32, answers: mpsc::Sender<Checked>) -> Self {
-        Self { interface, questions: None, answers }
+        Self { interface, waiting: VecDeque::new(), questions: None, answers }
     }
 
     /// Checks a message. The answer comes by the channel for it.
     pub(super) fn check(&mut self, ports: Ports, message: Checked) {
+        match self.waiting.iter_mut().find(|(_, (peer, _))| *peer == message.0) {
+            Some(older) => *older = (ports, message),
+            None => self.waiting.push_back((ports, message)),
+        }
+        self.hand_over();
+    }
+
+    /// Hands over the next message, if there is room: called after each answer.
+    pub(super) fn hand_over(&mut self) {
         let questions = self.questions.get_or_insert_with(|| {
-            let (sender, receiver) = mpsc::channel(QUEUE);
+            let (sender, receiver) = mpsc::channel(1);
             tokio::spawn(answer(self.interface, receiver, self.answers.clone()));
             sender
         });
-        // Where the queue is full, the peer repeats it.
-        let _ = questions.try_send((ports, message));
+        if let Ok(place) = questions.try_reserve()
+            && let Some(message) = self.waiting.pop_front()
+        {
+            place.send(message);
+        }
     }
 }
 
@@ -62,5 +75,35 @@ async fn answer(interface: u32, mut questions: mpsc::Receiver<(Ports, Checked)>,
             return;
         }
         tokio::time::sleep(started.elapsed() * REST).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustguard_core::paths::{Candidate, CandidateKind};
+
+    fn message(peer: u32, generation: u32) -> Checked {
+        let candidate = Candidate { address: "192.0.2.1:1".parse().unwrap(), kind: CandidateKind::Interface };
+        (PeerId(peer), Box::new(Candidates { generation, list: vec![candidate], ..Candidates::default() }))
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_sends_list_after_list_leaves_the_others_their_turns() {
+        let (answers, mut answered) = mpsc::channel(1);
+        let mut routes = CandidateRoutes::new(0, answers);
+        let ports = Ports { listen: 1, mark: 0 };
+        for generation in 1..=1_000 {
+            routes.check(ports, message(1, generation));
+        }
+        routes.check(ports, message(2, 1));
+        routes.check(ports, message(1, 1_001));
+        let mut got = Vec::new();
+        for _ in 0..3 {
+            let (peer, message) = answered.recv().await.expect("the task runs");
+            got.push((peer.0, message.generation));
+            routes.hand_over();
+        }
+        assert_eq!(got, [(1, 1), (1, 1_001), (2, 1)]);
     }
 }

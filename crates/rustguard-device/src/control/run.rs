@@ -2,7 +2,7 @@
 
 use super::{
     Control,
-    candidate_routes::Checked,
+    candidate_routes::{CandidateRoutes, Checked},
     channels::Inbox,
     command::{Command, ControlEnd},
     connection::RouteTo,
@@ -218,7 +218,10 @@ impl<B: Binder> Control<B> {
             Message::Host(event) => return self.host_event(event),
             Message::Sources(answers) => self.sources_answered(answers),
             Message::RouteTo(answer) => self.route_answered(answer),
-            Message::Candidates((peer, message)) => self.peer_candidates(peer, &message),
+            Message::Candidates((peer, message)) => {
+                self.peer_candidates(peer, &message);
+                self.candidate_routes.iter_mut().for_each(CandidateRoutes::hand_over);
+            }
             Message::OwnAddresses(found) => self.own_addresses_found(found),
             Message::RoutesChanged => self.relay.routes_changed(&self.shared),
             Message::RouteAnswer(answer) => self.relay.answered(&answer, &self.shared),
