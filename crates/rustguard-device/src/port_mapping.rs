@@ -132,6 +132,9 @@ async fn attempt(mapping: &mut Option<Mapping>, wanted: Wanted) -> Option<Socket
         None => false,
     };
     if !renewed {
+        if let Some(lost) = mapping.take() {
+            release(lost).await;
+        }
         *mapping = Mapping::ask(wanted).await;
     }
     let external = mapping.as_ref().map(|mapping| mapping.external);

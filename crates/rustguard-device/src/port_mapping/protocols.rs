@@ -10,7 +10,7 @@ use igd_next::{
     },
 };
 use std::{
-    net::{IpAddr, SocketAddr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4},
     time::Duration,
 };
 
@@ -57,7 +57,7 @@ impl Mapping {
         }
     }
 
-    async fn by_pcp(wanted: Wanted) -> Result<Self, String> {
+    pub(super) async fn by_pcp(wanted: Wanted) -> Result<Self, String> {
         let options = PortMappingOptions {
             external_port: Some(wanted.port),
             lifetime_seconds: Some(LIFETIME),
@@ -69,24 +69,17 @@ impl Mapping {
     }
 
     async fn from_pcp(wanted: Wanted, made: PortMapping) -> Result<Self, String> {
-        let ip = match made.mapping_type() {
-            PortMappingType::Pcp { external_ip, .. } => external_ip,
-            PortMappingType::NatPmp => {
-                let asked = natpmp::external_address(wanted.router.into(), Some(TIMES)).await;
-                asked.map_err(|error| error.to_string())?.into()
+        let lifetime = Duration::from_secs(made.lifetime().min(LIFETIME).into());
+        match outside_by_pcp(wanted, &made).await {
+            Ok(external) => Ok(Self { wanted, external, lifetime, by: By::Pcp(Box::new(made)) }),
+            Err(error) => {
+                // No mapping is left behind that is of no use.
+                if let Err((error, _)) = made.try_drop().await {
+                    tracing::debug!("the router did not take the mapping back: {error:?}");
+                }
+                Err(error)
             }
-        };
-        // The library takes a lifetime of zero for a deletion.
-        let lifetime = made.lifetime();
-        if lifetime == 0 {
-            return Err("the router gives no lifetime".into());
         }
-        Ok(Self {
-            wanted,
-            external: external(ip, made.external_port().get())?,
-            lifetime: Duration::from_secs(lifetime.min(LIFETIME).into()),
-            by: By::Pcp(Box::new(made)),
-        })
     }
 
     async fn by_upnp(wanted: Wanted) -> Result<Self, String> {
@@ -99,14 +92,21 @@ impl Mapping {
             // Any machine in the network can answer.
             return Err(format!("{} is not this network's router", gateway.addr.ip()));
         }
-        let ip = gateway.get_external_ip().await.map_err(|error| error.to_string())?;
+        Self::at_gateway(wanted, gateway).await
+    }
+
+    pub(super) async fn at_gateway(wanted: Wanted, gateway: Gateway<Tokio>) -> Result<Self, String> {
         // Asked before the mapping, so that none is left behind where the address is of no use.
-        external(ip, wanted.port.get())?;
+        let ip = outside_by_upnp(&gateway).await?;
         let own = SocketAddr::new(wanted.own.into(), wanted.port.get());
-        let port = gateway.add_any_port(PortMappingProtocol::UDP, own, LIFETIME, DESCRIPTION).await;
+        let added = gateway.add_any_port(PortMappingProtocol::UDP, own, LIFETIME, DESCRIPTION).await;
+        let port = added.map_err(|error| error.to_string())?;
+        if port == 0 {
+            return Err("the router gives no port".into());
+        }
         Ok(Self {
             wanted,
-            external: external(ip, port.map_err(|error| error.to_string())?)?,
+            external: SocketAddrV4::new(ip, port),
             lifetime: Duration::from_secs(LIFETIME.into()),
             by: By::Upnp(Box::new(gateway)),
         })
@@ -122,15 +122,13 @@ impl Mapping {
                     Err(error) => Err(error.to_string()),
                 }
             }
-            By::Upnp(gateway) => {
-                let own = SocketAddr::new(self.wanted.own.into(), self.wanted.port.get());
-                let port = self.external.port();
-                let added = gateway.add_port(PortMappingProtocol::UDP, port, own, LIFETIME, DESCRIPTION).await;
-                match added {
-                    Ok(()) => return true,
-                    Err(error) => Err(error.to_string()),
+            By::Upnp(gateway) => match renew_by_upnp(gateway, self.wanted, self.external.port()).await {
+                Ok(ip) => {
+                    self.external.set_ip(ip);
+                    return true;
                 }
-            }
+                Err(error) => Err(error),
+            },
         };
         match renewed {
             Ok(renewed) => {
@@ -170,9 +168,37 @@ impl Mapping {
     }
 }
 
-fn external(ip: IpAddr, port: u16) -> Result<SocketAddrV4, String> {
+/// The address outside of a mapping by PCP or NAT-PMP.
+async fn outside_by_pcp(wanted: Wanted, made: &PortMapping) -> Result<SocketAddrV4, String> {
+    // The library takes a lifetime of zero for a deletion.
+    if made.lifetime() == 0 {
+        return Err("the router gives no lifetime".into());
+    }
+    let ip = match made.mapping_type() {
+        PortMappingType::Pcp { external_ip, .. } => external_ip,
+        PortMappingType::NatPmp => {
+            let asked = natpmp::external_address(wanted.router.into(), Some(TIMES)).await;
+            asked.map_err(|error| error.to_string())?.into()
+        }
+    };
+    Ok(SocketAddrV4::new(outside(ip)?, made.external_port().get()))
+}
+
+async fn outside_by_upnp(gateway: &Gateway<Tokio>) -> Result<Ipv4Addr, String> {
+    outside(gateway.get_external_ip().await.map_err(|error| error.to_string())?)
+}
+
+/// Returns the address outside. The provider may have given the router another one.
+async fn renew_by_upnp(gateway: &Gateway<Tokio>, wanted: Wanted, port: u16) -> Result<Ipv4Addr, String> {
+    let own = SocketAddr::new(wanted.own.into(), wanted.port.get());
+    let added = gateway.add_port(PortMappingProtocol::UDP, port, own, LIFETIME, DESCRIPTION).await;
+    added.map_err(|error| error.to_string())?;
+    outside_by_upnp(gateway).await
+}
+
+fn outside(ip: IpAddr) -> Result<Ipv4Addr, String> {
     match ip {
-        IpAddr::V4(ip) if is_outside(ip) && port != 0 => Ok(SocketAddrV4::new(ip, port)),
+        IpAddr::V4(ip) if is_outside(ip) => Ok(ip),
         _ => Err(format!("the router's address {ip} is not one outside")),
     }
 }

@@ -1,7 +1,11 @@
-//! Against a router that speaks PCP, or NAT-PMP only, at an address of the loopback network.
+//! Against a router that speaks PCP, or NAT-PMP only, or UPnP, at an address of the loopback network.
 
 use super::*;
-use std::net::UdpSocket;
+use igd_next::aio::{Gateway, tokio::Tokio};
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, UdpSocket},
+};
 use tokio::sync::mpsc;
 
 /// A router's answers, one for each request that changes mappings. Each test has an address of its own.
@@ -93,6 +97,70 @@ async fn a_mapping_that_nobody_wants_any_more_is_taken_back() {
     assert_eq!(router.asked.try_iter().collect::<Vec<_>>(), [3600, 0]);
     mapper.want(Some(router.wanted()));
     assert!(receiver.recv().await.flatten().is_some(), "and made again");
+}
+
+#[tokio::test]
+async fn a_mapping_behind_a_second_translation_is_taken_back() {
+    for (last, speaks_pcp) in [(4, true), (5, false)] {
+        let router = Router::start(last, speaks_pcp, Ipv4Addr::new(100, 64, 0, 1));
+        assert!(Mapping::by_pcp(router.wanted()).await.is_err());
+        assert_eq!(router.asked.try_iter().collect::<Vec<_>>(), [3600, 0]);
+    }
+}
+
+/// Serves UPnP's actions, and says another address outside each time.
+fn upnp_router() -> Gateway<Tokio> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut outside = OUTSIDE.octets();
+        for connection in listener.incoming() {
+            let mut connection = BufReader::new(connection.unwrap());
+            let (mut action, mut len) = (String::new(), 0);
+            loop {
+                let mut line = String::new();
+                connection.read_line(&mut line).unwrap();
+                let Some((name, value)) = line.trim().split_once(": ") else { break };
+                match &*name.to_lowercase() {
+                    "content-length" => len = value.parse().unwrap(),
+                    "soapaction" => action = value.trim_matches('"').rsplit('#').next().unwrap().to_owned(),
+                    _ => {}
+                }
+            }
+            connection.read_exact(&mut vec![0; len]).unwrap();
+            let said = if action == "GetExternalIPAddress" {
+                let ip = Ipv4Addr::from(outside);
+                outside[3] += 1;
+                format!("<NewExternalIPAddress>{ip}</NewExternalIPAddress>")
+            } else {
+                String::new()
+            };
+            let body = format!("<Envelope><Body><{action}Response>{said}</{action}Response></Body></Envelope>");
+            let len = body.len();
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n{body}");
+            connection.get_mut().write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    Gateway {
+        addr,
+        root_url: String::new(),
+        control_url: "/control".into(),
+        control_schema_url: String::new(),
+        control_schema: [("AddPortMapping".into(), vec!["NewExternalPort".into()])].into(),
+        service_type: "urn:schemas-upnp-org:service:WANIPConnection:1".into(),
+        provider: Tokio,
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_by_upnp_hears_of_another_address_outside() {
+    let port = NonZeroU16::new(51820).unwrap();
+    let wanted = Wanted { router: Ipv4Addr::LOCALHOST, own: Ipv4Addr::LOCALHOST, port };
+    let mut mapping = Mapping::at_gateway(wanted, upnp_router()).await.unwrap();
+    let external = mapping.external;
+    assert_eq!(*external.ip(), OUTSIDE);
+    assert!(mapping.renew().await);
+    assert_eq!(mapping.external, SocketAddrV4::new(Ipv4Addr::new(203, 0, 113, 6), external.port()));
 }
 
 #[test]
