@@ -36,7 +36,7 @@ mod search;
 mod timing;
 mod types;
 
-use crate::time::Instant;
+use crate::{peer::PeerId, time::Instant};
 use alloc::{boxed::Box, vec::Vec};
 pub use candidates::{Candidate, CandidateKind, Candidates, MAX_CANDIDATES};
 use discovery::Discovery;
@@ -146,17 +146,18 @@ impl Paths {
         self.changed = true;
     }
 
-    /// A place is gone: the relay is no peer any more.
-    pub fn lose(&mut self, place: Place, now: Instant) {
-        for own in self.own.iter_mut().filter(|own| own.place == Some(place)) {
+    /// Relays are gone: they are peers no more.
+    pub fn lose_relays(&mut self, gone: impl Fn(PeerId) -> bool, now: Instant) {
+        let gone = |place: Place| place.relay().is_some_and(&gone);
+        for own in self.own.iter_mut().filter(|own| own.place.is_some_and(gone)) {
             *own = Own::new(own.policy, None, now);
             self.changed = true;
         }
         for theirs in &mut self.theirs {
-            self.changed |= theirs.take_if(|theirs| theirs.place == place).is_some();
+            self.changed |= theirs.take_if(|theirs| gone(theirs.place)).is_some();
         }
         for challenge in &mut self.challenges {
-            challenge.take_if(|challenge| challenge.place == place);
+            challenge.take_if(|challenge| gone(challenge.place));
         }
         if self.active_place().is_none() {
             self.active = None;

@@ -10,14 +10,19 @@ use std::{
     sync::atomic::Ordering::Relaxed,
 };
 
-/// By the relay's key, the peers that have an endpoint through it. The relay need not exist.
+/// Who is behind whom.
 #[derive(Default)]
-pub(super) struct Relays(HashMap<PublicKey, HashSet<PeerId>>);
+pub(super) struct Relays {
+    /// By the relay's key, the peers that have an endpoint through it. The relay need not exist.
+    behind: HashMap<PublicKey, HashSet<PeerId>>,
+    /// The peers that were removed since [`relays_removed`](Control::relays_removed).
+    removed: HashSet<PeerId>,
+}
 
 impl<B: Binder> Control<B> {
     /// An endpoint leads through the peer with this key, if there is one.
     pub(super) fn find_relay(&mut self, peer: PeerId, path: usize, relay: &PublicKey) {
-        self.relays.0.entry(*relay).or_default().insert(peer);
+        self.relays.behind.entry(*relay).or_default().insert(peer);
         self.shared.has_detours.store(true, Relaxed);
         if let Some(relay) = self.node.peer_by_key(relay).filter(|relay| *relay != peer) {
             self.found_place(peer, path, Place::Peer(relay));
@@ -26,8 +31,8 @@ impl<B: Binder> Control<B> {
 
     /// The peer has other endpoints, or is removed.
     pub(super) fn leave_relays(&mut self, peer: PeerId) {
-        if !self.relays.0.is_empty() {
-            self.relays.0.retain(|_, peers| {
+        if !self.relays.behind.is_empty() {
+            self.relays.behind.retain(|_, peers| {
                 peers.remove(&peer);
                 !peers.is_empty()
             });
@@ -36,7 +41,7 @@ impl<B: Binder> Control<B> {
 
     /// A peer was added: those behind it have a way.
     pub(super) fn relay_added(&mut self, relay: &PublicKey) {
-        let behind: Vec<_> = self.relays.0.get(relay).into_iter().flatten().copied().collect();
+        let behind: Vec<_> = self.relays.behind.get(relay).into_iter().flatten().copied().collect();
         for peer in behind {
             let Some(entry) = self.peers.get(&peer) else { continue };
             let is_it = |spec: &EndpointSpec| matches!(spec, EndpointSpec::Peer(key) if key == relay);
@@ -53,21 +58,30 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// A peer was removed: whoever was behind it, by configuration or because it was heard there, has no way any more.
+    /// A peer was removed.
     pub(super) fn relay_removed(&mut self, relay: PeerId) {
-        if !self.shared.has_detours.load(Relaxed) {
+        if self.shared.has_detours.load(Relaxed) {
+            self.relays.removed.insert(relay);
+        }
+    }
+
+    /// Peers were removed: whoever was behind one, by configuration or because it was heard there, has no way any more. One walk over the
+    /// peers is enough for all that an update removes.
+    pub(super) fn relays_removed(&mut self) {
+        let removed = std::mem::take(&mut self.relays.removed);
+        if removed.is_empty() {
             return;
         }
-        let place = Place::Peer(relay);
         let peers: Vec<_> = self.peers.keys().copied().collect();
         for peer in peers {
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
-            let lost = entry.way() == Some(Way::Through(relay));
-            if lost {
+            if let Some(Way::Through(relay)) = entry.way()
+                && removed.contains(&relay)
+            {
                 entry.shared.way.store(None);
             }
             if let Some(peer_paths) = &mut entry.paths {
-                peer_paths.paths.lose(place, now().instant);
+                peer_paths.paths.lose_relays(|relay| removed.contains(&relay), now().instant);
                 self.paths_changed(peer);
             }
         }

@@ -55,6 +55,7 @@ impl<B: Binder> Control<B> {
         if let Some(prefixes) = &update.announce {
             self.announce(prefixes);
         }
+        self.relays_removed();
         self.publish();
         self.apply(None);
         Ok(())
