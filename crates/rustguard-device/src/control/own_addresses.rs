@@ -67,6 +67,8 @@ pub(super) struct Host {
     exit: Option<Exit>,
     /// The addresses of what the user wrote.
     told: Vec<SocketAddr>,
+    /// What could not be found, and why.
+    missing: Vec<String>,
 }
 
 /// What is new.
@@ -158,6 +160,10 @@ impl OwnAddresses {
             #[cfg(feature = "port-mapping")]
             Found::Mapped(_) => News::Candidates,
             Found::Host(host) => {
+                // Each look says it again.
+                for new in host.missing.iter().filter(|new| !self.host.missing.contains(new)) {
+                    tracing::warn!("peers are not told {new}");
+                }
                 let moved = self.host.exit != host.exit || self.host.addresses != host.addresses;
                 let changed = std::mem::replace(&mut self.host, host) != self.host;
                 self.ask_router(ports);
@@ -224,7 +230,7 @@ async fn look(interface: Option<u32>, told: &[EndpointSpec], ports: Ports) -> Ho
     if let Some(index) = interface {
         match host_addresses(index).await {
             Ok(addresses) => host.addresses = addresses,
-            Err(error) => tracing::warn!("peers are not told this host's addresses: {error}"),
+            Err(error) => host.missing.push(format!("this host's addresses: {error}")),
         }
         if let Ok(lookup) = SourceLookup::open()
             && let Way::By(exit) = lookup.way(Endpoint::new(ELSEWHERE), ports.mark, ports.listen).await
@@ -237,7 +243,7 @@ async fn look(interface: Option<u32>, told: &[EndpointSpec], ports: Ports) -> Ho
             EndpointSpec::Address(address) => host.told.push(*address),
             EndpointSpec::Name(name, port) => match tokio::net::lookup_host((name.as_str(), *port)).await {
                 Ok(addresses) => host.told.extend(addresses),
-                Err(error) => tracing::warn!("peers are not told {spec}: {error}"),
+                Err(error) => host.missing.push(format!("{spec}: {error}")),
             },
             // A way through a peer is none of this node's places.
             EndpointSpec::Peer(_) => {}
