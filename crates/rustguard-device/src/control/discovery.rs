@@ -54,8 +54,14 @@ impl<B: Binder> Control<B> {
             false => self.searching.peers.remove(&peer),
         };
         if changed {
-            self.own_addresses.want(!self.searching.peers.is_empty(), self.ports());
+            self.want_own_addresses();
         }
+    }
+
+    /// Where this node may be reached matters while somebody looks for ways, and a port is open.
+    pub(super) fn want_own_addresses(&mut self) {
+        let wanted = !self.searching.peers.is_empty() && !self.sockets.are_closed();
+        self.own_addresses.want(wanted, self.ports());
     }
 
     /// The peer was removed.

@@ -84,6 +84,7 @@ impl<B: Binder> Control<B> {
             self.node.stop(&mut self.actions);
             self.links_stop();
             self.pings.end(|_| true, PingError::Down);
+            self.want_own_addresses();
         }
     }
 
@@ -93,6 +94,7 @@ impl<B: Binder> Control<B> {
             Ok(false) => {}
             Ok(true) => {
                 self.rebound();
+                self.want_own_addresses();
                 tracing::info!("the interface was set up: listening on UDP port {}", self.sockets.port());
                 self.node.resume(now());
             }
