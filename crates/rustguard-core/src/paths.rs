@@ -22,6 +22,7 @@
 //! | `search.rs` | what this search has in common for all peers: our candidates, where no probe may go, limits |
 //! | `flows.rs` | which flow goes by which path |
 //! | `probe.rs`, `candidates.rs` | the messages |
+//! | `transport_address.rs` | addresses at a transport of the embedder's own |
 //! | `types.rs`, `timing.rs` | what goes in and comes out; times and counts |
 mod answering;
 mod candidates;
@@ -34,6 +35,7 @@ mod probe;
 mod probing;
 mod search;
 mod timing;
+mod transport_address;
 mod types;
 
 use crate::{peer::PeerId, time::Instant};
@@ -44,6 +46,7 @@ pub use flows::{Flows, REST, Share};
 use path::{Challenge, Own, Theirs};
 pub use probe::{MAX_PATHS, MAX_SHARES, NO_PATH, Probe, Reply, Request, Version, is_probe};
 pub use search::{Observer, Search};
+pub use transport_address::TransportAddress;
 pub use types::{Address, Choice, Order, PathPolicy, PathReport, Place, Relayed, Seen, State};
 
 /// The most endpoints that can be configured for a peer. The last number of version 1 is for the place that it roams to.
@@ -172,7 +175,7 @@ impl Paths {
         let direct = self.is_direct();
         if let (true, Some(discovery), Place::Address(address)) = (self.certain(), &mut self.discovery, from) {
             // A place is tried before anything goes there, as long as there is another.
-            if !self.own.iter().any(|own| own.place.is_some_and(|place| place.covers(&from))) {
+            if !from.is_detour() && !self.own.iter().any(|own| own.place.is_some_and(|place| place.covers(&from))) {
                 discovery.heard(address.remote, direct, now);
             }
             return;

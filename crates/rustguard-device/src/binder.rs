@@ -1,5 +1,7 @@
 //! How a device gets its sockets: at the start, and whenever its port changes.
 
+mod with_transport;
+
 use rustguard_tun::{
     Network,
     memory::{MemoryNet, MemorySocket},
@@ -7,6 +9,7 @@ use rustguard_tun::{
     uring::UringUdp,
 };
 use std::{io, net::SocketAddr};
+pub use with_transport::WithTransport;
 
 /// Makes the sockets of a device.
 ///

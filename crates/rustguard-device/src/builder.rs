@@ -258,7 +258,8 @@ impl Builder {
     }
 
     /// Starts the device over the embedder's own transports: packets in memory, a network stack in the program, or
-    /// another kind of network.
+    /// another kind of network. With [`WithTransport`](crate::WithTransport) as the binder, such a network is one more way
+    /// to peers, beside UDP.
     ///
     /// # Errors
     /// See [`StartError`].

@@ -2,7 +2,11 @@
 
 use crate::key::{PresharedKey, to_base64};
 use ipnet::IpNet;
-use rustguard_core::{host_port::HostPort, paths::PathPolicy, routing::Role};
+use rustguard_core::{
+    host_port::HostPort,
+    paths::{PathPolicy, TransportAddress},
+    routing::Role,
+};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{fmt, net::SocketAddr, time::Duration};
 
@@ -238,7 +242,7 @@ impl SourceCheck {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EndpointSpec {
-    /// An address and a UDP port.
+    /// An address and a UDP port, or an address at a transport of the embedder's own ([`TransportAddress`]).
     Address(SocketAddr),
     /// A host name and a UDP port. The name is resolved at once, and again when handshakes fail. A link-local address with
     /// the name of its interface, such as `fe80::1%eth0`, counts as a name: the interface may have another index later.
@@ -415,6 +419,13 @@ impl fmt::Display for PathSpec {
 impl From<SocketAddr> for EndpointSpec {
     fn from(address: SocketAddr) -> Self {
         Self::Address(address)
+    }
+}
+
+/// An address at a transport of the embedder's own.
+impl From<TransportAddress> for EndpointSpec {
+    fn from(address: TransportAddress) -> Self {
+        Self::Address(address.into())
     }
 }
 

@@ -25,7 +25,7 @@
 //! ```
 //!
 //! - [`Builder`] starts a [`Device`]: on an interface of the kernel and UDP sockets, or over the program's own transports
-//!   ([`Builder::start_with`], [`TunQueue`](tun::TunQueue), [`Binder`]).
+//!   ([`Builder::start_with`], [`TunQueue`](tun::TunQueue), [`Binder`]), or with such a transport beside UDP ([`WithTransport`]).
 //! - [`Update`] changes a running device. [`Device::status`] shows its state, [`Device::events`] what happens to its peers.
 //! - [`uapi`] serves the control socket by which `wg` sees and sets the device.
 //! - [`Builder::routing`] takes a routing engine, and [`Builder::filter`] a function that decides about each packet.
@@ -69,13 +69,14 @@ mod settings;
 mod sharded;
 mod shared;
 mod status;
+mod transport;
 pub mod uapi;
 pub mod unix_socket;
 mod waiting;
 mod way;
 mod worker;
 
-pub use binder::{Binder, Bound, MemoryBinder, UdpBinder, UringBinder};
+pub use binder::{Binder, Bound, MemoryBinder, UdpBinder, UringBinder, WithTransport};
 pub use builder::{Builder, Io, Offload, default_queues};
 pub use config::{
     AllowedIpChange, Change, EndpointSpec, MAX_PUBLIC_ENDPOINTS, PathSpec, PeerUpdate, SourceCheck, Update, UpdateError,
@@ -93,7 +94,7 @@ pub use relay::Relay;
 pub use rustguard_core as core;
 pub use rustguard_core::{
     host_port::{Host, HostPort, HostPortError},
-    paths::{MAX_ENDPOINTS, PathPolicy, Relayed, State as PathState},
+    paths::{MAX_ENDPOINTS, PathPolicy, Relayed, State as PathState, TransportAddress},
     routing,
 };
 pub use rustguard_crypto as crypto;
@@ -105,6 +106,7 @@ pub use status::{
     PeerLabel, PeerStatus, Problem, RelayStatus, Route, RouteStatus, RouterId, RoutingStatus, Status,
     UnresolvedEndpoint, Way,
 };
+pub use transport::{Transport, TransportEnd};
 
 /// Registers this process for `membarrier(2)`, which the tables of sessions need. To call it is optional.
 ///

@@ -174,8 +174,7 @@ impl PeerStatus {
 
     /// How datagrams to the peer travel; `None` while nobody knows where it is.
     pub fn way(&self) -> Option<Way> {
-        let direct = self.endpoint.map(Way::Direct);
-        self.through.map(Way::Through).or(direct)
+        self.through.map(Way::Through).or(self.endpoint.map(Way::from))
     }
 
     /// A peer that nothing is known of yet.
@@ -219,7 +218,7 @@ pub struct UnresolvedEndpoint {
 pub struct PathMtu {
     /// Bytes of the longest packet inside the tunnel that is known to reach the peer.
     pub packet: u16,
-    /// Bytes of the IP datagram that it becomes outside.
+    /// Bytes of the IP datagram that it becomes outside. By a transport of the embedder's own, bytes of the WireGuard message.
     pub datagram: u32,
     /// Whether longer packets, as the interface's MTU permits them, are lost. An MTU of [`packet`](Self::packet) mends that.
     pub limited: bool,

@@ -3,7 +3,7 @@
 use rustguard_core::{
     cookie::Origin,
     node::PeerId,
-    paths::{Address, Place},
+    paths::{Address, Place, TransportAddress},
 };
 use rustguard_tun::{Endpoint, LocalAddr};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,6 +24,11 @@ impl Way {
             Self::Direct(endpoint) => Some(endpoint),
             Self::Through(_) => None,
         }
+    }
+
+    /// The address, where UDP leads there; `None` for a way through a peer, and by a transport of the embedder's own.
+    pub(crate) fn udp(&self) -> Option<&Endpoint> {
+        self.endpoint().filter(|endpoint| TransportAddress::of(endpoint.remote).is_none())
     }
 
     /// The form of [`rustguard_core::paths`]. A received datagram has its interface. A datagram to be sent has an interface only if

@@ -10,6 +10,8 @@ mod filter;
 mod own_transports;
 #[path = "../examples/policy_engine.rs"]
 mod policy_engine;
+#[path = "../examples/tcp_beside_udp.rs"]
+mod tcp_beside_udp;
 #[path = "../examples/two_devices.rs"]
 mod two_devices;
 
@@ -28,6 +30,11 @@ fn two_devices_in_a_tokio_program() {
 #[test]
 fn own_transports_carry_a_tunnel() {
     own_transports::main().unwrap();
+}
+
+#[test]
+fn tcp_is_a_way_while_udp_is_blocked() {
+    tcp_beside_udp::main().unwrap();
 }
 
 #[test]

@@ -234,11 +234,11 @@ impl Families<'_, '_> {
         // Only where there is a choice: of most peers nobody asks.
         let ways = peers.iter().filter(|peer| peer.status.through.is_some() || !peer.status.paths.is_empty());
         self.gauges(
-            about("rustguard_peer_way", "1 for the way by which the peer is reached: direct, or through a peer"),
-            ways.filter_map(|peer| {
-                let way = if peer.status.way()?.is_direct() { "direct" } else { "through" };
-                Some((peer.labels_and("way", way), 1_u32))
-            }),
+            about(
+                "rustguard_peer_way",
+                "1 for the way by which the peer is reached: direct, through a peer, or an own transport",
+            ),
+            ways.filter_map(|peer| Some((peer.labels_and("way", peer.status.way()?.word()), 1_u32))),
         )?;
         // Only reasons that happened: 10,000 peers with all of them would be 300,000 time series.
         let drops = peers.iter().flat_map(|peer| {

@@ -2,17 +2,32 @@
 
 use super::escape::escape;
 use crate::uapi::Peer;
-use std::time::Duration;
+use rustguard_device::TransportAddress;
+use std::{borrow::Cow, time::Duration};
 
-/// `direct 203.0.113.7:51820`, or `through office`. Of a peer that cannot be talked to, the address alone: nobody knows that it is there.
+/// `direct 203.0.113.7:51820`, `through office`, or `transport 7` of an embedder's. Of a peer that cannot be talked to, the address alone: nobody knows that it is there.
 pub(crate) fn words(peer: &Peer, peers: &[Peer]) -> Option<String> {
     if let Some(relay) = peer.through {
         let named = peers.iter().find(|peer| peer.public_key == relay).and_then(|peer| peer.name.as_deref());
         return Some(format!("through {}", named.map_or_else(|| relay.to_string(), |name| escape(name).into_owned())));
     }
-    let endpoint = escape(peer.endpoint.as_deref()?).into_owned();
+    let endpoint = peer.endpoint.as_deref()?;
+    if let Some(transport) = transport(endpoint) {
+        return Some(transport.to_string());
+    }
+    let endpoint = escape(endpoint).into_owned();
     let state = peer.connection.as_ref().map(|connection| connection.state.as_str());
     Some(direct(&endpoint, state))
+}
+
+/// The transport of an embedder's that the endpoint stands for.
+pub(crate) fn transport(endpoint: &str) -> Option<TransportAddress> {
+    TransportAddress::of(endpoint.parse().ok()?)
+}
+
+/// An endpoint in words.
+pub(crate) fn endpoint(endpoint: &str) -> Cow<'_, str> {
+    transport(endpoint).map_or_else(|| escape(endpoint), |transport| transport.to_string().into())
 }
 
 /// The way to a peer that is reached at an address.
@@ -56,6 +71,8 @@ mod tests {
         assert_eq!(words(&peer).as_deref(), Some("192.0.2.7:1"), "nobody knows that it is there");
         peer.connection = Some(ConnectionView { state: "online".to_owned(), since: None, attempts: None });
         assert_eq!(words(&peer).as_deref(), Some("direct 192.0.2.7:1"));
+        peer.endpoint = Some("[100::7]:1".to_owned());
+        assert_eq!(words(&peer).as_deref(), Some("transport 7"));
         peer.through = Some(office.public_key);
         assert_eq!(words(&peer).as_deref(), Some("through off\\u{1b}ice"));
         peer.through = Some(PublicKey([3; 32]));

@@ -19,7 +19,7 @@ impl Paths {
 
     /// Where a request comes from, the peer may be reached.
     fn heard_by_request(&mut self, from: Place, request: &Request, now: Instant) {
-        let mut known = false;
+        let mut known = from.is_detour();
         for own in self.own.iter_mut().filter(|own| own.place.is_some_and(|place| place.covers(&from))) {
             known = true;
             // What comes in by a path that has failed is the first sign that it works again.

@@ -76,7 +76,7 @@ impl Paths {
             (self.active, self.better) = (Some(best), None);
             return;
         };
-        if self.own[active].is_relayed() && !self.own[best].is_relayed() {
+        if self.own[active].is_detour() && !self.own[best].is_detour() {
             // Nobody waits for the end of a detour. The other way round, the margin below keeps flows where they are.
             (self.active, self.better) = (Some(best), None);
             return;

@@ -48,10 +48,10 @@ impl Paths {
         Some(self.discovery.as_ref().map_or(Relayed::Off, |discovery| discovery.why(search)))
     }
 
-    /// Whether what is active is an address that works.
+    /// Whether what is active is an address that works, by UDP.
     pub(super) fn is_direct(&self) -> bool {
         let active = self.active.filter(|_| !self.following).and_then(|path| self.own.get(path));
-        active.is_some_and(|own| own.state == State::Up && !own.is_relayed())
+        active.is_some_and(|own| own.state == State::Up && !own.is_detour())
     }
 
     /// Whether this path was found.
@@ -73,10 +73,10 @@ impl Paths {
         }
     }
 
-    /// Where messages about candidates go: through a relay that works, since direct ways may just have ceased to.
+    /// Where messages about candidates go: by a detour that works, since direct ways may just have ceased to.
     fn messages(&self) -> Option<Place> {
-        let relay = self.own.iter().find(|own| own.is_relayed() && own.state == State::Up);
-        relay.and_then(|own| own.place).or(self.active_place())
+        let detour = self.own.iter().find(|own| own.is_detour() && own.state == State::Up);
+        detour.and_then(|own| own.place).or(self.active_place())
     }
 
     pub(super) fn discovery_deadline(&self) -> Option<Instant> {
@@ -172,14 +172,14 @@ impl Paths {
 
     /// Leaves all direct ways that need probes to stay open, for one that needs none.
     fn let_go(&mut self) {
-        let relay = self.own.iter().position(|own| own.is_relayed() && own.state == State::Up);
-        self.own.truncate(if relay.is_some_and(|path| path < self.configured) {
+        let detour = self.own.iter().position(|own| own.is_detour() && own.state == State::Up);
+        self.own.truncate(if detour.is_some_and(|path| path < self.configured) {
             self.configured
         } else {
             self.configured + 1
         });
         if self.active.is_some_and(|active| active >= self.own.len()) {
-            self.active = relay;
+            self.active = detour;
         }
         self.changed = true;
     }

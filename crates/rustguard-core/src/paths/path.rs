@@ -80,8 +80,8 @@ impl Own {
 
     pub(super) fn weight(&self) -> Option<u8> {
         match self.policy {
-            // A way through a peer is a reserve: flows are not spread over a detour.
-            PathPolicy::Weighted(weight) if !self.is_relayed() => Some(weight.max(1)),
+            // A detour is a reserve: flows are not spread over it.
+            PathPolicy::Weighted(weight) if !self.is_detour() => Some(weight.max(1)),
             PathPolicy::Best | PathPolicy::Weighted(_) | PathPolicy::Pinned => None,
         }
     }
@@ -104,13 +104,13 @@ impl Own {
         ANSWERS << self.failures.saturating_sub(1).min(5)
     }
 
-    pub(super) fn is_relayed(&self) -> bool {
-        self.place.is_some_and(|place| place.relay().is_some())
+    pub(super) fn is_detour(&self) -> bool {
+        self.place.is_some_and(|place| place.is_detour())
     }
 
     /// The round trip by which paths are compared.
     pub(super) fn length(&self) -> Duration {
-        let detour = if self.is_relayed() { DETOUR } else { Duration::ZERO };
+        let detour = if self.is_detour() { DETOUR } else { Duration::ZERO };
         self.round_trip.map_or(Duration::MAX, |trip| trip.smoothed.saturating_add(detour))
     }
 }

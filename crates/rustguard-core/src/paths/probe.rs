@@ -145,7 +145,8 @@ impl Request {
 
     /// The answer to a request that came from there.
     pub fn reply(&self, nonce: u32, from: Place) -> Reply {
-        let seen = from.address().map(|address| address.remote).filter(|_| self.version == Version::V2);
+        let seen =
+            from.address().filter(|_| self.version == Version::V2 && !from.is_detour()).map(|address| address.remote);
         Reply {
             version: self.version,
             newest: Version::V2,

@@ -3,6 +3,7 @@
 use super::{
     candidates::{Candidate, CandidateKind, MAX_CANDIDATES},
     probe::{Probe, Reply, Request},
+    transport_address::TransportAddress,
     types::Place,
 };
 use crate::{
@@ -196,7 +197,9 @@ impl Search {
         self.observed.retain(|_, known| now.since(known.at) < OBSERVED);
         let mut list: Vec<Candidate> = Vec::new();
         let mut add = |candidate: Candidate, limit: usize| {
-            if list.len() < limit && !list.iter().any(|known| known.address == candidate.address) {
+            // The embedder's own transports mean nothing to others.
+            let ours = TransportAddress::of(candidate.address).is_some();
+            if !ours && list.len() < limit && !list.iter().any(|known| known.address == candidate.address) {
                 list.push(candidate);
             }
         };
@@ -227,7 +230,7 @@ fn can_be_a_peer(address: SocketAddr) -> bool {
         // 0.0.0.0/8 is "this network"; 240.0.0.0/4 is reserved, and has the broadcast address.
         IpAddr::V4(ip) => matches!(ip.octets()[0], 0 | 240..) || ip.is_link_local(),
         // Without its interface, a link-local address is of no use.
-        IpAddr::V6(ip) => ip.is_unspecified() || ip.is_unicast_link_local(),
+        IpAddr::V6(ip) => ip.is_unspecified() || ip.is_unicast_link_local() || TransportAddress::of(address).is_some(),
     };
     !unusable && !ip.is_loopback() && !ip.is_multicast() && address.port() != 0
 }

@@ -17,8 +17,8 @@ const START: Instant = Instant::from_nanos(5_000_000_000);
 struct Link {
     delay: Duration,
     loss: [u32; 2],
-    /// It leads through a peer.
-    relayed: bool,
+    /// It is no address by UDP, but this.
+    detour: Option<Place>,
 }
 
 /// Endpoint `n` of B is reached by link `n`, and B sees A there from an address of its own.
@@ -64,6 +64,11 @@ fn through(n: usize) -> Place {
     Place::Peer(PeerId(n as u32))
 }
 
+/// A transport of the embedder's, as link `n`.
+fn by_transport(n: usize) -> Place {
+    Address::new(TransportAddress::new(n as u64).into()).into()
+}
+
 /// Where a place is, whatever address of ours belongs to it.
 fn bare(place: Place) -> Place {
     place.address().map_or(place, |at| Address::new(at.remote).into())
@@ -75,7 +80,7 @@ fn search() -> Search {
 
 impl World {
     fn new(policies: &[PathPolicy], delays: &[u64]) -> Self {
-        let links = delays.iter().map(|&ms| Link { delay: ms as u32 * MS, loss: [0, 0], relayed: false }).collect();
+        let links = delays.iter().map(|&ms| Link { delay: ms as u32 * MS, loss: [0, 0], detour: None }).collect();
         let mut a = Paths::new(policies, START);
         for n in 0..policies.len() {
             a.put(n, place(1, n), START);
@@ -115,7 +120,9 @@ impl World {
         let link = match to {
             Place::Peer(PeerId(link)) => link as usize,
             Place::Address(Address { remote: SocketAddr::V4(remote), .. }) => usize::from(remote.ip().octets()[2]),
-            Place::Address(_) => unreachable!("all of it is IPv4"),
+            Place::Address(Address { remote, .. }) => {
+                TransportAddress::of(remote).expect("no other IPv6").number() as usize
+            }
         };
         let Some(&Link { delay, loss, .. }) = self.links.get(link) else { return };
         if self.random(1_000) >= loss[end] {
@@ -168,7 +175,7 @@ impl World {
                 match probe {
                     Probe::Request(request) if self.answers => {
                         let random = self.random(u32::MAX >> 1);
-                        let from = if self.links[link].relayed { through(link) } else { seen_from(1 - end, link) };
+                        let from = self.links[link].detour.unwrap_or(seen_from(1 - end, link));
                         self.ends[end].request(from, &request, random, self.now, &mut orders);
                     }
                     Probe::Request(_) => {}
@@ -196,10 +203,10 @@ impl World {
         self.choices[end].spread.iter().map(|(share, place)| (bare(*place), share.weight)).collect()
     }
 
-    /// Link `n` leads through a peer.
-    fn relay(&mut self, n: usize) {
-        self.links[n].relayed = true;
-        self.ends[0].put(n, through(n), self.now);
+    /// Link `n` is this detour.
+    fn detour(&mut self, n: usize, at: Place) {
+        self.links[n].detour = Some(at);
+        self.ends[0].put(n, at, self.now);
     }
 
     fn both_use(&self, link: usize) -> bool {
@@ -251,13 +258,22 @@ fn the_best_of_those_that_work_is_used_by_both_ends() {
 
 #[test]
 fn an_address_is_better_than_a_way_through_a_peer_unless_it_is_much_longer() {
+    an_address_is_better_unless_it_is_much_longer_than(through(0));
+}
+
+#[test]
+fn an_address_is_better_than_a_transport_of_the_embedders_unless_it_is_much_longer() {
+    an_address_is_better_unless_it_is_much_longer_than(by_transport(0));
+}
+
+fn an_address_is_better_unless_it_is_much_longer_than(detour: Place) {
     let mut world = World::new(&[PathPolicy::Best; 2], &[10, 55]);
-    world.relay(0);
+    world.detour(0, detour);
     world.run(10 * STEADY);
     assert!(world.both_use(1), "round trips of 20 and 110 ms: a detour is not taken because it is a little shorter");
     world.links[1].delay = 200 * MS;
     world.run(10 * STEADY);
-    assert_eq!([0, 1].map(|end| world.active(end)), [Some(through(0)); 2]);
+    assert_eq!([0, 1].map(|end| world.active(end)), [Some(detour); 2]);
     world.links[1].delay = 40 * MS;
     world.run(10 * STEADY);
     assert!(world.both_use(1));
@@ -277,7 +293,20 @@ fn an_address_is_better_than_a_way_through_a_peer_unless_it_is_much_longer() {
     let lost = world.now;
     world.run(STEADY);
     assert!(world.left(1, lost).into_iter().max() < Some(600 * MS), "{:?}", world.left(1, lost));
-    assert_eq!([0, 1].map(|end| world.active(end)), [Some(through(0)); 2]);
+    assert_eq!([0, 1].map(|end| world.active(end)), [Some(detour); 2]);
+}
+
+#[test]
+fn addresses_of_transports_are_neither_told_nor_probed() {
+    let mut search = search();
+    let at = SocketAddr::from(TransportAddress::new(7));
+    assert!(!search.allows(at), "whoever tells of one");
+    assert!(!search.set_candidates(vec![Candidate { address: at, kind: CandidateKind::Configured }], START));
+    assert!(!search.seen_by(PeerId(1), at, START));
+    assert_eq!(search.candidates(), []);
+    let request = Request::about_no_path(1, 0);
+    assert_eq!(request.reply(0, Address::new(at).into()).seen, None);
+    assert_eq!(request.reply(0, place(0, 1)).seen, Some(address(0, 1).remote));
 }
 
 #[test]
@@ -457,7 +486,7 @@ fn when_nothing_works_handshakes_look_for_what_does() {
 #[test]
 fn a_path_that_is_lost_is_looked_for_elsewhere_now_and_then() {
     let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
-    world.links.push(Link { delay: 5 * MS, loss: [1_000, 1_000], relayed: false });
+    world.links.push(Link { delay: 5 * MS, loss: [1_000, 1_000], detour: None });
     world.run(2_000 * MS);
     world.links[0].loss = [1_000, 1_000];
     let lost = world.now;
@@ -493,7 +522,7 @@ fn pinned_is_pinned() {
 #[test]
 fn a_peer_that_roams_is_followed_and_comes_back() {
     let mut world = World::new(&[PathPolicy::Best; 2], &[10, 20]);
-    world.links.push(Link { delay: 15 * MS, loss: [0, 0], relayed: false });
+    world.links.push(Link { delay: 15 * MS, loss: [0, 0], detour: None });
     world.run(2_000 * MS);
     // B moves: the places that were configured are deserted.
     for link in 0..2 {

@@ -38,7 +38,8 @@ pub(super) const UNANSWERED: Duration = Duration::from_secs(1);
 pub(super) const STEADY: Duration = Duration::from_secs(3);
 /// It has to be better by a fifth of the round trip and this.
 pub(super) const MARGIN: Duration = Duration::from_millis(2);
-/// A way through a peer counts as so much longer than its round trip: the relay's part of it is work that others pay for.
+/// A way through a peer, or by a transport of the embedder's own, counts as so much longer than its round trip. The relay's part of it
+/// is work that others pay for; and such a transport, TCP mostly, delivers late instead of losing, which streams inside suffer from.
 pub(super) const DETOUR: Duration = Duration::from_millis(100);
 /// How often another address is looked for while a path does not work.
 pub(super) const ELSEWHERE: Duration = Duration::from_secs(30);

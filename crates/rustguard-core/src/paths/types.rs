@@ -1,5 +1,5 @@
 //! What goes into [`Paths`](super::Paths), and what comes out.
-use super::{candidates::Candidates, flows::Share, probe::Probe};
+use super::{candidates::Candidates, flows::Share, probe::Probe, transport_address::TransportAddress};
 use crate::{peer::PeerId, time::Instant};
 use alloc::vec::Vec;
 use core::{
@@ -51,6 +51,11 @@ impl Place {
             Self::Address(_) => None,
             Self::Peer(relay) => Some(relay),
         }
+    }
+
+    /// Whether datagrams take a detour: through a peer, or by a transport of the embedder's own in place of UDP.
+    pub fn is_detour(&self) -> bool {
+        self.address().is_none_or(|address| TransportAddress::of(address.remote).is_some())
     }
 }
 

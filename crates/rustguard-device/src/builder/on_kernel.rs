@@ -2,7 +2,7 @@
 
 use super::{Builder, Io, Offload, default_queues};
 use crate::{
-    binder::{UdpBinder, UringBinder},
+    binder::{Binder, UdpBinder, UringBinder, WithTransport},
     device::Device,
     error::StartError,
     interface::Interface,
@@ -39,6 +39,20 @@ impl Builder {
     /// # Errors
     /// See [`StartError`].
     pub fn start(self, interface: &str) -> Result<Device, StartError> {
+        self.start_on(interface, Alone)
+    }
+
+    /// The same as [`start`](Self::start), with a transport of the embedder's own beside the UDP sockets: see
+    /// [`WithTransport`]. Where routes of the host lead into the tunnel, the transport's own packets must not take them:
+    /// give its sockets the [mark](Self::fwmark) of the device.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start_with_transport(self, interface: &str, transport: impl Binder) -> Result<Device, StartError> {
+        self.start_on(interface, Beside(transport))
+    }
+
+    fn start_on(self, interface: &str, transport: impl Add) -> Result<Device, StartError> {
         let workers = self.queues.unwrap_or_else(default_queues).get();
         let offload = self.offload == Offload::On;
         let options = TunOptions::new(interface).mtu(self.settings.mtu).offload(offload);
@@ -46,13 +60,42 @@ impl Builder {
         let interface = Interface { name: lanes[0].name().to_owned(), index: lanes[0].index() };
         let (settings, interface) = (self.settings, Some(interface));
         match self.io {
-            Io::Poll => Device::launch(settings, by_worker(lanes), UdpBinder::new(offload), interface),
+            Io::Poll => Device::launch(settings, by_worker(lanes), transport.to(UdpBinder::new(offload)), interface),
             Io::Uring => {
                 let lanes = lanes.into_iter().map(UringTun::new).collect::<io::Result<_>>();
                 let lanes = by_worker(lanes.map_err(StartError::Uring)?);
-                Device::launch(settings, lanes, UringBinder::new(offload), interface)
+                Device::launch(settings, lanes, transport.to(UringBinder::new(offload)), interface)
             }
         }
+    }
+}
+
+/// What is added to the UDP sockets. A type, so that devices without a transport have nothing of it on the data path.
+trait Add {
+    type With<B: Binder>: Binder;
+
+    fn to<B: Binder>(self, udp: B) -> Self::With<B>;
+}
+
+/// Nothing.
+struct Alone;
+
+impl Add for Alone {
+    type With<B: Binder> = B;
+
+    fn to<B: Binder>(self, udp: B) -> B {
+        udp
+    }
+}
+
+/// A transport of the embedder's own.
+struct Beside<T>(T);
+
+impl<T: Binder> Add for Beside<T> {
+    type With<B: Binder> = WithTransport<B, T>;
+
+    fn to<B: Binder>(self, udp: B) -> WithTransport<B, T> {
+        WithTransport::new(udp, self.0)
     }
 }
 

@@ -6,7 +6,6 @@ use super::{
 };
 use crate::{
     binder::Binder, drops::DropReason, event::Event, handshakes::HandshakeDatagram, shared::peer::LocationChange,
-    way::Way,
 };
 use rustguard_core::{
     node::{Action, Event as NodeEvent, PeerId},
@@ -73,15 +72,12 @@ impl<B: Binder> Control<B> {
         let Some(public_key) = self.node.peer_config(peer).map(|config| config.public_key) else { return };
         let (label, way) = (entry.label(&public_key), entry.way());
         let told = self.tell_way(peer);
-        match way {
-            None => return,
-            Some(Way::Direct(Endpoint { remote: endpoint, .. })) => {
-                if !told {
-                    self.tell(peer, Topic::Endpoint, Line::new(label, format_args!("endpoint is {endpoint}")));
-                }
-                self.emit(Event::PeerRoamed { peer: public_key, endpoint });
+        let Some(way) = way else { return };
+        if let Some(&Endpoint { remote: endpoint, .. }) = way.udp() {
+            if !told {
+                self.tell(peer, Topic::Endpoint, Line::new(label, format_args!("endpoint is {endpoint}")));
             }
-            Some(Way::Through(_)) => {}
+            self.emit(Event::PeerRoamed { peer: public_key, endpoint });
         }
         self.path_mtu_moved(peer);
         self.tell_endpoints(peer);

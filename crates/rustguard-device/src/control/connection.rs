@@ -214,8 +214,9 @@ impl<B: Binder> Control<B> {
     /// Where initiations to the peer go, while they are not answered.
     fn endpoint_in_trouble(&mut self, peer: PeerId) -> Option<SocketAddr> {
         self.peers.get_mut(&peer)?.link.evidence()?;
-        // Of a relay, the network and the kernel can say nothing: it is a peer with a connection of its own.
-        self.initiation_ways(peer).iter().find_map(|way| Some(way.endpoint()?.remote))
+        // Of a relay, the network and the kernel can say nothing: it is a peer with a connection of its own. Nor of an embedder's
+        // transport.
+        self.initiation_ways(peer).iter().find_map(|way| Some(way.udp()?.remote))
     }
 
     /// Asks the network whether the endpoint refuses datagrams, and the kernel for its route.

@@ -178,7 +178,7 @@ impl<B: Binder> Control<B> {
             let mut question = None;
             self.with_observer(peer, |observer| question = observer.tick(instant));
             // Only from an address does it see one.
-            let endpoint = self.peers.get(&peer).and_then(Peer::endpoint);
+            let endpoint = self.peers.get(&peer).and_then(Peer::way).and_then(|way| way.udp().copied());
             if let (Some(question), Some(endpoint), Some(sealer)) = (question, endpoint, self.sealer(peer)) {
                 self.seal_and_send(peer, &sealer, &question.to_bytes(), Payload::Probe(endpoint.into()));
             }
@@ -193,8 +193,8 @@ impl<B: Binder> Control<B> {
     /// Why no direct way is used to the peer.
     pub(super) fn not_direct(&self, peer: PeerId, entry: &Peer) -> Option<Relayed> {
         let peer_paths = entry.paths.as_ref()?;
-        let through = || peer_paths.choice.active.is_some_and(|place| place.relay().is_some());
-        if !self.searching.peers.contains(&peer) && !through() {
+        let detour = || peer_paths.choice.active.is_some_and(|place| place.is_detour());
+        if !self.searching.peers.contains(&peer) && !detour() {
             return None;
         }
         peer_paths.paths.relayed(&self.search)

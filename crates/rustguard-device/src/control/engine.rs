@@ -11,7 +11,7 @@ use super::{
     timer::now,
     transmit::Payload,
 };
-use crate::{binder::Binder, event::Event, shared::peer::Bounds};
+use crate::{binder::Binder, event::Event, shared::peer::Bounds, way::Way};
 use ipnet::IpNet;
 use portable_atomic::Ordering::Relaxed;
 use rustguard_core::{
@@ -110,9 +110,8 @@ impl<B: Binder> Control<B> {
         let Some(kernel) = &self.engine_host.kernel else { return };
         let mut addresses = Vec::new();
         if let Some(entry) = self.peers.get(&peer) {
-            addresses.extend(entry.endpoint().map(|endpoint| endpoint.remote.ip()));
-            let places = entry.paths.iter().flat_map(|peer_paths| peer_paths.paths.places());
-            addresses.extend(places.filter_map(|place| Some(place.address()?.remote.ip())));
+            let places = entry.paths.iter().flat_map(|peer_paths| peer_paths.paths.places()).map(Way::from);
+            addresses.extend(entry.way().into_iter().chain(places).filter_map(|way| Some(way.udp()?.remote.ip())));
         }
         kernel.endpoints(peer, addresses);
     }

@@ -12,6 +12,7 @@ use rustguard_core::{
     forward,
     node::PeerId,
     path_mtu::{Known, Message},
+    paths::TransportAddress,
     session::OVERHEAD,
     time::Instant,
 };
@@ -147,6 +148,8 @@ impl<B: Binder> Control<B> {
             Way::Through(relay) => (self.peers.get(&relay)?.endpoint()?, OVERHEAD + forward::HEADER_LEN),
         };
         let headers = match endpoint.remote {
+            // Nobody here knows what the embedder adds.
+            remote if TransportAddress::of(remote).is_some() => 0,
             SocketAddr::V4(_) => 20 + 8,
             SocketAddr::V6(_) => 40 + 8,
         };

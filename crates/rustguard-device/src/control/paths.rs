@@ -286,15 +286,15 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// Reports that the peer is reached through another peer than before, or no longer through one. Returns whether it was.
+    /// Reports that the peer is reached through another peer or transport than before, or no longer by one. Returns whether it was.
     pub(super) fn tell_way(&mut self, peer: PeerId) -> bool {
         let Some(entry) = self.peers.get_mut(&peer) else { return false };
         let Some(now) = entry.way() else { return false };
         let before = entry.told_way.replace(now);
-        match (before, now) {
-            (None | Some(Way::Direct(_)), Way::Direct(_)) => return false,
-            (Some(Way::Through(before)), Way::Through(now)) if before == now => return false,
-            _ => {}
+        let by_udp = |way: Way| way.udp().is_some();
+        let same = before.is_some_and(|before| before.place() == now.place());
+        if same || by_udp(now) && before.is_none_or(by_udp) {
+            return false;
         }
         let (before, Some(now)) = (before.and_then(|way| self.shown_way(way)), self.shown_way(now)) else {
             return false;
@@ -320,7 +320,7 @@ impl<B: Binder> Control<B> {
     /// A way in the words of a status; `None` through a peer that was removed.
     pub(super) fn shown_way(&self, way: Way) -> Option<status::Way> {
         match way {
-            Way::Direct(endpoint) => Some(status::Way::Direct(endpoint.remote)),
+            Way::Direct(endpoint) => Some(endpoint.remote.into()),
             Way::Through(relay) => Some(status::Way::Through(self.peers.get(&relay)?.shared.public_key)),
         }
     }

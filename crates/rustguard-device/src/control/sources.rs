@@ -287,10 +287,10 @@ impl<B: Binder> Control<B> {
     }
 }
 
-/// What the kernel is asked about the peer; nothing while it has no endpoint. Our address is left out where it is bound to an interface,
+/// What the kernel is asked about the peer; nothing while it has no endpoint by UDP. Our address is left out where it is bound to an interface,
 /// and for peers with several paths, which are probed.
 fn question(entry: &Peer) -> Option<Question> {
-    let endpoint = entry.endpoint()?;
+    let endpoint = *entry.way()?.udp()?;
     // Given up: it may be right again.
     let local = endpoint.local.or_else(|| entry.shared.abandoned_source.load().as_deref().copied());
     let local = local.filter(|local| {

@@ -37,6 +37,8 @@ pub enum WayView {
     Direct(String),
     /// Through a peer: the public key of the relay, in base64.
     Through(String),
+    /// By a transport of the program's own: the number of the address there.
+    Transport(u64),
 }
 
 impl From<&Way> for WayView {
@@ -44,6 +46,7 @@ impl From<&Way> for WayView {
         match way {
             Way::Direct(address) => Self::Direct(address.to_string()),
             Way::Through(relay) => Self::Through(to_base64(&relay.0).to_string()),
+            Way::Transport(at) => Self::Transport(at.number()),
         }
     }
 }

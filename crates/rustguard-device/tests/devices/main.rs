@@ -14,3 +14,4 @@ mod pair;
 mod ping;
 mod relay;
 mod support;
+mod transport;

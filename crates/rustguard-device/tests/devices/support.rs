@@ -8,7 +8,7 @@ use rustguard_core::{
     tunnel::{HEADROOM, Ignored, Output, TAILROOM, Tunnel},
 };
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
-use rustguard_device::{Builder, Device, DropReason, MemoryBinder, PeerUpdate, Update};
+use rustguard_device::{Binder, Builder, Device, DropReason, MemoryBinder, PeerUpdate, Update};
 use rustguard_tun::{
     Endpoint, Network, Segments, Transmit,
     memory::{self, MemoryHost, MemoryNet, MemorySocket},
@@ -72,9 +72,13 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn start(net: &MemoryNet, n: u8, builder: Builder) -> Self {
+        Self::start_on(MemoryBinder::new(net.clone(), at(n)), n, builder)
+    }
+
+    /// A device on other sockets than those of its outer address alone.
+    pub(crate) fn start_on(binder: impl Binder, n: u8, builder: Builder) -> Self {
         let (tun, host) = memory::tun().unwrap();
         host.set_timeout(Some(LONG)).unwrap();
-        let binder = MemoryBinder::new(net.clone(), at(n));
         let device = builder.private_key(secret(n)).start_with(tun, binder).unwrap();
         Self { device, host, n }
     }

@@ -5,6 +5,7 @@ use super::{
     kernel::{Kernel, Way},
     tunnel::Tunnel,
 };
+use crate::output::way;
 use ipnet::IpNet;
 use std::{
     collections::BTreeSet,
@@ -105,6 +106,8 @@ async fn to_the_endpoints(kernel: &Kernel, tunnel: &Tunnel) -> Vec<Finding> {
         .peers
         .iter()
         .flat_map(|peer| peer.endpoint.iter().chain(peer.paths.iter().filter_map(|path| path.endpoint.as_ref())))
+        // The kernel has no routes there.
+        .filter(|endpoint| way::transport(endpoint).is_none())
         .collect();
     let mut findings = Vec::new();
     for endpoint in endpoints.iter().take(MOST) {

@@ -1,11 +1,14 @@
 //! What `ping` writes.
 
 use crate::{
-    output::{escape::escape, way::milliseconds},
+    output::{
+        escape::escape,
+        way::{milliseconds, transport},
+    },
     uapi::{Device, Peer},
 };
 use anyhow::Result;
-use rustguard_device::{key::to_base64, uapi::WayView};
+use rustguard_device::{TransportAddress, key::to_base64, uapi::WayView};
 use serde::Serialize;
 use std::{
     collections::HashMap,
@@ -46,7 +49,10 @@ impl Asked {
 pub(super) fn way(peer: &Peer) -> Option<WayView> {
     match (&peer.through, &peer.endpoint) {
         (Some(relay), _) => Some(WayView::Through(to_base64(&relay.0).to_string())),
-        (None, Some(endpoint)) => Some(WayView::Direct(endpoint.clone())),
+        (None, Some(endpoint)) => Some(match transport(endpoint) {
+            Some(transport) => WayView::Transport(transport.number()),
+            None => WayView::Direct(endpoint.clone()),
+        }),
         (None, None) => None,
     }
 }
@@ -69,7 +75,7 @@ pub(super) struct Report {
     answers: Answers,
     direct: bool,
     /// The last answer was not direct: through whom.
-    relay: Option<String>,
+    detour: Option<String>,
     /// It was said that echo requests are sent.
     echo: bool,
     /// The cause that was said last.
@@ -124,7 +130,7 @@ impl Report {
             sent: 0,
             answers: Answers::default(),
             direct: false,
-            relay: None,
+            detour: None,
             echo: false,
             cause: None,
         }
@@ -141,10 +147,8 @@ impl Report {
         if let Outcome::Answer { round_trip_us, asked: out, way } = &asked.outcome {
             self.answers.add(*round_trip_us);
             self.direct |= asked.is_direct();
-            self.relay = [way, out].into_iter().find_map(|way| match way {
-                WayView::Through(relay) => Some(self.named(relay)),
-                WayView::Direct(_) => None,
-            });
+            let detour = [way, out].into_iter().find(|way| !matches!(way, WayView::Direct(_)));
+            self.detour = detour.map(|way| self.words(way));
         }
         let text = if self.json { self.json(&asked)? } else { self.text(&asked) };
         let mut stdout = io::stdout().lock();
@@ -209,6 +213,7 @@ impl Report {
                         (line.way, line.through) = (Some("through"), Some(relay.as_str()));
                         line.through_name = self.names.get(relay).map(String::as_str);
                     }
+                    WayView::Transport(_) => line.way = Some("transport"),
                 }
             }
             Outcome::Error { kind, text } => line.error = Some(Failure { kind, text }),
@@ -221,6 +226,7 @@ impl Report {
         match way {
             WayView::Direct(address) => format!("direct {}", escape(address)),
             WayView::Through(relay) => format!("through {}", self.named(relay)),
+            WayView::Transport(number) => format!("by {}", TransportAddress::new(*number)),
         }
     }
 
@@ -248,9 +254,9 @@ impl Report {
             let _ = write!(text, "; round trip: least {least}, mean {mean}, most {most} ms");
         }
         if until_direct && !self.direct {
-            match &self.relay {
-                Some(relay) => {
-                    let _ = write!(text, "\n{} is still reached through {relay}", self.called);
+            match &self.detour {
+                Some(detour) => {
+                    let _ = write!(text, "\n{} is still reached {detour}", self.called);
                     let _ = why.map_or(Ok(()), |why| write!(text, ": {}", escape(why)));
                 }
                 None => drop(write!(text, "\n{} was not reached", self.called)),

@@ -1,6 +1,7 @@
 //! The state of interfaces for programs. Numbers are JSON numbers, missing values are `null`, and times are Unix times.
 
 use super::{Device, to_base64};
+use crate::output::way;
 use rustguard_device::uapi::{ConnectionView, NotDirectView, PathMtuView, PathView, ProblemView, UnresolvedView};
 use serde::Serialize;
 use std::{
@@ -57,7 +58,7 @@ struct JsonPeer<'a> {
     /// The name of the endpoint, while it has no address.
     #[serde(skip_serializing_if = "Option::is_none")]
     unresolved: Option<&'a UnresolvedView>,
-    /// `direct` or `through`; `null` while nobody knows where the peer is.
+    /// `direct`, `through` or `transport`; `null` while nobody knows where the peer is.
     way: Option<&'static str>,
     /// Why the peer is not reached directly. Missing where it is, and where direct ways are not looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,7 +103,11 @@ pub(in crate::commands) fn device<'a>(interface: &'a str, device: &'a Device, se
         endpoint: peer.endpoint.as_deref(),
         through: peer.through.map(|relay| to_base64(&relay.0)),
         unresolved: peer.unresolved.as_ref(),
-        way: peer.through.map(|_| "through").or(peer.endpoint.as_ref().map(|_| "direct")),
+        way: match (&peer.through, peer.endpoint.as_deref()) {
+            (Some(_), _) => Some("through"),
+            (None, Some(endpoint)) if way::transport(endpoint).is_some() => Some("transport"),
+            (None, endpoint) => endpoint.map(|_| "direct"),
+        },
         not_direct: peer.not_direct.as_ref(),
         round_trip_us: peer.paths.iter().find(|path| path.active).and_then(|path| path.round_trip_us),
         paths: &peer.paths,

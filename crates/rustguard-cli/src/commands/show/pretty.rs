@@ -32,8 +32,8 @@ pub(super) fn page(devices: &[(String, Device)], secrets: bool, width: usize, pa
 /// Describes a path: its endpoint, its state, and its use.
 fn words(path: &PathView) -> String {
     let mut words = match (&path.configured, &path.endpoint, &path.through) {
-        (Some(configured), ..) => configured.clone(),
-        (None, Some(endpoint), _) => endpoint.clone(),
+        (Some(configured), ..) => way::transport(configured).map_or_else(|| configured.clone(), |it| it.to_string()),
+        (None, Some(endpoint), _) => way::endpoint(endpoint).into_owned(),
         (None, None, Some(relay)) => format!("via-peer {relay}"),
         (None, None, None) => "unknown endpoint".to_owned(),
     };
@@ -161,7 +161,7 @@ impl Page {
             self.secret("preshared key", peer.preshared_key.as_ref());
         }
         match (&peer.endpoint, &peer.unresolved) {
-            (Some(endpoint), _) => self.line("endpoint", endpoint),
+            (Some(endpoint), _) => self.line("endpoint", way::endpoint(endpoint)),
             (None, Some(unresolved)) => self.line("endpoint", format!("{}, not resolved", escape(&unresolved.name))),
             (None, None) => {}
         }

@@ -1,0 +1,221 @@
+//! A transport of the embedder's own beside UDP: one network of two, told apart by the address.
+
+use super::{Binder, Bound};
+use rustguard_core::paths::TransportAddress;
+use rustguard_tun::{Network, Received, Sent, Transmit, udp::UdpOptions};
+use std::{io, os::fd::BorrowedFd};
+
+/// After this many batches, the network other than the one that had something the last time is asked first.
+const OTHER_FIRST: usize = 8;
+
+/// UDP, and beside it a transport of the embedder's own, such as TCP through a firewall that blocks UDP. Each
+/// [`TransportAddress`] is a place there. As an endpoint of a peer, beside addresses or [peers](crate::EndpointSpec::Peer), it is a
+/// way like any other: probed, kept in reserve, taken when the others fail, left when they work again.
+///
+/// [`Transport`](crate::Transport) is such a transport made of two functions. Any other [`Binder`] can be one, too.
+///
+/// - The transport carries whole WireGuard datagrams, and may lose and reorder them. It needs no security of its own.
+/// - Datagrams from UDP with a [`TransportAddress`], and from the transport with any other address, are dropped: neither can pass as
+///   the other.
+/// - The first error of the transport's [`recv`](Network::recv) is its end, until the sockets are bound again: ways by it fail, and
+///   UDP goes on.
+/// - Where the senders of handshakes are limited, all addresses of a transport together count as one sender.
+/// - A peer is not told of such addresses. The side that accepts connections needs none in its configuration: it answers where the
+///   other one probes.
+pub struct WithTransport<B, T> {
+    udp: B,
+    transport: T,
+}
+
+impl<B: Binder, T: Binder> WithTransport<B, T> {
+    /// `transport` beside `udp`.
+    pub fn new(udp: B, transport: T) -> Self {
+        Self { udp, transport }
+    }
+}
+
+impl<B: Binder, T: Binder> Binder for WithTransport<B, T> {
+    type Network = Both<B::Network, T::Network>;
+    type Control = Both<B::Control, T::Control>;
+
+    fn bind(&mut self, options: &UdpOptions, workers: usize) -> io::Result<Bound<Self::Network, Self::Control>> {
+        let udp = self.udp.bind(options, workers)?;
+        let transport = self.transport.bind(options, workers)?;
+        Ok(Bound::new(both(udp.workers, transport.workers), both(udp.control, transport.control), udp.port))
+    }
+
+    fn set_fwmark(&self, network: &Self::Control, mark: u32) -> io::Result<()> {
+        self.udp.set_fwmark(&network.udp, mark)?;
+        network.transport.as_ref().map_or(Ok(()), |transport| self.transport.set_fwmark(transport, mark))
+    }
+}
+
+fn both<N, T>(udp: Vec<N>, transport: Vec<T>) -> Vec<Both<N, T>> {
+    let transport = transport.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+    udp.into_iter().zip(transport).map(|(udp, transport)| Both { udp, transport, had: Had::Udp, turn: 0 }).collect()
+}
+
+/// The sockets of a worker, UDP and the embedder's.
+pub struct Both<N, T> {
+    udp: N,
+    /// `None` after its end.
+    transport: Option<T>,
+    /// Which one is asked first, because it had datagrams the last time.
+    had: Had,
+    /// Counts calls of `recv`, to give the other one its turn.
+    turn: usize,
+}
+
+/// One of the two.
+#[derive(Clone, Copy)]
+enum Had {
+    Udp,
+    Transport,
+}
+
+impl Had {
+    fn other(self) -> Self {
+        match self {
+            Self::Udp => Self::Transport,
+            Self::Transport => Self::Udp,
+        }
+    }
+}
+
+impl<N: Network, T: Network> Network for Both<N, T> {
+    /// Receives from one of the two: both begin at the start of the slab.
+    fn recv(&mut self, slab: &mut [u8], out: &mut Vec<Received>) -> io::Result<()> {
+        self.turn = (self.turn + 1) % OTHER_FIRST;
+        let first = if self.turn == 0 { self.had.other() } else { self.had };
+        let before = out.len();
+        for from in [first, first.other()] {
+            match from {
+                Had::Udp => self.udp.recv(slab, out)?,
+                Had::Transport => self.recv_by_transport(slab, out),
+            }
+            if out.len() > before {
+                self.had = from;
+                keep(out, before, from);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, slab: &[u8], batch: &[Transmit]) -> Sent {
+        let by_transport = |transmit: &Transmit| TransportAddress::of(transmit.to.remote).is_some();
+        let mut all = Sent::default();
+        for run in batch.chunk_by(|a, b| by_transport(a) == by_transport(b)) {
+            let Sent { sent, failed, source_lost } =
+                if by_transport(&run[0]) { self.transport.send(slab, run) } else { self.udp.send(slab, run) };
+            all.sent += sent;
+            all.failed += failed;
+            all.source_lost += source_lost;
+        }
+        all
+    }
+
+    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.udp.fds().chain(self.transport.fds())
+    }
+
+    fn recv_slab_len(&self) -> usize {
+        self.udp.recv_slab_len().max(self.transport.recv_slab_len())
+    }
+}
+
+impl<N, T: Network> Both<N, T> {
+    fn recv_by_transport(&mut self, slab: &mut [u8], out: &mut Vec<Received>) {
+        let before = out.len();
+        if let Err(error) = self.transport.recv(slab, out) {
+            tracing::warn!("the program's own transport has ended, and with it the ways by it: {error}");
+            out.truncate(before);
+            self.transport = None;
+        }
+    }
+}
+
+/// Drops datagrams, from `first` on, whose address is not one of the network that they came from.
+fn keep(out: &mut Vec<Received>, first: usize, from: Had) {
+    let mut kept = first;
+    for n in first..out.len() {
+        let by_transport = TransportAddress::of(out[n].from.remote).is_some();
+        if by_transport == matches!(from, Had::Transport) {
+            out.swap(kept, n);
+            kept += 1;
+        }
+    }
+    out.truncate(kept);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryBinder, Transport};
+    use rustguard_tun::{Endpoint, Segments, memory::MemoryNet};
+    use std::net::SocketAddr;
+
+    fn transport(number: u64) -> SocketAddr {
+        TransportAddress::new(number).into()
+    }
+
+    fn bind<B: Binder>(mut binder: B) -> B::Network {
+        binder.bind(&UdpOptions::default(), 1).unwrap().workers.remove(0)
+    }
+
+    fn transmits(slab: &[u8], to: &[SocketAddr]) -> Vec<Transmit> {
+        let len = slab.len();
+        let segments = Segments { offset: 0, stride: len, count: 1, len, last_len: len };
+        to.iter().map(|to| Transmit { to: Endpoint::new(*to), segments, ds: 0 }).collect()
+    }
+
+    /// The senders of all that has arrived.
+    fn received(network: &mut impl Network) -> Vec<SocketAddr> {
+        let mut slab = vec![0; network.recv_slab_len()];
+        let mut all = Vec::new();
+        // A batch is of one of the two, and what was dropped is a batch without anything.
+        for _ in 0..2 * OTHER_FIRST {
+            network.recv(&mut slab, &mut all).unwrap();
+        }
+        all.iter().map(|received| received.from.remote).collect()
+    }
+
+    #[test]
+    fn each_address_has_its_network_and_neither_passes_as_the_other() {
+        let [net, beside] = [MemoryNet::default(), MemoryNet::default()];
+        let (ours, udp) = ("192.0.2.1:1".parse().unwrap(), "192.0.2.2:1".parse().unwrap());
+        let udp_binder = MemoryBinder::new(net.clone(), ours);
+        let mut both = bind(WithTransport::new(udp_binder, MemoryBinder::new(beside.clone(), transport(1))));
+        // In either network a peer, and one with an address of the other kind.
+        let at = [(&net, udp), (&net, transport(2)), (&beside, transport(2)), (&beside, udp)];
+        let mut others = at.map(|(net, at)| net.bind(at).unwrap());
+
+        let batch = transmits(b"hello", &[udp, transport(2), transport(2), udp, udp]);
+        assert_eq!(both.send(b"hello", &batch), Sent { sent: 5, ..Sent::default() });
+        let counts = others.each_mut().map(|other| received(other).len());
+        assert_eq!(counts, [3, 0, 2, 0]);
+
+        for (other, to) in others.iter_mut().zip([ours, ours, transport(1), transport(1)]) {
+            other.send(b"hello", &transmits(b"hello", &[to]));
+        }
+        let mut from = received(&mut both);
+        from.sort_unstable();
+        assert_eq!(from, [udp, transport(2)]);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_transport_is_not_the_end_of_udp() {
+        let net = MemoryNet::default();
+        let (ours, udp) = ("192.0.2.1:1".parse().unwrap(), "192.0.2.2:1".parse().unwrap());
+        let (own, end) = Transport::new().unwrap();
+        let mut both = bind(WithTransport::new(MemoryBinder::new(net.clone(), ours), own));
+        assert_eq!(both.fds().count(), 2);
+        drop(end);
+        let mut other = net.bind(udp).unwrap();
+        other.send(b"hello", &transmits(b"hello", &[ours]));
+        assert_eq!(received(&mut both), [udp]);
+        assert_eq!(both.fds().count(), 1, "it would be readable for ever");
+        let sent = both.send(b"hello", &transmits(b"hello", &[transport(7), udp]));
+        assert_eq!(sent, Sent { sent: 1, failed: 1, ..Sent::default() });
+    }
+}
