@@ -86,6 +86,38 @@ fn a_key_for_everybody_to_read_is_warned_of() {
 }
 
 #[test]
+fn check_explains_the_mtu_that_holds_on_all_ways() {
+    let file = |interface: &str, endpoint: &str| {
+        let relay = "AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=";
+        format!(
+            "[Interface]\nPrivateKey = {SECRET}\n{interface}\n[Peer]\nPublicKey = {PEER}\nAllowedIPs = 10.0.0.2/32\n\
+             Endpoint = {endpoint}\n[Peer]\n# Name = office\nPublicKey = {relay}\nAllowedIPs = 10.0.0.3/32\n\
+             Endpoint = 192.0.2.1:1\n"
+        )
+    };
+    let explained = |output: &Output| {
+        assert!(output.status.success() && stderr(output).is_empty(), "{output:?}");
+        stdout(output).to_owned()
+    };
+    let relayed = "via-peer AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=";
+    assert_eq!(
+        explained(&check(&file("", relayed), &[])),
+        "wg0.conf: one MTU for all ways, also through a peer: 1360: 1500 - 48 (IPv6, UDP) - 32 (the message to the relay) - 24 (for \
+         whom, and from whom) - 32 (the message to the peer) = 1364, and a multiple of 16\n"
+    );
+    assert_eq!(
+        explained(&check(&file("MTU = 1300", relayed), &[])),
+        "wg0.conf: one MTU for all ways, also through a peer: 1300: 1300 + 48 (IPv6, UDP) + 32 (the message to the relay) + 24 (for \
+         whom, and from whom) + 32 (the message to the peer) = 1436 bytes outside, of 1500 in most networks\n"
+    );
+    assert!(explained(&check(&file("", relayed), &["--json"])).contains("\"mtu\": \"1360: 1500 - 48"));
+    assert_eq!(explained(&check(&file("", "192.0.2.2:1"), &[])), "", "every way is by UDP");
+    let too_large = check(&file("MTU = 1420", relayed), &[]);
+    assert_eq!(stdout(&too_large), "");
+    assert!(stderr(&too_large).contains("`MTU = 1360` fits"), "{too_large:?}");
+}
+
+#[test]
 fn mistakes_have_carets_and_help() {
     let text = format!(
         "[Interface]\nPrivateKey = {}\nListenPrt = 51820\n\n[Peer]\nPublicKey = {PEER}\nAllowedIPs = 10.0.0.0/8, 10.0.0.1/33\n",

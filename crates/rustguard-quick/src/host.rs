@@ -62,7 +62,7 @@ pub use error::{ChangeError, HostError, Warning};
 pub use forwarding::{Obstacle, obstacles};
 pub use link::{delete_link, ipv6_available, ipv6_disabled_on, link_exists, link_index, wait_link_gone};
 pub(crate) use mtu::{DEFAULT_PATH_MTU, OVERHEAD_THROUGH_PEER};
-pub use mtu::{mtu_for_path, tunnel_mtu};
+pub use mtu::{explain_mtu_through_peers, mtu_for_path, tunnel_mtu};
 pub use record::{Record, record_path};
 pub(crate) use record::{check_trusted, namespace};
 pub use step::{DnsEntry, Rule, RuleKind, Step, Sysctl};

@@ -4,7 +4,10 @@
 use crate::{arguments::Check, output::colour::Palette, process::log};
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use anyhow::{Context as _, Result, bail};
-use rustguard_quick::conf::{self, Config, Diagnostic, Severity};
+use rustguard_quick::{
+    conf::{self, Config, Diagnostic, Severity},
+    host,
+};
 use serde::Serialize;
 use std::{
     fmt,
@@ -84,6 +87,7 @@ pub(crate) fn run(arguments: &Check) -> Result<ExitCode> {
                         file: target.clone(),
                         unreadable: Some(format!("{error:#}")),
                         diagnostics: vec![],
+                        mtu: None,
                     });
                 } else {
                     writeln!(io::stderr(), "rustguard: {error:#}")?;
@@ -91,14 +95,18 @@ pub(crate) fn run(arguments: &Check) -> Result<ExitCode> {
                 continue;
             }
         };
-        let (_, diagnostics) = conf::parse(&source.text);
+        let (config, diagnostics) = conf::parse(&source.text);
+        let mtu = config.as_ref().and_then(explain_mtu);
         let severities = diagnostics.iter().map(|diagnostic| diagnostic.severity);
         let exposed = source.readable_by_others.then_some(Severity::Warning);
         worst = worst.max(severities.chain(exposed).max());
         if arguments.json {
-            reports.push(source.report(&diagnostics));
+            reports.push(source.report(&diagnostics, mtu));
         } else {
             source.show(&diagnostics)?;
+            if let Some(mtu) = mtu {
+                writeln!(io::stdout(), "{}: one MTU for all ways, also through a peer: {mtu}", source.path.display())?;
+            }
         }
     }
     if arguments.json {
@@ -108,6 +116,12 @@ pub(crate) fn run(arguments: &Check) -> Result<ExitCode> {
     }
     let fails = worst >= Some(if arguments.strict { Severity::Warning } else { Severity::Error });
     Ok(ExitCode::from(if unreadable { 2 } else { u8::from(fails) }))
+}
+
+/// The MTU of a tunnel whose datagrams may travel through a peer, and why it fits. Without one in the file, `up` takes less than this
+/// where a route to an endpoint is smaller.
+fn explain_mtu(config: &Config) -> Option<String> {
+    config.leads_through_peers().then(|| host::explain_mtu_through_peers(config.interface.mtu)).flatten()
 }
 
 /// A file that was read.
@@ -125,6 +139,9 @@ struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     unreadable: Option<String>,
     diagnostics: Vec<JsonDiagnostic>,
+    /// The MTU of a tunnel with ways through peers, and why it fits. Missing for others, and for one that is too large.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mtu: Option<String>,
 }
 
 /// A [`Diagnostic`], or a warning about the whole file, which has no line, column or length.
@@ -232,7 +249,7 @@ impl Source {
         }
     }
 
-    fn report(&self, diagnostics: &[Diagnostic]) -> Report {
+    fn report(&self, diagnostics: &[Diagnostic], mtu: Option<String>) -> Report {
         let exposed = self.readable_by_others.then(|| JsonDiagnostic {
             severity: Severity::Warning.name(),
             message: self.exposure(),
@@ -253,6 +270,7 @@ impl Source {
             file: self.path.to_string_lossy().into_owned(),
             unreadable: None,
             diagnostics: exposed.into_iter().chain(diagnostics).collect(),
+            mtu,
         }
     }
 

@@ -79,6 +79,29 @@ pub fn mtu_for_path(path: u32, through_peers: bool) -> u32 {
     }
 }
 
+/// Why an MTU holds on all ways of a tunnel whose datagrams may travel through a peer: the computation, in words. It is that for
+/// a path of 1,500 bytes, the MTU of most networks, if `configured` is `None`. `None` for a configured MTU that is too large.
+pub fn explain_mtu_through_peers(configured: Option<u16>) -> Option<String> {
+    let layers = format!(
+        "{} (IPv6, UDP) {sign} {MESSAGE_OVERHEAD} (the message to the relay) {sign} {HEADER_LEN} (for whom, and from whom) {sign} \
+         {MESSAGE_OVERHEAD} (the message to the peer)",
+        OVERHEAD - MESSAGE_OVERHEAD as u32,
+        sign = if configured.is_some() { "+" } else { "-" },
+    );
+    match configured.map(u32::from) {
+        None => {
+            let fits = DEFAULT_PATH_MTU - OVERHEAD_THROUGH_PEER;
+            let mtu = mtu_for_path(DEFAULT_PATH_MTU, true);
+            Some(format!("{mtu}: {DEFAULT_PATH_MTU} - {layers} = {fits}, and a multiple of {PADDING}"))
+        }
+        Some(mtu) => {
+            let outside = mtu + OVERHEAD_THROUGH_PEER;
+            (outside <= DEFAULT_PATH_MTU)
+                .then(|| format!("{mtu}: {mtu} + {layers} = {outside} bytes outside, of {DEFAULT_PATH_MTU} in most networks"))
+        }
+    }
+}
+
 impl Netlink {
     /// The route of a packet to `destination`, as in `ip route get`. `None` if there is none at the moment.
     pub(super) async fn route_to(&self, destination: IpAddr, mark: Option<u32>) -> Option<RouteMessage> {
