@@ -44,7 +44,7 @@ const SHORTEST: usize = HEADER_LEN + DATA_MIN_LEN;
 
 /// Names a member to relays: the first 8 bytes of a hash of its public key.
 ///
-/// Whoever makes keys until two have one name (2³² tries) gains nothing: the later of two peers has none.
+/// Whoever makes keys until two have one name (2³² tries) gains nothing: the later of two peers has none while the first one is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name([u8; 8]);
 

@@ -6,6 +6,7 @@
 pub(crate) mod listen_ports;
 mod logged_counter;
 pub(crate) mod peer;
+pub(crate) mod peer_names;
 pub(crate) mod refused_source;
 pub(crate) mod table;
 #[cfg(test)]

@@ -213,14 +213,12 @@ impl<B: Binder> Control<B> {
         };
         self.published.peers.insert(peer, Arc::clone(&entry.shared));
         let name = entry.shared.name;
-        if self.published.names.get(&name).is_some() || self.published.own_name == Some(name) {
+        if self.published.own_name == Some(name) || !self.published.names.add(name, peer) {
             tracing::warn!(
                 "nothing can be forwarded to or from the peer {}: another key has the same name towards relays; make another \
                  key for one of them",
                 crate::key::abbreviate(&update.public_key)
             );
-        } else {
-            self.published.names.insert(name, peer);
         }
         if self.shared.filter.is_some() {
             self.published.keys.insert(update.public_key, peer);
@@ -248,9 +246,7 @@ impl<B: Binder> Control<B> {
         if let Some(entry) = self.peers.remove(&peer) {
             self.published.peers.remove(&peer);
             self.published.keys.remove(&entry.shared.public_key);
-            if self.published.names.get(&entry.shared.name) == Some(&peer) {
-                self.published.names.remove(&entry.shared.name);
-            }
+            self.published.names.remove(&entry.shared.name, peer);
             self.leave_relays(peer);
             self.relay_removed(peer);
             // A worker that holds the old table for the rest of its batch must not seal any more, nor keep packets.

@@ -1,6 +1,10 @@
 //! What the workers decide by, as one snapshot: routes, peers, and what may be relayed.
 
-use crate::{relay::RelayRule, sharded::Sharded, shared::peer::PeerShared};
+use crate::{
+    relay::RelayRule,
+    sharded::Sharded,
+    shared::{peer::PeerShared, peer_names::PeerNames},
+};
 use rustguard_core::{
     flow,
     forward::Name,
@@ -26,7 +30,7 @@ pub(crate) struct Table {
     /// What the workers pass from peer to peer without the host.
     pub(crate) relay_rule: RelayRule,
     /// Name towards relays → peer.
-    pub(crate) names: Sharded<Name, PeerId>,
+    pub(crate) names: PeerNames,
     /// Our own name towards relays; `None` without a private key.
     pub(crate) own_name: Option<Name>,
     /// Whether sealed datagrams are forwarded between peers.

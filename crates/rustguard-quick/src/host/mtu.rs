@@ -96,8 +96,9 @@ pub fn explain_mtu_through_peers(configured: Option<u16>) -> Option<String> {
         }
         Some(mtu) => {
             let outside = mtu + OVERHEAD_THROUGH_PEER;
-            (outside <= DEFAULT_PATH_MTU)
-                .then(|| format!("{mtu}: {mtu} + {layers} = {outside} bytes outside, of {DEFAULT_PATH_MTU} in most networks"))
+            (outside <= DEFAULT_PATH_MTU).then(|| {
+                format!("{mtu}: {mtu} + {layers} = {outside} bytes outside, of {DEFAULT_PATH_MTU} in most networks")
+            })
         }
     }
 }

@@ -22,7 +22,7 @@ fn lab() -> (Lab, Sealer) {
     lab.shared.sessions.insert(Arc::new(opener), Arc::clone(&second));
     lab.table.peers.insert(PeerId(2), second);
     for peer in [1, 2] {
-        lab.table.names.insert(name(peer), PeerId(peer.into()));
+        lab.table.names.add(name(peer), PeerId(peer.into()));
     }
     lab.table.own_name = Some(name(9));
     let mut routes = RouteTable::default();
@@ -124,7 +124,7 @@ fn a_node_that_forwards_sends_one_for_one_and_only_for_whoever_it_is_from() {
     let other = Arc::new(PeerShared::new(PeerId(3), StaticSecret::from_bytes([3; 32]).public_key(), Arc::default()));
     other.way.store(Some(Arc::new(Endpoint::new("192.0.2.3:3".parse().unwrap()).into())));
     other.sealer.store(Some(Arc::new(testing::session(5, MADE).0)));
-    lab.table.names.insert(other.name, PeerId(3));
+    lab.table.names.add(other.name, PeerId(3));
     let to = other.name;
     lab.table.peers.insert(PeerId(3), other);
     let message = seal(&inside, &packet(2));
