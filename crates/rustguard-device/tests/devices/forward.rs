@@ -150,9 +150,13 @@ async fn a_relay_that_comes_later_and_goes_again_is_a_way_meanwhile() {
     }
     // The clock of initiations advances every 17 ms: an earlier one is a replay to the relay, and tried again after 5 s.
     tokio::time::sleep(Duration::from_millis(20)).await;
-    three.a.has(peer(R).endpoint(at(R))).await;
-    three.b.has(peer(R).endpoint(at(R))).await;
-    three.meet(&three.b);
+    for node in [&three.a, &three.b] {
+        let before = three.r.peer(node.n).await.handshakes;
+        node.has(peer(R).endpoint(at(R))).await;
+        three.meet(node);
+        // Until its control has seen that, the relay seals in the session that this node has forgotten.
+        three.r.until(node.n, |peer| peer.handshakes > before).await;
+    }
     three.carries_both_ways(3);
 }
 
