@@ -39,7 +39,7 @@ mod route_table;
 #[cfg(test)]
 pub(crate) use answers::HostAddress;
 pub use answers::HostEvent;
-pub(crate) use answers::{Exit, ForwardRules, HostAddresses, Way};
+pub(crate) use answers::{Egress, Exit, ForwardRules, HostAddresses};
 pub use errno::{EEXIST, already_gone, errno};
 pub use error::KernelError;
 pub(crate) use host_addresses::host_addresses;

@@ -2,7 +2,7 @@
 //! has set by hand, are in no configuration. A path there would be one through the tunnel that it is to replace.
 
 use super::own_addresses::Ports;
-use crate::kernel::{SourceLookup, Way};
+use crate::kernel::{Egress, SourceLookup};
 use futures_util::future::join_all;
 use rustguard_core::{node::PeerId, paths::Candidates};
 use rustguard_tun::Endpoint;
@@ -63,11 +63,11 @@ async fn answer(interface: u32, mut questions: mpsc::Receiver<(Ports, Checked)>,
     while let Some((ports, (peer, mut message))) = questions.recv().await {
         let started = Instant::now();
         if let Ok(lookup) = &lookup {
-            let ways = message.list.iter().map(|to| lookup.way(Endpoint::new(to.address), ports.mark, ports.listen));
+            let ways = message.list.iter().map(|to| lookup.egress(Endpoint::new(to.address), ports.mark, ports.listen));
             let mut ways = join_all(ways).await.into_iter();
             message.list.retain(|_| {
                 let way = ways.next();
-                !matches!(way, Some(Way::By(exit)) if exit.interface == interface)
+                !matches!(way, Some(Egress::By(exit)) if exit.interface == interface)
             });
         }
         // Control is gone only while the device shuts down.

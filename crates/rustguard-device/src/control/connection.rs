@@ -19,7 +19,7 @@ use crate::{
     config::EndpointSpec,
     event::Event,
     interface::name_of,
-    kernel::{SourceLookup, Way},
+    kernel::{Egress, SourceLookup},
     status::{Cause, Connection, PathMtu, Problem, Route},
 };
 use link::{Attempt, Evidence, Facts, State};
@@ -242,7 +242,7 @@ impl<B: Binder> Control<B> {
             && let Some(lookup) = self.route_lookup()
         {
             let to = Endpoint { local, ..Endpoint::new(endpoint) };
-            let (way, answers) = (lookup.way(to, mark, port), self.watch.answers.clone());
+            let (way, answers) = (lookup.egress(to, mark, port), self.watch.answers.clone());
             self.watch.asked += 1;
             tokio::spawn(async move {
                 let _ = answers.send((peer, route(way.await))).await;
@@ -411,8 +411,8 @@ fn more(held: u64) -> String {
 }
 
 /// The route in words of people.
-fn route(way: Way) -> Option<Route> {
-    let Way::By(exit) = way else { return None };
+fn route(way: Egress) -> Option<Route> {
+    let Egress::By(exit) = way else { return None };
     Some(Route { interface: name_of(exit.interface).ok()?, gateway: exit.gateway, source: exit.source })
 }
 

@@ -8,7 +8,7 @@ use crate::port_mapping::{self, PortMapper};
 use crate::{
     config::{EndpointSpec, MAX_PUBLIC_ENDPOINTS},
     interface::Interface,
-    kernel::{Exit, HostAddresses, SourceLookup, Way, host_addresses},
+    kernel::{Egress, Exit, HostAddresses, SourceLookup, host_addresses},
 };
 use ipnet::IpNet;
 use rustguard_core::paths::{Candidate, CandidateKind};
@@ -233,7 +233,7 @@ async fn look(interface: Option<u32>, told: &[EndpointSpec], ports: Ports) -> Ho
             Err(error) => host.missing.push(format!("this host's addresses: {error}")),
         }
         if let Ok(lookup) = SourceLookup::open()
-            && let Way::By(exit) = lookup.way(Endpoint::new(ELSEWHERE), ports.mark, ports.listen).await
+            && let Egress::By(exit) = lookup.egress(Endpoint::new(ELSEWHERE), ports.mark, ports.listen).await
         {
             host.exit = Some(exit).filter(|exit| exit.interface != index);
         }

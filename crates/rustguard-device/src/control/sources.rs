@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     binder::Binder,
-    kernel::{Exit, SourceLookup, Way},
+    kernel::{Egress, Exit, SourceLookup},
 };
 use futures_util::future::join_all;
 use rustguard_core::node::PeerId;
@@ -187,10 +187,11 @@ impl<B: Binder> Control<B> {
             .into_iter()
             .map(|(peer, cause, question)| {
                 let Question { endpoint, local } = question;
-                let from_local = local.map(|local| lookup.way(Endpoint { local: Some(local), ..endpoint }, mark, port));
+                let from_local =
+                    local.map(|local| lookup.egress(Endpoint { local: Some(local), ..endpoint }, mark, port));
                 let bound = endpoint.local.filter(|local| local.bound);
                 let local = bound.or_else(|| self.sockets.source_to(endpoint.remote));
-                let way = lookup.way(Endpoint { local, ..endpoint }, mark, port);
+                let way = lookup.egress(Endpoint { local, ..endpoint }, mark, port);
                 async move {
                     let from_local = match from_local {
                         Some(way) => Some(way.await),
@@ -224,9 +225,9 @@ impl<B: Binder> Control<B> {
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
             let remote = answer.question.endpoint.remote.ip();
             let exit = match answer.way {
-                Way::By(exit) => Some(exit),
-                Way::Unreachable | Way::NotOurs => None,
-                Way::Unknown => continue,
+                Egress::By(exit) => Some(exit),
+                Egress::Unreachable | Egress::NotOurs => None,
+                Egress::Unknown => continue,
             };
             if !changed {
                 // A change of the network that is still to be looked at must not go unnoticed.
@@ -256,9 +257,9 @@ impl<B: Binder> Control<B> {
         let new = entry.source.checked.replace(local) != Some(local);
         let led = entry.source.led.contains(&local.interface);
         let interface = match way {
-            Way::By(exit) => Some(exit.interface),
-            Way::NotOurs => None,
-            Way::Unreachable | Way::Unknown => return false,
+            Egress::By(exit) => Some(exit.interface),
+            Egress::NotOurs => None,
+            Egress::Unreachable | Egress::Unknown => return false,
         };
         if let Some(index) = interface {
             entry.source.leads_by(index);

@@ -5,7 +5,7 @@ mod answers;
 
 #[cfg(test)]
 pub(crate) use answers::HostAddress;
-pub(crate) use answers::{Exit, ForwardRules, HostAddresses, HostEvent, Way};
+pub(crate) use answers::{Egress, Exit, ForwardRules, HostAddresses, HostEvent};
 use ipnet::IpNet;
 use rustguard_core::node::PeerId;
 use rustguard_tun::Endpoint;
@@ -111,7 +111,7 @@ impl SourceLookup {
         Err(absent())
     }
 
-    pub(crate) fn way(&self, _to: Endpoint, _mark: u32, _port: u16) -> Ready<Way> {
+    pub(crate) fn egress(&self, _to: Endpoint, _mark: u32, _port: u16) -> Ready<Egress> {
         match *self {}
     }
 }

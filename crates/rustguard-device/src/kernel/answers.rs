@@ -42,10 +42,11 @@ pub(crate) enum ForwardRules {
     Seen(String),
 }
 
-/// The path of a datagram of the tunnel.
+/// By where a datagram of the tunnel leaves this host, as the kernel's routes say. (The way to a peer is another thing:
+/// [`crate::way`].)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "kernel"), expect(dead_code, reason = "nobody asks"))]
-pub(crate) enum Way {
+pub(crate) enum Egress {
     /// It leaves by this exit.
     By(Exit),
     /// It cannot be sent: its source is not an address of this host.

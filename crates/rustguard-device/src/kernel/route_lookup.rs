@@ -1,7 +1,7 @@
 //! The kernel's routing decisions for packets, and announcements of changes that may affect them.
 
 use super::{
-    answers::{Exit, Way},
+    answers::{Egress, Exit},
     errno::{EINVAL, errno, no_route},
     error::KernelError,
     netlink::{Netlink, ROUTING},
@@ -96,7 +96,7 @@ impl SourceLookup {
 
     /// The path of a datagram to `to.remote` from the UDP port `port`, with the mark: from the address `to.local`, or from the one that
     /// the kernel chooses, which is then in the answer.
-    pub(crate) fn way(&self, to: Endpoint, mark: u32, port: u16) -> impl Future<Output = Way> + Send + use<> {
+    pub(crate) fn egress(&self, to: Endpoint, mark: u32, port: u16) -> impl Future<Output = Egress> + Send + use<> {
         let handle = self.netlink.handle().clone();
         async move {
             let bound = to.local.filter(|local| local.bound);
@@ -111,21 +111,21 @@ impl SourceLookup {
             message.attributes.push(RouteAttribute::Dport(to.remote.port()));
             let answers: Result<Vec<RouteMessage>, _> = handle.route().get(message).execute().try_collect().await;
             match answers {
-                Ok(answers) => answers.first().map_or(Way::Unknown, way_of),
+                Ok(answers) => answers.first().map_or(Egress::Unknown, egress_of),
                 Err(error) => match errno(&error) {
-                    Some(EINVAL) if source.is_some() => Way::NotOurs,
-                    _ if no_route(&error) => Way::Unreachable,
-                    _ => Way::Unknown,
+                    Some(EINVAL) if source.is_some() => Egress::NotOurs,
+                    _ if no_route(&error) => Egress::Unreachable,
+                    _ => Egress::Unknown,
                 },
             }
         }
     }
 }
 
-fn way_of(route: &RouteMessage) -> Way {
+fn egress_of(route: &RouteMessage) -> Egress {
     // Where IPv4 has an error, IPv6 has a route of such a type.
     if matches!(route.header.kind, RouteType::Unreachable | RouteType::BlackHole | RouteType::Prohibit) {
-        return Way::Unreachable;
+        return Egress::Unreachable;
     }
     let (mut interface, mut gateway, mut source) = (None, None, None);
     let ip = |address: &RouteAddress| match *address {
@@ -141,7 +141,7 @@ fn way_of(route: &RouteMessage) -> Way {
             _ => {}
         }
     }
-    interface.map_or(Way::Unknown, |interface| Way::By(Exit { interface, gateway, source }))
+    interface.map_or(Egress::Unknown, |interface| Egress::By(Exit { interface, gateway, source }))
 }
 
 /// Announces every change that can affect [`RouteLookup`]'s answers.

@@ -1,6 +1,6 @@
 //! What control remembers of the way to one peer, and of our own address on it.
 
-use crate::kernel::{Exit, Way};
+use crate::kernel::{Egress, Exit};
 use rustguard_core::{node::PeerId, time::Instant};
 use rustguard_tun::{Endpoint, LocalAddr};
 use std::net::IpAddr;
@@ -77,9 +77,9 @@ pub(in crate::control) struct SourceAnswer {
     pub(super) cause: Due,
     pub(super) question: Question,
     /// The way from the address of ours in the question, if there is one.
-    pub(super) from_local: Option<Way>,
+    pub(super) from_local: Option<Egress>,
     /// The way from the address that the kernel chooses, by the interface to which the endpoint may be bound.
-    pub(super) way: Way,
+    pub(super) way: Egress,
 }
 
 #[cfg(test)]
