@@ -9,13 +9,16 @@ use std::{
 const IN_PROCESS: [&str; 4] = ["rand::rng()", "rand::random", "make_rng", "ThreadRng"];
 
 /// Where they are right. A line is allowed that has the second text and lies in the folder (of `crates/`) of the first.
-const ALLOWED: [(&str, &str); 4] = [
+const ALLOWED: [(&str, &str); 6] = [
     // Ephemeral keys, session indices, cookie secrets, timer jitter: nothing that is stored.
     ("rustguard-device/src/control", "&mut rand::rng()"),
-    // Nonces of path probes.
+    // Nonces of path probes and pings.
     ("rustguard-device/src/control", "rand::random(), instant"),
+    ("rustguard-device/src/control", "Probe::ping(rand::random())"),
+    // The secret of the probes' tokens, which ends with the program.
+    ("rustguard-device/src/control", "Search::new(rand::random())"),
     // Numbers that tell the answers to echo requests apart.
-    ("rustguard-cli/src/commands", "identifier: rand::random()"),
+    ("rustguard-cli/src", "identifier: rand::random()"),
     ("rustguard-cli/src/commands", "let token: [u8; 16] = rand::random()"),
 ];
 
