@@ -17,11 +17,19 @@ impl Source {
         }
     }
 
-    /// What limits a message from there.
+    /// What limits a message from there. A message that a relay forwards has another limit besides ([`Source::of_relay`]).
     pub fn of_origin(origin: Origin) -> Self {
         match origin {
             Origin::Address(address) => Self::of(address.ip()),
             Origin::Peer { relay, peer } => Self(0, u64::from(relay.0) << 32 | u64::from(peer.0)),
+        }
+    }
+
+    /// The relay that has forwarded a message, whatever peer it names; `None` for a message from an address.
+    pub fn of_relay(origin: Origin) -> Option<Self> {
+        match origin {
+            Origin::Address(_) => None,
+            Origin::Peer { relay, .. } => Some(Self(1, relay.0.into())),
         }
     }
 }
@@ -53,6 +61,11 @@ impl Bucket {
             self.0 = full_again;
         }
         allowed
+    }
+
+    /// Whether there is a message in it.
+    pub fn has(&self, rate: Rate, now: Instant) -> bool {
+        Self(self.0).take(rate, now)
     }
 
     /// Whether it is full again, as a new one is.

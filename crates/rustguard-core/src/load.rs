@@ -6,7 +6,12 @@
 //!
 //! Sources that have proven their address have a table of their own. Spoofed sources can fill only the other one: they neither evict a
 //! proven source nor use up its allowance.
+//!
+//! Of a forwarded message only the relay is certain: the peer that it is from is the relay's word, and the relay can read the cookies
+//! for all the peers that it names. So each relay has an allowance besides. Messages above the allowance of the peer that they name do
+//! not count for the relay: a peer that floods through an honest relay affects no other.
 use crate::{
+    cookie::Origin,
     limit::{Admit, Bucket, Idle, Rate, Source, SourceTable},
     time::Instant,
 };
@@ -26,11 +31,15 @@ const IN_TOTAL: Rate = Rate { interval: Duration::from_millis(1), burst: 1000 };
 /// What a source may send under load, with a cookie: the kernel's ratelimiter.
 const WITH_COOKIE: Rate = Rate { interval: Duration::from_millis(50), burst: 5 };
 
+/// What a relay may bring, with cookies or without: a quarter of the total.
+const PER_RELAY: Rate = Rate { interval: Duration::from_millis(4), burst: 250 };
+
 /// The load of one node.
 #[derive(Debug)]
 pub(crate) struct Load {
     total: Bucket,
     loaded_until: Instant,
+    relays: SourceTable<Bucket>,
     sources: SourceTable<SourceLoad>,
     proven: SourceTable<Bucket>,
 }
@@ -40,6 +49,7 @@ impl Default for Load {
         Self {
             total: Bucket::default(),
             loaded_until: Instant::default(),
+            relays: SourceTable::new(MAX_SOURCES, HYSTERESIS),
             sources: SourceTable::new(MAX_SOURCES, HYSTERESIS),
             proven: SourceTable::new(MAX_SOURCES, PROVEN_SWEEP),
         }
@@ -54,20 +64,31 @@ struct SourceLoad {
 
 impl Load {
     /// Counts a message; `proven` is whether it has a valid cookie.
-    pub(crate) fn knock(&mut self, source: Source, proven: bool, now: Instant) -> Admit {
-        if !self.note(source, now) {
-            return Admit::Yes;
+    pub(crate) fn knock(&mut self, from: Origin, proven: bool, now: Instant) -> Admit {
+        let relay = Source::of_relay(from);
+        let may = |relay| self.relays.get(relay, now).is_some_and(|bucket| bucket.has(PER_RELAY, now));
+        if !relay.is_none_or(may) {
+            return Admit::No;
         }
-        if !proven {
-            return Admit::WithCookie;
+        let source = Source::of_origin(from);
+        let (within, loaded) = self.note(source, now);
+        let admit = match (loaded, proven) {
+            (false, _) => Admit::Yes,
+            (true, false) => Admit::WithCookie,
+            (true, true) => {
+                // A source that finds no place is real, because it has a cookie; but busy real ones have taken all places.
+                let bucket = self.proven.get(source, now);
+                if bucket.is_some_and(|bucket| bucket.take(WITH_COOKIE, now)) { Admit::Yes } else { Admit::No }
+            }
+        };
+        if within || admit == Admit::Yes {
+            relay.and_then(|relay| self.relays.get(relay, now)).map(|bucket| bucket.take(PER_RELAY, now));
         }
-        // A source that finds no place is real, because it has a cookie; but busy real ones have taken all places.
-        let bucket = self.proven.get(source, now);
-        if bucket.is_some_and(|bucket| bucket.take(WITH_COOKIE, now)) { Admit::Yes } else { Admit::No }
+        admit
     }
 
-    /// Counts a message; true when its sender has to show a cookie.
-    fn note(&mut self, source: Source, now: Instant) -> bool {
+    /// Counts a message. Returns whether it is within the allowance of its source, and whether its sender has to show a cookie.
+    fn note(&mut self, source: Source, now: Instant) -> (bool, bool) {
         let mut within = true;
         let mut loaded = false;
         if let Some(source) = self.sources.get(source, now) {
@@ -80,7 +101,7 @@ impl Load {
         if within && !self.total.take(IN_TOTAL, now) {
             self.loaded_until = now + HYSTERESIS;
         }
-        loaded || now < self.loaded_until
+        (within, loaded || now < self.loaded_until)
     }
 }
 
@@ -93,7 +114,8 @@ impl Idle for SourceLoad {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::net::{IpAddr, Ipv6Addr};
+    use crate::peer::PeerId;
+    use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
     const AT: Instant = Instant::from_nanos(5_000_000_000);
 
@@ -101,9 +123,13 @@ mod tests {
         IpAddr::from((0x0a00_0000 + i).to_be_bytes())
     }
 
+    fn at(from: IpAddr) -> Origin {
+        SocketAddr::new(from, 51_820).into()
+    }
+
     /// Whether a message without a cookie is asked for one.
     fn asked(load: &mut Load, from: IpAddr, now: Instant) -> bool {
-        match load.knock(Source::of(from), false, now) {
+        match load.knock(at(from), false, now) {
             Admit::Yes => false,
             Admit::WithCookie => true,
             Admit::No => panic!("without a cookie nobody is refused"),
@@ -145,9 +171,9 @@ mod tests {
             asked(&mut load, honest, AT);
         }
         assert_eq!((load.sources.len(), load.proven.len()), (MAX_SOURCES, 0));
-        assert_eq!((0..10).filter(|_| load.knock(Source::of(honest), true, AT) == Admit::Yes).count(), 5);
-        assert_eq!(load.knock(Source::of(honest), true, AT), Admit::No, "a proven source that floods");
-        assert_eq!(load.knock(Source::of(v4(1_000_001)), true, AT), Admit::Yes, "is limited by itself");
+        assert_eq!((0..10).filter(|_| load.knock(at(honest), true, AT) == Admit::Yes).count(), 5);
+        assert_eq!(load.knock(at(honest), true, AT), Admit::No, "a proven source that floods");
+        assert_eq!(load.knock(at(v4(1_000_001)), true, AT), Admit::Yes, "is limited by itself");
     }
 
     #[test]
@@ -156,11 +182,42 @@ mod tests {
         for i in 0..2_000 {
             asked(&mut load, v4(i), AT);
         }
-        let admitted = (0..10_000).filter(|&i| load.knock(Source::of(v4(i)), true, AT) == Admit::Yes).count();
+        let admitted = (0..10_000).filter(|&i| load.knock(at(v4(i)), true, AT) == Admit::Yes).count();
         assert_eq!((admitted, load.proven.len()), (MAX_SOURCES, MAX_SOURCES));
         let later = AT + PROVEN_SWEEP;
-        assert_eq!(load.knock(Source::of(v4(20_000)), true, later), Admit::Yes);
+        assert_eq!(load.knock(at(v4(20_000)), true, later), Admit::Yes);
         assert_eq!(load.proven.len(), 1);
+    }
+
+    #[test]
+    fn a_relay_that_names_many_peers_is_one_relay() {
+        let through = |relay, peer| Origin::Peer { relay: PeerId(relay), peer: PeerId(peer) };
+        for proven in [false, true] {
+            let mut load = Load::default();
+            let mut admitted = 0;
+            for i in 0..100_000 {
+                let now = AT + Duration::from_micros(100) * i;
+                admitted += usize::from(load.knock(through(1, i % 5_000), proven, now) == Admit::Yes);
+            }
+            let now = AT + Duration::from_secs(10);
+            assert_eq!(admitted, 250 + 2_499, "at once, and then a quarter of the total for ten seconds");
+            assert!(!asked(&mut load, v4(0), now), "nobody else is under load");
+            assert_eq!(load.knock(through(2, 1), false, now), Admit::Yes, "nor is another relay");
+            assert!(load.proven.is_empty() && load.sources.len() <= MAX_SOURCES && load.relays.len() == 2);
+        }
+    }
+
+    #[test]
+    fn a_peer_that_floods_through_an_honest_relay_is_alone_with_it() {
+        let through = |peer| Origin::Peer { relay: PeerId(1), peer: PeerId(peer) };
+        let mut load = Load::default();
+        for i in 0..100_000 {
+            let now = AT + Duration::from_micros(100) * i;
+            load.knock(through(7), i % 2 == 0, now);
+            if i % 1_000 == 0 {
+                assert_eq!(load.knock(through(8), false, now), Admit::Yes, "message {i}");
+            }
+        }
     }
 
     #[test]
@@ -189,7 +246,7 @@ mod tests {
             asked(&mut load, v4(0), AT);
         }
         let admitted = (0..10_000)
-            .filter(|&i| load.knock(Source::of(v4(0)), true, AT + Duration::from_millis(1) * i) == Admit::Yes)
+            .filter(|&i| load.knock(at(v4(0)), true, AT + Duration::from_millis(1) * i) == Admit::Yes)
             .count();
         assert_eq!(admitted, 204, "five at once, then twenty a second for ten seconds");
     }

@@ -6,7 +6,7 @@
 //! [`SHARE`] messages in a [`TICK`]. The figures come from measurements with a flood of enrolment's first messages at
 //! line rate, on two cores.
 
-use rustguard_core::{limit::Source, time::Instant};
+use rustguard_core::{cookie::Origin, limit::Source, time::Instant};
 use std::{
     hash::{BuildHasher as _, RandomState},
     sync::atomic::{AtomicU64, Ordering},
@@ -18,6 +18,8 @@ use tokio::sync::mpsc;
 const TICK: Duration = Duration::from_millis(100);
 /// The number of messages of one source that may take reserved places in one tick.
 const SHARE: u32 = 8;
+/// The same for a relay, of messages that it says are from several peers: each of them has its own share as well.
+const RELAY_SHARE: u32 = 8 * SHARE;
 /// The number of counters (64 KiB). Sources with the same hash share a counter. The hash is different in each process.
 const COUNTERS: usize = 8192;
 
@@ -37,24 +39,29 @@ impl<T> FairQueue<T> {
 
     /// Queues a message. Returns false if it must be dropped. The message is copied only if there is a place for it, so
     /// that a flood costs no copies.
-    pub(crate) fn push(&self, from: Source, now: Instant, message: impl FnOnce() -> T) -> bool {
+    pub(crate) fn push(&self, from: Origin, now: Instant, message: impl FnOnce() -> T) -> bool {
         let contested = self.queue.capacity() <= self.queue.max_capacity() / 2;
-        if contested && !self.within_share(from, now) {
+        let fair = || {
+            let relay = Source::of_relay(from);
+            self.within_share(Source::of_origin(from), SHARE, now)
+                && relay.is_none_or(|relay| self.within_share(relay, RELAY_SHARE, now))
+        };
+        if contested && !fair() {
             return false;
         }
         self.queue.try_reserve().map(|place| place.send(message())).is_ok()
     }
 
-    /// Counts a message of a source. If two workers count at the same time, one count
-    /// may be lost, which does no harm. Returns whether the source is within its share.
-    fn within_share(&self, source: Source, now: Instant) -> bool {
+    /// Counts a message of a source. If two workers count at the same time, one count may be lost, which does no harm. Returns whether
+    /// the source is within its share.
+    fn within_share(&self, source: Source, share: u32, now: Instant) -> bool {
         let at = self.hash.hash_one(source) as usize % COUNTERS;
         let tick = (now.since(Instant::from_nanos(0)).as_nanos() / TICK.as_nanos()) as u32;
         // The index is taken modulo the length, so the counter exists.
         let Some(counter) = self.counters.get(at) else { return false };
         let counted = counter.load(Ordering::Relaxed);
         let before = if (counted >> 32) as u32 == tick { counted as u32 } else { 0 };
-        if before >= SHARE {
+        if before >= share {
             return false;
         }
         counter.store(u64::from(tick) << 32 | u64::from(before + 1), Ordering::Relaxed);
@@ -65,6 +72,8 @@ impl<T> FairQueue<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustguard_core::node::PeerId;
+    use std::net::SocketAddr;
 
     const QUEUE: usize = 64;
 
@@ -81,9 +90,14 @@ mod tests {
 
         /// Sends `count` messages. Returns how many of them were queued.
         fn send(&mut self, from: &str, count: usize, after: Duration) -> usize {
+            let from = SocketAddr::new(from.parse().unwrap(), 51_820).into();
+            self.send_from(|_| from, count, after)
+        }
+
+        fn send_from(&mut self, from: impl Fn(usize) -> Origin, count: usize, after: Duration) -> usize {
             let now = Instant::from_nanos(1_000_000_000) + after;
             let before = self.queue.len();
-            let taken = (0..count).filter(|_| self.fair.push(Source::of(from.parse().unwrap()), now, || ())).count();
+            let taken = (0..count).filter(|&n| self.fair.push(from(n), now, || ())).count();
             assert_eq!(self.queue.len() - before, taken);
             taken
         }
@@ -97,6 +111,14 @@ mod tests {
         assert_eq!(lab.send("192.0.2.1", 1, TICK - Duration::from_nanos(1)), 0, "in the same tick");
         // In the next tick it has its share again, and no more.
         assert_eq!(lab.send("192.0.2.1", 100, TICK), SHARE as usize);
+    }
+
+    #[test]
+    fn a_relay_that_names_many_peers_leaves_room_for_others() {
+        let mut lab = Lab::new(4 * QUEUE);
+        let through = |n: usize| Origin::Peer { relay: PeerId(1), peer: PeerId(n as u32) };
+        assert_eq!(lab.send_from(through, 10_000, Duration::ZERO), 2 * QUEUE + RELAY_SHARE as usize);
+        assert_eq!(lab.send("192.0.2.2", 3, Duration::ZERO), 3);
     }
 
     #[test]

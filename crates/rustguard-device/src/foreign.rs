@@ -5,7 +5,7 @@ use crate::{
     drops::{DropReason, Drops},
     fair::FairQueue,
 };
-use rustguard_core::{limit::Source, time::Instant};
+use rustguard_core::time::Instant;
 use rustguard_tun::Endpoint;
 use tokio::sync::mpsc;
 
@@ -63,7 +63,7 @@ impl ForeignProtocol {
     #[cold]
     pub(crate) fn take(&self, from: Endpoint, datagram: &[u8], now: Instant, drops: &Drops) {
         let copy = || Datagram { endpoint: from, bytes: datagram.into() };
-        if !self.queue.push(Source::of(from.remote.ip()), now, copy) {
+        if !self.queue.push(from.remote.into(), now, copy) {
             drops.count(DropReason::DatagramQueueFull, 1);
         }
     }

@@ -15,7 +15,6 @@ use crate::{
 use arc_swap::ArcSwapOption;
 use rustguard_core::{
     cookie::{Screen, Standing},
-    limit::Source,
     time::Instant,
     wire::Kind,
 };
@@ -127,7 +126,7 @@ impl HandshakeQueues {
             None if cookie => &self.cookies,
             None => &self.unproven,
         };
-        if !queue.push(Source::of_origin(from.origin()), now, copy) {
+        if !queue.push(from.origin(), now, copy) {
             drops.count(DropReason::HandshakeQueueFull, 1);
         }
     }
@@ -223,7 +222,7 @@ mod tests {
             len: HANDSHAKE_MAX,
         };
         for _ in 0..32 {
-            assert!(handshakes.proven.push(Source::of_origin(from().origin()), now, proven));
+            assert!(handshakes.proven.push(from().origin(), now, proven));
         }
         handshakes.take(from(), &message(1, 148), now, &drops);
         handshakes.take(from(), &message(3, 64), now, &drops);

@@ -6,7 +6,7 @@ use super::{
 use crate::{
     constants::ERASE_AFTER_TIME,
     cookie::{self, Origin, Standing},
-    limit::{Admit, Source},
+    limit::Admit,
     noise::{self, Claimed, Refused, ResponseFields},
     session::{self, Side},
     sync::Arc,
@@ -78,7 +78,7 @@ impl Node {
         rng: &mut impl CryptoRng,
         out: &mut Vec<Action>,
     ) -> Result<(), Dropped> {
-        match self.load.knock(Source::of_origin(from), proven, now) {
+        match self.load.knock(from, proven, now) {
             Admit::Yes => return Ok(()),
             Admit::No => return Err(Dropped::RateLimited),
             Admit::WithCookie => {}
