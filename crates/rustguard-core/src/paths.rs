@@ -173,9 +173,12 @@ impl Paths {
             return;
         }
         let direct = self.is_direct();
-        if let (true, Some(discovery), Place::Address(address)) = (self.certain(), &mut self.discovery, from) {
-            // A place is tried before anything goes there, as long as there is another.
-            if !from.is_detour() && !self.own.iter().any(|own| own.place.is_some_and(|place| place.covers(&from))) {
+        if let (true, Some(discovery)) = (self.certain(), &mut self.discovery) {
+            // A place is tried before anything goes there, as long as there is another. An unknown relay is not even tried.
+            if let Place::Address(address) = from
+                && !from.is_detour()
+                && !self.own.iter().any(|own| own.place.is_some_and(|place| place.covers(&from)))
+            {
                 discovery.heard(address.remote, direct, now);
             }
             return;
