@@ -222,10 +222,11 @@ impl Discovery {
 
     /// Takes the peer's list in place of the one before, and probes what is new.
     fn take_list(&mut self, message: &Candidates, search: &Search, now: Instant) {
-        let told = || message.list.iter().map(|told| told.address).filter(|address| search.allows(*address));
-        self.tried.retain(|tried| tried.heard || told().any(|address| address == tried.address));
+        let told = message.list.iter().map(|told| told.address).take(MAX_CANDIDATES);
+        let told: Vec<SocketAddr> = told.filter(|address| search.allows(*address)).collect();
+        self.tried.retain(|tried| tried.heard || told.contains(&tried.address));
         let mut news = false;
-        for address in told().take(MAX_CANDIDATES) {
+        for address in told {
             match self.tried.iter_mut().find(|tried| tried.address == address) {
                 Some(known) => known.heard = false,
                 None => {
