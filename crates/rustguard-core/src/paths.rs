@@ -214,6 +214,9 @@ impl Paths {
         if self.answers.is_some() && !self.own.iter().any(|own| own.state == State::Up) {
             self.answers = None;
             self.changed = true;
+            if let Some(discovery) = &mut self.discovery {
+                discovery.knows_version_2 = false;
+            }
             for own in &mut self.own {
                 (own.state, own.unanswered) = (State::Unknown, 0);
             }

@@ -4,7 +4,7 @@ use super::{
     path::{Own, RoundTrip},
     timing::{
         BETWEEN_HANDSHAKES, BUSY, CARRYING, ELSEWHERE, IDLE, LOOK, LOST, MISSED, PART_OF_FAILURE, RECENT, REMEMBERED,
-        RESERVE, RESTING, TRAFFIC, UNANSWERED,
+        RESERVE, RESTING, TOO_LATE, TRAFFIC, UNANSWERED,
     },
 };
 use crate::time::Instant;
@@ -48,6 +48,9 @@ impl Paths {
             return self.candidate_answered(reply, search, now);
         }
         let took = now.since(Instant::from_nanos(reply.clock));
+        if took > TOO_LATE {
+            return;
+        }
         let path = usize::from(reply.path);
         let Some(place) = self.own.get(path).and_then(|own| own.place) else { return };
         let proven = reply.version == Version::V2 && reply.token == search.token(place, reply.clock);

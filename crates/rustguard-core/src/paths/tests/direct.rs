@@ -4,7 +4,7 @@ use super::nat::{DEPENDENCES, Dependence, Kind, Nat};
 use crate::{
     paths::{
         Candidate, CandidateKind, Candidates, Choice, Order, PathPolicy, Paths, Place, Probe, Relayed, Search, Seen,
-        discovery::LET_GO, probe::NO_PATH, timing::BUSY, types::Address,
+        State, discovery::LET_GO, probe::NO_PATH, timing::BUSY, types::Address,
     },
     peer::PeerId,
     time::Instant,
@@ -787,6 +787,28 @@ fn an_older_program_is_left_alone_and_reached_as_before() {
 }
 
 #[test]
+fn a_peer_that_goes_back_to_an_older_program_is_reached_as_before() {
+    let mut world = World::new([Access::Open; 2], 5);
+    world.ends[0].paths = Paths::look_for_direct_ways(&[PathPolicy::Best; 2], START);
+    let to = world.ends[1].inside;
+    world.ends[0].paths.put(1, Address::new(to).into(), START);
+    world.begin();
+    world.run(10 * SECOND);
+    assert_eq!(world.direct(), [true; 2]);
+    let now = world.now;
+    (world.ends[1].old, world.ends[1].paths) = (true, Paths::new(&[], now));
+    // The first session finds that nothing answers version 2.
+    for _ in 0..2 {
+        let now = world.now;
+        world.ends.iter_mut().for_each(|end| end.paths.established(now));
+        world.run(10 * SECOND);
+    }
+    let states: Vec<_> = world.ends[0].paths.report().iter().take(2).map(|path| path.state).collect();
+    assert_eq!(states, [State::Up; 2]);
+    assert_eq!(world.direct(), [true; 2]);
+}
+
+#[test]
 fn a_newer_program_answers_an_older_one() {
     let mut world = World::new([Access::Open; 2], 4);
     world.ends[0].old = true;
@@ -970,21 +992,40 @@ fn a_peer_cannot_say_that_it_is_where_it_is_not() {
     assert!(places.contains(&Address::new(itself).into()) && !places.contains(&Address::new(victim).into()));
     // What was found is asked by its number; again the answer has to come from there.
     alone.probes.clear();
+    alone.now = alone.now + 10 * SECOND;
     let until = alone.now + 3 * SECOND;
     while alone.now < until {
         alone.tick();
         for (_, to, request) in core::mem::take(&mut alone.probes) {
             if to == itself {
+                // Besides, it has kept a request that it got there.
+                let kept = crate::paths::Request { path: request.path, ..to_itself };
                 let forged = crate::paths::Request { token: 7, ..request };
-                for version in [crate::paths::Version::V1, crate::paths::Version::V2] {
-                    let reply = crate::paths::Request { version, ..forged }.reply(0, RELAY);
-                    alone.paths.reply(&reply, &alone.search, alone.now, &mut vec![]);
+                let older = crate::paths::Request { version: crate::paths::Version::V1, ..forged };
+                for answered in [older, forged, kept] {
+                    alone.paths.reply(&answered.reply(0, RELAY), &alone.search, alone.now, &mut vec![]);
                 }
             }
         }
         alone.now = alone.now + 10 * MS;
     }
     assert!(!alone.is_direct(), "it has left, and says that it has not");
+}
+
+#[test]
+fn who_delivers_a_message_of_the_peer_is_no_way_to_it_while_there_is_another() {
+    let mut alone = Alone::new();
+    alone.tick();
+    assert!(alone.paths.certain());
+    // Somebody on the way of an initiation, who is a peer as well, has handed it in.
+    let courier = Place::Peer(PeerId(1));
+    alone.paths.heard(courier, alone.now);
+    assert_eq!(alone.paths.changes(alone.now).and_then(|choice| choice.active), Some(RELAY));
+    assert!(!alone.paths.places().contains(&courier));
+    // Without another, it is as good as any.
+    alone.paths.lose(RELAY, alone.now);
+    alone.paths.heard(courier, alone.now);
+    assert_eq!(alone.paths.changes(alone.now).and_then(|choice| choice.active), Some(courier));
 }
 
 #[test]
