@@ -203,15 +203,19 @@ impl Search {
                 list.push(candidate);
             }
         };
-        let mut seen: Vec<_> = self.observed.values().map(|known| (known.address, known.at)).collect();
-        seen.sort_by_key(|(_, at)| core::cmp::Reverse(*at));
-        seen.retain(|(address, _)| can_be_a_peer(*address) && !self.own.iter().any(|own| own.address == *address));
-        seen.truncate(MAX_SEEN);
-        // Some of it is the same.
+        let is_new = |address: SocketAddr| can_be_a_peer(address) && !self.own.iter().any(|own| own.address == address);
+        let mut observed: Vec<_> = self.observed.values().filter(|known| is_new(known.address)).collect();
+        observed.sort_by_key(|known| core::cmp::Reverse(known.at));
+        let mut seen: Vec<SocketAddr> = Vec::new();
+        for known in observed {
+            if seen.len() < MAX_SEEN && !seen.contains(&known.address) {
+                seen.push(known.address);
+            }
+        }
         for own in &self.own {
             add(*own, MAX_CANDIDATES - seen.len());
         }
-        for (address, _) in seen {
+        for address in seen {
             add(Candidate { address, kind: CandidateKind::Seen }, MAX_CANDIDATES);
         }
         let same = list.len() == self.candidates.len() && list.iter().all(|one| self.candidates.contains(one));

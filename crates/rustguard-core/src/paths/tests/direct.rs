@@ -1077,6 +1077,18 @@ fn what_is_told_is_repeated_until_it_has_arrived() {
 }
 
 #[test]
+fn what_several_observers_see_alike_hides_nothing_that_another_one_sees() {
+    let mut search = Search::new([1; 32]);
+    let seen = [address([198, 51, 100, 1], 1_000), "[2001:db8::1]:1000".parse().expect("an address")];
+    search.seen_by(PeerId(1), seen[1], START);
+    for other in 2..8 {
+        search.seen_by(PeerId(other), seen[0], START + SECOND);
+    }
+    let told: Vec<_> = search.candidates().iter().map(|candidate| candidate.address).collect();
+    assert_eq!(told, seen);
+}
+
+#[test]
 fn several_observers_show_how_a_nat_maps_ports() {
     let mut search = Search::new([1; 32]);
     let own = candidate(address([192, 168, 0, 2], PORT));
