@@ -1,6 +1,6 @@
 //! A transport of the embedder's own beside UDP: taken where UDP is blocked, left where it is not, and known to nobody else.
 
-use super::support::{LONG, Node, at, inner, key, packet};
+use super::support::{LONG, Node, at, inner, key, packet, secret};
 use rustguard_device::{
     Binder, Bound, Builder, DropReason, EndpointSpec, Event, MemoryBinder, PeerStatus, PeerUpdate, Transport,
     TransportAddress, TransportEnd, Update, Way, WithTransport,
@@ -219,4 +219,32 @@ async fn a_relay_is_reached_by_a_transport() {
     assert_eq!(status(&one, 2).await.way(), Some(Way::Transport(OWN)));
     assert_eq!(status(&one, 3).await.way(), Some(Way::Through(key(2))));
     assert!(relay.device.status().await.unwrap().forwarded > 0);
+}
+
+#[cfg(feature = "kernel")]
+#[test]
+fn a_kernel_interface_has_a_transport_beside_udp() {
+    // The device's threads and interface are in the network namespace of this thread.
+    let thread = std::thread::spawn(|| {
+        if let Err(error) = rustguard_tun::namespace::enter_network() {
+            // Not eprintln!, which the test harness captures.
+            let line = format!("skipped: a transport beside a kernel interface: no network namespace ({error})\n");
+            io::Write::write_all(&mut io::stderr(), line.as_bytes()).unwrap();
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (transport, end) = Transport::new().unwrap();
+            let builder = Builder::default().private_key(secret(1)).greet(true).peer(peer(2).endpoint(OWN));
+            let device = builder.start_with_transport("rg-transport", transport).unwrap();
+            let mut buffer = [0; 2_000];
+            let received = tokio::time::timeout(LONG, end.recv(&mut buffer)).await.expect("an initiation");
+            assert_eq!(received.unwrap(), (OWN, 148));
+            device.shutdown().await;
+            let ended = async { while end.recv(&mut buffer).await.is_ok() {} };
+            tokio::time::timeout(LONG, ended).await.expect("the program hears of the device's end");
+            assert_eq!(end.send(OWN, b"late").await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        });
+    });
+    thread.join().unwrap();
 }
