@@ -1,4 +1,4 @@
-//! What people see: `trace`, `map` and the demonstrations of a mesh; `status` of a server and of a joined machine.
+//! What people see: `trace`, `map` and the demonstrations; `status` of a server and of a joined machine.
 use anyhow::{Context as _, Result, ensure};
 use rustguard_tests::{Lab, Mesh, Node, network, scenario_of_rustguard};
 use serde_json::Value;
@@ -133,12 +133,66 @@ fn the_demonstration_of_a_mesh_heals_and_leaves_a_picture() {
     });
 }
 
+/// Two at a time do not disturb each other. Neither finds `nft` in its PATH.
+#[test]
+fn the_demonstration_of_nats_becomes_direct_and_falls_back_to_the_relay() {
+    ours(|lab| {
+        let node = lab.node("demo")?;
+        let before = node.traces()?;
+        let demos = ["first", "second"].map(|name| {
+            let mut command = node.command("env");
+            node.spawn(name, command.arg("PATH=/nowhere").arg(rustguard_tests::rustguard()?).args(["demo", "nat"]))
+        });
+        for (demo, name) in demos.into_iter().zip(["first", "second"]) {
+            let ended = demo?.ended(Duration::from_secs(60))?;
+            ensure!(ended.success(), "{ended}");
+            let text = fs::read_to_string(lab.path(&format!("{name}.log")))?;
+            let direct = "alice → router → router → bob\n";
+            let relayed = "alice → router → relay → router → bob\n";
+            let seen = ["alice sends to 198.51.100.3:51820", "bob sends to 198.51.100.2:51820"];
+            contains(&text, &[&seen[..], &[relayed, "  silence  ", "\n  no answer  "]].concat())?;
+            let paths: Vec<_> = text.split_inclusive('\n').filter(|line| line.contains("  path  ")).collect();
+            // The way back is waited for, but not for ever.
+            ensure!(paths.len() == 3 && paths[0].ends_with(direct) && paths[1].ends_with(relayed), "{text}");
+            for line in text.lines() {
+                ensure!(line.chars().count() <= 80, "{line}");
+            }
+        }
+        ensure!(before == node.traces()?, "something is left behind");
+        Ok(())
+    });
+}
+
+#[test]
+fn the_demonstration_of_nats_says_what_it_needs() {
+    ours(|lab| {
+        let node = lab.node("demo")?;
+        let before = node.traces()?;
+        let nft = lab.stand_in("nft", "echo 'no nf_tables here' >&2; exit 1")?;
+        let mut command = node.command("env");
+        command.arg(format!("PATH={}:/usr/bin:/bin", nft.display())).arg(rustguard_tests::rustguard()?);
+        node.end_of(command.args(["demo", "nat"]))?.refused(&[
+            "nft",
+            "nf_tables with masquerade",
+            "no nf_tables here",
+        ])?;
+        let mut command = node.command("unshare");
+        command.args(["-m", "sh", "-ec"]).arg(
+            "for nft in /usr/sbin/nft /sbin/nft /usr/bin/nft; do [ ! -f $nft ] || mount --bind /dev/null $nft; done
+             PATH=/nowhere exec \"$0\" demo nat",
+        );
+        node.end_of(command.arg(rustguard_tests::rustguard()?))?.refused(&["nft", "not installed", "nftables"])?;
+        ensure!(before == node.traces()?, "something is left behind");
+        Ok(())
+    });
+}
+
 #[test]
 fn demonstrations_end_with_ctrl_c_and_leave_nothing() {
     ours(|lab| {
         let node = lab.node("demo")?;
         let before = node.traces()?;
-        for arguments in [&["demo"][..], &["demo", "mesh"]] {
+        for arguments in [&["demo"][..], &["demo", "mesh"], &["demo", "nat"]] {
             let temporary = lab.path("temporary");
             fs::create_dir_all(&temporary)?;
             // A shell's background jobs, and all they start, ignore SIGINT: this one hears it again.

@@ -83,6 +83,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Peer(command) => peer::run(&command),
         Command::Demo { what: None } => demo::run(),
         Command::Demo { what: Some(arguments::mesh::Demo::Mesh { picture }) } => demo::mesh::run(picture.as_deref()),
+        Command::Demo { what: Some(arguments::mesh::Demo::Nat) } => demo::nat::run(),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Map(arguments) => map::run(&arguments),
         Command::Check(arguments) => return check::run(&arguments),

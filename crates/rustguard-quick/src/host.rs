@@ -57,6 +57,7 @@ mod undo;
 
 pub use admission::{Admission, admission};
 pub use apply::{Applied, apply, choose_fwmark};
+pub use command::find_program;
 pub use config::{Gateway, HostConfig, Table};
 pub use error::{ChangeError, HostError, Warning};
 pub use forwarding::{Obstacle, obstacles};

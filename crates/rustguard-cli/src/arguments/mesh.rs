@@ -1,4 +1,4 @@
-//! The arguments of the commands for meshes, and of the demonstration of a mesh.
+//! The arguments of the commands for meshes, and of the demonstrations.
 
 use clap::{Args, Subcommand, ValueEnum};
 use std::{net::IpAddr, path::PathBuf};
@@ -60,4 +60,11 @@ pub(crate) enum Demo {
         #[arg(long, value_name = "FILE")]
         picture: Option<PathBuf>,
     },
+
+    /// Demonstrate a direct way through two NATs, and a relay that takes over
+    ///
+    /// Two nodes are behind routers that translate addresses, and begin to talk through a relay. They find a direct
+    /// way; it is blocked, and later open again. The effects are timed. Needs nft. Takes about six seconds and leaves
+    /// nothing behind.
+    Nat,
 }

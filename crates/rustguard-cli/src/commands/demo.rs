@@ -1,18 +1,26 @@
 //! `rustguard demo`: two nodes in separate network namespaces, and a veth pair as the cable between them. During the
 //! demonstration the cable is unplugged and plugged in again.
 //!
-//! [`mesh`] does the same with five nodes in a ring.
+//! [`mesh`] does the same with five nodes in a ring, [`nat`] with two nodes behind routers and a relay.
 //!
-//! Everything runs in this process. Each node is a thread in its own network namespace and runs the same device as
+//! Everything runs in this process. Each node is in its own network namespace and runs the same device as
 //! `up`. Nothing outside the namespaces changes, and the namespaces disappear with the process.
 
 pub(crate) mod mesh;
+pub(crate) mod nat;
 
+/// `println!` with an error instead of a panic where nobody reads any more, as in `rustguard demo | head -1`.
+macro_rules! say {
+    ($($words:tt)*) => {
+        std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($words)*)))
+    };
+}
 use crate::{netlink::links::Links, process::runtime};
 use anyhow::{Context as _, Result, anyhow, bail};
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{Device, Event, PeerUpdate};
 use rustguard_tun::namespace;
+use say;
 use std::{
     fs::File,
     io::{ErrorKind, Read as _, Write as _},
@@ -40,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Runs the demo and prints what happened.
 pub(crate) fn run() -> Result<()> {
     let privileged = become_privileged()?;
-    println!(
+    say!(
         "Two nodes, each in its own network namespace{}:\n\n\
          \u{20}  alice {:<11} {} ── cable ── {} {:>11} bob\n",
         if privileged { "" } else { " (inside a user namespace: no root needed)" },
@@ -48,7 +56,7 @@ pub(crate) fn run() -> Result<()> {
         CABLE[0],
         CABLE[1],
         format!("{}", TUNNEL[1]),
-    );
+    )?;
     let keys = [secret(), secret()];
     let (to_alice, from_bob) = mpsc::channel();
     let (to_bob, from_alice) = mpsc::channel();
@@ -130,21 +138,21 @@ fn alice(keys: &[StaticSecret; 2], from_bob: &mpsc::Receiver<FromBob>, to_bob: &
             }
         }
     })?;
-    println!(
+    say!(
         "  handshake     {took:>9.2?}   Noise_IKpsk2, one round trip; the first packet waited for it and was answered after {first:.2?}"
-    );
+    )?;
 
     let mut times = (0..PINGS).map(|_| echo.ping(PATIENCE)).collect::<Result<Vec<_>>>()?;
     times.sort_unstable();
-    println!(
+    say!(
         "  round trip    {:>9.2?}   median of {PINGS} (99th percentile {:.2?})",
         times[PINGS / 2],
         times[PINGS * 99 / 100]
-    );
+    )?;
 
     let (bytes, elapsed) = stream()?;
     let mbits = bytes as f64 * 8e-6 / elapsed.as_secs_f64();
-    println!("  throughput    {mbits:>4.0} Mbit/s   one TCP stream, {:.0} MB in {elapsed:.2?}", bytes as f64 / 1e6);
+    say!("  throughput    {mbits:>4.0} Mbit/s   one TCP stream, {:.0} MB in {elapsed:.2?}", bytes as f64 / 1e6)?;
 
     // The cable is unplugged, and plugged in again with another address, like a laptop that moves to another network.
     runtime.block_on(net.unplug("cable-alice", CABLE[0]))?;
@@ -160,16 +168,16 @@ fn alice(keys: &[StaticSecret; 2], from_bob: &mpsc::Receiver<FromBob>, to_bob: &
     };
     to_bob.send(())?;
     let FromBob::Moved(endpoint) = wait(from_bob)? else { return Err(anyhow!("bob sent an unexpected message")) };
-    println!(
+    say!(
         "  roaming       {back:>9.2?}   alice moved to {}; bob uses the new address, and the session continues",
         endpoint.ip()
-    );
+    )?;
 
     let status = runtime.block_on(device.status()).context("the device has ended")?;
     let peer = status.peers.first().context("alice has no peer")?;
-    println!("\nalice sent {} and received {} bytes; dropped: {}", peer.tx_bytes, peer.rx_bytes, drops(&status.drops));
+    say!("\nalice sent {} and received {} bytes; dropped: {}", peer.tx_bytes, peer.rx_bytes, drops(&status.drops))?;
     runtime.block_on(device.shutdown());
-    println!("Nothing is left behind. Next: write a configuration file, and run `rustguard up wg0.conf`.");
+    say!("Nothing is left behind. Next: write a configuration file, and run `rustguard up wg0.conf`.")?;
     Ok(())
 }
 
@@ -197,7 +205,10 @@ fn bob(keys: &[StaticSecret; 2], to_alice: &mpsc::Sender<FromBob>, from_alice: &
         }
     })?;
     to_alice.send(FromBob::Listening)?;
-    from_alice.recv()?;
+    if from_alice.recv().is_err() {
+        // Alice has ended early. Her error says why.
+        return Ok(());
+    }
     let endpoint = loop {
         if let Event::PeerRoamed { endpoint, .. } = runtime.block_on(events.recv())?
             && endpoint.ip() == IpAddr::from(CABLE_MOVED)

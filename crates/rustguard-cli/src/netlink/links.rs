@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use futures_util::TryStreamExt as _;
 use rtnetlink::{
-    LinkUnspec, LinkVeth,
+    LinkBridge, LinkUnspec, LinkVeth, RouteMessageBuilder,
     packet_route::{
         link::LinkAttribute,
         neighbour::{NeighbourAddress, NeighbourAttribute},
@@ -34,6 +34,22 @@ impl Links {
         let end = self.index(there).await?;
         self.0.link().set(LinkUnspec::new_with_index(end).setns_by_fd(other.as_raw_fd()).build()).execute().await?;
         Ok(())
+    }
+
+    /// Creates a bridge and brings it up.
+    pub(crate) async fn bridge(&self, name: &str) -> Result<()> {
+        Ok(self.0.link().add(LinkBridge::new(name).up().build()).execute().await?)
+    }
+
+    /// Makes an interface a port of a bridge and brings it up.
+    pub(crate) async fn plug(&self, interface: &str, bridge: &str) -> Result<()> {
+        let (index, bridge) = (self.index(interface).await?, self.index(bridge).await?);
+        Ok(self.0.link().set(LinkUnspec::new_with_index(index).controller(bridge).up().build()).execute().await?)
+    }
+
+    /// Adds a default route.
+    pub(crate) async fn gateway(&self, gateway: Ipv4Addr) -> Result<()> {
+        Ok(self.0.route().add(RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).build()).execute().await?)
     }
 
     /// Gives an interface an address and brings it up.

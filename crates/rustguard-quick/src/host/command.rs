@@ -15,8 +15,8 @@ use tokio::{
 /// The folders of administration programs, which a service's PATH may not contain.
 const SYSTEM_PATHS: [&str; 2] = ["/usr/sbin", "/sbin"];
 
-/// Finds the program with this name in PATH or in the system folders.
-pub(super) fn find_program(name: &str) -> Option<PathBuf> {
+/// Finds the program with this name in PATH, `/usr/sbin` or `/sbin`.
+pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(SYSTEM_PATHS.into_iter().map(PathBuf::from))

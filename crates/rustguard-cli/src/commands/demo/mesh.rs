@@ -7,14 +7,14 @@ mod node;
 mod ring;
 mod timeline;
 
-use super::{become_privileged, secret};
+use super::{become_privileged, say, secret};
 use anyhow::{Context as _, Result, anyhow, bail};
 use node::{Ask, Node};
 use ring::{CUT, Log, NAMES, Table, path};
 use rustguard_crypto::x25519::{PublicKey, StaticSecret};
 use std::{
     fs,
-    io::Write as _,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -40,22 +40,20 @@ pub(crate) fn run(picture: Option<&Path>) -> Result<()> {
         bail!("cannot write the picture: there is no folder {}", folder.display());
     }
     let privileged = become_privileged()?;
-    println!(
+    say!(
         "Five nodes in a ring, each in its own network namespace{}:\n\n    {} ── ({})\n",
         if privileged { "" } else { " (inside a user namespace: no root needed)" },
         NAMES.join(" ── "),
         NAMES[0],
-    );
+    )?;
     let mut ring = Ring::start();
     // If a wait was in vain because a thread failed, the error of the thread is the cause, so it comes first.
     let shown = ring.show();
     let logs = ring.end()?;
     let picture_of = Picture { logs, ..shown? };
     let path = write(picture, &picture_of.draw())?;
-    println!("\nThe picture is in {}. Nothing else is left behind.", path.display());
-    println!(
-        "Next: add `Routing = babel` to your configuration files, then try `rustguard routes`, `trace` and `map`."
-    );
+    say!("\nThe picture is in {}. Nothing else is left behind.", path.display())?;
+    say!("Next: add `Routing = babel` to your configuration files, then try `rustguard routes`, `trace` and `map`.")?;
     Ok(())
 }
 
@@ -88,39 +86,39 @@ impl Ring {
         }
         self.until_all_reach_all(start, "all nodes reach each other")?;
         let pairs = NAMES.len() * (NAMES.len() - 1) / 2;
-        row("together", start.elapsed(), &format!("until all {pairs} pairs had exchanged packets, from the start"));
+        row("together", start.elapsed(), &format!("until all {pairs} pairs had exchanged packets, from the start"))?;
         // Metrics settle: the better one of two paths is known after some round trips.
         std::thread::sleep(STEADY);
         let before = self.look()?;
-        way("path", &before);
+        way("path", &before)?;
 
-        println!("\n  The cable between {} and {} loses all packets from now on.\n", NAMES[CUT], NAMES[CUT + 1]);
+        say!("\n  The cable between {} and {} loses all packets from now on.\n", NAMES[CUT], NAMES[CUT + 1])?;
         let cut = Instant::now();
         self.cable(Ask::Lose)?;
         let noticed = self.until(cut, "one end of the dead cable notices the loss", |ring| ring.link_is(false))?;
-        row("noticed", noticed - cut, "until one end of the cable had given up the other end");
+        row("noticed", noticed - cut, "until one end of the cable had given up the other end")?;
         let healed = self.until_all_reach_all(cut, "all nodes reach each other around the dead cable")?;
-        row("healed", healed - cut, "until all pairs had exchanged packets again");
+        row("healed", healed - cut, "until all pairs had exchanged packets again")?;
         std::thread::sleep(STEADY);
         let during = self.look()?;
-        way("path", &during);
+        way("path", &during)?;
 
-        println!("\n  The cable works again.\n");
+        say!("\n  The cable works again.\n")?;
         let mended = Instant::now();
         self.cable(Ask::Find)?;
         let back = self.until(mended, "the ends of the cable find each other", |ring| ring.link_is(true))?;
-        row("found", back - mended, "until both ends were neighbours again");
+        row("found", back - mended, "until both ends were neighbours again")?;
         let there = |table: &Table| path(table, CUT, CUT + 1);
         let same = |ring: &Self| Ok(there(&ring.look()?) == there(&before));
         match self.wait(mended, BACK, same)? {
             Some(at) => {
-                row("as before", at - mended, &format!("until {} used its first path again", NAMES[CUT]));
+                row("as before", at - mended, &format!("until {} used its first path again", NAMES[CUT]))?;
             }
-            None => println!("  as before                not yet: the protocol does not leave a working path at once"),
+            None => say!("  as before                not yet: the protocol does not leave a working path at once")?,
         }
         std::thread::sleep(STEADY / 2);
         let after = self.look()?;
-        way("path", &after);
+        way("path", &after)?;
         let stages = [
             Stage { title: "before".into(), table: before, dead: false },
             Stage { title: format!("{:.1} s after the cut", (healed - cut).as_secs_f64()), table: during, dead: true },
@@ -193,14 +191,14 @@ impl Ring {
     }
 }
 
-fn row(name: &str, took: Duration, what: &str) {
-    println!("  {name:<13} {:>6.2} s   {what}", took.as_secs_f64());
+fn row(name: &str, took: Duration, what: &str) -> io::Result<()> {
+    say!("  {name:<13} {:>6.2} s   {what}", took.as_secs_f64())
 }
 
 /// Prints the path between the ends of the cable.
-fn way(name: &str, table: &Table) {
+fn way(name: &str, table: &Table) -> io::Result<()> {
     let nodes: Vec<_> = path(table, CUT, CUT + 1).into_iter().map(|node| NAMES[node]).collect();
-    println!("  {name:<24}{}", nodes.join(" → "));
+    say!("  {name:<24}{}", nodes.join(" → "))
 }
 
 /// Writes the picture to the given path, or into a new file that no other user can have prepared.
