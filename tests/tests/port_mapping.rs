@@ -121,6 +121,13 @@ fn maps(lab: &Lab, lines: &str) -> Result<()> {
     let (home, _office) = network.start(lab, &[])?;
     network.until_found()?;
     ensure!(network.is_mapped()?, "{}", network.rules()?);
+    // The port is closed then, and another program may take it.
+    network.home.sh("ip link set wgh down")?;
+    eventually("the mapping is taken back", SOON, || Ok(!network.is_mapped()?))
+        .with_context(|| format!("{:?}", network.rules()))?;
+    network.home.sh("ip link set wgh up")?;
+    eventually("the port is mapped again", SOON, || network.is_mapped())
+        .with_context(|| format!("{:?}", network.rules()))?;
     home.down()?;
     ensure!(!network.is_mapped()?, "the mapping is still there: {}", network.rules()?);
     Ok(())
