@@ -11,7 +11,7 @@
 use alloc_tracker::{Allocator, Operation, Session, ThreadSpan};
 use rustguard_crypto::x25519::StaticSecret;
 use rustguard_device::{
-    Binder, Bound, Device, Event, PeerUpdate, Update,
+    Binder, Bound, Device, EndpointSpec, Event, PeerUpdate, Update,
     filter::{Packet, RouteDecision, Verdict},
 };
 use rustguard_tun::{
@@ -39,6 +39,8 @@ static ALLOCATOR: Allocator<System> = Allocator::system();
 const WARM_UP: u64 = 20_000;
 /// Packets each way while allocations are counted.
 const COUNTED: u64 = 100_000;
+/// The same through a relay, where each costs four times as much.
+const COUNTED_THROUGH: u64 = COUNTED / 4;
 /// A limit far above every wait in this test. Only a hang reaches it.
 const LONG: Duration = Duration::from_secs(120);
 
@@ -47,6 +49,8 @@ const MTU: usize = 1_420;
 const SEGMENTS: usize = 46;
 /// A full packet as a datagram: header and tag.
 const DATAGRAM: usize = 16 + MTU + 16;
+/// The same for a relay: with the header of forwarding, and a header and a tag more.
+const LONGEST: usize = 16 + 24 + DATAGRAM + 16;
 /// Datagrams a ring holds.
 const RING: usize = 512;
 /// The most datagrams that one `recv` takes. A worker's lists have room for this many, even if each datagram is a run of its own.
@@ -55,17 +59,17 @@ const RECEIVE: usize = 64;
 
 #[tokio::test]
 async fn packets_one_at_a_time() {
-    steady_state(2, &[1], None).await;
+    steady_state(2, &[1], Links::Star(None)).await;
 }
 
 #[tokio::test]
 async fn super_packets() {
-    steady_state(2, &[SEGMENTS], None).await;
+    steady_state(2, &[SEGMENTS], Links::Star(None)).await;
 }
 
 #[tokio::test]
 async fn all_sizes_and_several_peers() {
-    steady_state(4, &[1, 1, 3, SEGMENTS, 1, 17], None).await;
+    steady_state(4, &[1, 1, 3, SEGMENTS, 1, 17], Links::Star(None)).await;
 }
 
 #[tokio::test]
@@ -75,12 +79,30 @@ async fn all_sizes_and_several_peers_through_a_filter() {
         RouteDecision::Forward(peer) => Verdict::Forward(peer),
         _ => Verdict::Deliver,
     };
-    steady_state(4, &[1, 1, 3, SEGMENTS, 1, 17], Some(filter)).await;
+    steady_state(4, &[1, 1, 3, SEGMENTS, 1, 17], Links::Star(Some(filter))).await;
 }
 
-/// Connects `nodes` devices, the first with all others. Each read of a TUN has as many packets as the next item of `shape`. Fails
-/// if a worker counted an allocation.
-async fn steady_state(nodes: u8, shape: &'static [usize], filter: Option<fn(&Packet<'_>) -> Verdict>) {
+#[tokio::test]
+async fn all_sizes_through_a_relay() {
+    steady_state(3, &[1, 1, 3, SEGMENTS, 1, 17], Links::ThroughFirst).await;
+}
+
+/// Who talks to whom.
+#[derive(Clone, Copy)]
+enum Links {
+    /// The first with all others, through this filter.
+    Star(Option<fn(&Packet<'_>) -> Verdict>),
+    /// The others with each other, through the first, which forwards.
+    ThroughFirst,
+}
+
+/// Connects `nodes` devices. Each read of a TUN has as many packets as the next item of `shape`. Fails if a worker counted an
+/// allocation.
+async fn steady_state(nodes: u8, shape: &'static [usize], links: Links) {
+    let counted = match links {
+        Links::Star(_) => COUNTED,
+        Links::ThroughFirst => COUNTED_THROUGH,
+    };
     let rings: Arc<[Ring]> = (0..nodes).map(|_| Ring::new()).collect();
     let session = Session::new().no_stdout().no_file();
     let (done, all_done) = mpsc::channel();
@@ -89,7 +111,12 @@ async fn steady_state(nodes: u8, shape: &'static [usize], filter: Option<fn(&Pac
     let (fd, mut opened) = io::pipe().unwrap();
     let mut devices = Vec::new();
     for n in 0..nodes {
-        let others = if n == 0 { (1..nodes).collect() } else { vec![0] };
+        let others: Vec<_> = match links {
+            Links::Star(_) if n == 0 => (1..nodes).collect(),
+            Links::Star(_) => vec![0],
+            Links::ThroughFirst if n == 0 => Vec::new(),
+            Links::ThroughFirst => (1..nodes).filter(|&other| other != n).collect(),
+        };
         let tun = Tun {
             node: n,
             others: others.clone(),
@@ -100,23 +127,32 @@ async fn steady_state(nodes: u8, shape: &'static [usize], filter: Option<fn(&Pac
             sent: 0,
             received: vec![0; nodes.into()],
             count: session.operation(format!("worker {n}")),
+            enough: WARM_UP + counted,
             counted: false,
             done: done.clone(),
         };
-        let builder = match filter {
-            Some(filter) => Device::builder().filter(filter),
-            None => Device::builder(),
+        let builder = match links {
+            Links::Star(Some(filter)) => Device::builder().filter(filter),
+            Links::Star(None) => Device::builder(),
+            Links::ThroughFirst => Device::builder().forward(n == 0),
         };
         let device = builder
             .private_key(keys[usize::from(n)].clone())
             .start_with(tun, RingBinder { node: n, rings: Arc::clone(&rings) })
             .unwrap();
-        let peers = others.iter().map(|&other| {
-            let peer =
-                PeerUpdate::new(keys[usize::from(other)].public_key()).allowed_ip(ipnet::Ipv4Net::from(inner(other)));
+        let peer = |other: u8| {
+            PeerUpdate::new(keys[usize::from(other)].public_key()).allowed_ip(ipnet::Ipv4Net::from(inner(other)))
+        };
+        let peers: Vec<_> = match n {
             // The first has the endpoints of the others, and starts the handshakes.
-            if n == 0 { peer.endpoint(outer(other)) } else { peer }
-        });
+            0 => (1..nodes).map(|other| peer(other).endpoint(outer(other))).collect(),
+            _ => {
+                let through = EndpointSpec::Peer(keys[0].public_key());
+                let others = others.iter().filter(|&&other| other != 0);
+                let others = others.map(|&other| peer(other).endpoint(through.clone()).direct(false));
+                std::iter::once(peer(0)).chain(others).collect()
+            }
+        };
         device.update(Update::new().peers(peers)).await.unwrap();
         devices.push(device);
     }
@@ -140,7 +176,7 @@ async fn steady_state(nodes: u8, shape: &'static [usize], filter: Option<fn(&Pac
         assert_eq!(
             (measured.total_allocations_count(), measured.total_bytes_allocated()),
             (0, 0),
-            "allocations, and bytes, of {worker} while more than {COUNTED} packets passed each way"
+            "allocations, and bytes, of {worker} while more than {counted} packets passed each way"
         );
     }
     assert_eq!(report.operations().count(), usize::from(nodes));
@@ -168,11 +204,13 @@ thread_local! {
 struct Gate {
     /// The TUNs may begin to make packets. They never stop after that.
     open: AtomicBool,
+    /// Packets that arrived.
+    arrived: AtomicU64,
     /// Packets that arrived changed.
     wrong: AtomicU64,
 }
 
-/// Makes packets for `others` in turn, and counts those that come from them.
+/// Makes packets for `others` in turn, and counts those that come from them. Without others, it only watches how they get on.
 struct Tun {
     node: u8,
     others: Vec<u8>,
@@ -185,14 +223,38 @@ struct Tun {
     /// Packets received, by sender.
     received: Vec<u64>,
     count: Operation,
+    /// With so many packets each way, the count ends.
+    enough: u64,
     counted: bool,
     done: mpsc::Sender<()>,
+}
+
+impl Tun {
+    /// So many packets have passed each way: the count begins or ends.
+    fn passed(&mut self, passed: u64) {
+        SPAN.with_borrow_mut(|span| match span {
+            None if passed >= WARM_UP && !self.counted => *span = Some(self.count.measure_thread().iterations(1)),
+            Some(_) if passed >= self.enough => {
+                // The TUN still makes packets, because the other workers may still count.
+                drop(span.take());
+                self.counted = true;
+                // The receiver is gone if another worker has failed.
+                let _ = self.done.send(());
+            }
+            _ => {}
+        });
+    }
 }
 
 impl TunQueue for Tun {
     fn read(&mut self, slab: &mut [u8], at: usize, mtu: usize) -> io::Result<Option<Segments>> {
         assert_eq!(mtu, MTU);
         if !self.gate.open.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        if self.others.is_empty() {
+            let ends = self.received.len() as u64 - 1;
+            self.passed(self.gate.arrived.load(Ordering::Relaxed) / ends);
             return Ok(None);
         }
         let to = self.others[self.reads % self.others.len()];
@@ -221,17 +283,8 @@ impl TunQueue for Tun {
         // Each peer has to pass the warm-up, not only the sum of all.
         let each = self.others.iter().map(|&other| self.received[usize::from(other)]).min().unwrap_or(0);
         let passed = self.sent.min(each * self.others.len() as u64);
-        SPAN.with_borrow_mut(|span| match span {
-            None if passed >= WARM_UP && !self.counted => *span = Some(self.count.measure_thread().iterations(1)),
-            Some(_) if passed >= WARM_UP + COUNTED => {
-                // The TUN still makes packets, because the other workers may still count.
-                drop(span.take());
-                self.counted = true;
-                // The receiver is gone if another worker has failed.
-                let _ = self.done.send(());
-            }
-            _ => {}
-        });
+        self.gate.arrived.fetch_add(packets.len() as u64, Ordering::Relaxed);
+        self.passed(passed);
         Ok(0)
     }
 
@@ -279,13 +332,13 @@ struct Queue {
 struct Slot {
     from: u8,
     len: usize,
-    bytes: [u8; DATAGRAM],
+    bytes: [u8; LONGEST],
 }
 
 impl Ring {
     fn new() -> Self {
         let (arrived, signal) = io::pipe().unwrap();
-        let slots = vec![Slot { from: 0, len: 0, bytes: [0; DATAGRAM] }; RING].into();
+        let slots = vec![Slot { from: 0, len: 0, bytes: [0; LONGEST] }; RING].into();
         Self { queue: Mutex::new(Queue { slots, first: 0, len: 0 }), arrived, signal }
     }
 
@@ -366,7 +419,7 @@ impl Network for RingSocket {
     }
 
     fn recv_slab_len(&self) -> usize {
-        RECEIVE * DATAGRAM
+        RECEIVE * LONGEST
     }
 }
 

@@ -19,7 +19,10 @@ use rustguard_crypto::aead::Frame;
 use rustguard_tun::{Network, Transmit};
 use std::sync::atomic::Ordering;
 
-/// The forwarded messages of a batch. It keeps its memory between batches.
+/// Messages in a usual batch. More cost an allocation, once.
+const USUAL: usize = 512;
+
+/// The forwarded messages of a batch. It keeps its memory between batches, and has none before the first message.
 #[derive(Default)]
 pub(super) struct ForwardBatch {
     /// What was decided last, and about what: the messages of a run have one header.
@@ -54,6 +57,9 @@ impl ForwardBatch {
         members: &View<'_>,
         shared: &Shared,
     ) {
+        if self.frames.capacity() == 0 {
+            self.make_room();
+        }
         let text = &mut slab[frame.offset..frame.offset + frame.len];
         let step = match Header::parse(text) {
             Some(header) => match self.last {
@@ -80,6 +86,15 @@ impl ForwardBatch {
             }
             Err(refused) => shared.dropped(sender, reason(refused), 1),
         }
+    }
+
+    #[cold]
+    fn make_room(&mut self) {
+        self.peers.reserve(USUAL);
+        self.frames.reserve(USUAL);
+        self.ecn.reserve(USUAL);
+        self.transmits.reserve(USUAL);
+        self.own.reserve(USUAL);
     }
 
     /// Seals what goes on, and sends it.
