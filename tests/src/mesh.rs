@@ -277,6 +277,8 @@ fn installed(node: &Node, prefix: &str) -> Result<String> {
 /// A stream of twenty echo requests per second, to measure gaps in it.
 pub struct Gaps {
     ping: Process,
+    /// The answers that [`Gaps::longest_since`] has seen.
+    seen: usize,
 }
 
 impl Gaps {
@@ -289,7 +291,7 @@ impl Gaps {
         // The sequence numbers of an earlier stream would fill the gaps of this one.
         node.clear_log(name)?;
         let ping = node.spawn(name, command.args(["-n", "-i", "0.05", "-W", "1", "-s", "1000", address]))?;
-        let mut gaps = Self { ping };
+        let mut gaps = Self { ping, seen: 0 };
         gaps.goes_on(10)?;
         Ok(gaps)
     }
@@ -305,7 +307,17 @@ impl Gaps {
 
     /// The longest time without an answer, from the missing sequence numbers. Zero if none is missing.
     pub fn longest(&self) -> Duration {
-        let mut seen: Vec<u32> = answered(&self.ping.log()).collect();
+        Self::gap(&mut answered(&self.ping.log()).collect::<Vec<_>>())
+    }
+
+    /// The longest time without an answer since this was last asked.
+    pub fn longest_since(&mut self) -> Duration {
+        let mut all: Vec<u32> = answered(&self.ping.log()).collect();
+        let since = std::mem::replace(&mut self.seen, all.len()).saturating_sub(1);
+        Self::gap(&mut all[since..])
+    }
+
+    fn gap(seen: &mut [u32]) -> Duration {
         seen.sort_unstable();
         let longest = seen.windows(2).map(|pair| (pair[1] - pair[0]).saturating_sub(1)).max().unwrap_or(0);
         Self::EVERY * longest

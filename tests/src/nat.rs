@@ -96,6 +96,8 @@ pub struct Host {
     pub v4: Ipv4Addr,
     /// Its IPv6 address. Unusable without IPv6.
     pub v6: Ipv6Addr,
+    name: String,
+    ip: Ip,
 }
 
 /// A router and the members behind it. Each member has an interface `eth0` on a link of its own to the router.
@@ -133,11 +135,19 @@ RULES")?;
     /// Connects a host.
     pub fn host(&mut self, lab: &Lab, name: &str, ip: Ip) -> Result<Host> {
         let n = self.number();
-        let host = Host { node: lab.node(name)?, v4: public_v4(n), v6: public_v6(n) };
+        let host = Host { node: lab.node(name)?, v4: public_v4(n), v6: public_v6(n), name: name.to_owned(), ip };
         self.connect(lab, name, (&host.node, "eth0"))?;
-        self.route(name, n, ip, None)?;
-        own(&host.node, "eth0", CORE, ip, host.v4, host.v6)?;
+        self.put_host(&host, n)?;
         Ok(host)
+    }
+
+    /// Gives the host another address.
+    pub fn move_host(&mut self, host: &mut Host) -> Result<()> {
+        host.node.sh("ip addr flush dev eth0")?;
+        self.lose_routes(&host.name)?;
+        let n = self.number();
+        (host.v4, host.v6) = (public_v4(n), public_v6(n));
+        self.put_host(host, n)
     }
 
     /// Connects a site with this number of members, which are nodes called `NAME1` and so on. The router is called
@@ -160,10 +170,7 @@ RULES")?;
     /// Gives the site another address. Its router forgets all connections of the old one.
     pub fn move_site(&mut self, site: &mut Site) -> Result<()> {
         site.router.sh("ip addr flush dev wan; nft flush ruleset")?;
-        self.core.sh(&format!(
-            "ip route flush dev to-{name} scope link; ip -6 route flush dev to-{name} proto static",
-            name = site.name
-        ))?;
+        self.lose_routes(&site.name)?;
         for (node, lan) in site.members.iter().zip(1..) {
             site.router.sh(&format!("ip route flush dev lan{lan}; ip -6 route flush dev lan{lan} proto static"))?;
             node.sh("ip addr flush dev eth0")?;
@@ -232,10 +239,23 @@ RULES")?;
         if ip.v6() {
             writeln!(script, "ip -6 route add {v6} dev to-{name} proto static")?;
             if behind.is_some() {
-                writeln!(script, "ip -6 route add 2001:db8:{n}::/64 via {v6} dev to-{name} proto static onlink")?;
+                writeln!(script, "ip -6 route add 2001:db8:{n:x}::/64 via {v6} dev to-{name} proto static onlink")?;
             }
         }
         self.core.sh(&script).map(drop)
+    }
+
+    /// The core loses its routes to a site or host.
+    fn lose_routes(&self, name: &str) -> Result<()> {
+        self.core
+            .sh(&format!("ip route flush dev to-{name} scope link; ip -6 route flush dev to-{name} proto static"))
+            .map(drop)
+    }
+
+    /// Gives addresses and routes to a host.
+    fn put_host(&self, host: &Host, n: u8) -> Result<()> {
+        self.route(&host.name, n, host.ip, None)?;
+        own(&host.node, "eth0", CORE, host.ip, host.v4, host.v6)
     }
 
     /// Gives addresses, routes and rules to a site.
@@ -287,6 +307,11 @@ impl Site {
     pub fn inside_v4(&self, member: u8) -> Ipv4Addr {
         let [a, b, c] = if self.nat.translates() { [192, 168, 1] } else { [198, 18, self.n] };
         Ipv4Addr::new(a, b, c, 10 + member)
+    }
+
+    /// The IPv4 address at which others see a member. The first member is number 1.
+    pub fn reached_v4(&self, member: u8) -> Ipv4Addr {
+        if self.nat.translates() { public_v4(self.n) } else { self.inside_v4(member) }
     }
 
     /// The IPv6 address of a member. The first member is number 1.

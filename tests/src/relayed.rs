@@ -10,11 +10,12 @@
 //! which learn those of the members. The members have no addresses of each other, and do not look for any unless
 //! [`Relayed::look_for_direct_ways`] says so.
 use crate::{
-    Conf, Gaps, Host, INSIDE_A, INSIDE_B, Internet, Ip, Lab, Nat, Node, PeerConf, Program, Site, Tunnel, eventually,
+    Conf, Gaps, Host, INSIDE_A, INSIDE_B, Internet, Ip, Lab, Nat, Node, PeerConf, Program, Site, Streams, Tunnel,
+    eventually,
 };
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use serde_json::Value;
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 const SOON: Duration = Duration::from_secs(60);
 const PORT: u16 = 51_820;
@@ -59,7 +60,7 @@ impl Relayed {
     /// Members at two sites, and so many relays. Starts nothing.
     pub fn new(lab: &Lab, sites: [(Nat, Ip); 2], relays: u8) -> Result<Self> {
         let mut internet = Internet::new(lab)?;
-        let hosts = hosts(lab, &mut internet, relays)?;
+        let hosts = Self::hosts(lab, &mut internet, relays)?;
         let mut made = Vec::new();
         for (name, (nat, ip)) in ["home", "office"].into_iter().zip(sites) {
             made.push(internet.site(lab, name, nat, ip, 1)?);
@@ -72,10 +73,23 @@ impl Relayed {
     /// Both members at one site.
     pub fn at_one_site(lab: &Lab, nat: Nat, relays: u8) -> Result<Self> {
         let mut internet = Internet::new(lab)?;
-        let hosts = hosts(lab, &mut internet, relays)?;
+        let hosts = Self::hosts(lab, &mut internet, relays)?;
         let site = internet.site(lab, "home", nat, Ip::V4, 2)?;
         let members = [site.members[0].clone(), site.members[1].clone()];
         Self::with(internet, vec![site], members, [false; 2], hosts)
+    }
+
+    /// The hosts and configurations of so many relays `relay1` and so on, without peers.
+    pub fn hosts(lab: &Lab, internet: &mut Internet, relays: u8) -> Result<Vec<(Host, Speaker)>> {
+        let mut hosts = Vec::new();
+        for n in 1..=relays {
+            let name = format!("relay{n}");
+            let host = internet.host(lab, &name, Ip::Both)?;
+            let mut relay = Speaker::new(&name, host.node.clone(), &format!("10.9.1.{n}"), PORT)?;
+            relay.conf.lines = vec!["Forward = on".to_owned()];
+            hosts.push((host, relay));
+        }
+        Ok(hosts)
     }
 
     fn with(
@@ -98,15 +112,7 @@ impl Relayed {
             this.conf.peers.push(peer);
         }
         for (member, v6) in members.iter_mut().zip(over_v6) {
-            for (host, relay) in &mut relays {
-                let at = if v6 { host.at_v6(PORT) } else { host.at(PORT) };
-                let mut peer = relay.peer();
-                peer.endpoint = Some(at.to_string());
-                // A relay reaches only those that it has a session with.
-                peer.persistent_keepalive = Some(25);
-                member.conf.peers.push(peer);
-                relay.conf.peers.push(member.peer());
-            }
+            member.asks_relays(&mut relays, v6);
         }
         Ok(Self { internet, sites, members, relays })
     }
@@ -150,6 +156,22 @@ impl Relayed {
         })
     }
 
+    /// Waits until both members, which are at two sites, send directly to where the other one is now.
+    pub fn until_direct(&self) -> Result<()> {
+        for (this, other) in [(0, 1), (1, 0)] {
+            let (peer, site) = (&self.members[other], &self.sites[other]);
+            let there = [site.reached_v4(1).into(), site.inside_v6(1).into()];
+            let mut last = Value::Null;
+            eventually(&format!("{} is reached directly at one of {there:?}", peer.name), SOON, || {
+                last = self.members[this].shown_peer(peer)?;
+                let endpoint = last["endpoint"].as_str().and_then(|endpoint| endpoint.parse::<SocketAddr>().ok());
+                Ok(last["through"].is_null() && endpoint.is_some_and(|endpoint| there.contains(&endpoint.ip())))
+            })
+            .with_context(|| last.to_string())?;
+        }
+        Ok(())
+    }
+
     /// The relay, from 0 on, through which `a` sends to `b`.
     pub fn used_relay(&self) -> Result<usize> {
         let [a, b] = &self.members;
@@ -169,6 +191,12 @@ impl Relayed {
         .with_context(|| last.to_string())
     }
 
+    /// Four TCP streams from `a` to `b`.
+    pub fn streams(&self) -> Result<Streams> {
+        let [a, b] = &self.members;
+        Streams::start(&a.node, &b.node, &b.inside)
+    }
+
     /// Echo requests from `a` to `b`, twenty a second.
     pub fn traffic(&self) -> Result<Gaps> {
         Gaps::start(&self.members[0].node, "traffic", &self.members[1].inside)
@@ -176,7 +204,8 @@ impl Relayed {
 }
 
 impl Speaker {
-    fn new(name: &str, node: Node, inside: &str, port: u16) -> Result<Self> {
+    /// A node without peers.
+    pub fn new(name: &str, node: Node, inside: &str, port: u16) -> Result<Self> {
         let mut conf = Conf::new(&format!("wg{name}"))?;
         conf.addresses = vec![format!("{inside}/32")];
         conf.listen_port = Some(port);
@@ -190,6 +219,19 @@ impl Speaker {
         peer
     }
 
+    /// Makes this node and the relays peers. The node has the addresses of the relays, which learn its own.
+    pub fn asks_relays(&mut self, relays: &mut [(Host, Self)], over_v6: bool) {
+        for (host, relay) in relays {
+            let at = if over_v6 { host.at_v6(PORT) } else { host.at(PORT) };
+            let mut peer = relay.peer();
+            peer.endpoint = Some(at.to_string());
+            // A relay reaches only those that it has a session with.
+            peer.persistent_keepalive = Some(25);
+            self.conf.peers.push(peer);
+            relay.conf.peers.push(self.peer());
+        }
+    }
+
     /// `rustguard up`.
     pub fn start(&self, lab: &Lab) -> Result<Tunnel> {
         Tunnel::start(lab, &self.node, Program::Subject, &self.conf)
@@ -201,46 +243,5 @@ impl Speaker {
         let mut peers = shown["peers"].as_array().context("a list of peers")?.iter();
         let found = peers.find(|shown| shown["public_key"] == peer.conf.keys.public.as_str());
         found.cloned().with_context(|| format!("{} has no peer {}: {shown}", self.name, peer.name))
-    }
-}
-
-/// The relays of `Relayed`, which forward, without peers.
-fn hosts(lab: &Lab, internet: &mut Internet, relays: u8) -> Result<Vec<(Host, Speaker)>> {
-    let mut hosts = Vec::new();
-    for n in 1..=relays {
-        let name = format!("relay{n}");
-        let host = internet.host(lab, &name, Ip::Both)?;
-        let mut relay = Speaker::new(&name, host.node.clone(), &format!("10.9.1.{n}"), PORT)?;
-        relay.conf.lines = vec!["Forward = on".to_owned()];
-        hosts.push((host, relay));
-    }
-    Ok(hosts)
-}
-
-/// Four TCP streams at once, in the background.
-pub struct Streams {
-    server: crate::Process,
-    client: crate::Process,
-}
-
-impl Streams {
-    /// Starts them from `a` to `b` for so many seconds.
-    pub fn start(a: &Node, b: &Node, to: &str, seconds: u32) -> Result<Self> {
-        let mut server = b.spawn("iperf3", b.command("iperf3").args(["-s", "-1"]))?;
-        server.until("it listens", SOON, || Ok(b.sh("ss -Htln sport = 5201")?.contains("5201")))?;
-        let seconds = seconds.to_string();
-        let client = a.spawn("streams", a.command("iperf3").args(["-c", to, "-P", "4", "-t", &seconds, "-J"]))?;
-        Ok(Self { server, client })
-    }
-
-    /// Waits for their end, and checks that each has carried something.
-    pub fn all_carried(mut self) -> Result<()> {
-        let ended = self.client.ended(SOON)?;
-        ensure!(ended.success(), "the streams broke: {ended}");
-        let report: Value = serde_json::from_str(&ended.stderr)?;
-        let streams = report["end"]["streams"].as_array().context("iperf3's streams")?;
-        let carried: Vec<_> = streams.iter().map(|stream| stream["receiver"]["bytes"].as_u64()).collect();
-        ensure!(carried.len() == 4 && carried.iter().all(|&bytes| bytes > Some(100_000)), "{carried:?}");
-        self.server.ended(SOON).map(drop)
     }
 }

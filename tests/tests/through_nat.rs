@@ -1,8 +1,8 @@
 //! Two members behind routers of every kind reach each other through relays that cannot read what they pass on.
 use anyhow::{Context as _, Result, ensure};
-use rustguard_tests::{Gaps, Ip, Lab, Nat, Relayed, Speaker, Streams, eventually, scenario_of_rustguard};
+use rustguard_tests::{Gaps, Ip, Lab, Nat, Relayed, Speaker, eventually, scenario_of_rustguard};
 use serde_json::Value;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -13,19 +13,13 @@ fn forwarding<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("ways through a peer", body);
 }
 
-/// Runs four streams for so many seconds.
-fn streams(relayed: &Relayed, seconds: u32) -> Result<Streams> {
-    let [a, b] = &relayed.members;
-    Streams::start(&a.node, &b.node, &b.inside, seconds)
-}
-
 /// Packets and streams go both ways, and the relay's host sees none of them.
 fn reached(lab: &Lab, relayed: &Relayed) -> Result<()> {
     let _running = relayed.start(lab)?;
     relayed.until_by(Some(0))?;
     let [a, b] = &relayed.members;
     b.node.reaches(&a.inside, 5)?;
-    streams(relayed, 1)?.all_carried()?;
+    relayed.streams()?;
     let (_, relay) = &relayed.relays[0];
     ensure!(relay.shown_peer(a)?["rx_bytes"].as_u64() > Some(MUCH), "{}", relay.shown_peer(a)?);
     let to_host = format!("cat /sys/class/net/{}/statistics/rx_packets", relay.conf.interface);
@@ -85,7 +79,7 @@ fn routers_forget_and_sites_move() {
         // Both send: a router that has forgotten a member lets nothing in before the member sends.
         let [a, b] = &relayed.members;
         let _back = Gaps::start(&b.node, "traffic-back", &a.inside)?;
-        let streams = streams(&relayed, 4)?;
+        let mut streams = relayed.streams()?;
         let session =
             |running: &rustguard_tests::Running| anyhow::Ok(running.members[0].dump()?.peers[0].latest_handshake);
         let before = session(&running)?;
@@ -101,7 +95,7 @@ fn routers_forget_and_sites_move() {
         }
         traffic.goes_on(10)?;
         println!("both sites moved: the longest gap so far is {:?}", traffic.longest());
-        streams.all_carried()?;
+        streams.go_on()?;
         ensure!(session(&running)? == before, "another session");
         Ok(())
     });
@@ -117,13 +111,13 @@ fn the_other_relay_takes_over() {
         relayed.until_ways(2)?;
         let first = relayed.used_relay()?;
         let mut traffic = relayed.traffic()?;
-        let streams = streams(&relayed, 6)?;
+        let mut streams = relayed.streams()?;
         traffic.goes_on(10)?;
         running.relays[first].take().context("the relay runs")?.crash()?;
         relayed.until_by(Some(1 - first))?;
         traffic.goes_on(10)?;
         println!("a relay was killed: the longest gap so far is {:?}", traffic.longest());
-        streams.all_carried()?;
+        streams.go_on()?;
         // It is started again, and takes over when the other is silent.
         running.relays[first] = Some(relayed.relays[first].1.start(lab)?);
         relayed.until_ways(2)?;
@@ -177,7 +171,7 @@ fn a_chain_of_two_relays() {
             until_routed(relay, &member.inside)?;
         }
         a.node.reaches(&b.inside, 20)?;
-        streams(&relayed, 1)?.all_carried()?;
+        relayed.streams()?;
         for (member, (_, relay)) in [a, b].into_iter().zip(&relayed.relays) {
             ensure!(relay.shown_peer(member)?["rx_bytes"].as_u64() > Some(MUCH), "{} is not used", relay.name);
         }
@@ -195,7 +189,7 @@ fn the_direct_way_is_left_and_taken_again() {
         let _running = relayed.start(lab)?;
         relayed.until_by(None)?;
         let mut traffic = relayed.traffic()?;
-        let streams = streams(&relayed, 5)?;
+        let mut streams = relayed.streams()?;
         for round in 0..2 {
             relayed.internet.block("home", "office")?;
             relayed.until_by(Some(0))?;
@@ -206,7 +200,7 @@ fn the_direct_way_is_left_and_taken_again() {
             traffic.goes_on(10)?;
             println!("round {round}, open again: the longest gap so far is {:?}", traffic.longest());
         }
-        streams.all_carried()
+        streams.go_on()
     });
 }
 
@@ -227,47 +221,4 @@ fn a_peer_without_forward_forwards_nothing() {
         ensure!(dropped["forward_off"].as_u64() > Some(0), "{dropped}");
         Ok(())
     });
-}
-
-/// Members that have only a way through a relay find a direct one by themselves, and use it under streams. When it is
-/// blocked they are relayed again, and come back to it.
-fn becomes_direct(lab: &Lab, mut relayed: Relayed) -> Result<()> {
-    relayed.look_for_direct_ways();
-    let _running = relayed.start(lab)?;
-    let reached = Instant::now();
-    relayed.until_by(None)?;
-    println!("direct {:?} after the first answer", reached.elapsed());
-    let mut traffic = relayed.traffic()?;
-    streams(&relayed, 1)?.all_carried()?;
-    if relayed.sites.len() == 2 {
-        relayed.internet.block("home", "office")?;
-        relayed.until_by(Some(0))?;
-        traffic.goes_on(10)?;
-        println!("blocked: the longest gap so far is {:?}", traffic.longest());
-        relayed.internet.unblock("home", "office")?;
-        relayed.until_by(None)?;
-    }
-    Ok(())
-}
-
-#[test]
-fn routers_that_keep_ports_are_passed_directly() {
-    forwarding(|lab| becomes_direct(lab, Relayed::new(lab, [(Nat::PortKept, Ip::V4), (Nat::PortKept, Ip::V4)], 1)?));
-}
-
-#[test]
-fn a_full_cone_is_passed_directly_from_random_ports() {
-    forwarding(|lab| becomes_direct(lab, Relayed::new(lab, [(Nat::FullCone, Ip::V4), (Nat::FullyRandom, Ip::V4)], 1)?));
-}
-
-#[test]
-fn firewalls_are_passed_directly_over_ipv6() {
-    forwarding(|lab| {
-        becomes_direct(lab, Relayed::new(lab, [(Nat::FullyRandom, Ip::Both), (Nat::Random, Ip::Both)], 1)?)
-    });
-}
-
-#[test]
-fn members_at_one_site_find_each_other() {
-    forwarding(|lab| becomes_direct(lab, Relayed::at_one_site(lab, Nat::FullyRandom, 1)?));
 }

@@ -1,0 +1,54 @@
+//! Four TCP streams at once, which have to outlast what happens to the tunnel under them.
+use crate::{Node, Process};
+use anyhow::{Context as _, Result};
+use std::{collections::BTreeMap, time::Duration};
+
+const SOON: Duration = Duration::from_secs(60);
+const STREAMS: usize = 4;
+/// More bytes than the connection that controls the streams has.
+const SOME: u64 = 50_000;
+
+/// Four TCP streams of 4 Mbit/s each, until this is dropped: a full tunnel would leave the rest of a small machine no time.
+pub struct Streams {
+    receiver: Node,
+    _server: Process,
+    client: Process,
+}
+
+impl Streams {
+    /// Starts them from `a` to `b`, and waits until each carries something.
+    pub fn start(a: &Node, b: &Node, to: &str) -> Result<Self> {
+        let mut server = b.spawn("iperf3", b.command("iperf3").args(["-s", "-1"]))?;
+        server.until("it listens", SOON, || Ok(b.sh("ss -Htln sport = 5201")?.contains("5201")))?;
+        let arguments = ["-c", to, "-P", "4", "-b", "4M", "-l", "8K", "-t", "3600"];
+        let client = a.spawn("streams", a.command("iperf3").args(arguments))?;
+        let mut streams = Self { receiver: b.clone(), _server: server, client };
+        streams.go_on()?;
+        Ok(streams)
+    }
+
+    /// Waits until each of them has carried more than before. Fails if one of them broke.
+    pub fn go_on(&mut self) -> Result<()> {
+        let (receiver, before) = (&self.receiver, received(&self.receiver)?);
+        let mut now = BTreeMap::new();
+        let more = self.client.until("all streams carry more", SOON, || {
+            now = received(receiver)?;
+            let more = now.iter().filter(|(port, bytes)| **bytes > before.get(port).copied().unwrap_or(0) + SOME);
+            Ok(more.count() == STREAMS)
+        });
+        more.with_context(|| format!("bytes by port, before: {before:?}, after: {now:?}"))
+    }
+}
+
+/// The bytes that each connection has brought, by the port of the other end.
+fn received(node: &Node) -> Result<BTreeMap<u16, u64>> {
+    let connections = node.sh("ss -HOtin state established sport = 5201")?;
+    let mut bytes = BTreeMap::new();
+    for line in connections.lines() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let port = words.get(3).and_then(|other| other.rsplit_once(':')).and_then(|(_, port)| port.parse().ok());
+        let number = words.iter().find_map(|word| word.strip_prefix("bytes_received:"));
+        bytes.insert(port.with_context(|| line.to_owned())?, number.map_or(Ok(0), str::parse)?);
+    }
+    Ok(bytes)
+}
