@@ -8,6 +8,8 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// More bytes than that are no handshakes and probes.
 const MUCH: u64 = 100_000;
+/// More datagrams than that are no handshakes and probes.
+const SOME: u64 = 50;
 
 fn forwarding<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("ways through a peer", body);
@@ -140,22 +142,30 @@ fn until_routed(relay: &Speaker, address: &str) -> Result<()> {
     })
 }
 
-/// `a` is a client of one relay and `b` of the other. Babel says which way the relays forward.
+/// Datagrams that a relay has passed on.
+fn forwarded(relay: &Speaker) -> Result<u64> {
+    Ok(relay.node.shown(&relay.conf.interface)?["forwarded"].as_u64().unwrap_or(0))
+}
+
+/// `a` is a client of one relay and `b` of another. Babel says which way the relays forward: from one to the other, and by a third
+/// one when the link between these two is lost.
 #[test]
-fn a_chain_of_two_relays() {
+fn a_chain_of_relays_goes_round_a_lost_link() {
     forwarding(|lab| {
-        let mut relayed = Relayed::new(lab, [(Nat::FullyRandom, Ip::V4), (Nat::FullyRandom, Ip::V4)], 2)?;
-        let [(host1, relay1), (host2, relay2)] = &mut relayed.relays[..] else { unreachable!("two relays") };
-        let routers = [(&*host2, relay2.peer()), (&*host1, relay1.peer())];
-        for (this, (host, mut router)) in [relay1, relay2].into_iter().zip(routers) {
-            this.conf.lines.push("Routing = babel".to_owned());
-            for client in &mut this.conf.peers {
+        let mut relayed = Relayed::new(lab, [(Nat::FullyRandom, Ip::V4), (Nat::FullyRandom, Ip::V4)], 3)?;
+        let routers: Vec<_> = relayed.relays.iter().map(|(host, relay)| (host.clone(), relay.peer())).collect();
+        for (n, (_, relay)) in relayed.relays.iter_mut().enumerate() {
+            relay.conf.lines.push("Routing = babel".to_owned());
+            for client in &mut relay.conf.peers {
                 client.lines.push("Role = client".to_owned());
             }
-            router.allowed_ips = "10.9.0.0/16".to_owned();
-            router.endpoint = Some(host.at(51_820).to_string());
-            router.lines.push("Role = router".to_owned());
-            this.conf.peers.push(router);
+            for (_, (host, router)) in routers.iter().enumerate().filter(|(other, _)| *other != n) {
+                let mut router = router.clone();
+                router.allowed_ips = "10.9.0.0/16".to_owned();
+                router.endpoint = Some(host.at(51_820).to_string());
+                router.lines.push("Role = router".to_owned());
+                relay.conf.peers.push(router);
+            }
         }
         // Each member has one relay only.
         for (member, (kept, relay)) in relayed.members.iter_mut().zip([(1, "relay1"), (2, "relay2")]) {
@@ -166,15 +176,22 @@ fn a_chain_of_two_relays() {
         let _relays = relayed.relays.iter().map(|(_, relay)| relay.start(lab)).collect::<Result<Vec<_>>>()?;
         let _members = relayed.members.iter().map(|member| member.start(lab)).collect::<Result<Vec<_>>>()?;
         let [a, b] = &relayed.members;
+        let [(_, relay1), (_, relay2), (_, relay3)] = &relayed.relays[..] else { unreachable!("three relays") };
         // Until then, handshakes are lost, and five seconds apart.
-        for ((_, relay), member) in relayed.relays.iter().zip([b, a]) {
+        for (relay, member) in [(relay1, b), (relay2, a), (relay3, a), (relay3, b)] {
             until_routed(relay, &member.inside)?;
         }
         a.node.reaches(&b.inside, 20)?;
-        relayed.streams()?;
-        for (member, (_, relay)) in [a, b].into_iter().zip(&relayed.relays) {
-            ensure!(relay.shown_peer(member)?["rx_bytes"].as_u64() > Some(MUCH), "{} is not used", relay.name);
+        let (mut traffic, mut streams) = (relayed.traffic()?, relayed.streams()?);
+        for relay in [relay1, relay2] {
+            ensure!(forwarded(relay)? > SOME, "{} is not used", relay.name);
         }
+        let before = forwarded(relay3)?;
+        relayed.internet.block("relay1", "relay2")?;
+        eventually("the third relay is used", SOON, || Ok(forwarded(relay3)? > before + SOME))?;
+        streams.go_on()?;
+        traffic.goes_on(10)?;
+        println!("a link in the middle was lost: the longest gap so far is {:?}", traffic.longest());
         Ok(())
     });
 }
