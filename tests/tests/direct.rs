@@ -145,22 +145,22 @@ fn keeps_asking(from: &Speaker, to: &Speaker) -> Result<Process> {
 /// The time from the first packet for the peer that a relay has passed on until the first direct way, as the log of the initiator has it.
 /// `None` in the log of the responder.
 fn time_until_direct(lab: &Lab, this: &Speaker, peer: &Speaker) -> Result<Option<Duration>> {
-    const COMPLETE: &str = "event=HandshakeComplete";
     let log = fs::read_to_string(lab.path(&format!("{}.log", this.conf.interface)))?;
-    let about = format!("{{ peer: PublicKey({}…)", &peer.conf.keys.public[..8]);
-    let mut events = log.lines().filter(|line| line.contains(&about));
-    let time = || {
-        // The initiation waited for the first session of all, which is one with a relay.
-        let relay = log.lines().find(|line| line.contains(COMPLETE))?;
-        let complete = events.find(|line| line.contains(COMPLETE))?;
-        let (_, took) = complete.split_once("took: Some(")?;
-        let direct = second_of_day(events.find(|line| line.contains("now: Direct("))?)?;
-        let asked = second_of_day(complete)? - seconds(took.split(')').next()?)?;
-        let began = asked.max(second_of_day(relay)?);
-        // A day begins anew at midnight.
-        Some(Duration::from_secs_f64((direct - began).rem_euclid(86_400.0)))
-    };
-    Ok({ time }())
+    Ok(time_in_log(&log, &format!("{{ peer: PublicKey({}…)", &peer.conf.keys.public[..8])))
+}
+
+fn time_in_log(log: &str, about_peer: &str) -> Option<Duration> {
+    const COMPLETE: &str = "event=HandshakeComplete";
+    // The initiation waited for the first session of all, which is one with a relay.
+    let relay = log.lines().find(|line| line.contains(COMPLETE))?;
+    let mut events = log.lines().filter(|line| line.contains(about_peer));
+    let complete = events.find(|line| line.contains(COMPLETE))?;
+    let (_, took) = complete.split_once("took: Some(")?;
+    let direct = second_of_day(events.find(|line| line.contains("now: Direct("))?)?;
+    let asked = second_of_day(complete)? - seconds(took.split(')').next()?)?;
+    let began = asked.max(second_of_day(relay)?);
+    // A day begins anew at midnight.
+    Some(Duration::from_secs_f64((direct - began).rem_euclid(86_400.0)))
 }
 
 /// The time of a line like `2026-11-22T18:34:13.622599Z DEBUG …`.
@@ -208,10 +208,10 @@ impl Kind {
         let cannot = |one: Self, other: Self| {
             one.nat == Nat::UdpBlocked || one.ip != other.ip || one.maps_per_destination() && !lets_in_anybody(other)
         };
-        match self.maps_per_destination() && other.maps_per_destination() {
-            true => Some("both-map-per-destination"),
-            false => (cannot(self, other) || cannot(other, self)).then_some("no-answer"),
+        if self.maps_per_destination() && other.maps_per_destination() {
+            return Some("both-map-per-destination");
         }
+        (cannot(self, other) || cannot(other, self)).then_some("no-answer")
     }
 }
 
@@ -300,7 +300,12 @@ fn routers_of_each_kind_with_each() {
             .with_context(|| last.to_string())?;
             from.node.reaches(&to.inside, 5)?;
             let time = time_until_direct(lab, from, to)?.or(time_until_direct(lab, to, from)?);
-            println!("{} {}: direct after {} ms", from.name, to.name, time.map_or(-1, |time| time.as_millis() as i64));
+            println!(
+                "{} {}: direct after {} ms",
+                from.name,
+                to.name,
+                time.map_or_else(|| "?".to_owned(), |time| time.as_millis().to_string())
+            );
         }
         for (from, to, why, ping) in &mut relayed {
             let mut last = Value::Null;
