@@ -201,8 +201,8 @@ impl Kind {
         matches!(self.nat, Nat::Random | Nat::FullyRandom)
     }
 
-    /// Why members behind these two stay relayed, if they do. Of a mapping per destination, the other end never knows the port, and can
-    /// only be the one that lets in anybody.
+    /// Why members behind these two stay relayed, if they do. The port of a mapping per destination is never known to the other end, which
+    /// therefore has to let in anybody.
     fn stays_relayed(self, other: Self) -> Option<&'static str> {
         let lets_in_anybody = |kind: Self| matches!(kind.nat, Nat::None | Nat::FullCone);
         let cannot = |one: Self, other: Self| {
