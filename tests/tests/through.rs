@@ -55,6 +55,7 @@ fn a_session_goes_both_ways_and_the_relay_reads_nothing() {
         hub.a.does_not_reach("10.3.0.2")?;
         let _tunnels = start(lab, &hub)?;
         hub.a.reaches(HUB_C[0], 10)?;
+        let seen = seen_by_the_host(&hub)?;
         for family in [0, 1] {
             hub.a.reaches(HUB_C[family], 3)?;
             hub.c.reaches(HUB_A[family], 3)?;
@@ -64,21 +65,10 @@ fn a_session_goes_both_ways_and_the_relay_reads_nothing() {
             ensure!(peer["through"] == hub.conf_b.keys.public.as_str(), "{interface}: {peer}");
             ensure!(peer["connection"]["state"] == "online" && peer["endpoint"].is_null(), "{interface}: {peer}");
         }
-        let seen = seen_by_the_host(&hub)?;
-        if lab.has("iperf3", "iperf3")? {
-            let mut server = hub.c.spawn("iperf3", hub.c.command("iperf3").arg("-s"))?;
-            server.until("it listens", SOON, || Ok(hub.c.sh("ss -Htln sport = 5201")?.contains("5201")))?;
-            for direction in ["", "-R"] {
-                let ended = hub.a.sh(&format!("iperf3 -c {} -t 1 -J {direction}", HUB_C[0]))?;
-                let report: Value = serde_json::from_str(&ended)?;
-                let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3's sum")?;
-                println!("sealed through a peer {direction}: {:.0} Mbit/s", rate / 1e6);
-                ensure!(rate > 1e6, "{rate}");
-            }
-        }
         let (host, relay) = (seen_by_the_host(&hub)?, hub.shown()?);
         ensure!(host == seen && relay["relayed"] == 0, "the relay has decrypted packets: {seen}, {host}, {relay}");
-        ensure!(relay["forwarded"].as_u64() > Some(24) && relay["dropped"] == serde_json::json!({}), "{relay}");
+        // A handshake, and five echo requests with their replies.
+        ensure!(relay["forwarded"].as_u64() >= Some(12) && relay["dropped"] == serde_json::json!({}), "{relay}");
         Ok(())
     });
 }
@@ -138,10 +128,10 @@ fn a_stock_peer_behind_the_relay_is_unharmed() {
     ours(|lab| {
         let hub = ends_know_each_other(lab)?;
         let _b = Up::start(lab, &hub.b, &hub.conf_b)?;
-        let _a = Tunnel::start(lab, &hub.a, Program::Subject, &hub.conf_a)?;
         let _c = Tunnel::start(lab, &hub.c, Program::Reference, &hub.conf_c)?;
         hub.c.reaches(HUB_B[0], 10)?;
         let before = forwarded(&hub)?;
+        let _a = Tunnel::start(lab, &hub.a, Program::Subject, &hub.conf_a)?;
         hub.a.does_not_reach(HUB_C[0])?;
         eventually("the attempt arrives there", SOON, || Ok(forwarded(&hub)? > before))?;
         hub.c.reaches(HUB_B[0], 3)?;

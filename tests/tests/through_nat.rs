@@ -220,22 +220,3 @@ fn the_direct_way_is_left_and_taken_again() {
         streams.go_on()
     });
 }
-
-#[test]
-fn a_peer_without_forward_forwards_nothing() {
-    forwarding(|lab| {
-        let mut relayed = Relayed::new(lab, [(Nat::PortKept, Ip::V4), (Nat::PortKept, Ip::V4)], 1)?;
-        relayed.relays[0].1.conf.lines.clear();
-        let (_, relay) = &relayed.relays[0];
-        let _relay = relay.start(lab)?;
-        let _members = relayed.members.each_ref().map(|member| member.start(lab));
-        let [a, b] = &relayed.members;
-        for member in [a, b] {
-            member.node.reaches(&relay.inside, 10)?;
-        }
-        a.node.does_not_reach(&b.inside)?;
-        let dropped = relay.node.shown(&relay.conf.interface)?["dropped"].clone();
-        ensure!(dropped["forward_off"].as_u64() > Some(0), "{dropped}");
-        Ok(())
-    });
-}
