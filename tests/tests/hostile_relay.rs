@@ -7,7 +7,10 @@ use rustguard_tests::{
     Conf, HostilePeer, Ip, Lab, LyingRelay, Nat, Node, Overheard, Passing, PeerConf, Program, Relayed, Said, Speaker,
     Tunnel, eventually, scenario_of_rustguard,
 };
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 const SOON: Duration = Duration::from_secs(30);
 /// The relay's port.
@@ -16,6 +19,10 @@ const PORT: u16 = 51_820;
 const HEADER: usize = 24;
 const TO: usize = 8;
 const FROM: usize = 16;
+/// Bytes that time causes: keepalives and probes.
+const BY_TIME: u64 = 1_000;
+/// The bytes of a sealed echo reply: 28 of text and 4 of padding, WireGuard, UDP, IPv4.
+const ECHO: u64 = 32 + 32 + 8 + 20;
 
 fn forwarding<F: FnOnce(&Lab) -> Result<()>>(body: F) {
     scenario_of_rustguard("ways through a peer", body);
@@ -79,9 +86,8 @@ impl Deceived {
         for (before, after) in before.iter().zip(after) {
             let (got, answered) = (after.sent - before.sent, after.received - before.received);
             println!("{what}: {number} texts, {got} bytes to a member, {answered} from it");
-            // The echo requests and replies of `is_unharmed` are passed on byte for byte. 1,000 bytes are for keepalives
-            // and probes, which time causes.
-            ensure!(answered <= got + 1_000, "{what}: {answered} bytes for {got}");
+            // The echo requests and replies of `is_unharmed` are passed on byte for byte.
+            ensure!(answered <= got + BY_TIME, "{what}: {answered} bytes for {got}");
         }
         Ok(())
     }
@@ -116,6 +122,16 @@ fn random(rng: &mut StdRng, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     rng.fill_bytes(&mut bytes);
     bytes
+}
+
+/// A packet with an ICMP echo request.
+fn echo_request(from: [u8; 4], to: [u8; 4]) -> Vec<u8> {
+    let ip = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1, 0, 0];
+    let mut packet = [&ip[..], &from, &to, &[8, 0, 0xf7, 0xff, 0, 0, 0, 0]].concat();
+    let sum: u32 = packet[..20].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+    let checksum = !((sum >> 16) + (sum & 0xffff)) as u16;
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    packet
 }
 
 /// Whatever a relay says to members, made of what it has overheard.
@@ -188,11 +204,7 @@ fn a_relay_that_lies_changes_nothing() {
             }),
             ("no message", changed(&texts, |text| (0..HEADER).map(|len| text[..len].to_vec()).collect())),
             ("packets of its own in the other's name", {
-                let echo = |from: u8, to: u8| {
-                    let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1, 0, 0, 10, 9, 0, from, 10, 9, 0, to];
-                    packet.extend([8, 0, 0xf7, 0xff, 0, 0, 0, 0]);
-                    packet
-                };
+                let echo = |from, to| echo_request([10, 9, 0, from], [10, 9, 0, to]);
                 (0..100).flat_map(|_| [(0, echo(2, 1)), (1, echo(1, 2))]).collect()
             }),
         ];
@@ -286,6 +298,7 @@ impl Pestered {
         let node = &relayed.relays[0].0.node;
         node.count("in", "input", "iifname eth0 meta l4proto udp")?;
         node.count("out", "output", "oifname eth0 meta l4proto udp")?;
+        node.count("to-liar", "output", &format!("oifname eth0 ip daddr {}", liars.v4))?;
         let keys = [liar.keys.public, stock.keys.public];
         Ok(Self { relayed, _tunnels: [running, stock_tunnel, a, b], stock: home.node, liar: liar_peer, at_relay, keys })
     }
@@ -293,31 +306,50 @@ impl Pestered {
     /// Sends each of these texts a hundred times to the relay. The relay sends no more bytes than come in, nothing of it to
     /// the liar, and members and the stock peer go on as before. Returns by how much each count of dropped packets rises.
     fn says(&mut self, what: &str, texts: &[Vec<u8>]) -> Result<BTreeMap<String, u64>> {
-        let (host, relay) = &self.relayed.relays[0];
-        let dropped = || -> Result<BTreeMap<String, u64>> {
-            let shown = relay.node.shown(&relay.conf.interface)?;
-            Ok(serde_json::from_value(shown["dropped"].clone())?)
-        };
-        let before = (host.node.counted_bytes("in")?, host.node.counted_bytes("out")?, dropped()?);
-        let to_liar = self.liar.traffic(self.at_relay).received;
-        for text in texts.iter().cycle().take(texts.len() * 100) {
-            self.liar.send(self.at_relay, text)?;
+        let (before, dropped_before) = (self.counted()?, self.dropped()?);
+        for text in texts {
+            for _ in 0..100 {
+                self.liar.send(self.at_relay, text)?;
+            }
+            // No socket buffer overflows.
+            self.settle().with_context(|| format!("after {what}"))?;
         }
-        // All that the relay has got before this has had its effect.
+        let (host, relay) = &self.relayed.relays[0];
         let [a, b] = &self.relayed.members;
         a.node.reaches(&b.inside, 5).with_context(|| format!("after {what}"))?;
         self.stock.reaches(&relay.inside, 5).with_context(|| format!("after {what}"))?;
-        let (got, sent) = (host.node.counted_bytes("in")? - before.0, host.node.counted_bytes("out")? - before.1);
-        while self.liar.receive(Duration::from_millis(20))?.is_some() {}
-        let to_liar = self.liar.traffic(self.at_relay).received - to_liar;
-        let mut dropped = dropped()?;
-        dropped.iter_mut().for_each(|(reason, count)| *count -= before.2.get(reason).copied().unwrap_or(0));
+        let now = self.counted()?;
+        let [to_liar, sent, got] = [0, 1, 2].map(|n| now[n] - before[n]);
+        let mut dropped = self.dropped()?;
+        dropped.iter_mut().for_each(|(reason, count)| *count -= dropped_before.get(reason).copied().unwrap_or(0));
         dropped.retain(|_, count| *count > 0);
         println!("{what}: {got} bytes in, {sent} bytes out, {to_liar} of them to the liar; dropped: {dropped:?}");
-        ensure!(sent <= got, "{what}: {sent} bytes for {got}");
-        // Passive keepalives.
-        ensure!(to_liar < 200, "{what}: {to_liar} bytes to the liar");
+        ensure!(sent <= got + BY_TIME, "{what}: {sent} bytes for {got}");
+        let echoes = texts.len() as u64 * ECHO;
+        ensure!(to_liar <= echoes + BY_TIME, "{what}: {to_liar} bytes to {}, {echoes} of them echo replies", host.v4);
         Ok(dropped)
+    }
+
+    /// Bytes at the relay: to the liar, to all, and from all. In this order: all that was sent has come in before.
+    fn counted(&self) -> Result<[u64; 3]> {
+        let node = &self.relayed.relays[0].0.node;
+        Ok([node.counted_bytes("to-liar")?, node.counted_bytes("out")?, node.counted_bytes("in")?])
+    }
+
+    /// The packets that the relay has dropped, by reason.
+    fn dropped(&self) -> Result<BTreeMap<String, u64>> {
+        let (_, relay) = &self.relayed.relays[0];
+        Ok(serde_json::from_value(relay.node.shown(&relay.conf.interface)?["dropped"].take())?)
+    }
+
+    /// Waits until the relay has handled all that the liar has sent: its host answers an echo request that came after it.
+    fn settle(&mut self) -> Result<()> {
+        self.liar.send(self.at_relay, &echo_request([10, 9, 2, 2], [10, 9, 1, 1]))?;
+        let sent = Instant::now();
+        while self.liar.receive(Duration::from_millis(100))?.is_none() {
+            ensure!(sent.elapsed() < SOON, "no echo reply from the relay");
+        }
+        Ok(())
     }
 
     fn name(&self, key: &str) -> Result<[u8; 8]> {
@@ -344,9 +376,7 @@ fn a_member_that_lies_makes_nobody_send_more_than_it_does() {
         let mut initiation = random(rng, 148);
         initiation[..4].copy_from_slice(&[1, 0, 0, 0]);
         let both = |to, from, hops| vec![text(to, from, hops, &data), text(to, from, hops, &initiation)];
-        let none_dropped =
-            pestered.says("to members that do not know it", &[both(a, liar, 8), both(b, liar, 255)].concat())?;
-        println!("{none_dropped:?}");
+        pestered.says("to members that do not know it", &[both(a, liar, 8), both(b, liar, 255)].concat())?;
         let lies = [
             ("names of other members", [both(a, b, 8), both(b, a, 8), both(b, stock, 8)].concat()),
             ("names of nobody", [both([7; 8], liar, 8), both(a, [7; 8], 8), both([0; 8], [0; 8], 8)].concat()),
