@@ -15,10 +15,7 @@ use serde_json::Value;
 use std::{
     io::{self, Write as _},
     path::PathBuf,
-    time::Duration,
 };
-
-const SOON: Duration = Duration::from_secs(30);
 
 /// Measures ways through a relay on this machine, and prints a table. Changes nothing on the machine.
 #[derive(Clone, Debug, Parser)]
@@ -167,8 +164,7 @@ fn streams(lab: &Lab, network: &Relayed, options: &Options) -> Result<Achieved> 
     }
     let [a, b] = &network.members;
     let relay = running.relays[0].as_mut().context("the relay runs")?.process().id();
-    let mut server = b.node.spawn("iperf3", b.node.command("iperf3").args(["-s", "-1"]))?;
-    server.until("it listens", SOON, || Ok(b.node.sh("ss -Htln sport = 5201")?.contains("5201")))?;
+    let _server = b.node.iperf3()?;
     let before = figures::cpu_seconds(relay)?;
     let report = a.node.sh(&format!("iperf3 -c {} -P 4 -t {} -J", b.inside, options.seconds))?;
     let seconds = figures::cpu_seconds(relay)? - before;

@@ -14,10 +14,7 @@ use serde_json::Value;
 use std::{
     io::{self, Write as _},
     path::PathBuf,
-    time::Duration,
 };
-
-const SOON: Duration = Duration::from_secs(30);
 
 /// Measures several endpoints of one peer on this machine, and prints a table. Changes nothing on the machine.
 #[derive(Clone, Debug, Parser)]
@@ -73,8 +70,6 @@ pub fn run(lab: &Lab, options: &Options) -> Result<Option<String>> {
     }
     {
         let _tunnels = network.start(lab, Program::Subject)?;
-        let mut server = network.b.spawn("iperf3", network.b.command("iperf3").arg("-s"))?;
-        server.until("it listens", SOON, || Ok(network.b.sh("ss -Htln sport = 5201")?.contains("5201")))?;
         for round in 1..=options.rounds {
             say(&format!("streams, round {round}"))?;
             network.cut("two", Loss::Both)?;
@@ -144,6 +139,8 @@ fn another(network: &Twice, endpoints: &str) -> Twice {
 /// Runs four streams. Returns the received rate in Mbit/s.
 fn streams(network: &Twice, options: &Options, direction: &str) -> Result<f64> {
     let seconds = options.seconds;
+    // One for each client: it listens again only a moment after its client has ended.
+    let _server = network.b.iperf3()?;
     let report = network.a.sh(&format!("iperf3 -c {} -P 4 -t {seconds} -J {direction}", INSIDE_B[0]))?;
     let report: Value = serde_json::from_str(&report)?;
     let sum = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 says no sum")?;
@@ -152,10 +149,10 @@ fn streams(network: &Twice, options: &Options, direction: &str) -> Result<f64> {
 
 /// The bytes per second of the probes that `a` sends during a ping every 200 ms. UDP and IPv4 headers are included.
 fn probes(network: &Twice) -> Result<f64> {
-    // A probe has 32 bytes of text, and so 64 bytes of UDP payload. No other datagram has this length.
-    network.a.count("probes", "output", "udp dport 51820 udp length 72")?;
+    // A probe has 32 or 48 bytes of text by its version, and so 64 or 80 bytes of UDP payload. No other datagram has these lengths.
+    network.a.count("probes", "output", "udp dport 51820 udp length { 72, 88 }")?;
     network.a.sh(&format!("ping -q -n -i 0.2 -c 25 {}", INSIDE_B[0]))?;
-    Ok(network.a.counted("probes")? as f64 * 92.0 / 5.0)
+    Ok(network.a.counted_bytes("probes")? as f64 / 5.0)
 }
 
 fn say(what: &str) -> io::Result<()> {

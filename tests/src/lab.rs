@@ -175,6 +175,15 @@ impl Node {
         Process::spawn_on_terminal(command, &self.scratch.join(format!("{name}.log")))
     }
 
+    /// Starts an iperf3 that serves one client, and waits until it listens.
+    pub fn iperf3(&self) -> Result<Process> {
+        let mut server = self.spawn("iperf3", self.command("iperf3").args(["-s", "-1", "--forceflush"]))?;
+        server.until("iperf3 listens", Duration::from_secs(30), || {
+            Ok(self.sh("ss -Htln sport = 5201")?.contains("5201"))
+        })?;
+        Ok(server)
+    }
+
     /// Sends echo requests one by one until one is answered. Fails after `tries`. A tunnel whose handshake is not
     /// complete yet may lose the first one.
     pub fn reaches(&self, address: &str, tries: u32) -> Result<()> {

@@ -1,7 +1,7 @@
 //! RustGuard and wireguard-go, in both roles, controlled by stock `wg`.
 use anyhow::{Result, ensure};
 use rustguard_tests::{
-    INSIDE_A, INSIDE_B, Lab, Outside, Pair, Process, Program, Tunnel, both_roles, eventually, preshared_key, scenario,
+    INSIDE_A, INSIDE_B, Lab, Outside, Pair, Program, Tunnel, both_roles, eventually, preshared_key, scenario,
 };
 use std::time::{Duration, Instant};
 
@@ -69,20 +69,12 @@ fn carries(lab: &Lab, outside: Outside, initiator: Program, responder: Program) 
 
 /// 16 MiB of TCP from `a` to `b`.
 fn stream(pair: &Pair, options: &[&str]) -> Result<()> {
-    let mut server = stream_server(pair)?;
+    let mut server = pair.b.iperf3()?;
     let mut arguments = vec!["iperf3", "-c", INSIDE_B[0], "-n", "16M", "--connect-timeout", "5000"];
     arguments.extend(options);
     pair.a.run(&arguments)?;
     ensure!(server.ended(SOON)?.success(), "iperf3's server failed");
     Ok(())
-}
-
-/// An iperf3 on `b` that serves one client.
-fn stream_server(pair: &Pair) -> Result<Process> {
-    let mut server = pair.b.spawn("iperf3", pair.b.command("iperf3").args(["-s", "-1", "--forceflush"]))?;
-    let listening = || Ok(pair.b.run(&["ss", "-Hltn", "sport", "=", "5201"])?.contains("LISTEN"));
-    server.until("iperf3 listens", SOON, listening)?;
-    Ok(server)
 }
 
 fn preshared_keys(lab: &Lab, initiator: Program, responder: Program) -> Result<()> {
@@ -177,7 +169,7 @@ fn lossy_network(lab: &Lab, initiator: Program, responder: Program) -> Result<()
     pair.router.drop("forward", "udp dport { 51801, 51802 } numgen random mod 100 < 10")?;
     let (_a, _b) = pair.start(lab, initiator, responder)?;
     pair.a.reaches(INSIDE_B[0], 30)?;
-    let mut server = stream_server(&pair)?;
+    let mut server = pair.b.iperf3()?;
     pair.a.run(&["iperf3", "-c", INSIDE_B[0], "-n", "256K", "--connect-timeout", "15000"])?;
     ensure!(server.ended(Duration::from_secs(20))?.success(), "iperf3's server failed");
     Ok(())

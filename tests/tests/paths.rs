@@ -77,10 +77,9 @@ fn flows_are_spread_over_links_with_weights() {
         if !network.limit(lab, 50)? {
             return Ok(());
         }
-        let mut server = network.b.spawn("iperf3", network.b.command("iperf3").args(["-s", "--forceflush"]))?;
-        server.until("it listens", SOON, || Ok(network.b.sh("ss -Htln sport = 5201")?.contains("5201")))?;
         for (direction, to) in [("", &network.b), ("-R", &network.a)] {
             count(to)?;
+            let _server = network.b.iperf3()?;
             let ended = network.a.sh(&format!("iperf3 -c {} -P 4 -t 2 -J {direction}", INSIDE_B[0]))?;
             let report: Value = serde_json::from_str(&ended)?;
             let total = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3's sum")?;
@@ -91,6 +90,7 @@ fn flows_are_spread_over_links_with_weights() {
             to.sh("nft delete table inet lab")?;
         }
         // One is lost while streams are under way: those of the other go on, and those of the lost one go there.
+        let _server = network.b.iperf3()?;
         let run = network
             .a
             .spawn("streams", network.a.command("iperf3").args(["-c", INSIDE_B[0], "-P", "4", "-t", "8", "-J"]));
