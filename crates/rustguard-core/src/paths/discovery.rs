@@ -228,7 +228,12 @@ impl Discovery {
         let mut news = false;
         for address in told {
             match self.tried.iter_mut().find(|tried| tried.address == address) {
-                Some(known) => known.heard = false,
+                Some(known) => {
+                    // A request from there may have come before the list: it was not probed then, if another direct way worked.
+                    if core::mem::take(&mut known.heard) && known.probes == 0 && self.awake {
+                        known.due = Some(now);
+                    }
+                }
                 None => {
                     news = true;
                     self.tried.push(Tried { due: self.awake.then_some(now), ..Tried::new(address, now) });

@@ -1055,6 +1055,25 @@ fn an_older_list_that_comes_late_is_none() {
 }
 
 #[test]
+fn a_place_that_a_request_came_from_is_probed_when_the_list_comes_later() {
+    let mut alone = Alone::new();
+    let (first, second) = (address([192, 0, 2, 1], 1), address([192, 0, 2, 2], 1));
+    let probed = |alone: &Alone, place| alone.probes.iter().any(|(_, to, _)| *to == place);
+    alone.told(1, [first]);
+    alone.tick();
+    let (.., request) = alone.probes[0];
+    alone.paths.reply(&request.reply(0, RELAY), &alone.search, alone.now, &mut vec![]);
+    assert!(alone.is_direct());
+    let request = crate::paths::Request::about_no_path(0, 0);
+    alone.paths.request(Address::new(second).into(), &request, 1, alone.now, &mut vec![]);
+    alone.tick();
+    assert!(!probed(&alone, second), "a NAT may have made it for this one request");
+    alone.told(2, [first, second]);
+    alone.tick();
+    assert!(probed(&alone, second));
+}
+
+#[test]
 fn what_is_told_is_repeated_until_it_has_arrived() {
     let told = |orders: &[Order]| orders.iter().filter(|order| matches!(order, Order::Tell { .. })).count();
     for answered in [false, true] {
