@@ -59,10 +59,14 @@ fn pass_on(inside: &mut MemorySocket, from: SocketAddr, outside: &mut MemorySock
 }
 
 async fn start(net: &MemoryNet, n: u8, public: &[SocketAddr]) -> Node {
+    start_with(net, n, public, true).await
+}
+
+async fn start_with(net: &MemoryNet, n: u8, public: &[SocketAddr], direct: bool) -> Node {
     let public = public.iter().map(|at| EndpointSpec::Address(*at));
     let node = Node::start(net, n, Builder::default().public_endpoints(public));
     let other = 3 - n;
-    let peer = PeerUpdate::new(key(other)).allowed_ip(IpNet::from(IpAddr::V4(inner(other)))).direct(true);
+    let peer = PeerUpdate::new(key(other)).allowed_ip(IpNet::from(IpAddr::V4(inner(other)))).direct(direct);
     // Only device 1 knows where the other is.
     let peer = if n == 1 { peer.endpoint(at(101)) } else { peer };
     node.device.update(Update::new().peer(peer)).await.unwrap();
@@ -126,8 +130,8 @@ async fn an_address_inside_the_tunnel_is_not_probed_whatever_the_peer_says() {
 async fn a_peer_that_does_not_look_for_direct_ways_is_left_alone() {
     let net = MemoryNet::default();
     let translator = Translator::start(&net);
-    let (one, two) = (start(&net, 1, &[at(1)]).await, start(&net, 2, &[at(2)]).await);
-    two.device.update(Update::new().peer(PeerUpdate::new(key(1)).direct(false))).await.unwrap();
+    // It does not look from the beginning: device 1 greets it at once.
+    let (one, two) = (start(&net, 1, &[at(1)]).await, start_with(&net, 2, &[at(2)], false).await);
     one.host.send(&packet(1, 2, b"through")).unwrap();
     assert_eq!(two.next(), packet(1, 2, b"through"));
     two.host.send(&packet(2, 1, b"and back")).unwrap();
