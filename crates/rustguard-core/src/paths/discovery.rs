@@ -17,6 +17,7 @@ use super::{
     types::{Address, Order, Place, Relayed},
 };
 use crate::{
+    constants::REJECT_AFTER_TIME,
     limit::{Bucket, Rate},
     time::Instant,
 };
@@ -45,8 +46,9 @@ const NEXT_ROUND_AT_MOST: Duration = Duration::from_secs(180);
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(5);
 /// Without traffic for so long, direct ways are let go.
 pub(super) const LET_GO: Duration = Duration::from_secs(120);
-/// A session that begins so long after the one before was not renewed: somebody wants to send again. Sessions are renewed every 120 s.
-const NEW_CONTACT: Duration = Duration::from_secs(150);
+/// A session that begins so long after the one before was not renewed: somebody wants to send again. Persistent keepalives may renew one
+/// as late as that.
+const NEW_CONTACT: Duration = REJECT_AFTER_TIME;
 /// Of what the peer was told, from one message without an answer to the next; there is one more.
 const TELL_AGAIN: [u64; 5] = [250, 500, 1_000, 2_000, 4_000];
 /// When a probe is tried again that the limits for all peers did not admit.
@@ -114,6 +116,8 @@ struct Tried {
     probes: u32,
     asked: Instant,
     answered: bool,
+    /// Probes since the last answer.
+    missed: u32,
 }
 
 /// What the paths say about themselves.
@@ -253,7 +257,7 @@ impl Discovery {
             tried.asked >= sent && search.token(Address::new(tried.address).into(), reply.clock) == reply.token
         };
         let tried = self.tried.iter_mut().filter(|_| took <= ROUND).find(ours)?;
-        (tried.answered, tried.due) = (true, None);
+        (tried.answered, tried.missed, tried.due) = (true, 0, None);
         let address = tried.address;
         self.knows_version_2 = true;
         self.unanswered.retain(|other| other.address != address);
@@ -315,6 +319,13 @@ impl Discovery {
         self.tell(situation.messages, search, now, out);
         self.probe(search, now, out);
         false
+    }
+
+    /// The bytes that it has.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        let tried = self.tried.capacity() * size_of::<Tried>();
+        size_of::<Self>() + tried + self.unanswered.capacity() * size_of::<Unanswered>()
     }
 
     /// Candidates are being probed.
@@ -390,7 +401,8 @@ impl Discovery {
             if tried.probes >= PROBES || !search.allows(tried.address) {
                 continue;
             }
-            if !tried.answered {
+            // An address that has answered once may have another owner since.
+            if !tried.answered || tried.missed >= PROBES {
                 let Some(known) = remembered(unanswered, tried.address, now) else { continue };
                 let mut bucket = known.bucket;
                 if !bucket.take(UNANSWERED, now) {
@@ -407,6 +419,7 @@ impl Discovery {
             }
             tried.due = Some(now + FIRST_GAP * (1 << tried.probes));
             tried.probes += 1;
+            tried.missed = tried.missed.saturating_add(1);
             tried.asked = now;
             let to = Place::from(Address::new(tried.address));
             let clock = now.as_nanos();
@@ -445,6 +458,6 @@ fn remembered(all: &mut Vec<Unanswered>, address: SocketAddr, now: Instant) -> O
 
 impl Tried {
     fn new(address: SocketAddr, now: Instant) -> Self {
-        Self { address, heard: false, due: None, probes: 0, asked: now, answered: false }
+        Self { address, heard: false, due: None, probes: 0, asked: now, answered: false, missed: 0 }
     }
 }

@@ -766,4 +766,5 @@ fn what_makes_no_sense_changes_nothing() {
 }
 
 mod direct;
+mod idle;
 mod nat;

@@ -178,7 +178,7 @@ impl core::fmt::Display for Relayed {
 pub struct Seen {
     /// There is a session, in which probes can be sent.
     pub session: bool,
-    /// Bytes so far, in both directions, without those of probes and of a routing engine's packets.
+    /// Bytes so far, in both directions, without those of handshakes, of probes and of a routing engine's packets.
     pub data: u64,
     /// Since when data that was sent has had no answer.
     pub unanswered: Option<Instant>,

@@ -111,7 +111,9 @@ impl<B: Binder> Control<B> {
         }
         let (called, mut refused) = (!ways.is_empty(), true);
         for way in ways {
-            shared.activity.count_sent(datagram.len() as u64);
+            if let Some(entry) = self.peers.get_mut(&peer) {
+                entry.count_sent(datagram.len());
+            }
             refused &= !self.transmit_to(&shared, way, HANDSHAKE_DS, datagram);
         }
         match answered {

@@ -29,6 +29,9 @@ use rustguard_core::{
 use rustguard_crypto::x25519::PublicKey;
 use std::sync::Arc;
 
+/// Peers whose paths are handled in one turn of control's. Each sends a few probes.
+const SLICE: usize = 64;
+
 impl<B: Binder> Control<B> {
     /// Takes the endpoints that were configured.
     pub(super) fn set_endpoints(&mut self, peer: PeerId, specs: Vec<PathSpec>) {
@@ -167,10 +170,11 @@ impl<B: Binder> Control<B> {
         }
     }
 
-    /// Handles the paths that are due.
+    /// Handles the paths that are due, in turns.
     pub(super) fn paths_tick(&mut self) {
         let instant = now().instant;
-        while let Some(&(at, peer)) = self.path_schedule.first().filter(|(at, _)| *at <= instant) {
+        for _ in 0..SLICE {
+            let Some(&(at, peer)) = self.path_schedule.first().filter(|(at, _)| *at <= instant) else { break };
             self.path_schedule.remove(&(at, peer));
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
             let seen = seen(entry);

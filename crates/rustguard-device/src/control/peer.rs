@@ -10,7 +10,7 @@ use crate::{shared::peer::PeerShared, status::Connection, way::Way};
 use rustguard_core::{path_mtu::PathMtu, paths::Observer, time::Instant};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_tun::Endpoint;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 /// What control knows of a peer besides the node.
 pub(super) struct Peer {
@@ -28,7 +28,7 @@ pub(super) struct Peer {
     pub(super) told_way: Option<Way>,
     pub(super) path_mtu: PathMtuChecks,
     pub(super) race: Race,
-    /// Sent bytes of overhead: probes and the routing engine's packets.
+    /// Sent bytes of overhead: handshakes, probes and the routing engine's packets.
     pub(super) overhead_tx: u64,
     /// Handshakes that were completed.
     pub(super) handshakes: u64,
@@ -72,5 +72,12 @@ impl Peer {
     /// Adds a handshake message to the byte counters, which `wg` shows together with the data.
     pub(super) fn count_received(&self, bytes: usize) {
         self.shared.activity.count_received(bytes as u64);
+        self.shared.overhead_rx.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// The same for one that is sent.
+    pub(super) fn count_sent(&mut self, bytes: usize) {
+        self.shared.activity.count_sent(bytes as u64);
+        self.overhead_tx += bytes as u64;
     }
 }

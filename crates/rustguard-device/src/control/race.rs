@@ -11,7 +11,7 @@ use super::{Control, handshake::HANDSHAKE_DS, peer::Peer, timer::now};
 use crate::binder::Binder;
 use rustguard_core::{node::PeerId, time::Instant};
 use rustguard_tun::Endpoint;
-use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
 /// Addresses of a name that are tried. An initiation is 148 bytes, and is repeated after five seconds.
 const MOST: usize = 6;
@@ -71,12 +71,11 @@ impl<B: Binder> Control<B> {
             let Some(entry) = self.peers.get_mut(&peer) else { continue };
             let Some(mut running) = entry.race.running.take() else { continue };
             let Some(remote) = running.next.pop_front() else { continue };
-            let shared = Arc::clone(&entry.shared);
             if !running.next.is_empty() {
                 running.due = instant + PAUSE;
                 self.race_schedule.insert((running.due, peer));
             }
-            shared.activity.count_sent(running.initiation.len() as u64);
+            entry.count_sent(running.initiation.len());
             self.transmit(Endpoint::new(remote), HANDSHAKE_DS, &running.initiation);
             if let Some(entry) = self.peers.get_mut(&peer).filter(|_| !running.next.is_empty()) {
                 entry.race.running = Some(running);

@@ -66,7 +66,7 @@ pub(crate) struct PeerShared {
     pub(crate) handshake_wanted: AtomicBool,
     /// The routing engine can use the peer as a next hop.
     pub(crate) usable: AtomicBool,
-    /// Received bytes of overhead: probes and the routing engine's packets.
+    /// Received bytes of overhead: handshakes, probes and the routing engine's packets.
     pub(crate) overhead_rx: AtomicU64,
     /// What was dropped of its packets, and of the packets for it: see [`Shared::dropped`](super::Shared::dropped).
     pub(crate) drops: PeerDrops,

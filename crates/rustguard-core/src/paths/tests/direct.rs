@@ -822,6 +822,14 @@ fn a_newer_program_answers_an_older_one() {
     assert!(world.ends[1].probes.is_empty(), "a request of version 1 is no reason for one of version 2");
 }
 
+impl Paths {
+    /// The bytes on the heap.
+    fn memory(&self) -> usize {
+        let discovery = self.discovery.as_ref().map_or(0, |discovery| discovery.memory());
+        self.own.capacity() * size_of::<crate::paths::path::Own>() + discovery
+    }
+}
+
 /// One end, whose peer says and answers what it likes.
 struct Alone {
     now: Instant,
@@ -1132,4 +1140,60 @@ fn several_observers_show_how_a_nat_maps_ports() {
     assert_eq!(search.candidates().len(), 16);
     assert_eq!(search.candidates().iter().filter(|candidate| candidate.kind == seen_there).count(), 4);
     assert!(search.network_changed(START) && !search.maps_per_destination());
+}
+
+#[test]
+fn an_address_that_has_answered_and_has_another_owner_is_probed_as_a_stranger() {
+    let mut alone = Alone::new();
+    let place = address([192, 0, 2, 1], 1);
+    alone.told(1, [place]);
+    alone.tick();
+    let reply = alone.probes[0].2.reply(0, RELAY);
+    alone.paths.reply(&reply, &alone.search, alone.now, &mut vec![]);
+    assert!(alone.is_direct());
+    // It answers no more, and the peer goes on to call.
+    for step in 0..6_000 {
+        alone.now = alone.now + 100 * MS;
+        alone.told(2 + step, [place]);
+        alone.tick();
+    }
+    let from = START + 300 * SECOND;
+    let minute = || alone.probes.iter().filter(|(at, ..)| *at >= from && at.since(from) < 60 * SECOND);
+    let candidate = minute().filter(|(.., request)| request.path == NO_PATH).count();
+    let path = minute().count() - candidate;
+    println!("in a minute: {candidate} probes of the candidate, {path} by the path that it was");
+    assert!(candidate <= 20, "{candidate}");
+    assert!(path <= 13, "{path}");
+}
+
+/// 1,000 peers with traffic, whose direct ways do not work. Counts what one node sends.
+#[test]
+fn a_thousand_peers_are_searched_with_bounded_probes_work_and_memory() {
+    let mut search = Search::new([1; 32]);
+    let mut all: Vec<Alone> = (0..1_000).map(|_| Alone::new()).collect();
+    let (mut by_second, mut most_at_once) = (vec![0; 70], 0);
+    for step in 0..700 {
+        let now = START + step * 100 * MS;
+        for (n, alone) in all.iter_mut().enumerate() {
+            alone.now = now;
+            core::mem::swap(&mut alone.search, &mut search);
+            if step == 0 {
+                alone.told(1, (0..16).map(|port| address([198, 18, (n >> 8) as u8, n as u8], 1 + port)));
+            }
+            alone.tick();
+            core::mem::swap(&mut alone.search, &mut search);
+            let probes = core::mem::take(&mut alone.probes).len();
+            most_at_once = most_at_once.max(probes);
+            by_second[step as usize / 10] += probes;
+        }
+    }
+    let sizes = (size_of::<Paths>(), all.iter().map(|alone| alone.paths.memory()).max());
+    println!(
+        "1,000 peers: {:?} probes a second at most, {} in the last; {most_at_once} of one peer at once; {sizes:?} bytes a peer",
+        by_second.iter().max(),
+        by_second[69]
+    );
+    assert!(by_second.iter().all(|&probes| probes <= 512 + 500), "{by_second:?}");
+    assert!(most_at_once <= 20);
+    assert!(sizes.1 <= Some(4_096));
 }
