@@ -1031,7 +1031,7 @@ fn who_delivers_a_message_of_the_peer_is_no_way_to_it_while_there_is_another() {
     assert_eq!(alone.paths.changes(alone.now).and_then(|choice| choice.active), Some(RELAY));
     assert!(!alone.paths.places().contains(&courier));
     // Without another, it is as good as any.
-    alone.paths.lose(RELAY, alone.now);
+    alone.paths.lose_relays(|relay| Some(relay) == RELAY.relay(), alone.now);
     alone.paths.heard(courier, alone.now);
     assert_eq!(alone.paths.changes(alone.now).and_then(|choice| choice.active), Some(courier));
 }
