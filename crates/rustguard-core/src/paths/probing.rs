@@ -19,6 +19,14 @@ impl Paths {
         }
     }
 
+    /// Somebody waits for an answer by the way in use: that is traffic, however little it is in bytes.
+    pub fn asked(&mut self, now: Instant) {
+        if self.several() {
+            self.traffic(now);
+            self.wake(now);
+        }
+    }
+
     /// There is traffic.
     fn traffic(&mut self, now: Instant) {
         let quiet = self.carried.is_none_or(|at| now.since(at) >= RECENT);

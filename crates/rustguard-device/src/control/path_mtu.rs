@@ -37,7 +37,12 @@ impl<B: Binder> Control<B> {
     /// of a datagram is the one thing in it that is not authentic.
     pub(super) fn path_mtu_message(&mut self, peer: PeerId, from: Way, message: Message) {
         match message {
-            Message::Request(probe) => self.send_path_mtu(peer, Message::Reply(probe)),
+            Message::Request(probe) => {
+                self.send_path_mtu(peer, Message::Reply(probe));
+                if probe.is_ping() {
+                    self.paths_asked(peer);
+                }
+            }
             Message::Reply(probe) if probe.is_ping() => self.pong(peer, from, probe),
             Message::Reply(probe) => {
                 let problem = self.peers.get(&peer).and_then(|entry| self.path_mtu_problem(entry));

@@ -152,6 +152,11 @@ impl<B: Binder> Control<B> {
         self.with_paths(peer, Paths::wake);
     }
 
+    /// A ping was sent, or answered.
+    pub(super) fn paths_asked(&mut self, peer: PeerId) {
+        self.with_paths(peer, Paths::asked);
+    }
+
     fn with_paths(&mut self, peer: PeerId, tell: impl FnOnce(&mut Paths, Instant)) {
         if let Some(peer_paths) = self.peers.get_mut(&peer).and_then(|entry| entry.paths.as_mut()) {
             tell(&mut peer_paths.paths, now().instant);

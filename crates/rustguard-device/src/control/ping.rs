@@ -122,6 +122,7 @@ impl<B: Binder> Control<B> {
             ping.asked = Some((instant, way));
             let request = Message::Request(ping.probe).to_bytes();
             self.seal_and_send(peer, &sealer, &request, Payload::Ping);
+            self.paths_asked(peer);
         }
     }
 

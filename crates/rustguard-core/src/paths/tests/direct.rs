@@ -348,6 +348,21 @@ impl World {
         self.run(time);
     }
 
+    /// No traffic but a ping in a second, from the first end to the second, which answers where it was reached.
+    fn ping(&mut self, times: u32) {
+        self.traffic = false;
+        for _ in 0..times {
+            for end in 0..2 {
+                let to = self.ends[0].choice.active.unwrap_or(self.ends[0].endpoint);
+                if end == 0 || to.relay().is_some() || !self.blocked {
+                    self.ends[end].paths.asked(self.now);
+                    self.orders(end, vec![]);
+                }
+            }
+            self.run(SECOND);
+        }
+    }
+
     /// Measures silence from now on.
     fn count_silence(&mut self) {
         for end in &mut self.ends {
@@ -696,6 +711,21 @@ fn silence_costs_nothing_and_the_next_packet_goes_through_the_relay_at_once() {
         assert!(world.silence() < 100 * MS, "seed {seed}: {:?}", world.silence());
         let after = world.direct_after(now).expect("direct again");
         assert!(after < SECOND, "seed {seed}: {after:?}");
+    }
+}
+
+#[test]
+fn a_ping_in_a_second_finds_a_direct_way_and_notices_that_it_is_blocked() {
+    for seed in 0..6 {
+        let mut world = direct_world([EASY; 2], seed);
+        world.pause(LET_GO + 150 * SECOND);
+        assert_eq!(world.direct(), [false; 2], "seed {seed}");
+        world.ping(3);
+        assert_eq!(world.direct(), [true; 2], "seed {seed}");
+        world.pause(BUSY + 10 * SECOND);
+        world.blocked = true;
+        world.ping(3);
+        assert_eq!(world.direct(), [false; 2], "seed {seed}");
     }
 }
 
