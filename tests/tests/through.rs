@@ -150,6 +150,16 @@ fn who_does_not_forward_drops_and_counts_it() {
         hub.a.does_not_reach(HUB_C[0])?;
         let relay = hub.shown()?;
         ensure!(relay["dropped"]["forward_off"].as_u64() > Some(0) && relay["forwarded"].is_null(), "{relay}");
+        // The relay tells nobody. The end names what has to be looked at.
+        eventually("the cause is named", SOON, || {
+            let problem = far_peer(&hub.a, "wga")?["problem"].take();
+            ensure!(problem.is_null() || problem["text"].to_string().contains("no `Forward = on`"), "{problem}");
+            Ok(problem["kind"] == "no-answer-through")
+        })?;
+        let set = hub.b.end_of(hub.b.rustguard()?.args(["set", "wgb", "forward", "on"]))?;
+        ensure!(set.success(), "{set}");
+        eventually("it forwards", SOON, || hub.a.reaches(HUB_C[0], 1).map(|()| true).or(Ok(false)))?;
+        ensure!(far_peer(&hub.a, "wga")?["problem"].is_null(), "{}", far_peer(&hub.a, "wga")?);
         Ok(())
     });
 }

@@ -21,6 +21,7 @@ use crate::{
     interface::name_of,
     kernel::{Egress, SourceLookup},
     status::{Cause, Connection, PathMtu, Problem, Route},
+    way::Way,
 };
 use link::{Attempt, Evidence, Facts, State};
 use rustguard_core::{
@@ -48,6 +49,13 @@ const NO_KEY: PublicKey = PublicKey([0; 32]);
 
 /// The kernel's answer about the route to a peer.
 pub(super) type RouteTo = (PeerId, Option<Route>);
+
+/// Where initiations go that are not answered.
+enum Tried {
+    At(SocketAddr),
+    /// Through a relay; what the silence suggests.
+    Through(Cause),
+}
 
 /// When which peer is looked at, and the questions under way.
 pub(super) struct Watch {
@@ -195,9 +203,14 @@ impl<B: Binder> Control<B> {
 
     fn look(&mut self, peer: PeerId) {
         let Some(facts) = self.facts(peer) else { return };
-        let endpoint = self.endpoint_in_trouble(peer);
+        let tried = self.tried_in_vain(peer);
         let probe = self.watch.probes.remove(&peer);
-        if let (Some(endpoint), Some(entry)) = (endpoint, self.peers.get_mut(&peer)) {
+        if let (Some(Tried::Through(silence)), Some(entry)) = (&tried, self.peers.get_mut(&peer))
+            && entry.link.judge_through(silence.clone(), facts)
+        {
+            self.problem_found(peer);
+        }
+        if let (Some(Tried::At(endpoint)), Some(entry)) = (tried, self.peers.get_mut(&peer)) {
             if let (Some(error), Some(evidence)) =
                 (probe.and_then(|probe| probe.error()), entry.link.evidence().filter(|it| it.error.is_none()))
             {
@@ -212,11 +225,22 @@ impl<B: Binder> Control<B> {
     }
 
     /// Where initiations to the peer go, while they are not answered.
-    fn endpoint_in_trouble(&mut self, peer: PeerId) -> Option<SocketAddr> {
+    fn tried_in_vain(&mut self, peer: PeerId) -> Option<Tried> {
         self.peers.get_mut(&peer)?.link.evidence()?;
-        // Of a relay, the network and the kernel can say nothing: it is a peer with a connection of its own. Nor of an embedder's
-        // transport.
-        self.initiation_ways(peer).iter().find_map(|way| Some(way.udp()?.remote))
+        let ways = self.initiation_ways(peer);
+        if let Some(endpoint) = ways.iter().find_map(|way| way.udp()) {
+            return Some(Tried::At(endpoint.remote));
+        }
+        // Of an embedder's transport nothing can be said.
+        let Some(&Way::Through(relay)) = ways.first() else { return None };
+        let entry = self.peers.get(&relay)?;
+        let (key, called) = (entry.shared.public_key, entry.label(&entry.shared.public_key));
+        let session = self.sealer(relay).is_some_and(|sealer| sealer.usable(now().instant));
+        Some(Tried::Through(if session {
+            Cause::NoAnswerThrough { relay: key, called }
+        } else {
+            Cause::RelayNotConnected { relay: key, called }
+        }))
     }
 
     /// Asks the network whether the endpoint refuses datagrams, and the kernel for its route.

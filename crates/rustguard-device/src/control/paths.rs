@@ -244,11 +244,14 @@ impl<B: Binder> Control<B> {
         let key = config.public_key;
         let name = entry.label(&key);
         let Some(configured) = entry.endpoints.get(path) else { return };
-        let endpoint = &configured.spec.endpoint;
+        let place = match &configured.spec.endpoint {
+            EndpointSpec::Peer(relay) => format!("the way through {}", self.called(relay)),
+            endpoint => format!("the endpoint {endpoint}"),
+        };
         let line = if up {
-            Line::new(name, format_args!("the endpoint {endpoint} works"))
+            Line::new(name, format_args!("{place} works"))
         } else {
-            Line::bad(name, format_args!("no answer by the endpoint {endpoint}"))
+            Line::bad(name, format_args!("no answer by {place}"))
         };
         let spec = configured.spec.clone();
         self.tell(peer, Topic::Path(path), line);
@@ -313,9 +316,12 @@ impl<B: Binder> Control<B> {
             status::Way::Through(relay) => format!("through {}", self.called(&relay)),
             direct => direct.to_string(),
         };
-        let was = before.map(|before| format!(" (was {})", words(before))).unwrap_or_default();
-        let line = Line::new(self.called(&key), format_args!("now {}{was}", words(now)));
-        self.tell(peer, Topic::Way, line);
+        // At the start nobody knows yet whether the peer is there.
+        if before.is_some() || self.sealer(peer).is_some() {
+            let was = before.map(|before| format!(" (was {})", words(before))).unwrap_or_default();
+            let line = Line::new(self.called(&key), format_args!("now {}{was}", words(now)));
+            self.tell(peer, Topic::Way, line);
+        }
         self.emit(Event::WayChanged { peer: key, before, now });
         true
     }

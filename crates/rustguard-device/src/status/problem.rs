@@ -29,6 +29,20 @@ pub enum Cause {
         /// How the host routes to the endpoint, where it says so.
         route: Option<Route>,
     },
+    /// Initiations were sent through a relay, and nothing came back. A relay answers nothing itself.
+    NoAnswerThrough {
+        /// The relay.
+        relay: PublicKey,
+        /// Its name, or the beginning of its key.
+        called: String,
+    },
+    /// The peer is reached through a relay, and there is no session with the relay.
+    RelayNotConnected {
+        /// The relay.
+        relay: PublicKey,
+        /// Its name, or the beginning of its key.
+        called: String,
+    },
     /// The peer's host refuses the port by ICMP.
     PortUnreachable {
         /// Where the initiations were sent.
@@ -129,6 +143,8 @@ impl Cause {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::NoAnswer { .. } => "no-answer",
+            Self::NoAnswerThrough { .. } => "no-answer-through",
+            Self::RelayNotConnected { .. } => "relay-not-connected",
             Self::NotResolved { .. } => "not-resolved",
             Self::SourceNotAllowed { .. } => "source-not-allowed",
             Self::PathMtu { .. } => "path-mtu",
@@ -154,6 +170,14 @@ impl fmt::Display for Cause {
                     "the other side is down, a firewall drops its or our UDP packets, or its address, its port or one of the public \
                      keys is wrong",
                 )
+            }
+            Self::NoAnswerThrough { called, .. } => write!(
+                f,
+                "nothing comes back through {called}: the other side is down, {called} has no `Forward = on` or not both sides as its \
+                 peers, or one of the public keys is wrong"
+            ),
+            Self::RelayNotConnected { called, .. } => {
+                write!(f, "it is reached through {called}, and there is no session with {called}: see what is wrong with that peer")
             }
             Self::PortUnreachable { endpoint } => write!(
                 f,
@@ -286,6 +310,8 @@ mod tests {
         let key = PublicKey([1; 32]);
         for (cause, words) in [
             (Cause::NoAnswer { endpoint, route: route.clone() }, &["nothing comes back", "eth0", "firewall"][..]),
+            (Cause::NoAnswerThrough { relay: key, called: "x".repeat(63) }, &["nothing comes back", "Forward = on"]),
+            (Cause::RelayNotConnected { relay: key, called: "office".to_owned() }, &["no session with office"]),
             (Cause::PortUnreachable { endpoint }, &["nobody listens", "51820", "2001:db8::1"]),
             (Cause::HostUnreachable { endpoint, route: route.clone() }, &["cannot be reached", "gateway 2001:db8::fe"]),
             (Cause::SendFailed { endpoint, errno: Some(101), route: None }, &["Network is unreachable", "no route"]),

@@ -155,10 +155,7 @@ impl Link {
 
     /// Initiations to `endpoint` are not answered: notes the likely cause. True: it is to be reported.
     pub(in crate::control) fn judge(&mut self, endpoint: std::net::SocketAddr, facts: Facts) -> bool {
-        let Some(Trouble { since, evidence, .. }) = &self.trouble else { return false };
-        if facts.now.since(*since) < TELL {
-            return false;
-        }
+        let Some(Trouble { since, evidence, .. }) = self.due(facts) else { return false };
         let attempt = facts.attempt;
         let Evidence { refused, error, by_icmp, route, other_key, not_for_us } = evidence.clone();
         let refused_port = error == Some(rustix::io::Errno::CONNREFUSED.raw_os_error());
@@ -181,7 +178,24 @@ impl Link {
         } else {
             Cause::NoAnswer { endpoint, route }
         };
-        self.find(cause, *since)
+        let since = *since;
+        self.find(cause, since)
+    }
+
+    /// The same for initiations through a relay, of which the network and the kernel can say nothing. `silence`: what it suggests.
+    pub(in crate::control) fn judge_through(&mut self, silence: Cause, facts: Facts) -> bool {
+        let Some(&Trouble { since, .. }) = self.due(facts) else { return false };
+        let cause = match facts.attempt {
+            Some(Attempt { refused: true, .. }) => Cause::PresharedKey,
+            Some(Attempt { cookie: true, .. }) => Cause::UnderLoad,
+            _ => silence,
+        };
+        self.find(cause, since)
+    }
+
+    /// Trouble that has lasted for long enough to be reported.
+    fn due(&self, facts: Facts) -> Option<&Trouble> {
+        self.trouble.as_ref().filter(|trouble| facts.now.since(trouble.since) >= TELL)
     }
 
     /// The peer initiates and does not use the answers. True: it is to be reported.
@@ -205,7 +219,7 @@ impl Link {
                 true
             }
             Some(found)
-                if matches!(cause, Cause::NoAnswer { .. })
+                if matches!(cause, Cause::NoAnswer { .. } | Cause::NoAnswerThrough { .. })
                     && matches!(
                         found.cause,
                         Cause::Unconfirmed | Cause::ClockBehind { .. } | Cause::OtherKey { .. }
@@ -456,6 +470,27 @@ mod tests {
         let other = |world: &mut World| world.link.evidence().expect("trouble").other_key = Some(PublicKey([1; 32]));
         assert_eq!(kind(&other), "other-key");
         assert_eq!(kind(&|world| world.link.evidence().expect("trouble").not_for_us = true), "not-for-us");
+    }
+
+    #[test]
+    fn through_a_relay_the_silence_says_no_more_than_the_relay_does() {
+        let (relay, called) = (PublicKey([2; 32]), "office".to_owned());
+        let silent = Cause::NoAnswerThrough { relay, called: called.clone() };
+        let alone = Cause::RelayNotConnected { relay, called };
+        let mut world = World::new();
+        world.send(0);
+        let mut judge = |ms, silence: &Cause, refused| {
+            world.facts.attempt = Some(Attempt { refused, cookie: false });
+            world.at(ms);
+            let told = world.link.judge_through(silence.clone(), world.facts);
+            told.then(|| world.link.problem().expect("it was found").0.kind())
+        };
+        assert_eq!(judge(7_999, &silent, false), None);
+        assert_eq!(judge(8_000, &alone, false), Some("relay-not-connected"));
+        assert_eq!(judge(68_000, &silent, false), Some("no-answer-through"));
+        assert_eq!(judge(128_000, &silent, true), Some("preshared-key"), "that came from the peer");
+        assert_eq!(judge(188_000, &alone, false), None, "it was reported before");
+        assert_eq!(world.complete(190_000), Some("relay-not-connected"));
     }
 
     #[test]
