@@ -45,7 +45,7 @@ use discovery::Discovery;
 pub use flows::{Flows, REST, Share};
 use path::{Challenge, Own, Theirs};
 pub use probe::{MAX_PATHS, MAX_SHARES, NO_PATH, Probe, Reply, Request, Version, is_probe};
-pub use search::{Observer, Search};
+pub use search::{Observer, Search, can_be_a_peer};
 pub use transport_address::TransportAddress;
 pub use types::{Address, Choice, Order, PathPolicy, PathReport, Place, Relayed, Seen, State};
 

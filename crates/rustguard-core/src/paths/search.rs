@@ -227,8 +227,9 @@ impl Search {
     }
 }
 
-/// Whether the address can be that of a node, as any other node sees it.
-fn can_be_a_peer(address: SocketAddr) -> bool {
+/// Whether the address can be that of a node, as any other node sees it: loopback, multicast, link-local and reserved ones cannot.
+/// Others are never probed, whoever names them.
+pub fn can_be_a_peer(address: SocketAddr) -> bool {
     let ip = address.ip().to_canonical();
     let unusable = match ip {
         // 0.0.0.0/8 is "this network"; 240.0.0.0/4 is reserved, and has the broadcast address.

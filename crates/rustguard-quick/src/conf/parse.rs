@@ -125,6 +125,8 @@ struct Parser<'a> {
     interface: Interface,
     interface_header: Option<Piece<'a>>,
     mtu: Option<Piece<'a>>,
+    /// Those of `PublicEndpoint`, in the order of the interface's.
+    public_endpoints: Vec<Piece<'a>>,
     addresses: Vec<(IpNet, Piece<'a>)>,
     /// The addresses in `DNS`.
     dns: Vec<(IpAddr, Piece<'a>)>,
@@ -150,6 +152,7 @@ impl<'a> Parser<'a> {
             interface: Interface::default(),
             interface_header: None,
             mtu: None,
+            public_endpoints: Vec::new(),
             addresses: Vec::new(),
             dns: Vec::new(),
             pins: Vec::new(),
@@ -444,6 +447,7 @@ impl<'a> Parser<'a> {
             return;
         }
         self.interface.public_endpoints.push(endpoint);
+        self.public_endpoints.push(item);
     }
 
     fn listen_address(&mut self, item: Piece<'a>) {

@@ -258,6 +258,10 @@ pub(super) fn path(text: &str, named: impl FnOnce(&str) -> Result<PublicKey>) ->
     if first.eq_ignore_ascii_case(VIA_PEER) {
         return through_peer(rest.trim(), named);
     }
+    if first.eq_ignore_ascii_case("via") {
+        return Err(Problem::new(format!("has no address before `via` in `{text}`"))
+            .help(format!("`via INTERFACE` goes behind an address; a way through another peer is `{VIA_PEER} NAME`")));
+    }
     let mut path = PathSpec::from(endpoint(first)?);
     let mut words = rest.split_whitespace();
     while let Some(word) = words.next() {
@@ -299,7 +303,9 @@ pub(super) fn path(text: &str, named: impl FnOnce(&str) -> Result<PublicKey>) ->
 fn through_peer(text: &str, named: impl FnOnce(&str) -> Result<PublicKey>) -> Result<PathSpec> {
     let (peer, policy) = match trailing_option(text) {
         Some((peer, Trailing::Pinned)) => (peer, PathPolicy::Pinned),
-        Some((peer, Trailing::Weight(number))) => (peer, PathPolicy::Weighted(weight(number, VIA_PEER)?)),
+        Some((peer, Trailing::Weight(number))) => {
+            (peer, PathPolicy::Weighted(weight(number, &format!("{VIA_PEER} {text}"))?))
+        }
         Some((_, Trailing::Via)) => {
             return Err(Problem::new(format!("has `via INTERFACE` behind `{VIA_PEER}`")).help(
                 "datagrams leave by the interface to the relay: `via INTERFACE` goes behind the relay's own Endpoint",

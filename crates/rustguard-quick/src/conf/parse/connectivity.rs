@@ -3,6 +3,7 @@
 
 use super::{Diagnostic, Draft, Parser, Piece, Routing, Table};
 use ipnet::IpNet;
+use rustguard_core::paths::can_be_a_peer;
 use rustguard_device::EndpointSpec;
 use std::net::IpAddr;
 
@@ -25,6 +26,7 @@ impl Parser<'_> {
             found.extend(self.endpoint_in_the_tunnel(draft));
         }
         found.extend(self.dns_outside());
+        found.extend(self.public_endpoints_in_vain());
         self.diagnostics.append(&mut found);
     }
 
@@ -104,6 +106,32 @@ impl Parser<'_> {
             Diagnostic::warning(piece.span(), message).help(help)
         };
         outside.map(warn).collect()
+    }
+
+    /// Nobody is told what `PublicEndpoint` says, or nobody tries it.
+    fn public_endpoints_in_vain(&self) -> Vec<Diagnostic> {
+        let Some(first) = self.public_endpoints.first() else { return Vec::new() };
+        let looks = |draft: &Draft<'_>| draft.direct.unwrap_or_else(|| draft.leads_through_peers());
+        if !self.drafts.iter().any(looks) {
+            let message = "PublicEndpoint has no effect: direct paths are looked for to no peer";
+            let help = "give a peer `Direct = on`, or an Endpoint through another peer; the other side needs the same";
+            return vec![Diagnostic::warning(first.span(), message).help(help)];
+        }
+        let of_interface = self.interface.public_endpoints.iter().zip(&self.public_endpoints);
+        let in_vain = of_interface.filter_map(|(endpoint, piece)| {
+            let EndpointSpec::Address(at) = endpoint else { return None };
+            let message = if let Some((net, _)) = self.addresses.iter().find(|(net, _)| net.contains(&at.ip())) {
+                format!("PublicEndpoint {at} is inside the tunnel, in the network of Address {net}, and is not tried")
+            } else if can_be_a_peer(*at) {
+                return None;
+            } else {
+                format!("PublicEndpoint {at} is no address at which others could reach this machine, and is not tried")
+            };
+            let help = "it is the address that others have to send to, for example that of the router, with the port that \
+                        the router passes on";
+            Some(Diagnostic::warning(piece.span(), message).help(help))
+        });
+        in_vain.collect()
     }
 
     fn hooks_mention(&self, words: &str) -> bool {

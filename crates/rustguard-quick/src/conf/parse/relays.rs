@@ -100,7 +100,7 @@ impl<'a> Draft<'a> {
         })
     }
 
-    fn leads_through_peers(&self) -> bool {
+    pub(super) fn leads_through_peers(&self) -> bool {
         self.relays().next().is_some()
     }
 

@@ -123,7 +123,19 @@ fn a_wrong_relay_is_named_with_its_remedy() {
             "",
             "error 6:12 Endpoint has `via INTERFACE` behind `via-peer` [datagrams leave",
         ),
-        ("via-peer office weight 0", "", "", "error 6:12 Endpoint has the weight `0`"),
+        (
+            "via-peer office weight 0",
+            "",
+            "",
+            "error 6:12 Endpoint has the weight `0` in `via-peer office weight 0`; weights are numbers",
+        ),
+        (
+            "via office",
+            "",
+            "",
+            "error 6:12 Endpoint has no address before `via` in `via office` [`via INTERFACE` goes behind an address; a way \
+             through another peer is `via-peer NAME`]",
+        ),
         ("via-peer office weight 1 pinned", "", "", "error 6:12 Endpoint says two things at once behind `via-peer` ["),
         (
             "via-peer office, via-peer office",
@@ -194,6 +206,33 @@ fn switches_are_on_or_off() {
         said(&peer("Forward = on")),
         ["error 5:1 there is no key `Forward` in [Peer] [`Forward` belongs to [Interface]]"]
     );
+}
+
+#[test]
+fn public_endpoints_that_nobody_is_told_or_tries_are_pointed_out() {
+    let said = |endpoints: &str, far: &str| {
+        let lines = format!("Address = 10.0.0.1/24\nPublicEndpoint = {endpoints}\nPrivateKey");
+        said(&file(far, "192.0.2.1:1", "").replacen("PrivateKey", &lines, 1))
+    };
+    for (endpoint, words) in [
+        ("127.0.0.1:5", "3:18 PublicEndpoint 127.0.0.1:5 is no address at which others could reach this machine"),
+        ("home.example:5, 224.0.0.1:5", "3:34 PublicEndpoint 224.0.0.1:5 is no address"),
+        ("[fe80::1]:5", "is no address"),
+        ("0.0.0.0:5", "is no address"),
+        ("10.0.0.9:5", "PublicEndpoint 10.0.0.9:5 is inside the tunnel, in the network of Address 10.0.0.1/24"),
+    ] {
+        let said = said(endpoint, "via-peer office");
+        assert!(said.len() == 1 && said[0].starts_with("warning") && said[0].contains(words), "{said:?}");
+    }
+    // An office in a larger private network tells its address there.
+    for endpoint in ["203.0.113.9:5, home.example:5", "192.168.9.9:5", "[2001:db8::9]:5"] {
+        assert_eq!(said(endpoint, "via-peer office"), [""; 0], "{endpoint}");
+    }
+    assert_eq!(said("127.0.0.1:5", "192.0.2.7:1\nDirect = on").len(), 1);
+    for far in ["192.0.2.7:1", "via-peer office\nDirect = off"] {
+        let said = said("203.0.113.9:5", far);
+        assert!(said.len() == 1 && said[0].contains("PublicEndpoint has no effect"), "{said:?}");
+    }
 }
 
 #[test]
