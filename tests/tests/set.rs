@@ -234,6 +234,10 @@ fn a_way_through_a_peer() {
             (&["peer", "far", "endpoint", "via-peer ofice"][..], &["endpoint", "ofice"][..]),
             (&["peer", "far", "endpoint", "via-peer far"], &["the peer itself"]),
             (&["peer", "far", "endpoint", &stranger], &["no peer with this key"]),
+            (
+                &["peer", "far", "endpoint", "via-peer head office", "peer", "head office", "endpoint", "via-peer far"],
+                &["a relay is reached at an address", "give head office an address"],
+            ),
             (&["remove", "head office", "--save"], &["wga.conf", "an Endpoint of far leads through a peer"]),
             (&["forward", "yes"], &["`on` or `off`"]),
         ] {
@@ -243,6 +247,16 @@ fn a_way_through_a_peer() {
             node.run(&["wg", "show", "wga", "peers"])?.contains(&office.public),
             "what cannot be saved is not done"
         );
+
+        // What was set since the file was read is a difference to it.
+        rustguard(&node, &["reload", "wga"])?.says(&[])?;
+        let before = read()?;
+        set(&["peer", "far", "endpoint", "192.0.2.6:1, via-peer head office"])?;
+        fs::write(&file, &before)?;
+        let ended = rustguard(&node, &["reload", "wga"])?;
+        ensure!(ended.stdout.contains("192.0.2.7:1, via-peer head office"), "{ended}");
+        let json = rustguard(&node, &["show", "wga", "--json"])?.stdout;
+        ensure!(json.contains("192.0.2.7:1") && !json.contains("192.0.2.6:1"), "{json}");
 
         // `wg` knows the address only.
         let stripped = rustguard(&node, &["strip", &file.display().to_string()])?.stdout;

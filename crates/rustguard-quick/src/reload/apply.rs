@@ -211,7 +211,7 @@ impl Undo<'_> {
 /// The configuration of the tunnel as it runs. `loaded` is what was taken over last, and `mark` the mark that the
 /// host's set-up needs.
 ///
-/// Endpoints are those of `loaded`, because a peer may have moved. A port or a mark that `loaded` left to the system is
+/// Endpoints are those of `loaded`, because a peer may have moved; of several, the device says which were set since. A port or a mark that `loaded` left to the system is
 /// no difference to a configuration that does the same.
 pub(super) fn running(loaded: &Config, status: &Status, secrets: &Secrets, mark: u32) -> Config {
     let mut interface = loaded.interface.clone();
@@ -229,7 +229,9 @@ pub(super) fn running(loaded: &Config, status: &Status, secrets: &Secrets, mark:
         let mut config = Peer::new(peer.public_key);
         config.name.clone_from(&peer.name);
         config.preshared_key = secrets.preshared_key(&peer.public_key).cloned();
+        let configured: Vec<_> = peer.paths.iter().filter_map(|path| path.configured.clone()).collect();
         config.endpoints = match known {
+            _ if !configured.is_empty() => configured,
             Some(known) => known.endpoints.clone(),
             None => peer.endpoint.map(PathSpec::from).into_iter().collect(),
         };

@@ -32,6 +32,8 @@ pub struct Difference {
     /// Routes of the host that change although no peer does. `wg set` and `rustguard set` give a peer allowed IPs
     /// without routes. Only [`Session::difference`](crate::Session::difference) finds them.
     pub routes: Nets,
+    /// The names of the relays of the new configuration, by the words that have their keys.
+    pub(super) relays: Vec<(String, String)>,
 }
 
 /// The old and the new value of a setting.
@@ -104,8 +106,8 @@ pub struct PeerDifference {
     pub persistent_keepalive: Option<Changed<Option<Duration>>>,
     pub direct: Option<Changed<Option<bool>>>,
     pub role: Option<Changed<Option<Role>>>,
-    /// Whether an endpoint of the new configuration leads through a peer: what a missing `Direct` means.
-    pub(super) leads_through_peers: bool,
+    /// Whether direct paths are to be looked for, where that may have changed. The endpoints say it in place of a missing `Direct`.
+    pub(super) looks_for_direct_paths: Option<bool>,
 }
 
 impl Nets {
@@ -130,8 +132,11 @@ impl Difference {
     /// The changes from one configuration to another.
     pub fn between(from: &Config, to: &Config) -> Self {
         let before: HashMap<PublicKey, Peer> = peers(from).map(|peer| (peer.public_key, peer)).collect();
-        let mut difference =
-            Self { interface: InterfaceDifference::between(&from.interface, &to.interface), ..Self::default() };
+        let mut difference = Self {
+            interface: InterfaceDifference::between(&from.interface, &to.interface),
+            relays: relays(&[from, to]),
+            ..Self::default()
+        };
         let mut kept = HashSet::new();
         for peer in peers(to) {
             match before.get(&peer.public_key) {
@@ -178,6 +183,18 @@ impl Difference {
         }
         config.peers.extend(self.added.iter().cloned());
     }
+}
+
+/// The endpoints through peers with a name, and how a file has them.
+fn relays(configs: &[&Config]) -> Vec<(String, String)> {
+    let peers = || configs.iter().flat_map(|config| &config.peers);
+    let names: HashMap<_, _> = peers().filter_map(|peer| Some((peer.public_key, peer.name.as_deref()?))).collect();
+    let endpoints = peers().flat_map(|peer| &peer.endpoints).map(|path| &path.endpoint);
+    let named = endpoints.filter_map(|endpoint| match endpoint {
+        EndpointSpec::Peer(relay) => Some((endpoint.to_string(), format!("via-peer {}", names.get(relay)?))),
+        _ => None,
+    });
+    named.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// The peers as a device has them: without the one that has our own key, which WireGuard ignores; without host bits;
@@ -299,7 +316,8 @@ impl PeerDifference {
             allowed_ips: Nets::between(allowed_ips, &to.allowed_ips),
             persistent_keepalive: changed(persistent_keepalive, &to.persistent_keepalive),
             direct: changed(direct, &to.direct),
-            leads_through_peers: to.leads_through_peers(),
+            looks_for_direct_paths: (*direct != to.direct || from.leads_through_peers() != to.leads_through_peers())
+                .then(|| to.direct.unwrap_or_else(|| to.leads_through_peers())),
             role: changed_as(role, &to.role, |role| role.unwrap_or(Role::Router)),
         };
         (!difference.lines().is_empty()).then_some(difference)

@@ -55,7 +55,7 @@ fn every_change_is_told_in_words() {
         "- peer p2",
         "+ peer p3: AllowedIPs 10.2.0.0/16, with PresharedKey",
         "- peer p1: AllowedIPs 10.2.0.0/16",
-        "+ peer p1: Endpoint 192.0.2.1:7, via-peer AwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwM=",
+        "+ peer p1: Endpoint 192.0.2.1:7, via-peer p3",
         "~ peer p1: Direct as the endpoints say → off",
         "~ Forward off → on",
         "~ PublicEndpoint none → 203.0.113.9:4000",
@@ -106,6 +106,21 @@ fn what_means_the_same_is_no_difference() {
     // The last of two peers gets a prefix. The first one does not have it, so it does not lose it.
     let both = [(1, "AllowedIPs = 10.0.0.0/8"), (2, "AllowedIPs = 10.0.0.0/8")];
     assert_eq!(lines(&file("", &both), &file("", &[(1, ""), (2, "AllowedIPs = 10.0.0.0/8")])), [""; 0]);
+}
+
+#[test]
+fn without_a_word_the_endpoints_say_whether_direct_paths_are_looked_for() {
+    let (plain, through) = ("Endpoint = 192.0.2.1:7", "Endpoint = via-peer p3");
+    let told = |from: &str, to: &str| {
+        let [from, to] = [from, to].map(|lines| config(&file("", &[(1, lines), (3, "Endpoint = 192.0.2.3:7")])));
+        Difference::between(&from, &to).settlement(&to).peers.first().and_then(|peer| peer.direct)
+    };
+    assert_eq!((told(plain, through), told(through, plain)), (Some(true), Some(false)));
+    assert_eq!(told(plain, "Endpoint = 192.0.2.1:8"), None, "nothing is said about it");
+    for (direct, on) in [("on", true), ("off", false)] {
+        assert_eq!(told(plain, &format!("{through}\nDirect = {direct}")), Some(on));
+        assert_eq!(told(&format!("{through}\nDirect = {direct}"), through), Some(true));
+    }
 }
 
 #[test]

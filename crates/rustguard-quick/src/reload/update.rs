@@ -72,9 +72,7 @@ impl PeerDifference {
         if let Some(Changed { to, .. }) = &self.persistent_keepalive {
             update = update.persistent_keepalive(Change::set_or_remove(*to));
         }
-        if let Some(Changed { to, .. }) = &self.direct {
-            update.direct = Some(to.unwrap_or(self.leads_through_peers));
-        }
+        update.direct = self.looks_for_direct_paths;
         if let Some(Changed { to, .. }) = &self.role {
             update = update.role(to.unwrap_or(Role::Router));
         }

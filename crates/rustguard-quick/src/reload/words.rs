@@ -100,6 +100,13 @@ impl Difference {
         lines.extend(self.removed.iter().map(|peer| Line { to: None, ..whole(Action::Remove, peer) }));
         lines.extend(self.added.iter().map(|peer| whole(Action::Add, peer)));
         lines.extend(self.changed.iter().flat_map(PeerDifference::lines));
+        // People know the relays by their names, as their file does.
+        let texts = lines.iter_mut().flat_map(|line| [&mut line.from, &mut line.to]).flatten();
+        for text in texts.filter(|text| text.contains("via-peer ")) {
+            for (key, name) in &self.relays {
+                *text = text.replace(key, name);
+            }
+        }
         lines
     }
 }
