@@ -1,15 +1,16 @@
 //! `rustguard set` and `rustguard save`: changes a running interface like `wg set`, and saves it to its file.
 
-use crate::{arguments, uapi};
+use crate::{arguments, output::way, uapi};
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::CommandFactory as _;
 use rustguard_crypto::x25519::PublicKey;
-use rustguard_device::{EndpointSpec, Update};
+use rustguard_device::{EndpointSpec, PathSpec, Update, key::from_base64};
 use rustguard_quick::{
     TunnelFile,
     conf::{WordContext, parse_words},
 };
 use std::{
+    collections::HashMap,
     fs::File,
     io::{self, Read as _},
     net::ToSocketAddrs as _,
@@ -60,20 +61,68 @@ pub(crate) fn save(interface: &str) -> Result<()> {
     Ok(TunnelFile::open(interface)?.save_device(device.into_config())?)
 }
 
-/// A relay has to be a peer after the change. The device would take an endpoint that leads nowhere.
+/// A relay has to be a peer after the change, and reached at an address. The device would take an endpoint that leads nowhere.
 fn check_relays(update: &Update, device: &uapi::Device) -> Result<()> {
-    let is_peer = |relay: &PublicKey| {
-        let last = update.peers.iter().rev().find(|peer| peer.public_key == *relay);
-        last.map_or_else(|| device.peers.iter().any(|peer| peer.public_key == *relay), |peer| !peer.remove)
-    };
-    for path in update.peers.iter().flat_map(|peer| &peer.endpoints) {
-        if let EndpointSpec::Peer(relay) = &path.endpoint
-            && !is_peer(relay)
-        {
-            bail!("endpoint {}: the interface has no peer with this key; add the relay first", path.endpoint);
+    let known = device.peers.iter().map(|peer| (peer.public_key, Relays::configured(peer)));
+    let mut after: HashMap<_, _> = known.collect();
+    for peer in &update.peers {
+        let relays = after.entry(peer.public_key).or_default();
+        if peer.remove {
+            after.remove(&peer.public_key);
+        } else if !peer.endpoints.is_empty() {
+            *relays = Relays::of(&peer.endpoints);
+        }
+    }
+    let called = |key: &PublicKey| way::called(&key.to_string(), &device.peers);
+    // What was wrong before may stay.
+    let is_new = |key| update.peers.iter().any(|peer| peer.public_key == key && !peer.endpoints.is_empty());
+    let updated = update.peers.iter().map(|peer| peer.public_key);
+    for peer in updated.chain(device.peers.iter().map(|peer| peer.public_key)) {
+        for relay in after.get(&peer).iter().flat_map(|relays| &relays.relays) {
+            let (name, via) = (called(&peer), called(relay));
+            match after.get(relay) {
+                None if is_new(peer) => {
+                    bail!("endpoint via-peer {via}: the interface has no peer with this key; add the relay first")
+                }
+                Some(Relays { only: true, .. }) if is_new(peer) || is_new(*relay) => bail!(
+                    "{name} would be reached through {via}, and {via} through a peer only; a relay is reached at an address: give \
+                     {via} an address among its endpoints"
+                ),
+                _ => {}
+            }
         }
     }
     Ok(())
+}
+
+/// The relays by which a peer is reached.
+#[derive(Debug, Default)]
+struct Relays {
+    relays: Vec<PublicKey>,
+    /// There is no other endpoint.
+    only: bool,
+}
+
+impl Relays {
+    fn of(endpoints: &[PathSpec]) -> Self {
+        let relay = |path: &PathSpec| match path.endpoint {
+            EndpointSpec::Peer(relay) => Some(relay),
+            _ => None,
+        };
+        let relays: Vec<_> = endpoints.iter().filter_map(relay).collect();
+        Self { only: !relays.is_empty() && relays.len() == endpoints.len(), relays }
+    }
+
+    /// As the device has them. It names them where there is a choice of paths.
+    fn configured(peer: &uapi::Peer) -> Self {
+        let configured = || peer.paths.iter().filter_map(|path| path.configured.as_deref());
+        let relay = |path: &str| {
+            let key = path.strip_prefix("via-peer ")?.split(' ').next()?;
+            Some(PublicKey(*from_base64(key).ok()?))
+        };
+        let relays: Vec<_> = configured().filter_map(relay).collect();
+        Self { only: !relays.is_empty() && relays.len() == configured().count(), relays }
+    }
 }
 
 /// Other implementations take addresses only, so names are resolved here, as `wg` does.
