@@ -110,7 +110,7 @@ async fn check(name: &str, file: Option<PathBuf>) -> Vec<Finding> {
         if usable {
             findings.extend(routes::check(&kernel, &tunnel).await);
         }
-        findings.extend(forwarding::check(device));
+        findings.extend(forwarding::check(&tunnel, device));
         findings.extend(relays::check(&tunnel, device));
         findings.extend(server::check(name).await);
         if device.listen_port != 0 {

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use report::{Asked, Outcome, Report};
 use rustguard_crypto::x25519::PublicKey;
 use rustguard_device::{key::from_base64, uapi::PingView};
-use std::{fmt, net::IpAddr, process::ExitCode, time::Duration};
+use std::{cell::Cell, fmt, net::IpAddr, process::ExitCode, time::Duration};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout_at};
 
 /// The exit status of errors, as ping(8) has it: 1 says that there was no answer.
@@ -61,7 +61,7 @@ async fn ping(arguments: &Arguments) -> Result<ExitCode> {
         echo: Echo::Perhaps { address: own_address(peer), tries: 0, patience: Duration::from_secs(1) },
         interface: interface.clone(),
     };
-    let mut report = Report::new(arguments.json, peer, &device);
+    let mut report = Report::new(arguments.json, &interface, peer, &device);
     let limit = arguments.timeout.or(arguments.until_direct.then_some(UNTIL_DIRECT));
     let end = limit.map(|limit| Instant::now() + limit);
     let (pause, hasty) = INTERVAL;
@@ -69,9 +69,11 @@ async fn ping(arguments: &Arguments) -> Result<ExitCode> {
     let mut pace = interval(pause);
     // A request that waited for long is no reason to send several at once.
     pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let waits = Cell::new(false);
     while arguments.count.is_none_or(|count| report.sent() < count) {
         let next = async {
             pace.tick().await;
+            waits.set(true);
             round.ask(arguments.wait).await
         };
         let over = async {
@@ -86,11 +88,15 @@ async fn ping(arguments: &Arguments) -> Result<ExitCode> {
             asked = next => asked?,
             () = over => break,
         };
+        waits.set(false);
         let direct = asked.is_direct();
         report.line(asked)?;
         if arguments.until_direct && direct {
             break;
         }
+    }
+    if waits.get() {
+        report.given_up();
     }
     // The summary does without it where the device has just ended.
     let peer = if arguments.until_direct { round.peer().await.ok() } else { None };

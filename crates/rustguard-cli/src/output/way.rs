@@ -2,22 +2,39 @@
 
 use super::escape::escape;
 use crate::uapi::Peer;
-use rustguard_device::TransportAddress;
+use rustguard_device::{TransportAddress, uapi::PathWord};
 use std::{borrow::Cow, time::Duration};
 
 /// `direct 203.0.113.7:51820`, `through office`, or `transport 7` of an embedder's. Of a peer that cannot be talked to, the address alone: nobody knows that it is there.
 pub(crate) fn words(peer: &Peer, peers: &[Peer]) -> Option<String> {
     if let Some(relay) = peer.through {
-        let named = peers.iter().find(|peer| peer.public_key == relay).and_then(|peer| peer.name.as_deref());
-        return Some(format!("through {}", named.map_or_else(|| relay.to_string(), |name| escape(name).into_owned())));
+        return Some(format!("through {}", called(&relay.to_string(), peers)));
     }
     let endpoint = peer.endpoint.as_deref()?;
     if let Some(transport) = transport(endpoint) {
         return Some(transport.to_string());
     }
     let endpoint = escape(endpoint).into_owned();
-    let state = peer.connection.as_ref().map(|connection| connection.state.as_str());
-    Some(direct(&endpoint, state))
+    // While a direct way is looked for, the address has not shown that it is one.
+    let state = peer.connection.as_ref().filter(|_| peer.not_direct.is_none());
+    Some(direct(&endpoint, state.map(|connection| connection.state.as_str())))
+}
+
+/// The name of the peer with this key, or the key.
+pub(crate) fn called(key: &str, peers: &[Peer]) -> String {
+    let named = peers.iter().find(|peer| peer.public_key.to_string() == key).and_then(|peer| peer.name.as_deref());
+    escape(named.unwrap_or(key)).into_owned()
+}
+
+/// Why a peer that is connected is not reached directly, where direct ways are looked for.
+pub(crate) fn not_direct(peer: &Peer) -> Option<&str> {
+    let why = peer.not_direct.as_ref().filter(|_| peer.through.is_some())?;
+    let connected = peer.connection.as_ref().is_some_and(|connection| is_connected(&connection.state));
+    connected.then_some(why.text.as_str())
+}
+
+fn is_connected(state: &str) -> bool {
+    matches!(state, "online" | "idle")
 }
 
 /// The transport of an embedder's that the endpoint stands for.
@@ -32,13 +49,12 @@ pub(crate) fn endpoint(endpoint: &str) -> Cow<'_, str> {
 
 /// The way to a peer that is reached at an address.
 pub(crate) fn direct(endpoint: &str, state: Option<&str>) -> String {
-    let known = matches!(state, Some("online" | "idle"));
-    if known { format!("direct {endpoint}") } else { endpoint.to_owned() }
+    if state.is_some_and(is_connected) { format!("direct {endpoint}") } else { endpoint.to_owned() }
 }
 
 /// The round trip of the way that is in use, where this side has measured it.
 pub(crate) fn round_trip(peer: &Peer) -> Option<String> {
-    let us = peer.paths.iter().find(|path| path.active)?.round_trip_us?;
+    let us = peer.paths.iter().find(|path| path.active && path.state == PathWord::Up)?.round_trip_us?;
     Some(format!("{} ms", milliseconds(Duration::from_micros(us))))
 }
 
@@ -59,7 +75,7 @@ pub(crate) fn milliseconds(time: Duration) -> String {
 mod tests {
     use super::*;
     use rustguard_crypto::x25519::PublicKey;
-    use rustguard_device::uapi::{ConnectionView, PathView, PathWord};
+    use rustguard_device::uapi::{ConnectionView, NotDirectView, PathView};
 
     #[test]
     fn ways_in_words() {
@@ -73,10 +89,18 @@ mod tests {
         assert_eq!(words(&peer).as_deref(), Some("direct 192.0.2.7:1"));
         peer.endpoint = Some("[100::7]:1".to_owned());
         assert_eq!(words(&peer).as_deref(), Some("transport 7"));
+        peer.endpoint = Some("192.0.2.7:1".to_owned());
+        let why = NotDirectView { kind: "no-answer".to_owned(), text: "no address answers".to_owned() };
+        peer.not_direct = Some(why);
+        assert_eq!(words(&peer).as_deref(), Some("192.0.2.7:1"), "it is only tried");
+        assert_eq!(not_direct(&peer), None, "nothing is relayed");
         peer.through = Some(office.public_key);
+        assert_eq!(not_direct(&peer), Some("no address answers"));
         assert_eq!(words(&peer).as_deref(), Some("through off\\u{1b}ice"));
         peer.through = Some(PublicKey([3; 32]));
         assert!(words(&peer).unwrap().starts_with("through AwMD"));
+        peer.connection.as_mut().unwrap().state = "connecting".to_owned();
+        assert_eq!(not_direct(&peer), None, "it is not reached at all");
         let path = |active, round_trip_us| PathView {
             configured: None,
             found: false,
@@ -90,7 +114,9 @@ mod tests {
         };
         peer.paths = vec![path(false, Some(1)), path(true, Some(23_400))];
         assert_eq!(round_trip(&peer).as_deref(), Some("23.4 ms"));
-        peer.paths[1].round_trip_us = None;
+        peer.paths[1].state = PathWord::Down;
+        assert_eq!(round_trip(&peer), None, "it was that of a way that is lost");
+        (peer.paths[1].state, peer.paths[1].round_trip_us) = (PathWord::Up, None);
         assert_eq!(round_trip(&peer), None);
     }
 

@@ -1,7 +1,8 @@
 //! Whether packets from one peer to another pass, where the host has to forward them.
 
-use super::finding::Finding;
+use super::{finding::Finding, tunnel::Tunnel};
 use crate::uapi::Device;
+use rustguard_quick::conf::Config;
 use std::fs;
 
 /// The switches, for each family.
@@ -11,9 +12,10 @@ const SWITCHES: [(bool, &str, &str); 2] = [
 ];
 
 /// The findings for a device with several peers. A device that relays does so only where the switches are on, so they
-/// matter in both cases.
-pub(super) fn check(device: &Device) -> Vec<Finding> {
-    if device.peers.len() < 2 || device.relay.as_deref() == Some("isolated") {
+/// matter in both cases. A machine that reaches peers through another one is no way between them itself.
+pub(super) fn check(tunnel: &Tunnel, device: &Device) -> Vec<Finding> {
+    let an_end = device.forwarded.is_none() && tunnel.config.as_ref().is_some_and(Config::leads_through_peers);
+    if device.peers.len() < 2 || device.relay.as_deref() == Some("isolated") || an_end {
         return Vec::new();
     }
     let mut findings = Vec::new();
@@ -22,9 +24,10 @@ pub(super) fn check(device: &Device) -> Vec<Finding> {
         let peers = device.peers.iter().filter(|peer| peer.allowed_ips.iter().any(|net| net.addr().is_ipv6() == v6));
         if peers.count() > 1 && fs::read_to_string(path).is_ok_and(|text| text.trim() == "0") {
             let family = if v6 { "IPv6" } else { "IPv4" };
+            let but = if device.forwarded.is_some() { ", except sealed, by `via-peer`" } else { "" };
             findings.push(Finding::warning(
                 "forwarding",
-                format!("this machine forwards no {family} packets, so peers reach it, but not each other"),
+                format!("this machine forwards no {family} packets, so peers reach it, but not each other{but}"),
                 format!("sysctl -w {name}=1; if peers should not reach each other, nothing is wrong"),
             ));
         }

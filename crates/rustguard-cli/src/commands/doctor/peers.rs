@@ -5,7 +5,10 @@ use super::{
     tunnel::Tunnel,
 };
 use crate::{
-    output::words::{ago, now},
+    output::{
+        way,
+        words::{ago, now},
+    },
     uapi::Peer,
 };
 use rustguard_device::{core::constants::REJECT_AFTER_TIME, key::to_base64};
@@ -30,7 +33,7 @@ pub(super) fn check(tunnel: &Tunnel) -> Vec<Finding> {
         tunnel.config.is_some() && peer.problem.as_ref().is_some_and(|problem| problem.kind == "not-resolved")
     };
     let peers = device.peers.iter().filter(|peer| !has_finding(peer));
-    let mut findings: Vec<_> = peers.map(|peer| finding(peer, now)).collect();
+    let mut findings: Vec<_> = peers.map(|peer| finding(peer, &device.peers, now)).collect();
     // One peer that does not answer may be switched off. If no peer answers, the tunnel is of no use.
     if findings.iter().all(|finding| finding.verdict == Verdict::Warning) {
         findings.iter_mut().for_each(|finding| finding.verdict = Verdict::Wrong);
@@ -45,7 +48,7 @@ pub(super) fn check(tunnel: &Tunnel) -> Vec<Finding> {
     findings
 }
 
-fn finding(peer: &Peer, now: Duration) -> Finding {
+fn finding(peer: &Peer, peers: &[Peer], now: Duration) -> Finding {
     let name = peer.name.clone().unwrap_or_else(|| to_base64(&peer.public_key.0).to_string());
     if let Some(problem) = &peer.problem {
         // The text has the remedy.
@@ -64,6 +67,14 @@ fn finding(peer: &Peer, now: Duration) -> Finding {
                 "ask again in ten seconds, when the cause is known; meanwhile check its address, port and key",
             ),
             Some(endpoint) => Finding::unknown("peers", format!("nothing was sent to {name} at {endpoint} yet")),
+            None if peer.through.is_some() => {
+                let way = way::words(peer, peers).unwrap_or_default();
+                Finding::warning(
+                    "peers",
+                    format!("{name} has not answered yet, {way}"),
+                    "ask again in ten seconds, when the cause is known; meanwhile look whether it runs",
+                )
+            }
             None => Finding::unknown(
                 "peers",
                 format!(

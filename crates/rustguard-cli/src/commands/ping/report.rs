@@ -65,6 +65,7 @@ pub(super) fn called(peer: &Peer) -> String {
 /// What was written and counted so far.
 pub(super) struct Report {
     json: bool,
+    interface: String,
     name: Option<String>,
     called: String,
     key: String,
@@ -119,10 +120,11 @@ struct Failure<'a> {
 }
 
 impl Report {
-    pub(super) fn new(json: bool, peer: &Peer, device: &Device) -> Self {
+    pub(super) fn new(json: bool, interface: &str, peer: &Peer, device: &Device) -> Self {
         let names = device.peers.iter().filter_map(|peer| Some((peer.public_key.to_string(), peer.name.clone()?)));
         Self {
             json,
+            interface: interface.to_owned(),
             name: peer.name.clone(),
             called: called(peer),
             key: peer.public_key.to_string(),
@@ -139,6 +141,11 @@ impl Report {
     /// The number of requests.
     pub(super) fn sent(&self) -> u64 {
         self.sent
+    }
+
+    /// The end came before an answer to the last request.
+    pub(super) fn given_up(&mut self) {
+        self.sent += 1;
     }
 
     /// Writes what became of a request.
@@ -179,7 +186,8 @@ impl Report {
                 // Each end chooses its way by itself.
                 if out == way { Ok(()) } else { write!(text, " (asked {})", self.words(out)) }
             }
-            Outcome::Error { text: why, .. } if self.cause.as_ref() == Some(why) => {
+            // The word says it all, or the cause was said before.
+            Outcome::Error { kind, text: why } if kind == "no-answer" || self.cause.as_ref() == Some(why) => {
                 write!(text, "{}: no answer", self.called)
             }
             Outcome::Error { text: why, .. } => {
@@ -261,6 +269,9 @@ impl Report {
                 }
                 None => drop(write!(text, "\n{} was not reached", self.called)),
             }
+        }
+        if count == 0 && self.sent > 0 {
+            let _ = write!(text, "\n`rustguard doctor {}` looks for the cause", self.interface);
         }
         text
     }

@@ -30,12 +30,17 @@ pub(super) fn page(devices: &[(String, Device)], secrets: bool, width: usize, pa
 }
 
 /// Describes a path: its endpoint, its state, and its use.
-fn words(path: &PathView) -> String {
-    let mut words = match (&path.configured, &path.endpoint, &path.through) {
+fn words(path: &PathView, peers: &[Peer]) -> String {
+    let endpoint = match (&path.configured, &path.endpoint, &path.through) {
         (Some(configured), ..) => way::transport(configured).map_or_else(|| configured.clone(), |it| it.to_string()),
         (None, Some(endpoint), _) => way::endpoint(endpoint).into_owned(),
         (None, None, Some(relay)) => format!("via-peer {relay}"),
         (None, None, None) => "unknown endpoint".to_owned(),
+    };
+    let relay = endpoint.strip_prefix("via-peer ").and_then(|rest| rest.split(' ').next());
+    let mut words = match relay {
+        Some(key) => endpoint.replacen(key, &way::called(key, peers), 1),
+        None => endpoint.clone(),
     };
     if let Some(local) = &path.local {
         let _ = write!(words, " from {local}");
@@ -43,6 +48,7 @@ fn words(path: &PathView) -> String {
     words += match path.state {
         PathWord::Up => ", works",
         PathWord::Down => ", does not answer",
+        PathWord::Unknown if relay.is_some() && path.through.is_none() => ", which is no peer here",
         PathWord::Unknown if path.endpoint.is_none() && path.through.is_none() => ", not resolved",
         PathWord::Unknown => ", not known to work",
     };
@@ -130,6 +136,9 @@ impl Page {
         if device.relayed > 0 {
             self.line("relayed", format!("{} packets from peer to peer", device.relayed));
         }
+        if let Some(forwarded) = device.forwarded {
+            self.line("forwarding", format!("on, {forwarded} sealed datagrams from peer to peer"));
+        }
         if device.unannounced > 0 {
             let text =
                 format!("{} packets accepted with sources that their routers do not announce", device.unannounced);
@@ -168,8 +177,8 @@ impl Page {
         // Without a choice, the endpoint says it.
         if let Some(way) = way::words(peer, peers).filter(|_| peer.through.is_some() || !peer.paths.is_empty()) {
             let way = std::iter::once(way).chain(way::round_trip(peer)).collect::<Vec<_>>().join(", ");
-            match &peer.not_direct {
-                Some(why) => self.line("way", format!("{way} ({})", escape(&why.text))),
+            match way::not_direct(peer) {
+                Some(why) => self.line("way", format!("{way} ({})", escape(why))),
                 None => self.line("way", way),
             }
         }
@@ -180,7 +189,7 @@ impl Page {
             self.line("problem", escape(&problem.text));
         }
         for path in &peer.paths {
-            self.line("path", words(path));
+            self.line("path", words(path, peers));
         }
         self.line("allowed ips", allowed_ips(peer, ", "));
         if !peer.last_handshake.is_zero() {
@@ -358,7 +367,7 @@ mod tests {
         (peer.endpoint, peer.through) = (None, Some(laptop));
         assert!(shown(&device).contains("\n  way: through laptop\n"), "{}", shown(&device));
         device.peers[0].paths = vec![PathView {
-            configured: Some("via-peer laptop".to_owned()),
+            configured: Some(format!("via-peer {laptop} weight 2")),
             found: false,
             endpoint: None,
             through: Some(laptop.to_string()),
@@ -369,10 +378,27 @@ mod tests {
             weight: None,
         }];
         assert!(shown(&device).contains("\n  way: through laptop, 23.4 ms\n"), "{}", shown(&device));
+        let path = "\n  path: via-peer laptop weight 2, works, 23.4 ms, in use\n";
+        assert!(shown(&device).contains(path), "{}", shown(&device));
+        device.peers[0].connection =
+            Some(ConnectionView { state: "online".to_owned(), since: Some(1), attempts: None });
         let text = "no address of the peer answers".to_owned();
         device.peers[0].not_direct = Some(NotDirectView { kind: "no-answer".to_owned(), text });
         let words = "\n  way: through laptop, 23.4 ms (no address of the peer answers)\n";
         assert!(shown(&device).contains(words), "{}", shown(&device));
+        // The relay was removed.
+        device.peers.remove(1);
+        let path = &mut device.peers[0].paths[0];
+        (path.through, path.state, path.active) = (None, PathWord::Unknown, false);
+        let words = shown(&device).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(&format!("path: via-peer {laptop} weight 2, which is no peer here")), "{words}");
+    }
+
+    #[test]
+    fn a_node_that_forwards_says_so() {
+        let device = Device { forwarded: Some(7), ..device() };
+        let shown = text(&device, false, Palette::PLAIN, Duration::from_secs(200));
+        assert!(shown.contains("\n  forwarding: on, 7 sealed datagrams from peer to peer\n"), "{shown}");
     }
 
     #[test]

@@ -96,7 +96,7 @@ fn row(peer: &Peer, peers: &[Peer]) -> PeerRow {
         addresses: peer.allowed_ips.iter().map(ToString::to_string).collect(),
         way: way::words(peer, peers),
         round_trip: way::round_trip(peer),
-        not_direct: peer.not_direct.as_ref().filter(|_| peer.through.is_some()).map(|why| why.text.clone()),
+        not_direct: way::not_direct(peer).map(str::to_owned),
         rx_bytes: peer.rx_bytes,
         tx_bytes: peer.tx_bytes,
         tag: String::new(),
