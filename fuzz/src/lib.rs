@@ -9,6 +9,7 @@ mod babel;
 mod candidates;
 mod config;
 mod enrolment;
+mod forward;
 mod messages;
 mod offload;
 mod paths;
@@ -20,6 +21,7 @@ pub use babel::babel;
 pub use candidates::candidates;
 pub use config::config;
 pub use enrolment::enrolment;
+pub use forward::forward;
 pub use messages::messages;
 pub use offload::offload;
 pub use paths::paths;
@@ -27,12 +29,13 @@ pub use probe::probe;
 pub use uapi::uapi;
 
 /// A target's name and body, and the folder of its corpus below `fuzz/corpus`.
-pub const TARGETS: [(&str, fn(&[u8])); 10] = [
+pub const TARGETS: [(&str, fn(&[u8])); 11] = [
     ("aead", aead),
     ("babel", babel),
     ("candidates", candidates),
     ("config", config),
     ("enrolment", enrolment),
+    ("forward", forward),
     ("messages", messages),
     ("offload", offload),
     ("paths", paths),
