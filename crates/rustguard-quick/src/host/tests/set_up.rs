@@ -106,7 +106,7 @@ fn a_default_route_is_chosen_by_policy_and_guarded() {
 #[test]
 fn the_result_is_that_of_wg_quick() {
     in_namespace!(the_result_is_that_of_wg_quick, async {
-        let Some(original) = command::find_program("wg-quick") else {
+        let Some(original) = find_program("wg-quick") else {
             writeln!(std::io::stderr(), "SKIPPED the comparison with wg-quick: it is not installed").unwrap();
             return;
         };
