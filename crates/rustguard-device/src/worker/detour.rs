@@ -36,7 +36,7 @@ pub(crate) struct Detour {
 
 impl Batch<'_> {
     /// Seals a run for `peer`, and then for its relay. Returns false when there is no way to the relay: the packets are dropped, and
-    /// counted.
+    /// counted. So are texts that `peer` was to pass on, and that waited for a session with it: they have both layers.
     pub(super) fn seal_through(&mut self, sealer: &Sealer, peer: &PeerShared, relay: PeerId, frames: &[Frame]) -> bool {
         let Self { slab, table, now, shared, .. } = self;
         let refused = |reason| {
@@ -50,8 +50,14 @@ impl Batch<'_> {
             return refused(DropReason::ForwardNoWay);
         };
         detour.copy(slab, frames);
+        if detour.frames.len() < frames.len() {
+            shared.dropped(peer, DropReason::ForwardNoWay, frames.len() - detour.frames.len());
+        }
+        if detour.frames.is_empty() {
+            return true;
+        }
         sealer.seal(&mut detour.slab, &detour.frames);
-        let bytes = frames.iter().map(|frame| (frame.len + OVERHEAD) as u64).sum();
+        let bytes = detour.frames.iter().map(|frame| (frame.len + OVERHEAD) as u64).sum();
         if peer.activity.data_sent(*now, bytes) {
             shared.control.notify(Notice::Activity(peer.id));
         }
@@ -74,12 +80,15 @@ impl Detour {
         self.relays.clear();
     }
 
-    /// Copies the texts of a run, with room for both layers around each.
+    /// Copies the texts of a run, with room for both layers around each. Texts that were sealed for another peer are left out.
     fn copy(&mut self, from: &[u8], frames: &[Frame]) {
         self.frames.clear();
         self.ecn.clear();
         for &Frame { offset, len, counter } in frames {
             let text = &from[offset..offset + len];
+            if forward::is_forwarded(text) {
+                continue;
+            }
             let at = self.end + BEFORE;
             self.end = at + len + BEHIND;
             if self.slab.len() < self.end {

@@ -1,6 +1,10 @@
 //! What a peer can do with messages that it says it forwards.
 
 use super::*;
+use crate::worker::{
+    detour::Detour,
+    seal::{Batch, Ecn},
+};
 use rustguard_core::{
     forward::{Header, Name},
     session::Opener,
@@ -141,4 +145,50 @@ fn a_node_that_forwards_sends_one_for_one_and_only_for_whoever_it_is_from() {
     at.recv(&mut slab, &mut received).unwrap();
     let lengths: Vec<_> = received.iter().map(|received| received.segments.len).collect();
     assert_eq!(lengths, [datagrams[0].len(); 2], "as many bytes as came in");
+}
+
+/// What waited for a session with a relay was sealed for another peer. By now the relay may itself be reached through a peer.
+#[test]
+fn a_text_that_waited_for_a_relay_is_not_sealed_for_another_relay() {
+    let (lab, _) = lab();
+    let relay = second(&lab);
+    relay.way.store(Some(Arc::new(Way::Through(PeerId(1)))));
+    let first = &lab.table.peers[&PeerId(1)];
+    first.way.store(Some(Arc::new(Endpoint::new("192.0.2.1:1".parse().unwrap()).into())));
+    first.sealer.store(Some(Arc::new(testing::session(5, MADE).0)));
+    let (sealer, _) = testing::session(6, MADE);
+    let (net, mut detour) = (MemoryNet::default(), Detour::default());
+    let (mut from, mut at) =
+        (net.bind("192.0.2.9:9".parse().unwrap()).unwrap(), net.bind("192.0.2.1:1".parse().unwrap()).unwrap());
+    let message = seal(&sealer, &packet(2));
+    let (staged, data) = (text(3, 9, &message), packet(2));
+    for (texts, sent, refused) in
+        [(vec![&staged[..]], 0, 1), (vec![&data[..], &staged], 1, 2), (vec![&data[..], &data], 2, 2)]
+    {
+        let (mut slab, mut frames) = (Vec::new(), Vec::new());
+        for text in &texts {
+            let offset = slab.len() + HEADER_LEN;
+            slab.resize(offset, 0);
+            slab.extend_from_slice(text);
+            slab.resize(slab.len() + TAG_LEN, 0);
+            frames.push(Frame { offset, len: text.len(), counter: 0 });
+        }
+        let reserved = sealer.reserve(MADE, texts.len()).unwrap();
+        let mut batch = Batch {
+            slab: &mut slab,
+            transmits: &mut Vec::new(),
+            detour: Some(&mut detour),
+            table: &lab.table,
+            now: MADE,
+            shared: &lab.shared,
+        };
+        batch.seal_with(&sealer, &reserved, &relay, &mut frames, Ecn::Packets);
+        detour.send(&mut from, &lab.table, &lab.shared);
+        let (mut slab, mut received) = (vec![0; at.recv_slab_len()], Vec::new());
+        if sent > 0 {
+            at.recv(&mut slab, &mut received).unwrap();
+        }
+        assert_eq!(received.iter().map(|received| received.segments.count).sum::<usize>(), sent);
+        assert_eq!(lab.shared.drops.snapshot(), [(DropReason::ForwardNoWay, refused)]);
+    }
 }
