@@ -120,7 +120,11 @@ fn upnp_router() -> Gateway<Tokio> {
             loop {
                 let mut line = String::new();
                 connection.read_line(&mut line).unwrap();
-                let Some((name, value)) = line.trim().split_once(": ") else { break };
+                if line.trim().is_empty() {
+                    break;
+                }
+                let Some((name, value)) = line.trim().split_once(':') else { continue };
+                let value = value.trim();
                 match &*name.to_lowercase() {
                     "content-length" => len = value.parse().unwrap(),
                     "soapaction" => action = value.trim_matches('"').rsplit('#').next().unwrap().to_owned(),
