@@ -200,6 +200,19 @@ RULES")?;
         self.core.sh(&format!("nft delete element inet lab unplugged '{{ to-{name} }}'")).map(drop)
     }
 
+    /// Datagrams of more than so many bytes do not reach the site, and nobody is told: they arrive in fragments, which its router drops.
+    pub fn narrow(&self, site: &Site, mtu: u16) -> Result<()> {
+        self.core.sh(&format!("ip link set to-{} mtu {mtu}", site.name))?;
+        // Before the connection tracking puts them together.
+        site.router
+            .sh(&format!(
+                "ip link set wan mtu {mtu}
+                 nft add chain inet site fragments '{{ type filter hook prerouting priority -450; }}'
+                 nft add rule inet site fragments iifname wan ip frag-off '&' 0x3fff != 0 drop"
+            ))
+            .map(drop)
+    }
+
     /// What a site or host, given by name, sends takes this much longer from now on.
     pub fn delay(&mut self, name: &str, delay: Duration) -> Result<()> {
         self.delays += 1;

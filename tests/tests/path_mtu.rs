@@ -1,6 +1,8 @@
 //! Networks that lose long datagrams and say nothing: what is found out, what is said, and what it costs peers that know nothing of it.
-use anyhow::{Result, ensure};
-use rustguard_tests::{INSIDE_A, INSIDE_B, Lab, Node, Outside, Pair, Program, eventually, scenario_of_rustguard};
+use anyhow::{Context as _, Result, ensure};
+use rustguard_tests::{
+    INSIDE_A, INSIDE_B, Ip, Lab, Nat, Node, Outside, Pair, Program, Relayed, eventually, scenario_of_rustguard,
+};
 use serde_json::{Value, json};
 use std::{fs, time::Duration};
 
@@ -87,6 +89,35 @@ fn a_firewall_that_drops_fragments_is_found() {
         let peer = probed_over_ipv4(lab, true)?;
         let expected = json!({ "packet": 1340, "datagram": 1400, "limited": true });
         ensure!(peer["path_mtu"] == expected && peer["problem"]["kind"] == "path-mtu", "{peer}");
+        Ok(())
+    });
+}
+
+/// Both layers, and the header between them, have to fit.
+#[test]
+fn a_black_hole_is_found_below_a_way_through_a_peer() {
+    ours(|lab| {
+        let relayed = Relayed::new(lab, [(Nat::PortKept, Ip::V4), (Nat::PortKept, Ip::V4)], 1)?;
+        relayed.internet.narrow(&relayed.sites[1], 1_400)?;
+        let _running = relayed.start(lab)?;
+        relayed.until_by(Some(0))?;
+        let [a, b] = &relayed.members;
+        let mut peer = Value::Null;
+        eventually("the black hole is found", SOON, || {
+            a.node.reaches(&b.inside, 5)?;
+            peer = a.shown_peer(b)?;
+            Ok(found(&peer))
+        })
+        .with_context(|| peer.to_string())?;
+        let packet = 1_400 - 28 - 32 - 24 - 32;
+        ensure!(peer["path_mtu"] == json!({ "packet": packet, "datagram": 1400, "limited": true }), "{peer}");
+        ensure!(peer["problem"]["kind"] == "path-mtu", "{peer}");
+        let arrives = |packet: u16| {
+            a.node.run(&["ping", "-n", "-c", "1", "-W", "2", "-s", &(packet - 28).to_string(), &b.inside])
+        };
+        // Packets are padded to 16 bytes, as far as the MTU of the interface allows.
+        arrives(packet / 16 * 16)?;
+        ensure!(arrives(packet + 1).is_err(), "{} bytes arrive", packet + 1);
         Ok(())
     });
 }
