@@ -40,8 +40,8 @@ pub enum Event {
         /// The peer's new address.
         endpoint: SocketAddr,
     },
-    /// A peer is reached through another peer or by a transport of the embedder's own, or no longer. Another address of a peer that is reached directly is
-    /// [`PeerRoamed`](Self::PeerRoamed).
+    /// A peer is reached through another peer or by a transport of the embedder's own, or no longer. Another address of a
+    /// peer that is reached directly is [`PeerRoamed`](Self::PeerRoamed).
     #[non_exhaustive]
     WayChanged {
         /// The peer.

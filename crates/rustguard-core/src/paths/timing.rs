@@ -51,5 +51,5 @@ pub(super) const PROMISES: u32 = 3;
 pub(super) const LOST: Duration = Duration::from_secs(120);
 /// A direct way that was found and failed is asked for so long before it has to be found again.
 pub(super) const FORGET: Duration = Duration::from_secs(3_600);
-/// What failed is asked again after this part of the time since then: a block of eight minutes is noticed to have ended within one more.
+/// What failed is asked again after this part of the time since then: at least after [`RESERVE`], and at the latest after [`IDLE`].
 pub(super) const PART_OF_FAILURE: u32 = 8;

@@ -288,8 +288,8 @@ impl<B: Binder> Control<B> {
     }
 }
 
-/// What the kernel is asked about the peer; nothing while it has no endpoint by UDP. Our address is left out where it is bound to an interface,
-/// and for peers with several paths, which are probed.
+/// What the kernel is asked about the peer; nothing while it has no endpoint by UDP. Our address is left out where it is bound to an
+/// interface, and for peers with several paths, which are probed.
 fn question(entry: &Peer) -> Option<Question> {
     let endpoint = *entry.way()?.udp()?;
     // Given up: it may be right again.
