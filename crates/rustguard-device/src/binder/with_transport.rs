@@ -126,10 +126,8 @@ impl<N: Network, T: Network> Network for Both<N, T> {
 
 impl<N, T: Network> Both<N, T> {
     fn recv_by_transport(&mut self, slab: &mut [u8], out: &mut Vec<Received>) {
-        let before = out.len();
         if let Err(error) = self.transport.recv(slab, out) {
             tracing::warn!("the program's own transport has ended, and with it the ways by it: {error}");
-            out.truncate(before);
             self.transport = None;
         }
     }
