@@ -100,7 +100,13 @@ async fn keep(mut wanted: watch::Receiver<Option<Wanted>>, found: &dyn Fn(Option
                 let external = tokio::select! {
                     external = attempt => external,
                     changed = wanted.changed() => match changed {
-                        Ok(()) => continue,
+                        Ok(()) => {
+                            // It may have been lost, with nothing in its place yet.
+                            if mapping.is_none() {
+                                found(None);
+                            }
+                            continue;
+                        }
                         Err(_) => break,
                     },
                 };
