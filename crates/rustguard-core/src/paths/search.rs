@@ -149,7 +149,8 @@ impl Search {
     pub fn allows(&self, address: SocketAddr) -> bool {
         can_be_a_peer(address)
             && !self.forbidden.iter().any(|prefix| prefix.contains(&address.ip().to_canonical()))
-            && !self.candidates.iter().any(|own| own.address == address)
+            // What others say that they have seen counts for nothing here: it may be the address of another peer.
+            && !self.own.iter().any(|own| own.address == address)
     }
 
     pub(super) fn generation(&self) -> u32 {
@@ -304,6 +305,15 @@ mod tests {
         assert_eq!(told, 1 + 4 + 3, "the first, a burst, and three in the rest of a minute");
         assert!(search.candidates().iter().any(|own| own.address == address(0)));
         assert!(search.seen_by(honest, address(9), start + Duration::from_secs(61)), "the others are heard at once");
+    }
+
+    #[test]
+    fn an_observer_that_names_another_peers_address_does_not_keep_us_from_it() {
+        let (mut search, start) = (Search::new([7; 32]), Instant::from_nanos(1_000_000_000));
+        search.set_candidates([Candidate { address: address(0), kind: CandidateKind::Interface }].into(), start);
+        search.seen_by(PeerId(1), address(1), start);
+        assert_eq!(search.candidates().len(), 2);
+        assert_eq!([0, 1].map(|n| search.allows(address(n))), [false, true]);
     }
 
     #[test]
