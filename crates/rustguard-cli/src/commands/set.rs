@@ -79,14 +79,16 @@ fn check_relays(update: &Update, device: &uapi::Device) -> Result<()> {
     let updated = update.peers.iter().map(|peer| peer.public_key);
     for peer in updated.chain(device.peers.iter().map(|peer| peer.public_key)) {
         for relay in after.get(&peer).iter().flat_map(|relays| &relays.relays) {
-            let (name, via) = (called(&peer), called(relay));
             match after.get(relay) {
-                None if is_new(peer) => {
-                    bail!("endpoint via-peer {via}: the interface has no peer with this key; add the relay first")
-                }
+                None if is_new(peer) => bail!(
+                    "endpoint via-peer {}: the interface has no peer with this key; add the relay first",
+                    called(relay)
+                ),
                 Some(Relays { only: true, .. }) if is_new(peer) || is_new(*relay) => bail!(
                     "{name} would be reached through {via}, and {via} through a peer only; a relay is reached at an address: give \
-                     {via} an address among its endpoints"
+                     {via} an address among its endpoints",
+                    name = called(&peer),
+                    via = called(relay),
                 ),
                 _ => {}
             }

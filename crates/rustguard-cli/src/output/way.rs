@@ -2,10 +2,11 @@
 
 use super::escape::escape;
 use crate::uapi::Peer;
-use rustguard_device::{TransportAddress, uapi::PathWord};
+use rustguard_device::{TransportAddress, key::from_base64, uapi::PathWord};
 use std::{borrow::Cow, time::Duration};
 
-/// `direct 203.0.113.7:51820`, `through office`, or `transport 7` of an embedder's. Of a peer that cannot be talked to, the address alone: nobody knows that it is there.
+/// `direct 203.0.113.7:51820`, `through office`, or `transport 7` of an embedder's. Of a peer that cannot be talked to, the address
+/// alone: nobody knows that it is there.
 pub(crate) fn words(peer: &Peer, peers: &[Peer]) -> Option<String> {
     if let Some(relay) = peer.through {
         return Some(format!("through {}", called(&relay.to_string(), peers)));
@@ -22,8 +23,9 @@ pub(crate) fn words(peer: &Peer, peers: &[Peer]) -> Option<String> {
 
 /// The name of the peer with this key, or the key.
 pub(crate) fn called(key: &str, peers: &[Peer]) -> String {
-    let named = peers.iter().find(|peer| peer.public_key.to_string() == key).and_then(|peer| peer.name.as_deref());
-    escape(named.unwrap_or(key)).into_owned()
+    // Decoded once: a node may have 10,000 peers, and each of them a relay.
+    let named = from_base64(key).ok().and_then(|key| peers.iter().find(|peer| peer.public_key.0 == *key));
+    escape(named.and_then(|peer| peer.name.as_deref()).unwrap_or(key)).into_owned()
 }
 
 /// Why a peer that is connected is not reached directly, where direct ways are looked for.
