@@ -85,8 +85,9 @@ async fn ping(arguments: &Arguments) -> Result<ExitCode> {
         let asked = tokio::select! {
             biased;
             _ = signals.recv() => break,
-            asked = next => asked?,
+            // Before the next request: one that is sent at the end cannot be answered, and would count as lost.
             () = over => break,
+            asked = next => asked?,
         };
         waits.set(false);
         let direct = asked.is_direct();
