@@ -2,7 +2,9 @@
 
 use super::{Device, to_base64};
 use crate::output::way;
-use rustguard_device::uapi::{ConnectionView, NotDirectView, PathMtuView, PathView, ProblemView, UnresolvedView};
+use rustguard_device::uapi::{
+    ConnectionView, NotDirectView, PathMtuView, PathView, PathWord, ProblemView, UnresolvedView,
+};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
@@ -109,7 +111,11 @@ pub(in crate::commands) fn device<'a>(interface: &'a str, device: &'a Device, se
             (None, endpoint) => endpoint.map(|_| "direct"),
         },
         not_direct: peer.not_direct.as_ref(),
-        round_trip_us: peer.paths.iter().find(|path| path.active).and_then(|path| path.round_trip_us),
+        round_trip_us: peer
+            .paths
+            .iter()
+            .find(|path| path.active && path.state == PathWord::Up)
+            .and_then(|path| path.round_trip_us),
         paths: &peer.paths,
         connection: peer.connection.as_ref(),
         problem: peer.problem.as_ref(),
