@@ -118,8 +118,8 @@ pub(crate) fn run(arguments: &Check) -> Result<ExitCode> {
     Ok(ExitCode::from(if unreadable { 2 } else { u8::from(fails) }))
 }
 
-/// The MTU of a tunnel whose datagrams may travel through a peer, and why it fits. Without one in the file, `up` takes less than this
-/// where a route to an endpoint is smaller.
+/// The MTU of a tunnel whose datagrams may travel through a peer, and why it fits. Without one in the file, `up` takes less where a
+/// route to an endpoint is smaller.
 fn explain_mtu(config: &Config) -> Option<String> {
     config.leads_through_peers().then(|| host::explain_mtu_through_peers(config.interface.mtu)).flatten()
 }

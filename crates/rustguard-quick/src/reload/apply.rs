@@ -211,8 +211,8 @@ impl Undo<'_> {
 /// The configuration of the tunnel as it runs. `loaded` is what was taken over last, and `mark` the mark that the
 /// host's set-up needs.
 ///
-/// Endpoints are those of `loaded`, because a peer may have moved; of several, the device says which were set since. A port or a mark that `loaded` left to the system is
-/// no difference to a configuration that does the same.
+/// Endpoints are those of `loaded`, because a peer may have moved; of several, the device says which were set since. A port or a mark
+/// that `loaded` left to the system is no difference to a configuration that does the same.
 pub(super) fn running(loaded: &Config, status: &Status, secrets: &Secrets, mark: u32) -> Config {
     let mut interface = loaded.interface.clone();
     // A hook may have set the key of a file without one.
