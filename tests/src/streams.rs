@@ -18,8 +18,7 @@ pub struct Streams {
 impl Streams {
     /// Starts them from `a` to `b`, and waits until each carries something.
     pub fn start(a: &Node, b: &Node, to: &str) -> Result<Self> {
-        let mut server = b.spawn("iperf3", b.command("iperf3").args(["-s", "-1"]))?;
-        server.until("it listens", SOON, || Ok(b.sh("ss -Htln sport = 5201")?.contains("5201")))?;
+        let server = b.iperf3()?;
         let arguments = ["-c", to, "-P", "4", "-b", "4M", "-l", "8K", "-t", "3600"];
         let client = a.spawn("streams", a.command("iperf3").args(arguments))?;
         let mut streams = Self { receiver: b.clone(), _server: server, client };

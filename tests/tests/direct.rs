@@ -72,7 +72,7 @@ fn outlasts_everything(lab: &Lab, nats: [Nat; 2]) -> Result<()> {
         "a direct way is found",
         |relayed| {
             relayed.internet.unblock("home", "office")?;
-            // The search is over until the network of a member changes.
+            // Another round of the search may be minutes away. It begins at once when the network of a member changes.
             relayed.members[0].node.sh("ip addr add 172.16.0.1/32 dev eth0").map(drop)
         },
         Relayed::until_direct,
