@@ -348,7 +348,7 @@ impl Peer {
     }
 
     /// Whether an endpoint leads through a peer.
-    pub(crate) fn leads_through_peers(&self) -> bool {
+    pub fn leads_through_peers(&self) -> bool {
         self.endpoints.iter().any(|path| matches!(path.endpoint, EndpointSpec::Peer(_)))
     }
 

@@ -2,7 +2,7 @@
 
 use super::{finding::Finding, tunnel::Tunnel};
 use crate::uapi::Device;
-use rustguard_quick::conf::Config;
+use rustguard_quick::conf::Peer;
 use std::fs;
 
 /// The switches, for each family.
@@ -14,7 +14,8 @@ const SWITCHES: [(bool, &str, &str); 2] = [
 /// The findings for a device with several peers. A device that relays does so only where the switches are on, so they
 /// matter in both cases. A machine that reaches peers through another one is no way between them itself.
 pub(super) fn check(tunnel: &Tunnel, device: &Device) -> Vec<Finding> {
-    let an_end = device.forwarded.is_none() && tunnel.config.as_ref().is_some_and(Config::leads_through_peers);
+    let mut peers = tunnel.config.iter().flat_map(|config| &config.peers);
+    let an_end = device.forwarded.is_none() && peers.any(Peer::leads_through_peers);
     if device.peers.len() < 2 || device.relay.as_deref() == Some("isolated") || an_end {
         return Vec::new();
     }
