@@ -99,13 +99,16 @@ impl Paths {
         if self.next_look.is_none_or(|at| now < at) {
             return;
         }
-        if seen.data.saturating_sub(self.data) >= TRAFFIC {
+        let carried = seen.data.saturating_sub(self.data);
+        if carried >= TRAFFIC {
             self.traffic(now);
         }
         self.data = seen.data;
         self.next_look = match self.since_traffic(now) {
             Some(since) if since < RECENT => Some(now + LOOK),
             Some(since) if since < BUSY => Some(now + 2 * LOOK),
+            // Something has begun. Nobody would say so again until a timer runs out.
+            None if carried > 0 => Some(now + LOOK),
             _ => {
                 self.carried = None;
                 None

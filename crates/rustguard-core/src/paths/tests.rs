@@ -229,6 +229,24 @@ impl World {
 }
 
 #[test]
+fn traffic_that_begins_with_little_is_noticed_and_a_keepalive_is_not_looked_after_for_long() {
+    for (more, expected) in [(500, true), (0, false)] {
+        let mut a = Paths::new(&[PathPolicy::Best; 2], START);
+        (0..2).for_each(|n| a.put(n, place(1, n), START));
+        a.heard(place(1, 0), START);
+        a.established(START);
+        a.wake(START);
+        let mut data = 60;
+        for n in 0..8 {
+            let seen = Seen { session: true, data, unanswered: None };
+            a.tick(seen, &mut search(), START + n * LOOK, &mut vec![]);
+            data += more;
+        }
+        assert_eq!((a.has_traffic(), a.next_look.is_some()), (expected, expected), "{more} bytes after the first");
+    }
+}
+
+#[test]
 fn the_best_of_those_that_work_is_used_by_both_ends() {
     let mut world = World::new(&[PathPolicy::Best; 3], &[30, 10, 20]);
     world.run(10 * STEADY);

@@ -41,7 +41,7 @@ const KEEPALIVE: Duration = Duration::from_secs(25);
 /// The time for which each way is shown.
 const STEADY: Duration = Duration::from_millis(1_200);
 /// The limit for each step. A step takes longer only if something is broken.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(15);
 /// The time to wait until the open way is used again. The protocol does not probe a dead way often.
 const BACK: Duration = Duration::from_secs(4);
 
