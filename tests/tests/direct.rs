@@ -177,6 +177,19 @@ fn seconds(text: &str) -> Option<f64> {
     }
 }
 
+#[test]
+fn the_time_is_what_the_log_says() {
+    let log = "\
+        2026-11-22T18:34:13.000000Z DEBUG event=HandshakeComplete { peer: PublicKey(relay000…), took: Some(1.5ms) }\n\
+        2026-11-22T18:34:13.600000Z DEBUG event=HandshakeComplete { peer: PublicKey(peer0000…), took: Some(200ms) }\n\
+        2026-11-22T18:34:13.850000Z DEBUG event=WayChanged { peer: PublicKey(peer0000…), before: None, now: Direct(192.0.2.1:1) }\n";
+    let time = time_in_log(log, "{ peer: PublicKey(peer0000…)").map(|time| time.as_millis());
+    // From the request, 200 ms before its handshake was complete.
+    assert!(matches!(time, Some(449..=450)), "{time:?}");
+    let responder = log.replace("took: Some(200ms)", "took: None");
+    assert_eq!(time_in_log(&responder, "{ peer: PublicKey(peer0000…)"), None);
+}
+
 /// A kind of router: its name here, and what it does.
 #[derive(Clone, Copy)]
 struct Kind {

@@ -57,9 +57,6 @@ impl ForwardBatch {
         members: &View<'_>,
         shared: &Shared,
     ) {
-        if self.frames.capacity() == 0 {
-            self.make_room();
-        }
         let text = &mut slab[frame.offset..frame.offset + frame.len];
         let step = match Header::parse(text) {
             Some(header) => match self.last {
@@ -69,6 +66,10 @@ impl ForwardBatch {
             },
             None => Err(Refused::Malformed),
         };
+        // Who forwards nothing needs no room for it.
+        if step.is_ok() && self.frames.capacity() == 0 {
+            self.make_room();
+        }
         match step {
             Ok(Step::Next { to, header }) => {
                 text[..HEADER_LEN].copy_from_slice(&header.to_bytes());
